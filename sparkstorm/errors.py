@@ -1,0 +1,73 @@
+"""Owns the tree of errors: one root, one sentence each, raised where the fault is known and never re-worded on the way up."""
+
+
+class SparkStormError(Exception):
+    """Root of everything SparkStorm raises on purpose; its text is written for the person who reads it."""
+
+
+class InvalidTopologyError(SparkStormError):
+    """A topology (its name, components, streams, groupings or parallelism) breaks a rule; names the culprit and the mend."""
+
+
+class InvalidConfigError(SparkStormError):
+    """A configuration file, key or value is not acceptable; names the file and the key."""
+
+
+class CodecError(SparkStormError):
+    """A value is outside the closed set that frames and state carry."""
+
+
+class MalformedFrameError(SparkStormError):
+    """Bytes read from outside are not a frame of ours; the frame is quarantined, never executed."""
+
+
+class AlreadyAliveError(SparkStormError):
+    """A topology of that name runs already."""
+
+
+class NotAliveError(SparkStormError):
+    """No topology of that name runs."""
+
+
+class IllegalTransitionError(SparkStormError):
+    """A life-cycle action does not apply to a topology in its present status."""
+
+
+class FailedAssignTopologyError(SparkStormError):
+    """No assignment could be made; says what was missing, with numbers."""
+
+
+class StoreUnavailableError(SparkStormError):
+    """Redis or ZooKeeper cannot be reached or refuses us; names the address and the reason."""
+
+
+class StoreInconsistentError(SparkStormError):
+    """A key holds what we never wrote; the topology is stopped rather than guessed at."""
+
+
+class FencedError(SparkStormError):
+    """Another owner holds the task now; this process must end, its memory is dirty."""
+
+
+class StoreRolledBackError(SparkStormError):
+    """The store is behind this owner's memory (lost tail, fail-over); every worker must reload from the store."""
+
+
+class StoreFullError(SparkStormError):
+    """Redis has reached its memory limit; nothing of the refused commit was applied."""
+
+
+class TamperedBlobError(SparkStormError):
+    """A blob or record does not carry this cluster's signature; it was not opened."""
+
+
+class EmbeddedServerError(SparkStormError):
+    """An embedded server could not be found, started or stopped; says what to install or free."""
+
+
+class SlotsUnavailableError(SparkStormError):
+    """Spark offers fewer cores than the slots that were asked for; says how many are needed."""
+
+
+class WorkerFailedError(SparkStormError):
+    """A worker cannot run (import, prepare or open keeps failing); carries the last lines of its log."""
