@@ -1,0 +1,1 @@
+"""SparkStorm: Storm topologies in plain Python, hosted on Spark."""

@@ -1,0 +1,1 @@
+"""Owns the frozen records every layer speaks in."""

@@ -1,0 +1,176 @@
+"""Owns the records of the control plane: who runs where, who offers slots, what a topology was asked to be.
+
+Everything here is stored in the state store (ZooKeeper) by cluster/storm_state.py through model/records.py.
+Times are integers of milliseconds since the epoch on the writer's clock.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple, Self
+
+from sparkstorm.model.status import JsonValue, PendingAction, TopologyStatus
+
+
+# Tuples rather than dataclasses: schedulers hash and sort hundreds of thousands of these.
+class ExecutorId(NamedTuple):
+    """A run of contiguous task ids of one component that shares one executor; written "1-3"."""
+
+    first_task: int
+    last_task: int
+
+    @property
+    def tasks(self) -> range:
+        """The task ids of this executor."""
+        return range(self.first_task, self.last_task + 1)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read "first-last"; raise ValueError for anything else."""
+        first, dash, last = text.partition("-")
+        if not (dash and first.isdecimal() and last.isdecimal() and first.isascii() and last.isascii()):
+            raise ValueError(f'expected an executor such as "1-3", got {text[:60]!r}')
+        executor = cls(int(first), int(last))
+        if executor.first_task > executor.last_task:
+            raise ValueError(f"an executor's first task may not exceed its last, got {text[:60]!r}")
+        return executor
+
+    def __str__(self) -> str:
+        return f"{self.first_task}-{self.last_task}"
+
+
+class WorkerSlot(NamedTuple):
+    """A port of a supervisor, where one worker process may live; written "node:port". Node is the supervisor's id."""
+
+    node: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read "node:port"; raise ValueError for anything else."""
+        node, _, port = text.rpartition(":")
+        if not (node and port.isdecimal() and port.isascii()):
+            raise ValueError(f'expected a slot such as "node:6700", got {text[:60]!r}')
+        return cls(node, int(port))
+
+    def __str__(self) -> str:
+        return f"{self.node}:{self.port}"
+
+
+class AssignmentKind(StrEnum):
+    """Why an assignment was written (after JStorm's AssignmentType)."""
+
+    NEW = "NEW"
+    REBALANCE = "REBALANCE"
+    MONITOR = "MONITOR"
+    UPDATE = "UPDATE"
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Where each executor of one topology runs, and which code it runs (after Storm's Assignment)."""
+
+    topology_id: str
+    # Given by Nimbus; every write that changes placement, code or conf increases it, never decreases.
+    version: int
+    code_key: str  # content address of the code blob
+    conf_key: str  # content address of the conf blob
+    host_by_node: Mapping[str, str] = field(default_factory=dict)
+    slot_by_executor: Mapping[ExecutorId, WorkerSlot] = field(default_factory=dict)
+    start_ms_by_executor: Mapping[ExecutorId, int] = field(default_factory=dict)
+    # The assignment version that put the executor on its present slot: the major part of its fence token.
+    # Executors that a new assignment does not move keep theirs.
+    placed_version_by_executor: Mapping[ExecutorId, int] = field(default_factory=dict)
+    kind: AssignmentKind = AssignmentKind.NEW
+
+    def executors_by_slot(self) -> dict[WorkerSlot, list[ExecutorId]]:
+        """The inverse map; slots and executors in sorted order."""
+        by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
+        for executor, slot in sorted(self.slot_by_executor.items(), key=lambda pair: (pair[1], pair[0])):
+            by_slot.setdefault(slot, []).append(executor)
+        return by_slot
+
+    def executors_at(self, slot: WorkerSlot) -> list[ExecutorId]:
+        """The executors of one slot, sorted."""
+        return sorted(executor for executor, at in self.slot_by_executor.items() if at == slot)
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyBase:
+    """What a topology was asked to be and where its life stands (Storm's StormBase)."""
+
+    topology_id: str
+    name: str
+    launch_ms: int
+    status: TopologyStatus
+    num_workers: int
+    executors_by_component: Mapping[str, int]
+    code_key: str
+    conf_key: str
+    previous_status: TopologyStatus | None = None
+    pending: PendingAction | None = None
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorInfo:
+    """What one supervisor offers (S3.41); its node in the store is ephemeral."""
+
+    supervisor_id: str
+    host: str
+    time_ms: int
+    uptime_ms: int
+    ports: tuple[int, ...]
+    used_ports: tuple[int, ...] = ()
+    resources: Mapping[str, float] = field(default_factory=dict)
+    scheduler_meta: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBeat:
+    """A worker's sign of life with the statistics of its executors (S3.38)."""
+
+    topology_id: str
+    node: str
+    port: int
+    time_ms: int
+    start_ms: int
+    pid: int
+    launch: int  # launches of this slot so far, this one included: the minor part of the fence token
+    state: str  # the word of the slot's machine, such as "RUNNING"
+    assignment_version: int
+    stats_by_executor: Mapping[ExecutorId, JsonValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInfo:
+    """Which component a task is an instance of; kind is "spout" or "bolt" (S0.58)."""
+
+    component_id: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskError:
+    """One error a task reported (S3.57)."""
+
+    time_ms: int
+    component: str
+    task: int
+    host: str
+    port: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopologySummary:
+    """One line about a topology for people who list them."""
+
+    topology_id: str
+    name: str
+    status: TopologyStatus
+    launch_ms: int
+    num_workers: int  # workers in the assignment
+    num_executors: int
+    num_tasks: int
+    owner: str = ""
