@@ -1,0 +1,1 @@
+"""Owns the long-running roles: nimbus, supervisor, slot, worker."""

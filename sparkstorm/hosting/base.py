@@ -1,0 +1,80 @@
+"""Owns what a slot is told when it lands, and the two seams of hosting: a set of slots, and a worker's line to its slot.
+
+Laws of `Slots`: `start` returns at once or raises SlotsUnavailableError, it never hangs; a slot that ends unasked is started
+again after a back-off; after `stop` returns no slot process and no worker child of this set is left.
+Laws of `WorkerControl`: `poll` and `send` never block for long and never raise; a lost slot ends the worker.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from sparkstorm.model.status import JsonValue
+from sparkstorm.model.worker_messages import WorkerCommand, WorkerReport
+from sparkstorm.model.worker_spec import RedisAddress
+
+FIRST_PORT = 6700
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperAddress:
+    """Where the cluster state lives; the digest password never shows in a repr."""
+
+    hosts: str
+    root: str = "/sparkstorm"
+    username: str = ""
+    password: str = field(default="", repr=False)
+    session_timeout_ms: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSpec:
+    """One frozen bag of plain data for every slot of a cluster; it travels inside the Spark closure and nowhere else.
+
+    `nodes` are the emulated supervisors of each machine; when empty, the machine is one node under its own host name.
+    A slot takes the first free (node, port), ports outermost, so that slots spread over the nodes. `local_dir` is made on every
+    host. `entry` ("module:function", empty outside tests) replaces the worker's runtime.
+    """
+
+    cluster: str
+    zookeeper: ZooKeeperAddress
+    redis: RedisAddress
+    local_dir: str
+    log_dir: str
+    slots_per_node: int
+    nodes: tuple[str, ...] = ()
+    first_port: int = FIRST_PORT
+    host: str = ""
+    hmac_key: str = field(default="", repr=False)
+    conf: Mapping[str, JsonValue] = field(default_factory=dict)
+    entry: str = ""
+
+
+SlotMain: TypeAlias = Callable[[SlotSpec], str]
+"""Runs a slot until it is told to stop; returns one word that says why it ended and never raises."""
+
+
+class Slots(Protocol):
+    """A set of slots that somebody keeps alive."""
+
+    def start(self) -> None:
+        """Launch every slot; SlotsUnavailableError when there is no room for them."""
+
+    def stop(self) -> None:
+        """End every slot and wait (for a bounded time) until they are gone; calling it twice is fine."""
+
+    def running(self) -> int:
+        """How many slots are believed to run now."""
+
+
+class WorkerControl(Protocol):
+    """A worker's line to its slot."""
+
+    def poll(self) -> list[WorkerCommand]:
+        """Commands that have arrived since the last call."""
+
+    def send(self, report: WorkerReport) -> None:
+        """Tell the slot something."""
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when `poll` has something to give; -1 when there is none."""
