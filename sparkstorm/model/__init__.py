@@ -1,1 +1,1 @@
-"""Owns the frozen records every layer speaks in."""
+"""Owns the frozen records that every other part speaks in; behaviour here is derivation only."""

@@ -1,0 +1,136 @@
+"""Owns TopologyBuilder: components and groupings in Storm's words, checked when built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from sparkstorm.api.components import BasicBolt, Bolt, Outputs, Spout
+from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.model.topology import DEFAULT_STREAM, Component, Grouping, GroupingKind, Stream, Subscription, Topology, validate
+
+
+class TopologyBuilder:
+    """Collects spouts and bolts; `build()` checks the whole and returns an immutable Topology.
+
+    >>> builder = TopologyBuilder()
+    >>> _ = builder.set_spout("lines", Spout(), outputs=["line"])
+    >>> _ = builder.set_bolt("split", BasicBolt(), parallelism=2).shuffle_grouping("lines")
+    >>> sorted(builder.build().components)
+    ['lines', 'split']
+    """
+
+    def __init__(self) -> None:
+        self._components: dict[str, Component] = {}
+
+    def set_spout(
+        self, id: str, spout: Spout, parallelism: int = 1, *, num_tasks: int | None = None,
+        conf: Mapping[str, Any] | None = None, outputs: Outputs | None = None,
+    ) -> Declarer:
+        """Add a spout; parallelism is its number of executors."""
+        if not isinstance(spout, Spout):
+            raise InvalidTopologyError(f"component '{id}': set_spout needs an instance of Spout, not {_shown(spout)}")
+        return self._add(Component(id, "spout", spout, parallelism, num_tasks, dict(conf or {}), _streams(id, spout, outputs)))
+
+    def set_bolt(
+        self, id: str, bolt: Bolt | BasicBolt, parallelism: int = 1, *, num_tasks: int | None = None,
+        conf: Mapping[str, Any] | None = None, outputs: Outputs | None = None,
+    ) -> Declarer:
+        """Add a bolt; say what it listens to with the grouping methods of the returned declarer."""
+        if not isinstance(bolt, Bolt | BasicBolt):
+            raise InvalidTopologyError(f"component '{id}': set_bolt needs an instance of Bolt or BasicBolt, not {_shown(bolt)}")
+        return self._add(Component(id, "bolt", bolt, parallelism, num_tasks, dict(conf or {}), _streams(id, bolt, outputs)))
+
+    def build(self) -> Topology:
+        """Check everything and return the topology; InvalidTopologyError names the culprit and the mend."""
+        topology = Topology(dict(self._components))
+        validate(topology)
+        return topology
+
+    def _add(self, component: Component) -> Declarer:
+        if component.id in self._components:
+            raise InvalidTopologyError(f"component id '{component.id}' is used twice; ids are unique over spouts and bolts")
+        self._components[component.id] = component
+        return Declarer(self._components, component.id)
+
+
+class Declarer:
+    """Adds inputs to the component just set (Storm's InputDeclarer); every method returns the declarer."""
+
+    def __init__(self, components: dict[str, Component], id: str) -> None:
+        self._components = components
+        self._id = id
+
+    def shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
+        """Spread tuples evenly over the tasks."""
+        return self.grouping(component, Grouping("shuffle"), stream)
+
+    def fields_grouping(self, component: str, *fields: str, stream: str = DEFAULT_STREAM) -> Declarer:
+        """Equal values of these fields go to the same task."""
+        return self._keyed("fields", component, fields, stream)
+
+    def partial_key_grouping(self, component: str, *fields: str, stream: str = DEFAULT_STREAM) -> Declarer:
+        """Equal values go to one of two tasks, the one this sender has used less (Nasir et al., ICDE 2015)."""
+        return self._keyed("partial_key", component, fields, stream)
+
+    def all_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
+        """Every task gets every tuple."""
+        return self.grouping(component, Grouping("all"), stream)
+
+    def global_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
+        """Everything goes to the task with the lowest id."""
+        return self.grouping(component, Grouping("global"), stream)
+
+    def none_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
+        """The caller does not care; like shuffle."""
+        return self.grouping(component, Grouping("none"), stream)
+
+    def direct_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
+        """The producer names the task with emit_direct."""
+        return self.grouping(component, Grouping("direct"), stream)
+
+    def local_or_shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
+        """Tasks in the producer's worker if there are any, else shuffle."""
+        return self.grouping(component, Grouping("local_or_shuffle"), stream)
+
+    def custom_grouping(self, component: str, custom: Any, stream: str = DEFAULT_STREAM) -> Declarer:
+        """User code chooses: an object with choose_tasks(task, values) -> task ids and, if wanted, prepare(tasks)."""
+        if not callable(getattr(custom, "choose_tasks", None)):
+            raise InvalidTopologyError(f"component '{self._id}': a custom grouping needs a method choose_tasks(task, values)")
+        return self.grouping(component, Grouping("custom", custom=custom), stream)
+
+    def grouping(self, component: str, grouping: Grouping, stream: str = DEFAULT_STREAM) -> Declarer:
+        """Subscribe with any grouping."""
+        mine = self._components[self._id]
+        if any(s.component == component and s.stream == stream for s in mine.inputs):
+            raise InvalidTopologyError(f"component '{self._id}' subscribes to stream '{stream}' of '{component}' twice")
+        self._components[self._id] = replace(mine, inputs=(*mine.inputs, Subscription(component, stream, grouping)))
+        return self
+
+    def _keyed(self, kind: GroupingKind, component: str, fields: tuple[str, ...], stream: str) -> Declarer:
+        if not fields:
+            raise InvalidTopologyError(f"component '{self._id}': {kind} grouping on '{component}' needs at least one field")
+        return self.grouping(component, Grouping(kind, tuple(fields)), stream)
+
+
+def _streams(id: str, instance: Any, outputs: Outputs | None) -> dict[str, Stream]:
+    declared = instance.outputs if outputs is None else outputs
+    if isinstance(declared, str):
+        raise InvalidTopologyError(f"component '{id}': outputs is the text '{declared}'; write a list of field names")
+    if not isinstance(declared, Mapping):
+        declared = {DEFAULT_STREAM: declared} if declared else {}
+    return {name: _stream(id, name, stream) for name, stream in declared.items()}
+
+
+def _stream(id: str, name: str, declared: Any) -> Stream:
+    stream = declared if isinstance(declared, Stream) else None
+    if stream is None and not isinstance(declared, str):
+        stream = Stream(declared)
+    if stream is None or not all(isinstance(f, str) and f for f in stream.fields):
+        raise InvalidTopologyError(f"component '{id}', stream '{name}': fields must be a list of names, not {declared!r}")
+    return stream
+
+
+def _shown(thing: Any) -> str:
+    return f"the class {thing.__name__} (call it)" if isinstance(thing, type) else f"a {type(thing).__name__}"

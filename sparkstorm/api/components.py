@@ -1,0 +1,118 @@
+"""Owns the classes a user derives from: Spout, ReplayableSpout, Bolt, BasicBolt, StatefulBolt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from sparkstorm.api.collector import BasicOutputCollector, OutputCollector, SpoutOutputCollector
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.state import KeyValueState
+from sparkstorm.model.topology import Stream
+from sparkstorm.model.tuples import Tuple
+
+Outputs = Sequence[str] | Mapping[str, Sequence[str] | Stream]
+Conf = Mapping[str, Any]
+
+
+class Spout:
+    """Source of a topology's tuples (Storm's ISpout).
+
+    `outputs` declares the fields of the default stream, or fields by stream. A spout that may block (I/O without a
+    time limit) sets `blocking = True` and gets a thread of its own; every other one must return from `next_tuple` soon.
+    """
+
+    outputs: Outputs = ()
+    blocking: ClassVar[bool] = False
+
+    def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
+        """Called once per task before anything else, in the worker."""
+
+    def next_tuple(self) -> None:
+        """Emit the next tuple or tuples through the collector, or nothing when there is none now; never block."""
+        raise NotImplementedError
+
+    def is_exhausted(self) -> bool:
+        """Whether this source has come to its end; a run of finite spouts stops when all trees are settled."""
+        return False
+
+    def ack(self, message_id: Any) -> None:
+        """The tree of that message was fully processed; called after the commit, at least once."""
+
+    def fail(self, message_id: Any) -> None:
+        """The tree of that message failed or timed out (exactly-once: it was parked); called at least once."""
+
+    def activate(self) -> None:
+        """The topology was activated."""
+
+    def deactivate(self) -> None:
+        """The topology was deactivated; next_tuple is not called until it is active again."""
+
+    def close(self) -> None:
+        """The worker stops in an orderly way; not called when it is killed."""
+
+
+class ReplayableSpout(Spout):
+    """A spout that knows its position; the position is written in the same commit as the tuples it emitted.
+
+    After a crash `restore` is called (after `open`) with the last committed position, so nothing is emitted twice and
+    nothing is left out.
+    """
+
+    def snapshot(self) -> Any:
+        """The position right after the last emitted tuple: any value of the codec's closed set."""
+        raise NotImplementedError
+
+    def restore(self, position: Any) -> None:
+        """Go on from a position that `snapshot` returned."""
+        raise NotImplementedError
+
+
+class Bolt:
+    """Processing step with acking by hand (Storm's IRichBolt): every input must be acked or failed, now or later."""
+
+    outputs: Outputs = ()
+    blocking: ClassVar[bool] = False
+
+    def prepare(self, conf: Conf, context: TopologyContext, collector: OutputCollector) -> None:
+        """Called once per task before the first tuple, in the worker."""
+
+    def execute(self, tup: Tuple) -> None:
+        """Process one tuple; raising fails it."""
+        raise NotImplementedError
+
+    def cleanup(self) -> None:
+        """The worker stops in an orderly way; not called when it is killed."""
+
+
+class BasicBolt:
+    """Processing step that anchors and acks by itself (Storm's BaseBasicBolt).
+
+    Everything emitted during `execute` descends from its input, which is acked when `execute` returns and failed when
+    it raises.
+    """
+
+    outputs: Outputs = ()
+    blocking: ClassVar[bool] = False
+
+    def prepare(self, conf: Conf, context: TopologyContext) -> None:
+        """Called once per task before the first tuple, in the worker."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Process one tuple; raising fails it and undoes what it emitted and put."""
+        raise NotImplementedError
+
+    def cleanup(self) -> None:
+        """The worker stops in an orderly way; not called when it is killed."""
+
+
+class Stateful:
+    """Mix into a bolt to get a key-value state that is written in the epoch's commit (Storm's IStatefulBolt)."""
+
+    def init_state(self, state: KeyValueState) -> None:
+        """Called once per task after `prepare` with the last committed state."""
+        self.state = state
+
+
+class StatefulBolt(Stateful, BasicBolt):
+    """A BasicBolt with a key-value state, as `self.state`."""

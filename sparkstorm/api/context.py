@@ -1,0 +1,43 @@
+"""Owns what a component learns of its place in the topology."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkstorm.model.tasks import tasks_by_component
+
+
+@dataclass(frozen=True)
+class TopologyContext:
+    """One task's view of the topology (Storm's TopologyContext); `resources` is shared by all tasks of the worker."""
+
+    topology_id: str
+    task_id: int
+    component_id: str
+    component_by_task: Mapping[int, str]
+    worker_tasks: tuple[int, ...]
+    conf: Mapping[str, Any]
+    now_ms: Callable[[], int]
+    resources: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    def component_tasks(self, component: str) -> list[int]:
+        """Sorted task ids of a component."""
+        return tasks_by_component(self.component_by_task).get(component, [])
+
+    @property
+    def task_index(self) -> int:
+        """This task's place among its component's tasks, from 0."""
+        return self.component_tasks(self.component_id).index(self.task_id)
+
+    @property
+    def peers(self) -> list[int]:
+        """Every task of this task's component, itself included."""
+        return self.component_tasks(self.component_id)
+
+    def shared(self, name: str, make: Callable[[], Any]) -> Any:
+        """A resource made once per worker (a client, a model) and shared by its tasks."""
+        if name not in self.resources:
+            self.resources[name] = make()
+        return self.resources[name]

@@ -1,0 +1,26 @@
+"""Owns what a stateful bolt may ask of its key-value state; the concrete one belongs to the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+
+class KeyValueState(Protocol):
+    """Keys (str, int, bytes, or tuples of them) to values of the codec's closed set; survives every crash."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value last put under a key."""
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set a value; undone when the execute() that did it fails."""
+
+    def delete(self, key: Any) -> None:
+        """Forget a key; a missing one is no error."""
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """Every key with its value."""
+
+    def __len__(self) -> int: ...
+
+    def __contains__(self, key: Any) -> bool: ...

@@ -1,0 +1,1 @@
+"""Owns how a stream is divided among a component's tasks; pure, seeded by its arguments."""

@@ -1,0 +1,73 @@
+"""Owns task ids and executors: which tasks a topology has, and how they are cut into executors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparkstorm.model.assignment import ExecutorId
+from sparkstorm.model.topology import ACKER, Component, Topology
+
+
+def acker_count(conf: Mapping[str, Any]) -> int:
+    """Ackers of a topology: none when nothing is tracked, else the key, else one per worker (Storm's default)."""
+    if conf.get("topology.delivery.guarantee") == "at-most-once":
+        return 0
+    count = conf.get("topology.acker.executors")
+    return int(conf.get("topology.workers") or 1) if count is None else int(count)
+
+
+def system_topology(topology: Topology, conf: Mapping[str, Any]) -> Topology:
+    """The user's topology with the system's components added, after StormCommon.systemTopology."""
+    ackers = acker_count(conf)
+    components = dict(topology.components)
+    if ackers:
+        components[ACKER] = Component(ACKER, "system", None, parallelism=ackers)
+    return Topology(components)
+
+
+def task_count(component: Component, conf: Mapping[str, Any]) -> int:
+    """Tasks of a component: its own number or its parallelism, never above topology.max.task.parallelism."""
+    wanted = component.num_tasks or component.conf.get("topology.tasks") or component.parallelism
+    cap = component.conf.get("topology.max.task.parallelism", conf.get("topology.max.task.parallelism"))
+    return int(wanted) if cap is None else min(int(wanted), int(cap))
+
+
+def number_tasks(topology: Topology, conf: Mapping[str, Any]) -> dict[int, str]:
+    """Component by task id: ids from 1, contiguous per component, components in the order of their ids (StormCommon)."""
+    component_by_task: dict[int, str] = {}
+    for component in sorted(system_topology(topology, conf), key=lambda c: c.id):
+        for _ in range(task_count(component, conf)):
+            component_by_task[len(component_by_task) + 1] = component.id
+    return component_by_task
+
+
+def tasks_by_component(component_by_task: Mapping[int, str]) -> dict[str, list[int]]:
+    """Sorted task ids of each component."""
+    tasks: dict[str, list[int]] = {}
+    for task in sorted(component_by_task):
+        tasks.setdefault(component_by_task[task], []).append(task)
+    return tasks
+
+
+def partition_fixed(count: int, tasks: Sequence[int]) -> list[list[int]]:
+    """At most `count` contiguous chunks of near-equal size, the larger first (Storm's Utils.partitionFixed)."""
+    chunks = min(count, len(tasks))
+    base, extra = divmod(len(tasks), chunks) if chunks else (0, 0)
+    bounds = [i * base + min(i, extra) for i in range(chunks + 1)]
+    return [list(tasks[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+
+
+def compute_executors(component_by_task: Mapping[int, str], executors_by_component: Mapping[str, int]) -> list[ExecutorId]:
+    """Executors of a topology, by first task: every component's tasks cut into its number of executors."""
+    executors = [
+        ExecutorId(chunk[0], chunk[-1])
+        for component, tasks in tasks_by_component(component_by_task).items()
+        for chunk in partition_fixed(executors_by_component.get(component, len(tasks)), tasks)
+    ]
+    return sorted(executors)
+
+
+def executors_by_component(topology: Topology, conf: Mapping[str, Any]) -> dict[str, int]:
+    """Wanted executors of each component, the system's included."""
+    return {c.id: min(c.parallelism, task_count(c, conf)) for c in system_topology(topology, conf)}

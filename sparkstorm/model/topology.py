@@ -1,0 +1,205 @@
+"""Owns the topology as data: components, streams, groupings; and the rules that make one legal."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sparkstorm.errors import InvalidTopologyError
+
+DEFAULT_STREAM = "default"
+ACKER = "__acker"
+SYSTEM = "__system"
+TICK_STREAM = "__tick"
+
+GroupingKind = Literal["shuffle", "fields", "partial_key", "all", "global", "none", "direct", "local_or_shuffle", "custom"]
+ComponentKind = Literal["spout", "bolt", "system"]
+
+# The rule of JStorm's Common.validate_ids: letters, digits and a few marks; '__' is kept for the system.
+_ID = re.compile(r"^[a-zA-Z0-9\-_/.$<>()#]+$")
+_NAME = re.compile(r"^[a-zA-Z0-9\-_.]+$")
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Declared output: field names in order; a direct stream's consumer task is named by the producer."""
+
+    fields: tuple[str, ...]
+    direct: bool = False
+
+    def __init__(self, fields: Sequence[str], direct: bool = False) -> None:
+        object.__setattr__(self, "fields", tuple(fields))
+        object.__setattr__(self, "direct", direct)
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """How one subscription divides a stream among tasks; `fields` for fields and partial_key, `custom` for user code."""
+
+    kind: GroupingKind
+    fields: tuple[str, ...] = ()
+    custom: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One input of a bolt: whose stream, and how it is grouped."""
+
+    component: str
+    stream: str
+    grouping: Grouping
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A spout or bolt: the user's instance, its parallelism (executors), tasks, conf, outputs and inputs."""
+
+    id: str
+    kind: ComponentKind
+    instance: Any
+    parallelism: int = 1
+    num_tasks: int | None = None
+    conf: Mapping[str, Any] = field(default_factory=dict)
+    streams: Mapping[str, Stream] = field(default_factory=dict)
+    inputs: tuple[Subscription, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Components by id; a plain value that runs live, in LocalCluster, and over DataFrames."""
+
+    components: Mapping[str, Component]
+
+    def __iter__(self) -> Iterator[Component]:
+        return iter(self.components.values())
+
+    @property
+    def spouts(self) -> tuple[Component, ...]:
+        """The components that bring tuples in."""
+        return tuple(c for c in self if c.kind == "spout")
+
+    @property
+    def bolts(self) -> tuple[Component, ...]:
+        """The components that process tuples."""
+        return tuple(c for c in self if c.kind == "bolt")
+
+    def subscribers(self, component: str, stream: str) -> list[tuple[str, Grouping]]:
+        """Who listens to a stream, in the order of the components' ids (so that routing never depends on dict order)."""
+        return [(c.id, s.grouping) for c in sorted(self, key=lambda c: c.id) for s in c.inputs
+                if s.component == component and s.stream == stream]
+
+    def cycles(self) -> dict[str, int]:
+        """Number of the strongly connected component that each component belongs to (Tarjan)."""
+        successors = {c.id: sorted({o.id for o in self for s in o.inputs if s.component == c.id}) for c in self}
+        return _strongly_connected(successors)
+
+
+def validate_name(name: str) -> None:
+    """A topology's name as JStorm's Common.charValidate wants it."""
+    if not isinstance(name, str) or not _NAME.match(name) or name.isdigit() or name == "null":
+        raise InvalidTopologyError(
+            f"'{name}' is not a valid topology name: use letters, digits, '-', '_' and '.', not digits alone")
+
+
+def validate(topology: Topology) -> None:
+    """Check ids, parallelism, inputs, fields and groupings; raise InvalidTopologyError naming the culprit and the mend."""
+    if not topology.spouts:
+        raise InvalidTopologyError("a topology needs at least one spout; add one with set_spout(...)")
+    for component in topology:
+        _validate_id("component", component.id)
+        for stream in component.streams:
+            _validate_id(f"component '{component.id}': stream", stream)
+        _validate_size(component)
+        _validate_streams(component)
+        for subscription in component.inputs:
+            _validate_subscription(topology, component, subscription)
+        if component.kind == "spout" and component.inputs:
+            raise InvalidTopologyError(f"spout '{component.id}' may not declare inputs; make it a bolt or drop them")
+
+
+def _validate_id(what: str, name: str) -> None:
+    if not isinstance(name, str) or not _ID.match(name):
+        raise InvalidTopologyError(f"{what} id '{name}' is not valid: use letters, digits and any of - _ / . $ < > ( ) #")
+    if name.startswith("__"):
+        raise InvalidTopologyError(f"{what} id '{name}' is reserved: ids that begin with '__' belong to the system")
+
+
+def _validate_size(component: Component) -> None:
+    for what, value in (("parallelism", component.parallelism), ("num_tasks", component.num_tasks)):
+        if value is None and what == "num_tasks":
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InvalidTopologyError(f"component '{component.id}': {what} must be a whole number of at least 1, not {value!r}")
+    if component.num_tasks is not None and component.num_tasks < component.parallelism:
+        raise InvalidTopologyError(
+            f"component '{component.id}': {component.parallelism} executors cannot share {component.num_tasks} tasks; "
+            "raise num_tasks or lower the parallelism")
+
+
+def _validate_streams(component: Component) -> None:
+    for name, stream in component.streams.items():
+        twice = [f for f, n in Counter(stream.fields).items() if n > 1]
+        if twice:
+            raise InvalidTopologyError(f"component '{component.id}', stream '{name}': field '{twice[0]}' is declared twice")
+
+
+def _validate_subscription(topology: Topology, component: Component, subscription: Subscription) -> None:
+    where = f"component '{component.id}'"
+    source = topology.components.get(subscription.component)
+    if source is None:
+        known = ", ".join(sorted(topology.components))
+        raise InvalidTopologyError(f"{where} subscribes to unknown component '{subscription.component}'; there are {known}")
+    stream = source.streams.get(subscription.stream)
+    if stream is None:
+        known = ", ".join(sorted(source.streams)) or "none"
+        raise InvalidTopologyError(
+            f"{where} subscribes to stream '{subscription.stream}' of '{source.id}', which declares {known}")
+    missing = [f for f in subscription.grouping.fields if f not in stream.fields]
+    if missing:
+        raise InvalidTopologyError(
+            f"{where} groups stream '{subscription.stream}' of '{source.id}' by unknown field '{missing[0]}'; "
+            f"it declares {', '.join(stream.fields) or 'none'}")
+    if (subscription.grouping.kind == "direct") != stream.direct:
+        raise InvalidTopologyError(
+            f"{where}: direct grouping and a direct stream go together, but stream '{subscription.stream}' of "
+            f"'{source.id}' is {'direct' if stream.direct else 'not direct'} and the grouping is {subscription.grouping.kind}")
+
+
+def _strongly_connected(successors: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    group: dict[str, int] = {}
+    stack: list[str] = []
+    for root in sorted(successors):
+        work = [(root, iter(successors[root]))] if root not in index else []
+        if work:
+            index[root] = low[root] = len(index)
+            stack.append(root)
+        while work:
+            node, rest = work[-1]
+            following = next(rest, None)
+            if following is None:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    _close_component(node, stack, group)
+            elif following not in index:
+                index[following] = low[following] = len(index)
+                stack.append(following)
+                work.append((following, iter(successors[following])))
+            elif following not in group:
+                low[node] = min(low[node], index[following])
+    return group
+
+
+def _close_component(node: str, stack: list[str], group: dict[str, int]) -> None:
+    number = len(set(group.values()))
+    while True:
+        member = stack.pop()
+        group[member] = number
+        if member == node:
+            return

@@ -1,0 +1,90 @@
+"""Owns the tuple as user code sees it, and where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Roots = int | tuple[int, ...]
+"""The spout tuples a tuple descends from: 0 untracked, one 63-bit id, or several (multi-anchored)."""
+
+
+class Source:
+    """The producer of a tuple: component, task and stream, with the stream's declared fields."""
+
+    __slots__ = ("component", "task", "stream", "fields", "position_by_field")
+
+    def __init__(self, component: str, task: int, stream: str, fields: tuple[str, ...]) -> None:
+        self.component = component
+        self.task = task
+        self.stream = stream
+        self.fields = fields
+        self.position_by_field: Mapping[str, int] = {name: i for i, name in enumerate(fields)}
+
+    def position(self, field: str) -> int:
+        """Where a field stands; an unknown one is a KeyError that lists the declared fields."""
+        try:
+            return self.position_by_field[field]
+        except KeyError:
+            raise KeyError(
+                f"stream '{self.stream}' of component '{self.component}' has no field '{field}'; "
+                f"it declares {', '.join(self.fields) or 'none'}"
+            ) from None
+
+
+class Tuple:
+    """A list of named values travelling through a topology; immutable by contract.
+
+    `tup["word"]` and `tup[0]` read one value, `tup.values` all of them (the fastest way). `roots` belongs to the acker.
+    """
+
+    __slots__ = ("values", "roots", "source", "key")
+
+    def __init__(self, values: tuple[Any, ...], roots: Roots, source: Source, key: str | None = None) -> None:
+        self.values = values
+        self.roots = roots
+        self.source = source
+        self.key = key  # names a held (executed, not yet acked) input in the store; None while it only passes through
+
+    def __getitem__(self, which: str | int) -> Any:
+        if type(which) is str:
+            return self.values[self.source.position(which)]
+        return self.values[which]  # type: ignore[index]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the values, in order."""
+        return self.source.fields
+
+    @property
+    def component(self) -> str:
+        """Id of the component that emitted this tuple."""
+        return self.source.component
+
+    @property
+    def task(self) -> int:
+        """Id of the task that emitted this tuple."""
+        return self.source.task
+
+    @property
+    def stream(self) -> str:
+        """Id of the stream that carried this tuple."""
+        return self.source.stream
+
+    def is_tick(self) -> bool:
+        """Whether the clock sent this tuple (`topology.tick.tuple.freq.secs`), after Storm's TupleUtils.isTick."""
+        return self.source.stream == "__tick"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Values by field name."""
+        return dict(zip(self.source.fields, self.values, strict=True))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in zip(self.fields, self.values, strict=False))
+        return f"Tuple({self.component}#{self.task}/{self.stream}: {shown})"

@@ -1,0 +1,1 @@
+"""Owns the seam that carries frames between tasks and makes an epoch's commit one atomic step."""
