@@ -1,1 +1,3 @@
-"""SparkStorm: Storm topologies in plain Python, hosted on Spark."""
+"""SparkStorm: Storm topologies of plain Python, hosted on Spark."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,130 @@
+"""Owns a server process that cannot outlive the process which started it, and that server's log."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sparkstorm.errors import EmbeddedServerError
+
+_TETHER = Path(__file__).with_name("tether.py")
+_STOP_LIMIT_S = 20.0
+_LOOPBACK = "127.0.0.1"
+
+
+class TetheredProcess:
+    """One server under a life line (see tether.py); starting it from a short-lived thread is safe."""
+
+    def __init__(self, name: str, directory: Path, tether: subprocess.Popen[bytes], pid: int) -> None:
+        self.name = name
+        self.pid = pid
+        self._directory = directory
+        self._tether = tether
+
+    @property
+    def log_path(self) -> Path:
+        """The file that takes the server's standard output and error."""
+        return self._directory / f"{self.name}.log"
+
+    def is_alive(self) -> bool:
+        """True until the server and its life line are both gone."""
+        return self._tether.poll() is None
+
+    def stop(self) -> None:
+        """Asks the server to end, then makes it; returns when it is gone."""
+        self._order(b"t")
+
+    def kill(self) -> None:
+        """Ends the server as `kill -9` does; returns when it is gone."""
+        self._order(b"k")
+
+    def _order(self, letter: bytes) -> None:
+        stdin = self._tether.stdin
+        if stdin is None or stdin.closed:
+            return
+        with contextlib.suppress(BrokenPipeError):
+            stdin.write(letter)
+            stdin.flush()
+        try:
+            self._tether.wait(_STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._tether.kill()  # the server goes with it, by its parent-death signal
+            self._tether.wait()
+        with contextlib.suppress(BrokenPipeError):
+            stdin.close()
+
+    def wait_ready(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
+        """Returns once `is_ready` holds.
+
+        Raises EmbeddedServerError, with the end of the log, when the server ended or needs longer than `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self.is_alive() and time.monotonic() < deadline:
+            if is_ready():
+                return
+            time.sleep(0.01)
+        reason = f"was not ready after {timeout_s:g} s" if self.is_alive() else "ended while starting"
+        self.kill()
+        raise EmbeddedServerError(f"embedded {self.name} {reason}; the end of {self.log_path}:\n{self.last_lines()}")
+
+    def last_lines(self, count: int = 15) -> str:
+        """The end of the server's log, indented."""
+        try:
+            lines = self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            lines = []
+        return "\n".join(f"  {line}" for line in lines[-count:]) or "  (empty)"
+
+
+def start_tethered(name: str, command: Sequence[str], directory: Path) -> TetheredProcess:
+    """Starts `command` in `directory`, which one starter at a time may use; what a dead one left there is ended first.
+
+    Raises EmbeddedServerError when another process uses the folder or the program cannot be started.
+    """
+    tether = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(_TETHER), name, *command],
+        cwd=directory,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C at the driver's terminal must not reach the server
+    )
+    assert tether.stdout is not None and tether.stderr is not None
+    word, _, rest = tether.stdout.readline().decode(errors="replace").strip().partition(" ")
+    tether.stdout.close()
+    complaint = b"" if word == "pid" else tether.stderr.read()
+    tether.stderr.close()
+    if word == "pid":
+        return TetheredProcess(name, directory, tether, int(rest))
+    tether.wait()
+    if word == "locked":
+        raise EmbeddedServerError(
+            f"{directory} is in use: the {name} server in it belongs to process {rest}, which still runs"
+        )
+    reason = complaint.decode(errors="replace").strip().rpartition("\n")[2]
+    raise EmbeddedServerError(f"embedded {name} could not be started in {directory}: {reason or 'no reason given'}")
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on at this moment, on loopback."""
+    with socket.socket() as probe:
+        probe.bind((_LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def require_free(port: int, name: str, key: str) -> None:
+    """Raises EmbeddedServerError when somebody listens on `port`; `key` is the setting that chose it."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_LOOPBACK, port))
+        except OSError as error:
+            raise EmbeddedServerError(
+                f"port {port} on {_LOOPBACK}, wanted for the embedded {name}, is taken ({error.strerror}); "
+                f"free it, or leave {key} unset to have a free port chosen"
+            ) from error

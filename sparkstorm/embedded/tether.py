@@ -1,0 +1,152 @@
+"""Owns the life line between a process and a server it started: it is the server's parent, and ends it with the starter.
+
+Run as a plain script (`python -I -S tether.py NAME COMMAND...`), so it imports nothing but the standard library. Its
+standard input is a pipe whose other end only the starter holds: `t` asks for a gentle stop, `k` for SIGKILL, and end of
+file means that the starter died. It is a pipe, and not PR_SET_PDEATHSIG on the starter's side, because that signal
+follows the *thread* that forked; here, where there is one thread only, the signal is safe, and ends the server when
+this very process is killed. Its standard output carries one line for the starter: `pid N` or `locked N`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import select
+import signal
+import sys
+import time
+from typing import NoReturn
+
+PR_SET_PDEATHSIG = 1
+POLL_MS = 300
+LOCK_WAIT_S = 4.0
+ORPHAN_GRACE_S = 2.0
+STOP_GRACE_S = 15.0
+
+
+def say(line: str) -> None:
+    """Tells the starter one line."""
+    os.write(1, line.encode() + b"\n")
+
+
+def take_lock(path: str) -> int:
+    """Returns the descriptor of the held lock, or ends this process when another life line keeps it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() < deadline:
+                time.sleep(0.05)
+                continue
+            say("locked " + (os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "?"))
+            sys.exit(75)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getppid()).encode(), 0)
+        return descriptor
+
+
+def started_at(pid: int) -> str:
+    """The kernel's start time of a process, in clock ticks since boot (pid and start name it for ever); empty if gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] == "Z" else fields[19]
+
+
+def end_stale(pid_file: str) -> None:
+    """Kills the server that a former run left behind in this folder, if it is still the very same process."""
+    try:
+        with open(pid_file, encoding="ascii") as file:
+            pid_text, _, start = file.read().strip().partition(" ")
+        pid = int(pid_text)
+    except (OSError, ValueError):
+        return
+    while start and started_at(pid) == start:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except OSError:
+            return
+        time.sleep(0.02)
+
+
+def start_server(command: list[str], log_path: str) -> int:
+    """Forks and execs the server, so that it dies with this process; returns its pid."""
+    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    become(command, prctl, parent)
+
+
+def become(command: list[str], prctl: ctypes._NamedFuncPointer | None, parent: int) -> NoReturn:
+    """Turns the forked child into the server, unless its parent died in between."""
+    if prctl is not None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+    try:
+        os.execv(command[0], command)
+    except OSError as error:
+        os.write(2, f"cannot run {command[0]}: {error.strerror}\n".encode())
+    os._exit(127)
+
+
+def watch(server: int, starter: int) -> int:
+    """Waits for the server's end, stopping it on demand or when the starter is gone; returns its exit status."""
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    poll = select.poll()
+    poll.register(wake_read, select.POLLIN)
+    poll.register(0, select.POLLIN)
+    deadline: float | None = None
+    while True:
+        reaped, status = os.waitpid(server, os.WNOHANG)
+        if reaped:
+            return os.waitstatus_to_exitcode(status)
+        asked = {descriptor for descriptor, _ in poll.poll(POLL_MS)}
+        if wake_read in asked:
+            os.read(wake_read, 512)
+        if deadline is None and (0 in asked or os.getppid() != starter):
+            deadline = time.monotonic() + order(server, os.read(0, 1) if 0 in asked else b"")
+            poll.unregister(0)
+        if deadline is not None and time.monotonic() > deadline:
+            os.kill(server, signal.SIGKILL)
+
+
+def order(server: int, letter: bytes) -> float:
+    """Carries out the starter's order (or its death) and returns the seconds until SIGKILL follows."""
+    if letter == b"k":
+        os.kill(server, signal.SIGKILL)
+        return STOP_GRACE_S
+    os.kill(server, signal.SIGTERM)
+    return STOP_GRACE_S if letter == b"t" else ORPHAN_GRACE_S
+
+
+def main() -> int:
+    """Holds the folder's lock, starts the server in it and stays until it ended."""
+    name, command, starter = sys.argv[1], sys.argv[2:], os.getppid()
+    lock = take_lock(f"{name}.lock")
+    end_stale(f"{name}.pid")
+    server = start_server(command, f"{name}.log")
+    with open(f"{name}.pid", "w", encoding="ascii") as file:
+        file.write(f"{server} {started_at(server)}\n")
+    say(f"pid {server}")
+    status = watch(server, starter)
+    os.unlink(f"{name}.pid")
+    os.close(lock)
+    return status if status >= 0 else 128 - status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

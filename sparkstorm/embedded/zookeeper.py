@@ -1,0 +1,175 @@
+"""Owns the embedded ZooKeeper: the server class in PySpark's own jars, its configuration, its start and stop."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+from pathlib import Path
+
+from sparkstorm.embedded.java import find_java
+from sparkstorm.embedded.process import TetheredProcess, free_port, require_free, start_tethered
+from sparkstorm.errors import EmbeddedServerError
+
+_LOOPBACK = "127.0.0.1"
+_START_LIMIT_S = 60.0
+_PORT_TRIES = 5
+_SERVER_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_JARS = (
+    "zookeeper-[0-9]*.jar",
+    "zookeeper-jute-*.jar",
+    "metrics-core-*.jar",
+    "snappy-java-*.jar",
+    "slf4j-api-*.jar",
+    "log4j-api-*.jar",
+    "log4j-core-*.jar",
+    "log4j-slf4j2-impl-*.jar",
+)
+# one JVM that serves a handful of clients: little memory, and a fast start rather than a fast peak
+_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Djava.net.preferIPv4Stack=true")
+_DATA = "zookeeper-data"
+_SETTINGS = """\
+# written at every start; edits are lost
+dataDir={data}
+clientPort={port}
+clientPortAddress={host}
+admin.enableServer=false
+tickTime={tick_ms}
+minSessionTimeout={min_session_ms}
+maxSessionTimeout={max_session_ms}
+maxClientCnxns=0
+autopurge.snapRetainCount=3
+autopurge.purgeInterval=1
+4lw.commands.whitelist=conf
+"""
+_LOGGING = """\
+status=error
+appender.out.type=Console
+appender.out.name=out
+appender.out.layout.type=PatternLayout
+appender.out.layout.pattern=%d %p %c{1}: %m%n%throwable{3}
+rootLogger.level=warn
+rootLogger.appenderRef.out.ref=out
+"""
+_MAX_SESSION_MS = 120_000
+
+
+class ZooKeeperServer:
+    """An embedded ZooKeeper that answers on loopback and ends with the process that started it."""
+
+    def __init__(self, data_dir: Path, port: int, auth: tuple[str, str], process: TetheredProcess) -> None:
+        self.host = _LOOPBACK
+        self.port = port
+        self.auth = auth
+        self.data_dir = data_dir
+        self._process = process
+
+    @property
+    def hosts(self) -> str:
+        """The address in the form that kazoo takes."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server's JVM."""
+        return self._process.pid
+
+    @property
+    def log_path(self) -> Path:
+        """The server's log file."""
+        return self._process.log_path
+
+    def is_alive(self) -> bool:
+        """True while the server runs."""
+        return self._process.is_alive()
+
+    def stop(self) -> None:
+        """Ends the server."""
+        self._process.stop()
+
+    def kill(self) -> None:
+        """Ends the server as `kill -9` does."""
+        self._process.kill()
+
+    def restart(self) -> None:
+        """Starts the server again, on the same port and data; stops it first where it still runs."""
+        self._process.stop()
+        self._process = _run(self.data_dir, self.port)
+
+
+def start_zookeeper(
+    data_dir: Path, *, password: str, user: str = "sparkstorm", port: int | None = None, tick_ms: int = 500
+) -> ZooKeeperServer:
+    """Starts a ZooKeeper that keeps its data in `data_dir`, on loopback; returns when it serves.
+
+    ZooKeeper keeps no user list: `user` and `password` become `auth`, the digest identity that our clients present and
+    that their creator-only ACLs name. `tick_ms` bounds session timeouts from below (two ticks).
+    Raises EmbeddedServerError when there is no Java or PySpark, the port or folder is taken, or it does not come up.
+    """
+    data_dir = Path(data_dir).absolute()
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if port is not None:
+        require_free(port, "ZooKeeper", "sparkstorm.zookeeper.port")
+    for tries_left in reversed(range(_PORT_TRIES)):
+        chosen = port or free_port()
+        _write_settings(data_dir, chosen, tick_ms)
+        try:
+            return ZooKeeperServer(data_dir, chosen, ("digest", f"{user}:{password}"), _run(data_dir, chosen))
+        except EmbeddedServerError as error:
+            lost_race = port is None and "Address already in use" in str(error)
+            if not (lost_race and tries_left):
+                raise
+    raise AssertionError("unreachable: the last try returns or raises")
+
+
+def class_path() -> str:
+    """The server's jars inside the installed PySpark, found without importing it; raises EmbeddedServerError."""
+    spec = importlib.util.find_spec("pyspark")
+    folders = [Path(folder, "jars") for folder in (spec.submodule_search_locations or [])] if spec is not None else []
+    if not folders:
+        raise EmbeddedServerError(
+            "the embedded ZooKeeper lives in PySpark's jars, and pyspark is not installed: pip install pyspark"
+        )
+    found = []
+    for pattern in _JARS:
+        jars = sorted(jar for folder in folders for jar in folder.glob(pattern))
+        if not jars:
+            raise EmbeddedServerError(
+                f"{folders[0]} has no {pattern}: install pyspark from PyPI, or set storm.zookeeper.servers"
+            )
+        found.append(str(jars[-1]))
+    return ":".join(found)
+
+
+def _write_settings(data_dir: Path, port: int, tick_ms: int) -> None:
+    settings = _SETTINGS.format(
+        data=_DATA,
+        host=_LOOPBACK,
+        port=port,
+        tick_ms=tick_ms,
+        min_session_ms=2 * tick_ms,
+        max_session_ms=max(_MAX_SESSION_MS, 20 * tick_ms),
+    )
+    (data_dir / "zookeeper.conf").write_text(settings, encoding="ascii")
+    (data_dir / "zookeeper-log.properties").write_text(_LOGGING, encoding="ascii")
+
+
+def _run(data_dir: Path, port: int) -> TetheredProcess:
+    logging = f"-Dlog4j2.configurationFile={(data_dir / 'zookeeper-log.properties').as_uri()}"
+    command = [find_java(), *_JVM, logging, "-cp", class_path(), _SERVER_CLASS, "zookeeper.conf"]
+    process = start_tethered("zookeeper", command, data_dir)
+    ours = f"dataDir={data_dir / _DATA}/".encode()
+    process.wait_ready(lambda: ours in _ask_settings(port), _START_LIMIT_S)  # not whoever else took the port
+    return process
+
+
+def _ask_settings(port: int) -> bytes:
+    """What the server on `port` says of itself; empty while nobody answers."""
+    answer = b""
+    try:
+        with socket.create_connection((_LOOPBACK, port), timeout=2) as connection:
+            connection.sendall(b"conf")
+            while part := connection.recv(4096):
+                answer += part
+    except OSError:
+        return b""
+    return answer

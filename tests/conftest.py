@@ -1,0 +1,41 @@
+"""Owns the fixtures that several test folders share: real servers, started once, gone with the test process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from sparkstorm.embedded import RedisServer, ZooKeeperServer, start_redis, start_zookeeper
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A real Redis for the whole run (host, port, password, client()). Use keys of your own, never stop or flush it."""
+    server = start_redis(tmp_path_factory.mktemp("redis"), password="of-the-tests")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """A real ZooKeeper for the whole run: host, port, hosts, auth. Shared: use a root of your own, never stop it."""
+    server = start_zookeeper(tmp_path_factory.mktemp("zookeeper"), password="of-the-tests")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def own_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A Redis of this test alone (tens of ms): it may be filled, stopped, killed and restarted."""
+    server = start_redis(tmp_path_factory.mktemp("own-redis"), password="of-this-test", maxmemory_mb=64)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def own_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """A ZooKeeper of this test alone (about a second): it may be stopped, killed and restarted."""
+    server = start_zookeeper(tmp_path_factory.mktemp("own-zookeeper"), password="of-this-test")
+    yield server
+    server.stop()
