@@ -1,0 +1,44 @@
+"""Owns the choice of a scheduler by name, and the allow-list that plug-ins must be on (S4.5)."""
+
+from collections.abc import Callable
+from importlib import import_module
+
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.scheduling.base import Scheduler
+from sparkstorm.scheduling.default import DefaultScheduler
+from sparkstorm.scheduling.even import EvenScheduler
+from sparkstorm.scheduling.records import Conf
+
+ALLOWED_KEY = "storm.scheduler.allowed"
+
+BUILT_IN: dict[str, Callable[[], Scheduler]] = {
+    "even": EvenScheduler,
+    "default": DefaultScheduler,
+}
+
+
+def scheduler_by_name(name: str, conf: Conf) -> Scheduler:
+    """A prepared scheduler: a built-in word, or the dotted path of a class that `storm.scheduler.allowed` lists.
+
+    InvalidConfigError when the name is neither, or the class cannot be imported or made.
+    """
+    factory = BUILT_IN.get(name) or _plugged_in(name, conf)
+    scheduler = factory()
+    scheduler.prepare(conf)
+    return scheduler
+
+
+def _plugged_in(path: str, conf: Conf) -> Callable[[], Scheduler]:
+    allowed = conf.get(ALLOWED_KEY) or ()
+    if path not in allowed:
+        raise InvalidConfigError(
+            f"storm.scheduler: {path!r} is neither one of {', '.join(sorted(BUILT_IN))} nor listed in {ALLOWED_KEY}"
+        )
+    module_name, _, class_name = path.rpartition(".")
+    try:
+        made: Callable[[], Scheduler] = getattr(import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidConfigError(f"storm.scheduler: cannot import {path!r}: {error}") from error
+    if not all(callable(getattr(made, verb, None)) for verb in ("prepare", "schedule")):
+        raise InvalidConfigError(f"storm.scheduler: {path!r} lacks prepare(conf) or schedule(topologies, cluster)")
+    return made

@@ -1,0 +1,59 @@
+"""Owns Storm's DefaultScheduler: free the workers whose size no longer fits, then schedule evenly (S4.8-S4.20)."""
+
+from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.scheduling.even import schedule_evenly
+from sparkstorm.scheduling.executors import integer_divided
+from sparkstorm.scheduling.placement import Placement
+from sparkstorm.scheduling.records import Conf, Topologies, TopologyView
+from sparkstorm.scheduling.view import ClusterView
+
+SCOPE_KEY = "default.scheduler.scope"
+
+
+def bad_slots(placement: Placement, num_executors: int, num_workers: int) -> list[WorkerSlot]:
+    """Used slots whose executor count has no place in an even distribution; slots by node and port (S4.14-S4.18)."""
+    if num_workers == 0:
+        return []
+    wanted = integer_divided(num_executors, num_workers)
+    bad = []
+    for slot in sorted(placement.executors_by_slot):
+        size = len(placement.executors_by_slot[slot])
+        if wanted.get(size, 0) > 0:
+            wanted[size] -= 1
+        else:
+            bad.append(slot)
+    return bad
+
+
+def _free_misfits(topology: TopologyView, cluster: ClusterView) -> None:
+    placement = cluster.placement(topology.id)
+    reusable = sum(cluster.can_reassign(slot) for slot in placement.executors_by_slot)
+    total_slots = min(topology.num_workers, reusable + cluster.free.count)
+    if total_slots > placement.num_workers or not placement.is_exact:
+        cluster.free_slots(bad_slots(placement, len(topology.executors), total_slots))
+
+
+def schedule_by_default(cluster: ClusterView, one_by_one: bool = False) -> None:
+    """Visit each topology that needs scheduling, by id: free its misfits, then schedule evenly.
+
+    Storm 2.x schedules every hungry topology after each topology's misfits are freed, and so do we;
+    `one_by_one` keeps to the topology at hand, as Storm 0.9 did (S4.20).
+    """
+    for topology in cluster.topologies_to_schedule():
+        _free_misfits(topology, cluster)
+        schedule_evenly(cluster, {topology.id: topology} if one_by_one else None)
+
+
+class DefaultScheduler:
+    """Storm's DefaultScheduler."""
+
+    def __init__(self) -> None:
+        self._one_by_one = False
+
+    def prepare(self, conf: Conf) -> None:
+        """Read `default.scheduler.scope`: "cluster" (Storm 2) or "topology" (Storm 0.9)."""
+        self._one_by_one = conf.get(SCOPE_KEY) == "topology"
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        """Schedule every topology of the cluster that needs it."""
+        schedule_by_default(cluster, self._one_by_one)

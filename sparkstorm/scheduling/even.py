@@ -1,0 +1,47 @@
+"""Owns Storm's EvenScheduler: missing executors go round robin over the next free slots, spread over nodes."""
+
+from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.scheduling.records import Conf, Topologies, TopologyView
+from sparkstorm.scheduling.view import ClusterView
+
+
+def schedule_evenly(cluster: ClusterView, scope: Topologies | None = None) -> None:
+    """Give every topology that lacks executors its share of the free slots, topologies by id (S4.21).
+
+    Storm 2.x passes over all topologies of the cluster; `scope` limits it, as Storm 0.9 and 3 do.
+    """
+    for topology in cluster.hungry_topologies():
+        if scope is None or topology.id in scope:
+            _place_missing(topology, cluster)
+
+
+def _place_missing(topology: TopologyView, cluster: ClusterView) -> None:
+    by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
+    for executor, slot in reassignment(topology, cluster):
+        by_slot.setdefault(slot, []).append(executor)
+    if by_slot:
+        for slot, executors in by_slot.items():
+            cluster.assign(slot, topology.id, executors)
+    elif not cluster.free.count:
+        cluster.status.setdefault(topology.id, f"No available slots for topology: {topology.name}")
+
+
+def reassignment(topology: TopologyView, cluster: ClusterView) -> list[tuple[ExecutorId, WorkerSlot]]:
+    """Pairs (missing executor, slot): executors by first task, slots repeated in turn (S4.22-S4.28)."""
+    placement = cluster.placement(topology.id)
+    total_slots = min(topology.num_workers, cluster.free.count + placement.num_workers)
+    slots = cluster.free.interleaved(total_slots - placement.num_workers)
+    if not slots:
+        return []
+    return [(executor, slots[turn % len(slots)]) for turn, executor in enumerate(placement.missing())]
+
+
+class EvenScheduler:
+    """Storm's EvenScheduler: never frees a slot, only fills."""
+
+    def prepare(self, conf: Conf) -> None:
+        """Nothing to read."""
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        """Fill every topology of the cluster that needs scheduling."""
+        schedule_evenly(cluster)

@@ -1,0 +1,68 @@
+"""Owns where the executors of one topology are: executor to slot and back (Storm's SchedulerAssignmentImpl, S4.30)."""
+
+from collections.abc import Container, Mapping, Sequence
+
+from sparkstorm.errors import FailedAssignTopologyError
+from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.scheduling.records import TopologyView
+
+
+class Placement:
+    """Executors of one topology on slots; executors the topology no longer has may linger until their slot is freed."""
+
+    def __init__(
+        self,
+        topology: TopologyView,
+        slot_by_executor: Mapping[ExecutorId, WorkerSlot],
+        taken: Container[WorkerSlot] = (),
+    ) -> None:
+        self._known = topology.component_by_executor
+        self.executors_by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
+        self.slot_by_executor: dict[ExecutorId, WorkerSlot] = {}
+        for executor, slot in slot_by_executor.items():
+            if slot not in taken:
+                self.slot_by_executor[executor] = slot
+                self.executors_by_slot.setdefault(slot, []).append(executor)
+        placed = self._known.keys() & self.slot_by_executor.keys()
+        self.num_missing = len(self._known) - len(placed)
+        self.num_strangers = len(self.slot_by_executor) - len(placed)
+
+    @property
+    def num_workers(self) -> int:
+        """Slots in use."""
+        return len(self.executors_by_slot)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether precisely the topology's executors are placed."""
+        return self.num_missing == 0 and self.num_strangers == 0
+
+    def missing(self) -> list[ExecutorId]:
+        """The topology's executors without a slot, by first task."""
+        if not self.num_missing:
+            return []
+        return sorted(self._known.keys() - self.slot_by_executor.keys())
+
+    def assign(self, slot: WorkerSlot, executors: Sequence[ExecutorId]) -> None:
+        """Place executors; FailedAssignTopologyError when one has a slot already."""
+        for executor in executors:
+            if executor in self.slot_by_executor:
+                raise FailedAssignTopologyError(
+                    f"executor {executor} is on slot {self.slot_by_executor[executor]} already; "
+                    f"it must be unassigned before it can go to {slot}"
+                )
+        self.slot_by_executor.update(dict.fromkeys(executors, slot))
+        self.executors_by_slot[slot] = list(executors)
+        self._count(executors, 1)
+
+    def unassign(self, slot: WorkerSlot) -> None:
+        """Take everything off a slot."""
+        executors = self.executors_by_slot.pop(slot, [])
+        for executor in executors:
+            del self.slot_by_executor[executor]
+        self._count(executors, -1)
+
+    def _count(self, executors: Sequence[ExecutorId], sign: int) -> None:
+        known = sum(executor in self._known for executor in executors)
+        self.num_missing -= sign * known
+        self.num_strangers += sign * (len(executors) - known)

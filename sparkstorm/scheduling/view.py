@@ -1,0 +1,182 @@
+"""Owns the cluster as a scheduler sees it: what lives, what is placed, and the decisions taken so far (S4.3, S4.4)."""
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from sparkstorm.errors import FailedAssignTopologyError
+from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.scheduling.free_slots import FreeSlots
+from sparkstorm.scheduling.placement import Placement
+from sparkstorm.scheduling.records import Conf, SupervisorView, TopologyView
+
+Assignments: TypeAlias = Mapping[str, Mapping[ExecutorId, WorkerSlot]]
+
+
+class ClusterView:
+    """Storm's Cluster: supervisors and topologies are read only, placements grow and shrink through the verbs below.
+
+    `assignments` holds what is alive before the round; a slot that two topologies claim stays with the first by id.
+    """
+
+    def __init__(
+        self,
+        supervisors: Iterable[SupervisorView],
+        topologies: Iterable[TopologyView],
+        assignments: Assignments | None = None,
+        conf: Conf | None = None,
+        blacklisted_hosts: Iterable[str] = (),
+        greylisted_hosts: Iterable[str] = (),
+    ) -> None:
+        self.supervisors = {each.id: each for each in sorted(supervisors, key=lambda each: each.id)}
+        self.topologies = {each.id: each for each in sorted(topologies, key=lambda each: each.id)}
+        self.conf: Conf = conf or {}
+        self.greylisted_hosts = frozenset(greylisted_hosts)
+        self.status: dict[str, str] = {}
+        self.evicted: list[str] = []
+        self.free = FreeSlots()
+        self._blacklisted = set(blacklisted_hosts)
+        self._owner_by_slot: dict[WorkerSlot, str] = {}
+        self._placements: dict[str, Placement] = {}
+        self._hungry: set[str] = set()
+        self._load(assignments or {})
+
+    def _load(self, assignments: Assignments) -> None:
+        for topology_id, topology in self.topologies.items():
+            placement = Placement(topology, assignments.get(topology_id, {}), self._owner_by_slot)
+            self._owner_by_slot.update(dict.fromkeys(placement.executors_by_slot, topology_id))
+            self._placements[topology_id] = placement
+            self._note_hunger(topology_id)
+        used_by_node: dict[str, set[int]] = {}
+        for slot in self._owner_by_slot:
+            used_by_node.setdefault(slot.node, set()).add(slot.port)
+        for node, supervisor in self.supervisors.items():
+            if supervisor.host not in self._blacklisted:
+                self.free.set_ports(node, set(supervisor.ports) - used_by_node.get(node, set()))
+
+    # -- hosts -------------------------------------------------------------------------------------------------
+
+    @property
+    def blacklisted_hosts(self) -> frozenset[str]:
+        """Hosts that may not be given anything new."""
+        return frozenset(self._blacklisted)
+
+    def set_blacklisted_hosts(self, hosts: Iterable[str]) -> None:
+        """Replace the blacklist; free slots follow."""
+        wanted = set(hosts)
+        changed = wanted ^ self._blacklisted
+        self._blacklisted = wanted
+        for supervisor in self.supervisors.values():
+            if supervisor.host in changed:
+                self._refresh(supervisor)
+
+    def blacklist_host(self, host: str) -> None:
+        """Add one host to the blacklist."""
+        self.set_blacklisted_hosts(self._blacklisted | {host})
+
+    def host_of(self, node: str) -> str | None:
+        """The host of a supervisor; None when it is dead."""
+        supervisor = self.supervisors.get(node)
+        return supervisor.host if supervisor else None
+
+    def is_blacklisted(self, node: str) -> bool:
+        """Whether the supervisor's host is on the blacklist."""
+        return self.host_of(node) in self._blacklisted
+
+    def _refresh(self, supervisor: SupervisorView) -> None:
+        slots = self.assignable_slots(supervisor.id)
+        self.free.set_ports(supervisor.id, [slot.port for slot in slots if slot not in self._owner_by_slot])
+
+    # -- slots -------------------------------------------------------------------------------------------------
+
+    def assignable_slots(self, node: str) -> list[WorkerSlot]:
+        """All slots of a living supervisor that is not blacklisted, used or not, by port."""
+        supervisor = self.supervisors.get(node)
+        if supervisor is None or supervisor.host in self._blacklisted:
+            return []
+        return [WorkerSlot(node, port) for port in sorted(supervisor.ports)]
+
+    def available_slots(self) -> list[WorkerSlot]:
+        """Every supervisor's ports minus the used ones, blacklisted hosts left out (S4.9); by node and port."""
+        return [WorkerSlot(node, port) for node in self.supervisors for port in self.free.ports(node)]
+
+    def can_reassign(self, slot: WorkerSlot) -> bool:
+        """Whether a slot is on a living, not blacklisted supervisor and not a dead port (S4.12)."""
+        supervisor = self.supervisors.get(slot.node)
+        return supervisor is not None and supervisor.host not in self._blacklisted and slot.port in supervisor.ports
+
+    def owner_of(self, slot: WorkerSlot) -> str | None:
+        """The topology that uses a slot."""
+        return self._owner_by_slot.get(slot)
+
+    def used_slots(self) -> Mapping[WorkerSlot, str]:
+        """Every used slot with its topology."""
+        return self._owner_by_slot
+
+    # -- placements --------------------------------------------------------------------------------------------
+
+    def placement(self, topology_id: str) -> Placement:
+        """What is placed of one topology; KeyError when the topology is unknown."""
+        return self._placements[topology_id]
+
+    def needs_scheduling(self, topology: TopologyView) -> bool:
+        """More workers wanted than assigned, or an executor without a slot (S4.6)."""
+        placement = self._placements[topology.id]
+        return topology.num_workers > placement.num_workers or placement.num_missing > 0
+
+    def topologies_to_schedule(self) -> list[TopologyView]:
+        """The topologies that need scheduling, by id."""
+        return [topology for topology in self.topologies.values() if self.needs_scheduling(topology)]
+
+    def hungry_topologies(self) -> list[TopologyView]:
+        """The topologies with executors that have no slot, by id."""
+        return [self.topologies[topology_id] for topology_id in sorted(self._hungry)]
+
+    def assign(self, slot: WorkerSlot, topology_id: str, executors: Iterable[ExecutorId]) -> None:
+        """Put executors on a free slot; FailedAssignTopologyError when slot or executor is taken (S4.31)."""
+        if slot in self._owner_by_slot:
+            raise FailedAssignTopologyError(f"slot {slot} is already occupied by {self._owner_by_slot[slot]}")
+        placement = self._placements.get(topology_id)
+        if placement is None:
+            raise FailedAssignTopologyError(f"cannot place executors of {topology_id!r}: no such topology is known")
+        placement.assign(slot, list(executors))
+        self._owner_by_slot[slot] = topology_id
+        self.free.take(slot)
+        self._note_hunger(topology_id)
+
+    def free_slot(self, slot: WorkerSlot) -> None:
+        """Take every executor off a slot; nothing happens when it was free (S4.19)."""
+        topology_id = self._owner_by_slot.pop(slot, None)
+        if topology_id is None:
+            return
+        self._placements[topology_id].unassign(slot)
+        if self.can_reassign(slot):
+            self.free.give(slot)
+        self._note_hunger(topology_id)
+
+    def free_slots(self, slots: Iterable[WorkerSlot]) -> None:
+        """Free several slots."""
+        for slot in list(slots):
+            self.free_slot(slot)
+
+    def unassign(self, topology_id: str) -> None:
+        """Free every slot of a topology."""
+        self.free_slots(self._placements[topology_id].executors_by_slot)
+
+    def assignments(self) -> dict[str, dict[ExecutorId, WorkerSlot]]:
+        """Where everything is now, per topology (S4.4); executors in no particular order."""
+        return {topology_id: dict(each.slot_by_executor) for topology_id, each in self._placements.items()}
+
+    def set_assignment(self, topology_id: str, slot_by_executor: Mapping[ExecutorId, WorkerSlot]) -> None:
+        """Replace the placement of one topology as a whole (S4.4's setAssignmentById)."""
+        self.unassign(topology_id)
+        by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
+        for executor, slot in slot_by_executor.items():
+            by_slot.setdefault(slot, []).append(executor)
+        for slot, executors in by_slot.items():
+            self.assign(slot, topology_id, executors)
+
+    def _note_hunger(self, topology_id: str) -> None:
+        if self._placements[topology_id].num_missing:
+            self._hungry.add(topology_id)
+        else:
+            self._hungry.discard(topology_id)
