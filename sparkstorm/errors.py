@@ -45,6 +45,10 @@ class StoreInconsistentError(SparkStormError):
     """A key holds what we never wrote; the topology is stopped rather than guessed at."""
 
 
+class StateConflictError(SparkStormError):
+    """Another writer changed, made or removed a record of the state store first; read it again and decide anew."""
+
+
 class FencedError(SparkStormError):
     """Another owner holds the task now; this process must end, its memory is dirty."""
 

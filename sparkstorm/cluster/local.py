@@ -1,0 +1,206 @@
+"""Owns the twin of the state store inside one process: one tree, many sessions that a test may expire or cut off."""
+
+import threading
+from dataclasses import dataclass, field
+
+from sparkstorm.cluster.base import Hint, Stored, check_path
+from sparkstorm.errors import StateConflictError, StoreUnavailableError
+
+
+@dataclass(slots=True)
+class _Node:
+    data: bytes = b""
+    version: int = 0
+    owner: int = 0  # the session of an ephemeral node, 0 for a lasting one
+    next_number: int = 0
+    children: dict[str, "_Node"] = field(default_factory=dict)
+
+
+class LocalStateTree:
+    """The tree that LocalStateStore sessions share; stands for the ZooKeeper servers."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.is_down = False  # a test's switch: every session gets StoreUnavailableError meanwhile
+        self._root = _Node()
+        self._sessions = 0
+        self._hints: dict[str, list[Hint]] = {}
+
+    def open_session(self) -> int:
+        """Number of a fresh session."""
+        with self.lock:
+            self._sessions += 1
+            return self._sessions
+
+    def end_session(self, session: int) -> None:
+        """Drop what that session held."""
+        with self.lock:
+            for path in self._ephemeral_paths(self._root, "", session):
+                self.remove(path)
+
+    def _ephemeral_paths(self, node: _Node, path: str, session: int) -> list[str]:
+        own = [path] if node.owner == session else []
+        return own + [
+            found
+            for name, child in node.children.items()
+            for found in self._ephemeral_paths(child, f"{path}/{name}", session)
+        ]
+
+    def find(self, path: str) -> _Node | None:
+        """The node at a path."""
+        node: _Node | None = self._root
+        for part in _parts(path):
+            node = node.children.get(part) if node else None
+        return node
+
+    def make(self, path: str, data: bytes = b"", owner: int = 0) -> _Node:
+        """Make a node with its parents; StateConflictError when it is there."""
+        parts = _parts(path)
+        if not parts or self.find(path):
+            raise StateConflictError(f"{path}: there is such a node already")
+        parent, above = self._root, ""
+        for part in parts[:-1]:
+            above += "/" + part
+            if part not in parent.children:
+                self.make(above)
+            parent = parent.children[part]
+        if parent.owner:
+            raise ValueError(f"{path}: an ephemeral node has no children")
+        node = parent.children[parts[-1]] = _Node(data, owner=owner)
+        self.touch(path)
+        return node
+
+    def remove(self, path: str) -> None:
+        """Remove a node and all below it."""
+        parts = _parts(path)
+        parent = self.find("/" + "/".join(parts[:-1])) if parts else None
+        if parent and parent.children.pop(parts[-1], None):
+            self.touch(path)
+
+    def watch(self, path: str, hint: Hint | None) -> None:
+        """Keep a hint for the next change at a path or of its children's names."""
+        hints = self._hints.setdefault(path, [])
+        if hint and hint not in hints:
+            hints.append(hint)
+
+    def touch(self, path: str) -> None:
+        """Call the hints of a path, of its parent and of everything below."""
+        parent = "/" + "/".join(_parts(path)[:-1])
+        below = path + "/"
+        for touched in [known for known in self._hints if known in (path, parent) or known.startswith(below)]:
+            for hint in self._hints.pop(touched):
+                hint()
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in check_path(path).split("/") if part]
+
+
+class LocalStateStore:
+    """One session on a LocalStateTree, under the laws of StateStore."""
+
+    def __init__(self, tree: LocalStateTree | None = None) -> None:
+        self.tree = tree or LocalStateTree()
+        self._session = self.tree.open_session()
+        self._epoch = 0
+        self._closed = False
+
+    @property
+    def address(self) -> str:
+        """Where the store is, for messages."""
+        return "this process"
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether calls would succeed now."""
+        return not (self._closed or self.tree.is_down)
+
+    @property
+    def session_epoch(self) -> int:
+        """Sessions lost so far."""
+        return self._epoch
+
+    def expire_session(self) -> None:
+        """Lose the session as after a long cut: ephemeral nodes go, a new session begins."""
+        self.tree.end_session(self._session)
+        self._session = self.tree.open_session()
+        self._epoch += 1
+
+    def _open(self, path: str) -> str:
+        if not self.is_connected:
+            raise StoreUnavailableError(f"the local state store is {'closed' if self._closed else 'down'}")
+        return check_path(path)
+
+    def ensure_path(self, path: str) -> None:
+        """Make the node, empty, unless it is there."""
+        with self.tree.lock:
+            if self.tree.find(self._open(path)) is None:
+                self.tree.make(path)
+
+    def create(self, path: str, data: bytes) -> None:
+        """Make a new node; raise StateConflictError when there is one."""
+        with self.tree.lock:
+            self.tree.make(self._open(path), data)
+
+    def get(self, path: str, hint: Hint | None = None) -> Stored | None:
+        """Read a node, None when there is none."""
+        with self.tree.lock:
+            node = self.tree.find(self._open(path))
+            self.tree.watch(path, hint)
+            return Stored(node.data, node.version) if node else None
+
+    def put(self, path: str, data: bytes, version: int | None = None) -> int:
+        """Write a node; compare the version when one is given."""
+        with self.tree.lock:
+            node = self.tree.find(self._open(path))
+            if version is not None and (node is None or node.version != version):
+                found = f"version {node.version}" if node else "no node"
+                raise StateConflictError(f"{path}: expected version {version}, found {found}")
+            if node is None:
+                return self.tree.make(path, data).version
+            node.data, node.version = data, node.version + 1
+            self.tree.touch(path)
+            return node.version
+
+    def delete(self, path: str) -> None:
+        """Remove a node and everything below it; absent is fine."""
+        with self.tree.lock:
+            self.tree.remove(self._open(path))
+
+    def children(self, path: str, hint: Hint | None = None) -> list[str]:
+        """Names below a node, sorted."""
+        with self.tree.lock:
+            node = self.tree.find(self._open(path))
+            self.tree.watch(path, hint)
+            return sorted(node.children) if node else []
+
+    def put_ephemeral(self, path: str, data: bytes) -> None:
+        """Write this session's own ephemeral node, replacing a stale one."""
+        with self.tree.lock:
+            node = self.tree.find(self._open(path))
+            if node and node.owner == self._session:
+                self.put(path, data)
+                return
+            self.tree.remove(path)
+            self.tree.make(path, data, self._session)
+
+    def try_ephemeral(self, path: str, data: bytes) -> bool:
+        """Make an ephemeral node if nobody holds it; True when this session holds it afterwards."""
+        with self.tree.lock:
+            node = self.tree.find(self._open(path)) or self.tree.make(path, data, self._session)
+            return node.owner == self._session
+
+    def create_sequential(self, prefix: str, data: bytes) -> str:
+        """Make `prefix` + a growing ten-digit number; return the path."""
+        with self.tree.lock:
+            parent_path = check_path(self._open(prefix)).rpartition("/")[0] or "/"
+            parent = self.tree.find(parent_path) or self.tree.make(parent_path)
+            path = f"{prefix}{parent.next_number:010d}"
+            parent.next_number += 1
+            self.tree.make(path, data)
+            return path
+
+    def close(self) -> None:
+        """End the session; its ephemeral nodes go at once."""
+        self.tree.end_session(self._session)
+        self._closed = True

@@ -1,0 +1,91 @@
+"""Owns the names in the cluster's tree, in the words of Storm (S3.38-S3.42) and JStorm (S0.14-S0.48)."""
+
+from urllib.parse import quote, unquote
+
+from sparkstorm.model.assignment import WorkerSlot
+
+STORMS = "/storms"
+ASSIGNMENTS = "/assignments"
+ASSIGNMENTS_BACKUP = "/assignments_bak"
+SUPERVISORS = "/supervisors"
+WORKERBEATS = "/workerbeats"
+ERRORS = "/errors"
+TASKS = "/tasks"
+TASKBEATS = "/taskbeats"
+GRAY_UPGRADE = "/gray_upgrade"
+BLOBS = "/blobs"
+SUBMISSIONS = "/nimbus/submissions"
+SUBMITTED_COUNT = "/nimbus/submitted_count"
+LEADER = "/nimbus/leader"
+
+
+def name_to_node(name: str) -> str:
+    """A node name for any text: component ids may hold slashes, which the tree may not."""
+    quoted = quote(name, safe="()#:$<>@")
+    return quoted.replace(".", "%2E") if quoted in (".", "..") else quoted
+
+
+def node_to_name(node: str) -> str:
+    """The inverse of name_to_node."""
+    return unquote(node)
+
+
+def under(parent: str, *names: str) -> str:
+    """A path below a parent, each name made legal."""
+    return "/".join((parent, *map(name_to_node, names)))
+
+
+def storm(topology_id: str) -> str:
+    """Path of a topology's base."""
+    return under(STORMS, topology_id)
+
+
+def assignment(topology_id: str) -> str:
+    """Path of a topology's assignment."""
+    return under(ASSIGNMENTS, topology_id)
+
+
+def supervisor(supervisor_id: str) -> str:
+    """Path of a supervisor's ephemeral node."""
+    return under(SUPERVISORS, supervisor_id)
+
+
+def workerbeat(topology_id: str, slot: WorkerSlot) -> str:
+    """Path of a worker's beat, `<node>-<port>`."""
+    return under(WORKERBEATS, topology_id, f"{slot.node}-{slot.port}")
+
+
+def slot_of_workerbeat(node: str) -> WorkerSlot | None:
+    """The slot that a beat's node name stands for, None for a name that is not ours."""
+    host, _, port = node_to_name(node).rpartition("-")
+    return WorkerSlot(host, int(port)) if host and port.isascii() and port.isdecimal() else None
+
+
+def error_prefix(topology_id: str, component: str) -> str:
+    """Prefix of a component's sequential error nodes."""
+    return under(ERRORS, topology_id, component) + "/e"
+
+
+def tasks(topology_id: str) -> str:
+    """Path of a topology's task table."""
+    return under(TASKS, topology_id)
+
+
+def taskbeats(topology_id: str) -> str:
+    """Path of a topology's task heartbeat record."""
+    return under(TASKBEATS, topology_id)
+
+
+def gray_upgrade(topology_id: str) -> str:
+    """Path of a topology's gray upgrade."""
+    return under(GRAY_UPGRADE, topology_id)
+
+
+def blob(key: str) -> str:
+    """Path of a blob's metadata."""
+    return under(BLOBS, key)
+
+
+def submission(name: str) -> str:
+    """Path that marks a topology name as being submitted."""
+    return under(SUBMISSIONS, name)

@@ -1,0 +1,292 @@
+"""Owns the state store on ZooKeeper through kazoo: sessions, access rights, bounded waits, translated errors.
+
+Refuses to be used in another process than the one that made it (kazoo's threads do not survive a fork) and never calls
+ZooKeeper from a kazoo callback (they run on kazoo's own thread and would dead-lock): hints and session events only set
+fields or call the caller's non-blocking hint.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kazoo.client import KazooClient, KazooRetry
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    ConnectionClosedError,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KazooState
+from kazoo.retry import ForceRetryError, RetryFailedError
+from kazoo.retry import InterruptedError as RetryInterruptedError
+from kazoo.security import make_digest_acl
+
+from sparkstorm.cluster.base import Hint, Stored, check_path
+from sparkstorm.errors import StateConflictError, StoreUnavailableError
+
+_NO_ANSWER = (RetryFailedError, RetryInterruptedError, ConnectionClosedError, KazooTimeoutError, KazooException)
+
+# kazoo reports every reconnect with tracebacks; what matters of it reaches the caller as StoreUnavailableError.
+_QUIET = logging.getLogger("sparkstorm.zookeeper.kazoo")
+_QUIET.setLevel(logging.CRITICAL)
+
+# ZooKeeper cuts the connection at 1 MiB (jute.maxbuffer), which looks like a network fault; here it gets its name.
+MAX_NODE_BYTES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperAddress:
+    """Where ZooKeeper is and how to speak to it; `root` is Storm's storm.zookeeper.root."""
+
+    hosts: str  # "host:port,host:port"
+    root: str = "/storm"
+    user: str | None = None
+    password: str | None = None
+    session_timeout_ms: int = 20_000
+    connection_timeout_ms: int = 15_000
+    retries: int = 5
+    retry_interval_ms: int = 1_000
+    retry_ceiling_ms: int = 30_000
+
+
+class ZooKeeperStateStore:
+    """A session with ZooKeeper, under the laws of StateStore; raises StoreUnavailableError when it cannot be opened."""
+
+    def __init__(self, address: ZooKeeperAddress) -> None:
+        self._conf = address
+        self._root = check_path(address.root).rstrip("/")
+        self._pid = os.getpid()
+        self._epoch = 0
+        self._closed = False
+        self._hints: dict[Hint, Callable[[object], None]] = {}
+        self._timeout_s = address.connection_timeout_ms / 1000
+        self._client = _make_client(address)
+        self._client.add_listener(self._note_session)
+        self._start()
+
+    def _start(self) -> None:
+        try:
+            self._client.start(timeout=self._timeout_s)
+            self.ensure_path("/")
+        except (KazooTimeoutError, KazooException) as error:
+            self._client.stop()
+            self._client.close()
+            raise StoreUnavailableError(
+                f"ZooKeeper at {self.address} does not answer within {self._conf.connection_timeout_ms} ms ({error})"
+            ) from error
+        except BaseException:
+            self._client.stop()
+            self._client.close()
+            raise
+
+    @property
+    def address(self) -> str:
+        """Hosts and root, for messages."""
+        return f"{self._conf.hosts}{self._root}"
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the session is connected now."""
+        return not self._closed and self._client.state == KazooState.CONNECTED
+
+    @property
+    def session_epoch(self) -> int:
+        """Sessions lost so far."""
+        return self._epoch
+
+    def _note_session(self, state: str) -> None:
+        if state == KazooState.LOST:
+            self._epoch += 1
+
+    def _at(self, path: str) -> str:
+        check_path(path)
+        return (self._root + path).rstrip("/") or "/"
+
+    def _call(self, what: str, path: str, request: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Send one request, again after a cut, each try with a deadline; translate what cannot be mended."""
+        if os.getpid() != self._pid:
+            raise StoreUnavailableError(f"the ZooKeeper session of process {self._pid} cannot be used in {os.getpid()}")
+        try:
+            return self._retry()(lambda: self._ask(request, arguments, options))
+        except (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError):
+            raise
+        except (NoAuthError, AuthFailedError) as error:
+            raise StoreUnavailableError(
+                f"ZooKeeper at {self.address} refuses to {what} {path}: storm.zookeeper.auth.user or "
+                f"storm.zookeeper.auth.password is not the one that made this tree"
+            ) from error
+        except _NO_ANSWER as error:
+            raise StoreUnavailableError(
+                f"ZooKeeper at {self.address} did not answer the request to {what} {path} ({type(error).__name__})"
+            ) from error
+
+    def _ask(self, request: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        try:
+            return request(*arguments, **options).get(timeout=self._timeout_s)
+        except KazooTimeoutError as error:
+            raise ForceRetryError from error
+
+    def _retry(self) -> KazooRetry:
+        conf = self._conf
+        return KazooRetry(
+            max_tries=conf.retries,
+            delay=conf.retry_interval_ms / 1000,
+            max_delay=conf.retry_ceiling_ms / 1000,
+            interrupt=lambda: self._closed,
+        )
+
+    def _watcher(self, hint: Hint | None) -> Callable[[object], None] | None:
+        # One wrapper per hint: kazoo keeps watchers in a set per path, so a poll does not pile them up.
+        return None if hint is None else self._hints.setdefault(hint, lambda _event: hint())
+
+    def ensure_path(self, path: str) -> None:
+        """Make the node, empty, unless it is there."""
+        parts = [part for part in self._at(path).split("/") if part]
+        for depth in range(1, len(parts) + 1):
+            step = "/" + "/".join(parts[:depth])
+            if self._call("look at", path, self._client.exists_async, step) is None:
+                self._create_or_leave(path, step)
+
+    def _create_or_leave(self, path: str, step: str) -> None:
+        try:
+            self._call("make", path, self._client.create_async, step, b"")
+        except NodeExistsError:
+            return  # made by another between our look and our create: just what was asked for
+
+    def _make(self, path: str, data: bytes, **options: bool) -> str:
+        """Create a node, and its parents when they are missing."""
+        self._check_size(path, data)
+        try:
+            return str(self._call("make", path, self._client.create_async, self._at(path), data, **options))
+        except NoNodeError:
+            self.ensure_path(path.rpartition("/")[0] or "/")
+            return str(self._call("make", path, self._client.create_async, self._at(path), data, **options))
+
+    def _check_size(self, path: str, data: bytes) -> None:
+        if len(data) > MAX_NODE_BYTES:
+            raise ValueError(f"{path}: {len(data)} bytes are more than ZooKeeper takes in a node ({MAX_NODE_BYTES})")
+
+    def create(self, path: str, data: bytes) -> None:
+        """Make a new node; raise StateConflictError when there is one."""
+        try:
+            self._make(path, data)
+        except NodeExistsError as error:
+            raise StateConflictError(f"{path}: there is such a node already") from error
+
+    def get(self, path: str, hint: Hint | None = None) -> Stored | None:
+        """Read a node, None when there is none; the hint also fires when it appears."""
+        watcher = self._watcher(hint)
+        try:
+            data, stat = self._call("read", path, self._client.get_async, self._at(path), watcher)
+            return Stored(bytes(data), int(stat.version))
+        except NoNodeError:
+            if watcher and self._call("look at", path, self._client.exists_async, self._at(path), watcher) is not None:
+                return self.get(path)  # it appeared in between
+            return None
+
+    def put(self, path: str, data: bytes, version: int | None = None) -> int:
+        """Write a node; compare the version when one is given."""
+        self._check_size(path, data)
+        try:
+            wanted = -1 if version is None else version
+            return int(self._call("write", path, self._client.set_async, self._at(path), data, wanted).version)
+        except NoNodeError as error:
+            if version is not None:
+                raise StateConflictError(f"{path}: expected version {version}, found no node") from error
+            return self._put_new(path, data)
+        except BadVersionError as error:
+            # Perhaps our own put, sent again after its reply was cut: the caller reads again and sees that it is done.
+            raise StateConflictError(f"{path}: another writer replaced version {version} first") from error
+
+    def _put_new(self, path: str, data: bytes) -> int:
+        try:
+            self._make(path, data)
+            return 0
+        except NodeExistsError:
+            return self.put(path, data)
+
+    def delete(self, path: str) -> None:
+        """Remove a node and everything below it; absent is fine."""
+        while True:
+            for name in self.children(path):
+                self.delete(f"{path.rstrip('/')}/{name}")
+            try:
+                self._call("delete", path, self._client.delete_async, self._at(path))
+                return
+            except NoNodeError:
+                return
+            except NotEmptyError:
+                continue  # somebody added a child meanwhile
+
+    def children(self, path: str, hint: Hint | None = None) -> list[str]:
+        """Names below a node, sorted; empty when there is no such node."""
+        watcher = self._watcher(hint)
+        try:
+            return sorted(self._call("list", path, self._client.get_children_async, self._at(path), watcher))
+        except NoNodeError:
+            if watcher and self._call("look at", path, self._client.exists_async, self._at(path), watcher) is not None:
+                return self.children(path)
+            return []
+
+    def put_ephemeral(self, path: str, data: bytes) -> None:
+        """Write this session's own ephemeral node; a stale one of an older session of the same owner is replaced."""
+        while True:
+            holder = self._holder(path)
+            if holder == self._session():
+                self.put(path, data)
+                return
+            if holder is not None:
+                self.delete(path)
+            try:
+                self._make(path, data, ephemeral=True)
+                return
+            except NodeExistsError:
+                continue  # our own create whose reply was cut, or a rival: look again
+
+    def _session(self) -> int:
+        client_id = self._client.client_id
+        return int(client_id[0]) if client_id else 0
+
+    def _holder(self, path: str) -> int | None:
+        stat = self._call("look at", path, self._client.exists_async, self._at(path))
+        return None if stat is None else int(stat.ephemeralOwner)
+
+    def try_ephemeral(self, path: str, data: bytes) -> bool:
+        """Make an ephemeral node if nobody holds it; True when this session holds it afterwards."""
+        try:
+            self._make(path, data, ephemeral=True)
+        except NodeExistsError:
+            return self._holder(path) == self._session()
+        return True
+
+    def create_sequential(self, prefix: str, data: bytes) -> str:
+        """Make `prefix` + a growing ten-digit number; return the path. A lost reply may leave one more."""
+        return self._make(prefix, data, sequence=True)[len(self._root) :]
+
+    def close(self) -> None:
+        """End the session; its ephemeral nodes go at once."""
+        if not self._closed and os.getpid() == self._pid:
+            self._closed = True
+            self._client.stop()
+            self._client.close()
+
+
+def _make_client(address: ZooKeeperAddress) -> KazooClient:
+    secured = address.password is not None
+    user = address.user or "sparkstorm"
+    acl = [make_digest_acl(user, address.password, all=True)] if secured else None
+    return KazooClient(
+        hosts=address.hosts,
+        timeout=address.session_timeout_ms / 1000,
+        auth_data=[("digest", f"{user}:{address.password}")] if secured else None,
+        default_acl=acl,
+        logger=_QUIET,
+        connection_retry={"max_tries": -1, "delay": 0.1, "max_delay": 2.0},
+    )

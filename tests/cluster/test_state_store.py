@@ -1,0 +1,254 @@
+"""Checks the laws of the state store on its twin and on a real ZooKeeper."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from sparkstorm.cluster.base import StateStore, Stored
+from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
+from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.errors import StateConflictError, StoreUnavailableError
+
+DEADLINE_S = 20.0
+
+
+class LocalBench:
+    """Sessions on one local tree."""
+
+    def __init__(self) -> None:
+        self.tree = LocalStateTree()
+
+    def open(self) -> StateStore:
+        return LocalStateStore(self.tree)
+
+    def expire(self, store: StateStore) -> None:
+        assert isinstance(store, LocalStateStore)
+        store.expire_session()
+
+    def close(self) -> None:
+        pass
+
+
+class ZooKeeperBench:
+    """Sessions on a real ZooKeeper, below a root of this test."""
+
+    roots = 0
+
+    def __init__(self, server: Any) -> None:
+        ZooKeeperBench.roots += 1
+        user, password = server.auth
+        self.address = ZooKeeperAddress(server.hosts, f"/contract-{ZooKeeperBench.roots}", user, password, 4_000)
+        self.opened: list[ZooKeeperStateStore] = []
+
+    def open(self) -> StateStore:
+        self.opened.append(ZooKeeperStateStore(self.address))
+        return self.opened[-1]
+
+    def expire(self, store: StateStore) -> None:
+        assert isinstance(store, ZooKeeperStateStore)
+        epoch = store.session_epoch
+        # Two connections of one session: closing the second ends the session for both.
+        thief = KazooClient(self.address.hosts, client_id=store._client.client_id)
+        thief.start()
+        thief.stop()
+        thief.close()
+        wait_until(lambda: store.session_epoch > epoch and store.is_connected)
+
+    def close(self) -> None:
+        for store in self.opened:
+            store.close()
+
+
+Bench = LocalBench | ZooKeeperBench
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_true():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.01)
+
+
+@pytest.fixture(params=["local", pytest.param("zookeeper", marks=pytest.mark.system)])
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    local = request.param == "local"
+    made: Bench = LocalBench() if local else ZooKeeperBench(request.getfixturevalue("zookeeper_server"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def store(bench: Bench) -> StateStore:
+    return bench.open()
+
+
+def test_a_missing_node_reads_as_none_and_has_no_children(store: StateStore) -> None:
+    assert store.get("/nothing/here") is None
+    assert store.children("/nothing/here") == []
+
+
+def test_put_makes_parents_and_counts_versions_from_zero(store: StateStore) -> None:
+    assert store.put("/a/b/c", b"one") == 0
+    assert store.put("/a/b/c", b"two") == 1
+    assert Stored(b"two", 1) == store.get("/a/b/c")
+    assert store.children("/a") == ["b"]
+
+
+def test_compare_and_put_refuses_every_version_but_the_present(store: StateStore) -> None:
+    store.put("/a", b"one")
+    assert store.put("/a", b"two", version=0) == 1
+    with pytest.raises(StateConflictError, match=r"/a: .*version 0"):
+        store.put("/a", b"three", version=0)
+    with pytest.raises(StateConflictError, match="/b: expected version 0, found no node"):
+        store.put("/b", b"three", version=0)
+    assert Stored(b"two", 1) == store.get("/a")
+    assert store.get("/b") is None
+
+
+def test_create_refuses_what_is_there(store: StateStore) -> None:
+    store.create("/a/b", b"one")
+    with pytest.raises(StateConflictError, match="/a/b"):
+        store.create("/a/b", b"two")
+    assert Stored(b"one", 0) == store.get("/a/b")
+
+
+def test_ensure_path_leaves_data_alone(store: StateStore) -> None:
+    store.put("/a/b", b"kept")
+    store.ensure_path("/a/b")
+    store.ensure_path("/a/c/d")
+    assert Stored(b"kept", 0) == store.get("/a/b")
+    assert Stored(b"", 0) == store.get("/a/c/d")
+
+
+def test_delete_takes_everything_below_and_nothing_beside(store: StateStore) -> None:
+    for path in ("/a/b/c", "/a/b/d/e", "/a/bb"):
+        store.put(path, b"x")
+    store.delete("/a/b")
+    store.delete("/a/b")
+    assert store.children("/a") == ["bb"]
+    assert store.get("/a/b/d/e") is None
+
+
+def test_children_come_sorted(store: StateStore) -> None:
+    for name in ("c", "a", "b"):
+        store.put(f"/top/{name}", b"")
+    assert store.children("/top") == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("path", ["relative", "/a//b", "/a/../b", "/a/", "/a/.", "/nul\x00"])
+def test_a_path_that_is_none_is_refused_by_name(store: StateStore, path: str) -> None:
+    with pytest.raises(ValueError, match="not a state path"):
+        store.put(path, b"")
+
+
+def test_sequential_nodes_grow(store: StateStore) -> None:
+    paths = [store.create_sequential("/errors/t/e", b"%d" % i) for i in range(12)]
+    assert sorted(paths) == paths
+    assert len(set(paths)) == 12
+    assert all(path.startswith("/errors/t/e") and path[-10:].isdigit() for path in paths)
+    assert (store.get(paths[-1]) or Stored(b"", 0)).data == b"11"
+
+
+def test_an_ephemeral_node_dies_with_its_session(bench: Bench, store: StateStore) -> None:
+    other = bench.open()
+    other.put_ephemeral("/supervisors/s1", b"mine")
+    other.put("/lasting", b"stays")
+    assert store.get("/supervisors/s1") is not None
+    other.close()
+    wait_until(lambda: store.get("/supervisors/s1") is None)
+    assert store.get("/lasting") is not None
+
+
+def test_an_expired_session_says_so_and_its_owner_makes_the_node_again(bench: Bench, store: StateStore) -> None:
+    watcher = bench.open()
+    store.put_ephemeral("/supervisors/s1", b"before")
+    epoch = store.session_epoch
+    bench.expire(store)
+    assert store.session_epoch > epoch
+    wait_until(lambda: watcher.get("/supervisors/s1") is None)
+    store.put_ephemeral("/supervisors/s1", b"after")
+    assert (watcher.get("/supervisors/s1") or Stored(b"", 0)).data == b"after"
+
+
+def test_put_ephemeral_updates_in_place_within_a_session(store: StateStore) -> None:
+    store.put_ephemeral("/s", b"one")
+    store.put_ephemeral("/s", b"two")
+    assert Stored(b"two", 1) == store.get("/s")
+
+
+def test_a_successor_takes_over_the_node_of_a_session_that_lingers(bench: Bench, store: StateStore) -> None:
+    dead = bench.open()
+    dead.put_ephemeral("/supervisors/s1", b"dead")
+    store.put_ephemeral("/supervisors/s1", b"alive")
+    dead.close()
+    assert (bench.open().get("/supervisors/s1") or Stored(b"", 0)).data == b"alive"
+
+
+def test_only_one_session_wins_an_election_until_it_ends(bench: Bench, store: StateStore) -> None:
+    rival = bench.open()
+    assert store.try_ephemeral("/leader", b"a")
+    assert not rival.try_ephemeral("/leader", b"b")
+    assert store.try_ephemeral("/leader", b"a")
+    store.close()
+    wait_until(lambda: rival.try_ephemeral("/leader", b"b"))
+
+
+def test_an_ephemeral_node_makes_its_parents(store: StateStore) -> None:
+    store.put_ephemeral("/deep/er/node", b"x")
+    assert store.children("/deep/er") == ["node"]
+
+
+def test_a_hint_tells_of_changed_data_and_of_new_children(bench: Bench, store: StateStore) -> None:
+    data, names, birth = threading.Event(), threading.Event(), threading.Event()
+    other = bench.open()
+    other.put("/watched", b"one")
+    store.get("/watched", data.set)
+    store.children("/watched", names.set)
+    store.get("/unborn", birth.set)
+    other.put("/watched", b"two")
+    other.put("/watched/child", b"")
+    other.put("/unborn", b"")
+    assert data.wait(DEADLINE_S) and names.wait(DEADLINE_S) and birth.wait(DEADLINE_S)
+
+
+def test_a_hint_fires_at_most_once_per_read(bench: Bench, store: StateStore) -> None:
+    calls: list[int] = []
+    store.put("/watched", b"one")
+    store.get("/watched", lambda: calls.append(1))
+    store.put("/watched", b"two")
+    store.put("/watched", b"three")
+    wait_until(lambda: bool(calls))
+    assert calls == [1]
+
+
+def test_a_closed_store_refuses_by_name(store: StateStore) -> None:
+    store.close()
+    store.close()
+    assert not store.is_connected
+    with pytest.raises(StoreUnavailableError):
+        store.get("/a")
+
+
+def test_rivals_never_both_win_a_compare_and_put(bench: Bench, store: StateStore) -> None:
+    store.put("/counter", b"0")
+
+    def add(times: int, session: StateStore) -> None:
+        while times:
+            found = session.get("/counter")
+            assert found is not None
+            try:
+                session.put("/counter", b"%d" % (int(found.data) + 1), found.version)
+                times -= 1
+            except StateConflictError:
+                continue
+
+    threads = [threading.Thread(target=add, args=(20, bench.open())) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert Stored(b"60", 60) == store.get("/counter")
