@@ -1,0 +1,165 @@
+"""Owns the plain ledger of an acker task: who began each open tree and the XOR of its edges that are not yet paired.
+
+Laws, kept by every ledger (seed 001, S1.5-S1.19; Storm's `Acker`):
+- a batch is applied whole before anything is decided, so the order of messages inside it never matters;
+- a root with a known spout task settles when its value is 0 (acked), else when a fail was seen (failed): ack first;
+- an ack or fail may come before its init; it then waits, and ages out by rotation if the init never comes;
+- an entry is dropped by the third rotation after it was put; the acker tells nobody (the spout's own pending does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparkstorm.acking.batch import (
+    NO_ACKS,
+    NO_INITS,
+    Column,
+    Settled,
+    require_equal_lengths,
+    root_list,
+    settled_from_rows,
+    task_list,
+    value_list,
+)
+from sparkstorm.acking.journal import FAILED, UNKNOWN_TASK, entries_of, pack_delta, pack_snapshot, replay
+
+BUCKETS = 3
+"""As Storm's Acker: an entry lives more than two and at most three rotations."""
+_SLOTTED_ENTRY_BYTES = 56 + 3 * 32 + 8
+"""An object of four slots and the integers in it that CPython does not share (value, generation, root)."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    value: int
+    task: int
+    failed: bool
+    generation: int
+
+
+class DictLedger:
+    """The ledger as a dict of records: the words of the seed, and the twin that the fast one is tested against."""
+
+    __slots__ = ("_changed", "_entries", "_generation", "_removed", "_stored")
+
+    def __init__(self) -> None:
+        self._entries: dict[int, _Entry] = {}
+        self._generation = 0
+        self._stored: set[int] = set()
+        self._changed: dict[int, None] = {}
+        self._removed: dict[int, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, root: int) -> bool:
+        return root in self._entries
+
+    def apply(
+        self,
+        inits: tuple[Column, Column, Column] = NO_INITS,
+        acks: tuple[Column, Column] = NO_ACKS,
+        fails: Column = (),
+    ) -> Settled:
+        """Apply an epoch's inits (roots, values, spout tasks), acks (roots, values) and fails (roots); say what ended.
+
+        MalformedFrameError (and nothing applied) when a column is not what it should be.
+        """
+        require_equal_lengths("__ack_init", *inits)
+        require_equal_lengths("__ack_ack", *acks)
+        init_roots = root_list(inits[0], "__ack_init")
+        init_values, init_tasks = value_list(inits[1], "__ack_init"), task_list(inits[2], "__ack_init")
+        ack_roots, ack_values = root_list(acks[0], "__ack_ack"), value_list(acks[1], "__ack_ack")
+        fail_roots = root_list(fails, "__ack_fail")
+        for root, value, task in zip(init_roots, init_values, init_tasks, strict=True):
+            entry = self._touch(root)
+            entry.value ^= value
+            entry.task = task
+        for root, value in zip(ack_roots, ack_values, strict=True):
+            self._touch(root).value ^= value
+        for root in fail_roots:
+            entry = self._touch(root)
+            entry.failed, entry.generation = True, self._generation
+        return self._settle((init_roots, ack_roots, fail_roots))
+
+    def _touch(self, root: int) -> _Entry:
+        self._changed[root] = None
+        entry = self._entries.get(root)
+        if entry is None:
+            entry = self._entries[root] = _Entry(0, UNKNOWN_TASK, False, self._generation)
+        return entry
+
+    def _settle(self, touched: Iterable[list[int]]) -> Settled:
+        acked: list[tuple[int, int]] = []
+        failed: list[tuple[int, int]] = []
+        for roots in touched:
+            for root in roots:
+                entry = self._entries.get(root)
+                if entry is None or entry.task == UNKNOWN_TASK or (entry.value and not entry.failed):
+                    continue
+                (failed if entry.value else acked).append((root, entry.task))
+                self._remove(root)
+        return settled_from_rows(acked, failed)
+
+    def _remove(self, root: int) -> None:
+        del self._entries[root]
+        self._changed.pop(root, None)
+        if root in self._stored:
+            self._stored.discard(root)
+            self._removed[root] = None
+
+    def rotate(self) -> int:
+        """Begin a new bucket and drop the oldest one; returns how many entries that were never settled it held."""
+        self._generation += 1
+        oldest = self._generation - BUCKETS
+        late = [root for root, entry in self._entries.items() if entry.generation <= oldest]
+        for root in late:
+            self._remove(root)
+        return len(late)
+
+    def reset_timeouts(self, roots: Column) -> None:
+        """Move open roots to the newest bucket (Storm's `__ack_reset_timeout`); unknown ones are ignored."""
+        for root in root_list(roots, "__ack_reset_timeout"):
+            if root in self._entries:
+                self._entries[root].generation = self._generation
+
+    def take_delta(self) -> bytes:
+        """What changed since the last call, for the epoch's journal; empty bytes when nothing did.
+
+        Trees that began and ended in between leave no trace.
+        """
+        rows = [self._row(root) for root in self._changed]
+        packed = pack_delta(entries_of(rows), np.array(list(self._removed), np.uint64))
+        self._stored.update(self._changed)
+        self._changed.clear()
+        self._removed.clear()
+        return packed
+
+    def _row(self, root: int) -> tuple[int, int, int, int]:
+        entry = self._entries[root]
+        return root, entry.value, entry.task, FAILED if entry.failed else 0
+
+    def snapshot(self) -> bytes:
+        """Everything open, as bytes that replace all deltas taken so far; take the delta first."""
+        return pack_snapshot(entries_of([self._row(root) for root in self._entries]))
+
+    def load(self, snapshot: bytes, deltas: Iterable[bytes] = ()) -> None:
+        """Become the ledger that wrote them, every entry in the newest bucket; MalformedFrameError changes nothing."""
+        columns = replay(snapshot, deltas)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        self._entries = {
+            root: _Entry(value, task, bool(flags & FAILED), self._generation) for root, value, task, flags in rows
+        }
+        self._stored = set(self._entries)
+        self._changed.clear()
+        self._removed.clear()
+
+    def bytes_per_root(self) -> float:
+        """Allocated bytes for one open root, integers included."""
+        if not self._entries:
+            return 0.0
+        return self._entries.__sizeof__() / len(self._entries) + _SLOTTED_ENTRY_BYTES

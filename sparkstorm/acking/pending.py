@@ -1,0 +1,229 @@
+"""Owns what a spout task has emitted and not yet been told about: gate, time-outs, latency, and callbacks still due.
+
+A message goes through three stages: *pending* (its tree is open), *settled* (acked or failed, the user's callback
+still to be made), gone. The callback is made only after the commit that settled it, and is forgotten only with the
+next commit; a spout that restarts in between is called again (callbacks are at least once, never early). A spout
+without callbacks skips the middle stage.
+
+Per epoch: `add` for each emission, `settle` and `expire`, `take_delta` into the commit, and after the commit
+`take_callbacks`, whose outcomes the worker hands to the user's `ack` and `fail`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeAlias
+
+from sparkstorm.acking.batch import ROOT_LIMIT
+from sparkstorm.errors import MalformedFrameError
+
+Delta: TypeAlias = list[list[Any]]
+"""`[added, settled, gone]`: rows [root, message id, emit_ms], rows [root, message id, cause], roots; in that order."""
+Snapshot: TypeAlias = list[list[Any]]
+"""`[open, settled]`: rows as in a delta."""
+
+TIMED_OUT = "timeout"
+FAILED = "failed"
+_FAR_FUTURE_MS = 1 << 62
+
+
+class Outcome(NamedTuple):
+    """What the user's spout is to be told about one message; an empty cause means acked."""
+
+    root: int
+    message_id: Any
+    cause: str
+
+    @property
+    def acked(self) -> bool:
+        """Whether every tuple of the tree was acked."""
+        return not self.cause
+
+
+class Completion(NamedTuple):
+    """What one `settle` did; latencies are those of the acked messages, in the order given."""
+
+    acked: int
+    failed: int
+    latencies_ms: list[int]
+
+
+class Pending:
+    """The open messages of one spout task, oldest first."""
+
+    __slots__ = ("_added", "_due", "_gone", "_keeps_settled", "_limit", "_oldest_ms", "_open", "_settled", "_unwritten")
+
+    def __init__(self, max_spout_pending: int | None = None, needs_callbacks: bool = True) -> None:
+        if max_spout_pending is not None and max_spout_pending < 1:
+            raise ValueError(f"topology.max.spout.pending must be 1 or more, not {max_spout_pending}")
+        self._limit = max_spout_pending
+        self._keeps_settled = needs_callbacks
+        self._open: dict[int, tuple[Any, int]] = {}
+        self._oldest_ms = _FAR_FUTURE_MS  # no open message is older; lets expire() return without looking
+        self._settled: dict[int, Outcome] = {}
+        self._due: list[Outcome] = []  # settled and not yet handed out
+        # The journal's side: what the next delta must say.
+        self._added: dict[int, None] = {}
+        self._unwritten: list[int] = []
+        self._gone: list[int] = []
+
+    def __len__(self) -> int:
+        """Open messages; settled ones whose callback is due no longer count."""
+        return len(self._open)
+
+    def __contains__(self, root: int) -> bool:
+        return root in self._open
+
+    @property
+    def room(self) -> int:
+        """How many messages may be emitted now (`topology.max.spout.pending`, per task)."""
+        return _FAR_FUTURE_MS if self._limit is None else max(0, self._limit - len(self._open))
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is open, every callback was made and the journal knows it."""
+        return not (self._open or self._settled or self._gone)
+
+    @property
+    def oldest_emit_ms(self) -> int | None:
+        """When the oldest open message was emitted."""
+        for _, emit_ms in self._open.values():
+            return emit_ms
+        return None
+
+    def add(self, root: int, message_id: Any, emit_ms: int) -> None:
+        """Remember an emission; roots are never reused."""
+        self._open[root] = (message_id, emit_ms)
+        self._added[root] = None
+        if emit_ms < self._oldest_ms:
+            self._oldest_ms = emit_ms
+
+    def settle(self, acked: Iterable[int], failed: Iterable[int], now_ms: int, cause: str = FAILED) -> Completion:
+        """Close trees the ackers reported; unknown roots (timed out before, told twice) are ignored."""
+        latencies = []
+        for root in acked:
+            entry = self._open.pop(root, None)
+            if entry is not None:
+                latencies.append(max(0, now_ms - entry[1]))
+                self._close(root, entry[0], "")
+        failures = 0
+        for root in failed:
+            entry = self._open.pop(root, None)
+            if entry is not None:
+                failures += 1
+                self._close(root, entry[0], cause or FAILED)
+        return Completion(len(latencies), failures, latencies)
+
+    def expire(self, now_ms: int, timeout_ms: int, low_watermark_ms: int | None) -> list[int]:
+        """Fail the messages that are too old and return their roots.
+
+        Too old: emitted `timeout_ms` ago or more, and before `low_watermark_ms`, the birth of the oldest root that
+        waits in any inbox, held set or blocking queue (None: nothing waits). A tuple that waits is not a failed tuple.
+        """
+        limit_ms = now_ms - timeout_ms + 1
+        if low_watermark_ms is not None:
+            limit_ms = min(limit_ms, low_watermark_ms)
+        if limit_ms <= self._oldest_ms:
+            return []
+        late = self._older_than(limit_ms)
+        for root in late:
+            self._close(root, self._open.pop(root)[0], TIMED_OUT)
+        self._oldest_ms = _FAR_FUTURE_MS if (oldest := self.oldest_emit_ms) is None else oldest
+        return late
+
+    def _older_than(self, limit_ms: int) -> list[int]:
+        late = []
+        for root, (_, emit_ms) in self._open.items():
+            if emit_ms >= limit_ms:  # emissions are in the order of time
+                break
+            late.append(root)
+        return late
+
+    def _close(self, root: int, message_id: Any, cause: str) -> None:
+        journalled = root not in self._added
+        if not journalled:
+            del self._added[root]
+        if self._keeps_settled:
+            outcome = self._settled[root] = Outcome(root, message_id, cause)
+            self._due.append(outcome)
+            self._unwritten.append(root)
+        elif journalled:  # a message that began and ended inside one epoch leaves no trace
+            self._gone.append(root)
+
+    def take_callbacks(self) -> list[Outcome]:
+        """Callbacks to make now; call it after the commit whose delta says that they are due."""
+        outcomes, self._due = self._due, []
+        return outcomes
+
+    def confirm(self, outcomes: Iterable[Outcome]) -> None:
+        """Take note that these callbacks returned; the next delta forgets them."""
+        for outcome in outcomes:
+            if self._settled.pop(outcome.root, None) is not None:
+                self._gone.append(outcome.root)
+
+    def take_delta(self) -> Delta:
+        """What changed since the last call, as lists that msgpack can carry; empty when nothing did."""
+        if not (self._added or self._unwritten or self._gone):
+            return []
+        opened, settled = self._open, self._settled
+        added = [[root, *opened[root]] for root in self._added]
+        written = [list(settled[root]) for root in self._unwritten if root in settled]
+        delta: Delta = [added, written, self._gone]
+        self._added, self._unwritten, self._gone = {}, [], []
+        return delta
+
+    def snapshot(self) -> Snapshot:
+        """Everything that deltas taken so far left standing; take the delta first."""
+        return [[[root, *entry] for root, entry in self._open.items()], [list(row) for row in self._settled.values()]]
+
+    def load(self, snapshot: Any, deltas: Iterable[Any] = ()) -> None:
+        """Become the spout task that wrote them; every callback that was not confirmed is due again.
+
+        MalformedFrameError (and nothing changed) when one is not what `snapshot` and `take_delta` make.
+        """
+        opened, settled = _replay(snapshot, deltas)
+        self._open = dict(sorted(opened.items(), key=lambda item: item[1][1]))
+        self._oldest_ms = _FAR_FUTURE_MS if (oldest := self.oldest_emit_ms) is None else oldest
+        self._settled = settled if self._keeps_settled else {}
+        self._due = list(self._settled.values())
+        # A spout whose new version wants no callbacks lets go of those that its old version still waited for.
+        self._added, self._unwritten, self._gone = {}, [], [] if self._keeps_settled else list(settled)
+
+
+def _replay(snapshot: Any, deltas: Iterable[Any]) -> tuple[dict[int, tuple[Any, int]], dict[int, Outcome]]:
+    opened: dict[int, tuple[Any, int]] = {}
+    settled: dict[int, Outcome] = {}
+    added, closed = _parts(snapshot, 2, "pending snapshot") if snapshot else ([], [])
+    records: list[Any] = [(added, closed, [])]
+    records += [_parts(delta, 3, f"pending delta {at}") for at, delta in enumerate(deltas) if delta]
+    for added, closed, gone in records:
+        opened.update((root, (message_id, emit_ms)) for root, message_id, emit_ms in added)
+        for root, message_id, cause in closed:
+            opened.pop(root, None)
+            settled[root] = Outcome(root, message_id, cause)
+        for root in gone:
+            opened.pop(root, None)
+            settled.pop(root, None)
+    return opened, settled
+
+
+def _parts(record: Any, parts: int, name: str) -> Any:
+    if not isinstance(record, (list, tuple)) or len(record) != parts or not all(isinstance(p, list) for p in record):
+        raise MalformedFrameError(f"{name}: not {parts} lists")
+    _require_rows(record[0], int, f"{name}, added")
+    _require_rows(record[1], str, f"{name}, settled")
+    for root in record[2] if parts == 3 else ():
+        _require_root(root, f"{name}, gone")
+    return record
+
+
+def _require_rows(rows: list[Any], last: type, name: str) -> None:
+    for row in rows:
+        if not isinstance(row, (list, tuple)) or len(row) != 3 or type(row[2]) is not last:
+            raise MalformedFrameError(f"{name}: {row!r:.80} is not [root, message id, {last.__name__}]")
+        _require_root(row[0], name)
+
+
+def _require_root(root: Any, name: str) -> None:
+    if type(root) is not int or not 0 < root < ROOT_LIMIT:
+        raise MalformedFrameError(f"{name}: {root!r:.80} is no root id")

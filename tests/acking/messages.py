@@ -1,0 +1,39 @@
+"""Owns the short words in which the tests speak to a ledger: init, ack, fail, and who was told what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from sparkstorm.acking import DictLedger, Settled
+from sparkstorm.acking.journal import replay
+
+Ledger: TypeAlias = DictLedger
+MakeLedger: TypeAlias = Callable[[], Ledger]
+
+
+def init(ledger: Ledger, *rows: tuple[int, int, int]) -> Settled:
+    roots, values, tasks = zip(*rows, strict=True)
+    return ledger.apply(inits=(roots, values, tasks))
+
+
+def ack(ledger: Ledger, *rows: tuple[int, int]) -> Settled:
+    roots, values = zip(*rows, strict=True)
+    return ledger.apply(acks=(roots, values))
+
+
+def fail(ledger: Ledger, *roots: int) -> Settled:
+    return ledger.apply(fails=roots)
+
+
+def acked(settled: Settled) -> list[tuple[int, int]]:
+    return sorted(zip(settled.acked_roots.tolist(), settled.acked_tasks.tolist(), strict=True))
+
+
+def failed(settled: Settled) -> list[tuple[int, int]]:
+    return sorted(zip(settled.failed_roots.tolist(), settled.failed_tasks.tolist(), strict=True))
+
+
+def rows_of(ledger: Ledger) -> list[tuple[int, int, int, int]]:
+    """Everything open as (root, value, spout task, flags), in the order of roots."""
+    return sorted(zip(*(column.tolist() for column in replay(ledger.snapshot(), ())), strict=True))

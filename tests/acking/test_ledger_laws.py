@@ -1,0 +1,220 @@
+"""Owns the laws of seed 001 (S1.*) that every ledger keeps, each test named with its line."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sparkstorm.errors import MalformedFrameError
+from tests.acking.messages import MakeLedger, ack, acked, fail, failed, init
+
+ROOT, SPOUT_TASK, OTHER_TASK = 77, 5, 6
+
+
+def test_s1_1_a_root_is_acked_only_after_its_tuple_and_every_derived_one_were(make: MakeLedger) -> None:
+    ledger = make()
+    parent, child, grandchild = 0b001, 0b010, 0b100
+    assert not init(ledger, (ROOT, parent, SPOUT_TASK))
+    assert not ack(ledger, (ROOT, parent ^ child))
+    assert not ack(ledger, (ROOT, child ^ grandchild))
+    assert acked(ack(ledger, (ROOT, grandchild))) == [(ROOT, SPOUT_TASK)]
+
+
+def test_s1_2_the_spout_task_is_told_about_success_and_failure_of_each_root(make: MakeLedger) -> None:
+    ledger = make()
+    init(ledger, (1, 10, SPOUT_TASK), (2, 20, OTHER_TASK))
+    settled = ledger.apply(acks=([1], [10]), fails=[2])
+    assert (acked(settled), failed(settled)) == ([(1, SPOUT_TASK)], [(2, OTHER_TASK)])
+
+
+def test_s1_5_the_value_is_the_xor_of_emitted_and_acked_edges_in_any_order(make: MakeLedger) -> None:
+    draw = random.Random(1)
+    edges = [draw.getrandbits(63) for _ in range(20)]
+    for seed in range(10):
+        ledger = make()
+        messages = edges[1:] * 2
+        random.Random(seed).shuffle(messages)
+        init(ledger, (ROOT, edges[0], SPOUT_TASK))
+        for edge in messages:
+            assert not ack(ledger, (ROOT, edge))
+        assert acked(ack(ledger, (ROOT, edges[0]))) == [(ROOT, SPOUT_TASK)]
+
+
+def test_s1_6_messages_are_matched_by_root_id_alone(make: MakeLedger) -> None:
+    ledger = make()
+    init(ledger, (1, 9, SPOUT_TASK), (2, 9, SPOUT_TASK))
+    assert acked(ack(ledger, (2, 9))) == [(2, SPOUT_TASK)]
+    assert 1 in ledger
+    assert 2 not in ledger
+
+
+def test_s1_7_an_init_sets_the_spout_task_and_adds_to_the_value(make: MakeLedger) -> None:
+    ledger = make()
+    ack(ledger, (ROOT, 3))
+    assert acked(init(ledger, (ROOT, 3, SPOUT_TASK))) == [(ROOT, SPOUT_TASK)]
+
+
+def test_s1_8_one_record_per_root_is_the_whole_state_however_large_the_tree(make: MakeLedger) -> None:
+    ledger = make()
+    init(ledger, (ROOT, 1, SPOUT_TASK))
+    for edge in range(2, 200):
+        ack(ledger, (ROOT, edge))
+    assert len(ledger) == 1
+
+
+def test_s1_10_s1_11_a_tuple_of_two_roots_acks_both_with_one_value_each(make: MakeLedger) -> None:
+    ledger = make()
+    init(ledger, (1, 100, SPOUT_TASK), (2, 200, OTHER_TASK))
+    child = 999
+    assert not ack(ledger, (1, 100 ^ child), (2, 200 ^ child))
+    assert acked(ack(ledger, (1, child), (2, child))) == [(1, SPOUT_TASK), (2, OTHER_TASK)]
+
+
+def test_s1_14_a_root_without_edges_is_acked_by_its_init(make: MakeLedger) -> None:
+    assert acked(init(make(), (ROOT, 0, SPOUT_TASK))) == [(ROOT, SPOUT_TASK)]
+
+
+def test_s1_15_a_fail_ends_the_tree_whatever_edges_are_open(make: MakeLedger) -> None:
+    ledger = make()
+    init(ledger, (ROOT, 12345, SPOUT_TASK))
+    assert failed(fail(ledger, ROOT)) == [(ROOT, SPOUT_TASK)]
+    assert len(ledger) == 0
+
+
+def test_s1_15_a_fail_before_the_init_is_kept(make: MakeLedger) -> None:
+    ledger = make()
+    assert not fail(ledger, ROOT)
+    assert failed(init(ledger, (ROOT, 4, SPOUT_TASK))) == [(ROOT, SPOUT_TASK)]
+
+
+def test_s1_16_a_settled_root_is_gone_and_late_messages_about_it_are_ignored(make: MakeLedger) -> None:
+    ledger = make()
+    init(ledger, (ROOT, 4, SPOUT_TASK))
+    ack(ledger, (ROOT, 4))
+    assert not ack(ledger, (ROOT, 4))
+    assert not fail(ledger, ROOT)
+    assert [ledger.rotate() for _ in range(3)] == [0, 0, 1]
+    assert len(ledger) == 0
+
+
+def test_s1_16_messages_of_one_batch_about_one_root_settle_it_once(make: MakeLedger) -> None:
+    ledger = make()
+    settled = ledger.apply(inits=([ROOT], [7], [SPOUT_TASK]), acks=([ROOT, ROOT, ROOT], [7, 1, 1]))
+    assert acked(settled) == [(ROOT, SPOUT_TASK)]
+
+
+def test_s1_16_a_value_that_is_0_only_in_the_middle_of_a_batch_settles_nothing(make: MakeLedger) -> None:
+    ledger = make()
+    init(ledger, (ROOT, 7, SPOUT_TASK))
+    assert not ack(ledger, (ROOT, 7), (ROOT, 8))
+    assert acked(ack(ledger, (ROOT, 8))) == [(ROOT, SPOUT_TASK)]
+
+
+def test_s1_17_ack_is_tested_before_fail_after_the_whole_batch(make: MakeLedger) -> None:
+    ledger = make()
+    settled = ledger.apply(inits=([1, 2], [7, 7], [SPOUT_TASK] * 2), acks=([1, 2], [7, 6]), fails=[1, 2])
+    assert (acked(settled), failed(settled)) == ([(1, SPOUT_TASK)], [(2, SPOUT_TASK)])
+
+
+def test_s1_18_an_ack_before_its_init_waits_for_the_spout_task(make: MakeLedger) -> None:
+    ledger = make()
+    assert not ack(ledger, (ROOT, 5))
+    assert not ack(ledger, (ROOT, 5))  # value 0 again, yet nobody to tell
+    assert len(ledger) == 1
+    assert acked(init(ledger, (ROOT, 0, SPOUT_TASK))) == [(ROOT, SPOUT_TASK)]
+
+
+def test_s1_19_an_entry_expires_silently_by_the_third_rotation(make: MakeLedger) -> None:
+    ledger = make()
+    init(ledger, (1, 5, SPOUT_TASK))
+    assert ledger.rotate() == 0
+    init(ledger, (2, 5, SPOUT_TASK))
+    assert [ledger.rotate() for _ in range(3)] == [0, 1, 1]
+    assert not ack(ledger, (1, 5))  # nobody is told: the spout's own pending fails the message
+
+
+def test_s1_19_an_ack_does_not_make_an_entry_younger_but_a_fail_does(make: MakeLedger) -> None:
+    ledger = make()
+    ack(ledger, (1, 5))
+    fail(ledger, 2)
+    ledger.rotate()
+    ledger.rotate()
+    ack(ledger, (1, 6))
+    fail(ledger, 2)
+    assert ledger.rotate() == 1
+    assert 1 not in ledger
+    assert 2 in ledger
+
+
+def test_a_reset_timeout_makes_open_roots_young_again_and_ignores_others(make: MakeLedger) -> None:
+    ledger = make()
+    init(ledger, (1, 5, SPOUT_TASK), (2, 5, SPOUT_TASK))
+    ledger.rotate()
+    ledger.rotate()
+    ledger.reset_timeouts([2, 3])
+    assert ledger.rotate() == 1
+    assert 2 in ledger
+    assert len(ledger) == 1
+
+
+@pytest.mark.parametrize("column", [list, tuple, lambda rows: np.array(rows, np.uint64), np.array])
+def test_columns_may_be_lists_or_arrays(make: MakeLedger, column: Callable[[list[int]], Any]) -> None:
+    ledger = make()
+    settled = ledger.apply(
+        inits=(column([1, 2]), column([7, 9]), column([SPOUT_TASK, OTHER_TASK])),
+        acks=(column([1]), column([7])),
+        fails=column([2]),
+    )
+    assert (acked(settled), failed(settled)) == ([(1, SPOUT_TASK)], [(2, OTHER_TASK)])
+
+
+BAD_ROOTS = [[0], [1 << 63], [-1], [1 << 64], ["1"], [1.5], [None], np.array([0], np.uint64), np.array([1.0]),
+             np.array([[1]], np.uint64), np.array([-1]), np.array([1], np.int16)]  # fmt: skip
+
+
+@pytest.mark.parametrize("roots", BAD_ROOTS, ids=repr)
+@pytest.mark.parametrize("stream", ["__ack_init", "__ack_ack", "__ack_fail"])
+def test_a_column_of_no_roots_is_refused_and_nothing_applied(make: MakeLedger, roots: list[int], stream: str) -> None:
+    ledger = make()
+    good_init: tuple[list[int], list[int], list[int]] = ([5], [3], [SPOUT_TASK])
+    with pytest.raises(MalformedFrameError, match=stream):
+        ledger.apply(
+            inits=(roots, [1], [1]) if stream == "__ack_init" else good_init,
+            acks=(roots, [1]) if stream == "__ack_ack" else ([6], [3]),
+            fails=roots if stream == "__ack_fail" else [7],
+        )
+    assert len(ledger) == 0
+
+
+@pytest.mark.parametrize(
+    ("inits", "acks"),
+    [
+        (([1, 2], [1], [1, 1]), ((), ())),
+        (([1], [1], [-1]), ((), ())),
+        (([1], [1], [1 << 31]), ((), ())),
+        (([1], [1], np.array([-1], np.int32)), ((), ())),
+        (([1], [1 << 64], [1]), ((), ())),
+        (((), (), ()), ([1, 2], [1])),
+        (((), (), ()), ([1], ["x"])),
+    ],
+)
+def test_columns_that_do_not_fit_together_or_their_type_are_refused(make: MakeLedger, inits: Any, acks: Any) -> None:
+    ledger = make()
+    with pytest.raises(MalformedFrameError):
+        ledger.apply(inits=inits, acks=acks)
+    assert len(ledger) == 0
+
+
+def test_an_empty_batch_settles_nothing(make: MakeLedger) -> None:
+    assert not make().apply()
+
+
+def test_a_fresh_ledger_has_no_bytes_per_root(make: MakeLedger) -> None:
+    ledger = make()
+    assert ledger.bytes_per_root() == 0.0
+    ack(ledger, (1, 2))
+    assert ledger.bytes_per_root() > 20

@@ -1,0 +1,250 @@
+"""Owns what a spout task is promised about its messages: the gate, time-outs, latency and callbacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ormsgpack
+import pytest
+
+from sparkstorm.acking import Outcome, Pending
+from sparkstorm.errors import MalformedFrameError
+
+
+def over_the_wire(value: Any) -> Any:
+    return ormsgpack.unpackb(ormsgpack.packb(value))
+
+
+def restarted(*deltas: Any, snapshot: Any = (), needs_callbacks: bool = True) -> Pending:
+    pending = Pending(needs_callbacks=needs_callbacks)
+    pending.load(over_the_wire(snapshot), [over_the_wire(delta) for delta in deltas])
+    return pending
+
+
+def test_s1_2_the_spout_is_told_about_success_and_failure_of_each_message() -> None:
+    pending = Pending()
+    pending.add(1, "a", 0)
+    pending.add(2, "b", 0)
+    pending.settle(acked=[1], failed=[2], now_ms=5)
+    assert pending.take_callbacks() == [Outcome(1, "a", ""), Outcome(2, "b", "failed")]
+    assert [outcome.acked for outcome in (Outcome(1, "a", ""), Outcome(2, "b", "failed"))] == [True, False]
+
+
+def test_s1_2_a_message_that_is_not_processed_within_the_timeout_failed() -> None:
+    pending = Pending()
+    pending.add(1, "a", 0)
+    assert pending.expire(29_999, 30_000, None) == []
+    assert pending.expire(30_000, 30_000, None) == [1]
+    assert pending.take_callbacks() == [Outcome(1, "a", "timeout")]
+
+
+def test_s1_19_the_spouts_own_pending_fails_what_the_acker_dropped_silently() -> None:
+    pending = Pending()
+    pending.add(1, "a", 0)
+    pending.expire(60_000, 30_000, None)
+    completion = pending.settle(acked=[1], failed=[], now_ms=60_001)
+    assert completion.acked == 0
+    assert [outcome.cause for outcome in pending.take_callbacks()] == ["timeout"]
+
+
+def test_a_tuple_that_waits_is_not_a_failed_tuple() -> None:
+    pending = Pending()
+    for root in (1, 2, 3):
+        pending.add(root, None, root * 10)
+    assert pending.expire(1000, 30, low_watermark_ms=10) == []
+    assert pending.expire(1000, 30, low_watermark_ms=20) == [1]
+    assert pending.expire(1000, 30, low_watermark_ms=None) == [2, 3]
+
+
+def test_only_the_old_messages_time_out_and_the_others_in_their_turn() -> None:
+    pending = Pending()
+    for at_ms in range(10):
+        pending.add(at_ms + 1, None, at_ms)
+    assert pending.expire(104, 100, None) == [1, 2, 3, 4, 5]
+    assert pending.oldest_emit_ms == 5
+    assert pending.expire(104, 100, None) == []
+    assert pending.expire(200, 100, None) == [6, 7, 8, 9, 10]
+    assert pending.oldest_emit_ms is None
+
+
+def test_a_shorter_timeout_is_obeyed_at_once() -> None:
+    pending = Pending()
+    pending.add(1, None, 0)
+    assert pending.expire(50, 100, None) == []
+    assert pending.expire(50, 50, None) == [1]
+
+
+def test_the_gate_counts_open_messages_per_task() -> None:
+    pending = Pending(max_spout_pending=2)
+    pending.add(1, None, 0)
+    assert pending.room == 1
+    pending.add(2, None, 0)
+    assert pending.room == 0
+    pending.settle([1], [], 1)
+    assert pending.room == 1
+    assert Pending().room > 1 << 60
+
+
+def test_a_gate_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"max\.spout\.pending"):
+        Pending(max_spout_pending=0)
+
+
+def test_the_latency_of_acked_messages_is_reported_and_never_negative() -> None:
+    pending = Pending()
+    pending.add(1, None, 100)
+    pending.add(2, None, 200)
+    pending.add(3, None, 900)
+    assert pending.settle([1, 2, 9], [3], 150).latencies_ms == [50, 0]
+
+
+def test_a_root_told_twice_is_ignored() -> None:
+    pending = Pending()
+    pending.add(1, "a", 0)
+    assert pending.settle([1, 1], [1], 1)[:2] == (1, 0)
+    assert len(pending.take_callbacks()) == 1
+
+
+def test_callbacks_are_handed_out_once_while_the_spout_lives() -> None:
+    pending = Pending()
+    pending.add(1, "a", 0)
+    pending.settle([1], [], 1)
+    assert len(pending.take_callbacks()) == 1
+    assert pending.take_callbacks() == []
+
+
+def test_callbacks_that_no_later_commit_confirmed_are_due_again_after_a_restart() -> None:
+    pending = Pending()
+    pending.add(1, "a", 0)
+    pending.add(2, "b", 0)
+    opened = pending.take_delta()
+    pending.settle([1], [2], 1)
+    settled = pending.take_delta()
+    outcomes = pending.take_callbacks()
+    assert restarted(opened, settled).take_callbacks() == outcomes
+    pending.confirm(outcomes[:1])
+    confirmed = pending.take_delta()
+    assert restarted(opened, settled, confirmed).take_callbacks() == outcomes[1:]
+
+
+def test_a_spout_that_restarts_before_the_settling_commit_still_has_the_message_open() -> None:
+    pending = Pending()
+    pending.add(1, ["file", 7], 40)
+    again = restarted(pending.take_delta())
+    assert 1 in again
+    assert again.take_callbacks() == []
+    assert again.settle([1], [], 100).latencies_ms == [60]
+    assert again.take_callbacks() == [Outcome(1, ["file", 7], "")]
+
+
+def test_a_message_that_begins_and_ends_in_one_epoch_is_journalled_only_for_its_callback() -> None:
+    pending = Pending()
+    pending.add(1, "a", 0)
+    pending.settle([1], [], 1)
+    assert pending.take_delta() == [[], [[1, "a", ""]], []]
+    silent = Pending(needs_callbacks=False)
+    silent.add(1, None, 0)
+    silent.settle([1], [], 1)
+    assert silent.take_delta() == []
+
+
+def test_a_spout_without_callbacks_skips_the_settled_stage() -> None:
+    pending = Pending(needs_callbacks=False)
+    pending.add(1, None, 0)
+    opened = pending.take_delta()
+    assert pending.settle([1], [], 7) == (1, 0, [7])
+    assert pending.take_callbacks() == []
+    closed = pending.take_delta()
+    assert closed == [[], [], [1]]
+    assert len(restarted(opened, closed, needs_callbacks=False)) == 0
+
+
+def test_a_new_version_without_callbacks_lets_go_of_those_still_due() -> None:
+    pending = Pending()
+    pending.add(1, "a", 0)
+    pending.settle([1], [], 1)
+    settled = pending.take_delta()
+    again = restarted(settled, needs_callbacks=False)
+    assert again.take_callbacks() == []
+    assert again.take_delta() == [[], [], [1]]
+    assert again.idle
+
+
+def test_idle_means_nothing_open_nothing_due_and_nothing_unwritten() -> None:
+    pending = Pending()
+    seen = [pending.idle]
+    pending.add(1, "a", 0)
+    seen.append(pending.idle)
+    pending.settle([1], [], 1)
+    pending.take_delta()
+    seen.append(pending.idle)
+    pending.confirm(pending.take_callbacks())
+    seen.append(pending.idle)
+    pending.take_delta()
+    assert [*seen, pending.idle] == [True, False, False, False, True]
+
+
+def test_an_epoch_without_change_journals_nothing() -> None:
+    pending = Pending()
+    pending.add(1, "a", 0)
+    assert pending.take_delta() == [[[1, "a", 0]], [], []]
+    assert pending.take_delta() == []
+
+
+def test_a_snapshot_replaces_the_deltas_before_it() -> None:
+    pending = Pending()
+    for root in (1, 2, 3):
+        pending.add(root, f"m{root}", root)
+    pending.settle([2], [], 5)
+    pending.take_delta()
+    snapshot = pending.snapshot()
+    pending.settle([3], [], 6)
+    again = restarted(pending.take_delta(), snapshot=snapshot)
+    assert len(again) == 1
+    assert again.oldest_emit_ms == 1
+    assert [outcome.root for outcome in again.take_callbacks()] == [2, 3]
+    assert again.expire(100, 50, None) == [1]
+
+
+def test_callbacks_made_before_their_delta_was_taken_leave_nothing_behind() -> None:
+    pending = Pending()
+    pending.add(1, "a", 0)
+    opened = pending.take_delta()
+    pending.settle([1], [], 1)
+    pending.confirm(pending.take_callbacks())
+    again = restarted(opened, pending.take_delta())
+    assert len(again) == 0
+    assert again.take_callbacks() == []
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "text",
+        [[], []],
+        [[], [], [], []],
+        [{}, [], []],
+        [[[1, "a"]], [], []],
+        [[["1", "a", 0]], [], []],
+        [[[0, "a", 0]], [], []],
+        [[[1 << 63, "a", 0]], [], []],
+        [[[True, "a", 0]], [], []],
+        [[[1, "a", "now"]], [], []],
+        [[], [[1, "a", 0]], []],
+        [[], ["abc"], []],
+        [[], [], ["1"]],
+        [[], [], [-1]],
+    ],
+)
+def test_a_delta_that_is_not_ours_is_refused_and_changes_nothing(record: Any) -> None:
+    pending = Pending()
+    pending.add(5, "kept", 0)
+    with pytest.raises(MalformedFrameError, match="pending delta 0"):
+        pending.load([], [record])
+    assert 5 in pending
+
+
+@pytest.mark.parametrize("snapshot", ["text", [[]], [[], [], []], [[[1, "a", None]], []], 7])
+def test_a_snapshot_that_is_not_ours_is_refused(snapshot: Any) -> None:
+    with pytest.raises(MalformedFrameError, match="pending snapshot"):
+        Pending().load(snapshot)
