@@ -1,0 +1,116 @@
+"""Owns the choice of target tasks for one subscription: a picker maps values to the outgoing row lists of the chosen tasks.
+
+Pickers hand out the row list itself, not a task id, since that is what the emit path needs next; the lists stay the
+same objects for the worker's life. Pure: starts and ties come from the seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Any
+
+from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.grouping.hashing import stable_hash
+from sparkstorm.model.topology import Grouping
+
+Rows = list[Any]
+PickOne = Callable[[tuple[Any, ...]], Rows]
+PickMany = Callable[[tuple[Any, ...]], Sequence[Rows]]
+
+_CACHED_KEYS = 1 << 17  # keys remembered per subscription; beyond it the memory is dropped and begun anew
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A subscriber's task and the rows on their way to it."""
+
+    task: int
+    rows: Rows
+    is_local: bool
+
+
+def is_single(grouping: Grouping) -> bool:
+    """Whether a grouping always picks exactly one task."""
+    return grouping.kind not in ("all", "custom", "direct")
+
+
+def pick_one(grouping: Grouping, positions: Sequence[int], targets: Sequence[Target], seed: int) -> PickOne:
+    """Picker of a grouping that chooses one task; targets come sorted by task id."""
+    rows = [t.rows for t in targets]
+    match grouping.kind:
+        case "global":
+            return lambda values: rows[0]
+        case "fields" if len(rows) == 1:
+            return lambda values: rows[0]
+        case "fields":
+            return _by_key(positions, lambda key: rows[stable_hash(key) % len(rows)])
+        case "partial_key":
+            return _by_least_used(positions, rows)
+        case "local_or_shuffle":
+            return _in_turn([t.rows for t in targets if t.is_local] or rows, seed)
+        case _:
+            return _in_turn(rows, seed)
+
+
+def pick_many(grouping: Grouping, task: int, targets: Sequence[Target]) -> PickMany:
+    """Picker of a grouping that chooses any number of tasks; `task` is the sender's."""
+    rows = [t.rows for t in targets]
+    if grouping.kind == "all":
+        return lambda values: rows
+    rows_by_task = {t.task: t.rows for t in targets}
+    prepare = getattr(grouping.custom, "prepare", None)
+    if callable(prepare):
+        prepare(sorted(rows_by_task))
+    return lambda values: [_chosen(rows_by_task, t) for t in grouping.custom.choose_tasks(task, values)]
+
+
+def _in_turn(rows: Sequence[Rows], seed: int) -> PickOne:
+    start = seed % len(rows)
+    turns = cycle([*rows[start:], *rows[:start]])
+    return lambda values: next(turns)
+
+
+def _by_key(positions: Sequence[int], choose: Callable[[Any], Rows]) -> PickOne:
+    cached: dict[Any, Rows] = {}
+    single = positions[0] if len(positions) == 1 else None
+
+    def pick(values: tuple[Any, ...]) -> Rows:
+        key = values[single] if single is not None else tuple([values[p] for p in positions])
+        try:
+            return cached[key]
+        except KeyError:
+            if len(cached) >= _CACHED_KEYS:
+                cached.clear()
+            rows = cached[key] = choose(key)
+            return rows
+        except TypeError:  # a list or mapping as key cannot be remembered
+            return choose(key)
+
+    return pick
+
+
+def _by_least_used(positions: Sequence[int], rows: Sequence[Rows]) -> PickOne:
+    used = [0] * len(rows)
+
+    def candidates(key: Any) -> tuple[int, int]:
+        first = stable_hash(key) % len(rows)
+        second = stable_hash([key, "second"]) % len(rows)
+        return first, second if second != first else (first + 1) % len(rows)
+
+    def pick(values: tuple[Any, ...]) -> Rows:
+        first, second = candidates([values[p] for p in positions])
+        chosen = first if used[first] <= used[second] else second
+        used[chosen] += 1
+        return rows[chosen]
+
+    return pick
+
+
+def _chosen(rows_by_task: dict[int, Rows], task: int) -> Rows:
+    try:
+        return rows_by_task[task]
+    except (KeyError, TypeError):
+        raise InvalidTopologyError(
+            f"a custom grouping chose task {task!r}; the subscriber's tasks are {sorted(rows_by_task)}") from None

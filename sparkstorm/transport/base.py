@@ -1,0 +1,133 @@
+"""Owns the seam of the data plane: what an epoch commits, what an owner claims, and the laws both must keep.
+
+Laws of every Transport (tests/contracts/test_transport.py runs them against each):
+1. A commit is applied wholly or not at all, and at most once: the same (owner, seq) sent again changes nothing.
+2. A commit whose token is not the stored one for each of its tasks is refused (FencedError), whatever else it holds.
+3. A commit of another generation, or whose seq is not one more than the stored one, is refused (StoreRolledBackError).
+4. Frames of one sender for one task are read in the order they were committed, and are kept until the cursor passed them.
+5. `poll` never blocks; `wait` returns no data.
+6. A refused commit for lack of memory (StoreFullError) changed nothing; `release` frees what cursors have passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+
+class Cursor(NamedTuple):
+    """How far a task has consumed its stream: the last entry done with, and rows done of the next one."""
+
+    entry: str
+    row: int
+
+
+START = Cursor("0-0", 0)
+
+
+class Entry(NamedTuple):
+    """One frame as it lies in a task's stream."""
+
+    task: int
+    id: str
+    data: bytes
+
+
+@dataclass(slots=True)
+class Commit:
+    """Everything one epoch changes in the store."""
+
+    owner: str
+    token_by_task: Mapping[int, int]
+    generation: int
+    seq: int
+    frames: list[tuple[int, bytes, int]] = field(default_factory=list)  # (task, frame, bytes that count as backlog)
+    cursors: dict[int, Cursor] = field(default_factory=dict)
+    drained_bytes: dict[int, int] = field(default_factory=dict)
+    journal: list[tuple[int, bytes]] = field(default_factory=list)
+    snapshots: dict[int, bytes] = field(default_factory=dict)
+    held: list[tuple[int, str, bytes]] = field(default_factory=list)
+    released: list[tuple[int, str]] = field(default_factory=list)
+    parked: list[bytes] = field(default_factory=list)
+    quarantined: list[bytes] = field(default_factory=list)
+    progress: bytes = b""
+    low_ms: int | None = None
+    watched: Sequence[int] = ()  # tasks whose backlog the owner wants to know
+
+    def is_empty(self) -> bool:
+        """Whether nothing but progress would be written."""
+        return not (self.frames or self.cursors or self.journal or self.snapshots or self.held or self.released
+                    or self.parked or self.quarantined)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRecord:
+    """What the store keeps of one task."""
+
+    cursor: Cursor
+    snapshot: bytes | None
+    journal: list[bytes]
+    held: dict[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a new owner finds after it has fenced off the former one."""
+
+    generation: int
+    seq: int
+    progress: bytes
+    record_by_task: Mapping[int, TaskRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """What holds senders back: backlog of the watched tasks, and how full the store is (0..1)."""
+
+    backlog_by_task: Mapping[int, int]
+    fullness: float = 0.0
+
+
+class Transport(Protocol):
+    """One owner's way to the store."""
+
+    def claim(self, owner: str, token_by_task: Mapping[int, int]) -> Claim:
+        """Fence off former owners of these tasks, then read what they left; FencedError if a newer owner exists."""
+
+    def commit(self, commit: Commit) -> Pressure:
+        """Apply a commit exactly once, across lost connections; raises as the laws say."""
+
+    def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
+        """Entries behind the given ids, at most `count` per task; empty when there is none now."""
+
+    def wait(self, timeout_ms: int, wake_fds: Sequence[int] = ()) -> None:
+        """Block until entries may be there, a file descriptor is readable, or the time is over."""
+
+    def release(self) -> None:
+        """Free what stored cursors have passed, without a commit (a full store refuses those)."""
+
+    def low_watermark_ms(self) -> int | None:
+        """Birth of the oldest root that waits anywhere in the topology; None when nothing waits."""
+
+    def close(self) -> None:
+        """Let go of connections."""
+
+
+class Reader(Protocol):
+    """What outsiders (the driver, notebooks) may read of a topology's data."""
+
+    def progress(self) -> dict[str, bytes]:
+        """Progress record of every owner, as written by its last commit."""
+
+    def backlog(self) -> dict[int, int]:
+        """Bytes that wait in each task's stream."""
+
+    def record(self, task: int) -> TaskRecord:
+        """What the store keeps of a task."""
+
+    def parked(self, limit: int) -> list[tuple[str, bytes]]:
+        """The oldest dead letters with their ids."""
+
+    def delete(self) -> None:
+        """Forget everything of the topology."""

@@ -1,0 +1,176 @@
+"""Owns the bytes of a frame: many tuples, or many acker messages, for one task.
+
+Laws: a frame is read completely checked or not at all (MalformedFrameError); sizes are capped before anything is
+allocated; nothing in it is ever executed. Layout: b"SF", version, kind, then msgpack; ids and roots are columns of
+little-endian 64-bit integers, values are one list per field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sparkstorm.errors import MalformedFrameError
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.tuples import Roots
+
+Ids = npt.NDArray[np.uint64]
+Row = tuple[tuple[Any, ...], Roots]
+
+VERSION = 1
+ROWS, MESSAGES, SETTLED = 1, 2, 3
+MAX_FRAME_BYTES = 64 << 20
+MAX_ROWS = 1 << 20
+NO_IDS: Ids = np.empty(0, np.uint64)
+_MAGIC = b"SF"
+
+
+@dataclass(frozen=True, slots=True)
+class RowFrame:
+    """Tuples of one stream from one task: values, roots and edge ids row by row."""
+
+    source_task: int
+    stream: str
+    oldest_ms: int  # birth of the oldest root among the rows: what still waits here cannot have timed out
+    values: list[tuple[Any, ...]]
+    roots: list[Roots]
+    ids: Ids
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+@dataclass(slots=True)
+class AckerMessages:
+    """What ackers are told in one epoch, combined per root (streams __ack_init, __ack_ack and __ack_fail)."""
+
+    init_roots: list[int] = field(default_factory=list)
+    init_values: list[int] = field(default_factory=list)
+    init_tasks: list[int] = field(default_factory=list)
+    ack_roots: list[int] = field(default_factory=list)
+    ack_values: list[int] = field(default_factory=list)
+    fail_reasons: dict[int, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.init_roots) + len(self.ack_roots) + len(self.fail_reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class SettledRoots:
+    """What a spout task is told by an acker: trees fully processed, and trees that failed with the reason."""
+
+    acked: list[int]
+    failed: dict[int, str]
+
+    def __len__(self) -> int:
+        return len(self.acked) + len(self.failed)
+
+
+Frame = RowFrame | AckerMessages | SettledRoots
+
+
+def kind_of(data: bytes) -> int:
+    """Kind of a frame by its first bytes; control frames (acks) never count as backlog."""
+    if len(data) > MAX_FRAME_BYTES:
+        raise MalformedFrameError(f"a frame of {len(data)} bytes; the limit is {MAX_FRAME_BYTES}")
+    if len(data) < 4 or data[:2] != _MAGIC or data[2] != VERSION or data[3] not in (ROWS, MESSAGES, SETTLED):
+        raise MalformedFrameError(f"not a frame of version {VERSION}: begins with {data[:4]!r}")
+    return data[3]
+
+
+def encode_rows(codec: Codec, source_task: int, stream: str, oldest_ms: int, rows: Sequence[Row], ids: Ids) -> bytes:
+    """Bytes of rows; `ids` has one edge id per row, or none when nothing is tracked."""
+    values, roots = zip(*rows, strict=True)
+    several = {i: list(r) for i, r in enumerate(roots) if type(r) is tuple} if tuple in set(map(type, roots)) else None
+    single = [0 if type(r) is tuple else r for r in roots] if several else roots
+    columns = [list(column) for column in zip(*values, strict=True)]
+    body = [source_task, stream, oldest_ms, len(rows), columns,
+            np.array(single, "<u8").tobytes() if len(ids) else b"", ids.astype("<u8").tobytes(), several]
+    return _framed(ROWS, codec.pack(body))
+
+
+def encode_messages(codec: Codec, messages: AckerMessages) -> bytes:
+    """Bytes of one epoch's messages to one acker."""
+    m = messages
+    body = [_column(m.init_roots), _column(m.init_values), _column(m.init_tasks),
+            _column(m.ack_roots), _column(m.ack_values), m.fail_reasons]
+    return _framed(MESSAGES, codec.pack(body))
+
+
+def encode_settled(codec: Codec, settled: SettledRoots) -> bytes:
+    """Bytes of an acker's verdicts for one spout task."""
+    return _framed(SETTLED, codec.pack([_column(settled.acked), settled.failed]))
+
+
+def decode(codec: Codec, data: bytes) -> Frame:
+    """Check and open a frame; MalformedFrameError says what is wrong with it."""
+    kind = kind_of(data)
+    body = codec.unpack(memoryview(data)[4:])
+    if not isinstance(body, list):
+        raise MalformedFrameError("the body is not a list")
+    try:
+        return _DECODERS[kind](body)
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise MalformedFrameError(f"frame of kind {kind}: {error}") from error
+
+
+def _decode_rows(body: list[Any]) -> RowFrame:
+    source_task, stream, oldest_ms, count, columns, roots, ids, several = body
+    _check(type(source_task) is int and type(stream) is str and type(oldest_ms) is int, "its header has wrong types")
+    _check(type(count) is int and 0 < count <= MAX_ROWS, f"it claims {count!r} rows")
+    _check(type(columns) is list and all(type(c) is list and len(c) == count for c in columns), "its columns are uneven")
+    values = list(zip(*columns, strict=True)) if columns else [()] * count
+    row_ids = _numbers(ids, count)
+    row_roots: list[Roots] = _numbers(roots, count).tolist() if len(row_ids) else [0] * count
+    for position, many in (several or {}).items():
+        _check(type(position) is int and 0 <= position < count, "an anchor points outside the rows")
+        _check(type(many) is list and len(many) > 0 and all(type(r) is int and r > 0 for r in many), "anchors are not ids")
+        row_roots[position] = tuple(many)
+    return RowFrame(source_task, stream, oldest_ms, values, row_roots, row_ids)
+
+
+def _decode_messages(body: list[Any]) -> AckerMessages:
+    init_roots, init_values, init_tasks, ack_roots, ack_values, reasons = body
+    columns = [_numbers(c).tolist() for c in (init_roots, init_values, init_tasks, ack_roots, ack_values)]
+    _check(len(columns[0]) == len(columns[1]) == len(columns[2]) and len(columns[3]) == len(columns[4]), "uneven columns")
+    return AckerMessages(*columns, fail_reasons=_reasons(reasons))
+
+
+def _decode_settled(body: list[Any]) -> SettledRoots:
+    acked, failed = body
+    return SettledRoots(_numbers(acked).tolist(), _reasons(failed))
+
+
+_DECODERS = {ROWS: _decode_rows, MESSAGES: _decode_messages, SETTLED: _decode_settled}
+
+
+def _framed(kind: int, body: bytes) -> bytes:
+    return _MAGIC + bytes((VERSION, kind)) + body
+
+
+def _column(numbers: Sequence[int]) -> bytes:
+    return np.array(numbers, "<u8").tobytes()
+
+
+def _numbers(data: Any, count: int | None = None) -> Ids:
+    _check(type(data) is bytes and len(data) % 8 == 0, "a column of ids is not bytes of 64-bit integers")
+    numbers = np.frombuffer(data, "<u8")
+    _check(count is None or len(numbers) in (0, count), "a column of ids has the wrong length")
+    return numbers.astype(np.uint64, copy=False)
+
+
+def _reasons(reasons: Any) -> dict[int, str]:
+    _check(type(reasons) is dict, "fail reasons are not a mapping")
+    _check(all(type(k) is int and type(v) is str for k, v in reasons.items()), "fail reasons are not text by root")
+    return dict(reasons)
+
+
+def _check(holds: bool, complaint: str) -> None:
+    if not holds:
+        raise MalformedFrameError(complaint)
+
+
