@@ -1,4 +1,4 @@
-"""Owns the life line between a process and a server it started: it is the server's parent, and ends it with the starter.
+"""Owns the life line between a process and a server it started: the server's parent, which ends it with the starter.
 
 Run as a plain script (`python -I -S tether.py NAME COMMAND...`), so it imports nothing but the standard library. Its
 standard input is a pipe whose other end only the starter holds: `t` asks for a gentle stop, `k` for SIGKILL, and end of
@@ -49,7 +49,7 @@ def take_lock(path: str) -> int:
 
 
 def started_at(pid: int) -> str:
-    """The kernel's start time of a process, in clock ticks since boot (pid and start name it for ever); empty if gone."""
+    """The kernel's start time of a process, in ticks since boot (with its pid: its name for ever); empty if gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
             fields = stat.read().rpartition(")")[2].split()
@@ -77,19 +77,20 @@ def end_stale(pid_file: str) -> None:
 def start_server(command: list[str], log_path: str) -> int:
     """Forks and execs the server, so that it dies with this process; returns its pid."""
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     parent = os.getpid()
     pid = os.fork()
-    if pid:
-        return pid
-    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    if pid == 0:
+        become(command, log, prctl, parent)
+    os.close(log)
+    return pid
+
+
+def become(command: list[str], log: int, prctl: ctypes._NamedFuncPointer | None, parent: int) -> NoReturn:
+    """Turns the forked child into the server, unless its parent died in between."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    become(command, prctl, parent)
-
-
-def become(command: list[str], prctl: ctypes._NamedFuncPointer | None, parent: int) -> NoReturn:
-    """Turns the forked child into the server, unless its parent died in between."""
     if prctl is not None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
