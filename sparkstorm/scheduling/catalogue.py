@@ -7,6 +7,8 @@ from sparkstorm.errors import InvalidConfigError
 from sparkstorm.scheduling.base import Scheduler
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.even import EvenScheduler
+from sparkstorm.scheduling.isolation import IsolationScheduler
+from sparkstorm.scheduling.multitenant.scheduler import MultitenantScheduler
 from sparkstorm.scheduling.records import Conf
 
 ALLOWED_KEY = "storm.scheduler.allowed"
@@ -14,6 +16,8 @@ ALLOWED_KEY = "storm.scheduler.allowed"
 BUILT_IN: dict[str, Callable[[], Scheduler]] = {
     "even": EvenScheduler,
     "default": DefaultScheduler,
+    "isolation": IsolationScheduler,
+    "multitenant": MultitenantScheduler,
 }
 
 

@@ -33,15 +33,16 @@ def _free_misfits(topology: TopologyView, cluster: ClusterView) -> None:
         cluster.free_slots(bad_slots(placement, len(topology.executors), total_slots))
 
 
-def schedule_by_default(cluster: ClusterView, one_by_one: bool = False) -> None:
+def schedule_by_default(cluster: ClusterView, one_by_one: bool = False, scope: Topologies | None = None) -> None:
     """Visit each topology that needs scheduling, by id: free its misfits, then schedule evenly.
 
     Storm 2.x schedules every hungry topology after each topology's misfits are freed, and so do we;
-    `one_by_one` keeps to the topology at hand, as Storm 0.9 did (S4.20).
+    `one_by_one` keeps to the topology at hand, as Storm 0.9 did (S4.20). Only topologies in `scope` are touched.
     """
     for topology in cluster.topologies_to_schedule():
-        _free_misfits(topology, cluster)
-        schedule_evenly(cluster, {topology.id: topology} if one_by_one else None)
+        if scope is None or topology.id in scope:
+            _free_misfits(topology, cluster)
+            schedule_evenly(cluster, {topology.id: topology} if one_by_one else scope)
 
 
 class DefaultScheduler:

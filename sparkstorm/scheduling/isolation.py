@@ -1,0 +1,143 @@
+"""Owns Storm's IsolationScheduler: named topologies get machines of their own, the rest share what remains."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.scheduling.default import schedule_by_default
+from sparkstorm.scheduling.executors import integer_divided
+from sparkstorm.scheduling.records import Conf, Topologies, TopologyView
+from sparkstorm.scheduling.view import ClusterView
+
+MACHINES_KEY = "isolation.scheduler.machines"
+
+
+def worker_specs(topology: TopologyView) -> list[frozenset[ExecutorId]]:
+    """Executors dealt round robin into the topology's workers, component by component; never an empty worker."""
+    in_turn = [executor for part in topology.components for executor in sorted(part.executors)]
+    buckets: list[list[ExecutorId]] = [[] for _ in range(topology.num_workers)]
+    for turn, executor in enumerate(in_turn):
+        buckets[turn % topology.num_workers].append(executor)
+    return [frozenset(bucket) for bucket in buckets if bucket]
+
+
+@dataclass
+class _Wanted:
+    """What an isolated topology still lacks: workers with their executors, and how many workers per machine."""
+
+    specs: list[frozenset[ExecutorId]]
+    machines_by_size: dict[int, int]
+
+    def accepts(self, workers: list[frozenset[ExecutorId]]) -> bool:
+        return self.machines_by_size.get(len(workers), 0) > 0 and all(each in self.specs for each in workers)
+
+    def settle(self, workers: list[frozenset[ExecutorId]]) -> None:
+        self.machines_by_size[len(workers)] -= 1
+        self.specs = [spec for spec in self.specs if spec not in set(workers)]
+
+    def sizes(self) -> list[int]:
+        return sorted((size for size, count in self.machines_by_size.items() for _ in range(count)), reverse=True)
+
+
+class IsolationScheduler:
+    """Storm's IsolationScheduler; `isolation.scheduler.machines` is {topology name: machines}."""
+
+    def __init__(self) -> None:
+        self._machines: Mapping[str, int] = {}
+
+    def prepare(self, conf: Conf) -> None:
+        """Read how many machines each topology gets; InvalidConfigError when the map is missing, empty or unfit."""
+        machines = conf.get(MACHINES_KEY)
+        if not isinstance(machines, Mapping) or not machines:
+            raise InvalidConfigError(f"{MACHINES_KEY}: expected a map of topology name to machines, got {machines!r}")
+        for name, count in machines.items():
+            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+                raise InvalidConfigError(f"{MACHINES_KEY}: {name}: expected a positive integer, got {count!r}")
+        self._machines = dict(machines)
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        """Keep machines that fit, give new ones, then the rest by default; the blacklist ends as it began."""
+        before = cluster.blacklisted_hosts
+        isolated = {each.id: each for each in topologies.values() if each.name in self._machines}
+        wanted = {topology_id: self._wanted(topology) for topology_id, topology in sorted(isolated.items())}
+        _keep_good_hosts(cluster, wanted)
+        _give_hosts(cluster, wanted)
+        if any(each.specs for each in wanted.values()):
+            _clear_shared_hosts(cluster, wanted)
+        else:
+            rest = {key: topology for key, topology in topologies.items() if key not in wanted}
+            schedule_by_default(cluster, scope=rest)
+        cluster.set_blacklisted_hosts(before)
+
+    def _wanted(self, topology: TopologyView) -> _Wanted:
+        sizes = integer_divided(topology.num_workers, self._machines[topology.name])
+        sizes.pop(0, None)
+        return _Wanted(worker_specs(topology), sizes)
+
+
+def _used_by_host(cluster: ClusterView) -> dict[str | None, list[WorkerSlot]]:
+    slots_by_host: dict[str | None, list[WorkerSlot]] = {}
+    for slot in sorted(cluster.used_slots()):
+        slots_by_host.setdefault(cluster.host_of(slot.node), []).append(slot)
+    return dict(sorted(slots_by_host.items(), key=lambda entry: entry[0] or ""))
+
+
+def _keep_good_hosts(cluster: ClusterView, wanted: Mapping[str, _Wanted]) -> None:
+    """A host whose workers are precisely ones that a topology wants is kept for it; others give isolated workers up."""
+    taken = set(cluster.blacklisted_hosts)
+    for host, slots in _used_by_host(cluster).items():
+        owners = {cluster.used_slots()[slot] for slot in slots}
+        owner = next(iter(owners))
+        workers = [frozenset(cluster.placement(cluster.used_slots()[s]).executors_by_slot[s]) for s in slots]
+        if len(owners) == 1 and owner in wanted and wanted[owner].accepts(workers):
+            wanted[owner].settle(workers)
+            if host is not None:
+                taken.add(host)
+        else:
+            cluster.free_slots(slot for slot in slots if cluster.used_slots()[slot] in wanted)
+    cluster.set_blacklisted_hosts(taken)
+
+
+def _hosts_by_room(cluster: ClusterView) -> list[tuple[str, list[WorkerSlot]]]:
+    """Hosts with their slots: most slots first, then most free ones (fewest evictions), then by name."""
+    slots_by_host: dict[str, list[WorkerSlot]] = {}
+    for node, supervisor in cluster.supervisors.items():
+        slots = cluster.assignable_slots(node)
+        if slots:
+            slots_by_host.setdefault(supervisor.host, []).extend(slots)
+    used = cluster.used_slots()
+    return sorted(
+        slots_by_host.items(),
+        key=lambda entry: (-len(entry[1]), -sum(slot not in used for slot in entry[1]), entry[0]),
+    )
+
+
+def _give_hosts(cluster: ClusterView, wanted: Mapping[str, _Wanted]) -> None:
+    hosts = _hosts_by_room(cluster)
+    used_by_host = _used_by_host(cluster)
+    taken = set(cluster.blacklisted_hosts)
+    at = 0
+    for topology_id, need in wanted.items():
+        for size in need.sizes():
+            if not need.specs or at == len(hosts) or len(hosts[at][1]) < size:
+                continue
+            host, slots = hosts[at]
+            at += 1
+            cluster.free_slots(used_by_host.get(host, ()))
+            for slot in slots[: min(size, len(need.specs))]:
+                cluster.assign(slot, topology_id, sorted(need.specs.pop(0)))
+            taken.add(host)
+    cluster.set_blacklisted_hosts(taken)
+
+
+def _clear_shared_hosts(cluster: ClusterView, wanted: Mapping[str, _Wanted]) -> None:
+    """Not enough machines: everything not isolated gives way until there are (Storm clears and waits)."""
+    short = [topology_id for topology_id, need in wanted.items() if need.specs]
+    for topology_id in short:
+        cluster.status[topology_id] = (
+            "Unable to isolate: no machine has enough worker slots for the workers that remain"
+        )
+    for host, slots in _used_by_host(cluster).items():
+        if host not in cluster.blacklisted_hosts:
+            cluster.free_slots(slots)

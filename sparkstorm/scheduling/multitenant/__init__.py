@@ -1,0 +1,1 @@
+"""Owns Storm's MultitenantScheduler: users with pools of nodes of their own beside one pool for everybody."""

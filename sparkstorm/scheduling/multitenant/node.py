@@ -1,0 +1,86 @@
+"""Owns a node as the pools see it: its free ports and which topology uses which of the others."""
+
+from collections.abc import Iterable
+
+from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.scheduling.view import ClusterView
+
+
+class Node:
+    """A supervisor, alive or dead; freeing and assigning update the cluster too."""
+
+    def __init__(self, node_id: str, ports: Iterable[int], alive: bool) -> None:
+        self.id = node_id
+        self.is_alive = alive
+        self._offered = frozenset(ports)
+        self._free = set(self._offered) if alive else set()
+        self._used: dict[str, set[int]] = {}
+
+    @property
+    def num_free(self) -> int:
+        """Ports that can be given out."""
+        return len(self._free)
+
+    @property
+    def num_used(self) -> int:
+        """Ports in use by anybody."""
+        return sum(map(len, self._used.values()))
+
+    @property
+    def num_slots(self) -> int:
+        """Free and used ports."""
+        return self.num_free + self.num_used
+
+    def num_used_by(self, topology_id: str) -> int:
+        """Ports in use by one topology."""
+        return len(self._used.get(topology_id, ()))
+
+    def topologies(self) -> frozenset[str]:
+        """Who runs here."""
+        return frozenset(self._used)
+
+    def occupy(self, topology_id: str, port: int) -> None:
+        """Note that a topology uses a port already."""
+        self._free.discard(port)
+        self._used.setdefault(topology_id, set()).add(port)
+
+    def free_everything(self, cluster: ClusterView) -> None:
+        """Take every worker off this node."""
+        for topology_id in sorted(self._used):
+            self.free_topology(topology_id, cluster)
+
+    def free_topology(self, topology_id: str, cluster: ClusterView) -> None:
+        """Take one topology's workers off this node; a port the supervisor no longer offers is not given out again."""
+        ports = self._used.pop(topology_id, set())
+        cluster.free_slots(WorkerSlot(self.id, port) for port in ports)
+        if self.is_alive:
+            self._free |= ports & self._offered
+
+    def assign(self, topology_id: str, executors: Iterable[ExecutorId], cluster: ClusterView) -> None:
+        """Put executors on the lowest free port; none given, none used."""
+        chosen = sorted(executors)
+        if chosen:
+            port = min(self._free)
+            cluster.assign(WorkerSlot(self.id, port), topology_id, chosen)
+            self.occupy(topology_id, port)
+
+
+def nodes_of(cluster: ClusterView) -> dict[str, Node]:
+    """Every node, by id; one that is only known from an assignment is dead."""
+    nodes = {
+        node: Node(node, supervisor.ports, not cluster.is_blacklisted(node))
+        for node, supervisor in cluster.supervisors.items()
+    }
+    for slot, topology_id in cluster.used_slots().items():
+        nodes.setdefault(slot.node, Node(slot.node, (), alive=False)).occupy(topology_id, slot.port)
+    return dict(sorted(nodes.items()))
+
+
+def free_on(nodes: Iterable[Node]) -> int:
+    """Free slots on living nodes."""
+    return sum(node.num_free for node in nodes if node.is_alive)
+
+
+def used_on(nodes: Iterable[Node], topology_id: str) -> int:
+    """Slots that a topology uses on these nodes."""
+    return sum(node.num_used_by(topology_id) for node in nodes)

@@ -1,0 +1,51 @@
+"""Owns how a topology's missing executors are dealt to its new workers, `topology.spread.components` apart."""
+
+from sparkstorm.model.assignment import ExecutorId
+from sparkstorm.scheduling.multitenant.node import Node
+from sparkstorm.scheduling.records import TopologyView
+from sparkstorm.scheduling.view import ClusterView
+
+SPREAD_KEY = "topology.spread.components"
+
+
+class RoundRobinWorkers:
+    """A queue of workers-to-be; spread components join one executor per node, the last worker takes what is left."""
+
+    def __init__(self, topology: TopologyView, num_workers: int, cluster: ClusterView) -> None:
+        self._topology = topology
+        self._cluster = cluster
+        self._spread: dict[str, list[ExecutorId]] = {name: [] for name in topology.conf.get(SPREAD_KEY) or ()}
+        self._workers: list[list[ExecutorId]] = [[] for _ in range(num_workers)]
+        self._next = 0
+        self._components_by_node: dict[str, set[str]] = {}
+        placement = cluster.placement(topology.id)
+        for executor, slot in placement.slot_by_executor.items():
+            component = topology.component_by_executor.get(executor)
+            if component is not None:
+                self._components_by_node.setdefault(slot.node, set()).add(component)
+        self._deal(set(placement.missing()))
+
+    def _deal(self, missing: set[ExecutorId]) -> None:
+        turn = 0
+        for component in self._topology.components:
+            executors = [executor for executor in sorted(component.executors) if executor in missing]
+            if component.id in self._spread:
+                self._spread[component.id] += executors
+                continue
+            for executor in executors:
+                self._workers[turn % len(self._workers)].append(executor)
+                turn += 1
+
+    def assign_next(self, node: Node) -> bool:
+        """Place the next worker on a node; whether more wait."""
+        executors = self._workers[self._next]
+        self._next += 1
+        is_last = self._next == len(self._workers)
+        for component, waiting in self._spread.items():
+            if is_last:
+                executors += waiting
+            elif waiting and component not in self._components_by_node.setdefault(node.id, set()):
+                self._components_by_node[node.id].add(component)
+                executors.append(waiting.pop(0))
+        node.assign(self._topology.id, executors, self._cluster)
+        return not is_last
