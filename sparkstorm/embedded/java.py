@@ -1,6 +1,7 @@
 """Owns the search for a Java runtime of 17 or newer, and its installation where Debian's packages may be used.
 
-`python -m sparkstorm.embedded.java` prints the runtime's path; with `--install` it first installs one where none is.
+`python -m sparkstorm.embedded` prints the program's path, or with `--home` the folder that JAVA_HOME should name;
+with `--install` it first installs one where none is.
 """
 
 from __future__ import annotations
@@ -77,14 +78,11 @@ def _apt(command: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints the runtime's path; returns 0, or 1 after a line that says what is missing."""
+    """Prints the runtime's place; returns 0, or 1 after a line that says what is missing."""
     try:
-        print(install_java() if "--install" in arguments else find_java())
+        program = install_java() if "--install" in arguments else find_java()
+        print(Path(program).resolve().parent.parent if "--home" in arguments else program)
     except EmbeddedServerError as error:
         print(error, file=sys.stderr)
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

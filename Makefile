@@ -1,0 +1,63 @@
+# make run    the word count over real files, on Spark slots, with embedded Redis and ZooKeeper
+# make test   the whole test suite       make lint, make types, make bench: what they say
+# Everything works from nothing: .venv is made and filled first, and again only when setup.cfg changes.
+
+PYTHON ?= python3
+CONF ?= conf/wordcount.yaml
+ARGS ?=
+TESTS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+SETTINGS := setup.cfg pyproject.toml
+# Spark's scripts and workers must find this Python and a Java that is new enough, whatever else is on PATH
+WITH_JAVA = JAVA_HOME="$$($(BIN)/python -m sparkstorm.embedded --install --home)" && export JAVA_HOME \
+	&& export PATH="$(CURDIR)/$(BIN):$$PATH" PYSPARK_PYTHON="$(CURDIR)/$(BIN)/python" \
+	PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(BIN)/python"
+
+.PHONY: run test lint types bench install clean
+
+run: $(VENV)/installed
+	@$(WITH_JAVA) && exec spark-submit jobs/run_topology.py $(CONF) $(ARGS)
+
+test: $(VENV)/installed-dev
+	@$(WITH_JAVA) && exec python -m pytest $(TESTS)
+
+lint: $(VENV)/installed-dev
+	@$(BIN)/ruff check .
+
+types: $(VENV)/installed-dev
+	@$(BIN)/mypy
+
+bench: $(VENV)/installed-bench
+	@$(WITH_JAVA) && for script in benchmarks/bench_*.py; do echo "== $$script"; python "$$script" || exit 1; done
+
+install: $(VENV)/installed
+
+$(VENV)/installed: $(VENV)/made $(SETTINGS)
+	@echo "installing SparkStorm and what it needs into $(VENV) (once; PySpark alone is some 400 MB) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fast]'
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	@echo "installing the test tools into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fast,test,dev]'
+	@touch $@
+
+$(VENV)/installed-bench: $(VENV)/installed-dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fast,test,dev,bench]'
+	@touch $@
+
+# Debian ships venv without ensurepip: its package is added when that may be done, else named
+$(VENV)/made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
+		package=$$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			echo "installing $$package ..."; apt-get update -qq && apt-get install -y -qq "$$package" >/dev/null; \
+		else echo "this Python cannot make virtual environments: install $$package (apt-get install $$package)" >&2; exit 1; fi; }
+	@$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
