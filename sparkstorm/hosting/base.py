@@ -1,8 +1,8 @@
-"""Owns what a slot is told when it lands, and the two seams of hosting: a set of slots, and a worker's line to its slot.
+"""Owns what a slot is told when it lands, and the two seams of hosting: a set of slots, a worker's line to its slot.
 
-Laws of `Slots`: `start` returns at once or raises SlotsUnavailableError, it never hangs; a slot that ends unasked is started
-again after a back-off; after `stop` returns no slot process and no worker child of this set is left.
-Laws of `WorkerControl`: `poll` and `send` never block for long and never raise; a lost slot ends the worker.
+Laws of `Slots`: `start` returns within a bounded time or raises SlotsUnavailableError; a slot that ends unasked is
+started again after a back-off; after `stop` returns no slot process and no worker child of this set is left.
+Laws of `WorkerControl`: `poll` and `send` never block; a lost slot, or a line that is no command, ends the worker.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,14 +17,14 @@ FIRST_PORT = 6700
 
 
 @dataclass(frozen=True, slots=True)
-class ZooKeeperAddress:
+class StateAddress:
     """Where the cluster state lives; the digest password never shows in a repr."""
 
     hosts: str
-    root: str = "/sparkstorm"
-    username: str = ""
+    root: str = "/storm"
+    user: str = ""
     password: str = field(default="", repr=False)
-    session_timeout_ms: int = 10_000
+    session_timeout_ms: int = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ class SlotSpec:
     """One frozen bag of plain data for every slot of a cluster; it travels inside the Spark closure and nowhere else.
 
     `nodes` are the emulated supervisors of each machine; when empty, the machine is one node under its own host name.
-    A slot takes the first free (node, port), ports outermost, so that slots spread over the nodes. `local_dir` is made on every
-    host. `entry` ("module:function", empty outside tests) replaces the worker's runtime.
+    A slot takes the first free (node, port), ports outermost, so that slots spread over the nodes. `local_dir` is made
+    on every host. `entry` ("module:function", empty outside tests) replaces the worker's runtime.
     """
 
     cluster: str
-    zookeeper: ZooKeeperAddress
+    zookeeper: StateAddress
     redis: RedisAddress
     local_dir: str
     log_dir: str

@@ -1,7 +1,7 @@
 """Owns what a slot and its worker child say to each other after the spec: JSON lines, one frozen record per kind.
 
-Down the control pipe go commands (`SetStatus`, `Stop`); up the status pipe go reports. A line that is no known record is
-refused by name, never guessed at, so a user's stray write cannot steer a slot.
+Down the control pipe go commands (`SetStatus`, `Stop`); up the status pipe go reports. A line that is no known record
+is refused by name, never guessed at, so a user's stray write cannot steer a slot.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns the order a slot gives to its worker child: the first line of the control pipe, one JSON object, checked field by field.
+"""Owns the order a slot gives to its worker child: the first line of the control pipe, one strictly read JSON object.
 
 The child trusts nothing else: no environment variable, no argument and no file names it a secret or a task.
 """
@@ -45,10 +45,11 @@ class RedisAddress:
 class WorkerSpec:
     """Everything a worker child needs: which tasks, at which fence, where the stores are, what has killed it before.
 
-    `launch` grows with every child started for this (node, port), also over restarts of the slot process: it is the minor part
-    of a fence token. `careful` asks for one input row per commit, each announced by a `Trying` report, because an earlier child died
-    inside an epoch. `code_path` is the code blob on this host's disk ("" when it must be read from Redis by `code_key`); it is as
-    untrusted as the one in Redis: check its signature with `hmac_key` before unpickling. `entry` is empty except in tests.
+    `launch` grows with every child started for this (node, port), also over restarts of the slot process: it is the
+    minor part of a fence token. `careful` asks for one input row per commit, each announced by a `Trying` report,
+    because an earlier child died inside an epoch. `code_path` is the code blob on this host's disk ("" when it must be
+    read from Redis by `code_key`); it is as untrusted as the one in Redis: check its signature with `hmac_key` before
+    unpickling.
     """
 
     topology_id: str
@@ -69,7 +70,6 @@ class WorkerSpec:
     code_path: str = ""
     careful: bool = False
     suspects: tuple[Suspect, ...] = ()
-    entry: str = ""
 
     def tasks(self) -> list[int]:
         """The task ids this worker owns, ascending."""

@@ -1,0 +1,43 @@
+"""The count of deaths per row: who is blamed, and when."""
+
+import pytest
+
+from sparkstorm.daemons.suspicion import MAX_SUSPECTS, Suspicion
+from sparkstorm.model.worker_messages import Beat, ExitCode, Passed, Trying
+from sparkstorm.model.worker_spec import Suspect
+
+
+def test_the_first_death_blames_no_row_but_asks_for_care() -> None:
+    after = Suspicion().died(-9)
+    assert after.careful and after.suspects() == ()
+
+
+def test_a_careful_death_is_held_against_the_row_being_tried() -> None:
+    suspicion = Suspicion().died(-9)
+    for _ in range(3):
+        suspicion = suspicion.heard(Trying(3, "1-0", 4)).heard(Trying(3, "1-0", 5)).died(-11)
+    assert suspicion.suspects() == (Suspect(3, "1-0", 5, 3),)
+
+
+def test_a_row_that_was_passed_is_forgotten_with_the_care() -> None:
+    suspicion = Suspicion().died(7).heard(Trying(3, "1-0", 5)).heard(Passed())
+    assert suspicion == Suspicion()
+
+
+def test_a_beat_changes_nothing() -> None:
+    trying = Suspicion().died(7).heard(Trying(3, "1-0", 5))
+    assert trying.heard(Beat({})) == trying
+
+
+@pytest.mark.parametrize("code", [ExitCode.STOPPED, ExitCode.FENCED, ExitCode.STORE_LOST, ExitCode.FAILED_START])
+def test_an_end_with_a_cause_of_its_own_blames_nobody(code: ExitCode) -> None:
+    assert Suspicion().died(code) == Suspicion()
+    assert Suspicion().died(7).heard(Trying(3, "1-0", 5)).died(code).suspects() == ()
+
+
+def test_rows_are_counted_apart_and_the_oldest_are_forgotten() -> None:
+    suspicion = Suspicion().died(7)
+    for row in range(MAX_SUSPECTS + 2):
+        suspicion = suspicion.heard(Trying(3, "1-0", row)).died(7)
+    suspects = suspicion.suspects()
+    assert len(suspects) == MAX_SUSPECTS and suspects[0].row == 2 and {s.deaths for s in suspects} == {1}

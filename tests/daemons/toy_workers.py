@@ -1,0 +1,107 @@
+"""Owns toy worker entries: what a worker child may do to its slot, good and bad, without a runtime."""
+
+import os
+import select
+import subprocess
+import sys
+import time
+
+from sparkstorm.errors import FencedError, WorkerFailedError
+from sparkstorm.hosting.base import WorkerControl
+from sparkstorm.model.worker_messages import Beat, ComponentError, Ready, SetStatus, Stop, Trying
+from sparkstorm.model.worker_spec import WorkerSpec
+
+BEAT_S = 0.1
+
+
+def _serve(control: WorkerControl, commands_seen: list[str]) -> int:
+    """Beat until told to stop; a status becomes visible in the beats."""
+    while True:
+        select.select([control.fileno()], [], [], BEAT_S)
+        for command in control.poll():
+            if isinstance(command, Stop):
+                return 0
+            assert isinstance(command, SetStatus)
+            commands_seen.append(command.status)
+        control.send(Beat({"statuses": list(commands_seen), "pid": os.getpid()}))
+
+
+def loop(spec: WorkerSpec, control: WorkerControl) -> int:
+    """A worker that works."""
+    print(f"launch {spec.launch} of {spec.topology_id} runs tasks {spec.tasks()}")
+    control.send(Ready())
+    return _serve(control, [spec.status])
+
+
+def exits_at_once(spec: WorkerSpec, control: WorkerControl) -> int:
+    """As `os._exit` in a bolt: no word, no clean-up."""
+    control.send(Ready())
+    os._exit(7)
+
+
+def fails_to_start(spec: WorkerSpec, control: WorkerControl) -> int:
+    """A component's prepare raises."""
+    raise WorkerFailedError("bolt 'count': prepare raised ZeroDivisionError: division by zero")
+
+
+def is_fenced(spec: WorkerSpec, control: WorkerControl) -> int:
+    control.send(Ready())
+    raise FencedError("task 3 belongs to another owner")
+
+
+def floods_stderr(spec: WorkerSpec, control: WorkerControl) -> int:
+    """Two megabytes into a pipe nobody reads would block for ever; into a file they do not."""
+    for _ in range(2000):
+        sys.stderr.write("x" * 1023 + "\n")
+    os.write(1, b"written by C code\n")
+    control.send(Ready())
+    return _serve(control, [])
+
+
+def ignores_stop(spec: WorkerSpec, control: WorkerControl) -> int:
+    """A bolt that never returns."""
+    control.send(Ready())
+    while True:
+        time.sleep(60)
+
+
+def leaves_children(spec: WorkerSpec, control: WorkerControl) -> int:
+    """User code that started a process of its own."""
+    helper = subprocess.Popen(["sleep", "600"])
+    control.send(Ready())
+    control.send(Beat({"helper": helper.pid}))
+    return _serve(control, [])
+
+
+def reads_stdin(spec: WorkerSpec, control: WorkerControl) -> int:
+    """User code that reads standard input finds it empty, and takes no command away."""
+    control.send(Beat({"stdin": sys.stdin.read()}))
+    control.send(Ready())
+    return _serve(control, [])
+
+
+def reports_an_error(spec: WorkerSpec, control: WorkerControl) -> int:
+    control.send(Ready())
+    control.send(ComponentError("count", 3, "ValueError: not a word"))
+    return _serve(control, [])
+
+
+def dies_of_a_row(spec: WorkerSpec, control: WorkerControl) -> int:
+    """Row 5 of frame 1-0 kills, until it has killed three times and is parked."""
+    control.send(Ready())
+    parked = any(suspect.row == 5 and suspect.deaths >= 3 for suspect in spec.suspects)
+    if parked:
+        control.send(ComponentError("count", 3, "row 5 parked"))
+        return _serve(control, [])
+    if spec.careful:
+        control.send(Trying(3, "1-0", 4))
+        control.send(Trying(3, "1-0", 5))
+    os._exit(9)
+
+
+def says_nonsense(spec: WorkerSpec, control: WorkerControl) -> int:
+    """A stray write to the status pipe by native code."""
+    status_fd = int(sys.argv[1])
+    os.write(status_fd, b'{"type":"steer"}\n\xff\xfe\n[1,2]\n')
+    control.send(Ready())
+    return _serve(control, [])
