@@ -11,6 +11,7 @@ SUPERVISORS = "/supervisors"
 WORKERBEATS = "/workerbeats"
 ERRORS = "/errors"
 TASKS = "/tasks"
+OUTLINES = "/outlines"
 TASKBEATS = "/taskbeats"
 GRAY_UPGRADE = "/gray_upgrade"
 BLOBS = "/blobs"
@@ -59,6 +60,21 @@ def slot_of_workerbeat(node: str) -> WorkerSlot | None:
     """The slot that a beat's node name stands for, None for a name that is not ours."""
     host, _, port = node_to_name(node).rpartition("-")
     return WorkerSlot(host, int(port)) if host and port.isascii() and port.isdecimal() else None
+
+
+def workerbeats(topology_id: str) -> str:
+    """Parent of a topology's worker beats."""
+    return under(WORKERBEATS, topology_id)
+
+
+def errors(topology_id: str) -> str:
+    """Parent of a topology's error folders."""
+    return under(ERRORS, topology_id)
+
+
+def outline(topology_id: str) -> str:
+    """Path of a topology's outline."""
+    return under(OUTLINES, topology_id)
 
 
 def error_prefix(topology_id: str, component: str) -> str:

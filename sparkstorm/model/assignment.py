@@ -151,6 +151,33 @@ class TaskInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskTable:
+    """Every task of a topology (S0.43, S0.55); fixed for the topology's life (S3.12)."""
+
+    info_by_task: Mapping[int, TaskInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskBeats:
+    """A topology's task heartbeats (JStorm's TopologyTaskHbInfo, S0.52): made at submission, filled while it runs."""
+
+    topology_id: str
+    master_task: int | None = None
+    time_ms_by_task: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BlobMetadata:
+    """What the state store knows of a blob whose bytes are elsewhere."""
+
+    key: str  # sha256 of the bytes, in hex
+    size_bytes: int
+    chunks: int
+    created_ms: int
+    signature: str  # HMAC-SHA256 of the bytes under the cluster's key, in hex
+
+
+@dataclass(frozen=True, slots=True)
 class TaskError:
     """One error a task reported (S3.57)."""
 

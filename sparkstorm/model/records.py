@@ -75,7 +75,7 @@ def _mistyped(where: str, wanted: str, value: object) -> StoreInconsistentError:
 
 
 def _is_free_json(hint: object) -> bool:
-    # By shape: resolving a record's hints unrolls JsonValue's inner forward references, so it is not identical any more.
+    # By shape: resolving a record's hints unrolls JsonValue's inner references, so it is not identical any more.
     return get_origin(hint) in (Union, types.UnionType) and len(get_args(hint)) == len(get_args(JsonValue))
 
 
@@ -152,7 +152,7 @@ def _check_json(value: object, where: str, depth: int) -> None:
     elif isinstance(value, list):
         for item in value:
             _check_json(item, where, depth + 1)
-    elif not (value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value))):
+    elif not (value is None or isinstance(value, (int, str)) or (isinstance(value, float) and math.isfinite(value))):
         raise _mistyped(where, "a JSON value", value)
 
 

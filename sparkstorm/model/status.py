@@ -35,7 +35,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RebalanceOptions:
-    """What a rebalance is to change; a None or an empty map leaves that part as it is (after Storm's RebalanceOptions)."""
+    """What a rebalance changes; None or an empty map leaves that part as it is (after Storm's RebalanceOptions)."""
 
     num_workers: int | None = None
     executors_by_component: Mapping[str, int] = field(default_factory=dict)

@@ -1,0 +1,27 @@
+"""Owns the law of the bytes store, which holds the chunks of blobs.
+
+Laws: a value is read back as it was put; `get` of an absent key is None, `delete` of one is fine; only
+StoreUnavailableError and StoreFullError leave the seam.
+"""
+
+from typing import Protocol
+
+
+class BytesStore(Protocol):
+    """Bulk bytes by key."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store a value, replacing what was there."""
+        ...
+
+    def get(self, key: str) -> bytes | None:
+        """Read a value; None when there is none."""
+        ...
+
+    def list_keys(self) -> list[str]:
+        """All keys, sorted."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Forget a value; absent is fine."""
+        ...

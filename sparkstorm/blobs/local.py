@@ -1,0 +1,24 @@
+"""Owns the bytes store's twin inside one process."""
+
+
+class LocalBytesStore:
+    """A dict, under the laws of BytesStore."""
+
+    def __init__(self) -> None:
+        self.data_by_key: dict[str, bytes] = {}
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store a value."""
+        self.data_by_key[key] = bytes(data)
+
+    def get(self, key: str) -> bytes | None:
+        """Read a value."""
+        return self.data_by_key.get(key)
+
+    def list_keys(self) -> list[str]:
+        """All keys, sorted."""
+        return sorted(self.data_by_key)
+
+    def delete(self, key: str) -> None:
+        """Forget a value."""
+        self.data_by_key.pop(key, None)

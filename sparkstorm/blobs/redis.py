@@ -1,0 +1,53 @@
+"""Owns the bytes store in Redis: one string per chunk, keys below a prefix of the cluster."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import redis
+
+from sparkstorm.errors import StoreFullError, StoreUnavailableError
+
+
+class RedisBytesStore:
+    """Chunks as Redis strings, under the laws of BytesStore; the client must not decode responses."""
+
+    def __init__(self, client: redis.Redis, prefix: str = "sparkstorm:blob:") -> None:
+        self._client = client
+        self._prefix = prefix
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store a value."""
+        with _translated(f"store blob chunk {key}"):
+            self._client.set(self._prefix + key, data)
+
+    def get(self, key: str) -> bytes | None:
+        """Read a value."""
+        with _translated(f"read blob chunk {key}"):
+            found = self._client.get(self._prefix + key)
+        return found if isinstance(found, bytes) else None
+
+    def list_keys(self) -> list[str]:
+        """All keys, sorted; a scan, for rare sweeps only."""
+        with _translated("list blob chunks"):
+            found = [key.decode() for key in self._client.scan_iter(match=_literal(self._prefix) + "*")]
+        return sorted(key.removeprefix(self._prefix) for key in found)
+
+    def delete(self, key: str) -> None:
+        """Forget a value."""
+        with _translated(f"delete blob chunk {key}"):
+            self._client.delete(self._prefix + key)
+
+
+def _literal(prefix: str) -> str:
+    return re.sub(r"([\[\]*?^\\])", r"\\\1", prefix)
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    try:
+        yield
+    except redis.exceptions.OutOfMemoryError as error:
+        raise StoreFullError(f"Redis is full: could not {what}") from error
+    except (redis.exceptions.RedisError, OSError) as error:
+        raise StoreUnavailableError(f"Redis did not {what}: {error}") from error

@@ -1,0 +1,99 @@
+"""Owns blobs: immutable bytes under their own sha256, signed, cut into chunks.
+
+Laws: read after write; a key never changes its bytes; the signature is checked against the cluster's key and the bytes
+against their address before anyone may open them; metadata is written last and removed first, so a blob that can be
+seen is whole.
+"""
+
+import hashlib
+import hmac
+
+from sparkstorm.blobs.base import BytesStore
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
+from sparkstorm.model.assignment import BlobMetadata
+
+CHUNK_BYTES = 4 * 1024 * 1024
+MAX_BLOB_BYTES = 2 * 1024**3
+
+
+class BlobStore:
+    """Blobs of one cluster; `key` is the cluster's secret that signs them."""
+
+    def __init__(self, state: StormState, bytes_store: BytesStore, key: bytes) -> None:
+        self._state = state
+        self._bytes = bytes_store
+        self._secret = key
+
+    def put(self, data: bytes, now_ms: int) -> str:
+        """Store bytes and return their key; the same bytes have one key and are stored once."""
+        if len(data) > MAX_BLOB_BYTES:
+            raise ValueError(f"a blob of {len(data)} bytes is larger than the limit of {MAX_BLOB_BYTES}")
+        key = blob_key(data)
+        if not self.has(key):
+            chunks = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
+            for number, chunk in enumerate(chunks):
+                self._bytes.put(_chunk_key(key, number), chunk)
+            self._state.write_blob_metadata(BlobMetadata(key, len(data), len(chunks), now_ms, self.sign(data)))
+        return key
+
+    def has(self, key: str) -> bool:
+        """Whether the blob is there."""
+        return self._state.read_blob_metadata(key) is not None
+
+    def get(self, key: str) -> bytes:
+        """The bytes, checked; StoreInconsistentError when some are missing, TamperedBlobError when they are not ours."""
+        metadata = self._state.read_blob_metadata(key)
+        if metadata is None:
+            raise StoreInconsistentError(f"blob {key}: there is no such blob")
+        data = self._join(metadata)
+        self.check(key, data, metadata.signature)
+        return data
+
+    def _join(self, metadata: BlobMetadata) -> bytes:
+        parts = []
+        size, chunks = metadata.size_bytes, metadata.chunks
+        if not 0 <= size <= MAX_BLOB_BYTES or not 0 <= chunks <= size:
+            raise StoreInconsistentError(f"blob {metadata.key}: {size} bytes in {chunks} chunks")
+        for number in range(metadata.chunks):
+            part = self._bytes.get(_chunk_key(metadata.key, number))
+            if part is None:
+                raise StoreInconsistentError(f"blob {metadata.key}: chunk {number} of {metadata.chunks} is missing")
+            parts.append(part)
+        return b"".join(parts)
+
+    def sign(self, data: bytes) -> str:
+        """The signature of bytes under this cluster's key."""
+        return hmac.new(self._secret, data, hashlib.sha256).hexdigest()
+
+    def check(self, key: str, data: bytes, signature: str) -> None:
+        """Raise TamperedBlobError unless bytes, address and signature belong together; also for copies on a disk."""
+        if not hmac.compare_digest(self.sign(data), signature):
+            raise TamperedBlobError(f"blob {key} does not carry this cluster's signature; it was not opened")
+        if blob_key(data) != key:
+            raise TamperedBlobError(f"blob {key} holds other bytes than its address says; it was not opened")
+
+    def sweep(self) -> list[str]:
+        """Delete chunks without metadata, left by a put or delete that was cut; not while anybody puts. Their keys."""
+        known = set(self._state.blob_keys())
+        left = [key for key in self._bytes.list_keys() if key.partition(":")[0] not in known]
+        for key in left:
+            self._bytes.delete(key)
+        return left
+
+    def delete(self, key: str) -> None:
+        """Forget a blob; absent is fine."""
+        metadata = self._state.read_blob_metadata(key)
+        if metadata is not None:
+            self._state.remove_blob_metadata(key)
+            for number in range(metadata.chunks):
+                self._bytes.delete(_chunk_key(key, number))
+
+
+def blob_key(data: bytes) -> str:
+    """The address of bytes: sha256 in hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _chunk_key(key: str, number: int) -> str:
+    return f"{key}:{number}"

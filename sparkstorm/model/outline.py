@@ -1,0 +1,61 @@
+"""Owns a topology's outline: its shape without its code, so that Nimbus schedules without unpickling."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.model.assignment import TaskInfo
+from sparkstorm.model.status import JsonValue
+from sparkstorm.model.tasks import executors_by_component, number_tasks, system_topology
+from sparkstorm.model.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class InputOutline:
+    """One subscription: whose stream, grouped how."""
+
+    component: str
+    stream: str
+    grouping: str
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentOutline:
+    """A component without its instance; kind is "spout", "bolt" or "system"."""
+
+    kind: str
+    conf: Mapping[str, JsonValue] = field(default_factory=dict)
+    inputs: tuple[InputOutline, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyOutline:
+    """Components by id, the system's included, and the component of each task (S0.56-S0.58)."""
+
+    components: Mapping[str, ComponentOutline]
+    executors_by_component: Mapping[str, int]
+    component_by_task: Mapping[int, str]
+
+    def task_infos(self) -> dict[int, TaskInfo]:
+        """Task id to component and kind; the system's components run as bolts (S0.58)."""
+        return {
+            task: TaskInfo(component, "spout" if self.components[component].kind == "spout" else "bolt")
+            for task, component in self.component_by_task.items()
+        }
+
+
+def outline_of(topology: Topology, conf: Mapping[str, JsonValue]) -> TopologyOutline:
+    """The outline of a user's topology under its normalised conf, system components added."""
+    whole = system_topology(topology, conf)
+    components = {
+        each.id: ComponentOutline(
+            each.kind,
+            dict(each.conf),
+            tuple(InputOutline(one.component, one.stream, one.grouping.kind) for one in each.inputs),
+        )
+        for each in whole
+    }
+    component_by_task = number_tasks(topology, conf)
+    if not component_by_task:
+        raise InvalidTopologyError("Failed to generate TaskIDs map: the topology has no task")
+    return TopologyOutline(components, executors_by_component(topology, conf), component_by_task)

@@ -1,0 +1,88 @@
+"""Checks blobs over the dict twin and over a real Redis: addresses, signatures, chunks, damage."""
+
+from typing import Any
+
+import pytest
+
+from sparkstorm.blobs import store as blob_module
+from sparkstorm.blobs.base import BytesStore
+from sparkstorm.blobs.local import LocalBytesStore
+from sparkstorm.blobs.redis import RedisBytesStore
+from sparkstorm.blobs.store import BlobStore, blob_key
+from sparkstorm.cluster.local import LocalStateStore
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
+
+KEY = b"k" * 32
+LARGE = bytes(range(256)) * 40_000  # three chunks
+
+
+@pytest.fixture(params=["local", pytest.param("redis", marks=pytest.mark.system)])
+def bytes_store(request: pytest.FixtureRequest) -> BytesStore:
+    if request.param == "local":
+        return LocalBytesStore()
+    server: Any = request.getfixturevalue("redis_server")
+    return RedisBytesStore(server.client(), f"test:{request.node.name}:")
+
+
+@pytest.fixture
+def state() -> StormState:
+    return StormState(LocalStateStore(), KEY)
+
+
+@pytest.fixture
+def blobs(state: StormState, bytes_store: BytesStore) -> BlobStore:
+    return BlobStore(state, bytes_store, KEY)
+
+
+@pytest.mark.parametrize("data", [b"", b"x", LARGE], ids=["empty", "small", "chunks"])
+def test_a_blob_is_read_as_it_was_put_under_its_own_address(blobs: BlobStore, data: bytes) -> None:
+    key = blobs.put(data, 5)
+    assert key == blob_key(data)
+    assert blobs.put(data, 6) == key
+    assert blobs.get(key) == data
+
+
+def test_deleting_leaves_neither_metadata_nor_chunks(
+    blobs: BlobStore, bytes_store: BytesStore, state: StormState
+) -> None:
+    key = blobs.put(LARGE, 5)
+    assert len(bytes_store.list_keys()) == -(-len(LARGE) // blob_module.CHUNK_BYTES)
+    blobs.delete(key)
+    blobs.delete(key)
+    assert bytes_store.list_keys() == []
+    assert state.blob_keys() == []
+    with pytest.raises(StoreInconsistentError, match=key):
+        blobs.get(key)
+
+
+def test_changed_bytes_are_not_handed_out(blobs: BlobStore, bytes_store: BytesStore) -> None:
+    key = blobs.put(b"honest", 5)
+    bytes_store.put(f"{key}:0", b"forged")
+    with pytest.raises(TamperedBlobError, match=key):
+        blobs.get(key)
+
+
+def test_a_blob_signed_with_another_key_is_not_handed_out(state: StormState, bytes_store: BytesStore) -> None:
+    key = BlobStore(state, bytes_store, b"stranger").put(b"code", 5)
+    with pytest.raises(TamperedBlobError, match="signature"):
+        BlobStore(state, bytes_store, KEY).get(key)
+
+
+def test_a_signed_blob_under_a_false_address_is_not_handed_out(blobs: BlobStore) -> None:
+    with pytest.raises(TamperedBlobError, match="address"):
+        blobs.check("0" * 64, b"code", blobs.sign(b"code"))
+
+
+def test_a_missing_chunk_is_named(blobs: BlobStore, bytes_store: BytesStore) -> None:
+    key = blobs.put(LARGE, 5)
+    bytes_store.delete(f"{key}:1")
+    with pytest.raises(StoreInconsistentError, match="chunk 1 of 3"):
+        blobs.get(key)
+
+
+def test_a_sweep_takes_only_chunks_that_no_metadata_names(blobs: BlobStore, bytes_store: BytesStore) -> None:
+    key = blobs.put(b"kept", 5)
+    bytes_store.put("f00:0", b"left over")
+    assert blobs.sweep() == ["f00:0"]
+    assert blobs.get(key) == b"kept"

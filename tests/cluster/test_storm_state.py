@@ -1,0 +1,199 @@
+"""Checks Storm's verbs over the local twin of the store: who may write what, and what a damaged node answers."""
+
+from dataclasses import replace
+
+import pytest
+
+from sparkstorm.cluster import paths
+from sparkstorm.cluster.local import LocalStateStore
+from sparkstorm.cluster.storm_state import NimbusInfo, StormState, Submission
+from sparkstorm.errors import StateConflictError, StoreInconsistentError, TamperedBlobError
+from sparkstorm.model.assignment import (
+    Assignment,
+    ExecutorId,
+    SupervisorInfo,
+    TaskError,
+    TaskInfo,
+    TaskTable,
+    TopologyBase,
+    WorkerBeat,
+    WorkerSlot,
+)
+from sparkstorm.model.status import TopologyStatus
+
+KEY = b"k" * 32
+SLOT = WorkerSlot("host-a-1", 6700)
+BASE = TopologyBase("wc-1-9", "wc", 7, TopologyStatus.ACTIVE, 2, {"split": 4}, "c0de", "c0nf")
+ASSIGNMENT = Assignment("wc-1-9", 1, "c0de", "c0nf", {SLOT.node: "a"}, {ExecutorId(1, 1): SLOT})
+BEAT = WorkerBeat("wc-1-9", SLOT.node, SLOT.port, 10, 5, 321, 2, "RUNNING", 1, {ExecutorId(1, 1): {"acked": 1}})
+
+
+@pytest.fixture
+def store() -> LocalStateStore:
+    return LocalStateStore()
+
+
+@pytest.fixture
+def state(store: LocalStateStore) -> StormState:
+    return StormState(store, KEY)
+
+
+def test_what_nimbus_writes_is_read_back(state: StormState) -> None:
+    state.create_base(BASE)
+    state.write_assignment(ASSIGNMENT)
+    state.write_tasks("wc-1-9", TaskTable({1: TaskInfo("split", "bolt")}))
+    assert state.read_base("wc-1-9") == BASE
+    assert state.read_assignments() == {"wc-1-9": ASSIGNMENT}
+    assert state.read_tasks("wc-1-9") == TaskTable({1: TaskInfo("split", "bolt")})
+    assert state.topology_ids() == ["wc-1-9"]
+
+
+@pytest.mark.parametrize("path", [paths.assignment("wc-1-9"), paths.storm("wc-1-9")])
+def test_a_record_with_another_signature_is_not_opened(state: StormState, store: LocalStateStore, path: str) -> None:
+    stranger = StormState(store, b"another key")
+    stranger.create_base(BASE)
+    stranger.write_assignment(ASSIGNMENT)
+    with pytest.raises(TamperedBlobError, match=path):
+        _ = state.read_base("wc-1-9") if "storms" in path else state.read_assignment("wc-1-9")
+
+
+def test_a_record_moved_to_another_path_is_not_opened(state: StormState, store: LocalStateStore) -> None:
+    state.write_assignment(ASSIGNMENT)
+    found = store.get(paths.assignment("wc-1-9"))
+    assert found
+    store.put(paths.assignment("other"), found.data)
+    with pytest.raises(TamperedBlobError, match="/assignments/other"):
+        state.read_assignment("other")
+    store.put(paths.assignment("wc-1-9"), found.data.replace(b'"version":1', b'"version":7'))
+    with pytest.raises(TamperedBlobError, match="/assignments/wc-1-9"):
+        state.read_assignment("wc-1-9")
+
+
+def test_a_damaged_node_is_named(state: StormState, store: LocalStateStore) -> None:
+    store.put(paths.assignment("wc-1-9"), b"\x00garbage")
+    with pytest.raises(StoreInconsistentError, match="/assignments/wc-1-9"):
+        state.read_assignments()
+    store.put(paths.workerbeat("wc-1-9", SLOT), b"{}")
+    with pytest.raises(StoreInconsistentError, match="/workerbeats/wc-1-9/host-a-1-6700"):
+        state.read_worker_beat("wc-1-9", SLOT)
+
+
+def test_a_large_assignment_fits_a_node_and_comes_back(state: StormState, store: LocalStateStore) -> None:
+    slots = {ExecutorId(i, i): WorkerSlot(f"supervisor-{i % 500}", 6700) for i in range(1, 20_001)}
+    large = replace(ASSIGNMENT, slot_by_executor=slots)
+    state.write_assignment(large)
+    found = store.get(paths.assignment("wc-1-9"))
+    assert found and len(found.data) < 1_000_000
+    assert state.read_assignment("wc-1-9") == large
+
+
+def test_an_older_assignment_never_replaces_a_newer_one(state: StormState) -> None:
+    state.write_assignment(replace(ASSIGNMENT, version=5))
+    with pytest.raises(StateConflictError, match="version 4"):
+        state.write_assignment(replace(ASSIGNMENT, version=4))
+    state.write_assignment(replace(ASSIGNMENT, version=6))
+    assert state.read_assignment("wc-1-9") == replace(ASSIGNMENT, version=6)
+
+
+def test_a_base_changes_by_a_function_and_a_missing_one_not_at_all(state: StormState) -> None:
+    state.create_base(BASE)
+    changed = state.update_base("wc-1-9", lambda base: replace(base, num_workers=9))
+    assert changed == state.read_base("wc-1-9") == replace(BASE, num_workers=9)
+    assert state.update_base("gone", lambda base: base) is None
+    with pytest.raises(StateConflictError):
+        state.create_base(BASE)
+
+
+def test_a_base_is_changed_again_when_another_writer_was_first(state: StormState) -> None:
+    state.create_base(BASE)
+    rivals = [8, 7]
+
+    def change(base: TopologyBase) -> TopologyBase:
+        if rivals:
+            number = rivals.pop()
+            state.update_base("wc-1-9", lambda found: replace(found, num_workers=number))
+        return replace(base, owner=f"after {base.num_workers}")
+
+    changed = state.update_base("wc-1-9", change)
+    assert changed == replace(BASE, num_workers=8, owner="after 8")
+
+
+def test_workers_make_their_own_beat_and_survive_oversized_statistics(state: StormState) -> None:
+    state.prepare_worker_beats("wc-1-9")
+    assert state.worker_beat_slots("wc-1-9") == []
+    state.write_worker_beat(BEAT)
+    assert state.worker_beat_slots("wc-1-9") == [SLOT]
+    assert state.read_worker_beat("wc-1-9", SLOT) == BEAT
+    state.write_worker_beat(replace(BEAT, stats_by_executor={ExecutorId(1, 1): "x" * 1_000_000}))
+    assert state.read_worker_beat("wc-1-9", SLOT) == replace(BEAT, stats_by_executor={ExecutorId(1, 1): None})
+
+
+def test_a_supervisor_is_gone_with_its_session(state: StormState, store: LocalStateStore) -> None:
+    joined = LocalStateStore(store.tree)
+    info = SupervisorInfo("s/1", "host", 5, 4, (6700,))
+    StormState(joined).register_supervisor(info)
+    assert state.supervisor_ids() == ["s/1"]
+    assert state.read_supervisor("s/1") == info
+    joined.expire_session()
+    assert state.supervisor_ids() == []
+    StormState(joined).register_supervisor(info)
+    assert state.read_supervisor("s/1") == info
+
+
+def test_the_newest_ten_errors_of_each_component_are_kept(state: StormState) -> None:
+    for number in range(13):
+        state.report_error("wc-1-9", TaskError(number, "a/b", 1, "host", 6700, f"error {number}"))
+    state.report_error("wc-1-9", TaskError(0, "other", 1, "host", 6700, "x" * 100_000))
+    kept = [error.text for error in state.read_errors("wc-1-9", "a/b")]
+    assert kept == [f"error {number}" for number in range(3, 13)]
+    assert state.error_components("wc-1-9") == ["a/b", "other"]
+    assert len(state.read_errors("wc-1-9", "other")[0].text) < 100_000
+
+
+def test_removing_a_topology_leaves_no_trace(state: StormState) -> None:
+    state.create_base(BASE)
+    state.write_assignment(ASSIGNMENT)
+    state.write_tasks("wc-1-9", TaskTable({1: TaskInfo("split", "bolt")}))
+    state.prepare_gray_upgrade("wc-1-9")
+    state.write_worker_beat(BEAT)
+    state.report_error("wc-1-9", TaskError(1, "split", 1, "host", 6700, "boom"))
+    assert state.known_ids() == {"wc-1-9"}
+    state.remove_topology("wc-1-9")
+    assert state.known_ids() == set()
+
+
+def test_a_hint_tells_that_an_assignment_came(state: StormState) -> None:
+    calls: list[str] = []
+    state.read_assignments(lambda: calls.append("changed"))
+    state.write_assignment(ASSIGNMENT)
+    assert calls
+
+
+def test_submission_numbers_never_repeat(state: StormState, store: LocalStateStore) -> None:
+    other = StormState(LocalStateStore(store.tree), KEY)
+    assert [state.next_submission_number(), other.next_submission_number(), state.next_submission_number()] == [1, 2, 3]
+
+
+def test_one_session_submits_a_name_at_a_time(state: StormState, store: LocalStateStore) -> None:
+    rival = StormState(LocalStateStore(store.tree), KEY)
+    assert state.begin_submission("wc", Submission("wc-1-9", 5))
+    assert not rival.begin_submission("wc", Submission("wc-2-9", 5))
+    assert rival.submissions() == {"wc": Submission("wc-1-9", 5)}
+    state.end_submission("wc")
+    assert rival.begin_submission("wc", Submission("wc-2-9", 6))
+
+
+def test_one_nimbus_leads(state: StormState, store: LocalStateStore) -> None:
+    rival = StormState(LocalStateStore(store.tree), KEY)
+    assert state.try_lead(NimbusInfo("a", 1))
+    assert not rival.try_lead(NimbusInfo("b", 2))
+    assert rival.read_leader() == NimbusInfo("a", 1)
+    state.resign()
+    assert rival.try_lead(NimbusInfo("b", 2))
+
+
+@pytest.mark.parametrize("name", ["a/b", ".", "..", "%2F", "café", "a b:c#d", "$<>()"])
+def test_any_component_id_has_a_node_name(name: str) -> None:
+    node = paths.name_to_node(name)
+    assert "/" not in node and node not in (".", "..")
+    assert paths.node_to_name(node) == name
