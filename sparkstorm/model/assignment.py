@@ -140,6 +140,8 @@ class WorkerBeat:
     state: str  # the word of the slot's machine, such as "RUNNING"
     assignment_version: int
     stats_by_executor: Mapping[ExecutorId, JsonValue] = field(default_factory=dict)
+    stats: Mapping[str, JsonValue] = field(default_factory=dict)  # of the worker as a whole
+    message: str = ""  # why it is FAILED: its last words and the end of its log
 
 
 @dataclass(frozen=True, slots=True)

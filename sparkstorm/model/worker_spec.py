@@ -39,6 +39,9 @@ class RedisAddress:
     host: str
     port: int
     password: str = field(default="", repr=False)
+    user: str = ""
+    db: int = 0
+    tls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +50,9 @@ class WorkerSpec:
 
     `launch` grows with every child started for this (node, port), also over restarts of the slot process: it is the
     minor part of a fence token. `careful` asks for one input row per commit, each announced by a `Trying` report,
-    because an earlier child died inside an epoch. `code_path` is the code blob on this host's disk ("" when it must be
-    read from Redis by `code_key`); it is as untrusted as the one in Redis: check its signature with `hmac_key` before
-    unpickling.
+    because an earlier child died inside an epoch. `code_path` is the code blob on this host's disk, whose signature the
+    slot has checked; between that check and the unpickling somebody may have written to the disk, so the worker checks
+    that its sha256 is `code_key`, which comes through a private pipe.
     """
 
     topology_id: str
