@@ -5,8 +5,21 @@ combined per root, as columns.
 """
 
 from sparkstorm.acking.batch import Settled
+from sparkstorm.acking.compiled import Kernels, load_kernels
 from sparkstorm.acking.ledger import DictLedger
 from sparkstorm.acking.pending import Completion, Outcome, Pending
 from sparkstorm.acking.rotating import RotatingMap, RotationClock
+from sparkstorm.acking.table_ledger import TableLedger
 
-__all__ = ["Completion", "DictLedger", "Outcome", "Pending", "RotatingMap", "RotationClock", "Settled"]
+__all__ = [
+    "Completion",
+    "DictLedger",
+    "Kernels",
+    "Outcome",
+    "Pending",
+    "RotatingMap",
+    "RotationClock",
+    "Settled",
+    "TableLedger",
+    "load_kernels",
+]

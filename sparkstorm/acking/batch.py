@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,18 +12,24 @@ from numpy.typing import NDArray
 from sparkstorm.errors import MalformedFrameError
 
 Roots: TypeAlias = NDArray[np.uint64]
-Values: TypeAlias = NDArray[np.uint64]
 Tasks: TypeAlias = NDArray[np.int32]
+Longs: TypeAlias = NDArray[np.int64]
 Column: TypeAlias = Sequence[int] | NDArray[Any]
 """A column as it arrives: a list from a row frame, an array from a column frame."""
+Inits: TypeAlias = tuple[Column, Column, Column]
+"""Roots, values, spout tasks."""
+Acks: TypeAlias = tuple[Column, Column]
+"""Roots, values."""
 
-ROOT_LIMIT = 1 << 63
-"""Roots are non-zero and below this: 0 marks an empty place of the table, the top bit keeps them in a signed long."""
+ID_LIMIT = 1 << 63
+"""Ids of roots and edges, and so every XOR of them, are below this; a root is never 0, which marks an empty place."""
+TASK_LIMIT = 1 << 31
+STREAMS = ("__ack_init", "__ack_ack", "__ack_fail")
 
 NO_ROOTS: Roots = np.empty(0, np.uint64)
 NO_TASKS: Tasks = np.empty(0, np.int32)
-NO_INITS: tuple[Column, Column, Column] = ((), (), ())
-NO_ACKS: tuple[Column, Column] = ((), ())
+NO_INITS: Inits = ((), (), ())
+NO_ACKS: Acks = ((), ())
 
 
 class Settled(NamedTuple):
@@ -42,83 +48,95 @@ class Settled(NamedTuple):
 NOTHING_SETTLED = Settled(NO_ROOTS, NO_TASKS, NO_ROOTS, NO_TASKS)
 
 
-def settled_from_rows(acked: list[tuple[int, int]], failed: list[tuple[int, int]]) -> Settled:
-    """Make columns of (root, spout task) rows."""
-    if not acked and not failed:
-        return NOTHING_SETTLED
-    return Settled(*_columns(acked), *_columns(failed))
+class Rows(NamedTuple):
+    """A checked batch as lists: cheapest for an epoch of a few messages."""
+
+    init_roots: list[int]
+    init_values: list[int]
+    init_tasks: list[int]
+    ack_roots: list[int]
+    ack_values: list[int]
+    fail_roots: list[int]
 
 
-def _columns(rows: list[tuple[int, int]]) -> tuple[Roots, Tasks]:
-    if not rows:
-        return NO_ROOTS, NO_TASKS
-    roots, tasks = zip(*rows, strict=True)
-    return np.array(roots, np.uint64), np.array(tasks, np.int32)
+class Columns(NamedTuple):
+    """A checked batch as signed 64-bit columns."""
+
+    init_roots: Longs
+    init_values: Longs
+    init_tasks: Longs
+    ack_roots: Longs
+    ack_values: Longs
+    fail_roots: Longs
 
 
-def root_list(column: Column, stream: str) -> list[int]:
-    """The column as plain integers, each a legal root; MalformedFrameError names the stream otherwise."""
-    roots = value_list(column, stream)
-    for root in roots:
-        if not 0 < root < ROOT_LIMIT:
-            raise MalformedFrameError(f"{stream}: root {root} is not between 1 and 2**63 - 1")
-    return roots
+def count_rows(inits: Inits, acks: Acks, fails: Column) -> int:
+    """How many messages a batch holds; MalformedFrameError when columns of one stream differ in length."""
+    for stream, columns in zip(STREAMS, (inits, acks, (fails,)), strict=True):
+        rows = len(columns[0])
+        for column in columns:
+            if len(column) != rows:
+                raise MalformedFrameError(f"{stream}: columns of {rows} and {len(column)} rows do not match")
+    return len(inits[0]) + len(acks[0]) + len(fails)
 
 
-def value_list(column: Column, stream: str) -> list[int]:
-    """The column as plain integers that fit 64 unsigned bits."""
+def rows_of(inits: Inits, acks: Acks, fails: Column) -> Rows:
+    """The batch as lists; MalformedFrameError names the stream that holds something else than ids and tasks."""
+    init, ack, fail = STREAMS
+    return Rows(
+        _listed(inits[0], init, 1), _listed(inits[1], init, 0), _listed(inits[2], init, 0, TASK_LIMIT),
+        _listed(acks[0], ack, 1), _listed(acks[1], ack, 0), _listed(fails, fail, 1),
+    )  # fmt: skip
+
+
+def columns_of(inits: Inits, acks: Acks, fails: Column) -> Columns:
+    """The batch as arrays; MalformedFrameError names the stream that holds something else than ids and tasks."""
+    init, ack, fail = STREAMS
+    return Columns(
+        longs_of(inits[0], init, 1), longs_of(inits[1], init, 0), longs_of(inits[2], init, 0, TASK_LIMIT),
+        longs_of(acks[0], ack, 1), longs_of(acks[1], ack, 0), longs_of(fails, fail, 1),
+    )  # fmt: skip
+
+
+def _listed(column: Column, stream: str, least: int, limit: int = ID_LIMIT) -> list[int]:
+    if not len(column):
+        return []
     if isinstance(column, np.ndarray):
-        return cast("list[int]", value_array(column, stream).tolist())
-    try:
-        return array("Q", column).tolist()
-    except (TypeError, OverflowError, ValueError) as error:
-        raise MalformedFrameError(f"{stream}: a column holds something that is no unsigned 64-bit integer") from error
+        numbers: list[int] = _signed(column, stream).tolist()
+    else:
+        numbers = _signed_array(column, stream).tolist()
+    if min(numbers) < least or max(numbers) >= limit:
+        raise _out_of_range(stream, min(numbers), max(numbers), least)
+    return numbers
 
 
-def task_list(column: Column, stream: str) -> list[int]:
-    """The column as plain integers, each a legal task id."""
+def longs_of(column: Column, stream: str, least: int, limit: int = ID_LIMIT) -> Longs:
+    """The column as aligned int64, each number at least `least` and below `limit`."""
+    if not len(column):
+        return np.empty(0, np.int64)
     if isinstance(column, np.ndarray):
-        return cast("list[int]", task_array(column, stream).tolist())
+        numbers = _signed(column, stream)
+    else:
+        numbers = np.frombuffer(_signed_array(column, stream), np.int64)
+    if int(numbers.min()) < least or (limit < ID_LIMIT and int(numbers.max()) >= limit):
+        raise _out_of_range(stream, int(numbers.min()), int(numbers.max()), least)
+    return numbers
+
+
+def _signed(column: NDArray[Any], stream: str) -> Longs:
+    # An unsigned id of 2**63 or more turns negative here, which the range check then refuses.
+    if column.ndim != 1 or column.dtype.kind not in "iu" or not column.dtype.isnative:
+        raise MalformedFrameError(f"{stream}: {column.ndim}-dimensional {column.dtype} is no column of ids or tasks")
+    wide = column.view(np.int64) if column.dtype.itemsize == 8 else column.astype(np.int64)
+    return np.require(wide, requirements=["C", "A"])
+
+
+def _signed_array(column: Sequence[int], stream: str) -> array[int]:
     try:
-        tasks = array("i", column).tolist()
-    except (TypeError, OverflowError, ValueError) as error:
-        raise MalformedFrameError(f"{stream}: a column holds something that is no task id") from error
-    if tasks and min(tasks) < 0:
-        raise MalformedFrameError(f"{stream}: task id {min(tasks)} is negative")
-    return tasks
+        return array("q", column)
+    except (TypeError, OverflowError) as error:
+        raise MalformedFrameError(f"{stream}: a column holds something that is no 63-bit integer") from error
 
 
-def root_array(column: Column, stream: str) -> Roots:
-    """The column as a uint64 array of legal roots."""
-    roots = value_array(column, stream)
-    if len(roots) and (int(roots.min()) == 0 or int(roots.max()) >= ROOT_LIMIT):
-        raise MalformedFrameError(f"{stream}: a root is not between 1 and 2**63 - 1")
-    return roots
-
-
-def value_array(column: Column, stream: str) -> Values:
-    """The column as a contiguous uint64 array; signed columns are taken bit for bit."""
-    if not isinstance(column, np.ndarray):
-        return np.array(value_list(column, stream), np.uint64)
-    if column.ndim != 1 or column.dtype.kind not in "iu" or column.dtype.itemsize != 8:
-        raise MalformedFrameError(f"{stream}: {column.ndim}-dimensional {column.dtype} is no column of ids")
-    return np.ascontiguousarray(column).astype(np.uint64, copy=False)
-
-
-def task_array(column: Column, stream: str) -> Tasks:
-    """The column as a contiguous int32 array of legal task ids."""
-    if not isinstance(column, np.ndarray):
-        return np.array(task_list(column, stream), np.int32)
-    if column.ndim != 1 or column.dtype.kind not in "iu":
-        raise MalformedFrameError(f"{stream}: {column.ndim}-dimensional {column.dtype} is no column of tasks")
-    if len(column) and not 0 <= int(column.min()) <= int(column.max()) < 1 << 31:
-        raise MalformedFrameError(f"{stream}: a task id is negative or above 2**31 - 1")
-    return np.ascontiguousarray(column).astype(np.int32, copy=False)
-
-
-def require_equal_lengths(stream: str, *columns: Column) -> int:
-    """Rows of a message set, when its columns agree on how many there are."""
-    rows = len(columns[0])
-    if any(len(column) != rows for column in columns):
-        raise MalformedFrameError(f"{stream}: columns of {', '.join(str(len(c)) for c in columns)} rows do not match")
-    return rows
+def _out_of_range(stream: str, low: int, high: int, least: int) -> MalformedFrameError:
+    return MalformedFrameError(f"{stream}: numbers from {low} to {high} where {least} or more was due, or too large")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sparkstorm.acking.batch import ROOT_LIMIT, Roots, Tasks, Values
+from sparkstorm.acking.batch import ID_LIMIT, Roots, Tasks
 from sparkstorm.errors import MalformedFrameError
 
 UNKNOWN_TASK = -1
@@ -33,7 +33,7 @@ class Entries(NamedTuple):
     """Rows of a ledger as columns."""
 
     roots: Roots
-    values: Values
+    values: Roots
     tasks: Tasks
     flags: NDArray[np.uint8]
 
@@ -125,10 +125,12 @@ def _columns(packed: bytes, puts: int, removals: int) -> Record:
 def _require_legal(record: Record, name: str) -> None:
     put, removed = record
     for roots in (put.roots, removed):
-        if len(roots) and (int(roots.min()) == 0 or int(roots.max()) >= ROOT_LIMIT):
+        if len(roots) and (int(roots.min()) == 0 or int(roots.max()) >= ID_LIMIT):
             raise MalformedFrameError(f"{name}: a root is not between 1 and 2**63 - 1")
     if len(np.unique(put.roots)) != len(put.roots):
         raise MalformedFrameError(f"{name}: a root is put twice")
+    if len(put.values) and int(put.values.max()) >= ID_LIMIT:
+        raise MalformedFrameError(f"{name}: a value is above 2**63 - 1")
     if len(put.tasks) and int(put.tasks.min()) < UNKNOWN_TASK:
         raise MalformedFrameError(f"{name}: task id {int(put.tasks.min())} is negative")
     if len(put.flags) and int(put.flags.max()) > FAILED:

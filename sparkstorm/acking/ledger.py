@@ -17,13 +17,16 @@ import numpy as np
 from sparkstorm.acking.batch import (
     NO_ACKS,
     NO_INITS,
+    NOTHING_SETTLED,
+    Acks,
     Column,
+    Inits,
+    Roots,
     Settled,
-    require_equal_lengths,
-    root_list,
-    settled_from_rows,
-    task_list,
-    value_list,
+    Tasks,
+    count_rows,
+    longs_of,
+    rows_of,
 )
 from sparkstorm.acking.journal import FAILED, UNKNOWN_TASK, entries_of, pack_delta, pack_snapshot, replay
 
@@ -59,32 +62,23 @@ class DictLedger:
     def __contains__(self, root: int) -> bool:
         return root in self._entries
 
-    def apply(
-        self,
-        inits: tuple[Column, Column, Column] = NO_INITS,
-        acks: tuple[Column, Column] = NO_ACKS,
-        fails: Column = (),
-    ) -> Settled:
+    def apply(self, inits: Inits = NO_INITS, acks: Acks = NO_ACKS, fails: Column = ()) -> Settled:
         """Apply an epoch's inits (roots, values, spout tasks), acks (roots, values) and fails (roots); say what ended.
 
         MalformedFrameError (and nothing applied) when a column is not what it should be.
         """
-        require_equal_lengths("__ack_init", *inits)
-        require_equal_lengths("__ack_ack", *acks)
-        init_roots = root_list(inits[0], "__ack_init")
-        init_values, init_tasks = value_list(inits[1], "__ack_init"), task_list(inits[2], "__ack_init")
-        ack_roots, ack_values = root_list(acks[0], "__ack_ack"), value_list(acks[1], "__ack_ack")
-        fail_roots = root_list(fails, "__ack_fail")
-        for root, value, task in zip(init_roots, init_values, init_tasks, strict=True):
+        count_rows(inits, acks, fails)
+        batch = rows_of(inits, acks, fails)
+        for root, value, task in zip(batch.init_roots, batch.init_values, batch.init_tasks, strict=True):
             entry = self._touch(root)
             entry.value ^= value
             entry.task = task
-        for root, value in zip(ack_roots, ack_values, strict=True):
+        for root, value in zip(batch.ack_roots, batch.ack_values, strict=True):
             self._touch(root).value ^= value
-        for root in fail_roots:
+        for root in batch.fail_roots:
             entry = self._touch(root)
             entry.failed, entry.generation = True, self._generation
-        return self._settle((init_roots, ack_roots, fail_roots))
+        return self._settle((batch.init_roots, batch.ack_roots, batch.fail_roots))
 
     def _touch(self, root: int) -> _Entry:
         self._changed[root] = None
@@ -103,7 +97,7 @@ class DictLedger:
                     continue
                 (failed if entry.value else acked).append((root, entry.task))
                 self._remove(root)
-        return settled_from_rows(acked, failed)
+        return Settled(*_columns(acked), *_columns(failed)) if acked or failed else NOTHING_SETTLED
 
     def _remove(self, root: int) -> None:
         del self._entries[root]
@@ -123,7 +117,7 @@ class DictLedger:
 
     def reset_timeouts(self, roots: Column) -> None:
         """Move open roots to the newest bucket (Storm's `__ack_reset_timeout`); unknown ones are ignored."""
-        for root in root_list(roots, "__ack_reset_timeout"):
+        for root in longs_of(roots, "__ack_reset_timeout", 1).tolist():
             if root in self._entries:
                 self._entries[root].generation = self._generation
 
@@ -163,3 +157,7 @@ class DictLedger:
         if not self._entries:
             return 0.0
         return self._entries.__sizeof__() / len(self._entries) + _SLOTTED_ENTRY_BYTES
+
+
+def _columns(rows: list[tuple[int, int]]) -> tuple[Roots, Tasks]:
+    return np.array([root for root, _ in rows], np.uint64), np.array([task for _, task in rows], np.int32)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
-from sparkstorm.acking.batch import ROOT_LIMIT
+from sparkstorm.acking.batch import ID_LIMIT
 from sparkstorm.errors import MalformedFrameError
 
 Delta: TypeAlias = list[list[Any]]
@@ -225,5 +225,5 @@ def _require_rows(rows: list[Any], last: type, name: str) -> None:
 
 
 def _require_root(root: Any, name: str) -> None:
-    if type(root) is not int or not 0 < root < ROOT_LIMIT:
+    if type(root) is not int or not 0 < root < ID_LIMIT:
         raise MalformedFrameError(f"{name}: {root!r:.80} is no root id")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from sparkstorm.acking import DictLedger, Settled
+from sparkstorm.acking import DictLedger, Settled, TableLedger
 from sparkstorm.acking.journal import replay
 
-Ledger: TypeAlias = DictLedger
+Ledger: TypeAlias = DictLedger | TableLedger
 MakeLedger: TypeAlias = Callable[[], Ledger]
 
 

@@ -173,7 +173,7 @@ def test_columns_may_be_lists_or_arrays(make: MakeLedger, column: Callable[[list
 
 
 BAD_ROOTS = [[0], [1 << 63], [-1], [1 << 64], ["1"], [1.5], [None], np.array([0], np.uint64), np.array([1.0]),
-             np.array([[1]], np.uint64), np.array([-1]), np.array([1], np.int16)]  # fmt: skip
+             np.array([[1]], np.uint64), np.array([-1]), np.array([1], ">u8")]  # fmt: skip
 
 
 @pytest.mark.parametrize("roots", BAD_ROOTS, ids=repr)
