@@ -97,11 +97,10 @@ def start_tethered(name: str, command: Sequence[str], directory: Path) -> Tether
     assert tether.stdout is not None and tether.stderr is not None
     word, _, rest = tether.stdout.readline().decode(errors="replace").strip().partition(" ")
     tether.stdout.close()
-    complaint = b"" if word == "pid" else tether.stderr.read()
-    tether.stderr.close()
     if word == "pid":
+        tether.stderr.close()
         return TetheredProcess(name, directory, tether, int(rest))
-    tether.wait()
+    _, complaint = tether.communicate()
     if word == "locked":
         raise EmbeddedServerError(
             f"{directory} is in use: the {name} server in it belongs to process {rest}, which still runs"

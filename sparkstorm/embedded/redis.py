@@ -94,7 +94,7 @@ def start_redis(
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", password):
         raise EmbeddedServerError("the embedded Redis takes passwords of letters, digits, '_', '.' and '-' only")
     if port is not None:
-        require_free(port, "Redis", "sparkstorm.redis.port")
+        require_free(port, "Redis", "sparkstorm.embedded.redis.port")
     for tries_left in reversed(range(_PORT_TRIES)):
         chosen = port or free_port()
         _write_settings(data_dir, chosen, password, maxmemory_mb)
@@ -123,7 +123,7 @@ def find_redis_binary(search_path: str | None = None) -> str:
             return str(bundled)
     raise EmbeddedServerError(
         "no Redis found: install Redis 6.2+ or Valkey so that redis-server is on PATH "
-        "(Debian: apt-get install redis-server), or set sparkstorm.redis.host to a server of yours"
+        "(Debian: apt-get install redis-server), or set sparkstorm.redis.url to a server of yours"
     )
 
 

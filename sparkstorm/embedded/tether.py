@@ -38,11 +38,12 @@ def take_lock(path: str) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() < deadline:
-                time.sleep(0.05)
-                continue
-            say("locked " + (os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "?"))
-            sys.exit(75)
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+            if time.monotonic() > deadline or (holder.isdecimal() and started_at(int(holder))):
+                say(f"locked {holder or '?'}")
+                sys.exit(75)
+            time.sleep(0.05)  # its starter is dead: it will let go in a moment
+            continue
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getppid()).encode(), 0)
         return descriptor

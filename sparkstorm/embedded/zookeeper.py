@@ -108,7 +108,7 @@ def start_zookeeper(
     data_dir = Path(data_dir).absolute()
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     if port is not None:
-        require_free(port, "ZooKeeper", "sparkstorm.zookeeper.port")
+        require_free(port, "ZooKeeper", "sparkstorm.embedded.zookeeper.port")
     for tries_left in reversed(range(_PORT_TRIES)):
         chosen = port or free_port()
         _write_settings(data_dir, chosen, tick_ms)

@@ -2,14 +2,177 @@
 
 from __future__ import annotations
 
-import pytest
+import socket
+import stat
+import time
+from pathlib import Path
 
-from sparkstorm.embedded import RedisServer
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from sparkstorm.embedded import RedisServer, check_redis_settings, start_redis
+from sparkstorm.embedded.process import free_port
+from sparkstorm.embedded.redis import find_redis_binary
+from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, StoreUnavailableError
+from tests.embedded.waiting import is_running
 
 pytestmark = pytest.mark.system
 
 
-def test_redis_answers_with_its_password_and_keeps_what_it_is_given(redis_server: RedisServer) -> None:
+def client_of(host: str, port: int, password: str | None = None) -> redis.Redis:
+    return redis.Redis(host=host, port=port, password=password, retry=Retry(NoBackoff(), 0), socket_timeout=5)
+
+
+def a_program(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_redis_answers_to_its_password_alone_and_on_loopback_alone(redis_server: RedisServer) -> None:
     with redis_server.client() as client:
         client.set("embedded:key", b"value")
         assert client.get("embedded:key") == b"value"
+        assert client.info("server")["process_id"] == redis_server.pid
+    with client_of(redis_server.host, redis_server.port) as stranger, pytest.raises(redis.AuthenticationError):
+        stranger.get("embedded:key")
+    listening = Path(f"/proc/{redis_server.pid}/net/tcp").read_text()
+    assert f"0100007F:{redis_server.port:04X} 00000000:0000 0A" in listening
+    assert f"00000000:{redis_server.port:04X} " not in listening
+
+
+def test_the_password_is_in_a_private_file_and_not_among_the_arguments(redis_server: RedisServer) -> None:
+    settings = redis_server.data_dir / "redis.conf"
+    assert redis_server.password in settings.read_text()
+    assert stat.S_IMODE(settings.stat().st_mode) == 0o600
+    assert redis_server.password not in Path(f"/proc/{redis_server.pid}/cmdline").read_text()
+
+
+def test_the_embedded_redis_passes_the_check_for_users_servers(redis_server: RedisServer) -> None:
+    with redis_server.client() as client:
+        check_redis_settings(client)
+        assert client.info("persistence")["aof_enabled"] == 1
+
+
+def test_what_was_written_is_there_after_a_stop_and_after_a_kill(own_redis: RedisServer) -> None:
+    port = own_redis.port
+    with own_redis.client() as client:
+        client.set("a", "1")
+    own_redis.stop()
+    assert not own_redis.is_alive()
+    own_redis.restart()
+    with own_redis.client() as client:
+        assert client.get("a") == b"1"
+        client.set("b", "2")
+        wait_for_fsync(client)
+    own_redis.kill()
+    own_redis.restart()
+    with own_redis.client() as client:
+        assert [client.get("a"), client.get("b")] == [b"1", b"2"]
+    assert own_redis.port == port
+
+
+def wait_for_fsync(client: redis.Redis) -> None:
+    """Returns when the append-only file holds everything written so far."""
+    deadline = time.monotonic() + 10
+    while client.info("persistence")["aof_pending_bio_fsync"] or client.info("persistence")["aof_buffer_length"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_full_redis_refuses_writes_and_drops_nothing(own_redis: RedisServer) -> None:
+    with own_redis.client() as client:
+        client.set("first", "kept")
+        with pytest.raises(redis.OutOfMemoryError):
+            fill(client)
+        assert client.get("first") == b"kept"
+
+
+def fill(client: redis.Redis) -> None:
+    """Writes up to 100 MB."""
+    for number in range(100):
+        client.set(f"filler:{number}", b"x" * 1_000_000)
+
+
+def test_a_restart_of_a_running_server_gives_a_new_process_on_the_same_port(own_redis: RedisServer) -> None:
+    before = own_redis.pid
+    own_redis.restart()
+    assert own_redis.pid != before
+    assert not is_running(before)
+    with own_redis.client() as client:
+        assert client.ping()
+
+
+def test_a_taken_port_is_named_with_the_key_that_chose_it(tmp_path: Path) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with pytest.raises(EmbeddedServerError, match=rf"port {port} .*is taken.*sparkstorm\.embedded\.redis\.port"):
+            start_redis(tmp_path, password="x", port=port)
+
+
+def test_a_wanted_port_is_used(tmp_path: Path) -> None:
+    port = free_port()
+    server = start_redis(tmp_path, password="x", port=port)
+    assert server.port == port
+    server.stop()
+
+
+def test_a_password_that_could_break_the_settings_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EmbeddedServerError, match="letters, digits"):
+        start_redis(tmp_path, password="x\nbind 0.0.0.0")
+
+
+def test_a_redis_that_cannot_read_its_data_shows_why(tmp_path: Path) -> None:
+    (tmp_path / "appendonly.aof").write_bytes(b"this is no append-only file\r\n" * 10)
+    with pytest.raises(
+        EmbeddedServerError, match=r"(?s)embedded redis ended while starting.*redis\.log.*[Bb]ad file format"
+    ):
+        start_redis(tmp_path, password="x")
+
+
+def test_a_fit_server_on_the_path_comes_before_the_bundled_one(tmp_path: Path) -> None:
+    fit = a_program(tmp_path / "valkey-server", "echo 'Valkey server v=8.0.1 sha=00000000:0'")
+    assert find_redis_binary(str(tmp_path)) == str(fit)
+
+
+@pytest.mark.parametrize("said", ["echo 'Redis server v=6.0.16 sha=0'", "echo nonsense", "exit 1"])
+def test_an_old_or_broken_server_on_the_path_is_passed_over(tmp_path: Path, said: str) -> None:
+    unfit = a_program(tmp_path / "redis-server", said)
+    assert find_redis_binary(str(tmp_path)) != str(unfit)
+
+
+def test_a_users_redis_that_evicts_is_refused(own_redis: RedisServer) -> None:
+    with own_redis.client() as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        with pytest.raises(InvalidConfigError, match="maxmemory-policy is allkeys-lru, it must be noeviction"):
+            check_redis_settings(client)
+
+
+@pytest.mark.parametrize("password", ["wrong", None])
+def test_a_users_redis_that_refuses_the_password_is_named(redis_server: RedisServer, password: str | None) -> None:
+    with (
+        client_of(redis_server.host, redis_server.port, password) as client,
+        pytest.raises(StoreUnavailableError, match=f"Redis at 127.0.0.1:{redis_server.port} refuses the password"),
+    ):
+        check_redis_settings(client)
+
+
+def test_a_users_redis_that_nobody_answers_for_is_named() -> None:
+    port = free_port()
+    with (
+        client_of("127.0.0.1", port) as client,
+        pytest.raises(StoreUnavailableError, match=f"Redis at 127.0.0.1:{port} cannot be used"),
+    ):
+        check_redis_settings(client)
+
+
+def test_an_open_redis_beyond_loopback_is_refused_before_it_is_asked_anything() -> None:
+    with (
+        client_of("redis.invalid", 6379) as client,
+        pytest.raises(InvalidConfigError, match=r"redis\.invalid:6379 is not on loopback and has no password"),
+    ):
+        check_redis_settings(client)

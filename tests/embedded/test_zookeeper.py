@@ -2,18 +2,80 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+from kazoo.security import make_digest_acl
 
-from sparkstorm.embedded import ZooKeeperServer
+from sparkstorm.embedded import ZooKeeperServer, start_zookeeper
+from sparkstorm.embedded.zookeeper import class_path
+from sparkstorm.errors import EmbeddedServerError
+from tests.embedded.waiting import is_running
 
 pytestmark = pytest.mark.system
 
 
-def test_zookeeper_serves_a_client_with_its_auth(zookeeper_server: ZooKeeperServer) -> None:
-    client = KazooClient(zookeeper_server.hosts, auth_data=[zookeeper_server.auth])
+@contextmanager
+def session(server: ZooKeeperServer, auth: tuple[str, str] | None) -> Iterator[KazooClient]:
+    client = KazooClient(server.hosts, auth_data=[auth] if auth else None)
     client.start(10)
-    client.create("/embedded-test", b"x")
-    assert client.get("/embedded-test")[0] == b"x"
-    client.stop()
-    client.close()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def test_zookeeper_serves_whoever_shows_its_auth_and_listens_on_loopback_alone(
+    zookeeper_server: ZooKeeperServer,
+) -> None:
+    with session(zookeeper_server, zookeeper_server.auth) as client:
+        client.create("/embedded-test", b"x")
+        assert client.get("/embedded-test")[0] == b"x"
+    listening = Path(f"/proc/{zookeeper_server.pid}/net/tcp").read_text()
+    assert f"0100007F:{zookeeper_server.port:04X} 00000000:0000 0A" in listening
+    assert f"00000000:{zookeeper_server.port:04X} " not in listening
+
+
+def test_what_was_written_is_there_after_a_stop_and_after_a_kill_and_still_belongs_to_us(
+    own_zookeeper: ZooKeeperServer,
+) -> None:
+    user, _, password = own_zookeeper.auth[1].partition(":")
+    with session(own_zookeeper, own_zookeeper.auth) as client:
+        client.create("/mine", b"1", acl=[make_digest_acl(user, password, all=True)])
+    own_zookeeper.stop()
+    own_zookeeper.restart()
+    before = own_zookeeper.pid
+    own_zookeeper.kill()
+    assert not is_running(before)
+    own_zookeeper.restart()
+    with session(own_zookeeper, own_zookeeper.auth) as client:
+        assert client.get("/mine")[0] == b"1"
+    with session(own_zookeeper, None) as stranger, pytest.raises(NoAuthError):
+        stranger.get("/mine")
+
+
+def test_a_taken_port_is_named_with_the_key_that_chose_it(tmp_path: Path) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with pytest.raises(EmbeddedServerError, match=rf"port {port} .*sparkstorm\.embedded\.zookeeper\.port"):
+            start_zookeeper(tmp_path, password="x", port=port)
+
+
+def test_a_zookeeper_that_cannot_read_its_data_shows_why(tmp_path: Path) -> None:
+    data = tmp_path / "zookeeper-data"
+    data.mkdir()
+    (data / "version-2").write_text("this is no folder")
+    with pytest.raises(EmbeddedServerError, match=r"(?s)embedded zookeeper ended while starting.*version-2"):
+        start_zookeeper(tmp_path, password="x")
+
+
+def test_the_class_path_names_only_jars_that_are_there() -> None:
+    assert [jar for jar in class_path().split(":") if not Path(jar).is_file()] == []

@@ -1,0 +1,124 @@
+"""Owns the tests of the connection file and of what is derived from its secret."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from sparkstorm.embedded.connection import (
+    Connection,
+    RedisEndpoint,
+    ZooKeeperEndpoint,
+    load_connection,
+    new_secret,
+    parse_redis_url,
+    redis_password,
+    save_connection,
+    signing_key,
+    zookeeper_password,
+)
+from sparkstorm.errors import InvalidConfigError
+
+
+def a_connection() -> Connection:
+    redis = RedisEndpoint("127.0.0.1", 6379, "of-redis")
+    return Connection(redis, ZooKeeperEndpoint("127.0.0.1:2181", "/storm", "me", "of-zookeeper"), new_secret())
+
+
+def test_a_saved_connection_is_loaded_unchanged_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
+    path, connection = tmp_path / "new-folder" / "connection.json", a_connection()
+    save_connection(path, connection)
+    assert load_connection(path) == connection
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert os.listdir(path.parent) == ["connection.json"]
+
+
+def test_saving_again_replaces_a_file_that_others_could_read(tmp_path: Path) -> None:
+    path, connection = tmp_path / "connection.json", a_connection()
+    path.write_text("{}")
+    path.chmod(0o644)
+    save_connection(path, connection)
+    assert load_connection(path) == connection
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602])
+def test_a_file_that_others_may_touch_is_refused_with_the_command_that_mends_it(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "connection.json"
+    save_connection(path, a_connection())
+    path.chmod(mode)
+    with pytest.raises(InvalidConfigError, match=f"chmod 600 {path}"):
+        load_connection(path)
+
+
+def test_a_link_a_folder_and_a_missing_file_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "connection.json"
+    save_connection(path, a_connection())
+    (tmp_path / "link").symlink_to(path)
+    for name in ("link", ".", "missing"):
+        with pytest.raises(InvalidConfigError, match=f"connection file {tmp_path / name} (cannot be read|is not one)"):
+            load_connection(tmp_path / name)
+
+
+@pytest.mark.parametrize("damage", ["not json", "{}", "[]", "\udcff", "x" * 70_000])
+def test_a_damaged_file_is_refused_by_name(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "connection.json"
+    save_connection(path, a_connection())
+    path.write_bytes(damage.encode("utf-8", "surrogateescape"))
+    with pytest.raises(InvalidConfigError, match=r"connection\.json"):
+        load_connection(path)
+
+
+@pytest.mark.parametrize("secret", ["", "abcd", "z" * 64])
+def test_a_weak_or_damaged_secret_is_refused(tmp_path: Path, secret: str) -> None:
+    path = tmp_path / "connection.json"
+    save_connection(path, a_connection())
+    path.write_text(json.dumps({**json.loads(path.read_text()), "secret": secret}))
+    with pytest.raises(InvalidConfigError, match="its secret is damaged"):
+        load_connection(path)
+
+
+def test_passwords_and_keys_follow_from_the_secret_and_differ_from_each_other() -> None:
+    one, other = new_secret(), new_secret()
+    derived = [redis_password(one), zookeeper_password(one), signing_key(one).hex(), one]
+    assert len(set(derived)) == 4
+    assert redis_password(one) == redis_password(one) != redis_password(other)
+
+
+def test_derivation_stays_the_same_from_release_to_release_so_that_kept_data_opens() -> None:
+    assert signing_key("00" * 32).hex() == "8b4591022b7f3905b4d8800dd54356efbaf6740fa1a7c43153b38f7e9ce8d282"
+
+
+def test_no_repr_shows_a_password() -> None:
+    connection = a_connection()
+    assert not [secret for secret in ("of-redis", "of-zookeeper", connection.secret) if secret in repr(connection)]
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("redis://somewhere", RedisEndpoint("somewhere", 6379)),
+        ("redis://:p%40ss@somewhere:7000/3", RedisEndpoint("somewhere", 7000, "p@ss", "", 3)),
+        ("rediss://me:pw@[::1]:7000", RedisEndpoint("::1", 7000, "pw", "me", 0, True)),
+    ],
+)
+def test_a_redis_url_is_taken_apart(url: str, expected: RedisEndpoint) -> None:
+    assert parse_redis_url(url) == expected
+
+
+def test_a_password_beside_the_url_counts_only_where_the_url_has_none() -> None:
+    assert parse_redis_url("redis://h", "beside").password == "beside"
+    assert parse_redis_url("redis://:inside@h", "beside").password == "inside"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "somewhere:6379", "http://h", "redis://", "redis://:geheim@h:x", "redis://:geheim@h/db", "redis://h?a=1"],
+)
+def test_a_bad_redis_url_is_refused_without_showing_it(url: str) -> None:
+    with pytest.raises(InvalidConfigError, match=r"sparkstorm\.redis\.url") as caught:
+        parse_redis_url(url)
+    assert "geheim" not in str(caught.value)

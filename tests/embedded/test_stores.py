@@ -1,0 +1,70 @@
+"""Owns the tests of opening the stores of a run: embedded by default, the user's own where configured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkstorm.config import Conf, Value, merge
+from sparkstorm.embedded import RedisServer, load_connection, open_stores
+from sparkstorm.embedded.process import free_port
+from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
+from tests.embedded.waiting import is_running
+
+pytestmark = pytest.mark.system
+
+
+def a_conf(folder: Path, **own: Value) -> Conf:
+    return merge({"storm.local.dir": str(folder), **{key.replace("__", "."): value for key, value in own.items()}})
+
+
+def pid_of(folder: Path, name: str) -> int:
+    return int((folder / name / f"{name}.pid").read_text().split()[0])
+
+
+def test_with_nothing_configured_both_are_brought_along_and_gone_at_the_end(tmp_path: Path) -> None:
+    with open_stores(a_conf(tmp_path)) as stores:
+        assert set(stores.data_by_embedded) == {"redis", "zookeeper"}
+        assert load_connection(tmp_path / "connection.json") == stores.connection
+        pids = [pid_of(tmp_path, name) for name in stores.data_by_embedded]
+        assert [is_running(pid) for pid in pids] == [True, True]
+    assert [is_running(pid) for pid in pids] == [False, False]
+
+
+def test_a_later_run_opens_what_an_earlier_one_left_unless_it_was_discarded(
+    tmp_path: Path, zookeeper_server: object
+) -> None:
+    conf = merge(a_conf(tmp_path), {"storm.zookeeper.servers": ["127.0.0.1:1"]})
+    with open_stores(conf) as first:
+        secret = first.connection.secret
+    with open_stores(conf) as second:
+        assert second.connection.secret == secret
+        assert second.connection.redis.password == first.connection.redis.password
+    assert (tmp_path / "redis").exists()
+    second.discard()
+    assert not (tmp_path / "redis").exists()
+
+
+def test_configured_addresses_start_nothing(tmp_path: Path, redis_server: RedisServer) -> None:
+    url = f"redis://:{redis_server.password}@127.0.0.1:{redis_server.port}"
+    conf = a_conf(tmp_path, sparkstorm__redis__url=url, storm__zookeeper__servers=["zk1", "zk2:2182"])
+    with open_stores(conf) as stores:
+        assert not stores.data_by_embedded
+        assert stores.connection.redis.password == redis_server.password
+        assert stores.connection.zookeeper.hosts == "zk1:2181,zk2:2182"
+    assert redis_server.is_alive()
+    assert not (tmp_path / "redis").exists()
+
+
+def test_an_unreachable_configured_redis_leaves_nothing_running(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailableError, match=r"Redis at 127\.0\.0\.1"):
+        open_stores(a_conf(tmp_path, sparkstorm__redis__url=f"redis://127.0.0.1:{free_port()}"))
+    assert not (tmp_path / "zookeeper").exists()
+
+
+def test_when_the_second_store_cannot_start_the_first_is_ended(tmp_path: Path) -> None:
+    conf = a_conf(tmp_path, storm__zookeeper__servers=["a/b"])
+    with pytest.raises(InvalidConfigError, match=r"storm\.zookeeper\.servers: 'a/b'"):
+        open_stores(conf)
+    assert not (tmp_path / "redis" / "redis.pid").exists()
