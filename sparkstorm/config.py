@@ -199,12 +199,14 @@ def load_conf(path: str | Path) -> dict[str, Value]:
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
-        values = {} if node is None else loader.construct_document(node)
+        values = None if node is None else loader.construct_document(node)
     except (yaml.YAMLError, ValueError) as error:
         raise InvalidConfigError(f"{path} is not YAML: {_yaml_reason(error)}") from error
+    if values is None:
+        return {}
     if not isinstance(values, dict):
         raise InvalidConfigError(f"{path}: expected lines of `key: value`, got {_describe(values)}")
-    return check(values, str(path), {} if node is None else _line_by_key(node, str(path)))
+    return check(values, str(path), _line_by_key(node, str(path)))
 
 
 def check(values: Mapping[str, Value], source: str, lines: Mapping[str, int] | None = None) -> dict[str, Value]:
@@ -214,7 +216,7 @@ def check(values: Mapping[str, Value], source: str, lines: Mapping[str, int] | N
     """
     checked = {}
     for name, value in values.items():
-        line = (lines or {}).get(name)
+        line = (lines or {}).get(str(name))
         where = source if line is None else f"{source}, line {line}"
         checked[name] = _check_one(name, value, where)
     return checked
@@ -282,7 +284,9 @@ def _nested_hint(name: str, value: Value) -> str:
 
 def _suggestion(name: str) -> str:
     known = keys()
-    near = [key for key in known if key.endswith(f".{name}")] or difflib.get_close_matches(name, known, 1, 0.7)
+    near = sorted((key for key in known if key.endswith(f".{name}")), key=len) or difflib.get_close_matches(
+        name, known, 1, 0.7
+    )
     return f"; did you mean {near[0]}?" if near else f" (keys of your own begin with {OWN_PREFIX})"
 
 

@@ -48,7 +48,7 @@ def test_only_old_ones_are_an_error_that_names_them_and_the_package(tmp_path: Pa
 
 def test_no_java_is_one_line_that_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(
-        EmbeddedServerError, match=rf"none was found\): .*{DEBIAN_PACKAGE} \) or set JAVA_HOME"
+        EmbeddedServerError, match=rf"none was found\): .*{DEBIAN_PACKAGE}\) or set JAVA_HOME"
     ) as caught:
         find_java({"PATH": str(tmp_path)})
     assert "\n" not in str(caught.value)
