@@ -188,11 +188,11 @@ class TableLedger:
         roots, values = np.empty(changes, np.int64), np.empty(changes, np.int64)
         tasks, flags = np.empty(changes, np.int32), np.empty(changes, np.uint8)
         out: tuple[Any, ...] = roots, values, tasks, flags
+        collect: Callable[..., int] = plain.collect_changes
         if self._kernels is not None and changes >= _COMPILED_FROM:
             found = self._kernels.collect_changes(*table.arrays[:4], table.changed, changes, *out)
         else:
-            views = (column.data for column in out)
-            found = plain.collect_changes(*table.views[:4], table.changed.data, changes, *views)
+            found = collect(*table.views[:4], table.changed.data, changes, *(column.data for column in out))
         return Entries(roots[:found].view(np.uint64), values[:found].view(np.uint64), tasks[:found], flags[:found])
 
     def snapshot(self) -> bytes:
