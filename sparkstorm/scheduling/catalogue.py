@@ -5,12 +5,15 @@ from importlib import import_module
 
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.scheduling.base import Scheduler
+from sparkstorm.scheduling.blacklist import BlacklistScheduler
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.even import EvenScheduler
 from sparkstorm.scheduling.isolation import IsolationScheduler
 from sparkstorm.scheduling.multitenant.scheduler import MultitenantScheduler
 from sparkstorm.scheduling.records import Conf
+from sparkstorm.scheduling.resource.scheduler import ResourceAwareScheduler
 
+BLACKLIST = "blacklist"
 ALLOWED_KEY = "storm.scheduler.allowed"
 
 BUILT_IN: dict[str, Callable[[], Scheduler]] = {
@@ -18,25 +21,30 @@ BUILT_IN: dict[str, Callable[[], Scheduler]] = {
     "default": DefaultScheduler,
     "isolation": IsolationScheduler,
     "multitenant": MultitenantScheduler,
+    "resource-aware": ResourceAwareScheduler,
 }
 
 
-def scheduler_by_name(name: str, conf: Conf) -> Scheduler:
+def scheduler_by_name(name: str, conf: Conf, inner: str = "default") -> Scheduler:
     """A prepared scheduler: a built-in word, or the dotted path of a class that `storm.scheduler.allowed` lists.
 
-    InvalidConfigError when the name is neither, or the class cannot be imported or made.
+    "blacklist" is wrapped around `inner`. InvalidConfigError when a name is unknown or its class cannot be made.
     """
-    factory = BUILT_IN.get(name) or _plugged_in(name, conf)
-    scheduler = factory()
+    scheduler = BlacklistScheduler(_made(inner, conf)) if name == BLACKLIST else _made(name, conf)
     scheduler.prepare(conf)
     return scheduler
+
+
+def _made(name: str, conf: Conf) -> Scheduler:
+    factory = BUILT_IN.get(name) or _plugged_in(name, conf)
+    return factory()
 
 
 def _plugged_in(path: str, conf: Conf) -> Callable[[], Scheduler]:
     allowed = conf.get(ALLOWED_KEY) or ()
     if path not in allowed:
         raise InvalidConfigError(
-            f"storm.scheduler: {path!r} is neither one of {', '.join(sorted(BUILT_IN))} nor listed in {ALLOWED_KEY}"
+            f"storm.scheduler: {path!r} is neither one of {', '.join(sorted([*BUILT_IN, BLACKLIST]))} nor listed in {ALLOWED_KEY}"
         )
     module_name, _, class_name = path.rpartition(".")
     try:

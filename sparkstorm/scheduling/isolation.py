@@ -135,9 +135,7 @@ def _clear_shared_hosts(cluster: ClusterView, wanted: Mapping[str, _Wanted]) -> 
     """Not enough machines: everything not isolated gives way until there are (Storm clears and waits)."""
     short = [topology_id for topology_id, need in wanted.items() if need.specs]
     for topology_id in short:
-        cluster.status[topology_id] = (
-            "Unable to isolate: no machine has enough worker slots for the workers that remain"
-        )
+        cluster.status[topology_id] = "Unable to isolate: no machine has enough worker slots for its workers"
     for host, slots in _used_by_host(cluster).items():
         if host not in cluster.blacklisted_hosts:
             cluster.free_slots(slots)

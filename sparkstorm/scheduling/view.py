@@ -30,7 +30,9 @@ class ClusterView:
         self.supervisors = {each.id: each for each in sorted(supervisors, key=lambda each: each.id)}
         self.topologies = {each.id: each for each in sorted(topologies, key=lambda each: each.id)}
         self.conf: Conf = conf or {}
-        self.greylisted_hosts = frozenset(greylisted_hosts)
+        grey = set(greylisted_hosts)
+        # Released from the blacklist because slots are short: used only after every other node.
+        self.greylisted_nodes = frozenset(node for node, each in self.supervisors.items() if each.host in grey)
         self.status: dict[str, str] = {}
         self.evicted: list[str] = []
         self.free = FreeSlots()

@@ -1,0 +1,212 @@
+"""Owns Storm's BlacklistScheduler: supervisors that keep failing are left out for a while, around any scheduler."""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.scheduling.base import Scheduler
+from sparkstorm.scheduling.records import Conf, Topologies
+from sparkstorm.scheduling.resource.amounts import Vector, minus, plus
+from sparkstorm.scheduling.resource.ledger import ResourceLedger
+from sparkstorm.scheduling.view import ClusterView
+
+TOLERANCE_SECS_KEY = "blacklist.scheduler.tolerance.time.secs"
+TOLERANCE_COUNT_KEY = "blacklist.scheduler.tolerance.count"
+RESUME_SECS_KEY = "blacklist.scheduler.resume.time.secs"
+BAD_SLOT_KEY = "blacklist.scheduler.assume.supervisor.bad.based.on.bad.slot"
+SEND_FAILURES_KEY = "blacklist.scheduler.enable.send.assignment.failures"
+STRATEGY_KEY = "blacklist.scheduler.strategy"
+MONITOR_SECS_KEY = "nimbus.monitor.freq.secs"
+MAX_HEAP_KEY = "topology.worker.max.heap.size.mb"
+
+
+class Sighting(NamedTuple):
+    """What was wrong with a supervisor in one round: ports it was known for, and those it still showed."""
+
+    known: set[int]  # shared with the cache on purpose: a port forgotten later is no longer counted here
+    shown: frozenset[int]
+
+    @property
+    def bad_ports(self) -> set[int]:
+        """The ports that were missing."""
+        return self.known - self.shown
+
+
+class ReleaseRule(Protocol):
+    """Which blacklisted supervisors are needed all the same."""
+
+    def __call__(self, cluster: ClusterView, blacklisted: list[str]) -> set[str]:
+        """The supervisors to release."""
+
+
+class BlacklistScheduler:
+    """Counts, over a sliding window of rounds, the rounds in which a supervisor or a port of it was missing."""
+
+    def __init__(self, inner: Scheduler) -> None:
+        self._inner = inner
+        self._known: dict[str, set[int]] = {}
+        self._rounds_left: dict[str, int] = {}
+        self._failed_sends: Counter[str] = Counter()
+        self._window: deque[dict[str, Sighting]] = deque()
+        self._send_window: deque[Counter[str]] = deque()
+        self._release: ReleaseRule = _release_by_slots
+        self.blacklisted_hosts: tuple[str, ...] = ()
+
+    def prepare(self, conf: Conf) -> None:
+        """Read the window, the tolerance and the time to resume, all in rounds of `nimbus.monitor.freq.secs`."""
+        every = _positive(conf, MONITOR_SECS_KEY, 10)
+        self._rounds = _positive(conf, TOLERANCE_SECS_KEY, 300) // every
+        self._tolerance = _positive(conf, TOLERANCE_COUNT_KEY, 3)
+        self._resume_rounds = _positive(conf, RESUME_SECS_KEY, 1800) // every
+        self._counts_bad_ports = conf.get(BAD_SLOT_KEY) is not False
+        self._counts_sends = conf.get(SEND_FAILURES_KEY) is True
+        name = str(conf.get(STRATEGY_KEY) or "default").rpartition(".")[2]
+        self._release = _release_rule(name)
+        self._window = deque(maxlen=self._rounds)
+        self._send_window = deque(maxlen=self._rounds)
+        self._inner.prepare(conf)
+
+    def note_assignment_sent(self, node: str, succeeded: bool) -> None:
+        """Told by Nimbus how sending an assignment went; counts when the conf says so."""
+        if self._counts_sends and not succeeded:
+            self._failed_sends[node] += 1
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        """Update the blacklist by what is missing in this round, then let the inner scheduler work without it."""
+        self._resume()
+        self._window.append(self._sightings(cluster))
+        if self._counts_sends:
+            self._send_window.append(self._failed_sends)
+            self._failed_sends = Counter()
+        self._blacklist(cluster)
+        hosts = {cluster.host_of(node) for node in self._rounds_left}
+        self.blacklisted_hosts = tuple(sorted(host for host in hosts if host is not None))
+        cluster.set_blacklisted_hosts(self.blacklisted_hosts)
+        self._forget_long_lost()
+        self._inner.schedule(topologies, cluster)
+
+    def _resume(self) -> None:
+        left = {node: rounds - 1 for node, rounds in self._rounds_left.items()}
+        self._rounds_left = {node: rounds for node, rounds in left.items() if rounds > 0}
+
+    def _sightings(self, cluster: ClusterView) -> dict[str, Sighting]:
+        bad = {node: Sighting(self._known[node], frozenset()) for node in self._known.keys() - cluster.supervisors}
+        for node, supervisor in cluster.supervisors.items():
+            known, shown = self._known.get(node), frozenset(supervisor.ports)
+            if known is None:
+                self._known[node] = set(shown)
+            elif self._counts_bad_ports:
+                if shown - known:
+                    self._known[node] = known | shown
+                if known - shown:
+                    bad[node] = Sighting(known, shown)
+        return bad
+
+    def _blacklist(self, cluster: ClusterView) -> None:
+        counts = Counter(node for sightings in self._window for node in sightings)
+        for sends in self._send_window:
+            counts.update(sends)
+        for node, count in counts.items():
+            if count >= self._tolerance:
+                self._rounds_left.setdefault(node, self._resume_rounds)
+        released = self._release(cluster, sorted(self._rounds_left)) if self._rounds_left else set()
+        cluster.greylisted_nodes = frozenset(released)
+        for node in released:
+            del self._rounds_left[node]
+
+    def _forget_long_lost(self) -> None:
+        """What was bad for the whole window is taken for gone, not for failing."""
+        whole: Counter[str] = Counter()
+        ports: Counter[tuple[str, int]] = Counter()
+        for sightings in self._window:
+            for node, sighting in sightings.items():
+                bad = sighting.bad_ports
+                whole[node] += bad == self._known.get(node)
+                ports.update((node, port) for port in bad)
+        for node, count in whole.items():
+            if count == self._rounds:
+                self._known.pop(node, None)
+        for (node, port), count in ports.items():
+            if count == self._rounds and node in self._known:
+                self._known[node].discard(port)
+
+
+def _positive(conf: Conf, key: str, default: int) -> int:
+    value = conf.get(key)
+    number = default if value is None else value
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise InvalidConfigError(f"{key}: expected a positive integer, got {number!r}")
+    return number
+
+
+def _release_rule(name: str) -> ReleaseRule:
+    rules: Mapping[str, ReleaseRule] = {
+        "default": _release_by_slots,
+        "DefaultBlacklistStrategy": _release_by_slots,
+        "resource-aware": _release_by_resources,
+        "RasBlacklistStrategy": _release_by_resources,
+    }
+    if name not in rules:
+        raise InvalidConfigError(f"{STRATEGY_KEY}: expected one of {', '.join(rules)}, got {name!r}")
+    return rules[name]
+
+
+def _by_host(cluster: ClusterView, nodes: Iterable[str]) -> list[list[str]]:
+    nodes_by_host: dict[str, list[str]] = {}
+    for node in nodes:
+        host = cluster.host_of(node)
+        if host is not None:
+            nodes_by_host.setdefault(host, []).append(node)
+    return [nodes_by_host[host] for host in sorted(nodes_by_host)]
+
+
+def _free_elsewhere(cluster: ClusterView, blacklisted: list[str]) -> int:
+    return sum(len(cluster.free.ports(node)) for node in cluster.supervisors.keys() - set(blacklisted))
+
+
+def _release_by_slots(cluster: ClusterView, blacklisted: list[str]) -> set[str]:
+    """Hosts by name until the slots that topologies lack are found (Storm's DefaultBlacklistStrategy)."""
+    lacking = cluster.topologies_to_schedule()
+    needed = sum(each.num_workers - cluster.placement(each.id).num_workers for each in lacking)
+    short = needed - _free_elsewhere(cluster, blacklisted)
+    released: set[str] = set()
+    for nodes in _by_host(cluster, blacklisted):
+        if short <= 0:
+            break
+        released.update(nodes)
+        short -= sum(len(cluster.free.ports(node)) for node in nodes)
+    return released
+
+
+def _estimated_workers(heap: float, max_heap: float) -> int:
+    return int(-(-heap // max_heap)) if max_heap > 0 else 1
+
+
+def _release_by_resources(cluster: ClusterView, blacklisted: list[str]) -> set[str]:
+    """Hosts by name until slots and resources suffice (Storm's RasBlacklistStrategy)."""
+    ledger = ResourceLedger(cluster)
+    needed, slots = ledger.shape.zero, -_free_elsewhere(cluster, blacklisted)
+    for topology in cluster.hungry_topologies():
+        requests = ledger.requests(topology)
+        needed = plus(needed, requests.total)
+        heap = sum(requests.of(executor).on_heap for executor in topology.executors)
+        wanted = _estimated_workers(heap, float(topology.conf.get(MAX_HEAP_KEY, 768.0)))
+        slots += wanted - cluster.placement(topology.id).num_workers
+    missing, _ = minus(needed, _left_elsewhere(ledger, set(blacklisted)))
+    released: set[str] = set()
+    for nodes in _by_host(cluster, blacklisted):
+        if slots <= 0 and not any(each > 0 for each in missing):
+            break
+        for node in nodes:
+            released.add(node)
+            missing, _ = minus(missing, ledger.available(node))
+            slots -= len(cluster.free.ports(node))
+    return released
+
+
+def _left_elsewhere(ledger: ResourceLedger, blacklisted: set[str]) -> Vector:
+    left = ledger.shape.zero
+    for node in sorted(ledger.alive - blacklisted):
+        left, _ = minus(plus(left, ledger.offer(node)), ledger.taken(node))
+    return left

@@ -1,0 +1,150 @@
+"""Owns how much is asked for and offered: requests per component, offers per supervisor, as vectors of one shape."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from sparkstorm.model.assignment import ExecutorId
+from sparkstorm.scheduling.records import ComponentView, Conf, SupervisorView, TopologyView
+
+MEMORY, CPU, FIRST_GENERIC = 0, 1, 2
+Vector: TypeAlias = tuple[float, ...]  # memory in MB, CPU in percent of a core, then the generic resources by name
+
+ACKER = "__acker"
+METRICS_PREFIX = "__metrics"
+
+_WORDS = {
+    "topology.component.cpu.pcore.percent": "cpu.pcore.percent",
+    "supervisor.cpu.capacity": "cpu.pcore.percent",
+    "topology.component.resources.onheap.memory.mb": "onheap.memory.mb",
+    "topology.component.resources.offheap.memory.mb": "offheap.memory.mb",
+    "supervisor.memory.capacity.mb": "memory.mb",
+}
+_PLAIN = frozenset(_WORDS.values())
+_COMPONENT_KEYS = (
+    ("topology.component.resources.onheap.memory.mb", 128.0),
+    ("topology.component.resources.offheap.memory.mb", 0.0),
+    ("topology.component.cpu.pcore.percent", 10.0),
+)
+_SYSTEM_KEYS = {
+    "onheap.memory.mb": "topology.{}.resources.onheap.memory.mb",
+    "offheap.memory.mb": "topology.{}.resources.offheap.memory.mb",
+    "cpu.pcore.percent": "topology.{}.cpu.pcore.percent",
+}
+_ACKER_DEFAULTS = {"onheap.memory.mb": 128.0, "offheap.memory.mb": 0.0, "cpu.pcore.percent": 10.0}
+_METRICS_DEFAULTS = {"onheap.memory.mb": 128.0, "offheap.memory.mb": 0.0, "cpu.pcore.percent": 10.0}
+_RESOURCES_MAP = "topology.component.resources.map"
+
+
+def normalised(resources: Mapping[str, Any] | None) -> dict[str, float]:
+    """Resource names as schedulers know them (Storm's ResourceNameNormalizer)."""
+    return {_WORDS.get(name, name): float(amount) for name, amount in (resources or {}).items()}
+
+
+def _own_requests(conf: Conf) -> dict[str, float]:
+    own = {_WORDS[key]: float(conf[key]) for key, _ in _COMPONENT_KEYS if conf.get(key) is not None}
+    return own | normalised(conf.get(_RESOURCES_MAP))
+
+
+def _default_requests(topology_conf: Conf, component_id: str) -> dict[str, float]:
+    wanted = normalised(topology_conf.get(_RESOURCES_MAP))
+    if component_id == ACKER:
+        wanted |= _system_requests(topology_conf, "acker", _ACKER_DEFAULTS)
+    elif component_id.startswith(METRICS_PREFIX):
+        wanted |= _system_requests(topology_conf, "metrics.consumer", _METRICS_DEFAULTS)
+    for key, default in _COMPONENT_KEYS:
+        if _WORDS[key] not in wanted:
+            value = topology_conf.get(key)
+            wanted[_WORDS[key]] = default if value is None else float(value)
+    return wanted
+
+
+def _system_requests(conf: Conf, kind: str, defaults: Mapping[str, float]) -> dict[str, float]:
+    values = {name: conf.get(key.format(kind)) for name, key in _SYSTEM_KEYS.items()}
+    return {name: defaults[name] if value is None else float(value) for name, value in values.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What one executor asks for; `vector` counts both kinds of memory together."""
+
+    on_heap: float
+    off_heap: float
+    vector: Vector
+
+
+class Shape:
+    """The generic resources that anybody names in a round: they give every vector its length."""
+
+    def __init__(self, supervisors: Iterable[SupervisorView], topologies: Iterable[TopologyView]) -> None:
+        names: set[str] = set()
+        for supervisor in supervisors:
+            names |= normalised(supervisor.resources).keys()
+        for topology in topologies:
+            names |= normalised(topology.conf.get(_RESOURCES_MAP)).keys()
+            for component in topology.components:
+                names |= normalised(component.conf.get(_RESOURCES_MAP)).keys()
+        self.generic = tuple(sorted(names - _PLAIN))
+        self.zero: Vector = (0.0, 0.0, *(0.0 for _ in self.generic))
+
+    def offer(self, supervisor: SupervisorView) -> Vector:
+        """What a supervisor offers."""
+        offered = normalised(supervisor.resources)
+        plain = (offered.get("memory.mb", 0.0), offered.get("cpu.pcore.percent", 0.0))
+        return (*plain, *(offered.get(name, 0.0) for name in self.generic))
+
+    def request(self, topology: TopologyView, component: ComponentView) -> Request:
+        """What one executor of a component asks for; the platform's components follow the topology's defaults."""
+        wanted = _default_requests(topology.conf, component.id)
+        if not component.is_system:
+            wanted |= _own_requests(component.conf)
+        on_heap, off_heap = wanted.get("onheap.memory.mb", 0.0), wanted.get("offheap.memory.mb", 0.0)
+        generic = (wanted.get(name, 0.0) for name in self.generic)
+        return Request(on_heap, off_heap, (on_heap + off_heap, wanted.get("cpu.pcore.percent", 0.0), *generic))
+
+
+class Requests:
+    """Requests of one topology, by executor."""
+
+    def __init__(self, topology: TopologyView, shape: Shape) -> None:
+        self._shape = shape
+        self._by_executor: dict[ExecutorId, Request] = {}
+        for component in topology.components:
+            request = shape.request(topology, component)
+            self._by_executor.update(dict.fromkeys(component.executors, request))
+        self.total = self.sum(topology.executors)
+
+    def of(self, executor: ExecutorId) -> Request:
+        """The request of one of the topology's executors."""
+        return self._by_executor[executor]
+
+    def sum(self, executors: Iterable[ExecutorId]) -> Vector:
+        """What these executors ask for together; strangers ask for nothing."""
+        total = list(self._shape.zero)
+        for executor in executors:
+            request = self._by_executor.get(executor)
+            if request is not None:
+                total = [have + more for have, more in zip(total, request.vector, strict=True)]
+        return tuple(total)
+
+    def worker(self, executors: Iterable[ExecutorId], min_cpu: float) -> tuple[Vector, float]:
+        """What a worker with these executors takes, CPU at least `min_cpu`, and its heap in MB."""
+        total, heap = list(self._shape.zero), 0.0
+        for executor in executors:
+            request = self._by_executor.get(executor)
+            if request is not None:
+                total = [have + more for have, more in zip(total, request.vector, strict=True)]
+                heap += request.on_heap
+        total[CPU] = max(total[CPU], min_cpu)
+        return tuple(total), heap
+
+
+def plus(left: Vector, right: Vector) -> Vector:
+    """Sum, resource by resource."""
+    return tuple(a + b for a, b in zip(left, right, strict=True))
+
+
+def minus(left: Vector, right: Vector) -> tuple[Vector, bool]:
+    """Difference that stops at zero, and whether it would have gone below."""
+    raw = [a - b for a, b in zip(left, right, strict=True)]
+    return tuple(max(each, 0.0) for each in raw), any(each < 0.0 for each in raw)

@@ -1,0 +1,106 @@
+"""Owns what is left on each node while topologies are tried, evicted and put back."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.scheduling.records import TopologyView
+from sparkstorm.scheduling.resource.amounts import Requests, Shape, Vector, minus, plus
+from sparkstorm.scheduling.view import ClusterView
+
+MIN_CPU_KEY = "storm.worker.min.cpu.pcore.percent"
+
+
+class ResourceLedger:
+    """Who uses which slot with how much; nothing here reaches the cluster before the scheduler commits it."""
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self.cluster = cluster
+        self.shape = Shape(cluster.supervisors.values(), cluster.topologies.values())
+        self.min_cpu = float(cluster.conf.get(MIN_CPU_KEY) or 0.0)
+        self._requests: dict[str, Requests] = {}
+        self.node_ids = sorted({*cluster.supervisors, *(slot.node for slot in cluster.used_slots())})
+        self.index_by_node = {node: index for index, node in enumerate(self.node_ids)}
+        self._offers = {node: self.shape.offer(each) for node, each in cluster.supervisors.items()}
+        self.alive = {node for node in cluster.supervisors if not cluster.is_blacklisted(node)}
+        self._taken: dict[str, dict[int, Vector]] = {node: {} for node in self.node_ids}
+        self._owner_by_slot: dict[WorkerSlot, str] = dict(cluster.used_slots())
+        for slot, topology_id in self._owner_by_slot.items():
+            executors = cluster.placement(topology_id).executors_by_slot[slot]
+            taken, _ = self.requests(cluster.topologies[topology_id]).worker(executors, self.min_cpu)
+            self._taken[slot.node][slot.port] = taken
+        self._available: dict[str, Vector] = {}
+        self.matrix: npt.NDArray[np.float64] = np.zeros((len(self.node_ids), len(self.shape.zero)))
+        for node in self.node_ids:
+            self._refresh(node)
+
+    def requests(self, topology: TopologyView) -> Requests:
+        """The requests of a topology, computed once."""
+        known = self._requests.get(topology.id)
+        if known is None:
+            known = self._requests[topology.id] = Requests(topology, self.shape)
+        return known
+
+    def offer(self, node: str) -> Vector:
+        """What the node offers in all; nothing when it is dead."""
+        return self._offers.get(node, self.shape.zero)
+
+    def available(self, node: str) -> Vector:
+        """What is left on a node, never below zero."""
+        return self._available[node]
+
+    def taken(self, node: str) -> Vector:
+        """What workers on a node take."""
+        total = self.shape.zero
+        for vector in self._taken[node].values():
+            total = plus(total, vector)
+        return total
+
+    def owner_of(self, slot: WorkerSlot) -> str | None:
+        """Who uses a slot."""
+        return self._owner_by_slot.get(slot)
+
+    def topologies_on(self, node: str) -> set[str]:
+        """Who runs on a node."""
+        return {self._owner_by_slot[WorkerSlot(node, port)] for port in self._taken[node]}
+
+    def free_ports(self, node: str) -> list[int]:
+        """Ports of a living node that nobody uses, ascending."""
+        if node not in self.alive:
+            return []
+        return [port for port in sorted(self.cluster.supervisors[node].ports) if port not in self._taken[node]]
+
+    def put(self, slot: WorkerSlot, topology_id: str, taken: Vector) -> None:
+        """Note what a worker on a slot takes now."""
+        self._taken[slot.node][slot.port] = taken
+        self._owner_by_slot[slot] = topology_id
+        self._refresh(slot.node)
+
+    def clear(self, slots: Iterable[WorkerSlot]) -> None:
+        """Note that nobody uses these slots."""
+        for slot in slots:
+            self._taken[slot.node].pop(slot.port, None)
+            self._owner_by_slot.pop(slot, None)
+            self._refresh(slot.node)
+
+    def restore(self, topology: TopologyView) -> None:
+        """Put a topology's workers back as the cluster has them."""
+        for slot, executors in self.cluster.placement(topology.id).executors_by_slot.items():
+            self.put(slot, topology.id, self.worker(topology, executors)[0])
+
+    def worker(self, topology: TopologyView, executors: Iterable[ExecutorId]) -> tuple[Vector, float]:
+        """What a worker with these executors takes, and its heap in MB."""
+        return self.requests(topology).worker(executors, self.min_cpu)
+
+    def left_in_cluster(self) -> Vector:
+        """What is left on all living nodes, node after node, never below zero."""
+        left = self.shape.zero
+        for node in sorted(self.alive):
+            left, _ = minus(plus(left, self.offer(node)), self.taken(node))
+        return left
+
+    def _refresh(self, node: str) -> None:
+        self._available[node], _ = minus(self.offer(node), self.taken(node))
+        self.matrix[self.index_by_node[node]] = self._available[node]

@@ -1,0 +1,112 @@
+"""Owns who is scheduled first: topologies of the user who is furthest below the guaranteed share."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.scheduling.records import TopologyView
+from sparkstorm.scheduling.resource.amounts import CPU, FIRST_GENERIC, MEMORY, Vector, plus
+from sparkstorm.scheduling.resource.ledger import ResourceLedger
+
+PRIORITY_KEY = "topology.priority"
+POOLS_KEY = "resource.aware.scheduler.user.pools"
+STRATEGY_KEY = "resource.aware.scheduler.priority.strategy"
+DEFAULT_PRIORITY = 29
+LAST = math.inf
+
+
+@dataclass(slots=True)
+class Claimant:
+    """A user with topologies still to be ordered, and what those ordered so far ask for."""
+
+    guaranteed: Vector
+    waiting: list[TopologyView]
+    ordered: Vector = field(default_factory=tuple)
+
+
+def _by_priority(topology: TopologyView) -> tuple[int, int, str]:
+    return (int(topology.conf.get(PRIORITY_KEY, DEFAULT_PRIORITY)), -topology.uptime_ms, topology.id)
+
+
+class PriorityOrder:
+    """Storm's scheduling priority strategies, over what the cluster offers in all."""
+
+    def __init__(self, ledger: ResourceLedger, counts_generic: bool, first_in_first_out: bool) -> None:
+        self._ledger = ledger
+        self._counts_generic = counts_generic
+        self._fifo = first_in_first_out
+        self._left = ledger.shape.zero
+        for node in ledger.cluster.supervisors:
+            self._left = plus(self._left, ledger.offer(node))
+        self._offered_generic = [at for at in range(FIRST_GENERIC, len(self._left)) if self._left[at] > 0.0]
+
+    def order(self, guarantees: Mapping[str, Mapping[str, float]]) -> list[TopologyView]:
+        """Every topology with an owner, first to be scheduled first; equal users by name."""
+        claimants = self._claimants(guarantees)
+        ordered: list[TopologyView] = []
+        while claimants:
+            scores = {id(each): self._score(each) for each in claimants}
+            claimants.sort(key=lambda each: scores[id(each)])
+            first = claimants[0]
+            if not first.waiting:
+                claimants.pop(0)
+                continue
+            topology = first.waiting.pop(0)
+            asked = self._ledger.requests(topology).total
+            first.ordered = plus(first.ordered, asked)
+            self._left = tuple(have - less for have, less in zip(self._left, asked, strict=True))
+            ordered.append(topology)
+        return ordered
+
+    def _claimants(self, guarantees: Mapping[str, Mapping[str, float]]) -> list[Claimant]:
+        by_owner: dict[str, list[TopologyView]] = {}
+        for topology in self._ledger.cluster.topologies.values():
+            if topology.owner:
+                by_owner.setdefault(topology.owner, []).append(topology)
+        zero = self._ledger.shape.zero
+        return [
+            Claimant(self._guarantee(guarantees.get(owner, {})), sorted(by_owner[owner], key=_by_priority), zero)
+            for owner in sorted(by_owner)
+        ]
+
+    def _guarantee(self, pool: Mapping[str, float]) -> Vector:
+        generic = (float(pool.get(name, 0.0)) for name in self._ledger.shape.generic)
+        return (float(pool.get("memory", 0.0)), float(pool.get("cpu", 0.0)), *generic)
+
+    def _score(self, claimant: Claimant) -> float:
+        """How far over the guarantee the next topology would bring its owner, in shares of what is left."""
+        score = self._share(claimant)
+        if not self._fifo or score < 0:
+            return score
+        claimant.waiting.sort(key=lambda topology: (topology.uptime_ms, topology.id))
+        return float(claimant.waiting[0].uptime_ms) if claimant.waiting else LAST
+
+    def _share(self, claimant: Claimant) -> float:
+        counted = [CPU, MEMORY]
+        if self._counts_generic:
+            counted += self._offered_generic
+        if not claimant.waiting or any(self._left[at] <= 0 for at in counted):
+            return LAST
+        would = plus(claimant.ordered, self._ledger.requests(claimant.waiting[0]).total)
+        return max((would[at] - claimant.guaranteed[at]) / self._left[at] for at in counted)
+
+
+_STRATEGIES: dict[str, Callable[[ResourceLedger], PriorityOrder]] = {
+    "DefaultSchedulingPriorityStrategy": lambda ledger: PriorityOrder(ledger, False, False),
+    "FIFOSchedulingPriorityStrategy": lambda ledger: PriorityOrder(ledger, False, True),
+    "GenericResourceAwareSchedulingPriorityStrategy": lambda ledger: PriorityOrder(ledger, True, False),
+}
+_SHORT = {
+    "default": "DefaultSchedulingPriorityStrategy",
+    "fifo": "FIFOSchedulingPriorityStrategy",
+    "generic": "GenericResourceAwareSchedulingPriorityStrategy",
+}
+
+
+def priority_order(name: str) -> Callable[[ResourceLedger], PriorityOrder]:
+    """The strategy of that name (Storm's class name, with or without package, or a short word)."""
+    known = _STRATEGIES.get(_SHORT.get(name, name.rpartition(".")[2]))
+    if known is None:
+        raise InvalidConfigError(f"{STRATEGY_KEY}: expected one of {', '.join(_SHORT)}, got {name!r}")
+    return known

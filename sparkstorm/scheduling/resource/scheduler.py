@@ -1,0 +1,155 @@
+"""Owns Storm's ResourceAwareScheduler: topologies in priority order, lesser ones evicted when one does not fit."""
+
+from collections.abc import Mapping, Sequence
+
+from sparkstorm.errors import InvalidConfigError, InvalidTopologyError
+from sparkstorm.scheduling.records import Conf, Topologies, TopologyView
+from sparkstorm.scheduling.resource.amounts import Vector, minus, plus
+from sparkstorm.scheduling.resource.ledger import ResourceLedger
+from sparkstorm.scheduling.resource.node_order import NodeMap
+from sparkstorm.scheduling.resource.priorities import POOLS_KEY, STRATEGY_KEY, priority_order
+from sparkstorm.scheduling.resource.search import Outcome, Result, SearchOptions
+from sparkstorm.scheduling.resource.strategies import Attempt, strategy_of
+from sparkstorm.scheduling.resource.trial import Trial
+from sparkstorm.scheduling.view import ClusterView
+
+ATTEMPTS_KEY = "resource.aware.scheduler.max.topology.scheduling.attempts"
+
+
+class _Need:
+    """What a topology still needs against what the cluster has left (Storm's TopologySchedulingResources)."""
+
+    def __init__(self, topology: TopologyView, ledger: ResourceLedger) -> None:
+        self._requests = ledger.requests(topology)
+        self._left = ledger.left_in_cluster()
+        self._scheduled = self._requests.sum(ledger.cluster.placement(topology.id).slot_by_executor)
+        self._remaining: Vector | None = None
+
+    def begin(self) -> None:
+        """A new attempt: only what the cluster has left counts."""
+        self._remaining = None
+
+    def can_schedule(self) -> bool:
+        """Whether the cluster as a whole could hold the topology."""
+        _, short = minus(plus(self._left, self._scheduled), self._requests.total)
+        return not short and not any(each > 0 for each in self._remaining or ())
+
+    def failed(self, trial: Trial) -> None:
+        """Note what an attempt left to be found by eviction."""
+        placement = trial.ledger.cluster.placement(trial.topology.id)
+        self._scheduled = self._requests.sum([*placement.slot_by_executor, *trial.slot_by_executor])
+        self._remaining, _ = minus(self._requests.total, self._scheduled)
+
+    def evicted(self, resources: Vector) -> None:
+        """Note what an evicted topology gives back."""
+        self._left = plus(self._left, resources)
+        if self._remaining is not None:
+            self._remaining, _ = minus(self._remaining, resources)
+
+    def words(self, ledger: ResourceLedger) -> str:
+        """What is missing, with numbers."""
+        names = ("memory MB", "CPU %", *ledger.shape.generic)
+        missing = self._remaining or self._requests.total
+        pairs = zip(names, missing, self._left, strict=True)
+        return "; ".join(f"{name}: {more:g} required, {have:g} left" for name, more, have in pairs if more > 0)
+
+
+class ResourceAwareScheduler:
+    """Workers are as many as resources ask for; `topology.workers` is ignored."""
+
+    def __init__(self) -> None:
+        self._guarantees: Mapping[str, Mapping[str, float]] = {}
+        self._attempts = 5
+        self._order_by = priority_order("default")
+
+    def prepare(self, conf: Conf) -> None:
+        """Read the priority strategy, the users' guarantees and the number of attempts."""
+        guarantees = conf.get(POOLS_KEY) or {}
+        if not isinstance(guarantees, Mapping) or not all(isinstance(each, Mapping) for each in guarantees.values()):
+            raise InvalidConfigError(f"{POOLS_KEY}: expected {{user: {{resource: amount}}}}, got {guarantees!r:.100}")
+        self._guarantees = guarantees
+        self._attempts = int(conf.get(ATTEMPTS_KEY) or 5)
+        self._order_by = priority_order(str(conf.get(STRATEGY_KEY) or "default"))
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        """Place every topology with missing executors, whole or not at all."""
+        ledger = ResourceLedger(cluster)
+        nodes = NodeMap(ledger)
+        ordered = self._order_by(ledger).order(self._guarantees)
+        for at, topology in enumerate(ordered):
+            if cluster.placement(topology.id).num_missing:
+                round_ = _Placing(topology, ordered[:at:-1], ledger, nodes)
+                cluster.status[topology.id] = round_.run(self._attempts)
+            else:
+                cluster.status.setdefault(topology.id, "Fully Scheduled")
+
+
+class _Placing:
+    """One topology's turn: attempts, evictions between them, and the commit or the return to what was."""
+
+    def __init__(
+        self, topology: TopologyView, lesser: Sequence[TopologyView], ledger: ResourceLedger, nodes: NodeMap
+    ) -> None:
+        self._topology = topology
+        self._lesser = lesser  # the least important first
+        self._ledger = ledger
+        self._cluster = ledger.cluster
+        self._nodes = nodes
+        self._evicted: list[TopologyView] = []
+
+    def run(self, attempts: int) -> str:
+        """Schedule the topology if that can be done; the status in words."""
+        try:
+            options = strategy_of(self._topology)
+            status = self._try(options, attempts)
+        except InvalidTopologyError as error:
+            status = f"Unsuccessful in scheduling - {error}"
+        for topology in self._evicted:
+            self._ledger.restore(topology)
+        return status
+
+    def _try(self, options: SearchOptions, attempts: int) -> str:
+        need = _Need(self._topology, self._ledger)
+        for _ in range(attempts):
+            need.begin()
+            attempt = Attempt(self._topology, self._ledger, self._nodes, options)
+            result = attempt.run() if need.can_schedule() else Result(Outcome.NOT_ENOUGH_RESOURCES, "")
+            if result.outcome is Outcome.SUCCESS:
+                self._commit(attempt.trial)
+                return f"Running - {result.text}"
+            need.failed(attempt.trial)
+            attempt.trial.undo()
+            if result.outcome is not Outcome.NOT_ENOUGH_RESOURCES:
+                return f"{result.outcome.value}: {result.text}"
+            if not self._evict(need):
+                return (
+                    "Not enough resources to schedule after evicting lower priority topologies. "
+                    f"{need.words(self._ledger)}. {result.text}"
+                )
+        return (
+            f"Failed to make enough resources for {self._topology.id} by evicting lower priority topologies "
+            f"within {attempts} attempts. {need.words(self._ledger)}"
+        )
+
+    def _evict(self, need: _Need) -> bool:
+        """Free lesser topologies, the least first, until there is hope; whether any was."""
+        before = len(self._evicted)
+        for topology in self._lesser:
+            workers = self._cluster.placement(topology.id).executors_by_slot
+            if not workers or topology in self._evicted:
+                continue
+            executors = self._cluster.placement(topology.id).slot_by_executor
+            need.evicted(self._ledger.requests(topology).sum(executors))
+            self._ledger.clear(list(workers))
+            self._evicted.append(topology)
+            if need.can_schedule():
+                break
+        return len(self._evicted) > before
+
+    def _commit(self, trial: Trial) -> None:
+        for topology in self._evicted:
+            self._cluster.unassign(topology.id)
+            self._cluster.evicted.append(topology.id)
+        self._evicted = []
+        for slot, executors in sorted(trial.executors_by_slot.items()):
+            self._cluster.assign(slot, self._topology.id, executors)

@@ -1,0 +1,183 @@
+"""Owns the depth-first search for slots: executor after executor, back to the one before when none is left."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.scheduling.resource.node_order import NodeMap, NodeOrder, NodeSort, Preferences
+from sparkstorm.scheduling.resource.trial import Trial
+
+
+class Outcome(Enum):
+    """How an attempt ended."""
+
+    SUCCESS = "success"
+    NOT_ENOUGH_RESOURCES = "not enough resources"
+    INVALID_TOPOLOGY = "invalid topology"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The outcome with its words."""
+
+    outcome: Outcome
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """What a strategy's name stands for."""
+
+    title: str
+    sort: NodeSort = NodeSort.COMMON
+    sorts_again: bool = True  # rank the nodes anew as executors are placed
+    round_robin: bool = False
+    constrained: bool = False
+
+
+class Search:
+    """Storm's scheduleExecutorsOnNodes: limits count states, never time."""
+
+    def __init__(self, trial: Trial, nodes: NodeMap, options: SearchOptions, max_states: int) -> None:
+        self._trial = trial
+        self._nodes = nodes
+        self._options = options
+        self._max_states = max_states
+        self._preferences = Preferences(trial.topology, nodes)
+        self._component_of = trial.topology.component_by_executor
+        self._states = 0
+        self._steps_back = 0
+
+    def order_for(self, executor: ExecutorId | None) -> NodeOrder:
+        """The nodes, ranked for an executor or for nobody in particular."""
+        trial = self._trial
+        request = None if executor is None else trial.ledger.requests(trial.topology).of(executor)
+        return NodeOrder(self._nodes, self._preferences, trial.held, request, self._options.sort)
+
+    def _is_same_component(self, executors: list[ExecutorId], at: int) -> bool:
+        """Whether nodes are ranked anew: Storm does so when the component is the *same* as the one before."""
+        return at == 0 or self._component_of[executors[at]] == self._component_of[executors[at - 1]]
+
+    def _place(self, executor: ExecutorId, slot: WorkerSlot) -> bool:
+        """Put an executor and the ackers bound to its worker; whether any ackers came along."""
+        self._states += 1
+        bound = len(self._trial.bound_ackers)
+        self._trial.put(executor, slot)
+        self._trial.bind_ackers(executor, slot)
+        return len(self._trial.bound_ackers) > bound
+
+    def run(self, executors: list[ExecutorId]) -> Result:
+        """Place every executor, or say how far it came."""
+        if self._options.round_robin:
+            return self._go_round(executors)
+        return self._go_deep(executors)
+
+    def _go_deep(self, executors: list[ExecutorId]) -> Result:
+        trial = self._trial
+        tried = [-1] * len(executors)  # how many slots each executor has tried since it was last entered
+        with_ackers: set[ExecutorId] = set()
+        order: Iterable[str] | None = None if self._options.sorts_again else self.order_for(None)
+        seen, at = -1, 0
+        while self._states <= self._max_states:
+            executor = executors[at]
+            if executor not in trial.bound_ackers:
+                if order is None or (self._options.sorts_again and self._is_same_component(executors, at)):
+                    order, seen = self.order_for(executor), -1
+                slot, seen, tried[at] = self._next_slot(executor, order, seen, tried[at])
+                if slot is None:
+                    order = None
+                    if at == 0:
+                        return self._last_left_out() if len(executors) == 1 else self._short(0, len(executors))
+                    tried[at] = -1
+                    at = self._back(executors, at, with_ackers)
+                    continue
+                if self._place(executor, slot):
+                    with_ackers.add(executor)
+            if at == len(executors) - 1:
+                return self._done()
+            at += 1
+        return self._short(at, len(executors))
+
+    def _next_slot(
+        self, executor: ExecutorId, order: Iterable[str], seen: int, tried: int
+    ) -> tuple[WorkerSlot | None, int, int]:
+        trial = self._trial
+        for node in order:
+            if not trial.could_ever_fit(executor, node):
+                continue
+            for port in trial.open_ports(node):
+                seen += 1
+                if seen <= tried:
+                    continue
+                tried += 1
+                slot = WorkerSlot(node, port)
+                if trial.may_put(executor, slot):
+                    return slot, seen, tried
+        return None, seen, tried
+
+    def _back(self, executors: list[ExecutorId], at: int, with_ackers: set[ExecutorId]) -> int:
+        """Undo the last executor that was placed by itself; its position."""
+        at -= 1
+        while executors[at] in self._trial.bound_ackers:
+            at -= 1
+        executor = executors[at]
+        self._steps_back += 1
+        slot = self._trial.slot_by_executor[executor]
+        self._trial.take(executor)
+        if executor in with_ackers:
+            with_ackers.discard(executor)
+            self._trial.unbind_ackers(slot)
+        return at
+
+    def _go_round(self, executors: list[ExecutorId]) -> Result:
+        """One executor per node in turn over nodes that no other topology uses; never a step back."""
+        trial = self._trial
+        nodes = self._own_nodes()
+        turn = iter(nodes)
+        left = len(nodes)
+        for at, executor in enumerate(executors):
+            if self._states > self._max_states:
+                return self._short(at, len(executors))
+            if executor in trial.bound_ackers:
+                continue
+            if left == 0 or self._is_same_component(executors, at):
+                turn, left = iter(nodes), len(nodes)
+            slot: WorkerSlot | None = None
+            for node in turn:
+                left -= 1
+                slot = self._first_slot(executor, node)
+                if slot is not None:
+                    break
+            if slot is None and at == len(executors) - 1:
+                return self._last_left_out()
+            if slot is None:
+                return self._short(at, len(executors))
+            self._place(executor, slot)
+        return self._done()
+
+    def _own_nodes(self) -> list[str]:
+        trial = self._trial
+        wanted = trial.topology.conf.get("topology.isolate.machines")
+        alone = [node for node in self.order_for(None) if trial.ledger.topologies_on(node) <= {trial.topology.id}]
+        return alone if wanted is None else alone[: int(wanted)]
+
+    def _first_slot(self, executor: ExecutorId, node: str) -> WorkerSlot | None:
+        if not self._trial.could_ever_fit(executor, node):
+            return None
+        slots = (WorkerSlot(node, port) for port in self._trial.open_ports(node))
+        return next((slot for slot in slots if self._trial.may_put(executor, slot)), None)
+
+    def _done(self) -> Result:
+        words = f"Fully Scheduled by {self._options.title} ({self._states} states traversed, "
+        return Result(Outcome.SUCCESS, f"{words}backtracked {self._steps_back} times)")
+
+    def _last_left_out(self) -> Result:
+        # Storm takes reaching the last executor for placing it: what is placed stays, and nobody is evicted for it.
+        return Result(Outcome.SUCCESS, f"All but the last executor scheduled by {self._options.title}")
+
+    def _short(self, at: int, total: int) -> Result:
+        words = f"Cannot schedule by {self._options.title} ({self._states} states traversed, "
+        words += f"backtracked {self._steps_back} times, {at} of {total} executors scheduled)"
+        return Result(Outcome.NOT_ENOUGH_RESOURCES, words)

@@ -1,0 +1,98 @@
+"""Owns what each `topology.scheduler.strategy` means: how nodes and executors are ordered, what is checked first."""
+
+from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.model.assignment import ExecutorId
+from sparkstorm.scheduling.records import TopologyView
+from sparkstorm.scheduling.resource.amounts import ACKER
+from sparkstorm.scheduling.resource.constraints import Constraints
+from sparkstorm.scheduling.resource.executor_order import by_connection_count, by_constraint_severity, by_proximity
+from sparkstorm.scheduling.resource.ledger import ResourceLedger
+from sparkstorm.scheduling.resource.node_order import NodeMap, NodeSort
+from sparkstorm.scheduling.resource.search import Outcome, Result, Search, SearchOptions
+from sparkstorm.scheduling.resource.trial import Trial
+
+STRATEGY_KEY = "topology.scheduler.strategy"
+PROXIMITY_KEY = "topology.ras.order.executors.by.proximity.needs"
+MAX_STATES_KEY = "topology.ras.constraint.max.state.search"
+CLUSTER_MAX_STATES_KEY = "resource.aware.scheduler.constraint.max.state.search"
+
+_BY_NAME = {
+    each.title: each
+    for each in (
+        SearchOptions("DefaultResourceAwareStrategy"),
+        SearchOptions("GenericResourceAwareStrategy"),
+        SearchOptions("DefaultResourceAwareStrategyOld", sort=NodeSort.DEFAULT, sorts_again=False),
+        SearchOptions("GenericResourceAwareStrategyOld", sort=NodeSort.GENERIC),
+        SearchOptions("ConstraintSolverStrategy", constrained=True),
+        SearchOptions("RoundRobinResourceAwareStrategy", sorts_again=False, round_robin=True),
+    )
+}
+_SHORT = {
+    "default": "DefaultResourceAwareStrategy",
+    "generic": "GenericResourceAwareStrategy",
+    "constraint": "ConstraintSolverStrategy",
+    "round-robin": "RoundRobinResourceAwareStrategy",
+}
+
+
+def strategy_of(topology: TopologyView) -> SearchOptions:
+    """The topology's strategy, by Storm's class name (any package) or a short word; InvalidTopologyError if unknown."""
+    name = str(topology.conf.get(STRATEGY_KEY) or "default")
+    options = _BY_NAME.get(_SHORT.get(name, name.rpartition(".")[2]))
+    if options is None:
+        raise InvalidTopologyError(
+            f"{STRATEGY_KEY}: no strategy is called {name!r}; expected one of {', '.join(_SHORT)}"
+        )
+    return options
+
+
+class Attempt:
+    """One try at one topology: `run` fills the trial or leaves it part-filled, to be undone by the caller."""
+
+    def __init__(self, topology: TopologyView, ledger: ResourceLedger, nodes: NodeMap, options: SearchOptions) -> None:
+        self._topology = topology
+        self._ledger = ledger
+        self._nodes = nodes
+        self._options = options
+        self._constraints = Constraints(topology) if options.constrained else None
+        self.trial = Trial(topology, ledger, self._constraints)
+
+    def run(self) -> Result:
+        """Search, unless it is plain beforehand that there is nothing to find."""
+        conf, cluster_conf = self._topology.conf, self._ledger.cluster.conf
+        max_states = min(int(conf.get(MAX_STATES_KEY, 10_000)), int(cluster_conf.get(CLUSTER_MAX_STATES_KEY, 100_000)))
+        hopeless = self._hopeless(max_states)
+        if hopeless is not None:
+            return hopeless
+        return Search(self.trial, self._nodes, self._options, max_states).run(self._executors())
+
+    def _executors(self) -> list[ExecutorId]:
+        """The missing executors in the strategy's order, unassigned ackers at the end."""
+        missing = self.trial.missing
+        if self._constraints is not None:
+            ordered = by_constraint_severity(self._topology, missing, self._constraints)
+        elif self._topology.conf.get(PROXIMITY_KEY):
+            ordered = by_proximity(self._topology, missing)
+        else:
+            ordered = by_connection_count(self._topology, missing)
+        component_of = self._topology.component_by_executor
+        return [each for each in ordered if component_of[each] != ACKER] + self.trial.free_ackers
+
+    def _hopeless(self, max_states: int) -> Result | None:
+        missing = len(self.trial.missing)
+        if not self._ledger.node_ids:
+            return Result(Outcome.NOT_ENOUGH_RESOURCES, "No available nodes to schedule tasks on!")
+        if not any(part.kind == "spout" and not part.is_system for part in self._topology.components):
+            return Result(Outcome.INVALID_TOPOLOGY, "Cannot find a Spout!")
+        if missing >= max_states:
+            return Result(
+                Outcome.OTHER, f"{missing} unassigned executors are more than {max_states} states can be searched for"
+            )
+        if self._constraints is not None and not self._is_feasible(self._constraints):
+            return Result(Outcome.OTHER, "Scheduling not feasible: more executors than their nodes may hold together")
+        return None
+
+    def _is_feasible(self, constraints: Constraints) -> bool:
+        nodes = len(self._ledger.node_ids)
+        sizes = {part.id: len(part.executors) for part in self._topology.components}
+        return all(sizes[name] <= nodes * limit for name, limit in constraints.max_on_node.items())

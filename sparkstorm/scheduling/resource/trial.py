@@ -1,0 +1,161 @@
+"""Owns one attempt at placing one topology: what it has put where, checked against the ledger, undone when it fails."""
+
+import math
+
+import numpy as np
+
+from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.scheduling.records import TopologyView
+from sparkstorm.scheduling.resource.amounts import ACKER, CPU, FIRST_GENERIC, MEMORY, Vector
+from sparkstorm.scheduling.resource.constraints import Constraints
+from sparkstorm.scheduling.resource.ledger import ResourceLedger
+from sparkstorm.scheduling.resource.node_order import Ints
+
+MAX_HEAP_KEY = "topology.worker.max.heap.size.mb"
+ONE_EXECUTOR_KEY = "topology.ras.one.executor.per.worker"
+ONE_COMPONENT_KEY = "topology.ras.one.component.per.worker"
+ACKERS_PER_WORKER_KEY = "topology.ras.acker.executors.per.worker"
+
+
+def fits(left: Vector, asked: Vector, min_cpu: float) -> bool:
+    """Whether a node with so much left could take an executor; the least CPU of a worker counts as there already."""
+    cpu = asked[CPU] if min_cpu < 0.001 else max(asked[CPU] - min_cpu, 0.0)
+    if left[CPU] < cpu or left[MEMORY] < asked[MEMORY]:
+        return False
+    return all(left[at] >= asked[at] for at in range(FIRST_GENERIC, len(asked)))
+
+
+class Trial:
+    """Tentative workers of one topology; `commit` belongs to the scheduler, `undo` takes everything back."""
+
+    def __init__(self, topology: TopologyView, ledger: ResourceLedger, constraints: Constraints | None) -> None:
+        conf = topology.conf
+        self.topology = topology
+        self.ledger = ledger
+        self._requests = ledger.requests(topology)
+        self._constraints = constraints
+        self._max_heap = float(conf.get(MAX_HEAP_KEY, 768.0))
+        self._one_executor = bool(conf.get(ONE_EXECUTOR_KEY, False))
+        self._one_component = bool(conf.get(ONE_COMPONENT_KEY, False))
+        self._ackers_per_worker = int(conf.get(ACKERS_PER_WORKER_KEY, 1))
+        self.executors_by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
+        self.slot_by_executor: dict[ExecutorId, WorkerSlot] = {}
+        self.bound_ackers_by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
+        self.bound_ackers: set[ExecutorId] = set()
+        self.held: Ints = np.zeros(len(ledger.node_ids), dtype=np.int64)
+        self._count_by_node: dict[str, dict[str | None, int]] = {}
+        placement = ledger.cluster.placement(topology.id)
+        for executor, slot in placement.slot_by_executor.items():
+            self._count(executor, slot, 1)
+        missing = [executor for executor in topology.executors if executor not in placement.slot_by_executor]
+        self.free_ackers = [each for each in missing if topology.component_by_executor[each] == ACKER]
+        self.missing = set(missing)
+        self._ports: dict[str, list[int]] = {}
+
+    def open_ports(self, node: str) -> list[int]:
+        """Ports that were free when this attempt began: only those are used, running workers are left alone."""
+        if node not in self._ports:
+            self._ports[node] = self.ledger.free_ports(node)
+        return self._ports[node]
+
+    def could_ever_fit(self, executor: ExecutorId, node: str) -> bool:
+        """Whether the node is alive and has what the executor alone asks for."""
+        asked = self._requests.of(executor).vector
+        return node in self.ledger.alive and fits(self.ledger.available(node), asked, self.ledger.min_cpu)
+
+    def may_put(self, executor: ExecutorId, slot: WorkerSlot) -> bool:
+        """Whether resources, heap, worker rules and constraints all hold with the executor on the slot."""
+        if not self._resources_hold(executor, slot):
+            return False
+        here = self.executors_by_slot.get(slot)
+        component_of = self.topology.component_by_executor
+        if self._one_executor and here:
+            return False
+        if self._one_component and not self._one_executor and here:
+            return {component_of[each] for each in here} == {component_of[executor]}
+        return self._constraints is None or self._constraints_hold(executor, slot, self._constraints)
+
+    def _resources_hold(self, executor: ExecutorId, slot: WorkerSlot) -> bool:
+        left = self.ledger.available(slot.node)
+        if not fits(left, self._requests.of(executor).vector, self.ledger.min_cpu):
+            return False
+        here = self.executors_by_slot.get(slot, [])
+        now = self.ledger.worker(self.topology, here)[0] if here else self.ledger.shape.zero
+        then, heap = self.ledger.worker(self.topology, [*here, executor])
+        return (
+            then[CPU] - now[CPU] <= left[CPU] and then[MEMORY] - now[MEMORY] <= left[MEMORY] and heap <= self._max_heap
+        )
+
+    def _constraints_hold(self, executor: ExecutorId, slot: WorkerSlot, constraints: Constraints) -> bool:
+        component = self.topology.component_by_executor[executor]
+        barred = constraints.incompatible[component]
+        here = self.executors_by_slot.get(slot, ())
+        if barred and any(self.topology.component_by_executor[each] in barred for each in here):
+            return False
+        limit = constraints.max_on_node.get(component)
+        return limit is None or self._count_by_node.get(slot.node, {}).get(component, 0) < limit
+
+    def put(self, executor: ExecutorId, slot: WorkerSlot) -> None:
+        """Place an executor."""
+        self.executors_by_slot.setdefault(slot, []).append(executor)
+        self.slot_by_executor[executor] = slot
+        self._count(executor, slot, 1)
+        self._book(slot)
+
+    def take(self, executor: ExecutorId) -> None:
+        """Take an executor back."""
+        slot = self.slot_by_executor.pop(executor)
+        self.executors_by_slot[slot].remove(executor)
+        self._count(executor, slot, -1)
+        self._book(slot)
+
+    def _book(self, slot: WorkerSlot) -> None:
+        here = self.executors_by_slot[slot]
+        if here:
+            self.ledger.put(slot, self.topology.id, self.ledger.worker(self.topology, here)[0])
+        else:
+            del self.executors_by_slot[slot]
+            self.ledger.clear([slot])
+
+    def _count(self, executor: ExecutorId, slot: WorkerSlot, change: int) -> None:
+        component = self.topology.component_by_executor.get(executor)
+        counts = self._count_by_node.setdefault(slot.node, {})
+        counts[component] = counts.get(component, 0) + change
+        self.held[self.ledger.index_by_node[slot.node]] += change
+
+    def undo(self) -> None:
+        """Take everything back."""
+        self.ledger.clear(list(self.executors_by_slot))
+        self.executors_by_slot.clear()
+
+    # -- ackers bound to workers ---------------------------------------------------------------------------------
+
+    def bind_ackers(self, executor: ExecutorId, slot: WorkerSlot) -> None:
+        """Give a worker its ackers when it gets its first executor, as far as heap and resources allow."""
+        for _ in range(self._ackers_to_bind(executor, slot)):
+            acker = self.free_ackers[0]
+            if not self.may_put(acker, slot):
+                return
+            self.free_ackers.pop(0)
+            self.put(acker, slot)
+            self.bound_ackers_by_slot.setdefault(slot, []).append(acker)
+            self.bound_ackers.add(acker)
+
+    def _ackers_to_bind(self, executor: ExecutorId, slot: WorkerSlot) -> int:
+        alone = self._one_executor or self._one_component
+        if alone or slot in self.bound_ackers_by_slot or not self.free_ackers:
+            return 0
+        if self.topology.component_by_executor[executor] == ACKER:
+            return 0
+        room = self._max_heap - self._requests.of(executor).on_heap
+        each = self._requests.of(self.free_ackers[0]).on_heap
+        by_heap = math.floor(room / each) if each > 0 else len(self.free_ackers)
+        return min(by_heap, len(self.free_ackers), self._ackers_per_worker)
+
+    def unbind_ackers(self, slot: WorkerSlot) -> None:
+        """Take a worker's ackers back, in the order in which they were free."""
+        ackers = self.bound_ackers_by_slot.pop(slot, [])
+        for acker in ackers:
+            self.take(acker)
+            self.bound_ackers.discard(acker)
+        self.free_ackers[:0] = ackers
