@@ -54,12 +54,12 @@ def java_version(program: str) -> int:
     return int(match[1]) if match else 0
 
 
-def install_java() -> str:
-    """Path of a fitting Java; installs Debian's runtime when there is none, apt exists and this user is root."""
+def install_java(*, is_root: bool) -> str:
+    """Path of a fitting Java; installs Debian's runtime when there is none, apt exists and root asks."""
     try:
         return find_java()
     except EmbeddedServerError as error:
-        if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        if not is_root or shutil.which("apt-get") is None:
             raise
         print(f"{error}\ninstalling {DEBIAN_PACKAGE} …", file=sys.stderr, flush=True)
     for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", DEBIAN_PACKAGE]):
@@ -80,7 +80,7 @@ def _apt(command: Sequence[str]) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Prints the runtime's place; returns 0, or 1 after a line that says what is missing."""
     try:
-        program = install_java() if "--install" in arguments else find_java()
+        program = install_java(is_root=os.geteuid() == 0) if "--install" in arguments else find_java()
         print(Path(program).resolve().parent.parent if "--home" in arguments else program)
     except EmbeddedServerError as error:
         print(error, file=sys.stderr)

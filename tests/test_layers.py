@@ -1,0 +1,175 @@
+"""Owns the architecture as a test: who may import whom, and what the pure ranks may not touch.
+
+Ranks: 0 errors, config · 1 clock, ids, model · 2 scheduling, acking, grouping · 3 api · 4 transport, cluster, hosting,
+embedded · 5 blobs, runtime · 6 daemons · 7 replay, ui · 8 app, cli, testing. A part imports itself and lower ranks.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "sparkstorm"
+RANK_BY_PART = {
+    "errors": 0,
+    "config": 0,
+    "clock": 1,
+    "ids": 1,
+    "model": 1,
+    "scheduling": 2,
+    "acking": 2,
+    "grouping": 2,
+    "api": 3,
+    "transport": 4,
+    "cluster": 4,
+    "hosting": 4,
+    "embedded": 4,
+    "blobs": 5,
+    "runtime": 5,
+    "daemons": 6,
+    "replay": 7,
+    "ui": 7,
+    "app": 8,
+    "cli": 8,
+    "testing": 8,
+}
+LAST_PURE_RANK = 3
+EFFECTS = {"random", "secrets", "logging", "socket", "subprocess", "threading", "redis", "kazoo", "pyspark", "datetime"}
+# the two places where the outside comes in below rank 4: reading configuration files, and the real clock and ids
+EFFECTS_ALLOWED = {"clock.py": {"time"}, "ids.py": {"os", "secrets", "random"}}
+PYSPARK_ALLOWED = ("hosting/spark", "replay/", "app")
+# imported inside functions: slow to import and needed by few (seconds for numba's first compile)
+LAZY = {"numba", "pyarrow", "pandas", "matplotlib", "pyspark", "IPython"}
+DRIVER_LIBRARIES = {"redis", "kazoo"}
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> Iterator[tuple[str, bool, int]]:
+    """Each imported module, whether only inside a function, and the line. Imports for type checking count as well."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    inner = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for node in ast.walk(function)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, id(node) in inner, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            for module in modules_named_by(node, path):
+                yield module, id(node) in inner, node.lineno
+
+
+def modules_named_by(node: ast.ImportFrom, path: Path) -> list[str]:
+    """`from sparkstorm import model` names sparkstorm.model; relative imports are made absolute."""
+    base = node.module or ""
+    if node.level:
+        folder = path.parent
+        for _ in range(node.level - 1):
+            folder = folder.parent
+        base = ".".join((*folder.relative_to(ROOT).parts, *([base] if base else [])))
+    return [f"{base}.{alias.name}" for alias in node.names] if base == "sparkstorm" else [base]
+
+
+def names_of(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+def test_imports_are_seen_in_every_form(tmp_path: Path) -> None:
+    path = tmp_path / "snippet.py"
+    path.write_text(
+        "import a.b as c\nfrom sparkstorm import model\ndef f():\n    if c:\n        from redis.retry import Retry\n"
+    )
+    assert list(imports_of(path)) == [("a.b", False, 1), ("sparkstorm.model", False, 2), ("redis.retry", True, 5)]
+    relative = [
+        ast.parse(text).body[0] for text in ("from ..errors import X", "from .base import Y", "from . import z")
+    ]
+    seen = [
+        modules_named_by(node, PACKAGE / "cluster" / "local.py")
+        for node in relative
+        if isinstance(node, ast.ImportFrom)
+    ]
+    assert seen == [["sparkstorm.errors"], ["sparkstorm.cluster.base"], ["sparkstorm.cluster"]]
+
+
+def test_every_part_of_the_package_is_looked_at() -> None:
+    assert {"errors", "config", "model", "embedded", "scheduling"} <= {part_of(path) for path in FILES}
+
+
+@pytest.mark.parametrize("path", FILES, ids=names_of)
+def test_a_part_imports_only_itself_and_lower_ranks(path: Path) -> None:
+    part = part_of(path)
+    if part == "__init__":
+        return
+    assert part in RANK_BY_PART, f"{part} has no rank: give it one here and in docs/architecture.md"
+    for module, _, line in imports_of(path):
+        if not module.startswith("sparkstorm."):
+            continue
+        other = module.split(".")[1]
+        if other in (part, "errors", "__version__"):
+            continue
+        assert RANK_BY_PART[other] < RANK_BY_PART[part], (
+            f"{names_of(path)}:{line}: {part} imports {other}, of no lower rank"
+        )
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if RANK_BY_PART.get(part_of(path), 9) <= LAST_PURE_RANK], ids=names_of
+)
+def test_the_pure_ranks_read_no_clock_no_chance_and_no_outside(path: Path) -> None:
+    allowed = EFFECTS_ALLOWED.get(names_of(path), set())
+    for module, _, line in imports_of(path):
+        top = module.split(".")[0]
+        assert top not in EFFECTS - allowed, f"{names_of(path)}:{line}: a pure rank imports {module}"
+        assert top != "time" or "time" in allowed, f"{names_of(path)}:{line}: time is an argument here"
+        assert module != "sparkstorm.clock", f"{names_of(path)}:{line}: pure ranks take now_ms, not a clock"
+    for call, line in outside_calls_of(path):
+        assert call.split(".")[0] in allowed, f"{names_of(path)}:{line}: a pure rank calls {call}"
+
+
+def outside_calls_of(path: Path) -> Iterator[tuple[str, int]]:
+    """Calls that ask the machine for time or chance under any import."""
+    asked = {"os.urandom", "uuid.uuid4", "uuid.uuid1", "os.getpid", "time.time", "time.time_ns", "time.monotonic"}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in asked:
+            yield ast.unparse(node.func), node.lineno
+
+
+@pytest.mark.parametrize("path", FILES, ids=names_of)
+def test_pyspark_is_imported_where_spark_is_spoken_and_nowhere_else(path: Path) -> None:
+    if names_of(path).startswith(PYSPARK_ALLOWED):
+        return
+    for module, _, line in imports_of(path):
+        assert module.split(".")[0] not in ("pyspark", "py4j"), f"{names_of(path)}:{line}: imports {module}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=names_of)
+def test_imports_stand_at_the_top_unless_they_are_slow_and_rare(path: Path) -> None:
+    rank = RANK_BY_PART.get(part_of(path), 9)
+    allowed = LAZY | (DRIVER_LIBRARIES if rank >= 4 else set())
+    for module, is_inner, line in imports_of(path):
+        assert not is_inner or module.split(".")[0] in allowed, f"{names_of(path)}:{line}: {module} inside a function"
+
+
+@pytest.mark.parametrize("path", FILES, ids=names_of)
+def test_a_module_says_what_it_owns_and_stays_readable(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert ast.get_docstring(ast.parse(text)), f"{names_of(path)} has no docstring"
+    assert len(text.splitlines()) <= 400, f"{names_of(path)} has more than 400 lines"
+
+
+@pytest.mark.parametrize("path", FILES, ids=names_of)
+def test_no_function_is_longer_than_fifty_lines(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno is not None:
+            length = node.end_lineno - node.lineno + 1
+            assert length <= 50, f"{names_of(path)}:{node.lineno}: {node.name} has {length} lines"
