@@ -36,6 +36,10 @@ class Spout:
         """Whether this source has come to its end; a run of finite spouts stops when all trees are settled."""
         return False
 
+    def extent(self) -> tuple[int, int]:
+        """(total, done) in any unit, for progress displays; (0, 0) when the source cannot tell."""
+        return 0, 0
+
     def ack(self, message_id: Any) -> None:
         """The tree of that message was fully processed; called after the commit, at least once."""
 

@@ -69,6 +69,7 @@ class TaskRecord:
     snapshot: bytes | None
     journal: list[bytes]
     held: dict[str, bytes]
+    last_entry: str = "0-0"  # newest frame in the stream: up to it, frames of former owners may lie there
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +108,11 @@ class Transport(Protocol):
     def release(self) -> None:
         """Free what stored cursors have passed, without a commit (a full store refuses those)."""
 
+    def heads(self) -> list[bytes]:
+        """The oldest unconsumed frame of every task of the topology that has any."""
+
     def low_watermark_ms(self) -> int | None:
-        """Birth of the oldest root that waits anywhere in the topology; None when nothing waits."""
+        """The least watermark that owners have committed (for what waits outside the streams); None without any."""
 
     def close(self) -> None:
         """Let go of connections."""

@@ -102,6 +102,10 @@ class LocalTransport:
     def release(self) -> None:
         """Streams are trimmed within each commit here."""
 
+    def heads(self) -> list[bytes]:
+        """The oldest unconsumed frame of every task that has any."""
+        return [keys.stream[0][1] for keys in self._store.task_keys.values() if keys.stream]
+
     def low_watermark_ms(self) -> int | None:
         """The least of all owners' watermarks."""
         waiting = [low for low in self._store.low_by_owner.values() if low]
@@ -183,4 +187,5 @@ class LocalReader:
 
 
 def _record(keys: _TaskKeys) -> TaskRecord:
-    return TaskRecord(keys.cursor, keys.snapshot, list(keys.journal), dict(keys.held))
+    last = f"{keys.stream[-1][0]}-0" if keys.stream else "0-0"
+    return TaskRecord(keys.cursor, keys.snapshot, list(keys.journal), dict(keys.held), last)

@@ -159,11 +159,12 @@ class RedisTransport:
     def record(self, task: int) -> TaskRecord:
         """What the store keeps of a task."""
         k = self._keys
-        cursor, snapshot, journal, held = self._many([
+        cursor, snapshot, journal, held, newest = self._many([
             ("HGET", k("cursor"), task), ("GET", k("snapshot", task)), ("LRANGE", k("journal", task), 0, -1),
-            ("HGETALL", k("held", task))])
+            ("HGETALL", k("held", task)), ("XREVRANGE", k.stream(task), "+", "-", "COUNT", 1)])
         pairs = zip(held[::2], held[1::2], strict=True)
-        return TaskRecord(_cursor(cursor), snapshot, list(journal), {_text(key): data for key, data in pairs})
+        return TaskRecord(_cursor(cursor), snapshot, list(journal), {_text(key): data for key, data in pairs},
+                          _text(newest[0][0]) if newest else "0-0")
 
     def commit(self, commit: Commit) -> Pressure:
         """One script call, sent again unchanged until its outcome is known."""
@@ -211,6 +212,15 @@ class RedisTransport:
         for task in self._stream_by_task:
             cursor = _cursor(self._many([("HGET", self._keys("cursor"), task)])[0])
             self._many([_trim(self._keys, task, cursor)])
+
+    def heads(self) -> list[bytes]:
+        """The oldest frame of every stream with a backlog: streams are trimmed in the commit that consumes."""
+        pairs = self._many([("HGETALL", self._keys("backlog"))])[0]
+        waiting = [task for task, size in zip(pairs[::2], pairs[1::2], strict=True) if int(size) > 0]
+        if not waiting:
+            return []
+        streams = self._many([("XRANGE", self._keys.stream(int(t)), "-", "+", "COUNT", 1) for t in waiting])
+        return [entries[0][1][1] for entries in streams if entries]
 
     def low_watermark_ms(self) -> int | None:
         """The least of all owners' watermarks; 0 means that the owner has nothing waiting."""

@@ -1,0 +1,69 @@
+"""Owns one acker task: a ledger, the inits, acks and fails of an epoch, and its verdicts for the spouts."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sparkstorm.acking.batch import Settled
+from sparkstorm.acking.ledger import DictLedger
+from sparkstorm.runtime.inbox import Inbox
+from sparkstorm.transport.frames import AckerMessages, SettledRoots
+
+UNKNOWN_REASON = "failed"
+
+
+class Ledger(Protocol):
+    """What an acker task needs of a ledger: DictLedger or its fast twin."""
+
+    def __len__(self) -> int: ...
+    def __contains__(self, root: int) -> bool: ...
+    def rotate(self) -> int: ...
+    def take_delta(self) -> bytes: ...
+    def snapshot(self) -> bytes: ...
+
+
+class AckerTask:
+    """One `__acker` task, after Storm's Acker."""
+
+    def __init__(self, task: int, ledger: DictLedger, inbox: Inbox) -> None:
+        self.task = task
+        self.ledger = ledger
+        self.inbox = inbox
+        self.executed = 0
+        self._reason_by_root: dict[int, str] = {}
+
+    def apply(self, messages: list[AckerMessages]) -> dict[int, SettledRoots]:
+        """Apply an epoch's messages as one batch; verdicts by spout task."""
+        if not messages:
+            return {}
+        m = messages[0] if len(messages) == 1 else _joined(messages)
+        self.executed += len(m)
+        self._reason_by_root.update(m.fail_reasons)
+        settled = self.ledger.apply((m.init_roots, m.init_values, m.init_tasks), (m.ack_roots, m.ack_values),
+                                    list(m.fail_reasons))
+        return self._verdicts(settled) if settled else {}
+
+    def rotate(self) -> None:
+        """Age the ledger by one bucket; what drops out is forgotten silently (S1.19)."""
+        self.ledger.rotate()
+        self._reason_by_root = {r: why for r, why in self._reason_by_root.items() if r in self.ledger}
+
+    def _verdicts(self, settled: Settled) -> dict[int, SettledRoots]:
+        verdicts: dict[int, SettledRoots] = {}
+        for root, task in zip(settled.acked_roots.tolist(), settled.acked_tasks.tolist(), strict=True):
+            verdicts.setdefault(task, SettledRoots([], {})).acked.append(root)
+        for root, task in zip(settled.failed_roots.tolist(), settled.failed_tasks.tolist(), strict=True):
+            verdicts.setdefault(task, SettledRoots([], {})).failed[root] = self._reason_by_root.pop(root, UNKNOWN_REASON)
+        return verdicts
+
+
+def _joined(messages: list[AckerMessages]) -> AckerMessages:
+    joined = AckerMessages()
+    for m in messages:
+        joined.init_roots += m.init_roots
+        joined.init_values += m.init_values
+        joined.init_tasks += m.init_tasks
+        joined.ack_roots += m.ack_roots
+        joined.ack_values += m.ack_values
+        joined.fail_reasons.update(m.fail_reasons)
+    return joined

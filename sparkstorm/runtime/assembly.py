@@ -1,0 +1,206 @@
+"""Owns the making of a worker's tasks from its plan: routes, runners, states; and their restoring from the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from zlib import crc32
+
+from sparkstorm.acking.ledger import DictLedger
+from sparkstorm.acking.pending import Pending
+from sparkstorm.api.components import BasicBolt, Bolt, Spout, Stateful
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.errors import MalformedFrameError
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.tasks import tasks_by_component
+from sparkstorm.model.topology import ACKER, Topology
+from sparkstorm.model.tuples import Source
+from sparkstorm.runtime.acker_task import AckerTask
+from sparkstorm.runtime.blocking import ThreadedBolt
+from sparkstorm.runtime.bolt_task import BasicCollector, BasicRunner, BoltTask, ManualRunner, ReportError
+from sparkstorm.runtime.epoch import IdSource
+from sparkstorm.runtime.held import decode_held
+from sparkstorm.runtime.inbox import Inbox, entry_order
+from sparkstorm.runtime.journal import Journal
+from sparkstorm.runtime.output import Emitter, build_routes
+from sparkstorm.runtime.spout_task import SpoutCollector, SpoutTask
+from sparkstorm.runtime.state import MemoryState
+from sparkstorm.transport.base import Claim, TaskRecord
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """What a worker is to run: `make_instance` returns a fresh copy of a component's instance for one task."""
+
+    topology_id: str
+    topology: Topology
+    component_by_task: Mapping[int, str]
+    tasks: tuple[int, ...]
+    owner: str
+    token_by_task: Mapping[int, int]
+    conf: Mapping[str, Any]
+    make_instance: Callable[[str], Any]
+    codec: Codec = field(default_factory=Codec)
+    is_strict: bool = False
+    is_careful: bool = False
+    deaths_by_row: Mapping[tuple[int, str, int], int] = field(default_factory=dict)
+
+    @property
+    def ackers(self) -> tuple[int, ...]:
+        """Task ids of the topology's ackers; empty when nothing is tracked."""
+        return tuple(tasks_by_component(self.component_by_task).get(ACKER, ()))
+
+    @property
+    def guarantee(self) -> str:
+        """The delivery guarantee: exactly-once, at-least-once or at-most-once."""
+        return str(self.conf.get("topology.delivery.guarantee") or "exactly-once")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What tasks may call of the worker around them."""
+
+    now_ms: Callable[[], int]
+    ids: IdSource
+    report_error: ReportError
+    wake: Callable[[], None]
+    new_key: Callable[[], str]
+
+
+@dataclass(slots=True)
+class Crew:
+    """A worker's tasks by kind, and where each component's sources are found."""
+
+    spouts: dict[int, SpoutTask] = field(default_factory=dict)
+    bolts: dict[int, BoltTask] = field(default_factory=dict)
+    ackers: dict[int, AckerTask] = field(default_factory=dict)
+    journals: dict[int, Journal] = field(default_factory=dict)
+    inboxes: dict[int, Inbox] = field(default_factory=dict)
+
+
+class Assembly:
+    """Makes a Crew; one per worker start."""
+
+    def __init__(self, plan: WorkerPlan, around: Surroundings) -> None:
+        self._plan = plan
+        self._around = around
+        self._sources: dict[tuple[int, str], Source] = {}
+        self._resources: dict[str, Any] = {}
+        self._tasks = tasks_by_component(plan.component_by_task)
+
+    def build(self, claim: Claim) -> Crew:
+        """Every task of the plan, restored from what the claim found, with `open`/`prepare` called."""
+        crew = Crew()
+        for task in sorted(self._plan.tasks):
+            record = claim.record_by_task[task]
+            crew.journals[task] = Journal(task, self._plan.codec)
+            crew.inboxes[task] = Inbox(task, self._plan.codec, self.source, record.cursor)
+            component = self._plan.component_by_task[task]
+            if component == ACKER:
+                crew.ackers[task] = self._acker(task, crew, record)
+            elif self._plan.topology.components[component].kind == "spout":
+                crew.spouts[task] = self._spout(task, component, crew, record)
+            else:
+                crew.bolts[task] = self._bolt(task, component, crew, record)
+        return crew
+
+    def source(self, task: int, stream: str) -> Source:
+        """The producer of a frame; MalformedFrameError when the topology has no such task or stream."""
+        known = self._sources.get((task, stream))
+        if known is None:
+            component = self._plan.topology.components.get(self._plan.component_by_task.get(task, ""))
+            if component is None or stream not in component.streams:
+                raise MalformedFrameError(f"task {task} has no stream '{stream}' in this topology")
+            known = self._sources[task, stream] = Source(component.id, task, stream, component.streams[stream].fields)
+        return known
+
+    def _emitter(self, task: int, component: str) -> Emitter:
+        seed = crc32(f"{self._plan.topology_id.rsplit('-', 2)[0]}/{task}".encode())
+        routes = build_routes(self._plan.topology, component, task, self._tasks,
+                              frozenset(self._plan.tasks), self._plan.codec, seed)
+        return Emitter(component, routes, self._plan.is_strict or self._plan.is_careful)
+
+    def _context(self, task: int, component: str) -> TopologyContext:
+        plan = self._plan
+        return TopologyContext(plan.topology_id, task, component, plan.component_by_task, tuple(sorted(plan.tasks)),
+                               self._conf(component), self._around.now_ms, self._resources)
+
+    def _conf(self, component: str) -> Mapping[str, Any]:
+        return {**self._plan.conf, **self._plan.topology.components[component].conf}
+
+    def _acker(self, task: int, crew: Crew, record: TaskRecord) -> AckerTask:
+        ledger = DictLedger()
+        deltas = [fields["l"] for fields in crew.journals[task].read(record)]
+        snapshot = deltas.pop(0) if record.snapshot else b""
+        ledger.load(snapshot, deltas)
+        return AckerTask(task, ledger, crew.inboxes[task])
+
+    def _spout(self, task: int, component: str, crew: Crew, record: TaskRecord) -> SpoutTask:
+        spout: Spout = self._plan.make_instance(component)
+        emitter = self._emitter(task, component)
+        collector = SpoutCollector(emitter, task, self._new_root if self._plan.ackers else None, self._around.report_error)
+        has_callbacks = type(spout).ack is not Spout.ack or type(spout).fail is not Spout.fail
+        pending = Pending(self._conf(component).get("topology.max.spout.pending"), has_callbacks)
+        made = SpoutTask(task, component, spout, emitter, collector, pending, crew.inboxes[task])
+        fields = list(crew.journals[task].read(record))
+        deltas = [f["p"] for f in fields if f.get("p")]
+        has_whole = bool(record.snapshot and fields and fields[0].get("p"))
+        pending.load(deltas.pop(0) if has_whole else None, deltas)
+        spout.open(self._conf(component), self._context(task, component), collector)
+        made.is_open = True
+        for position in [f["o"] for f in fields if "o" in f][-1:]:
+            made.restore(position)
+        return made
+
+    def _bolt(self, task: int, component: str, crew: Crew, record: TaskRecord) -> BoltTask:
+        bolt: Bolt | BasicBolt = self._plan.make_instance(component)
+        emitter = self._emitter(task, component)
+        state = self._state(task, crew, record) if isinstance(bolt, Stateful) else None
+        runner = self._runner(bolt, emitter, state, task)
+        made = BoltTask(task, component, runner, emitter, state, crew.inboxes[task], self._around.new_key)
+        made.caught_up_at = entry_order(record.last_entry)
+        for key in sorted(record.held):
+            made.hold(decode_held(self._plan.codec, key, record.held[key], self.source, self._around.now_ms()))
+        made.changed_held.clear()
+        context, conf = self._context(task, component), self._conf(component)
+        if isinstance(runner, ManualRunner):
+            runner.bolt.prepare(conf, context, runner)
+        else:
+            bolt.prepare(conf, context)  # type: ignore[call-arg]
+        if isinstance(bolt, Stateful) and state is not None:
+            bolt.init_state(state if not bolt.blocking else runner.bolt.state)
+        return made
+
+    def _runner(self, bolt: Any, emitter: Emitter, state: MemoryState | None, task: int) -> BasicRunner | ManualRunner:
+        around = self._around
+        if bolt.blocking:
+            bolt = ThreadedBolt(bolt, self._copy(state))
+        if isinstance(bolt, BasicBolt):
+            return BasicRunner(bolt, emitter, state, BasicCollector(emitter, task, around.report_error))
+        return ManualRunner(bolt, emitter, state, task, around.report_error, around.wake)
+
+    def _copy(self, state: MemoryState | None) -> MemoryState | None:
+        """A copy for a thread to work on; the loop's own follows when an execute is taken in."""
+        if state is None:
+            return None
+        copy = MemoryState(self._plan.codec)
+        copy.load(state.snapshot())
+        return copy
+
+    def _state(self, task: int, crew: Crew, record: TaskRecord) -> MemoryState:
+        state = MemoryState(self._plan.codec)
+        for fields in crew.journals[task].read(record):
+            state.load(fields.get("s", ()), fields.get("d", ()))
+        return state
+
+    def _new_root(self) -> int:
+        """A root whose acker is one of this worker's own, where there is one (topology.acker.local)."""
+        ackers = self._plan.ackers
+        root = self._around.ids.root()
+        if self._plan.conf.get("topology.acker.local", True):
+            local = [i for i, task in enumerate(ackers) if task in self._plan.token_by_task]
+            if local:
+                root = max(len(ackers), root) // len(ackers) * len(ackers) + local[root % len(local)]
+        return root if 0 < root < 2**63 else self._new_root()
+

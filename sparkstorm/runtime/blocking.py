@@ -1,0 +1,125 @@
+"""Owns the thread of a bolt that declared itself blocking: rows go in, whole outcomes come back to the loop.
+
+The thread never touches the epoch: per input it posts what was emitted, put, acked and failed as one call, which the
+loop makes inside one epoch. Until then the input is held, so a crash gives it to the next owner again.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from sparkstorm.api.components import BasicBolt, Bolt, Conf
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.model.tuples import Tuple
+from sparkstorm.runtime.epoch import shown
+from sparkstorm.runtime.state import MemoryState
+
+MAX_QUEUED = 256
+
+
+class ThreadedBolt(Bolt):
+    """A Bolt for the loop around user code that runs on a thread of its own."""
+
+    def __init__(self, bolt: Bolt | BasicBolt, state: MemoryState | None) -> None:
+        self._bolt = bolt
+        self.state = state
+        self._queue: queue.SimpleQueue[Tuple | None] = queue.SimpleQueue()
+        self._open = 0
+        self._thread = threading.Thread(target=self._run, name="blocking-bolt", daemon=True)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether rows should stay in the stream for now."""
+        return self._open >= MAX_QUEUED
+
+    def prepare(self, conf: Conf, context: TopologyContext, collector: Any) -> None:
+        """Prepare the user's bolt, then start its thread."""
+        self._runner = collector
+        self._recorder = _Recorder(isinstance(self._bolt, BasicBolt))
+        if isinstance(self._bolt, BasicBolt):
+            self._bolt.prepare(conf, context)
+        else:
+            self._bolt.prepare(conf, context, self._recorder)
+        self._thread.start()
+
+    def execute(self, tup: Tuple) -> None:
+        """Hand a row to the thread; it stays un-acked."""
+        self._open += 1
+        self._queue.put(tup)
+
+    def cleanup(self) -> None:
+        """Let the thread finish the row it is at, then clean up."""
+        self._queue.put(None)
+        self._thread.join(timeout=2.0)
+        self._bolt.cleanup()
+
+    def _run(self) -> None:
+        while (tup := self._queue.get()) is not None:
+            reason = self._execute(tup)
+            calls = self._recorder.take()
+            changes = self.state.take_changes() if self.state is not None else None
+            self._runner.post(lambda t=tup, r=reason, c=calls, s=changes: self._take_in(t, r, c, s))
+
+    def _execute(self, tup: Tuple) -> str | None:
+        self._recorder.current = tup
+        try:
+            if isinstance(self._bolt, BasicBolt):
+                self._bolt.execute(tup, self._recorder)
+                self._recorder.ack(tup)
+            else:
+                self._bolt.execute(tup)
+            return None
+        except (Exception, SystemExit) as error:
+            self._recorder.take()
+            if self.state is not None:
+                self.state.roll_back(0)
+            return shown(error)
+
+    def _take_in(self, tup: Tuple, reason: str | None, calls: Sequence[tuple[str, tuple[Any, ...]]],
+                 changes: tuple[list[list[Any]], list[Any]] | None) -> None:
+        self._open -= 1
+        if reason is not None:
+            self._runner.fail(tup, reason)
+            return
+        for method, arguments in calls:
+            getattr(self._runner, method)(*arguments)
+        if changes is not None:
+            self._runner.note_changes(changes)
+
+
+class _Recorder:
+    """Both collectors in one: writes down what user code asks for, on the thread."""
+
+    def __init__(self, is_basic: bool) -> None:
+        self._is_basic = is_basic
+        self.current: Tuple | None = None
+        self._calls: list[tuple[str, tuple[Any, ...]]] = []
+
+    def take(self) -> list[tuple[str, tuple[Any, ...]]]:
+        calls, self._calls = self._calls, []
+        return calls
+
+    def emit(self, values: Any, anchors: Any = None, stream: str | None = None) -> None:
+        anchors, stream = self._basic(anchors, stream)
+        self._calls.append(("emit", (values, anchors, stream)))
+
+    def emit_direct(self, task: int, values: Any, anchors: Any = None, stream: str | None = None) -> None:
+        anchors, stream = self._basic(anchors, stream)
+        self._calls.append(("emit_direct", (task, values, anchors, stream)))
+
+    def ack(self, tup: Tuple) -> None:
+        self._calls.append(("ack", (tup,)))
+
+    def fail(self, tup: Tuple, reason: str = "") -> None:
+        self._calls.append(("fail", (tup, reason)))
+
+    def report_error(self, error: BaseException | str) -> None:
+        self._calls.append(("report_error", (error,)))
+
+    def _basic(self, anchors: Any, stream: str | None) -> tuple[Any, str]:
+        if self._is_basic:  # a BasicBolt's emit(values, stream)
+            return self.current, anchors if isinstance(anchors, str) else stream or "default"
+        return anchors, stream or "default"

@@ -1,0 +1,308 @@
+"""Owns one bolt task: calls user code row by row, undoes what a failed call did, and keeps what is not done yet."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import get_ident
+from typing import Any
+
+from sparkstorm.api.components import BasicBolt, Bolt
+from sparkstorm.model.tuples import Tuple
+from sparkstorm.runtime.epoch import Epoch, shown, union
+from sparkstorm.runtime.held import Held
+from sparkstorm.runtime.blocking import ThreadedBolt
+from sparkstorm.runtime.inbox import Chunk, Inbox, entry_order
+from sparkstorm.runtime.output import Emitter
+from sparkstorm.runtime.state import MemoryState
+from sparkstorm.transport.frames import NO_IDS, Ids
+
+Failure = tuple[Tuple, str]
+ReportError = Callable[[str, int, str], None]
+
+
+class BasicCollector:
+    """BasicOutputCollector: everything emitted descends from the input being executed."""
+
+    __slots__ = ("_emitter", "_report", "_task", "emit", "emit_direct")
+
+    def __init__(self, emitter: Emitter, task: int, report: ReportError) -> None:
+        self._emitter = emitter
+        self._report = report
+        self._task = task
+        self.emit = emitter.emit  # bound straight through: no call in between on the hot path
+        self.emit_direct = emitter.emit_direct
+
+    def report_error(self, error: BaseException | str) -> None:
+        """Record an error without failing anything."""
+        self._report(self._emitter.component, self._task, shown(error))
+
+
+class BasicRunner:
+    """Runs a BasicBolt over rows: an input is done when execute returns."""
+
+    def __init__(self, bolt: BasicBolt, emitter: Emitter, state: MemoryState | None, collector: BasicCollector) -> None:
+        self.bolt = bolt
+        self._emitter = emitter
+        self._state = state
+        self._collector = collector
+        self.late_acks: list[Tuple] = []  # of inputs from earlier epochs; basic bolts never have any
+        self.late_failures: list[Failure] = []
+
+    def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
+        """Execute every tuple; a failed one leaves no trace but its entry in the result."""
+        failures: list[Failure] = []
+        emitter, collector, execute = self._emitter, self._collector, self.bolt.execute
+        log, undo = emitter.log, self._state.undo if self._state is not None else emitter.log
+        mark = undo_mark = 0
+        rest = iter(tuples)
+        tup = None
+        while True:
+            try:
+                for tup in rest:
+                    emitter.roots = tup.roots
+                    mark, undo_mark = len(log), len(undo)
+                    execute(tup, collector)
+                return failures
+            except (Exception, SystemExit) as error:
+                emitter.roll_back(mark)
+                if self._state is not None:
+                    self._state.roll_back(undo_mark)
+                assert tup is not None
+                failures.append((tup, shown(error)))
+
+    def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
+        """Inputs of a run that wait for an ack: none."""
+        return []
+
+
+class ManualRunner:
+    """Runs a Bolt over rows and is its OutputCollector; calls from other threads are taken in by the loop."""
+
+    def __init__(self, bolt: Bolt, emitter: Emitter, state: MemoryState | None, task: int, report: ReportError,
+                 wake: Callable[[], None]) -> None:
+        self.bolt = bolt
+        self._emitter = emitter
+        self._state = state
+        self._task = task
+        self._report = report
+        self._wake = wake
+        self._thread = get_ident()
+        self._posts: deque[Callable[[], None]] = deque()
+        self._outstanding: dict[int, Tuple] = {}
+        self._acked: list[Tuple] = []
+        self._failed: list[Failure] = []
+        self.late_acks: list[Tuple] = []
+        self.late_failures: list[Failure] = []
+
+    def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
+        """Execute every tuple; failures are those that raised or were failed in this run."""
+        failures: list[Failure] = []
+        for tup in tuples:
+            self._outstanding[id(tup)] = tup
+            marks = len(self._emitter.log), len(self._state.undo) if self._state is not None else 0, len(self._acked)
+            try:
+                self.bolt.execute(tup)
+                reason = next((r for failed, r in self._failed if failed is tup), None)
+            except (Exception, SystemExit) as error:
+                reason = shown(error)
+            if reason is not None:
+                self._undo(*marks)
+                self._failed = [f for f in self._failed if f[0] is not tup]
+                self._outstanding.pop(id(tup), None)
+                failures.append((tup, reason))
+        return failures + self._sort_out(tuples)
+
+    def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
+        """Inputs of this run that wait for an ack."""
+        return [tup for tup in tuples if id(tup) in self._outstanding]
+
+    def take_posts(self) -> bool:
+        """Do what other threads asked for since the last time."""
+        did = bool(self._posts)
+        while self._posts:
+            self._posts.popleft()()
+        self._sort_out(())
+        return did
+
+    def emit(self, values: Any, anchors: Tuple | Sequence[Tuple] | None = None, stream: str = "default") -> None:
+        """Send values anchored to given tuples."""
+        if get_ident() != self._thread:
+            self.post(lambda: self.emit(values, anchors, stream))
+            return
+        self._emitter.roots = _roots(anchors)
+        self._emitter.emit(values, stream)
+
+    def emit_direct(
+        self, task: int, values: Any, anchors: Tuple | Sequence[Tuple] | None = None, stream: str = "default"
+    ) -> None:
+        """Send values to one task of a direct stream's subscriber."""
+        if get_ident() != self._thread:
+            self.post(lambda: self.emit_direct(task, values, anchors, stream))
+            return
+        self._emitter.roots = _roots(anchors)
+        self._emitter.emit_direct(task, values, stream)
+
+    def ack(self, tup: Tuple) -> None:
+        """This input is done."""
+        if get_ident() != self._thread:
+            self.post(lambda: self.ack(tup))
+        elif self._outstanding.pop(id(tup), None) is None:
+            self.report_error(f"ack of a tuple that is not outstanding (acked twice, or not an input of this task): {tup!r}")
+        else:
+            self._acked.append(tup)
+
+    def fail(self, tup: Tuple, reason: str = "") -> None:
+        """This input failed."""
+        if get_ident() != self._thread:
+            self.post(lambda: self.fail(tup, reason))
+        elif id(tup) not in self._outstanding:
+            self.report_error(f"fail of a tuple that is not outstanding: {tup!r}")
+        else:
+            self._failed.append((tup, reason or "failed by the bolt"))
+
+    def report_error(self, error: BaseException | str) -> None:
+        """Record an error without failing anything."""
+        self._report(self._emitter.component, self._task, shown(error))
+
+    def note_changes(self, changes: tuple[list[list[Any]], list[Any]]) -> None:
+        """Changes that a blocking bolt's thread has made to its copy of the state."""
+        assert self._state is not None
+        for key, value in changes[0]:
+            self._state.put(key, value)
+        for key in changes[1]:
+            self._state.delete(key)
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Have the loop make this call; from any thread."""
+        self._posts.append(call)
+        self._wake()
+
+    def _undo(self, log_mark: int, undo_mark: int, acked_mark: int) -> None:
+        self._emitter.roll_back(log_mark)
+        if self._state is not None:
+            self._state.roll_back(undo_mark)
+        for tup in self._acked[acked_mark:]:
+            self._outstanding[id(tup)] = tup
+        del self._acked[acked_mark:]
+
+    def _sort_out(self, tuples: Sequence[Tuple]) -> list[Failure]:
+        """Split verdicts into those on this run's inputs and those on inputs held since earlier."""
+        mine = {id(t) for t in tuples}
+        failures = []
+        for tup, reason in self._failed:
+            self._outstanding.pop(id(tup), None)
+            (failures if id(tup) in mine else self.late_failures).append((tup, reason))
+        self.late_acks += [t for t in self._acked if id(t) not in mine]
+        self._acked, self._failed = [], []
+        return failures
+
+
+class BoltTask:
+    """One task of a bolt: its inbox, its local rows, its held inputs and its runner."""
+
+    def __init__(self, task: int, component: str, runner: BasicRunner | ManualRunner, emitter: Emitter,
+                 state: MemoryState | None, inbox: Inbox, new_key: Callable[[], str]) -> None:
+        self.task = task
+        self.component = component
+        self.runner = runner
+        self.emitter = emitter
+        self.state = state
+        self.inbox = inbox
+        self.local: deque[tuple[list[Tuple], int]] = deque()  # rows from tasks of this worker, with their oldest birth
+        self.held: dict[str, Held] = {}
+        self.changed_held: dict[str, None] = {}
+        self.released: list[str] = []
+        self.retries: list[tuple[int, str]] = []
+        self.executed = 0
+        self.oldest_ms = 0  # birth of the oldest root among the inputs of this epoch
+        self.spilled = 0  # frames of this worker's own tasks that lie in this task's stream: later rows queue behind them
+        self.caught_up_at = (0, 0)  # newest frame of former owners; until it is consumed, local rows queue behind it too
+        self.pace = 64  # rows between two looks at the clock
+        self.new_key = new_key
+        self._held_by_tuple: dict[int, str] = {}
+
+    def execute(self, epoch: Epoch, tuples: Sequence[Tuple], ids: Ids = NO_IDS) -> list[tuple[Tuple, int, str]]:
+        """Run rows; returns failed ones as (tuple, edge id, reason). Everything else is done or waits for its ack."""
+        self.executed += len(tuples)
+        epoch.rows += len(tuples)
+        failures = self.runner.run(tuples)
+        waiting = self.runner.unfinished(tuples)
+        if not failures and not waiting:
+            epoch.consume([t.roots for t in tuples] if len(ids) else (), ids)
+            return []
+        edges = ids.tolist() if len(ids) else [0] * len(tuples)
+        edge_by_tuple = {id(t): e for t, e in zip(tuples, edges, strict=True)}
+        open_ids = {id(t) for t in waiting} | {id(t) for t, _ in failures}
+        done = [i for i, t in enumerate(tuples) if id(t) not in open_ids]
+        if len(ids) and done:
+            epoch.consume([tuples[i].roots for i in done], ids[done])
+        for tup in waiting:
+            self.hold(Held(tup, edge_by_tuple[id(tup)], self.oldest_ms, tup.key or self.new_key()))
+        return [(tup, edge_by_tuple[id(tup)], reason) for tup, reason in failures]
+
+    def hold(self, held: Held) -> None:
+        """Keep an input that is not done."""
+        held.tuple.key = held.key
+        self.held[held.key] = held
+        self._held_by_tuple[id(held.tuple)] = held.key
+        self.changed_held[held.key] = None
+        if held.due_ms is not None:
+            heapq.heappush(self.retries, (held.due_ms, held.key))
+
+    def let_go(self, key: str) -> Held:
+        """Forget a held input; the next commit forgets it too."""
+        held = self.held.pop(key)
+        self._held_by_tuple.pop(id(held.tuple), None)
+        self.changed_held.pop(key, None)
+        if held.is_stored:
+            self.released.append(key)
+        return held
+
+    def held_key(self, tup: Tuple) -> str | None:
+        """The key under which this input is held."""
+        return self._held_by_tuple.get(id(tup))
+
+    def due(self, now_ms: int) -> list[Held]:
+        """Held inputs whose next try is due."""
+        found = []
+        while self.retries and self.retries[0][0] <= now_ms:
+            _, key = heapq.heappop(self.retries)
+            held = self.held.get(key)
+            if held is not None and held.due_ms is not None and held.due_ms <= now_ms:
+                found.append(held)
+        return found
+
+    def next_chunk(self) -> Chunk | None:
+        """The oldest frame of rows that is not consumed; control frames do not belong here and are stepped over."""
+        self.inbox.take_controls()
+        return self.inbox.chunks[0] if self.inbox.chunks else None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether rows of this worker's own tasks lie in the stream, so that newer ones must queue behind them."""
+        return bool(self.spilled) or entry_order(self.inbox.cursor.entry) < self.caught_up_at
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a blocking bolt's thread has enough to do."""
+        bolt = getattr(self.runner, "bolt", None)
+        return isinstance(bolt, ThreadedBolt) and bolt.is_full
+
+    def next_due_ms(self) -> int | None:
+        """When the next try is due."""
+        return self.retries[0][0] if self.retries else None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether anything of this task is in memory and not done."""
+        return bool(self.inbox.chunks or self.local or self.held)
+
+
+def _roots(anchors: Tuple | Sequence[Tuple] | None) -> Any:
+    if anchors is None:
+        return 0
+    if isinstance(anchors, Tuple):
+        return anchors.roots
+    return union(tup.roots for tup in anchors)

@@ -1,0 +1,163 @@
+"""Owns the end of an epoch: rows that leave become frames, edges become acker messages, tasks' changes one commit.
+
+Order matters and is fixed: spilled and remote rows first (they draw edge ids), then held inputs (they do too), then
+the messages to ackers, local verdicts, and last the journals, since all of the former change them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sparkstorm.errors import CodecError
+from sparkstorm.model.tuples import Source
+from sparkstorm.runtime.assembly import Crew, WorkerPlan
+from sparkstorm.runtime.bolt_task import BoltTask
+from sparkstorm.runtime.epoch import Epoch
+from sparkstorm.runtime.output import Emitter
+from sparkstorm.transport import frames
+from sparkstorm.transport.base import Commit
+from sparkstorm.transport.frames import AckerMessages, Row, SettledRoots
+
+_ROWS_PER_FRAME = 8192
+
+
+class Closing:
+    """Turns an epoch and its crew into a commit."""
+
+    def __init__(self, plan: WorkerPlan, crew: Crew, now_ms: Callable[[], int]) -> None:
+        self._plan = plan
+        self._crew = crew
+        self._now_ms = now_ms
+        self._ackers = plan.ackers
+        self.latencies_ms: list[int] = []
+
+    def close(self, epoch: Epoch, commit: Commit) -> None:
+        """Fill the commit; CodecError when some row or state value has no bytes."""
+        for bolt in self._crew.bolts.values():
+            self._spill(epoch, commit, bolt)
+        for sender in (*self._crew.spouts.values(), *self._crew.bolts.values()):
+            self._send_rows(epoch, commit, sender.emitter, sender.oldest_ms)
+        for bolt in self._crew.bolts.values():
+            self._keep_held(epoch, commit, bolt)
+        if epoch.is_tracking:
+            self._tell_ackers(epoch, commit)
+        for inbox in self._crew.inboxes.values():
+            if inbox.moved:
+                commit.cursors[inbox.task] = inbox.cursor
+                if inbox.drained:
+                    commit.drained_bytes[inbox.task] = inbox.drained
+                inbox.moved, inbox.drained = False, 0
+        self._write_journals(commit)
+
+    def _spill(self, epoch: Epoch, commit: Commit, bolt: BoltTask) -> None:
+        """Local rows that the budget left over go into the task's own stream."""
+        while bolt.local:
+            tuples, oldest_ms = bolt.local.popleft()
+            bolt.spilled += self._frame(epoch, commit, bolt.task, tuples[0].source, oldest_ms,
+                                        [(t.values, t.roots) for t in tuples])
+
+    def _send_rows(self, epoch: Epoch, commit: Commit, emitter: Emitter, oldest_ms: int) -> None:
+        for route in emitter.routes.values():
+            for target in route.targets:
+                if target.rows:
+                    sent = self._frame(epoch, commit, target.task, route.source, oldest_ms, target.rows)
+                    target.rows.clear()
+                    if target.is_local:
+                        self._crew.bolts[target.task].spilled += sent
+
+    def _frame(self, epoch: Epoch, commit: Commit, task: int, source: Source, oldest_ms: int, rows: Sequence[Row]) -> int:
+        count = 0
+        for start in range(0, len(rows), _ROWS_PER_FRAME):
+            part = rows[start:start + _ROWS_PER_FRAME]
+            try:
+                data = frames.encode_rows(self._plan.codec, source.task, source.stream, oldest_ms, part, epoch.leave(part))
+            except CodecError as error:
+                raise CodecError(f"component '{source.component}', stream '{source.stream}': {error}") from error
+            epoch.bytes += len(data)
+            commit.frames.append((task, data, len(data)))
+            count += 1
+        return count
+
+    def _keep_held(self, epoch: Epoch, commit: Commit, bolt: BoltTask) -> None:
+        for key in bolt.changed_held:
+            held = bolt.held[key]
+            if not held.edge and held.tuple.roots and epoch.is_tracking:
+                held.edge = int(epoch.leave([(held.tuple.values, held.tuple.roots)])[0])
+            commit.held.append((bolt.task, key, held.encode(self._plan.codec)))
+            held.is_stored = True
+        commit.released += [(bolt.task, key) for key in bolt.released]
+        bolt.changed_held.clear()
+        bolt.released.clear()
+        waiting = [h.born_ms for h in bolt.held.values() if h.due_ms is not None] if bolt.retries else []
+        if waiting:
+            commit.low_ms = min(waiting) if not commit.low_ms else min(commit.low_ms, *waiting)
+
+    def _tell_ackers(self, epoch: Epoch, commit: Commit) -> None:
+        self._address_messages(epoch)
+        verdicts = self._read_verdicts()
+        for task, acker in self._crew.ackers.items():
+            heard = [m for m in acker.inbox.take_controls() if isinstance(m, AckerMessages)]
+            if task in epoch.messages:
+                heard.append(epoch.messages.pop(task))
+            for spout, verdict in acker.apply(heard).items():
+                verdicts.append((spout, verdict))
+        for spout_task, verdict in verdicts:
+            spout = self._crew.spouts.get(spout_task)
+            if spout is None:
+                commit.frames.append((spout_task, frames.encode_settled(self._plan.codec, verdict), 0))
+            else:
+                self.latencies_ms += spout.settle(verdict.acked, verdict.failed, self._now_ms())
+        for acker_task, messages in epoch.messages.items():
+            commit.frames.append((acker_task, frames.encode_messages(self._plan.codec, messages), 0))
+
+    def _read_verdicts(self) -> list[tuple[int, SettledRoots]]:
+        return [(task, verdict) for task, spout in self._crew.spouts.items()
+                for verdict in spout.inbox.take_controls() if isinstance(verdict, SettledRoots)]
+
+    def _address_messages(self, epoch: Epoch) -> None:
+        """Sort edges and failures by acker; trees that began and ended in this epoch go straight to their spout."""
+        edges, births, failed, ackers = epoch.take_edges(), epoch.births, epoch.failed, self._ackers
+        ended: dict[int, list[int]] = {}
+        for root, spout_task in births.items():
+            value = edges.pop(root, 0)
+            reason = failed.pop(root, None)
+            if reason is not None:
+                self._settle_here(spout_task, [], {root: reason})
+            elif value == 0:
+                ended.setdefault(spout_task, []).append(root)
+            else:
+                messages = epoch.messages_to(ackers[root % len(ackers)])
+                messages.init_roots.append(root)
+                messages.init_values.append(value)
+                messages.init_tasks.append(spout_task)
+        for spout_task, roots in ended.items():
+            self._settle_here(spout_task, roots, {})
+        for root, value in edges.items():
+            messages = epoch.messages_to(ackers[root % len(ackers)])
+            messages.ack_roots.append(root)
+            messages.ack_values.append(value)
+        for root, reason in failed.items():
+            epoch.messages_to(ackers[root % len(ackers)]).fail_reasons[root] = reason
+
+    def _settle_here(self, spout_task: int, acked: list[int], failed: dict[int, str]) -> None:
+        self.latencies_ms += self._crew.spouts[spout_task].settle(acked, failed, self._now_ms())
+
+    def _write_journals(self, commit: Commit) -> None:
+        journals = self._crew.journals
+        for task, spout in self._crew.spouts.items():
+            delta: dict[str, Any] = {}
+            if pending := spout.pending.take_delta():
+                delta["p"] = pending
+            if (position := spout.take_position()) is not None:
+                delta["o"] = position
+            journals[task].write(commit, delta, lambda s=spout: {"p": s.pending.snapshot(), "o": s.position})  # type: ignore[misc]
+        for task, acker in self._crew.ackers.items():
+            if ledger := acker.ledger.take_delta():
+                journals[task].write(commit, {"l": ledger}, lambda a=acker: {"l": a.ledger.snapshot()})  # type: ignore[misc]
+        for task, bolt in self._crew.bolts.items():
+            if bolt.state is not None and bolt.state.undo:
+                state = bolt.state
+                changed, deleted = state.take_changes()
+                delta = {"s": changed, **({"d": deleted} if deleted else {})}
+                journals[task].write(commit, delta, lambda s=state: {"s": s.snapshot()})  # type: ignore[misc]

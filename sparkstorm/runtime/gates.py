@@ -1,0 +1,55 @@
+"""Owns backpressure inside a worker: which task must not run because a task it feeds has too much waiting.
+
+Gating is per sending task, by bytes that wait in the receivers' streams; edges inside a cycle never gate (they would
+deadlock), edges into it do. Acker traffic does not count as waiting.
+"""
+
+from __future__ import annotations
+
+from sparkstorm.model.tasks import tasks_by_component
+from sparkstorm.runtime.assembly import WorkerPlan
+from sparkstorm.transport.base import Pressure
+
+_SPOUTS_STOP_AT = 0.6
+_BOLTS_STOP_AT = 0.8
+
+
+class Gates:
+    """Which tasks of this worker are held back."""
+
+    def __init__(self, plan: WorkerPlan) -> None:
+        self._high = int(plan.conf.get("topology.inbox.high.bytes") or (8 << 20))
+        self._fed_by_task = {task: _fed_tasks(plan, task) for task in plan.tasks}
+        self._full: set[int] = set()
+        self._fullness = 0.0
+        self.watched = tuple(sorted({t for fed in self._fed_by_task.values() for t in fed}))
+
+    @property
+    def is_store_filling(self) -> bool:
+        """Whether spouts must stop so that bolts can drain what there is."""
+        return self._fullness >= _SPOUTS_STOP_AT
+
+    def is_shut(self, task: int) -> bool:
+        """Whether this task must wait for those it feeds."""
+        fed = self._fed_by_task[task]
+        return bool(self._full and not self._full.isdisjoint(fed)) or bool(fed and self._fullness >= _BOLTS_STOP_AT)
+
+    def note(self, pressure: Pressure) -> None:
+        """Take in what the last commit learned; a gate opens again at half the mark that shut it."""
+        self._fullness = pressure.fullness
+        for task, waiting in pressure.backlog_by_task.items():
+            if waiting > self._high:
+                self._full.add(task)
+            elif waiting < self._high // 2:
+                self._full.discard(task)
+
+
+def _fed_tasks(plan: WorkerPlan, task: int) -> frozenset[int]:
+    component = plan.topology.components.get(plan.component_by_task[task])
+    if component is None:
+        return frozenset()
+    cycle = plan.topology.cycles()
+    tasks = tasks_by_component(plan.component_by_task)
+    return frozenset(
+        fed for stream in component.streams for subscriber, _ in plan.topology.subscribers(component.id, stream)
+        if cycle[subscriber] != cycle[component.id] for fed in tasks.get(subscriber, ()))

@@ -1,0 +1,101 @@
+"""Owns the frames of one task between the stream and execution: which rows are next, and how far the cursor has come."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from sparkstorm.errors import MalformedFrameError
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.transport import frames
+from sparkstorm.transport.base import START, Cursor, Entry
+from sparkstorm.transport.frames import AckerMessages, Frame, RowFrame, SettledRoots
+
+FindSource = Callable[[int, str], Source]
+
+
+class Chunk:
+    """One decoded frame and how many of its rows are done."""
+
+    __slots__ = ("entry", "size", "frame", "tuples", "done", "total")
+
+    def __init__(self, entry: str, size: int, frame: Frame, tuples: list[Tuple]) -> None:
+        self.entry = entry
+        self.size = size  # bytes that count as backlog; 0 for control frames
+        self.frame = frame
+        self.tuples = tuples
+        self.done = 0
+        self.total = len(tuples) if isinstance(frame, RowFrame) else 1
+
+
+class Inbox:
+    """Frames read but not consumed, oldest first."""
+
+    __slots__ = ("task", "chunks", "read_to", "cursor", "drained", "moved", "_codec", "_source", "_skip")
+
+    def __init__(self, task: int, codec: Codec, source: FindSource, cursor: Cursor = START) -> None:
+        self.task = task
+        self.chunks: deque[Chunk] = deque()
+        self.read_to = cursor.entry
+        self.cursor = cursor
+        self.drained = 0  # bytes of frames consumed since the last commit
+        self.moved = False
+        self._codec = codec
+        self._source = source
+        self._skip = cursor.row
+
+    def add(self, entry: Entry) -> None:
+        """Decode a frame; MalformedFrameError leaves the inbox as if the frame had been consumed."""
+        self.read_to = entry.id
+        size = len(entry.data)
+        try:
+            kind = frames.kind_of(entry.data)
+            frame = frames.decode(self._codec, entry.data)
+            tuples = self._tuples(frame) if isinstance(frame, RowFrame) else []
+        except MalformedFrameError:
+            self._step_over(entry.id, size)
+            raise
+        chunk = Chunk(entry.id, size if kind == frames.ROWS else 0, frame, tuples)
+        chunk.done, self._skip = min(self._skip, chunk.total), 0
+        self.chunks.append(chunk)
+
+    def consume(self, chunk: Chunk, rows: int) -> None:
+        """Note that so many more rows of the oldest frame are done."""
+        chunk.done += rows
+        self.moved = True
+        if chunk.done < chunk.total:
+            self.cursor = Cursor(self.cursor.entry, chunk.done)
+            return
+        self.chunks.popleft()
+        self.cursor = Cursor(chunk.entry, 0)
+        self.drained += chunk.size
+
+    def take_controls(self) -> list[AckerMessages | SettledRoots]:
+        """All acker messages or verdicts at the head, consumed at once."""
+        taken: list[AckerMessages | SettledRoots] = []
+        while self.chunks and not isinstance(self.chunks[0].frame, RowFrame):
+            taken.append(self.chunks[0].frame)
+            self.consume(self.chunks[0], 1)
+        return taken
+
+    def _step_over(self, entry: str, size: int) -> None:
+        if self.chunks:  # frames before it are still to be consumed: an empty chunk keeps its place in the order
+            empty = Chunk(entry, size, SettledRoots([], {}), [])
+            self.chunks.append(empty)
+        else:
+            self.cursor, self.moved = Cursor(entry, 0), True
+            self.drained += size
+
+    def _tuples(self, frame: RowFrame) -> list[Tuple]:
+        source = self._source(frame.source_task, frame.stream)
+        if len(frame.values[0]) != len(source.fields):
+            raise MalformedFrameError(f"{len(frame.values[0])} columns for the {len(source.fields)} fields of "
+                                      f"'{source.component}', stream '{source.stream}'")
+        return [Tuple(values, roots, source) for values, roots in zip(frame.values, frame.roots, strict=True)]
+
+
+def entry_order(entry: str) -> tuple[int, int]:
+    """A stream entry's id as numbers that compare."""
+    milliseconds, _, number = entry.partition("-")
+    return int(milliseconds), int(number or 0)

@@ -1,0 +1,109 @@
+"""Owns the exact counts a worker commits with each epoch: they move with the data, so a crash never makes them lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import ormsgpack
+
+from sparkstorm.errors import StoreInconsistentError
+
+_PER_OCTAVE = 8  # latency buckets per doubling: 9 % wide
+_BUCKETS = 20 * _PER_OCTAVE
+
+
+@dataclass(slots=True)
+class TaskCounts:
+    """One task's counts since the topology began (Storm's built-in metrics, unsampled), and a spout's gauges."""
+
+    component: str
+    token: int = 0
+    emitted: int = 0
+    transferred: int = 0
+    executed: int = 0
+    acked: int = 0
+    failed: int = 0
+    parked: int = 0
+    pending: int = 0
+    is_exhausted: bool = False
+    is_waiting: bool = False
+    total: int = 0  # what a spout says it has to emit in all (0: unknown)
+    done: int = 0
+
+
+@dataclass(slots=True)
+class Progress:
+    """What one owner has done: counts by task, complete latencies in buckets."""
+
+    counts_by_task: dict[int, TaskCounts] = field(default_factory=dict)
+    latency_buckets: dict[int, int] = field(default_factory=dict)
+    quarantined: int = 0
+    started_ms: int = 0
+    now_ms: int = 0
+
+    def add_latencies(self, latencies_ms: Iterable[int]) -> None:
+        """Count complete latencies."""
+        buckets = self.latency_buckets
+        for latency in latencies_ms:
+            bucket = latency_bucket(latency)
+            buckets[bucket] = buckets.get(bucket, 0) + 1
+
+    def encode(self) -> bytes:
+        """Bytes for the commit."""
+        tasks = {t: [getattr(c, name) for name in _NAMES] for t, c in self.counts_by_task.items()}
+        return ormsgpack.packb([tasks, self.latency_buckets, self.quarantined, self.started_ms, self.now_ms],
+                               option=ormsgpack.OPT_NON_STR_KEYS)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Progress:
+        """Read a stored record; StoreInconsistentError when it is not one."""
+        try:
+            tasks, buckets, quarantined, started_ms, now_ms = ormsgpack.unpackb(data, option=ormsgpack.OPT_NON_STR_KEYS)
+            counts = {int(t): TaskCounts(**dict(zip(_NAMES, values, strict=True))) for t, values in tasks.items()}
+            return cls(counts, dict(buckets), int(quarantined), int(started_ms), int(now_ms))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise StoreInconsistentError(f"a progress record is not one of ours: {error}") from error
+
+
+_NAMES = tuple(TaskCounts.__slots__)
+
+
+def latency_bucket(latency_ms: int) -> int:
+    """Bucket of a latency: logarithmic, 9 % wide."""
+    return min(_BUCKETS, int(math.log2(latency_ms + 1) * _PER_OCTAVE)) if latency_ms > 0 else 0
+
+
+def percentile_ms(buckets: Mapping[int, int], share: float) -> float | None:
+    """Upper bound of the bucket below which this share of the latencies lies; None without any."""
+    total = sum(buckets.values())
+    seen = 0
+    for bucket in sorted(buckets):
+        seen += buckets[bucket]
+        if seen >= share * total:
+            return float(2 ** ((bucket + 1) / _PER_OCTAVE) - 1)
+    return None
+
+
+def merge(records: Iterable[Progress]) -> Progress:
+    """All owners' progress as one; gauges are taken from each task's newest owner, counts are summed."""
+    merged = Progress()
+    for record in records:
+        for task, counts in record.counts_by_task.items():
+            known = merged.counts_by_task.get(task)
+            merged.counts_by_task[task] = counts if known is None else _added(known, counts)
+        for bucket, count in record.latency_buckets.items():
+            merged.latency_buckets[bucket] = merged.latency_buckets.get(bucket, 0) + count
+        merged.quarantined += record.quarantined
+        merged.now_ms = max(merged.now_ms, record.now_ms)
+    return merged
+
+
+def _added(one: TaskCounts, other: TaskCounts) -> TaskCounts:
+    newest = one if one.token >= other.token else other
+    values: dict[str, Any] = {name: getattr(newest, name) for name in _NAMES}
+    for name in ("emitted", "transferred", "executed", "acked", "failed", "parked"):
+        values[name] = getattr(one, name) + getattr(other, name)
+    return TaskCounts(**values)

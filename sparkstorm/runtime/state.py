@@ -1,0 +1,87 @@
+"""Owns a task's key-value state in memory: reads, writes, undo of a failed execute, and what the next commit must say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from sparkstorm.errors import CodecError
+from sparkstorm.model.codec import SCALARS, Codec
+
+_MISSING: Any = object()
+
+
+class MemoryState:
+    """KeyValueState over a dict; every change leaves (key, former value) in `undo`, which also tells what changed."""
+
+    __slots__ = ("_codec", "_data", "undo")
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._data: dict[Any, Any] = {}
+        self.undo: list[tuple[Any, Any]] = []  # since the last take_changes()
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value under a key; lists and mappings are handed out as copies, so that undo stays possible."""
+        value = self._data.get(key, default)
+        return value if type(value) in SCALARS or value is default else self._codec.normalise(value)
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set a value of the codec's closed set."""
+        if type(value) not in SCALARS:
+            value = self._codec.normalise(value)
+        data = self._data
+        self.undo.append((key, data.get(key, _MISSING) if key in data else self._checked(key)))
+        data[key] = value
+
+    def delete(self, key: Any) -> None:
+        """Forget a key."""
+        if key in self._data:
+            self.undo.append((key, self._data.pop(key)))
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """Every key with its value, as of now."""
+        return iter(list(self._data.items()))
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._data
+
+    def roll_back(self, mark: int) -> None:
+        """Undo every change made since `undo` had this length."""
+        while len(self.undo) > mark:
+            key, former = self.undo.pop()
+            if former is _MISSING:
+                self._data.pop(key, None)
+            else:
+                self._data[key] = former
+
+    def take_changes(self) -> tuple[list[list[Any]], list[Any]]:
+        """([key, value] pairs, deleted keys) since the last call."""
+        touched = dict.fromkeys(key for key, _ in self.undo)
+        self.undo.clear()
+        data = self._data
+        return [[k, data[k]] for k in touched if k in data], [k for k in touched if k not in data]
+
+    def snapshot(self) -> list[list[Any]]:
+        """Every [key, value]."""
+        return [[k, v] for k, v in self._data.items()]
+
+    def load(self, pairs: Iterable[Any], deleted: Iterable[Any] = ()) -> None:
+        """Apply stored changes; keys that were tuples come back as tuples."""
+        for key, value in pairs:
+            self._data[_as_key(key)] = value
+        for key in deleted:
+            self._data.pop(_as_key(key), None)
+
+    def _checked(self, key: Any) -> Any:
+        for part in key if type(key) is tuple else (key,):
+            if type(part) not in SCALARS:
+                raise CodecError(f"a state key holds a {type(part).__name__}; keys are text, numbers, bytes or tuples of them")
+        return _MISSING
+
+
+def _as_key(key: Any) -> Any:
+    return tuple(key) if isinstance(key, list) else key

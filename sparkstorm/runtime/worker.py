@@ -1,0 +1,367 @@
+"""Owns a worker's loop: read frames, run tasks within a budget, commit once; `step` never sleeps.
+
+Laws: user code runs only between two commits of this owner; a crash before the commit leaves no trace, one after it
+loses nothing; whatever a step could not finish waits in the store, never only in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from sparkstorm.clock import Clock
+from sparkstorm.errors import MalformedFrameError, StoreFullError
+from sparkstorm.model.topology import SYSTEM, TICK_STREAM
+from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.runtime.assembly import Assembly, Surroundings, WorkerPlan
+from sparkstorm.runtime.bolt_task import BoltTask, ManualRunner
+from sparkstorm.runtime.closing import Closing
+from sparkstorm.runtime.epoch import Epoch, IdSource
+from sparkstorm.runtime.failures import Failures
+from sparkstorm.runtime.gates import Gates
+from sparkstorm.runtime.inbox import Chunk, entry_order
+from sparkstorm.runtime.progress import Progress, TaskCounts
+from sparkstorm.runtime.spout_task import SpoutTask
+from sparkstorm.runtime.timeouts import Timeouts
+from sparkstorm.transport.base import Commit, Transport
+from sparkstorm.transport.frames import NO_IDS, RowFrame
+
+_CHUNKS_AHEAD = 8  # frames of one task kept decoded in memory
+_CAREFUL_UNITS = 5000
+_CALLS_PER_TURN = 512
+
+
+class Reporter(Protocol):
+    """What a worker tells its slot."""
+
+    def trying(self, task: int, entry: str, row: int) -> None:
+        """The next commit holds this one input; should the process die now, it is the suspect."""
+
+    def passed(self) -> None:
+        """No input is under suspicion any more."""
+
+    def error(self, component: str, task: int, text: str) -> None:
+        """User code raised, or an input was parked."""
+
+
+class Worker:
+    """One worker process's tasks and loop."""
+
+    def __init__(self, plan: WorkerPlan, transport: Transport, clock: Clock, ids: IdSource, reporter: Reporter,
+                 wake: Callable[[], None] = lambda: None) -> None:
+        self._plan = plan
+        self._transport = transport
+        self._clock = clock
+        self._ids = ids
+        self._reporter = reporter
+        claim = transport.claim(plan.owner, plan.token_by_task)
+        self._generation, self._seq = claim.generation, claim.seq
+        self._keys = 0
+        self.progress = Progress.decode(claim.progress) if claim.progress else Progress(started_ms=clock.now_ms())
+        assembly = Assembly(plan, Surroundings(clock.now_ms, ids, reporter.error, wake, self._new_key))
+        self._crew = assembly.build(claim)
+        self._closing = Closing(plan, self._crew, clock.now_ms)
+        self._gates = Gates(plan)
+        self._failures = Failures(plan, self._count, reporter.error, clock.now_ms)
+        self._timeouts = Timeouts(plan, self._crew, transport, clock.now_ms())
+        self._ticks = _Ticks(plan, self._crew.bolts, clock.now_ms())
+        self._refused: Commit | None = None
+        self._budget_ms = self._idle_budget_ms
+        self._careful_left = _CAREFUL_UNITS if plan.is_careful else 0
+        self._quarantined: list[bytes] = []
+        self._is_active = False
+        self._said: Any = None
+
+    @property
+    def _idle_budget_ms(self) -> int:
+        return int(self._plan.conf.get("topology.epoch.idle.ms") or 5)
+
+    def set_active(self, is_active: bool) -> None:
+        """Follow the topology's status: spouts rest while it is inactive."""
+        if is_active == self._is_active:
+            return
+        self._is_active = is_active
+        for spout in self._crew.spouts.values():
+            (spout.spout.activate if is_active else spout.spout.deactivate)()
+
+    def step(self, now_ms: int) -> int | None:
+        """Run one epoch; returns when to be called next, None when only input can wake us."""
+        if self._refused is not None:
+            return self._commit(self._refused, now_ms)
+        self._read()
+        for spout in self._crew.spouts.values():
+            spout.make_callbacks()
+        epoch = Epoch(self._ids, bool(self._plan.ackers))
+        if self._careful_left:
+            self._run_carefully(epoch, now_ms)
+        else:
+            self._run(epoch, now_ms)
+        self._timeouts.check(now_ms)
+        commit = Commit(self._plan.owner, self._plan.token_by_task, self._generation, self._seq + 1,
+                        watched=self._gates.watched, low_ms=0)
+        commit.parked, self._failures.parked = self._failures.parked, []
+        commit.quarantined, self._quarantined = self._quarantined, []
+        self._closing.close(epoch, commit)
+        return self._commit(commit, now_ms)
+
+    def close(self) -> None:
+        """Clean up components after the last commit."""
+        for spout in self._crew.spouts.values():
+            spout.make_callbacks()
+            spout.spout.close()
+        for bolt in self._crew.bolts.values():
+            bolt.runner.bolt.cleanup()
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether all sources have ended and nothing is open or waiting in this worker."""
+        return (all(s.is_exhausted and not len(s.pending) for s in self._crew.spouts.values())
+                and not any(b.is_waiting for b in self._crew.bolts.values()))
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        after = {t: i.read_to for t, i in self._crew.inboxes.items() if len(i.chunks) < _CHUNKS_AHEAD}
+        for entry in self._transport.poll(after, _CHUNKS_AHEAD):
+            try:
+                self._crew.inboxes[entry.task].add(entry)
+            except MalformedFrameError as error:
+                self._quarantined.append(entry.data)
+                self.progress.quarantined += 1
+                self._reporter.error(self._plan.component_by_task[entry.task], entry.task,
+                                     f"undecodable frame {entry.id} put into quarantine: {error}")
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    def _run(self, epoch: Epoch, now_ms: int) -> None:
+        deadline_ms = now_ms + self._budget_ms
+        row_budget = int(self._plan.conf.get("topology.epoch.rows") or 20_000)
+        self._run_timed(epoch, now_ms)
+        is_over, did = False, True
+        while did and not is_over:
+            did = False
+            for bolt in self._crew.bolts.values():
+                did |= self._run_bolt(epoch, bolt)
+                is_over = epoch.rows >= row_budget or self._clock.now_ms() >= deadline_ms
+                if is_over:
+                    break
+            for spout in () if is_over else self._crew.spouts.values():
+                did |= self._run_spout(epoch, spout, min(_CALLS_PER_TURN, row_budget - epoch.rows))
+            is_over |= epoch.rows >= row_budget or self._clock.now_ms() >= deadline_ms
+        loaded_ms = int(self._plan.conf.get("topology.epoch.loaded.ms") or 50)
+        self._budget_ms = min(self._budget_ms * 2, loaded_ms) if is_over else max(self._budget_ms // 2, self._idle_budget_ms)
+
+    def _run_timed(self, epoch: Epoch, now_ms: int) -> None:
+        """Ticks, second tries, and what other threads have asked for."""
+        for bolt, tick in self._ticks.due(now_ms):
+            bolt.oldest_ms = now_ms
+            bolt.execute(epoch, [tick])
+            self._deliver(bolt)
+        for bolt in self._crew.bolts.values():
+            for held in bolt.due(now_ms):
+                self._failures.try_again(epoch, bolt, held)
+                self._deliver(bolt)
+            if isinstance(bolt.runner, ManualRunner):
+                bolt.runner.take_posts()
+            if bolt.runner.late_acks or bolt.runner.late_failures:
+                self._failures.take_late(epoch, bolt)
+            if bolt.emitter.log:
+                self._deliver(bolt)
+
+    def _run_bolt(self, epoch: Epoch, bolt: BoltTask) -> bool:
+        if self._gates.is_shut(bolt.task) or bolt.is_full:
+            return False
+        did = bool(bolt.local)
+        if bolt.local:
+            tuples, oldest_ms = bolt.local.popleft()
+            if len(tuples) > bolt.pace:
+                bolt.local.appendleft((tuples[bolt.pace:], oldest_ms))
+                tuples = tuples[:bolt.pace]
+            self._execute(epoch, bolt, tuples, NO_IDS, oldest_ms)
+        chunk = bolt.next_chunk()
+        if chunk is not None:
+            self._run_chunk(epoch, bolt, chunk, bolt.pace)
+            did = True
+        return did
+
+    def _run_chunk(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
+        frame = chunk.frame
+        assert isinstance(frame, RowFrame)
+        stop = min(chunk.done + rows, chunk.total)
+        self._execute(epoch, bolt, chunk.tuples[chunk.done:stop], frame.ids[chunk.done:stop], frame.oldest_ms)
+        if stop == chunk.total and bolt.spilled and frame.source_task in self._plan.token_by_task \
+                and entry_order(chunk.entry) > bolt.caught_up_at:
+            bolt.spilled -= 1
+        bolt.inbox.consume(chunk, stop - chunk.done)
+
+    def _execute(self, epoch: Epoch, bolt: BoltTask, tuples: list[Tuple], ids: Any, oldest_ms: int) -> None:
+        bolt.oldest_ms = min(bolt.oldest_ms or oldest_ms, oldest_ms)
+        started_ms = self._clock.now_ms()
+        failed = bolt.execute(epoch, tuples, ids)
+        for tup, edge, reason in failed:
+            self._failures.settle(epoch, bolt, tup, edge, reason)
+        self._deliver(bolt)
+        took_ms = self._clock.now_ms() - started_ms
+        if took_ms <= 1 and len(tuples) == bolt.pace:
+            bolt.pace = min(bolt.pace * 2, 4096)
+        elif took_ms > 4:
+            bolt.pace = max(1, bolt.pace // 2)
+
+    def _run_spout(self, epoch: Epoch, spout: SpoutTask, calls: int) -> bool:
+        now_ms = self._clock.now_ms()
+        if not self._is_active or now_ms < spout.wait_until_ms or self._gates.is_shut(spout.task) or self._gates.is_store_filling:
+            return False
+        if spout.pending.room == 0 or spout.is_exhausted:
+            return False
+        spout.oldest_ms = spout.oldest_ms or now_ms
+        did = spout.run(epoch, calls, now_ms)
+        self._deliver(spout)
+        if did:
+            spout.wake()
+        else:
+            spout.rest(now_ms, int(self._plan.conf.get("topology.sleep.spout.wait.strategy.time.ms") or 1), 10)
+        return did
+
+    def _deliver(self, sender: BoltTask | SpoutTask) -> None:
+        """Hand rows for tasks of this worker over in memory; rows behind a spill or for others stay for the closing."""
+        emitter = sender.emitter
+        counts = self._count(sender.task)
+        emitted, transferred = emitter.take_counts()
+        counts.emitted += emitted
+        counts.transferred += transferred
+        if not transferred or self._careful_left:
+            return
+        for route in emitter.routes.values():
+            for target in route.targets:
+                if target.is_local and target.rows:
+                    bolt = self._crew.bolts[target.task]
+                    if bolt.is_behind:
+                        continue
+                    source = route.source
+                    bolt.local.append(([Tuple(values, roots, source) for values, roots in target.rows], sender.oldest_ms))
+                    target.rows.clear()
+
+    def _run_carefully(self, epoch: Epoch, now_ms: int) -> None:
+        """One input per commit, announced first: an earlier process died in here (finding: poison tuples)."""
+        self._careful_left -= 1
+        self._run_timed(epoch, now_ms)
+        did = any(self._try_bolt(epoch, bolt) for bolt in self._crew.bolts.values() if not self._gates.is_shut(bolt.task))
+        if not did:
+            for spout in self._crew.spouts.values():
+                self._reporter.trying(spout.task, "spout", 0)
+                did |= self._run_spout(epoch, spout, 1)
+        if self._careful_left == 0:
+            self._reporter.passed()
+
+    def _try_bolt(self, epoch: Epoch, bolt: BoltTask) -> bool:
+        chunk = bolt.next_chunk()
+        if chunk is None or bolt.is_full:
+            return False
+        row = (bolt.task, chunk.entry, chunk.done)
+        deaths = self._plan.deaths_by_row.get(row, 0)
+        if deaths >= int(self._plan.conf.get("topology.max.worker.deaths") or 3):
+            frame = chunk.frame
+            assert isinstance(frame, RowFrame)
+            edge = int(frame.ids[chunk.done]) if len(frame.ids) else 0
+            self._failures.park(epoch, bolt, chunk.tuples[chunk.done], edge, deaths, f"killed its worker {deaths} times")
+            bolt.inbox.consume(chunk, 1)
+            return True
+        self._reporter.trying(*row)
+        self._run_chunk(epoch, bolt, chunk, 1)
+        return True
+
+    # -- committing ------------------------------------------------------------------------------------------------
+
+    def _commit(self, commit: Commit, now_ms: int) -> int | None:
+        """Write, then say when to come again; a store that is full is asked again after garbage was freed."""
+        if self._refused is None:
+            self._note_progress(now_ms)
+            said = self._gauges()
+            if commit.is_empty() and said == self._said:
+                return self._next_due(now_ms, did=False)
+            self._said = said
+            commit.progress = self.progress.encode()
+        try:
+            pressure = self._transport.commit(commit)
+        except StoreFullError:
+            self._refused = commit
+            self._transport.release()
+            return now_ms + 20
+        self._refused = None
+        self._seq = commit.seq
+        self._gates.note(pressure)
+        for sender in (*self._crew.spouts.values(), *self._crew.bolts.values()):
+            sender.oldest_ms = 0
+        return self._next_due(self._clock.now_ms(), did=not commit.is_empty())
+
+    def _next_due(self, now_ms: int, did: bool) -> int | None:
+        if did or self._careful_left:
+            return now_ms
+        due = [self._ticks.next_due_ms(), self._timeouts.next_due_ms()]
+        due += [bolt.next_due_ms() for bolt in self._crew.bolts.values()]
+        for bolt in self._crew.bolts.values():
+            if bolt.next_chunk() is not None:
+                due.append(now_ms + 5)  # gated: look again soon
+        for spout in self._crew.spouts.values():
+            if self._is_active and not spout.is_exhausted and spout.pending.room:
+                due.append(max(spout.wait_until_ms, now_ms + 1))
+        return min((d for d in due if d is not None), default=None)
+
+    def _new_key(self) -> str:
+        self._keys += 1
+        return f"{max(self._plan.token_by_task.values(), default=0):014x}-{self._keys:010x}"
+
+    def _count(self, task: int) -> TaskCounts:
+        counts = self.progress.counts_by_task.get(task)
+        if counts is None:
+            counts = self.progress.counts_by_task[task] = TaskCounts(self._plan.component_by_task[task])
+        return counts
+
+    def _note_progress(self, now_ms: int) -> None:
+        self.progress.now_ms = now_ms
+        self.progress.add_latencies(self._closing.latencies_ms)
+        self._closing.latencies_ms = []
+        for task, spout in self._crew.spouts.items():
+            counts = self._count(task)
+            counts.token = self._plan.token_by_task[task]
+            counts.acked, spout.acked = counts.acked + spout.acked, 0
+            counts.failed, spout.failed = counts.failed + spout.failed, 0
+            counts.pending, counts.is_exhausted = len(spout.pending), spout.is_exhausted
+            counts.total, counts.done = spout.extent()
+        for task, bolt in self._crew.bolts.items():
+            counts = self._count(task)
+            counts.token = self._plan.token_by_task[task]
+            counts.executed, bolt.executed = counts.executed + bolt.executed, 0
+            counts.is_waiting = bolt.is_waiting
+
+    def _gauges(self) -> Any:
+        return [(c.pending, c.is_exhausted, c.is_waiting, c.done) for c in self.progress.counts_by_task.values()]
+
+
+class _Ticks:
+    """When each bolt task gets its next tick (topology.tick.tuple.freq.secs, per component or for all)."""
+
+    def __init__(self, plan: WorkerPlan, bolts: Mapping[int, BoltTask], now_ms: int) -> None:
+        self._bolts = bolts
+        self._every_ms: dict[int, int] = {}
+        for task, bolt in bolts.items():
+            seconds = plan.topology.components[bolt.component].conf.get(
+                "topology.tick.tuple.freq.secs", plan.conf.get("topology.tick.tuple.freq.secs"))
+            if seconds:
+                self._every_ms[task] = max(1, int(float(seconds) * 1000))
+        self._due_ms = {task: now_ms + every for task, every in self._every_ms.items()}
+        self._source = Source(SYSTEM, -1, TICK_STREAM, ("rate_secs",))
+
+    def due(self, now_ms: int) -> list[tuple[BoltTask, Tuple]]:
+        """Bolts whose tick is due, each with a tick tuple."""
+        found = []
+        for task, due_ms in self._due_ms.items():
+            if due_ms <= now_ms:
+                every_ms = self._every_ms[task]
+                self._due_ms[task] = now_ms + every_ms
+                found.append((self._bolts[task], Tuple((every_ms // 1000,), 0, self._source)))
+        return found
+
+    def next_due_ms(self) -> int | None:
+        """The earliest tick."""
+        return min(self._due_ms.values(), default=None)
