@@ -9,7 +9,7 @@ import copy
 import difflib
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -220,6 +220,11 @@ def check(values: Mapping[str, Value], source: str, lines: Mapping[str, int] | N
         where = source if line is None else f"{source}, line {line}"
         checked[name] = _check_one(name, value, where)
     return checked
+
+
+def inert_among(names: Iterable[str]) -> list[str]:
+    """Those of the names that this version accepts without effect, for a warning to who has set them."""
+    return [name for name in names if name in keys() and keys()[name].inert]
 
 
 def parse_override(argument: str) -> tuple[str, Value]:

@@ -1,0 +1,80 @@
+"""Owns the comparison of defaults.yaml with the code: which keys somebody reads, and which names nobody declared.
+
+`python -m tests.key_use` rewrites the `inert: true` marks of defaults.yaml to what the code does.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from sparkstorm.config import keys
+
+ROOT = Path(__file__).parent.parent
+DEFAULTS = ROOT / "sparkstorm" / "defaults.yaml"
+_MARK = ", inert: true"
+_KEY_SHAPE = re.compile(
+    r"(topology|storm|nimbus|supervisor|worker|task|executor|spout|sparkstorm|ui|drpc|logviewer|blacklist|isolation"
+    r"|multitenant|resource\.aware|shuffle|transaction|jstorm|use)\.[a-z][a-z0-9._]*"
+)
+
+
+def literals() -> Iterator[tuple[str, str]]:
+    """Every string in the code that is no docstring, with its file; configuration's own module left out."""
+    for folder in ("sparkstorm", "jobs"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if path.name != "config.py":
+                yield from ((text, str(path.relative_to(ROOT))) for text in _strings(path))
+
+
+def _strings(path: Path) -> Iterator[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "logging.getLogger":
+            prose.update(map(id, node.args))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            yield node.value
+
+
+def read_keys() -> set[str]:
+    """Keys that the code names, whole or by a template such as `topology.{}.cpu`."""
+    texts = {text for text, _ in literals()}
+    templates = [text for text in texts if "{}" in text and _KEY_SHAPE.fullmatch(text.replace("{}", "x"))]
+    by_template = "|".join(re.escape(text).replace(r"\{\}", "[a-z.]+") for text in templates)
+    return {name for name in keys() if name in texts or (by_template and re.fullmatch(by_template, name))}
+
+
+def undeclared() -> list[str]:
+    """Strings shaped like keys that defaults.yaml does not know, with their files; names of our modules are no keys."""
+    modules = tuple(f"sparkstorm.{path.stem}" for path in (ROOT / "sparkstorm").iterdir())
+    return [
+        f"{file}: {text}"
+        for text, file in literals()
+        if _KEY_SHAPE.fullmatch(text)
+        and text not in keys()
+        and not text.startswith(modules)
+        and not text.endswith(_FILES)
+    ]
+
+
+_FILES = (".py", ".json", ".jsonl", ".log", ".conf", ".pid", ".lock", ".lua", ".yaml", ".zip", ".sock", ".")
+
+
+def rewrite_marks() -> None:
+    """Marks exactly the keys that nobody reads."""
+    read, lines = read_keys(), []
+    for line in DEFAULTS.read_text(encoding="utf-8").splitlines():
+        name, _, rest = line.strip().partition(": {")
+        if rest and name in keys():
+            line = line.replace(_MARK, "")
+            line = line if name in read else line[:-1] + _MARK + "}"
+        lines.append(line)
+    DEFAULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    rewrite_marks()
