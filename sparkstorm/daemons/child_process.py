@@ -56,15 +56,18 @@ class WorkerChild:
         os.set_blocking(self._control_fd, False)
         os.set_blocking(self._status_fd, False)
         self._unsent, self._received = bytearray(), bytearray()
+        self._at_end = False
+        self._pid_fd = _watch_pid(self._process.pid)
         self.exit_code: int | None = None
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def fileno(self) -> int:
-        """Readable when there are reports, and when the child is dead."""
-        return self._status_fd
+    def filenos(self) -> list[int]:
+        """Descriptors that are readable when there are reports, or when the child is dead."""
+        status = [] if self._at_end else [self._status_fd]
+        return status if self._pid_fd is None else [*status, self._pid_fd]
 
     def give(self, spec: WorkerSpec) -> None:
         """Turn a spare into the worker of that spec."""
@@ -79,6 +82,7 @@ class WorkerChild:
         with contextlib.suppress(BlockingIOError, OSError):
             while chunk := os.read(self._status_fd, _READ_BYTES):
                 self._received += chunk
+            self._at_end = True
         *lines, rest = self._received.split(b"\n")
         self._received = rest if len(rest) <= MAX_LINE_BYTES else bytearray()
         return [report for line in lines if (report := _report_of(bytes(line))) is not None]
@@ -111,6 +115,8 @@ class WorkerChild:
         self._process.stdin.close()
         os.close(self._status_fd)
         self._status_fd = -1
+        if self._pid_fd is not None:
+            os.close(self._pid_fd)
 
     def _send(self, line: bytes) -> None:
         # Never blocks: a spare may still be importing while a large spec fills the pipe.
@@ -125,6 +131,14 @@ class WorkerChild:
     def _signal_group(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
+
+
+def _watch_pid(pid: int) -> int | None:
+    """A descriptor that becomes readable when the process ends; None where the system has none, and polling must do."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
 
 
 def child_environment() -> dict[str, str]:

@@ -70,11 +70,12 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Storm's supervisor timers; the last four are ours."""
+    """Storm's supervisor timers; the last ones are ours."""
 
     start_timeout_ms: int = 120_000  # supervisor.worker.start.timeout.secs
     worker_timeout_ms: int = 30_000  # supervisor.worker.timeout.secs
     soft_kill_ms: int = 3_000  # supervisor.worker.shutdown.sleep.secs
+    stacks_ms: int = 250  # for a hung child to write its stacks
     blob_retry_ms: int = 3_000
     young_ms: int = 5_000  # a child that dies younger than this pauses its successor
     first_pause_ms: int = 250
@@ -120,10 +121,13 @@ class StopChild:
 
 
 @dataclass(frozen=True, slots=True)
-class KillChild:
-    """SIGKILL; `hung` asks for its stacks first."""
+class DumpStacks:
+    """Ask a silent child where it hangs; its kill follows."""
 
-    hung: bool = False
+
+@dataclass(frozen=True, slots=True)
+class KillChild:
+    """SIGKILL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +139,14 @@ class Buried:
     started: bool
 
 
-SlotAction: TypeAlias = FetchBlob | StartChild | StopChild | KillChild | Buried
+SlotAction: TypeAlias = FetchBlob | StartChild | StopChild | DumpStacks | KillChild | Buried
 Step: TypeAlias = tuple[SlotState, list[SlotAction]]
 
 
 def step(state: SlotState, seen: Observation, now_ms: int, timing: Timing) -> Step:
     """One transition at most; call it again until nothing changes."""
+    if seen.wanted is not None and seen.wanted == state.assignment:
+        state = replace(state, assignment=seen.wanted)  # perhaps a newer version of the same part
     return _STEP_BY_PHASE[state.phase](state, seen, now_ms, timing)
 
 
@@ -210,7 +216,7 @@ def _step_waiting_for_start(state: SlotState, seen: Observation, now_ms: int, ti
         return replace(_enter(state, Phase.RUNNING, now_ms), failed_starts=0), []
     if now_ms - child.heard_ms >= max(timing.start_timeout_ms, timing.worker_timeout_ms):
         failed = replace(state, failed_starts=state.failed_starts + 1)
-        return _enter(failed, Phase.KILL_AND_RELAUNCH, now_ms), [KillChild(hung=True)]
+        return _enter(failed, Phase.KILL_AND_RELAUNCH, now_ms, now_ms + timing.stacks_ms), [DumpStacks()]
     return state, []
 
 
@@ -222,7 +228,7 @@ def _step_running(state: SlotState, seen: Observation, now_ms: int, timing: Timi
     if _is_unwanted(state, seen):
         return _enter(state, Phase.KILL, now_ms, now_ms + timing.soft_kill_ms), [StopChild()]
     if now_ms - child.heard_ms >= timing.worker_timeout_ms:
-        return _enter(state, Phase.KILL_AND_RELAUNCH, now_ms), [KillChild(hung=True)]
+        return _enter(state, Phase.KILL_AND_RELAUNCH, now_ms, now_ms + timing.stacks_ms), [DumpStacks()]
     return state, []
 
 
@@ -255,8 +261,8 @@ def _step_kill_and_relaunch(state: SlotState, seen: Observation, now_ms: int, ti
     assert child is not None
     if child.exit_code is not None:
         return _relaunch(state, now_ms, timing), [Buried(child.exit_code, blameless=False, started=child.ready)]
-    if now_ms - state.since_ms >= timing.soft_kill_ms:
-        return replace(state, since_ms=now_ms), [KillChild()]
+    if now_ms >= state.due_ms:
+        return replace(state, due_ms=now_ms + timing.soft_kill_ms), [KillChild()]
     return state, []
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from sparkstorm.model.records import decode_record, encode_record
 from sparkstorm.model.status import JsonValue
 from sparkstorm.model.worker_messages import WorkerCommand, WorkerReport
 from sparkstorm.model.worker_spec import RedisAddress
@@ -33,10 +34,10 @@ class SlotSpec:
 
     `nodes` are the emulated supervisors of each machine; when empty, the machine is one node under its own host name.
     A slot takes the first free (node, port), ports outermost, so that slots spread over the nodes. `local_dir` is made
-    on every host. `entry` ("module:function", empty outside tests) replaces the worker's runtime.
+    on every host. A node made at `stop_path` in the state store ends every slot gently. `hmac_key` is hexadecimal.
+    `entry` ("module:function", empty outside tests) replaces the worker's runtime.
     """
 
-    cluster: str
     zookeeper: StateAddress
     redis: RedisAddress
     local_dir: str
@@ -46,12 +47,37 @@ class SlotSpec:
     first_port: int = FIRST_PORT
     host: str = ""
     hmac_key: str = field(default="", repr=False)
-    conf: Mapping[str, JsonValue] = field(default_factory=dict)
+    conf: Mapping[str, JsonValue] = field(default_factory=dict, repr=False)
+    stop_path: str = ""
+    keep_spare: bool = True
     entry: str = ""
+
+    def to_json(self) -> bytes:
+        """One line of JSON without its newline; `from_json` is its inverse."""
+        return encode_record(self)
+
+    @classmethod
+    def from_json(cls, line: bytes) -> "SlotSpec":
+        """Read a spec back; StoreInconsistentError names the field that is wrong."""
+        return decode_record(cls, line, "slot spec")
 
 
 SlotMain: TypeAlias = Callable[[SlotSpec], str]
 """Runs a slot until it is told to stop; returns one word that says why it ended and never raises."""
+
+
+class RestartPause:
+    """How long a slot waits to be launched again: not at all the first time, then doubling while it dies young."""
+
+    def __init__(self, first_ms: int = 200, longest_ms: int = 10_000, young_ms: int = 10_000) -> None:
+        self._first_ms, self._longest_ms, self._young_ms = first_ms, longest_ms, young_ms
+        self._young_deaths = 0
+
+    def after_ms(self, lived_ms: int) -> int:
+        """The pause after a slot that lived so long."""
+        self._young_deaths = self._young_deaths + 1 if lived_ms < self._young_ms else 1
+        doublings = min(self._young_deaths - 2, 20)
+        return 0 if doublings < 0 else min(self._longest_ms, self._first_ms << doublings)
 
 
 class Slots(Protocol):

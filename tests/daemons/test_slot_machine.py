@@ -11,6 +11,7 @@ from sparkstorm.daemons.slot_machine import (
     BlobView,
     Buried,
     ChildView,
+    DumpStacks,
     FetchBlob,
     KillChild,
     LocalAssignment,
@@ -56,7 +57,7 @@ def dead(exit_code: int = -9, ready: bool = True) -> ChildView:
 FETCHING = in_phase(Phase.WAITING_FOR_BLOB)
 STARTING, RUNNING = in_phase(Phase.WAITING_FOR_WORKER_START), in_phase(Phase.RUNNING)
 KILL = in_phase(Phase.KILL, due_ms=3_000)
-RELAUNCHING = in_phase(Phase.KILL_AND_RELAUNCH)
+RELAUNCHING = in_phase(Phase.KILL_AND_RELAUNCH, due_ms=250)
 PAUSING = in_phase(Phase.WAITING_FOR_RELAUNCH, due_ms=250)
 
 # state, observation, now, phase after, actions
@@ -79,13 +80,13 @@ TABLE: list[tuple[str, SlotState, Observation, int, Phase, list[SlotAction]]] = 
     ("a child that dies starting is buried", STARTING, wanting(WORDS, dead(20, ready=False)), 9,
      Phase.WAITING_FOR_RELAUNCH, [Buried(20, blameless=False, started=False)]),
     ("a child that never gets ready is killed", STARTING, wanting(WORDS, alive(ready=False)), 120_000,
-     Phase.KILL_AND_RELAUNCH, [KillChild(hung=True)]),
+     Phase.KILL_AND_RELAUNCH, [DumpStacks()]),
     ("a child that is no longer wanted while it starts", STARTING, wanting(None, alive(ready=False)), 9,
      Phase.KILL, [StopChild()]),
     ("a running child is left alone", RUNNING, wanting(WORDS, alive()), 29_999, Phase.RUNNING, []),
     ("a new version of the same part is no change", RUNNING, wanting(SAME_PART, alive()), 9, Phase.RUNNING, []),
     ("a silent child is killed", RUNNING, wanting(WORDS, alive()), 30_000,
-     Phase.KILL_AND_RELAUNCH, [KillChild(hung=True)]),
+     Phase.KILL_AND_RELAUNCH, [DumpStacks()]),
     ("a dead child is buried", RUNNING, wanting(WORDS, dead()), 9, Phase.WAITING_FOR_RELAUNCH,
      [Buried(-9, blameless=False, started=True)]),
     ("another topology ends the child softly", RUNNING, wanting(OTHER, alive()), 9, Phase.KILL, [StopChild()]),
@@ -99,7 +100,9 @@ TABLE: list[tuple[str, SlotState, Observation, int, Phase, list[SlotAction]]] = 
      [Buried(0, blameless=True, started=True)]),
     ("a wish that comes back does not save a child that was told to end", KILL, wanting(WORDS, alive()), 9,
      Phase.KILL, []),
-    ("a killed child that lingers is killed again", RELAUNCHING, wanting(WORDS, alive()), 3_000,
+    ("a hung child gets a moment for its stacks", RELAUNCHING, wanting(WORDS, alive()), 249,
+     Phase.KILL_AND_RELAUNCH, []),
+    ("a hung child is killed, again and again until it is dead", RELAUNCHING, wanting(WORDS, alive()), 250,
      Phase.KILL_AND_RELAUNCH, [KillChild()]),
     ("a killed child is followed by another", RELAUNCHING, wanting(WORDS, dead()), 9, Phase.WAITING_FOR_RELAUNCH,
      [Buried(-9, blameless=False, started=True)]),

@@ -1,0 +1,158 @@
+"""Owns one node's folder on its host: which slot holds which port, who is supervisor, what was last known.
+
+Claims are flocks, which the kernel frees when their holder dies, so a replaced slot takes the same port again and the
+duties pass on at once (S2.10-S2.13: tmp, LocalState, supervisor id live here too).
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from sparkstorm.cluster.paths import name_to_node
+from sparkstorm.errors import StoreInconsistentError
+from sparkstorm.model.records import decode_record, encode_record
+
+RecordT = TypeVar("RecordT")
+
+
+class LocalState:
+    """A small map of records in one JSON file, replaced as a whole (S2.12); readers never see half of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def get(self, name: str, kind: type[RecordT]) -> RecordT | None:
+        """The record of that name, None when there is none; StoreInconsistentError when the file is damaged."""
+        found = self._snapshot().get(name)
+        return None if found is None else decode_record(kind, json.dumps(found).encode(), f"{self.path}: {name}")
+
+    def put(self, name: str, record: object) -> None:
+        """Set one record; one writer at a time is the caller's duty. A damaged file is replaced."""
+        try:
+            following = self._snapshot()
+        except StoreInconsistentError:
+            following = {}
+        following[name] = json.loads(encode_record(record))
+        fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
+        fresh.write_bytes(json.dumps(following, sort_keys=True).encode())
+        os.replace(fresh, self.path)
+
+    def _snapshot(self) -> dict[str, object]:
+        try:
+            found = json.loads(self.path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except ValueError as fault:
+            raise StoreInconsistentError(f"{self.path}: not JSON ({fault})") from fault
+        if not isinstance(found, dict):
+            raise StoreInconsistentError(f"{self.path}: not a JSON object")
+        return found
+
+
+class Flock:
+    """An exclusive lock on a file, held until `release` or the end of the process."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = -1
+
+    @property
+    def is_held(self) -> bool:
+        return self._fd >= 0
+
+    def try_take(self) -> bool:
+        """Take it if nobody else holds it; True when this object holds it afterwards."""
+        if self.is_held:
+            return True
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return False
+        self._fd = fd
+        return True
+
+    def release(self) -> None:
+        if self.is_held:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class NodeDir:
+    """The folder of one node: `supervisor/{lock,localstate,tmp,stormdist}` and `workers/<port>.*`."""
+
+    def __init__(self, local_dir: Path, node: str) -> None:
+        self.node = node
+        self._root = local_dir / name_to_node(node)
+        for folder in (self.tmp, self.stormdist, self.workers):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.local_state = LocalState(self._root / "supervisor" / "localstate")
+
+    @property
+    def tmp(self) -> Path:
+        return self._root / "supervisor" / "tmp"
+
+    @property
+    def stormdist(self) -> Path:
+        return self._root / "supervisor" / "stormdist"
+
+    @property
+    def workers(self) -> Path:
+        return self._root / "workers"
+
+    def code_dir(self, topology_id: str) -> Path:
+        """Where the code of a topology lies (S2.27)."""
+        return self.stormdist / name_to_node(topology_id)
+
+    def duties_lock(self) -> Flock:
+        """The lock whose holder is this node's supervisor."""
+        return Flock(self._root / "supervisor" / "lock")
+
+    def clean_tmp(self) -> None:
+        """Drop half-done downloads of the past (S2.10)."""
+        shutil.rmtree(self.tmp, ignore_errors=True)
+        self.tmp.mkdir(mode=0o700, exist_ok=True)
+
+    def worker_state(self, port: int) -> LocalState:
+        """What outlives the slot process of that port: launches, and the worker's local heartbeat (S2.7)."""
+        return LocalState(self.workers / f"{port}.json")
+
+    def early_log(self, port: int) -> Path:
+        """Where a child of that port prints before it knows its log."""
+        return self.workers / f"{port}.early.log"
+
+    def try_claim(self, port: int) -> Flock | None:
+        """Take a port for this process; None when another slot has it."""
+        with self._claiming():
+            lock = self._port_lock(port)
+            return lock if lock.try_take() else None
+
+    def live_ports(self, ports: Iterator[int] | range, own: int) -> list[int]:
+        """Those of `ports` that a living slot holds; `own` is this process's."""
+        with self._claiming():
+            return [port for port in ports if port == own or self._is_held(port)]
+
+    def _is_held(self, port: int) -> bool:
+        lock = self._port_lock(port)
+        taken = lock.try_take()
+        lock.release()
+        return not taken
+
+    def _port_lock(self, port: int) -> Flock:
+        return Flock(self.workers / f"{port}.lock")
+
+    @contextmanager
+    def _claiming(self) -> Iterator[None]:
+        """Keep claims and looks at them apart: a look takes the lock for a moment."""
+        fd = os.open(self.workers / "claims.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)

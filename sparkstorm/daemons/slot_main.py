@@ -1,0 +1,194 @@
+"""Owns the drive of a slot process: where it lands, its two threads, its end.
+
+A Spark task calls `main`. A plain process runs it as a program (`python -m sparkstorm.daemons.slot_main`), which reads
+a SlotSpec as JSON from its standard input.
+"""
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import redis
+
+from sparkstorm.blobs.redis import RedisBytesStore
+from sparkstorm.blobs.store import BlobStore
+from sparkstorm.clock import SystemClock
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.config import default_conf, merge
+from sparkstorm.daemons.clerk import Clerk, Desk
+from sparkstorm.daemons.node_dir import NodeDir
+from sparkstorm.daemons.slot import Place, Slot
+from sparkstorm.daemons.supervisor import Supervisor, SupervisorSettings
+from sparkstorm.errors import SlotsUnavailableError
+from sparkstorm.hosting.base import SlotSpec
+from sparkstorm.model.assignment import WorkerSlot
+
+_LOG = logging.getLogger(__name__)
+PLACE_WAIT_MS = 20_000
+STOPPED, ORPHANED = "stopped", "orphaned"
+
+
+def main(spec: SlotSpec, stopping: threading.Event | None = None) -> str:
+    """Run one slot to its end and say why it ended; never raises (an exception would count against the Spark job)."""
+    try:
+        place = wait_for_place(spec)
+        with _logging_to(Path(spec.log_dir) / f"slot-{place.slot.node}-{place.slot.port}.log"):
+            try:
+                return _run(spec, place, stopping or threading.Event())
+            finally:
+                place.claim.release()
+    except Exception as fault:
+        _LOG.exception("slot failed")
+        return f"failed: {type(fault).__name__}: {fault}"
+
+
+def wait_for_place(spec: SlotSpec) -> Place:
+    """Claim the first free (node, port) of this machine; SlotsUnavailableError when all stay taken."""
+    host = spec.host or socket.gethostname()
+    nodes = [NodeDir(Path(spec.local_dir), node) for node in spec.nodes or (host,)]
+    Path(spec.log_dir).mkdir(mode=0o750, parents=True, exist_ok=True)
+    deadline = time.monotonic() + PLACE_WAIT_MS / 1000
+    while time.monotonic() < deadline:
+        for port in ports_of(spec):
+            for node_dir in nodes:
+                if claim := node_dir.try_claim(port):
+                    return Place(WorkerSlot(node_dir.node, port), host, node_dir, claim)
+        time.sleep(0.1)  # a slot that was just killed gives its port back when the kernel has buried it
+    raise SlotsUnavailableError(
+        f"{host}: all {spec.slots_per_node} ports of node {', '.join(node_dir.node for node_dir in nodes)} are taken"
+    )
+
+
+def ports_of(spec: SlotSpec) -> range:
+    """The ports of every node."""
+    return range(spec.first_port, spec.first_port + spec.slots_per_node)
+
+
+def _run(spec: SlotSpec, place: Place, stopping: threading.Event) -> str:
+    clerk = Clerk(place.slot, place.node_dir, lambda: _connect(spec, place), spec.stop_path)
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
+    os.set_blocking(wake_read, False)
+    clerk.notify = lambda: _poke(wake_write)
+    over = threading.Event()
+    thread = threading.Thread(target=_drive_clerk, args=(clerk, over), name=f"clerk-{place.slot.port}", daemon=True)
+    thread.start()
+    slot = Slot(spec, place, clerk)
+    _LOG.info("slot %s of host %s: pid %d", place.slot, place.host, os.getpid())
+    try:
+        return _drive_slot(slot, clerk, wake_read, stopping)
+    finally:
+        slot.close()
+        over.set()
+        clerk.wake()
+        thread.join(timeout=10)
+        if not thread.is_alive():
+            os.close(wake_read)
+            os.close(wake_write)
+
+
+def _drive_slot(slot: Slot, clerk: Clerk, wake_fd: int, stopping: threading.Event) -> str:
+    clock, parent = SystemClock(), os.getppid()
+    while not slot.is_over:
+        if os.getppid() != parent:
+            return ORPHANED
+        if stopping.is_set():
+            clerk.stop = True
+        now_ms = clock.now_ms()
+        due_ms = slot.step(now_ms)
+        select.select([wake_fd, *slot.filenos()], [], [], max(0, due_ms - now_ms) / 1000)
+        with contextlib.suppress(BlockingIOError):
+            os.read(wake_fd, 4096)
+    return STOPPED
+
+
+def _drive_clerk(clerk: Clerk, over: threading.Event) -> None:
+    clock = SystemClock()
+    while not over.is_set():
+        now_ms = clock.now_ms()
+        try:
+            due_ms = clerk.step(now_ms)
+        except Exception:  # the top of this thread: a slot without a clerk would follow nobody
+            _LOG.exception("slot's clerk")
+            due_ms = now_ms + 1_000
+        clerk.wait(due_ms - now_ms)
+    clerk.close()
+
+
+def _poke(fd: int) -> None:
+    with contextlib.suppress(BlockingIOError, OSError):
+        os.write(fd, b".")
+
+
+def _connect(spec: SlotSpec, place: Place) -> Desk:
+    at = spec.zookeeper
+    address = ZooKeeperAddress(at.hosts, at.root, at.user or None, at.password or None, at.session_timeout_ms)
+    key = bytes.fromhex(spec.hmac_key) or None
+    state = StormState(ZooKeeperStateStore(address), key)
+    blobs = BlobStore(state, RedisBytesStore(_redis_client(spec)), key or b"")
+    conf = merge(default_conf(), spec.conf)
+    settings = SupervisorSettings(
+        host=place.host,
+        ports=ports_of(spec),
+        own_port=place.slot.port,
+        heartbeat_ms=conf.millis("supervisor.heartbeat.frequency.secs"),
+        monitor_ms=conf.millis("supervisor.monitor.frequency.secs"),
+        worker_timeout_ms=conf.millis("supervisor.worker.timeout.secs"),
+        resources={
+            "cpu": float(conf["supervisor.cpu.capacity"]),
+            "memory.mb": float(conf["supervisor.memory.capacity.mb"]),
+            **{name: float(value) for name, value in (conf["supervisor.resources.map"] or {}).items()},
+        },
+    )
+    return Desk(state, blobs, Supervisor(settings, place.node_dir, state))
+
+
+def _redis_client(spec: SlotSpec) -> "redis.Redis":
+    at = spec.redis
+    return redis.Redis(
+        host=at.host,
+        port=at.port,
+        username=at.user or None,
+        password=at.password or None,
+        db=at.db,
+        ssl=at.tls,
+        socket_timeout=10,
+        socket_connect_timeout=10,
+    )
+
+
+@contextlib.contextmanager
+def _logging_to(path: Path) -> Iterator[None]:
+    """The slot's own log beside its workers'; taken off again, for Spark may use the process for another task."""
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger("sparkstorm")
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        root.removeHandler(handler)
+        handler.close()
+
+
+def _program() -> int:
+    spec = SlotSpec.from_json(sys.stdin.buffer.read())
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    reason = main(spec, stopping)
+    return 0 if reason == STOPPED else 1
+
+
+if __name__ == "__main__":
+    sys.exit(_program())

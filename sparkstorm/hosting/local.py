@@ -1,0 +1,88 @@
+"""Owns slots as plain processes of this machine: the twin of Spark's, for tests and for a cluster without a JVM."""
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+
+from sparkstorm.errors import SlotsUnavailableError
+from sparkstorm.hosting.base import RestartPause, SlotSpec
+
+_LOG = logging.getLogger(__name__)
+SLOT_PROGRAM = "sparkstorm.daemons.slot_main"
+STOP_WAIT_S = 10.0
+
+
+class LocalSlots:
+    """So many slot processes of one spec, each watched by a thread, under the laws of Slots."""
+
+    def __init__(self, spec: SlotSpec, count: int) -> None:
+        self._spec, self._count = spec, count
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Launch them; SlotsUnavailableError when the spec has fewer ports than slots are wanted."""
+        room = max(1, len(self._spec.nodes)) * self._spec.slots_per_node
+        if room < self._count:
+            raise SlotsUnavailableError(f"{self._count} slots are wanted, but the nodes have only {room} ports")
+        for index in range(self._count):
+            thread = threading.Thread(target=self._keep, args=(index,), name=f"local-slot-{index}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """Ask every slot to end (SIGTERM), kill those that do not."""
+        self._stopping.set()
+        with self._lock:
+            processes = list(self._processes.values())
+            for process in processes:
+                process.terminate()
+        for process in processes:
+            try:
+                process.wait(STOP_WAIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        for thread in self._threads:
+            thread.join(STOP_WAIT_S)
+
+    def running(self) -> int:
+        """How many slot processes live."""
+        return len(self.pids())
+
+    def pids(self) -> list[int]:
+        """Process ids of the living slots, by index."""
+        with self._lock:
+            return [process.pid for _, process in sorted(self._processes.items()) if process.poll() is None]
+
+    def _keep(self, index: int) -> None:
+        pause = RestartPause()
+        while not self._stopping.is_set():
+            process = self._launch(index)
+            if process is None:
+                return
+            began = time.monotonic()
+            code = process.wait()
+            if self._stopping.wait(pause.after_ms(round((time.monotonic() - began) * 1000)) / 1000):
+                return
+            _LOG.warning("slot process %d ended (exit status %d); it is started again", process.pid, code)
+
+    def _launch(self, index: int) -> "subprocess.Popen[bytes] | None":
+        command = [sys.executable, "-m", SLOT_PROGRAM]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+        with self._lock:
+            if self._stopping.is_set():
+                return None
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=True)
+            self._processes[index] = process
+        assert process.stdin is not None
+        try:
+            with process.stdin:
+                process.stdin.write(self._spec.to_json())
+        except BrokenPipeError:
+            _LOG.warning("slot process %d ended before it had its spec", process.pid)
+        return process
