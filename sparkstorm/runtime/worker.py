@@ -29,6 +29,7 @@ from sparkstorm.transport.frames import NO_IDS, RowFrame
 _CHUNKS_AHEAD = 8  # frames of one task kept decoded in memory
 _CAREFUL_UNITS = 5000
 _CALLS_PER_TURN = 512
+_SUMMARY = ("emitted", "transferred", "executed", "acked", "failed", "parked", "pending")
 
 
 class Reporter(Protocol):
@@ -111,6 +112,15 @@ class Worker:
             spout.spout.close()
         for bolt in self._crew.bolts.values():
             bolt.runner.bolt.cleanup()
+
+    def summary(self) -> dict[str, Any]:
+        """Counts by component, for the heartbeat."""
+        summary: dict[str, Any] = {}
+        for counts in self.progress.counts_by_task.values():
+            of_component = summary.setdefault(counts.component, dict.fromkeys(_SUMMARY, 0))
+            for name in _SUMMARY:
+                of_component[name] += getattr(counts, name)
+        return {"components": summary, "epochs": self._seq}
 
     @property
     def is_drained(self) -> bool:

@@ -1,0 +1,152 @@
+"""Owns the only thread that sleeps in a worker: steps the worker, waits for input, commands or time, tells the slot."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+from typing import Protocol
+
+from sparkstorm.clock import Clock, SystemClock
+from sparkstorm.errors import CodecError, SparkStormError, WorkerFailedError
+from sparkstorm.model.tasks import number_tasks
+from sparkstorm.model.worker_messages import (
+    Beat,
+    ComponentError,
+    ExitCode,
+    Passed,
+    Ready,
+    SetStatus,
+    Stop,
+    Trying,
+    WorkerCommand,
+    WorkerReport,
+)
+from sparkstorm.model.worker_spec import WorkerSpec
+from sparkstorm.runtime.assembly import WorkerPlan
+from sparkstorm.runtime.code import open_topology
+from sparkstorm.runtime.epoch import RandomIds, shown
+from sparkstorm.runtime.worker import Worker
+from sparkstorm.transport.redis import RedisAddress, RedisTransport
+
+_LAUNCH_BITS = 32  # with versions below 2**21 tokens stay below 2**53: scripts in the store compare them as doubles
+_LONGEST_WAIT_MS = 1000
+_BEAT_EVERY_MS = 1000
+
+
+class Control(Protocol):
+    """A worker's line to its slot (hosting.base.WorkerControl)."""
+
+    def poll(self) -> list[WorkerCommand]: ...
+    def send(self, report: WorkerReport) -> None: ...
+    def fileno(self) -> int: ...
+
+
+class SlotReporter:
+    """Turns what the worker has to say into reports; errors of a component are throttled as in Storm."""
+
+    def __init__(self, control: Control, clock: Clock, interval_ms: int, per_interval: int) -> None:
+        self._control = control
+        self._clock = clock
+        self._interval_ms = interval_ms
+        self._per_interval = per_interval
+        self._since_ms: dict[str, int] = {}
+        self._said: dict[str, int] = {}
+
+    def trying(self, task: int, entry: str, row: int) -> None:
+        """Announce the one input of the next commit."""
+        self._control.send(Trying(task, entry, row))
+
+    def passed(self) -> None:
+        """Careful mode is over."""
+        self._control.send(Passed())
+
+    def error(self, component: str, task: int, text: str) -> None:
+        """Print it to the worker's log, and tell the slot unless there was too much lately."""
+        print(f"ERROR {component}#{task}: {text}", flush=True)
+        now_ms = self._clock.now_ms()
+        if now_ms - self._since_ms.get(component, -self._interval_ms) >= self._interval_ms:
+            self._since_ms[component], self._said[component] = now_ms, 0
+        self._said[component] += 1
+        if self._said[component] <= self._per_interval:
+            self._control.send(ComponentError(component, task, text))
+
+
+def run_worker(spec: WorkerSpec, control: Control) -> int:
+    """Run a worker until it is told to stop; the result is its exit code. Errors of ours say why it ended."""
+    clock = SystemClock()
+    wake_fd = os.eventfd(0, os.EFD_NONBLOCK) if hasattr(os, "eventfd") else -1
+    address = RedisAddress(spec.redis.host, spec.redis.port, spec.redis.password or None)
+    transport = RedisTransport(address, spec.topology_id)
+    try:
+        worker = _start(spec, control, clock, transport, wake_fd)
+        control.send(Ready())
+        gc.freeze()  # what stands now lives as long as the worker: never walk it again
+        gc.set_threshold(100_000, 20, 50)
+        return _loop(worker, spec, control, clock, transport, [fd for fd in (control.fileno(), wake_fd) if fd >= 0])
+    finally:
+        transport.close()
+
+
+def _start(spec: WorkerSpec, control: Control, clock: Clock, transport: RedisTransport, wake_fd: int) -> Worker:
+    seconds = float(str(spec.conf.get("topology.error.throttle.interval.secs") or 10))
+    reporter = SlotReporter(control, clock, int(seconds * 1000),
+                            int(str(spec.conf.get("topology.max.error.report.per.interval") or 5)))
+    try:
+        return Worker(_plan(spec), transport, clock, RandomIds(), reporter, lambda: _wake(wake_fd))
+    except SparkStormError:
+        raise
+    except (Exception, SystemExit) as error:  # user code in __init__, open, prepare, init_state
+        raise WorkerFailedError(f"a component could not be prepared: {shown(error)}") from error
+
+
+def _plan(spec: WorkerSpec) -> WorkerPlan:
+    topology, make_instance = open_topology(Path(spec.code_path).read_bytes(), spec.code_key)
+    component_by_task = spec.component_by_task or number_tasks(topology, spec.conf)
+    token_by_task = {task: (placed.placed_version << _LAUNCH_BITS) | min(spec.launch, (1 << _LAUNCH_BITS) - 1)
+                     for placed in spec.executors for task in placed.executor.tasks}
+    return WorkerPlan(
+        spec.topology_id, topology, component_by_task, tuple(spec.tasks()), f"{spec.node}:{spec.port}", token_by_task,
+        spec.conf, make_instance, is_careful=spec.careful,
+        deaths_by_row={(s.task, s.entry_id, s.row): s.deaths for s in spec.suspects})
+
+
+def _loop(worker: Worker, spec: WorkerSpec, control: Control, clock: Clock, transport: RedisTransport,
+          fds: list[int]) -> int:
+    worker.set_active(spec.status == "ACTIVE")
+    beat_ms = 0
+    while True:
+        for command in control.poll():
+            if isinstance(command, Stop):
+                worker.close()
+                return ExitCode.STOPPED
+            if isinstance(command, SetStatus):
+                worker.set_active(command.status == "ACTIVE")
+        now_ms = clock.now_ms()
+        if now_ms - beat_ms >= _BEAT_EVERY_MS:
+            beat_ms = now_ms
+            control.send(Beat(worker.summary()))
+        try:
+            due_ms = worker.step(now_ms)
+        except CodecError as error:
+            # The epoch holds something without bytes. The next process goes row by row and will name the culprit.
+            print(f"ERROR this epoch cannot be committed: {error}", flush=True)
+            return ExitCode.CRASHED
+        now_ms = clock.now_ms()
+        wait_ms = min(_LONGEST_WAIT_MS if due_ms is None else due_ms - now_ms, beat_ms + _BEAT_EVERY_MS - now_ms)
+        if wait_ms > 0:
+            transport.wait(wait_ms, fds)
+            _drain(fds)
+
+
+def _wake(fd: int) -> None:
+    if fd >= 0:
+        os.eventfd_write(fd, 1)
+
+
+def _drain(fds: list[int]) -> None:
+    for fd in fds[1:]:
+        try:
+            os.eventfd_read(fd)
+        except BlockingIOError:
+            continue
