@@ -43,9 +43,8 @@ def _made(name: str, conf: Conf) -> Scheduler:
 def _plugged_in(path: str, conf: Conf) -> Callable[[], Scheduler]:
     allowed = conf.get(ALLOWED_KEY) or ()
     if path not in allowed:
-        raise InvalidConfigError(
-            f"storm.scheduler: {path!r} is neither one of {', '.join(sorted([*BUILT_IN, BLACKLIST]))} nor listed in {ALLOWED_KEY}"
-        )
+        names = ", ".join(sorted([*BUILT_IN, BLACKLIST]))
+        raise InvalidConfigError(f"storm.scheduler: {path!r} is neither one of {names} nor listed in {ALLOWED_KEY}")
     module_name, _, class_name = path.rpartition(".")
     try:
         made: Callable[[], Scheduler] = getattr(import_module(module_name), class_name)

@@ -1,0 +1,87 @@
+"""Owns the records of JStorm's scheduler: what one topology's assignment is made from, and the workers it yields."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from sparkstorm.scheduling.records import Conf, InputView
+
+MASTER = "__topology_master"
+SYSTEM = frozenset({"__acker", MASTER})
+
+
+class AssignType(StrEnum):
+    """Why an assignment is made (JStorm's TopologyAssignContext)."""
+
+    NEW = "NEW"
+    REBALANCE = "REBALANCE"
+    MONITOR = "MONITOR"
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorPorts:
+    """A living supervisor (the blacklisted are left out): all its ports, and those nobody uses (S0.77)."""
+
+    id: str
+    host: str
+    ports: tuple[int, ...]
+    available: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JStormComponent:
+    """A component, system ones included, with its parallelism."""
+
+    id: str
+    kind: str
+    parallelism: int
+    conf: Conf = field(default_factory=dict)
+    inputs: tuple[InputView, ...] = ()
+
+    @property
+    def is_system(self) -> bool:
+        """Whether its tasks are placed last."""
+        return self.kind == "system" or self.id in SYSTEM
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """A worker with its tasks; memory in bytes, cpu in slots (JStorm's ResourceWorkerSlot)."""
+
+    node: str
+    host: str
+    port: int
+    tasks: frozenset[int]
+    memory_bytes: int = 0
+    cpu: int = 0
+    jvm: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AssignContext:
+    """Everything one assignment is made from (S0.74-S0.80); conf is Nimbus's overlaid by the topology's."""
+
+    topology_id: str
+    assign_type: AssignType
+    components: tuple[JStormComponent, ...]
+    supervisors: tuple[SupervisorPorts, ...]
+    component_by_task: Mapping[int, str]
+    conf: Conf = field(default_factory=dict)
+    is_reassign: bool = False
+    old_workers: tuple[WorkerPlan, ...] = ()
+    dead_tasks: frozenset[int] = frozenset()
+    unstopped_tasks: frozenset[int] = frozenset()
+
+
+def flag(conf: Conf, key: str) -> bool | None:
+    """A switch, which JStorm's files also write as text; None when it is not set."""
+    value = conf.get(key)
+    return None if value is None else str(value).lower() == "true"
+
+
+def give_task_ids(components: tuple[JStormComponent, ...]) -> dict[int, str]:
+    """Task ids from 1: bolts, then spouts, each in the order listed; system components are bolts."""
+    bolts = [part for part in components if part.kind != "spout"]
+    spouts = [part for part in components if part.kind == "spout"]
+    names = [part.id for part in [*bolts, *spouts] for _ in range(part.parallelism)]
+    return dict(enumerate(names, start=1))

@@ -1,0 +1,89 @@
+"""Owns JStorm's DefaultTopologyScheduler: how many workers are needed, which stay, which are made anew."""
+
+from collections.abc import Iterable
+
+from sparkstorm.errors import FailedAssignTopologyError
+from sparkstorm.scheduling.jstorm.records import MASTER, AssignContext, AssignType, WorkerPlan, flag
+from sparkstorm.scheduling.jstorm.slots import Slot
+from sparkstorm.scheduling.jstorm.tasks import TaskScheduler, master_task
+from sparkstorm.scheduling.jstorm.workers import Ports, WorkerScheduler
+
+WORKERS_KEY = "topology.workers"
+SINGLE_MASTER_KEY = "topology.master.single.worker"
+MASTER_MEMORY_KEY = "topology.master.worker.memory.size"
+SINGLE_MASTER_FROM = 10
+
+
+def has_single_master(context: AssignContext) -> bool:
+    """Whether the topology master gets a worker alone: as the conf says, else from 10 workers on (defect 8)."""
+    wanted = flag(context.conf, SINGLE_MASTER_KEY)
+    return wanted if wanted is not None else _wanted_workers(context) >= SINGLE_MASTER_FROM
+
+
+def _wanted_workers(context: AssignContext) -> int:
+    total = sum(part.parallelism for part in context.components if part.id != MASTER)
+    wanted = context.conf.get(WORKERS_KEY)
+    return total if wanted is None else min(int(wanted), total)
+
+
+def num_workers(context: AssignContext) -> int:
+    """Workers the topology should have, the master's own one included (S0.81)."""
+    masters = sum(part.parallelism for part in context.components if part.id == MASTER)
+    return _wanted_workers(context) + (masters if has_single_master(context) else 0)
+
+
+def assign_tasks(context: AssignContext) -> list[WorkerPlan]:
+    """The topology's workers by (host, port), those that stay as they are included; only a plan (S0.106).
+
+    FailedAssignTopologyError says what was missing.
+    """
+    unstopped = [worker for worker in context.old_workers if worker.tasks & context.unstopped_tasks]
+    supervisors = [Ports.of(each) for each in sorted(context.supervisors, key=lambda each: each.id)]
+    if context.assign_type is AssignType.REBALANCE:
+        _free_used(context, supervisors)
+    need = _tasks_to_assign(context)
+    kept = _workers_to_keep(context, need)
+    count = num_workers(context) - len(unstopped) - len(kept)
+    if count <= 0:
+        raise FailedAssignTopologyError("Don't need assign worker, all workers are fine ")
+    slots = WorkerScheduler(context, supervisors, unstopped).available_workers(need, count)
+    master = master_task(context)
+    made = TaskScheduler(context, need, slots, has_single_master(context), master).assign()
+    _set_master_memory(context, made, master)
+    plans = {(plan.node, plan.port): plan for plan in (slot.plan() for slot in made)}
+    plans |= {(worker.node, worker.port): worker for worker in [*unstopped, *kept]}
+    return sorted(plans.values(), key=lambda plan: (plan.host, plan.port))
+
+
+def _free_used(context: AssignContext, supervisors: Iterable[Ports]) -> None:
+    """A rebalance may use the ports of the workers it moves."""
+    ports_by_id = {each.id: each for each in supervisors}
+    for worker in context.old_workers:
+        if worker.node in ports_by_id and worker.tasks & (context.component_by_task.keys() - context.unstopped_tasks):
+            ports_by_id[worker.node].give(worker.port)
+
+
+def _tasks_to_assign(context: AssignContext) -> set[int]:
+    everything = set(context.component_by_task)
+    if context.assign_type is AssignType.NEW:
+        return everything
+    if context.assign_type is AssignType.REBALANCE:
+        return everything - context.unstopped_tasks
+    dead = set(context.dead_tasks)
+    for worker in context.old_workers:
+        # A worker with one dead task dies as a whole, unless it cannot be stopped.
+        if worker.tasks & (context.dead_tasks - context.unstopped_tasks):
+            dead |= worker.tasks
+    return dead & everything
+
+
+def _workers_to_keep(context: AssignContext, need: set[int]) -> list[WorkerPlan]:
+    stay = context.component_by_task.keys() - context.unstopped_tasks - need
+    return [worker for worker in context.old_workers if worker.tasks <= stay] if stay else []
+
+
+def _set_master_memory(context: AssignContext, slots: Iterable[Slot], master: int | None) -> None:
+    memory = context.conf.get(MASTER_MEMORY_KEY)
+    for slot in slots:
+        if memory is not None and master in (slot.tasks or ()):
+            slot.memory_bytes = int(memory)

@@ -1,0 +1,92 @@
+"""Owns the choice of a worker for a task: JStorm's chain of selectors as one key; the smallest wins (S0.102)."""
+
+import heapq
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from sparkstorm.scheduling.jstorm.records import JStormComponent
+from sparkstorm.scheduling.jstorm.slots import Slot
+
+Key: TypeAlias = tuple[int, int, int, int, int, int, str, int]
+
+
+def relationship(components: Iterable[JStormComponent]) -> dict[str, set[str]]:
+    """Whom a component's tasks like to be near: a bolt its inputs, a spout the bolts that read it."""
+    user = [part for part in components if not part.is_system]
+    bolts = {part.id for part in user if part.kind == "bolt"}
+    near: dict[str, set[str]] = {part.id: set() for part in user}
+    for part in user:
+        for subscription in part.inputs if part.kind == "bolt" else ():
+            near[part.id].add(subscription.component)
+            if subscription.component not in bolts:
+                near.setdefault(subscription.component, set()).add(part.id)
+    return near
+
+
+class Tally:
+    """Tasks per worker and per supervisor, by component (JStorm's TaskAssignContext)."""
+
+    def __init__(
+        self, slots: Iterable[Slot], near: Mapping[str, set[str]], component_by_task: Mapping[int, str]
+    ) -> None:
+        self._near = near
+        self.slots_by_node: dict[str | None, list[Slot]] = {}
+        self._on_worker: dict[Slot, dict[str, int]] = {}
+        self._on_node: dict[str | None, dict[str, int]] = {}
+        for slot in slots:
+            self.slots_by_node.setdefault(slot.node, []).append(slot)
+            for task in slot.tasks or ():
+                self.count(component_by_task[task], slot)
+
+    def count(self, component: str, slot: Slot) -> None:
+        """One more task of a component on a worker."""
+        for counts in (self._on_worker.setdefault(slot, {}), self._on_node.setdefault(slot.node, {})):
+            counts[component] = counts.get(component, 0) + 1
+
+    def on_node(self, node: str | None, component: str) -> int:
+        """Tasks of a component on a supervisor."""
+        return self._on_node.get(node, {}).get(component, 0)
+
+    def key(self, slot: Slot, component: str, is_system: bool) -> Key:
+        """Fewest of the component, fewest tasks, then (for users' components) most neighbours; worker before node."""
+        own = self._on_worker.get(slot, {})
+        node = self._on_node.get(slot.node, {})
+        near = () if is_system else self._near.get(component, ())
+        return (
+            own.get(component, 0),
+            node.get(component, 0),
+            slot.num_tasks,
+            sum(each.num_tasks for each in self.slots_by_node.get(slot.node, ())),
+            -sum(own.get(name, 0) for name in near),
+            -sum(node.get(name, 0) for name in near),
+            *slot.order,
+        )
+
+
+class Chooser:
+    """Picks workers for tasks of one component, one after another; keys of a touched supervisor are renewed."""
+
+    def __init__(self, tally: Tally, pool: Mapping[Slot, int], component: str, is_system: bool) -> None:
+        self.component = component
+        self._tally = tally
+        self._pool = pool
+        self._is_system = is_system
+        self._keys = {slot: tally.key(slot, component, is_system) for slot in pool}
+        self._heap = [(key, id(slot), slot) for slot, key in self._keys.items()]
+        heapq.heapify(self._heap)
+
+    def best(self) -> Slot | None:
+        """The best worker of the pool; None when the pool is empty."""
+        while self._heap:
+            key, _, slot = self._heap[0]
+            if slot in self._pool and self._keys[slot] == key:
+                return slot
+            heapq.heappop(self._heap)
+        return None
+
+    def touched(self, node: str | None) -> None:
+        """Tasks were added on a supervisor: its workers compare differently now."""
+        for slot in self._tally.slots_by_node.get(node, ()):
+            if slot in self._pool:
+                self._keys[slot] = self._tally.key(slot, self.component, self._is_system)
+                heapq.heappush(self._heap, (self._keys[slot], id(slot), slot))

@@ -1,0 +1,184 @@
+"""Owns the second half of JStorm's scheduler: which worker runs which task (S0.97-S0.106)."""
+
+from collections.abc import Iterable
+
+from sparkstorm.errors import FailedAssignTopologyError
+from sparkstorm.scheduling.jstorm.records import MASTER, AssignContext, AssignType, WorkerPlan, flag
+from sparkstorm.scheduling.jstorm.selectors import Chooser, Tally, relationship
+from sparkstorm.scheduling.jstorm.slots import Slot
+
+DIFFER_NODE_KEY = "task.on.differ.node"
+
+
+class TaskScheduler:
+    """JStorm's TaskScheduler: a pool of workers with room; a worker whose quota is full leaves it.
+
+    A quota is the average number of tasks per worker, one more for as many workers as tasks are left over.
+    """
+
+    def __init__(
+        self, context: AssignContext, tasks: set[int], slots: list[Slot], single_master: bool, master: int | None
+    ) -> None:
+        self._context = context
+        self._tasks = tasks
+        self._single_master = single_master
+        self._master = master
+        self._parts = {part.id: part for part in context.components}
+        ordered = sorted(slots, key=lambda slot: slot.order)
+        self._tally = Tally(slots, relationship(context.components), context.component_by_task)
+        self._slot_at = {slot.order: slot for slot in slots}
+        self._pool: dict[Slot, int] = {slot: slot.num_tasks for slot in ordered}
+        self._done: list[Slot] = []
+        self._num_workers = len(slots)
+        self._average = self._left_over = 0
+        self._chooser: Chooser | None = None
+        if tasks:
+            self._prepare()
+
+    # -- before the first task -----------------------------------------------------------------------------------
+
+    @property
+    def _keeps_placement(self) -> bool:
+        return self._context.assign_type is AssignType.REBALANCE and not self._context.is_reassign
+
+    def _prepare(self) -> None:
+        if not self._keeps_placement and self._single_master and self._master in self._tasks:
+            self._place_master()
+        num_tasks = len(self._tasks) + sum(self._pool.values())
+        self._share_out(num_tasks)
+        for slot in [slot for slot, count in self._pool.items() if count > 0]:
+            if slot in self._pool:
+                for done in self._retire_if_full(slot):
+                    num_tasks -= done.num_tasks
+                    self._num_workers -= 1
+        self._share_out(num_tasks)
+        if self._keeps_placement:
+            self._keep(num_tasks)
+
+    def _share_out(self, num_tasks: int) -> None:
+        if num_tasks >= 0 and self._num_workers > 0:
+            self._average, self._left_over = divmod(num_tasks, self._num_workers)
+
+    def _place_master(self) -> None:
+        """The topology master gets an empty worker of its own, on the supervisor with most of our workers."""
+        chosen: Slot | None = None
+        most = 0
+        for slot in self._pool:
+            mates = self._tally.slots_by_node[slot.node]
+            empty = next((mate for mate in mates if not mate.tasks), None) if len(mates) > most else None
+            if empty is not None:
+                chosen, most = empty, len(mates)
+        if chosen is None or self._master is None:
+            raise FailedAssignTopologyError("there's no enough workers for the assignment of topology master")
+        self._give_master(chosen, self._master)
+        self._num_workers -= 1
+
+    def _give_master(self, slot: Slot, master: int) -> None:
+        slot.tasks = {master}
+        del self._pool[slot]
+        self._done.append(slot)
+        self._tasks.discard(master)
+
+    def _keep(self, num_tasks: int) -> None:
+        """Put tasks back where they were (rebalance without reassign); full workers leave the pool."""
+        old = sorted(self._context.old_workers, key=lambda worker: (worker.host, worker.port))
+        kept: set[int] = set()
+        for worker in old:
+            slot = self._slot_at.get((worker.host, worker.port))
+            if slot is None or slot not in self._pool:
+                continue
+            if self._single_master and self._master in worker.tasks:
+                if self._master in self._tasks:
+                    self._give_master(slot, self._master)
+                    num_tasks, self._num_workers = num_tasks - 1, self._num_workers - 1
+                continue
+            for task in sorted(worker.tasks & self._tasks):
+                self._add(task, slot)
+                kept.add(task)
+        with_master = [worker for worker in old if self._master in worker.tasks]
+        if with_master:
+            self._share_out(num_tasks)
+        self._retire_kept([worker for worker in old if worker not in with_master], num_tasks)
+        self._tasks -= kept
+
+    def _retire_kept(self, workers: Iterable[WorkerPlan], num_tasks: int) -> None:
+        slots = [self._slot_at.get((worker.host, worker.port)) for worker in workers]
+        waiting = [slot for slot in slots if slot is not None]
+        while True:
+            full = [slot for slot in waiting if slot in self._pool and self._is_full(slot)]
+            if not full:
+                return
+            for slot in full:
+                del self._pool[slot]
+                self._done.append(slot)
+            self._num_workers -= len(full)
+            num_tasks -= sum(slot.num_tasks for slot in full)  # this round's only (defect 12)
+            self._share_out(num_tasks)
+
+    def _is_full(self, slot: Slot) -> bool:
+        quota = self._average if self._left_over <= 0 else self._average + 1
+        return slot.tasks is not None and len(slot.tasks) >= quota
+
+    # -- task by task --------------------------------------------------------------------------------------------
+
+    def assign(self) -> list[Slot]:
+        """Give every task a worker: differ-node components, then users' components, then the platform's."""
+        for group in self._groups():
+            for task in group:
+                self._place(task)
+        return self._done + [slot for slot in self._pool if slot.tasks]
+
+    def _groups(self) -> tuple[list[int], list[int], list[int]]:
+        differ: list[int] = []
+        user: list[int] = []
+        system: list[int] = []
+        for task in sorted(self._tasks):
+            part = self._parts[self._context.component_by_task[task]]
+            if flag(part.conf, DIFFER_NODE_KEY):
+                differ.append(task)
+            else:
+                (system if part.is_system else user).append(task)
+        return differ, user, system
+
+    def _place(self, task: int) -> None:
+        part = self._parts[self._context.component_by_task[task]]
+        if self._chooser is None or self._chooser.component != part.id:
+            self._chooser = Chooser(self._tally, self._pool, part.id, part.is_system)
+        slot = self._chooser.best()
+        if flag(part.conf, DIFFER_NODE_KEY) and (slot is None or self._tally.on_node(slot.node, part.id)):
+            raise FailedAssignTopologyError(
+                f"there's no enough supervisor for making component: {part.id} 's tasks on different node"
+            )
+        if slot is None:
+            raise FailedAssignTopologyError(f"no worker has room for task {task} of {part.id}")
+        self._add(task, slot)
+        self._retire_if_full(slot)
+        self._chooser.touched(slot.node)
+
+    def _add(self, task: int, slot: Slot) -> None:
+        slot.tasks = slot.tasks if slot.tasks is not None else set()
+        slot.tasks.add(task)
+        self._pool[slot] += 1
+        self._tally.count(self._context.component_by_task[task], slot)
+
+    def _retire_if_full(self, slot: Slot) -> list[Slot]:
+        """Workers that leave the pool now: this one when over its quota, all average ones when no task is left over."""
+        retired: list[Slot] = []
+        if self._left_over <= 0:
+            if self._pool[slot] >= self._average:
+                retired.append(slot)
+        else:
+            if self._pool[slot] > self._average:
+                self._left_over -= self._pool[slot] - self._average
+                retired.append(slot)
+            if self._left_over <= 0 and self._average:
+                retired += [each for each, n in self._pool.items() if n == self._average and each is not slot]
+        for each in retired:
+            del self._pool[each]
+        self._done += retired
+        return retired
+
+
+def master_task(context: AssignContext) -> int | None:
+    """The task of the topology master, if there is one."""
+    return next((task for task, name in sorted(context.component_by_task.items()) if name == MASTER), None)

@@ -1,0 +1,190 @@
+"""Owns the first half of JStorm's scheduler: which workers there will be, and on which supervisor each goes."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from sparkstorm.errors import FailedAssignTopologyError
+from sparkstorm.scheduling.jstorm.records import AssignContext, AssignType, SupervisorPorts, WorkerPlan, flag
+from sparkstorm.scheduling.jstorm.slots import Slot, defined_slots
+
+ISOLATION_KEY = "isolation.scheduler.machines"
+USE_OLD_KEY = "use.old.assignment"
+RESERVE_KEY = "jstorm.reserve.workers"
+MEMORY_KEY = "worker.memory.size"
+CPU_KEY = "worker.cpu.slot.num"
+DEFAULT_MEMORY_BYTES = 2 * 1024**3
+
+
+@dataclass(slots=True, eq=False)
+class Ports:
+    """What a supervisor has left while workers are being placed."""
+
+    id: str
+    host: str
+    num_ports: int
+    free: list[int]
+
+    @classmethod
+    def of(cls, supervisor: SupervisorPorts) -> "Ports":
+        """The ports of a supervisor, ascending."""
+        return cls(supervisor.id, supervisor.host, len(supervisor.ports), sorted(supervisor.available))
+
+    @property
+    def num_used(self) -> int:
+        """Ports in use."""
+        return self.num_ports - len(self.free)
+
+    def take(self, wanted: int) -> int:
+        """Take that port if it is free, else the lowest one."""
+        at = bisect_left(self.free, wanted)
+        return self.free.pop(at if at < len(self.free) and self.free[at] == wanted else 0)
+
+    def give(self, port: int) -> None:
+        """A port became free."""
+        at = bisect_left(self.free, port)
+        if at == len(self.free) or self.free[at] != port:
+            self.free.insert(at, port)
+
+
+class WorkerScheduler:
+    """JStorm's WorkerScheduler for one topology."""
+
+    def __init__(self, context: AssignContext, supervisors: Sequence[Ports], unstopped: Iterable[WorkerPlan]) -> None:
+        self._context = context
+        self._unstopped = list(unstopped)
+        isolated = context.conf.get(ISOLATION_KEY)
+        hosts = set(isolated) if isinstance(isolated, (list, tuple)) else set()
+        # Isolation supervisors, where any are named and alive, are the only ones used (S0.88).
+        self._supervisors = [each for each in supervisors if each.host in hosts] or list(supervisors)
+
+    def available_workers(self, need: set[int], count: int) -> list[Slot]:
+        """So many placed workers; tasks that came along with them leave `need` (S0.82-S0.90)."""
+        reserve = int(self._context.conf.get(RESERVE_KEY) or 0)
+        free = sum(len(each.free) for each in self._supervisors)
+        if free - reserve < count:
+            raise FailedAssignTopologyError(
+                f"there's no enough worker. allocWorkerNum={count}, "
+                f"availableWorkerNum={free},reserveWorkerNum={reserve}"
+            )
+        slots = self._wanted_slots(need, count)
+        if len(slots) > count:
+            raise FailedAssignTopologyError(
+                "Too many workers are required for user define or old assignments. "
+                f"workersNum={count}, assignedWorkersNum={len(slots)}"
+            )
+        slots += [Slot() for _ in range(count - len(slots))]
+        place(slots, self._supervisors)
+        self._set_memory_and_cpu(slots)
+        return slots
+
+    def _wanted_slots(self, need: set[int], count: int) -> list[Slot]:
+        context = self._context
+        slots: list[Slot] = []
+        is_new = context.assign_type is AssignType.NEW
+        _accept(defined_slots(context, self._unstopped, is_new), need, slots, count)
+        old = sorted(context.old_workers, key=lambda worker: (worker.host, worker.port))
+        if flag(context.conf, USE_OLD_KEY):
+            _accept([Slot.of(worker) for worker in old], need, slots, count)
+        elif context.assign_type is AssignType.REBALANCE and not context.is_reassign:
+            slots += [Slot(worker.node, worker.host, worker.port) for worker in old[:count]]
+        return slots
+
+    def _set_memory_and_cpu(self, slots: Iterable[Slot]) -> None:
+        memory = int(self._context.conf.get(MEMORY_KEY) or 0)
+        cpu = int(self._context.conf.get(CPU_KEY) or 0)
+        for slot in slots:
+            if slot.memory_bytes <= 0:
+                slot.memory_bytes = memory if memory > 0 else DEFAULT_MEMORY_BYTES
+            if slot.cpu <= 0:
+                slot.cpu = cpu if cpu > 0 else 1
+
+
+def _accept(candidates: Iterable[Slot], need: set[int], slots: list[Slot], count: int) -> None:
+    """Take the candidates whose tasks all need a place, all of them or none when there are too many."""
+    taken: set[int] = set()
+    accepted = []
+    for slot in candidates:
+        tasks = slot.tasks or set()
+        if tasks <= need and not tasks & taken:
+            taken |= tasks
+            accepted.append(slot)
+    if len(accepted) + len(slots) <= count:
+        slots += accepted
+        need -= taken
+
+
+def place(slots: Sequence[Slot], supervisors: Sequence[Ports]) -> None:
+    """Named hosts first, then the rest by load; FailedAssignTopologyError when ports run out (S0.91-S0.96)."""
+    with_room = [each for each in supervisors if each.free]
+    _place_on_hosts(slots, with_room)
+    left = sorted((each for each in with_room if each.free), key=lambda each: -len(each.free))
+    homeless = [slot for slot in slots if slot.node is None]
+    if homeless and not left:
+        raise FailedAssignTopologyError(f"no supervisor has a free port for {len(homeless)} of {len(slots)} workers")
+    if homeless:
+        _place_by_load(slots, left)
+    unplaced = sum(slot.node is None for slot in slots)
+    if unplaced:
+        raise FailedAssignTopologyError(f"no supervisor has a free port for {unplaced} of {len(slots)} workers")
+
+
+def _place_on_hosts(slots: Iterable[Slot], supervisors: Iterable[Ports]) -> None:
+    """A worker that names a host goes there if a port is free; otherwise it is placed like any other."""
+    by_host: dict[str, list[Ports]] = {}
+    by_id: dict[str, Ports] = {}
+    for each in supervisors:
+        by_host.setdefault(each.host, []).append(each)
+        by_id[each.id] = each
+    for slot in slots:
+        wanted = by_host.get(slot.host, []) if slot.host is not None else []
+        if slot.host is None and slot.node in by_id:
+            wanted = [by_id[slot.node]]
+        home = next((each for each in wanted if each.free), None)
+        if home is None:
+            # The node it had is gone or full: kept, it would stay on a dead supervisor (defect 2).
+            slot.node = None
+        else:
+            slot.port, slot.node, slot.host = home.take(slot.port), home.id, home.host
+
+
+def _settle(slot: Slot, home: Ports) -> None:
+    slot.host, slot.node, slot.port = home.host, home.id, home.take(home.free[0])
+
+
+def _place_by_load(slots: Sequence[Slot], supervisors: list[Ports]) -> None:
+    """Round robin over supervisors that use less than the average to be; the overloaded ones take the rest.
+
+    The average counts every worker of this round, those placed by host included, as the original does.
+    """
+    waiting = iter(slots)
+    average = (sum(each.num_used for each in supervisors) + len(slots)) // len(supervisors) + 1
+    overloaded: list[Ports] = []
+    at, slot = 0, _next_homeless(waiting)
+    while slot is not None and supervisors:
+        at = at if at < len(supervisors) else 0
+        home = supervisors[at]
+        if home.num_used >= average:
+            overloaded.append(home)
+            del supervisors[at]
+            continue
+        _settle(slot, home)
+        if not home.free:
+            del supervisors[at]
+        at, slot = at + 1, _next_homeless(waiting)
+    overloaded.sort(key=lambda each: -len(each.free))
+    _place_in_turn(slot, waiting, overloaded)
+
+
+def _place_in_turn(slot: Slot | None, waiting: Iterator[Slot], supervisors: list[Ports]) -> None:
+    at = 0
+    while slot is not None and supervisors:
+        at = at if at < len(supervisors) else 0
+        _settle(slot, supervisors[at])
+        if not supervisors[at].free:
+            del supervisors[at]
+        at, slot = at + 1, _next_homeless(waiting)
+
+
+def _next_homeless(waiting: Iterator[Slot]) -> Slot | None:
+    return next((slot for slot in waiting if slot.node is None), None)
