@@ -22,6 +22,10 @@ class BytesStore(Protocol):
         """All keys, sorted."""
         ...
 
+    def wait_copies(self, wanted: int, timeout_ms: int) -> int:
+        """Wait until what was put is in that many copies, or the time is over; return the number reached."""
+        ...
+
     def delete(self, key: str) -> None:
         """Forget a value; absent is fine."""
         ...

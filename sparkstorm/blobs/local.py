@@ -19,6 +19,10 @@ class LocalBytesStore:
         """All keys, sorted."""
         return sorted(self.data_by_key)
 
+    def wait_copies(self, wanted: int, timeout_ms: int) -> int:
+        """One copy, at once."""
+        return 1
+
     def delete(self, key: str) -> None:
         """Forget a value."""
         self.data_by_key.pop(key, None)

@@ -33,6 +33,13 @@ class RedisBytesStore:
             found = [key.decode() for key in self._client.scan_iter(match=_literal(self._prefix) + "*")]
         return sorted(key.removeprefix(self._prefix) for key in found)
 
+    def wait_copies(self, wanted: int, timeout_ms: int) -> int:
+        """The server's own copy and those of its replicas (WAIT)."""
+        if wanted <= 1:
+            return 1
+        with _translated("wait for replicas"):
+            return 1 + int(self._client.wait(wanted - 1, timeout_ms))
+
     def delete(self, key: str) -> None:
         """Forget a value."""
         with _translated(f"delete blob chunk {key}"):

@@ -26,15 +26,14 @@ class BlobStore:
         self._secret = key
 
     def put(self, data: bytes, now_ms: int) -> str:
-        """Store bytes and return their key; the same bytes have one key and are stored once."""
+        """Store bytes and return their key; the same bytes have one key, are stored once, and count as new again."""
         if len(data) > MAX_BLOB_BYTES:
             raise ValueError(f"a blob of {len(data)} bytes is larger than the limit of {MAX_BLOB_BYTES}")
         key = blob_key(data)
-        if not self.has(key):
-            chunks = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
-            for number, chunk in enumerate(chunks):
-                self._bytes.put(_chunk_key(key, number), chunk)
-            self._state.write_blob_metadata(BlobMetadata(key, len(data), len(chunks), now_ms, self.sign(data)))
+        chunks = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
+        for number, chunk in enumerate(() if self.has(key) else chunks):
+            self._bytes.put(_chunk_key(key, number), chunk)
+        self._state.write_blob_metadata(BlobMetadata(key, len(data), len(chunks), now_ms, self.sign(data)))
         return key
 
     def has(self, key: str) -> bool:
@@ -42,7 +41,7 @@ class BlobStore:
         return self._state.read_blob_metadata(key) is not None
 
     def get(self, key: str) -> bytes:
-        """The bytes, checked; StoreInconsistentError when some are missing, TamperedBlobError when they are not ours."""
+        """The bytes, checked; StoreInconsistentError when some lack, TamperedBlobError when they are not ours."""
         metadata = self._state.read_blob_metadata(key)
         if metadata is None:
             raise StoreInconsistentError(f"blob {key}: there is no such blob")
@@ -61,6 +60,10 @@ class BlobStore:
                 raise StoreInconsistentError(f"blob {metadata.key}: chunk {number} of {metadata.chunks} is missing")
             parts.append(part)
         return b"".join(parts)
+
+    def wait_copies(self, wanted: int, timeout_ms: int) -> int:
+        """Wait until the chunks put so far are in that many copies; return the number reached in time."""
+        return self._bytes.wait_copies(wanted, timeout_ms)
 
     def sign(self, data: bytes) -> str:
         """The signature of bytes under this cluster's key."""

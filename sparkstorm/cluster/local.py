@@ -24,7 +24,9 @@ class LocalStateTree:
         self.is_down = False  # a test's switch: every session gets StoreUnavailableError meanwhile
         self._root = _Node()
         self._sessions = 0
-        self._hints: dict[str, list[Hint]] = {}
+        # Hints on a node's data and on its children's names, as ZooKeeper keeps its watches.
+        self._data_hints: dict[str, list[Hint]] = {}
+        self._name_hints: dict[str, list[Hint]] = {}
 
     def open_session(self) -> int:
         """Number of a fresh session."""
@@ -67,7 +69,7 @@ class LocalStateTree:
         if parent.owner:
             raise ValueError(f"{path}: an ephemeral node has no children")
         node = parent.children[parts[-1]] = _Node(data, owner=owner)
-        self.touch(path)
+        self.note_names(path)
         return node
 
     def remove(self, path: str) -> None:
@@ -75,21 +77,36 @@ class LocalStateTree:
         parts = _parts(path)
         parent = self.find("/" + "/".join(parts[:-1])) if parts else None
         if parent and parent.children.pop(parts[-1], None):
-            self.touch(path)
+            self.note_names(path)
 
-    def watch(self, path: str, hint: Hint | None) -> None:
-        """Keep a hint for the next change at a path or of its children's names."""
-        hints = self._hints.setdefault(path, [])
-        if hint and hint not in hints:
-            hints.append(hint)
+    def watch_data(self, path: str, hint: Hint | None) -> None:
+        """Keep a hint for the next change of a node, or its coming."""
+        _add(self._data_hints, path, hint)
 
-    def touch(self, path: str) -> None:
-        """Call the hints of a path, of its parent and of everything below."""
+    def watch_names(self, path: str, hint: Hint | None) -> None:
+        """Keep a hint for the next child that comes or goes."""
+        _add(self._name_hints, path, hint)
+
+    def note_data(self, path: str) -> None:
+        """Call the hints on a node's data."""
+        for hint in self._data_hints.pop(path, []):
+            hint()
+
+    def note_names(self, path: str) -> None:
+        """Call the hints of a node that came or went, of all below it, and of its parent's children."""
         parent = "/" + "/".join(_parts(path)[:-1])
-        below = path + "/"
-        for touched in [known for known in self._hints if known in (path, parent) or known.startswith(below)]:
-            for hint in self._hints.pop(touched):
-                hint()
+        for hint in self._name_hints.pop(parent, []):
+            hint()
+        for hints in (self._data_hints, self._name_hints):
+            for known in [each for each in hints if each == path or each.startswith(path + "/")]:
+                for hint in hints.pop(known, []):
+                    hint()
+
+
+def _add(hints: dict[str, list[Hint]], path: str, hint: Hint | None) -> None:
+    known = hints.setdefault(path, [])
+    if hint and hint not in known:
+        known.append(hint)
 
 
 def _parts(path: str) -> list[str]:
@@ -146,7 +163,7 @@ class LocalStateStore:
         """Read a node, None when there is none."""
         with self.tree.lock:
             node = self.tree.find(self._open(path))
-            self.tree.watch(path, hint)
+            self.tree.watch_data(path, hint)
             return Stored(node.data, node.version) if node else None
 
     def put(self, path: str, data: bytes, version: int | None = None) -> int:
@@ -159,7 +176,7 @@ class LocalStateStore:
             if node is None:
                 return self.tree.make(path, data).version
             node.data, node.version = data, node.version + 1
-            self.tree.touch(path)
+            self.tree.note_data(path)
             return node.version
 
     def delete(self, path: str) -> None:
@@ -171,7 +188,7 @@ class LocalStateStore:
         """Names below a node, sorted."""
         with self.tree.lock:
             node = self.tree.find(self._open(path))
-            self.tree.watch(path, hint)
+            self.tree.watch_names(path, hint)
             return sorted(node.children) if node else []
 
     def put_ephemeral(self, path: str, data: bytes) -> None:

@@ -265,6 +265,10 @@ class StormState:
 
     # -- errors --------------------------------------------------------------------------------------------------
 
+    def prepare_errors(self, topology_id: str) -> None:
+        """Make the topology's error root (S0.45)."""
+        self.store.ensure_path(paths.errors(topology_id))
+
     def report_error(self, topology_id: str, error: TaskError) -> None:
         """Add an error and keep the newest ten of its component (S3.42)."""
         short = replace(error, text=error.text[:_MAX_ERROR_TEXT])

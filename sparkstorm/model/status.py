@@ -52,3 +52,5 @@ class PendingAction:
     action: Action
     due_ms: int
     rebalance: RebalanceOptions | None = None
+    # REMOVE only: a successor takes over what the topology leaves outside the state store (hot deploy).
+    has_heir: bool = False

@@ -1,0 +1,146 @@
+"""Owns Nimbus's reading of the store: one pass over bases, outlines, confs, assignments, supervisors and beats.
+
+A record that cannot be read takes only its own topology, supervisor or worker out of the picture: it is reported as a
+problem that names the path, and the slots its assignment holds stay reserved.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from sparkstorm.blobs.store import BlobStore
+from sparkstorm.cluster.base import Hint
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
+from sparkstorm.model.assignment import Assignment, SupervisorInfo, TopologyBase, WorkerBeat, WorkerSlot
+from sparkstorm.model.outline import TopologyOutline
+from sparkstorm.model.status import JsonValue
+from sparkstorm.scheduling.round import KnownTopology, Snapshot
+
+ReadT = TypeVar("ReadT")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one pass found; `problems` are sentences by topology, supervisor or slot; `bases` has all readable ones."""
+
+    snapshot: Snapshot
+    bases: dict[str, TopologyBase]
+    beats: tuple[WorkerBeat, ...]
+    problems: dict[str, str]
+
+    def offered_slots(self) -> list[WorkerSlot]:
+        """Every slot that a living supervisor offers."""
+        return [
+            WorkerSlot(info.supervisor_id, port) for info in self.snapshot.supervisors.values() for port in info.ports
+        ]
+
+
+def conf_bytes(conf: dict[str, JsonValue]) -> bytes:
+    """A topology's configuration as the bytes of its blob; equal confs have equal bytes."""
+    return json.dumps(conf, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def conf_from_bytes(data: bytes, key: str) -> dict[str, JsonValue]:
+    """The inverse; StoreInconsistentError names the blob."""
+    try:
+        conf = json.loads(data)
+    except ValueError as error:
+        raise StoreInconsistentError(f"conf blob {key}: not JSON ({error})") from error
+    if not isinstance(conf, dict):
+        raise StoreInconsistentError(f"conf blob {key}: expected a JSON object")
+    return conf
+
+
+class ClusterReader:
+    """Reads a snapshot; remembers outlines and confs, which change only together with their base's keys."""
+
+    def __init__(self, state: StormState, blobs: BlobStore, conf: dict[str, Any]) -> None:
+        self._state = state
+        self._blobs = blobs
+        self._conf = conf
+        self._outline_by_id: dict[str, tuple[str, TopologyOutline]] = {}
+        self._conf_by_key: dict[str, dict[str, JsonValue]] = {}
+
+    def read(self, hint: Hint | None = None) -> Reading:
+        """One pass over the store; the hint fires when a supervisor or a topology comes or goes."""
+        problems: dict[str, str] = {}
+        bases = self._read_each(self._state.topology_ids(hint), self._state.read_base, problems)
+        topologies = self._read_each(list(bases), lambda each: self.complete(bases[each]), problems)
+        assignments = self._read_each(self._state.assignment_ids(), self._state.read_assignment, problems)
+        supervisors = self._read_each(self._state.supervisor_ids(hint), self._state.read_supervisor, problems)
+        beats = tuple(beat for topology_id in assignments for beat in self._read_beats(topology_id, problems))
+        self._forget(set(topologies))
+        return Reading(_snapshot(topologies, assignments, supervisors), bases, beats, problems)
+
+    def _read_each(
+        self, names: list[str], read: Callable[[str], ReadT | None], problems: dict[str, str]
+    ) -> dict[str, ReadT]:
+        found = {}
+        for name in names:
+            try:
+                record = read(name)
+            except (StoreInconsistentError, TamperedBlobError) as error:
+                problems[name] = str(error)
+                continue
+            if record is not None:
+                found[name] = record
+        return found
+
+    def _read_beats(self, topology_id: str, problems: dict[str, str]) -> list[WorkerBeat]:
+        slots = {str(slot): slot for slot in self._state.worker_beat_slots(topology_id)}
+        beats = self._read_each(
+            list(slots), lambda name: self._state.read_worker_beat(topology_id, slots[name]), problems
+        )
+        # A beat speaks for its own slot only, whatever it claims.
+        return [
+            beat
+            for name, beat in beats.items()
+            if (beat.topology_id, WorkerSlot(beat.node, beat.port)) == (topology_id, slots[name])
+        ]
+
+    def complete(self, base: TopologyBase) -> KnownTopology:
+        """The topology that belongs to a base; StoreInconsistentError when parts are missing."""
+        return KnownTopology(base, self._outline(base), {**self._conf, **self.topology_conf(base.conf_key)})
+
+    def _outline(self, base: TopologyBase) -> TopologyOutline:
+        cached = self._outline_by_id.get(base.topology_id)
+        if cached and cached[0] == base.conf_key:
+            return cached[1]
+        outline = self._state.read_outline(base.topology_id)
+        if outline is None:
+            raise StoreInconsistentError(
+                f"topology {base.topology_id}: its outline is missing; kill it and submit again"
+            )
+        self._outline_by_id[base.topology_id] = (base.conf_key, outline)
+        return outline
+
+    def topology_conf(self, conf_key: str) -> dict[str, JsonValue]:
+        """The configuration in a blob."""
+        if conf_key not in self._conf_by_key:
+            self._conf_by_key[conf_key] = conf_from_bytes(self._blobs.get(conf_key), conf_key)
+        return self._conf_by_key[conf_key]
+
+    def forget(self, topology_id: str) -> None:
+        """Read this topology's outline anew the next time."""
+        self._outline_by_id.pop(topology_id, None)
+
+    def _forget(self, present: set[str]) -> None:
+        self._outline_by_id = {each: kept for each, kept in self._outline_by_id.items() if each in present}
+        used = {conf_key for conf_key, _ in self._outline_by_id.values()}
+        self._conf_by_key = {key: conf for key, conf in self._conf_by_key.items() if key in used}
+
+
+def _snapshot(
+    topologies: dict[str, KnownTopology],
+    assignments: dict[str, Assignment],
+    supervisors: dict[str, SupervisorInfo],
+) -> Snapshot:
+    reserved = {
+        slot
+        for topology_id, assignment in assignments.items()
+        if topology_id not in topologies
+        for slot in assignment.slot_by_executor.values()
+    }
+    return Snapshot(topologies, assignments, supervisors, frozenset(reserved))

@@ -1,0 +1,33 @@
+"""Owns the ears of others on Nimbus: action listeners (S0.51, JStorm's ITopologyActionListener) and retirement."""
+
+from typing import Protocol
+
+
+class TopologyActionListener(Protocol):
+    """Told after something was done to a topology; what it raises is logged and changes nothing."""
+
+    def notify(self, topology_name: str, action: str) -> None:
+        """Hear of "submitTopology", "killTopology", "activate", "deactivate", "rebalance", "removeTopology", …"""
+        ...
+
+
+class TopologyRetirement(Protocol):
+    """Told when a topology is removed, to delete what it left elsewhere (streams and state); must bear repetition."""
+
+    def retire(self, topology_id: str) -> None:
+        """Delete what the topology left."""
+        ...
+
+    def hand_over(self, old_id: str, new_id: str) -> None:
+        """Give what the old topology left to its successor (hot deploy); undone by the call the other way round."""
+        ...
+
+
+class NothingToRetire:
+    """For clusters that keep nothing outside the state store."""
+
+    def retire(self, topology_id: str) -> None:
+        """Nothing to do."""
+
+    def hand_over(self, old_id: str, new_id: str) -> None:
+        """Nothing to do."""

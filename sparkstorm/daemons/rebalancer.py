@@ -1,0 +1,58 @@
+"""Owns what a rebalance makes of a topology: new base, outline and configuration, before anything is placed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sparkstorm.model.assignment import Assignment, ExecutorId, WorkerSlot
+from sparkstorm.model.outline import TopologyOutline
+from sparkstorm.model.status import JsonValue, RebalanceOptions
+from sparkstorm.scheduling.lifecycle import Decision
+from sparkstorm.scheduling.reconcile import Movement
+from sparkstorm.scheduling.round import KnownTopology
+
+# Storm's resource keys by the short words that rebalance options use.
+_RESOURCE_KEYS = {
+    "cpu": "topology.component.cpu.pcore.percent",
+    "memory": "topology.component.resources.onheap.memory.mb",
+    "onheap": "topology.component.resources.onheap.memory.mb",
+    "offheap": "topology.component.resources.offheap.memory.mb",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RebalancePlan:
+    """What a rebalance would do."""
+
+    topology_id: str
+    before: Assignment | None
+    after: Mapping[ExecutorId, WorkerSlot]
+    movement: Movement
+    unplaced: tuple[ExecutorId, ...]
+
+
+def rebalanced_conf(conf: Mapping[str, JsonValue], options: RebalanceOptions) -> dict[str, JsonValue]:
+    """The topology's own configuration after a rebalance."""
+    workers: dict[str, JsonValue] = {}
+    if options.num_workers is not None:
+        workers["topology.workers"] = options.num_workers
+    return {**conf, **options.conf, **workers}
+
+
+def rebalanced_outline(outline: TopologyOutline, options: RebalanceOptions) -> TopologyOutline:
+    """The outline after a rebalance: components' resources changed, tasks as they are (S3.12)."""
+    components = dict(outline.components)
+    for component_id, resources in options.resources_by_component.items():
+        part = components[component_id]
+        asked: dict[str, JsonValue] = {_RESOURCE_KEYS.get(name, name): value for name, value in resources.items()}
+        components[component_id] = replace(part, conf={**part.conf, **asked})
+    return replace(outline, components=components)
+
+
+def rebalanced_topology(
+    known: KnownTopology, decision: Decision, conf: Mapping[str, Any], conf_key: str
+) -> KnownTopology:
+    """The topology as it will be; `conf` is the whole configuration, `conf_key` the blob of the topology's own."""
+    options = decision.rebalance or RebalanceOptions()
+    base = replace(decision.base, conf_key=conf_key)
+    return KnownTopology(base, rebalanced_outline(known.outline, options), conf)

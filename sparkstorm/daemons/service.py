@@ -1,0 +1,318 @@
+"""Owns Nimbus's service: what people ask for by a topology's name (Storm's Nimbus.Iface, JStorm's ServiceHandler).
+
+Requests become records in the store (a pending action with its due time); Nimbus's next turn carries them out, so a
+request outlives the Nimbus that took it. Waiting happens here, in the caller's thread, never in Nimbus.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from sparkstorm.blobs.store import BlobStore
+from sparkstorm.clock import Clock
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.cluster.storm_state import Submission as SubmissionMark
+from sparkstorm.daemons.cluster_reader import conf_from_bytes
+from sparkstorm.daemons.nimbus import Nimbus
+from sparkstorm.daemons.rebalancer import RebalancePlan
+from sparkstorm.daemons.submission import Prepared, Submission, SubmitOptions, prepare
+from sparkstorm.daemons.waiting import WaitUntil, wait_in_real_time
+from sparkstorm.errors import (
+    AlreadyAliveError,
+    FailedAssignTopologyError,
+    InvalidConfigError,
+    InvalidTopologyError,
+    NotAliveError,
+    SparkStormError,
+    StoreInconsistentError,
+    TamperedBlobError,
+)
+from sparkstorm.model.assignment import TopologyBase, TopologySummary
+from sparkstorm.model.normalise import check_own_conf
+from sparkstorm.model.outline import TopologyOutline
+from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
+from sparkstorm.model.topology import Topology, validate_name
+from sparkstorm.scheduling.lifecycle import Request, transition
+
+# Tasks, and with them ackers, are fixed at submission (S3.12); ids are Nimbus's.
+_FIXED_KEYS = ("topology.acker.executors", "topology.delivery.guarantee", "topology.id", "storm.id", "topology.name")
+
+
+class NimbusService:
+    """Submit, kill, activate, deactivate, rebalance, list."""
+
+    def __init__(
+        self,
+        state: StormState,
+        blobs: BlobStore,
+        nimbus: Nimbus,
+        conf: Mapping[str, Any],
+        clock: Clock,
+        wait_until: WaitUntil = wait_in_real_time,
+    ) -> None:
+        self._state = state
+        self._blobs = blobs
+        self._nimbus = nimbus
+        self._conf = dict(conf)
+        self._clock = clock
+        self._wait_until = wait_until
+        self._names_lock = threading.Lock()
+        self._claimed: set[str] = set()
+        self._marked: set[str] = set()
+
+    # -- submission ----------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        name: str,
+        topology: Topology,
+        conf: Mapping[str, Any],
+        code: bytes,
+        options: SubmitOptions | None = None,
+    ) -> str:
+        """Submit a new topology, or hot deploy one (topology.hot.deploy.enable); its id once it is assigned (S0.2)."""
+        options = options or SubmitOptions()
+        if conf.get("topology.upgrade"):
+            raise InvalidConfigError("topology.upgrade: gray upgrades are not in this release; use a hot deploy")
+        if conf.get("topology.hot.deploy.enable"):
+            return self._hot_deploy(name, topology, conf, code, options)
+        submission = self.begin_submit(name, topology, conf, code, options)
+        try:
+            return submission.wait_done(self._wait_until)
+        finally:
+            self.end_submit(submission)
+
+    def begin_submit(
+        self,
+        name: str,
+        topology: Topology,
+        conf: Mapping[str, Any],
+        code: bytes,
+        options: SubmitOptions | None = None,
+    ) -> Submission:
+        """Everything up to the assignment event; `poll_done` and `end_submit` are then the caller's."""
+        validate_name(name)
+        self._claim(name)
+        try:
+            prepared = self._prepare(name, topology, conf, code, options or SubmitOptions())
+            self._mark(prepared)
+            if self.find(name):
+                raise AlreadyAliveError(f"topology {name} runs already; kill it first, or hot deploy")
+            return self._begin(prepared)
+        except BaseException:
+            self._release(name)
+            raise
+
+    def end_submit(self, submission: Submission) -> None:
+        """Give the name free again, and tell the listeners when it went well (S0.51)."""
+        self._release(submission.prepared.name)
+        if self._state.read_base(submission.prepared.topology_id):
+            self._nimbus.notify(submission.prepared.name, "submitTopology")
+
+    def _prepare(
+        self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes, options: SubmitOptions
+    ) -> Prepared:
+        if options.status not in (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE):
+            raise InvalidTopologyError(f"topology {name} cannot start as {options.status}, only ACTIVE or INACTIVE")
+        topology_id = self._new_id(name)
+        own_conf, outline = prepare(topology_id, name, topology, conf, self._conf)
+        return Prepared(topology_id, name, own_conf, outline, code, options)
+
+    def _new_id(self, name: str) -> str:
+        return f"{name}-{self._state.next_submission_number()}-{self._clock.now_ms() // 1000}"
+
+    def _begin(self, prepared: Prepared) -> Submission:
+        submission = Submission(prepared, self._state, self._blobs, self._nimbus, self._clock.now_ms())
+        submission.begin()
+        return submission
+
+    def _claim(self, name: str) -> None:
+        with self._names_lock:
+            if name in self._claimed:
+                raise AlreadyAliveError(f"topology {name} is being submitted already")
+            self._claimed.add(name)
+
+    def _mark(self, prepared: Prepared) -> None:
+        """Keep other drivers from the name, and the sweep from what the submission writes."""
+        mark = SubmissionMark(prepared.topology_id, self._clock.now_ms())
+        if not self._state.begin_submission(prepared.name, mark):
+            raise AlreadyAliveError(f"topology {prepared.name} is being submitted by another driver")
+        self._marked.add(prepared.name)
+
+    def _release(self, name: str) -> None:
+        if name in self._marked:
+            self._marked.discard(name)
+            self._state.end_submission(name)
+        with self._names_lock:
+            self._claimed.discard(name)
+
+    # -- hot deploy ----------------------------------------------------------------------------------------------
+
+    def _hot_deploy(
+        self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes, options: SubmitOptions
+    ) -> str:
+        """Kill, wait until the old one is gone, submit the new one (S0.33); the old one comes back when that fails."""
+        validate_name(name)
+        self._claim(name)
+        try:
+            old = self.require(name)
+            prepared = replace(self._prepare(name, topology, conf, code, options), heir_of=old.topology_id)
+            self._mark(prepared)
+            fallback = self._remember(old)
+            self._end_for_heir(old)
+            try:
+                topology_id = self._begin(prepared).wait_done(self._wait_until)
+            except SparkStormError as error:
+                back = self._begin(fallback).wait_done(self._wait_until)
+                raise FailedAssignTopologyError(
+                    f"hot deploy of {name} refused, the old one is back as {back}: {error}"
+                ) from error
+        finally:
+            self._release(name)
+        self._nimbus.notify(name, "submitTopology")
+        return topology_id
+
+    def _remember(self, old: TopologyBase) -> Prepared:
+        """The old topology as a submission of its own, read while it is still there."""
+        outline = self._outline(old)
+        topology_id = self._new_id(old.name)
+        conf = {**conf_from_bytes(self._blobs.get(old.conf_key), old.conf_key)}
+        conf.update({"topology.id": topology_id, "storm.id": topology_id})
+        status = TopologyStatus.INACTIVE if old.status == TopologyStatus.INACTIVE else TopologyStatus.ACTIVE
+        outline = replace(outline, executors_by_component=old.executors_by_component)
+        options = SubmitOptions(status, old.owner)
+        code = self._blobs.get(old.code_key)
+        return Prepared(topology_id, old.name, conf, outline, code, options, heir_of=old.topology_id)
+
+    def _end_for_heir(self, old: TopologyBase) -> None:
+        self._request(old.name, Request(Action.KILL, 0, has_heir=True), "killTopology")
+        grace_ms = 2 * round(1000 * float(self._conf.get("task.cleanup.timeout.sec") or 10)) + 30_000
+        if not self._wait_until(lambda: self._state.read_base(old.topology_id) is None, grace_ms):
+            raise FailedAssignTopologyError(
+                f"hot deploy of {old.name}: the old one did not end within {grace_ms // 1000} s; nothing was deployed"
+            )
+
+    # -- life cycle ----------------------------------------------------------------------------------------------
+
+    def kill(self, name: str, wait_secs: float | None = None) -> None:
+        """End a topology after a wait (its message timeout unless given), in which its spouts are silent."""
+        self._request(name, Request(Action.KILL, _millis(wait_secs)), "killTopology")
+
+    def activate(self, name: str) -> None:
+        """Let the spouts emit again."""
+        self._request(name, Request(Action.ACTIVATE), "activate")
+
+    def deactivate(self, name: str) -> None:
+        """Let the spouts be silent."""
+        self._request(name, Request(Action.INACTIVATE), "deactivate")
+
+    def rebalance(self, name: str, options: RebalanceOptions, wait_secs: float | None = None) -> None:
+        """Change workers, executors, configuration or resources of a running topology after a wait."""
+        self._check_rebalance(self.require(name), options)
+        self._request(name, Request(Action.REBALANCE, _millis(wait_secs), options), "rebalanceRequested")
+
+    def plan_rebalance(self, name: str, options: RebalanceOptions) -> RebalancePlan:
+        """What that rebalance would do now; nothing is changed."""
+        base = self.require(name)
+        self._check_rebalance(base, options)
+        return self._nimbus.plan_rebalance(base.topology_id, options, self._clock.now_ms())
+
+    def _request(self, name: str, request: Request, action: str) -> None:
+        base = self.require(name)
+        default_wait_ms = self._message_timeout_ms(base)
+        now_ms = self._clock.now_ms()
+        changed = self._state.update_base(
+            base.topology_id, lambda found: transition(found, request, now_ms, default_wait_ms).base
+        )
+        if changed is None:
+            raise NotAliveError(f"topology {name} is not alive")
+        self._nimbus.wake()
+        self._nimbus.notify(name, action)
+
+    def _message_timeout_ms(self, base: TopologyBase) -> int:
+        try:
+            conf = conf_from_bytes(self._blobs.get(base.conf_key), base.conf_key)
+        except (StoreInconsistentError, TamperedBlobError):
+            conf = {}  # a topology with a broken conf must still be killed
+        value = {**self._conf, **conf}.get("topology.message.timeout.secs")
+        return round(1000 * value) if isinstance(value, (int, float)) and value >= 0 else 30_000
+
+    def _check_rebalance(self, base: TopologyBase, options: RebalanceOptions) -> None:
+        tasks = Counter(self._outline(base).component_by_task.values())
+        if options.num_workers is not None and options.num_workers < 1:
+            raise InvalidTopologyError(f"rebalance of {base.name}: {options.num_workers} workers; at least 1 is needed")
+        for component in (*options.executors_by_component, *options.resources_by_component):
+            if component not in tasks:
+                known = ", ".join(sorted(tasks))
+                raise InvalidTopologyError(
+                    f"rebalance of {base.name}: there is no component '{component}', only {known}"
+                )
+        for component, wanted in options.executors_by_component.items():
+            if not 1 <= wanted <= tasks[component]:
+                raise InvalidTopologyError(
+                    f"rebalance of {base.name}: component '{component}' has {tasks[component]} tasks, "
+                    f"so it can have 1 to {tasks[component]} executors, not {wanted}"
+                )
+        self._check_rebalanced_conf(base, options)
+
+    def _check_rebalanced_conf(self, base: TopologyBase, options: RebalanceOptions) -> None:
+        check_own_conf(options.conf, self._conf, base.name)
+        fixed = [key for key in _FIXED_KEYS if key in options.conf]
+        if fixed:
+            raise InvalidConfigError(f"rebalance of {base.name}: {fixed[0]} is fixed for a topology's life")
+
+    def _outline(self, base: TopologyBase) -> TopologyOutline:
+        outline = self._state.read_outline(base.topology_id)
+        if outline is None:
+            raise StoreInconsistentError(
+                f"topology {base.topology_id}: its outline is missing; kill it and submit again"
+            )
+        return outline
+
+    # -- looking -------------------------------------------------------------------------------------------------
+
+    def find(self, name: str) -> TopologyBase | None:
+        """The topology of that name, dying ones included."""
+        for topology_id in self._state.topology_ids():
+            if topology_id.rsplit("-", 2)[0] == name and (base := self._state.read_base(topology_id)):
+                return base
+        return None
+
+    def require(self, name: str) -> TopologyBase:
+        """The topology of that name; NotAliveError when there is none."""
+        base = self.find(name)
+        if base is None:
+            raise NotAliveError(f"topology {name} is not alive")
+        return base
+
+    def summaries(self) -> list[TopologySummary]:
+        """One line per topology, by id."""
+        found = []
+        for topology_id in self._state.topology_ids():
+            base = self._state.read_base(topology_id)
+            if base:
+                found.append(self._summary(base))
+        return found
+
+    def _summary(self, base: TopologyBase) -> TopologySummary:
+        assignment = self._state.read_assignment(base.topology_id)
+        slots = assignment.slot_by_executor if assignment else {}
+        table = self._state.read_tasks(base.topology_id)
+        return TopologySummary(
+            base.topology_id,
+            base.name,
+            base.status,
+            base.launch_ms,
+            len(set(slots.values())),
+            len(slots),
+            len(table.info_by_task) if table else 0,
+            base.owner,
+        )
+
+
+def _millis(secs: float | None) -> int | None:
+    return None if secs is None else round(secs * 1000)

@@ -1,0 +1,78 @@
+"""Owns the end of topologies: workers stopped first, then everything the topology left, then unused blobs and orphans.
+
+Laws: nothing is removed that a submission under way may need; each step may be cut and is taken up again by the next
+Nimbus, because the base goes last.
+"""
+
+import logging
+from dataclasses import replace
+
+from sparkstorm.blobs.store import BlobStore
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.daemons.cluster_reader import Reading
+from sparkstorm.daemons.listeners import NothingToRetire, TopologyRetirement
+from sparkstorm.daemons.nimbus_times import NimbusTimes
+from sparkstorm.model.assignment import TopologyBase
+from sparkstorm.model.status import Action, PendingAction
+
+_LOG = logging.getLogger(__name__)
+
+
+class Undertaker:
+    """Carries REMOVE out, and sweeps."""
+
+    def __init__(self, state: StormState, blobs: BlobStore, times: NimbusTimes) -> None:
+        self.retirement: TopologyRetirement = NothingToRetire()
+        self._state = state
+        self._blobs = blobs
+        self._times = times
+        self._next_sweep_ms = 0
+
+    def advance(self, base: TopologyBase, now_ms: int) -> bool:
+        """Take one step of a killed topology's end whose time has come; True when it is gone.
+
+        First the assignment goes, so that slots stop the workers; when their beats are gone, or the grace of
+        task.cleanup.timeout.sec is over, all the rest goes (JStorm sleeps ten seconds in between).
+        """
+        topology_id = base.topology_id
+        is_due = base.pending is None or base.pending.due_ms <= now_ms
+        if topology_id in self._state.assignment_ids():
+            if is_due:
+                self._stop_workers(base, now_ms)
+            return False
+        if not is_due and self._state.worker_beat_slots(topology_id):
+            return False
+        if not (base.pending and base.pending.has_heir):
+            self.retirement.retire(topology_id)
+        self._state.remove_topology(topology_id)
+        self._next_sweep_ms = 0
+        return True
+
+    def _stop_workers(self, base: TopologyBase, now_ms: int) -> None:
+        # The new time first: without it a restart in between would skip the grace of the workers.
+        grace = PendingAction(Action.REMOVE, now_ms + self._times.cleanup_ms)
+        if base.pending:
+            grace = replace(base.pending, due_ms=grace.due_ms)
+        self._state.update_base(base.topology_id, lambda found: replace(found, pending=grace))
+        self._state.remove_assignment(base.topology_id)
+
+    def sweep(self, reading: Reading, now_ms: int) -> None:
+        """Remove traces of topologies that have no base, and blobs that nobody names, once per monitor period."""
+        if now_ms < self._next_sweep_ms:
+            return
+        self._next_sweep_ms = now_ms + self._times.round_ms
+        submitting = {each.topology_id for each in self._state.submissions().values()}
+        for topology_id in sorted(self._state.known_ids() - set(self._state.topology_ids()) - submitting):
+            _LOG.info("removing what was left of %s", topology_id)
+            self.retirement.retire(topology_id)
+            self._state.remove_topology(topology_id)
+        if not submitting and not reading.problems:
+            self._sweep_blobs(reading, now_ms)
+
+    def _sweep_blobs(self, reading: Reading, now_ms: int) -> None:
+        used = {key for base in reading.bases.values() for key in (base.code_key, base.conf_key)}
+        used |= {key for each in reading.snapshot.assignments.values() for key in (each.code_key, each.conf_key)}
+        for key in set(self._state.blob_keys()) - used:
+            metadata = self._state.read_blob_metadata(key)
+            if metadata and metadata.created_ms + self._times.blob_delay_ms <= now_ms:
+                self._blobs.delete(key)

@@ -1,0 +1,65 @@
+"""Owns what a submission makes of a topology and its configuration before anything is stored (S0.34-S0.39). PURE."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from sparkstorm.config import OWN_PREFIX, check, keys
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.model.tasks import acker_count, task_count
+from sparkstorm.model.topology import Component, Topology
+
+_PARALLELISM_KEY = {"spout": "topology.spout.parallelism", "bolt": "topology.bolt.parallelism"}
+
+
+def check_own_conf(conf: Mapping[str, Any], cluster_conf: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A topology's own settings, checked; InvalidConfigError for one that only the cluster may set differently."""
+    checked = check(conf, f"configuration of {name}")
+    for key, value in checked.items():
+        if key.startswith(OWN_PREFIX) or keys()[key].scope != "cluster":
+            continue
+        if key in cluster_conf and cluster_conf[key] != value:
+            raise InvalidConfigError(f"configuration of {name}: {key} belongs to the cluster; a topology cannot set it")
+    return {
+        key: value for key, value in checked.items() if key.startswith(OWN_PREFIX) or keys()[key].scope == "topology"
+    }
+
+
+def normalise_conf(cluster_conf: Mapping[str, Any], conf: Mapping[str, Any]) -> dict[str, Any]:
+    """The topology's settings with what the cluster decides filled in (JStorm's normalizeConf, S0.34)."""
+    total = {**cluster_conf, **conf}
+    out = dict(conf)
+    out["storm.cluster.mode"] = total.get("storm.cluster.mode", "distributed")
+    out["topology.workers"] = total.get("topology.workers")
+    out["topology.acker.executors"] = acker_count(total)
+    out["topology.max.task.parallelism"] = total.get("topology.max.task.parallelism")
+    return out
+
+
+def normalise_topology(topology: Topology, total_conf: Mapping[str, Any]) -> Topology:
+    """Every component's parallelism and tasks made definite: overrides by key, never above the cap (S0.36)."""
+    return Topology({each.id: _normalise_component(each, total_conf) for each in topology})
+
+
+def _normalise_component(component: Component, conf: Mapping[str, Any]) -> Component:
+    override = (conf.get(_PARALLELISM_KEY.get(component.kind, "")) or {}).get(component.id)
+    wanted = component if override is None else replace(component, parallelism=_positive(override, component.id))
+    if override is not None and wanted.num_tasks is not None:
+        wanted = replace(wanted, num_tasks=max(wanted.num_tasks, wanted.parallelism))
+    tasks = task_count(wanted, conf)
+    return replace(wanted, parallelism=min(wanted.parallelism, tasks), num_tasks=tasks)
+
+
+def _positive(value: object, component_id: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidConfigError(f"parallelism of '{component_id}' must be a whole number from 1 on, not {value!r}")
+    return value
+
+
+def validate_sizes(conf: Mapping[str, Any], topology_id: str) -> None:
+    """Workers and ackers, in the seed's words (S0.39)."""
+    workers, ackers = conf.get("topology.workers"), conf.get("topology.acker.executors")
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers <= 0:
+        raise InvalidConfigError(f"There is no topology.workers in configuration of {topology_id} (it is {workers!r})")
+    if ackers is not None and (isinstance(ackers, bool) or not isinstance(ackers, int) or ackers < 0):
+        raise InvalidConfigError(f"Invalid topology.acker.executors in configuration of {topology_id}: {ackers!r}")

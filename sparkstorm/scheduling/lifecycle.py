@@ -1,0 +1,133 @@
+"""Owns the table of a topology's life: (status, action) -> what happens. PURE; Nimbus carries the decision out.
+
+The union of Storm 2's table and JStorm's, without JStorm's traps (docs/architecture.md): a rebalancing or rolling-back
+topology can be killed, and a rebalance of an inactive topology ends inactive. Timers are records (`PendingAction`), so
+a restarted Nimbus finds them in the store; KILL and REBALANCE asked for again set a new time.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TypeAlias
+
+from sparkstorm.errors import IllegalTransitionError
+from sparkstorm.model.assignment import TopologyBase
+from sparkstorm.model.status import Action, PendingAction, RebalanceOptions, TopologyStatus
+
+
+class Effect(StrEnum):
+    """What Nimbus must do beyond writing the base."""
+
+    NOTHING = "NOTHING"
+    REMOVE = "REMOVE"
+    REBALANCE = "REBALANCE"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An action with its parameters; `wait_ms` None or negative means the topology's message timeout."""
+
+    action: Action
+    wait_ms: int | None = None
+    rebalance: RebalanceOptions | None = None
+    has_heir: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The base as it should be, and what else there is to do.
+
+    With an effect, the base may be written only after the effect is done: a Nimbus that dies in between does it again.
+    """
+
+    base: TopologyBase
+    effect: Effect = Effect.NOTHING
+    rebalance: RebalanceOptions | None = None
+
+
+_Row: TypeAlias = Callable[[TopologyBase, Request, int], Decision]
+
+
+def transition(base: TopologyBase, request: Request, now_ms: int, default_wait_ms: int) -> Decision:
+    """What an action does to a topology; IllegalTransitionError when its status does not know the action."""
+    row = _TABLE[base.status].get(request.action)
+    if row is None:
+        known = ", ".join(sorted(action.lower() for action in _TABLE[base.status])) or "nothing"
+        raise IllegalTransitionError(
+            f"topology {base.name} is {base.status}: {request.action.lower()} does not apply, only {known}"
+        )
+    wait_ms = request.wait_ms if request.wait_ms is not None and request.wait_ms >= 0 else default_wait_ms
+    return row(base, replace(request, wait_ms=wait_ms), now_ms)
+
+
+def due_request(base: TopologyBase, now_ms: int) -> Request | None:
+    """The pending action of a topology when its time has come."""
+    pending = base.pending
+    if pending is None or pending.due_ms > now_ms:
+        return None
+    return Request(pending.action, 0, pending.rebalance)
+
+
+def _stay(base: TopologyBase, _request: Request, _now_ms: int) -> Decision:
+    return Decision(base)
+
+
+def _activate(base: TopologyBase, _request: Request, _now_ms: int) -> Decision:
+    return Decision(replace(base, status=TopologyStatus.ACTIVE))
+
+
+def _inactivate(base: TopologyBase, _request: Request, _now_ms: int) -> Decision:
+    return Decision(replace(base, status=TopologyStatus.INACTIVE))
+
+
+def _kill(base: TopologyBase, request: Request, now_ms: int) -> Decision:
+    pending = PendingAction(Action.REMOVE, now_ms + (request.wait_ms or 0), has_heir=request.has_heir)
+    return Decision(replace(base, status=TopologyStatus.KILLED, previous_status=None, pending=pending))
+
+
+def _remove(base: TopologyBase, _request: Request, _now_ms: int) -> Decision:
+    return Decision(base, Effect.REMOVE)
+
+
+def _rebalance(base: TopologyBase, request: Request, now_ms: int) -> Decision:
+    options = request.rebalance or RebalanceOptions()
+    pending = PendingAction(Action.DO_REBALANCE, now_ms + (request.wait_ms or 0), options)
+    previous = base.previous_status if base.status == TopologyStatus.REBALANCING else base.status
+    return Decision(replace(base, status=TopologyStatus.REBALANCING, previous_status=previous, pending=pending))
+
+
+def _do_rebalance(base: TopologyBase, request: Request, _now_ms: int) -> Decision:
+    options = request.rebalance or RebalanceOptions()
+    after = replace(
+        base,
+        status=base.previous_status or TopologyStatus.ACTIVE,
+        previous_status=None,
+        pending=None,
+        num_workers=base.num_workers if options.num_workers is None else options.num_workers,
+        executors_by_component={**base.executors_by_component, **options.executors_by_component},
+    )
+    return Decision(after, Effect.REBALANCE, options)
+
+
+_TABLE: Mapping[TopologyStatus, Mapping[Action, _Row]] = {
+    TopologyStatus.ACTIVE: {
+        Action.ACTIVATE: _stay,
+        Action.INACTIVATE: _inactivate,
+        Action.REBALANCE: _rebalance,
+        Action.KILL: _kill,
+    },
+    TopologyStatus.INACTIVE: {
+        Action.ACTIVATE: _activate,
+        Action.INACTIVATE: _stay,
+        Action.REBALANCE: _rebalance,
+        Action.KILL: _kill,
+    },
+    TopologyStatus.KILLED: {Action.KILL: _kill, Action.REMOVE: _remove},
+    TopologyStatus.REBALANCING: {
+        Action.REBALANCE: _rebalance,
+        Action.DO_REBALANCE: _do_rebalance,
+        Action.KILL: _kill,
+    },
+    TopologyStatus.UPGRADING: {Action.KILL: _kill},
+    TopologyStatus.ROLLBACK: {Action.KILL: _kill},
+}

@@ -1,0 +1,110 @@
+"""Owns who is alive: executors by their workers' beats and launch grace, supervisors by their nodes. PURE.
+
+Laws: silence is measured on the observer's own clock, from the moment it saw a beat change, so no clock but ours
+counts (after JStorm's isTaskDead); time in which the observer could not look counts for nobody; the first sight of a
+beat is a sign of life, so a restarted observer buries no one.
+"""
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+
+from sparkstorm.model.assignment import Assignment, ExecutorId, WorkerBeat, WorkerSlot
+
+Worker = tuple[str, WorkerSlot]  # topology id and slot
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Storm's nimbus.task.timeout.secs, nimbus.task.launch.secs and nimbus.supervisor.timeout.secs in milliseconds."""
+
+    task_ms: int = 30_000
+    launch_ms: int = 120_000
+    supervisor_ms: int = 60_000
+    # Whose supervisor is gone needs only this much silence: nobody is there who would start it again.
+    forsaken_ms: int = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A worker's last beat and when the observer saw that it had changed."""
+
+    beat_ms: int  # the worker's own time stamp: compared for change, never with our clock
+    seen_ms: int
+    executors: frozenset[ExecutorId]
+
+
+@dataclass(frozen=True, slots=True)
+class Sightings:
+    """What one observer remembers between its rounds."""
+
+    by_worker: Mapping[Worker, Sighting] = field(default_factory=dict)
+    home_seen_ms: Mapping[WorkerSlot, int] = field(default_factory=dict)  # when a supervisor last offered the slot
+    first_ms: int = 0  # the observer's first round: nobody is silent since before
+    round_ms: int | None = None
+
+
+def observe(
+    before: Sightings, beats: Iterable[WorkerBeat], offered: Iterable[WorkerSlot], now_ms: int, blind_ms: int = 0
+) -> Sightings:
+    """Take in a round of beats and offered slots; `blind_ms` of the time since the last round counts for nobody."""
+    by_worker = {}
+    for beat in beats:
+        worker = (beat.topology_id, WorkerSlot(beat.node, beat.port))
+        known = before.by_worker.get(worker)
+        executors = frozenset(beat.stats_by_executor)
+        if known and known.beat_ms == beat.time_ms:
+            by_worker[worker] = replace(known, seen_ms=min(known.seen_ms + blind_ms, now_ms), executors=executors)
+        else:
+            by_worker[worker] = Sighting(beat.time_ms, now_ms, executors)
+    homes = {slot: min(seen + blind_ms, now_ms) for slot, seen in before.home_seen_ms.items()}
+    homes.update(dict.fromkeys(offered, now_ms))
+    first_ms = now_ms if before.round_ms is None else min(before.first_ms + blind_ms, now_ms)
+    return Sightings(by_worker, homes, first_ms, now_ms)
+
+
+def alive_executors(assignment: Assignment, sightings: Sightings, now_ms: int, timeouts: Timeouts) -> set[ExecutorId]:
+    """The executors of an assignment that live, or may still be starting."""
+    return {
+        executor
+        for executor, slot in assignment.slot_by_executor.items()
+        if _lives(executor, slot, assignment, sightings, now_ms, timeouts)
+    }
+
+
+def _lives(
+    executor: ExecutorId, slot: WorkerSlot, assignment: Assignment, sightings: Sightings, now_ms: int, limit: Timeouts
+) -> bool:
+    sighting = sightings.by_worker.get((assignment.topology_id, slot))
+    start_ms = assignment.start_ms_by_executor.get(executor, 0)
+    since_ms = max(start_ms, sightings.first_ms)
+    heard_ms = max(since_ms, sighting.seen_ms) if sighting and executor in sighting.executors else since_ms
+    home_gone_ms = now_ms - sightings.home_seen_ms.get(slot, since_ms)
+    if home_gone_ms > 0:
+        # The supervisor, or this port of it, is gone (S3.58): nothing restarts the worker, and in time it is given up
+        # even while it still beats; fences keep the two owners apart.
+        return now_ms - heard_ms <= limit.forsaken_ms and home_gone_ms <= limit.supervisor_ms
+    grace_ms = max(limit.launch_ms, limit.task_ms)
+    return now_ms - start_ms < grace_ms or now_ms - heard_ms <= limit.task_ms
+
+
+def dead_slots(assignments: Iterable[Assignment], alive: Mapping[str, Set[ExecutorId]]) -> set[WorkerSlot]:
+    """Slots that hold a dead executor: not offered in the round that buries it (Storm's dead slots)."""
+    return {
+        slot
+        for assignment in assignments
+        for executor, slot in assignment.slot_by_executor.items()
+        if executor not in alive.get(assignment.topology_id, ())
+    }
+
+
+def looks_like_our_fault(num_dead: int, num_known: int, had_trouble: bool) -> bool:
+    """Whether to wait a round before burying: more than half died at once while our own view of the store was poor."""
+    return had_trouble and num_dead * 2 > num_known and num_dead > 0
+
+
+def blind_ms_between(before: Sightings, now_ms: int, period_ms: int) -> int:
+    """Time since the last round when that is more than a healthy observer lets pass: stopped, or no answer."""
+    if before.round_ms is None:
+        return 0
+    late_ms = now_ms - before.round_ms - 2 * period_ms
+    return now_ms - before.round_ms if late_ms > 0 else 0

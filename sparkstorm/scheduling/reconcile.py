@@ -1,0 +1,126 @@
+"""Owns the step from a scheduler's answer to the next assignment: what is kept, what moves, what is refused. PURE.
+
+Laws: no difference, no new assignment; an executor that stays on its slot keeps its start time and its fence; versions
+only grow; an answer that breaks the rules is refused as a whole and the last good assignment stands.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from sparkstorm.errors import FailedAssignTopologyError
+from sparkstorm.model.assignment import Assignment, AssignmentKind, ExecutorId, WorkerSlot
+
+Placements = Mapping[str, Mapping[ExecutorId, WorkerSlot]]
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """What a new assignment changes, for plans and dry runs."""
+
+    stayed: tuple[ExecutorId, ...]
+    moved: tuple[tuple[ExecutorId, WorkerSlot | None, WorkerSlot], ...]
+    dropped: tuple[tuple[ExecutorId, WorkerSlot], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the next assignment should say besides placement."""
+
+    topology_id: str
+    code_key: str
+    conf_key: str
+    kind: AssignmentKind
+
+
+def next_assignment(
+    old: Assignment | None,
+    wanted: Wanted,
+    placed: Mapping[ExecutorId, WorkerSlot],
+    host_by_node: Mapping[str, str],
+    now_ms: int,
+) -> Assignment | None:
+    """The assignment to write, or None when the present one says all of it already."""
+    if old and dict(old.slot_by_executor) == dict(placed) and _same_content(old, wanted):
+        return None
+    version = old.version + 1 if old else 1
+    stays = {each for each, slot in placed.items() if old and old.slot_by_executor.get(each) == slot}
+    nodes = {slot.node for slot in placed.values()}
+    hosts = {**(old.host_by_node if old else {}), **host_by_node}
+    return Assignment(
+        topology_id=wanted.topology_id,
+        version=version,
+        code_key=wanted.code_key,
+        conf_key=wanted.conf_key,
+        host_by_node={node: hosts.get(node, "") for node in sorted(nodes)},
+        slot_by_executor=dict(placed),
+        start_ms_by_executor={
+            each: old.start_ms_by_executor.get(each, now_ms) if old and each in stays else now_ms for each in placed
+        },
+        placed_version_by_executor={
+            each: old.placed_version_by_executor.get(each, version) if old and each in stays else version
+            for each in placed
+        },
+        kind=wanted.kind,
+    )
+
+
+def _same_content(old: Assignment, wanted: Wanted) -> bool:
+    return (old.code_key, old.conf_key) == (wanted.code_key, wanted.conf_key)
+
+
+def movement(before: Mapping[ExecutorId, WorkerSlot], after: Mapping[ExecutorId, WorkerSlot]) -> Movement:
+    """Compare two placements of one topology."""
+    return Movement(
+        stayed=tuple(sorted(each for each, slot in after.items() if before.get(each) == slot)),
+        moved=tuple(sorted((each, before.get(each), slot) for each, slot in after.items() if before.get(each) != slot)),
+        dropped=tuple(sorted((each, slot) for each, slot in before.items() if each not in after)),
+    )
+
+
+def kept_for_rebalance(
+    placed: Mapping[ExecutorId, WorkerSlot], executors: Collection[ExecutorId], num_workers: int
+) -> dict[ExecutorId, WorkerSlot]:
+    """The part of a placement that an even distribution over `num_workers` can keep; the rest must move.
+
+    A slot is kept with exactly one of the sizes that remain, so what is freed fills the slots that remain: a scheduler
+    never has to add to a slot in use. Slots with the most survivors go first.
+    """
+    survivors: dict[WorkerSlot, list[ExecutorId]] = {}
+    wanted = frozenset(executors)
+    for executor in sorted(wanted & placed.keys()):
+        survivors.setdefault(placed[executor], []).append(executor)
+    base, extra = divmod(len(wanted), max(1, num_workers))
+    sizes = [base + 1] * extra + [base] * (num_workers - extra)
+    kept: dict[ExecutorId, WorkerSlot] = {}
+    for slot, held in sorted(survivors.items(), key=lambda pair: (-len(pair[1]), pair[0])):
+        size = next((each for each in sizes if 0 < each <= len(held)), 0)
+        if size:
+            sizes.remove(size)
+            kept.update(dict.fromkeys(held[:size], slot))
+    return kept
+
+
+def check_answer(
+    answer: Placements, executors: Mapping[str, Collection[ExecutorId]], slots: Collection[WorkerSlot]
+) -> None:
+    """Refuse a scheduler's answer that places strangers, uses a slot twice or names a slot that nobody offers.
+
+    `slots` are the offered ones and those already in use before the round.
+    """
+    owner_by_slot: dict[WorkerSlot, str] = {}
+    for topology_id, placed in sorted(answer.items()):
+        known = frozenset(executors.get(topology_id, ()))
+        for executor, slot in placed.items():
+            if executor not in known:
+                raise FailedAssignTopologyError(f"the scheduler placed {executor}, which {topology_id} does not have")
+            if slot not in slots:
+                raise FailedAssignTopologyError(f"the scheduler put {topology_id} on {slot}, which nobody offers")
+            if owner_by_slot.setdefault(slot, topology_id) != topology_id:
+                raise FailedAssignTopologyError(
+                    f"the scheduler put both {owner_by_slot[slot]} and {topology_id} on {slot}"
+                )
+
+
+def with_new_version(old: Assignment, kind: AssignmentKind) -> Assignment:
+    """The same placement under a new version (JStorm's UpdateTopology)."""
+    return replace(old, version=old.version + 1, kind=kind)
