@@ -7,11 +7,13 @@ exit. Only what the wait for that line needs is imported at the top: a spare chi
 
 import contextlib
 import ctypes
+import faulthandler
 import os
 import select
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from importlib import import_module
 from typing import NoReturn
@@ -164,8 +166,6 @@ def _read_first_line(fd: int) -> tuple[bytes, bytes]:
 
 def _open_log(path: str) -> None:
     """Send everything that this process prints, C code and crash reports included, to the worker's log."""
-    import faulthandler
-
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
     for target in (1, 2):
         os.dup2(fd, target)
@@ -196,8 +196,6 @@ def _run(load: Callable[[], WorkerEntry], spec: WorkerSpec, control: PipeControl
 
 
 def _print_trace() -> None:
-    import traceback
-
     traceback.print_exc()
 
 

@@ -1,0 +1,192 @@
+"""Owns slots as Spark tasks: one job of one single task per slot, kept alive by a thread of the driver.
+
+Spark's own retry is not relied on: it counts failures per task set and never forgets them, and `local[N]` has none. A
+slot's task never raises: it returns a word. All it needs to know travels in the closure, secrets included.
+"""
+
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark import SparkConf, SparkContext
+
+from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError
+from sparkstorm.hosting.base import RestartPause, SlotMain, SlotSpec
+
+_LOG = logging.getLogger(__name__)
+JOB_GROUP: Final = "sparkstorm-slot"
+SPARK_CONF: Final[Mapping[str, str]] = {
+    # A speculative copy of a slot would be a second slot.
+    "spark.speculation": "false",
+    # A slot says nothing to Spark until it ends.
+    "spark.python.worker.killOnIdleTimeout": "false",
+    "spark.python.worker.idleTimeoutSeconds": "0",
+    # Idle executors hold the slots of a topology that comes later.
+    "spark.dynamicAllocation.enabled": "false",
+    # A segmentation fault in a slot shows where it was.
+    "spark.python.worker.faulthandler.enabled": "true",
+    # A replay in the same application gets its share of the cores that slots leave.
+    "spark.scheduler.mode": "FAIR",
+}
+_CONTRADICTED = ("spark.speculation", "spark.dynamicAllocation.enabled")
+_PACKAGE_ROOT = str(Path(__file__).parents[2])
+EXECUTOR_WAIT_MS = 60_000
+STOP_WAIT_MS = 8_000
+KILL_WAIT_MS = 10_000
+_POLL_S = 0.05
+
+
+def slot_conf(conf: SparkConf) -> SparkConf:
+    """Put what slots need into a conf, before the context is made; InvalidConfigError for a value against it."""
+    for name, value in SPARK_CONF.items():
+        given = conf.get(name)
+        if name in _CONTRADICTED and given not in (None, value):
+            raise InvalidConfigError(f"{name} is {given}, but slots need {value}: each is one long task")
+        conf.set(name, value)
+    if (conf.get("spark.master") or "").startswith("local"):
+        # Executors of this machine import what this process does; on other hosts the package is installed or shipped.
+        given = conf.get("spark.executorEnv.PYTHONPATH") or os.environ.get("PYTHONPATH")
+        conf.set("spark.executorEnv.PYTHONPATH", os.pathsep.join([_PACKAGE_ROOT, *([given] if given else [])]))
+    return conf
+
+
+class SparkSlots:
+    """So many slots of one spec on one SparkContext, under the laws of Slots.
+
+    `ask_to_stop` tells all slots to end gently (it makes the node at the spec's `stop_path`); without it they are
+    cancelled.
+    """
+
+    def __init__(
+        self,
+        sc: SparkContext,
+        count: int,
+        slot_main: SlotMain,
+        spec: SlotSpec,
+        ask_to_stop: Callable[[], None] | None = None,
+    ) -> None:
+        self._sc, self._count, self._slot_main, self._spec = sc, count, slot_main, spec
+        self._ask_to_stop = ask_to_stop
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._active: set[int] = set()
+
+    def start(self, wait_ms: int = EXECUTOR_WAIT_MS) -> None:
+        """Submit a job per slot; SlotsUnavailableError when Spark has fewer cores even after `wait_ms`."""
+        _check_context(self._sc)
+        self._wait_for_cores(wait_ms)
+        for index in range(self._count):
+            # Not pyspark's InheritableThread: each thread sets its own job group and inherits none.
+            thread = threading.Thread(target=self._keep, args=(index,), name=f"{JOB_GROUP}-{index}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """Ask the slots to end, cancel those that do not, and wait for the jobs' ends."""
+        self._stopping.set()
+        if self._ask_to_stop is not None and self._active:
+            try:
+                self._ask_to_stop()
+                self._join(STOP_WAIT_MS)
+            except Exception:  # a store that is gone already must not keep the cancelling from happening
+                _LOG.exception("slots could not be asked to stop; they are cancelled")
+        for index in sorted(self._active):
+            self._sc.cancelJobGroup(f"{JOB_GROUP}-{index}")
+        self._join(KILL_WAIT_MS)
+
+    def running(self) -> int:
+        """How many slot jobs are under way."""
+        return len(self._active)
+
+    def _join(self, wait_ms: int) -> None:
+        deadline = time.monotonic() + wait_ms / 1000
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _wait_for_cores(self, wait_ms: int) -> None:
+        deadline, master = time.monotonic() + wait_ms / 1000, _master_of(self._sc)
+        while (cores := task_room(self._sc)) < self._count:
+            if _is_fixed(master) or time.monotonic() >= deadline:
+                raise SlotsUnavailableError(_shortage(master, cores, self._count))
+            time.sleep(_POLL_S)
+
+    def _keep(self, index: int) -> None:
+        pause = RestartPause()
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            self._active.add(index)
+            try:
+                reason = self._run_once(index)
+            finally:
+                self._active.discard(index)
+            if self._sc._jsc is None:
+                return  # the context was stopped
+            if self._stopping.wait(pause.after_ms(round((time.monotonic() - began) * 1000)) / 1000):
+                return
+            _LOG.warning("slot job %d ended (%s); it is submitted again", index, reason)
+
+    def _run_once(self, index: int) -> str:
+        sc, run = self._sc, _closure(self._slot_main, self._spec)
+        try:
+            sc.setJobGroup(f"{JOB_GROUP}-{index}", f"worker slot {index}", interruptOnCancel=True)
+            words: list[str] = sc.parallelize([index], 1).mapPartitions(run).collect()
+            return words[0]
+        except Exception as fault:  # a killed process or executor, a cancelled job, a stopped context
+            return _first_line(fault)
+
+
+def _closure(slot_main: SlotMain, spec: SlotSpec) -> Callable[[Iterable[int]], Iterator[str]]:
+    def run(_: Iterable[int]) -> Iterator[str]:
+        yield slot_main(spec)
+
+    return run
+
+
+def task_room(sc: SparkContext) -> int:
+    """How many tasks run at once on the cores that are there now."""
+    per_task = int(sc.getConf().get("spark.task.cpus", "1") or 1)
+    jvm: Any = sc._jvm
+    if (asked := _local_cores(_master_of(sc))) is not None:
+        return (asked or int(jvm.java.lang.Runtime.getRuntime().availableProcessors())) // per_task
+    java: Any = sc._jsc
+    executors = java.sc().statusStore().executorList(True)
+    return sum(int(executors.apply(at).totalCores()) // per_task for at in range(executors.size()))
+
+
+def _master_of(sc: SparkContext) -> str:
+    return sc.master or ""
+
+
+def _local_cores(master: str) -> int | None:
+    """The cores that a local master asks for, 0 for all of the machine; None for any other master."""
+    if master == "local":
+        return 1
+    found = re.fullmatch(r"local\[(\d+|\*)(,\s*\d+)?\]", master)
+    return None if found is None else 0 if found[1] == "*" else int(found[1])
+
+
+def _is_fixed(master: str) -> bool:
+    """Whether no more executors can come than are there."""
+    return _local_cores(master) is not None
+
+
+def _check_context(sc: SparkContext) -> None:
+    conf = sc.getConf()
+    for name in ("spark.speculation", "spark.dynamicAllocation.enabled", "spark.python.worker.killOnIdleTimeout"):
+        if (conf.get(name, "false") or "false") != "false":
+            raise InvalidConfigError(f"{name} must be false: a worker slot is one long task that tells Spark nothing")
+
+
+def _shortage(master: str, cores: int, count: int) -> str:
+    advice = f"start with --master local[{count}] or more" if _is_fixed(master) else "add executors or cores"
+    return f"{count} worker slots need {count} Spark cores, but {master} offers {cores}: {advice}"
+
+
+def _first_line(fault: Exception) -> str:
+    text = str(fault).strip()
+    return f"{type(fault).__name__}: {text.splitlines()[0][:200]}" if text else type(fault).__name__

@@ -1,0 +1,47 @@
+"""Owns a Spark driver for tests: it starts slots of the spec that it reads, says "up", and stops them when told to.
+
+Run as `python -m tests.system.slot_driver MASTER COUNT`; the spec is the first line of its standard input, any second
+line asks for a gentle stop.
+"""
+
+import sys
+from dataclasses import replace
+
+from pyspark import SparkConf, SparkContext
+
+from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.daemons.slot_main import main as slot_main
+from sparkstorm.errors import SlotsUnavailableError
+from sparkstorm.hosting.base import SlotSpec
+from sparkstorm.hosting.spark import SparkSlots, slot_conf
+
+
+def run(master: str, count: int) -> int:
+    spec = SlotSpec.from_json(sys.stdin.buffer.readline())
+    conf = SparkConf().setMaster(master).setAppName("slots").set("spark.ui.enabled", "false")
+    conf.set("spark.executor.memory", "512m").set("spark.driver.host", "127.0.0.1")
+    sc = SparkContext(conf=slot_conf(conf))
+    slots = SparkSlots(sc, count, slot_main, spec, lambda: _ask_to_stop(spec))
+    try:
+        slots.start(wait_ms=20_000)
+    except SlotsUnavailableError as refused:
+        print(f"refused: {refused}", flush=True)
+        sc.stop()
+        return 3
+    print("up", flush=True)
+    sys.stdin.buffer.readline()
+    slots.stop()
+    print(f"stopped {slots.running()}", flush=True)
+    sc.stop()
+    return 0
+
+
+def _ask_to_stop(spec: SlotSpec) -> None:
+    at = spec.zookeeper
+    store = ZooKeeperStateStore(ZooKeeperAddress(at.hosts, at.root, at.user, at.password, at.session_timeout_ms))
+    store.put(replace(spec).stop_path, b"")
+    store.close()
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,228 @@
+"""Slots as Spark tasks, with real Spark in every form that a laptop has: whatever is killed, nothing below it stays."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from sparkstorm.embedded import RedisServer, ZooKeeperServer
+from sparkstorm.model.assignment import WorkerSlot
+from tests.daemons.slot_bench import SlotBench, command_of, descendants, is_gone, wait_until
+
+pytestmark = pytest.mark.system
+
+ROOT = Path(__file__).parents[2]
+SLOTS = [WorkerSlot("node-1", 6700), WorkerSlot("node-2", 6700)]
+CONF = {
+    "worker.heartbeat.frequency.secs": 0.2,
+    "supervisor.heartbeat.frequency.secs": 0.5,
+    "supervisor.monitor.frequency.secs": 0.2,
+    "supervisor.worker.shutdown.sleep.secs": 1,
+}
+
+
+def environment() -> dict[str, str]:
+    return {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+class Driver:
+    """A driver process and everything that hangs below it."""
+
+    def __init__(self, bench: SlotBench, master: str, count: int) -> None:
+        self.log = bench.folder / "driver.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.system.slot_driver", master, str(count)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=ROOT,
+                env=environment(),
+                start_new_session=True,
+            )
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
+        self.stdin.write(bench.spec.to_json() + b"\n")
+        self.stdin.flush()
+
+    def line(self) -> str:
+        return self.stdout.readline().decode().strip()
+
+    def below(self, text: str) -> set[int]:
+        """Living processes below the driver whose command line has that text."""
+        return {pid for pid in descendants(self.process.pid) if text in command_of(pid) and not is_gone(pid)}
+
+    def close(self) -> None:
+        for pid in [*descendants(self.process.pid), self.process.pid]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.process.wait()
+        self.stdin.close()
+        self.stdout.close()
+
+
+@pytest.fixture
+def bench(redis_server: RedisServer, zookeeper_server: ZooKeeperServer, tmp_path: Path) -> Iterator[SlotBench]:
+    made = SlotBench(redis_server, zookeeper_server, tmp_path, CONF)
+    made.spec = replace(made.spec, nodes=("node-1", "node-2"), slots_per_node=1)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def drive(bench: SlotBench) -> Iterator[Callable[[str], Driver]]:
+    drivers: list[Driver] = []
+
+    def start(master: str, count: int = 2) -> Driver:
+        drivers.append(Driver(bench, master, count))
+        return drivers[-1]
+
+    yield start
+    for driver in drivers:
+        driver.close()
+
+
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A standalone master with one worker of three cores, from PySpark's own jars."""
+    folder = tmp_path_factory.mktemp("standalone")
+    port = free_port()
+    master = spark_class(folder, "master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
+    wait_until(lambda: is_listening(port), "Spark master", 30)
+    url = f"spark://127.0.0.1:{port}"
+    options = ("--cores", "3", "--memory", "2g", "--host", "127.0.0.1", "--webui-port", "0", "--work-dir", str(folder))
+    worker = spark_class(folder, "worker.Worker", *options, url)
+    yield url
+    for process in (worker, master):
+        for pid in [*descendants(process.pid), process.pid]:
+            os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def spark_class(folder: Path, name: str, *arguments: str) -> "subprocess.Popen[bytes]":
+    home = find_spec("pyspark")
+    assert home is not None and home.submodule_search_locations is not None
+    program = Path(home.submodule_search_locations[0]) / "bin" / "spark-class"
+    with (folder / f"{name}.log").open("wb") as log:
+        command = [str(program), f"org.apache.spark.deploy.{name}", *arguments]
+        return subprocess.Popen(command, stdout=log, stderr=log, env=environment(), start_new_session=True)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def slot_of(worker_pid: int) -> int:
+    """The slot process of a worker: its parent."""
+    return int(Path(f"/proc/{worker_pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def executor_of(slot_pid: int) -> int:
+    """The executor's JVM of a slot: above the slot and its Python daemon."""
+    return slot_of(slot_of(slot_pid))
+
+
+def wait_all_running(bench: SlotBench, other_than: dict[WorkerSlot, int] | None = None) -> dict[WorkerSlot, int]:
+    old = other_than or {}
+    return {slot: bench.wait_running("words-1", slot, old.get(slot, 0), 60).pid for slot in SLOTS}
+
+
+def check_a_killed_slot_comes_back(bench: SlotBench, workers: dict[WorkerSlot, int]) -> dict[WorkerSlot, int]:
+    worker = workers[SLOTS[0]]
+    os.kill(slot_of(worker), signal.SIGKILL)
+    assert wait_until(lambda: is_gone(worker), "end of the killed slot's worker") < 1.0
+    return {**workers, SLOTS[0]: bench.wait_running("words-1", SLOTS[0], worker, 30).pid}
+
+
+def check_a_killed_executor_comes_back(bench: SlotBench, workers: dict[WorkerSlot, int]) -> dict[WorkerSlot, int]:
+    executor = executor_of(slot_of(workers[SLOTS[0]]))
+    lost = {slot: pid for slot, pid in workers.items() if executor_of(slot_of(pid)) == executor}
+    below = descendants(executor)
+    os.kill(executor, signal.SIGKILL)
+    assert wait_until(lambda: all(map(is_gone, below)), "end of all below the executor") < 5.0
+    return {slot: bench.wait_running("words-1", slot, lost.get(slot, 0), 60).pid for slot in workers}
+
+
+def check_a_killed_driver_leaves_nothing(driver: Driver, workers: dict[WorkerSlot, int]) -> None:
+    slots = {slot_of(worker) for worker in workers.values()}
+    below = descendants(driver.process.pid) | slots | set(workers.values())
+    executors = {executor_of(slot) for slot in slots}
+    driver.process.kill()
+    wait_until(lambda: all(map(is_gone, below | executors)), "end of all below the driver", 15)
+
+
+def test_in_a_local_master_killed_slots_and_drivers_leave_nothing(
+    bench: SlotBench, drive: Callable[[str], Driver]
+) -> None:
+    bench.submit("words-1", SLOTS)
+    driver = drive("local[3]")
+    assert driver.line() == "up"
+    workers = wait_all_running(bench)
+    for _ in range(3):  # a local master forgives no task failure, we do
+        workers = check_a_killed_slot_comes_back(bench, workers)
+    check_a_killed_driver_leaves_nothing(driver, workers)
+
+
+def test_in_a_local_cluster_killed_slots_executors_and_drivers_leave_nothing(
+    bench: SlotBench, drive: Callable[[str], Driver]
+) -> None:
+    bench.submit("words-1", SLOTS)
+    driver = drive("local-cluster[2,2,1024]")
+    assert driver.line() == "up"
+    workers = check_a_killed_slot_comes_back(bench, wait_all_running(bench))
+    workers = check_a_killed_executor_comes_back(bench, workers)
+    check_a_killed_driver_leaves_nothing(driver, workers)
+
+
+def test_on_a_standalone_master_killed_slots_executors_and_drivers_leave_nothing(
+    bench: SlotBench, drive: Callable[[str], Driver], standalone: str
+) -> None:
+    bench.submit("words-1", SLOTS)
+    driver = drive(standalone)
+    assert driver.line() == "up"
+    workers = check_a_killed_slot_comes_back(bench, wait_all_running(bench))
+    workers = check_a_killed_executor_comes_back(bench, workers)
+    check_a_killed_driver_leaves_nothing(driver, workers)
+
+
+def test_stopped_slots_end_gently_and_leave_nothing(bench: SlotBench, drive: Callable[[str], Driver]) -> None:
+    bench.submit("words-1", SLOTS)
+    driver = drive("local[3]")
+    assert driver.line() == "up"
+    workers = wait_all_running(bench)
+    driver.stdin.write(b"stop\n")
+    driver.stdin.flush()
+    assert driver.line() == "stopped 0"
+    assert all(map(is_gone, workers.values()))
+    assert driver.process.wait(20) == 0
+
+
+def test_fewer_cores_than_slots_are_refused_with_the_number_that_is_needed(
+    bench: SlotBench, drive: Callable[..., Driver]
+) -> None:
+    driver = drive("local[2]", 3)
+    assert driver.line() == (
+        "refused: 3 worker slots need 3 Spark cores, but local[2] offers 2: start with --master local[3] or more"
+    )
