@@ -12,7 +12,7 @@ SETTINGS := setup.cfg pyproject.toml
 # Spark's scripts and workers must find this Python and a Java that is new enough, whatever else is on PATH
 WITH_JAVA = JAVA_HOME="$$($(BIN)/python -m sparkstorm.embedded --install --home)" && export JAVA_HOME \
 	&& export PATH="$(CURDIR)/$(BIN):$$PATH" PYSPARK_PYTHON="$(CURDIR)/$(BIN)/python" \
-	PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(BIN)/python"
+	PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(BIN)/python" SPARK_CONF_DIR="$(CURDIR)/conf/spark"
 
 .PHONY: run test lint types bench install clean
 
@@ -35,16 +35,16 @@ install: $(VENV)/installed
 
 $(VENV)/installed: $(VENV)/made $(SETTINGS)
 	@echo "installing SparkStorm and what it needs into $(VENV) (once; PySpark alone is some 400 MB) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fast]'
+	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --editable '.[fast]'
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
 	@echo "installing the test tools into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fast,test,dev]'
+	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --editable '.[fast,test,dev]'
 	@touch $@
 
 $(VENV)/installed-bench: $(VENV)/installed-dev
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fast,test,dev,bench]'
+	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --editable '.[fast,test,dev,bench]'
 	@touch $@
 
 # Debian ships venv without ensurepip: its package is added when that may be done, else named
