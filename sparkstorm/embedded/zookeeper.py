@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import socket
 from pathlib import Path
 
@@ -125,6 +126,8 @@ def class_path() -> str:
     """The server's jars inside the installed PySpark, found without importing it; raises EmbeddedServerError."""
     spec = importlib.util.find_spec("pyspark")
     folders = [Path(folder, "jars") for folder in (spec.submodule_search_locations or [])] if spec is not None else []
+    if "SPARK_HOME" in os.environ:  # under spark-submit the package found is a zip; its jars lie in Spark's home
+        folders = [Path(os.environ["SPARK_HOME"], "jars"), *folders]
     if not folders:
         raise EmbeddedServerError(
             "the embedded ZooKeeper lives in PySpark's jars, and pyspark is not installed: pip install pyspark"

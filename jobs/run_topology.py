@@ -1,0 +1,13 @@
+"""spark-submit jobs/run_topology.py CONF.yaml [--input PATH...] [-c key=value ...] [--name N] [--fresh]"""
+
+import sys
+
+if sys.version_info < (3, 11):
+    sys.exit(f"SparkStorm needs Python 3.11 or newer; this is {sys.version.split()[0]} (set PYSPARK_PYTHON)")
+try:
+    from sparkstorm.app.job import main
+except ImportError as error:
+    sys.exit(f"{sys.executable} cannot import what SparkStorm needs: {error}; run `make install`, then `. .venv/bin/activate`")
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

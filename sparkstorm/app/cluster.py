@@ -1,0 +1,199 @@
+"""Owns a cluster inside a Spark driver: the stores, the slots as Spark tasks, a Nimbus, and handles on topologies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import redis
+from pyspark import SparkConf, SparkContext
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from sparkstorm.app.handle import TopologyHandle
+from sparkstorm.app.nimbus_thread import NimbusThread
+from sparkstorm.blobs.redis import RedisBytesStore
+from sparkstorm.blobs.store import BlobStore
+from sparkstorm.clock import SystemClock
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.config import Conf, merge
+from sparkstorm.daemons.nimbus import Nimbus
+from sparkstorm.daemons.service import NimbusService
+from sparkstorm.daemons.slot_main import main as slot_main
+from sparkstorm.daemons.submission import SubmitOptions
+from sparkstorm.embedded.connection import signing_key
+from sparkstorm.embedded.stores import Stores, open_stores
+from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError
+from sparkstorm.hosting.base import SlotSpec, StateAddress
+from sparkstorm.hosting.spark import SparkSlots, slot_conf
+from sparkstorm.model.topology import Topology
+from sparkstorm.model.worker_spec import RedisAddress as SlotRedis
+from sparkstorm.runtime.code import pack_topology
+from sparkstorm.scheduling.catalogue import scheduler_by_name
+from sparkstorm.transport.redis import RedisAddress, RedisReader
+
+STOP_PATH = "/stop-slots"
+
+
+class Cluster:
+    """A running cluster: `with Cluster.open(conf) as cluster: handle = cluster.submit("name", topology, {})`.
+
+    Opening starts what is not configured (embedded servers, a Spark context) and closing stops just that.
+    """
+
+    def __init__(self, conf: Conf, stores: Stores, sc: SparkContext, owns_context: bool) -> None:
+        self.conf = conf
+        self.stores = stores
+        self.sc = sc
+        self.clock = SystemClock()
+        self._owns_context = owns_context
+        self._closers = contextlib.ExitStack()
+        at = stores.connection
+        self.redis_address = RedisAddress(at.redis.host, at.redis.port, at.redis.password or None, at.redis.db,
+                                          at.redis.user or None, at.redis.tls)
+        self.log_dir = Path(conf.text("storm.local.dir"), "logs").resolve()
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, conf: Conf | None = None, sc: SparkContext | None = None) -> Iterator[Cluster]:
+        """Start everything; whatever fails, nothing is left running."""
+        conf = conf or merge({})
+        with contextlib.ExitStack() as opened, ThreadPoolExecutor(1) as pool:
+            stores_later = pool.submit(open_stores, conf)  # servers and Spark start side by side
+            try:
+                context = sc or new_context(conf)
+                if sc is None:
+                    opened.callback(context.stop)
+            finally:
+                stores = stores_later.result()
+                opened.callback(stores.close)
+            cluster = cls(conf, stores, context, sc is None)
+            opened.callback(cluster._closers.close)
+            cluster._start()
+            yield cluster
+
+    # -- topologies --------------------------------------------------------------------------------------------------
+
+    def submit(self, name: str, topology: Topology, own_conf: Mapping[str, Any], by_value: Sequence[str] = (),
+               options: SubmitOptions | None = None) -> TopologyHandle:
+        """Submit a topology and wait until it is assigned."""
+        code = pack_topology(topology, by_value)
+        topology_id = self.service.submit(name, topology, own_conf, code, options)
+        return self.handle(topology_id)
+
+    def find(self, name: str) -> TopologyHandle | None:
+        """The running topology of a name."""
+        base = self.service.find(name)
+        return None if base is None else self.handle(base.topology_id)
+
+    def handle(self, topology_id: str) -> TopologyHandle:
+        """A handle on a running topology."""
+        return TopologyHandle(topology_id, self.state, self.service, RedisReader(self.redis_address, topology_id))
+
+    def restart_nimbus(self) -> None:
+        """Stop Nimbus and start another one; slots and workers go on meanwhile (S3.49)."""
+        self._nimbus.stop()
+        self._start_nimbus()
+
+    def stop_nimbus(self) -> None:
+        """Stop Nimbus: everything that runs goes on, nothing new is assigned."""
+        self._nimbus.stop()
+
+    # -- starting ----------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        _refuse_remote_master(self.sc.master, self.stores)
+        at = self.stores.connection
+        store = ZooKeeperStateStore(ZooKeeperAddress(at.zookeeper.hosts, at.zookeeper.root, at.zookeeper.user,
+                                                     at.zookeeper.password))
+        self._closers.callback(store.close)
+        self._key = signing_key(at.secret)
+        self.state = StormState(store, self._key)
+        client = redis.Redis(at.redis.host, at.redis.port, at.redis.db, at.redis.password or None,
+                             username=at.redis.user or None, ssl=at.redis.tls, retry=Retry(NoBackoff(), 0))
+        self._closers.callback(client.close)
+        self.blobs = BlobStore(self.state, RedisBytesStore(client), self._key)
+        self._start_nimbus()
+        self._closers.callback(lambda: self._nimbus.stop())
+        self._start_slots()
+
+    def _start_nimbus(self) -> None:
+        scheduler = scheduler_by_name(str(self.conf["storm.scheduler"] or "default"), self.conf)
+        wake = threading.Event()
+        nimbus = Nimbus(self.state, self.blobs, scheduler, self.conf, f"{os.uname().nodename}:{os.getpid()}", wake.set)
+        self.service = NimbusService(self.state, self.blobs, nimbus, self.conf, self.clock)
+        self._nimbus = NimbusThread(nimbus, self.clock, wake)
+        self._nimbus.start()
+
+    def _start_slots(self) -> None:
+        self.state.store.delete(STOP_PATH)
+        spec = self._slot_spec()
+        count = max(1, len(spec.nodes)) * spec.slots_per_node
+        slots = SparkSlots(self.sc, count, slot_main, spec, lambda: self.state.store.ensure_path(STOP_PATH))
+        self._closers.callback(slots.stop)
+        slots.start(self.conf.millis("sparkstorm.slots.start.timeout.ms"))
+        self.slots = slots
+        self._wait_for_slots(count)
+
+    def _slot_spec(self) -> SlotSpec:
+        at = self.stores.connection
+        is_emulated = self.sc.master.startswith("local")
+        nodes = tuple(f"node-{i + 1}" for i in range(self.conf.integer("sparkstorm.supervisors"))) if is_emulated else ()
+        return SlotSpec(
+            zookeeper=StateAddress(at.zookeeper.hosts, at.zookeeper.root, at.zookeeper.user, at.zookeeper.password),
+            redis=SlotRedis(at.redis.host, at.redis.port, at.redis.password),
+            local_dir=str(Path(self.conf.text("storm.local.dir"), "supervisors").resolve()), log_dir=str(self.log_dir),
+            slots_per_node=self.conf.integer("sparkstorm.slots.per.supervisor"), nodes=nodes,
+            hmac_key=self._key.hex(), conf=self.conf.as_dict(), stop_path=STOP_PATH)
+
+    def _wait_for_slots(self, wanted: int) -> None:
+        """Until every slot is registered: scheduling earlier would place everything on the first one up."""
+        timeout_ms = self.conf.millis("sparkstorm.slots.start.timeout.ms")
+        there = 0
+        if not wait_until(lambda: self._registered_slots() >= wanted, timeout_ms):
+            there = self._registered_slots()
+            raise SlotsUnavailableError(
+                f"{wanted} worker slots were started, but {there} registered within {timeout_ms / 1000:.0f} s; "
+                f"see the slots' logs in {self.log_dir}")
+
+    def _registered_slots(self) -> int:
+        infos = [self.state.read_supervisor(s) for s in self.state.supervisor_ids()]
+        return sum(len(info.ports) for info in infos if info is not None)
+
+
+def new_context(conf: Conf) -> SparkContext:
+    """A Spark context fit for slots; `spark-submit` decides the master, alone it is local with a core per slot and one over."""
+    spark_conf = slot_conf(SparkConf())
+    if not spark_conf.get("spark.master"):
+        slots = conf.integer("sparkstorm.supervisors") * conf.integer("sparkstorm.slots.per.supervisor")
+        spark_conf.setMaster(f"local[{max(os.cpu_count() or 1, slots + 1)}]")
+    spark_conf.setIfMissing("spark.app.name", "sparkstorm").setIfMissing("spark.ui.enabled", "false")
+    context = SparkContext(conf=spark_conf)
+    context.setLogLevel("ERROR")
+    return context
+
+
+def wait_until(condition: Callable[[], bool], timeout_ms: int, every_ms: int = 50) -> bool:
+    """Poll a condition until it holds; False when the time is over."""
+    clock = SystemClock()
+    deadline_ms = clock.now_ms() + timeout_ms
+    pause = threading.Event()
+    while not condition():
+        if clock.now_ms() >= deadline_ms:
+            return False
+        pause.wait(every_ms / 1000)
+    return True
+
+
+def _refuse_remote_master(master: str, stores: Stores) -> None:
+    if stores.data_by_embedded and not master.startswith("local"):
+        missing = " and ".join(sorted(stores.data_by_embedded))
+        raise InvalidConfigError(
+            f"master {master} may run slots on other hosts, which cannot reach the embedded {missing} on this one: "
+            "set sparkstorm.redis.url and storm.zookeeper.servers to servers of your own")

@@ -1,0 +1,130 @@
+"""Owns what a driver or notebook may ask of one running topology."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.daemons.service import NimbusService
+from sparkstorm.model.assignment import WorkerBeat
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.status import TopologyStatus
+from sparkstorm.runtime.journal import Journal
+from sparkstorm.runtime.progress import Progress, TaskCounts, merge, percentile_ms
+from sparkstorm.runtime.state import MemoryState
+from sparkstorm.transport.redis import RedisReader
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyProgress:
+    """Exact counts over all workers, as of their last commits; latencies in milliseconds, None before the first ack."""
+
+    total: int
+    done: int
+    emitted: int
+    executed: int
+    pending: int
+    acked: int
+    failed: int
+    parked: int
+    p50_ms: float | None
+    p99_ms: float | None
+    is_drained: bool
+
+
+class TopologyHandle:
+    """One topology by id."""
+
+    def __init__(self, topology_id: str, state: StormState, service: NimbusService, reader: RedisReader) -> None:
+        self.topology_id = topology_id
+        self._state = state
+        self._service = service
+        self._reader = reader
+
+    @property
+    def name(self) -> str:
+        """Its name: the id without its two numbers."""
+        return self.topology_id.rsplit("-", 2)[0]
+
+    def status(self) -> TopologyStatus | None:
+        """Its life-cycle status; None when it is gone."""
+        base = self._state.read_base(self.topology_id)
+        return None if base is None else base.status
+
+    def counts(self) -> dict[int, TaskCounts]:
+        """Exact counts by task."""
+        return self._merged().counts_by_task
+
+    def progress(self) -> TopologyProgress:
+        """Exact counts over all workers."""
+        merged = self._merged()
+        backlog = self._reader.backlog()
+        counts = list(merged.counts_by_task.values())
+        spouts = self._spout_counts(merged)
+        is_drained = bool(spouts) and len(spouts) == self._spout_tasks() and all(
+            c.is_exhausted and not c.pending for c in spouts) and not any(c.is_waiting for c in counts) \
+            and not any(backlog.values())
+        return TopologyProgress(
+            sum(c.total for c in spouts), sum(c.done for c in spouts), sum(c.emitted for c in counts),
+            sum(c.executed for c in counts), sum(c.pending for c in spouts), sum(c.acked for c in spouts),
+            sum(c.failed for c in spouts), sum(c.parked for c in counts),
+            percentile_ms(merged.latency_buckets, 0.50), percentile_ms(merged.latency_buckets, 0.99), is_drained)
+
+    def key_values(self, component: str) -> Iterator[tuple[Any, Any]]:
+        """Committed state of a stateful component, all tasks one after the other."""
+        for task, info in self._table().items():
+            if info == component:
+                state = MemoryState(Codec())
+                for fields in Journal(task, Codec()).read(self._reader.record(task)):
+                    state.load(fields.get("s", ()), fields.get("d", ()))
+                yield from state.items()
+
+    def dead_letters(self, limit: int = 100) -> list[dict[str, Any]]:
+        """The oldest parked inputs with their causes."""
+        names = ("component", "task", "source", "source_task", "stream", "fields", "values", "attempts", "reason", "time_ms")
+        return [dict(zip(names, Codec().unpack(data), strict=True)) for _, data in self._reader.parked(limit)]
+
+    def beats(self) -> list[WorkerBeat]:
+        """Heartbeats of its workers."""
+        slots = self._state.worker_beat_slots(self.topology_id)
+        return [beat for slot in slots if (beat := self._state.read_worker_beat(self.topology_id, slot)) is not None]
+
+    def errors(self) -> list[str]:
+        """The last errors of every component, one line each."""
+        return [f"{e.component}#{e.task} on {e.host}:{e.port}: {e.text}"
+                for component in self._state.error_components(self.topology_id)
+                for e in self._state.read_errors(self.topology_id, component)]
+
+    def kill(self, wait_secs: float | None = None) -> None:
+        """Kill it after a wait (default: the message time-out)."""
+        self._service.kill(self.name, wait_secs)
+
+    def activate(self) -> None:
+        """Let spouts emit."""
+        self._service.activate(self.name)
+
+    def deactivate(self) -> None:
+        """Let spouts rest; what is under way is finished."""
+        self._service.deactivate(self.name)
+
+    def delete_data(self) -> None:
+        """Delete everything it has in Redis; only after it is gone."""
+        self._reader.delete()
+
+    def _merged(self) -> Progress:
+        return merge([Progress.decode(data) for data in self._reader.progress().values()])
+
+    def _table(self) -> dict[int, str]:
+        table = self._state.read_tasks(self.topology_id)
+        return {} if table is None else {task: info.component_id for task, info in table.info_by_task.items()}
+
+    def _spout_tasks(self) -> int:
+        table = self._state.read_tasks(self.topology_id)
+        return 0 if table is None else sum(1 for info in table.info_by_task.values() if info.kind == "spout")
+
+    def _spout_counts(self, merged: Progress) -> list[TaskCounts]:
+        table = self._state.read_tasks(self.topology_id)
+        spouts = set() if table is None else {t for t, info in table.info_by_task.items() if info.kind == "spout"}
+        return [c for task, c in merged.counts_by_task.items() if task in spouts]

@@ -1,0 +1,46 @@
+"""Owns the thread that drives Nimbus inside the driver: it sleeps until the next turn is due or somebody wakes it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from sparkstorm.clock import Clock
+from sparkstorm.daemons.nimbus import Nimbus
+from sparkstorm.errors import StoreUnavailableError
+
+_LOG = logging.getLogger(__name__)
+_RETRY_S = 0.5
+_LONGEST_SLEEP_S = 1.0
+
+
+class NimbusThread:
+    """Runs a Nimbus until stopped; a lost store is waited for."""
+
+    def __init__(self, nimbus: Nimbus, clock: Clock, wake: threading.Event) -> None:
+        self._nimbus = nimbus
+        self._clock = clock
+        self._wake = wake
+        self._is_stopped = False
+        self._thread = threading.Thread(target=self._run, name="nimbus", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the turn at hand; calling it twice is fine."""
+        self._is_stopped = True
+        self._wake.set()
+        self._thread.join(timeout=10.0)
+
+    def _run(self) -> None:
+        while not self._is_stopped:
+            self._wake.clear()
+            try:
+                due_ms = self._nimbus.step(self._clock.now_ms())
+                sleep_s = max(0.0, min((due_ms - self._clock.now_ms()) / 1000, _LONGEST_SLEEP_S))
+            except StoreUnavailableError as error:
+                _LOG.warning("Nimbus waits for the store: %s", error)
+                sleep_s = _RETRY_S
+            self._wake.wait(sleep_s)

@@ -1,0 +1,102 @@
+"""Owns FileLines: a replayable spout over the lines of text files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from sparkstorm.api.collector import SpoutOutputCollector
+from sparkstorm.api.components import Conf, ReplayableSpout
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.errors import InvalidConfigError
+
+
+def find_files(paths: Iterable[str | Path], pattern: str = "*") -> list[tuple[str, int]]:
+    """(path, bytes) of every file named, or found below a named folder, sorted; InvalidConfigError when one is missing."""
+    found: dict[str, int] = {}
+    for path in map(Path, paths):
+        if not path.exists():
+            raise InvalidConfigError(f"input {path}: there is no such file or folder")
+        files = sorted(p for p in path.rglob(pattern) if p.is_file()) if path.is_dir() else [path]
+        found.update((str(p), p.stat().st_size) for p in files)
+    if not found:
+        raise InvalidConfigError(f"no file matches '{pattern}' under {', '.join(map(str, paths))}")
+    return sorted(found.items())
+
+
+class FileLines(ReplayableSpout):
+    """Emits every line of its files, without the line end; message id (file number, byte offset).
+
+    Files are dealt to tasks so that each gets about the same bytes; the files must be readable under the same paths
+    wherever the spout runs. Bytes that are not UTF-8 become U+FFFD. Its position is (file number, byte offset).
+    """
+
+    outputs = ("line",)
+
+    def __init__(self, files: Sequence[tuple[str, int]]) -> None:
+        self._files = list(files)
+
+    def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
+        """Take this task's share of the files."""
+        self._collector = collector
+        self._mine = share(self._files, len(context.peers))[context.task_index]
+        self._total = sum(size for _, size in self._mine)
+        self._at = 0
+        self._offset = 0
+        self._before = 0  # bytes of the files already done
+        self._file: BinaryIO | None = None
+
+    def next_tuple(self) -> None:
+        """Emit one line; an empty file is passed by."""
+        while self._at < len(self._mine):
+            if self._file is None:
+                self._file = open(self._mine[self._at][0], "rb")  # noqa: SIM115 - closed at its end, over many calls
+                self._file.seek(self._offset)
+            line = self._file.readline()
+            if line:
+                message_id = (self._at, self._offset)
+                self._offset += len(line)
+                self._collector.emit((line.rstrip(b"\r\n").decode("utf-8", "replace"),), message_id)
+                return
+            self._next_file()
+
+    def is_exhausted(self) -> bool:
+        """Whether every line was emitted."""
+        return self._at >= len(self._mine)
+
+    def extent(self) -> tuple[int, int]:
+        """Bytes in all, bytes done."""
+        return self._total, self._before + self._offset
+
+    def snapshot(self) -> Any:
+        """(file number, byte offset) behind the last line."""
+        return [self._at, self._offset]
+
+    def restore(self, position: Any) -> None:
+        """Go on behind the last committed line."""
+        self._at, self._offset = position
+        self._before = sum(size for _, size in self._mine[:self._at])
+
+    def close(self) -> None:
+        """Close the file at hand."""
+        if self._file is not None:
+            self._file.close()
+
+    def _next_file(self) -> None:
+        assert self._file is not None
+        self._file.close()
+        self._file = None
+        self._before += self._mine[self._at][1]
+        self._at, self._offset = self._at + 1, 0
+
+
+def share(files: Sequence[tuple[str, int]], tasks: int) -> list[list[tuple[str, int]]]:
+    """Deal files to tasks, largest first to the least loaded; the same on every machine."""
+    shares: list[list[tuple[str, int]]] = [[] for _ in range(tasks)]
+    loads = [0] * tasks
+    for name, size in sorted(files, key=lambda f: (-f[1], f[0])):
+        lightest = loads.index(min(loads))
+        shares[lightest].append((name, size))
+        loads[lightest] += size
+    return shares
