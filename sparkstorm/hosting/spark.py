@@ -28,6 +28,8 @@ SPARK_CONF: Final[Mapping[str, str]] = {
     "spark.python.worker.idleTimeoutSeconds": "0",
     # Idle executors hold the slots of a topology that comes later.
     "spark.dynamicAllocation.enabled": "false",
+    # A bar that never fills would overwrite the run's own progress line.
+    "spark.ui.showConsoleProgress": "false",
     # A segmentation fault in a slot shows where it was.
     "spark.python.worker.faulthandler.enabled": "true",
     # A replay in the same application gets its share of the cores that slots leave.
@@ -137,7 +139,7 @@ class SparkSlots:
             words: list[str] = sc.parallelize([index], 1).mapPartitions(run).collect()
             return words[0]
         except Exception as fault:  # a killed process or executor, a cancelled job, a stopped context
-            return _first_line(fault)
+            return _cause_of(fault)
 
 
 def _closure(slot_main: SlotMain, spec: SlotSpec) -> Callable[[Iterable[int]], Iterator[str]]:
@@ -187,6 +189,8 @@ def _shortage(master: str, cores: int, count: int) -> str:
     return f"{count} worker slots need {count} Spark cores, but {master} offers {cores}: {advice}"
 
 
-def _first_line(fault: Exception) -> str:
-    text = str(fault).strip()
-    return f"{type(fault).__name__}: {text.splitlines()[0][:200]}" if text else type(fault).__name__
+def _cause_of(fault: Exception) -> str:
+    """One line for a job's end: Spark's own sentence out of the many lines of a Java stack."""
+    lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
+    told = next((line for line in lines if "Job aborted" in line or "cancelled" in line), lines[0] if lines else "")
+    return f"{type(fault).__name__}: {told[-300:]}"

@@ -5,7 +5,6 @@ line asks for a gentle stop.
 """
 
 import sys
-from dataclasses import replace
 
 from pyspark import SparkConf, SparkContext
 
@@ -23,7 +22,7 @@ def run(master: str, count: int) -> int:
     sc = SparkContext(conf=slot_conf(conf))
     slots = SparkSlots(sc, count, slot_main, spec, lambda: _ask_to_stop(spec))
     try:
-        slots.start(wait_ms=20_000)
+        slots.start(wait_ms=10_000)
     except SlotsUnavailableError as refused:
         print(f"refused: {refused}", flush=True)
         sc.stop()
@@ -39,7 +38,7 @@ def run(master: str, count: int) -> int:
 def _ask_to_stop(spec: SlotSpec) -> None:
     at = spec.zookeeper
     store = ZooKeeperStateStore(ZooKeeperAddress(at.hosts, at.root, at.user, at.password, at.session_timeout_ms))
-    store.put(replace(spec).stop_path, b"")
+    store.put(spec.stop_path, b"")
     store.close()
 
 

@@ -226,3 +226,12 @@ def test_fewer_cores_than_slots_are_refused_with_the_number_that_is_needed(
     assert driver.line() == (
         "refused: 3 worker slots need 3 Spark cores, but local[2] offers 2: start with --master local[3] or more"
     )
+
+
+def test_a_cluster_that_stays_too_small_is_refused_after_a_bounded_wait(
+    bench: SlotBench, drive: Callable[..., Driver]
+) -> None:
+    driver = drive("local-cluster[1,2,1024]", 3)
+    assert driver.line() == (
+        "refused: 3 worker slots need 3 Spark cores, but local-cluster[1,2,1024] offers 2: add executors or cores"
+    )
