@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from sparkstorm.acking import kernels as plain
 
-_CALLED = (plain.home_of, plain.place_of, plain.touch, plain.remove, plain.apply_rows, plain.settle_rows)
+_CALLED = (plain.home_of, plain.place_of, plain.apply_rows, plain.settle_rows)
 
 
 class Kernels(NamedTuple):

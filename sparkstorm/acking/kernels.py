@@ -43,51 +43,6 @@ def place_of(ids: Cells, root: int) -> int:
             at = 0
 
 
-def touch(ids: Cells, values: Cells, tasks: Cells, flags: Cells, counters: Cells, changed: Cells, root: int) -> int:
-    """The place of the root, made if there was none, and noted as changed."""
-    at = place_of(ids, root)
-    if at < 0:
-        at = ~at
-        ids[at], values[at], tasks[at], flags[at] = root, 0, UNKNOWN_TASK, counters[NEWEST]
-        counters[LIVE] += 1
-        counters[USED] += 1
-    if not flags[at] & CHANGED_BIT:
-        flags[at] |= CHANGED_BIT
-        # Past its end the log only counts: the delta then looks at every flag instead.
-        if counters[CHANGED] < len(changed):
-            changed[counters[CHANGED]] = root
-        counters[CHANGED] += 1
-    return at
-
-
-def remove(ids: Cells, values: Cells, tasks: Cells, flags: Cells, counters: Cells, removed: Cells, at: int) -> None:
-    """Free a place and move later roots of its run back, so that no search stops short of them."""
-    places = len(ids)
-    if flags[at] & STORED_BIT:
-        removed[counters[REMOVED]] = ids[at]
-        counters[REMOVED] += 1
-    counters[LIVE] -= 1
-    counters[USED] -= 1
-    hole, gap = at, 0
-    while True:
-        at += 1
-        gap += 1
-        if at == places:
-            at = 0
-        root = ids[at]
-        if root == EMPTY:
-            break
-        if root == BURIED:
-            continue
-        distance = at - home_of(root, places)
-        if distance < 0:
-            distance += places
-        if distance >= gap:
-            ids[hole], values[hole], tasks[hole], flags[hole] = root, values[at], tasks[at], flags[at]
-            hole, gap = at, 0
-    ids[hole] = EMPTY
-
-
 def apply_rows(
     ids: Cells, values: Cells, tasks: Cells, flags: Cells, counters: Cells, changed: Cells,
     init_roots: Cells, init_values: Cells, init_tasks: Cells, ack_roots: Cells, ack_values: Cells, fail_roots: Cells,
@@ -96,49 +51,80 @@ def apply_rows(
     """Apply messages from row `start` on; returns the rows done, fewer than all when the table reached its limit."""
     inits, acks = len(init_roots), len(init_roots) + len(ack_roots)
     rows = acks + len(fail_roots)
-    for row in range(start, rows):
-        if counters[USED] >= limit:
-            return row
+    used, logged, ending, log_end = counters[USED], counters[CHANGED], counters[CANDIDATES], len(changed)
+    before, newest, row = used, counters[NEWEST], start
+    while row < rows and used < limit:
+        root = init_roots[row] if row < inits else ack_roots[row - inits] if row < acks else fail_roots[row - acks]
+        at = place_of(ids, root)
+        if at < 0:
+            at = ~at
+            ids[at] = root
+            values[at] = 0
+            tasks[at] = UNKNOWN_TASK
+            flags[at] = newest
+            used += 1
+        if not flags[at] & CHANGED_BIT:
+            flags[at] |= CHANGED_BIT
+            if logged < log_end:  # past its end the log only counts: the delta then looks at every flag instead
+                changed[logged] = root
+            logged += 1
         if row < inits:
-            root = init_roots[row]
-            at = touch(ids, values, tasks, flags, counters, changed, root)
             values[at] ^= init_values[row]
             tasks[at] = init_tasks[row]
         elif row < acks:
-            root = ack_roots[row - inits]
-            at = touch(ids, values, tasks, flags, counters, changed, root)
             values[at] ^= ack_values[row - inits]
-            if values[at] != 0:
-                continue
         else:
-            root = fail_roots[row - acks]
-            at = touch(ids, values, tasks, flags, counters, changed, root)
-            flags[at] = (flags[at] & ~BUCKET_BITS) | FAILED_BIT | counters[NEWEST]
-        candidates[counters[CANDIDATES]] = root
-        counters[CANDIDATES] += 1
-    return rows
+            flags[at] = (flags[at] & ~BUCKET_BITS) | FAILED_BIT | newest
+        if (values[at] == 0 or flags[at] & FAILED_BIT) and tasks[at] != UNKNOWN_TASK:
+            candidates[ending] = root  # perhaps: a later message of the batch may open it again
+            ending += 1
+        row += 1
+    counters[USED], counters[CHANGED], counters[CANDIDATES] = used, logged, ending
+    counters[LIVE] += used - before
+    return row
 
 
 def settle_rows(
     ids: Cells, values: Cells, tasks: Cells, flags: Cells, counters: Cells, removed: Cells,
     candidates: Cells, out_roots: Cells, out_tasks: Cells,
 ) -> None:  # fmt: skip
-    """Take out what ended: acked rows fill the results from the front, failed ones from the back."""
+    """Take out what ended: acked rows fill the results from the front, failed ones from the back.
+
+    Later roots of a freed place's run move back, so that no search stops short of them and nothing is buried.
+    """
+    places, last = len(ids), len(out_roots) - 1
+    acked, failed, gone = 0, 0, counters[REMOVED]
     for row in range(counters[CANDIDATES]):
         root = candidates[row]
-        at = place_of(ids, root)
-        if at < 0 or tasks[at] == UNKNOWN_TASK:
+        hole = place_of(ids, root)
+        if hole < 0 or (values[hole] != 0 and not flags[hole] & FAILED_BIT):
             continue
-        if values[at] == 0:
-            out = counters[ACKED]
-            counters[ACKED] += 1
-        elif flags[at] & FAILED_BIT:
-            counters[FAILED] += 1
-            out = len(out_roots) - counters[FAILED]
-        else:
-            continue
-        out_roots[out], out_tasks[out] = root, tasks[at]
-        remove(ids, values, tasks, flags, counters, removed, at)
+        out = acked if values[hole] == 0 else last - failed
+        acked, failed = (acked + 1, failed) if values[hole] == 0 else (acked, failed + 1)
+        out_roots[out] = root
+        out_tasks[out] = tasks[hole]
+        if flags[hole] & STORED_BIT:
+            removed[gone] = root
+            gone += 1
+        at, gap = hole, 0
+        while True:
+            at, gap = at + 1, gap + 1
+            if at == places:
+                at = 0
+            root = ids[at]
+            if root == EMPTY:
+                break
+            distance = at - home_of(root, places)
+            if root != BURIED and (distance if distance >= 0 else distance + places) >= gap:
+                ids[hole] = root
+                values[hole] = values[at]
+                tasks[hole] = tasks[at]
+                flags[hole] = flags[at]
+                hole, gap = at, 0
+        ids[hole] = EMPTY
+    counters[REMOVED], counters[ACKED], counters[FAILED] = gone, acked, failed
+    counters[LIVE] -= acked + failed
+    counters[USED] -= acked + failed
 
 
 def apply_batch(
