@@ -5,12 +5,13 @@ against their address before anyone may open them; metadata is written last and 
 seen is whole.
 """
 
+import contextlib
 import hashlib
 import hmac
 
 from sparkstorm.blobs.base import BytesStore
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
+from sparkstorm.errors import StoreInconsistentError, StoreUnavailableError, TamperedBlobError
 from sparkstorm.model.assignment import BlobMetadata
 
 CHUNK_BYTES = 4 * 1024 * 1024
@@ -31,10 +32,23 @@ class BlobStore:
             raise ValueError(f"a blob of {len(data)} bytes is larger than the limit of {MAX_BLOB_BYTES}")
         key = blob_key(data)
         chunks = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
-        for number, chunk in enumerate(() if self.has(key) else chunks):
-            self._bytes.put(_chunk_key(key, number), chunk)
-        self._state.write_blob_metadata(BlobMetadata(key, len(data), len(chunks), now_ms, self.sign(data)))
+        metadata = BlobMetadata(key, len(data), len(chunks), now_ms, self.sign(data))
+        if self.has(key):
+            self._state.write_blob_metadata(metadata)
+            return key
+        try:
+            for number, chunk in enumerate(chunks):
+                self._bytes.put(_chunk_key(key, number), chunk)
+            self._state.write_blob_metadata(metadata)
+        except BaseException:
+            self._discard(metadata)
+            raise
         return key
+
+    def _discard(self, metadata: BlobMetadata) -> None:
+        """Take away what a broken-off put left, as far as the stores allow; a sweep finds the rest."""
+        with contextlib.suppress(StoreUnavailableError):
+            self._remove(metadata)
 
     def has(self, key: str) -> bool:
         """Whether the blob is there."""
@@ -88,9 +102,12 @@ class BlobStore:
         """Forget a blob; absent is fine."""
         metadata = self._state.read_blob_metadata(key)
         if metadata is not None:
-            self._state.remove_blob_metadata(key)
-            for number in range(metadata.chunks):
-                self._bytes.delete(_chunk_key(key, number))
+            self._remove(metadata)
+
+    def _remove(self, metadata: BlobMetadata) -> None:
+        self._state.remove_blob_metadata(metadata.key)
+        for number in range(metadata.chunks):
+            self._bytes.delete(_chunk_key(metadata.key, number))
 
 
 def blob_key(data: bytes) -> str:

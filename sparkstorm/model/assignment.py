@@ -137,7 +137,7 @@ class WorkerBeat:
     start_ms: int
     pid: int
     launch: int  # launches of this slot so far, this one included: the minor part of the fence token
-    state: str  # the word of the slot's machine, such as "RUNNING"
+    state: str  # the word of the slot's machine; only "RUNNING" is a sign of life of the executors
     assignment_version: int
     stats_by_executor: Mapping[ExecutorId, JsonValue] = field(default_factory=dict)
     stats: Mapping[str, JsonValue] = field(default_factory=dict)  # of the worker as a whole

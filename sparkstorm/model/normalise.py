@@ -16,23 +16,19 @@ def check_own_conf(conf: Mapping[str, Any], cluster_conf: Mapping[str, Any], nam
     """A topology's own settings, checked; InvalidConfigError for one that only the cluster may set differently."""
     checked = check(conf, f"configuration of {name}")
     for key, value in checked.items():
-        if key.startswith(OWN_PREFIX) or keys()[key].scope != "cluster":
-            continue
-        if key in cluster_conf and cluster_conf[key] != value:
+        if not _is_for_topologies(key) and key in cluster_conf and cluster_conf[key] != value:
             raise InvalidConfigError(f"configuration of {name}: {key} belongs to the cluster; a topology cannot set it")
-    return {
-        key: value for key, value in checked.items() if key.startswith(OWN_PREFIX) or keys()[key].scope == "topology"
-    }
+    return {key: value for key, value in checked.items() if _is_for_topologies(key)}
+
+
+def _is_for_topologies(key: str) -> bool:
+    return key.startswith(OWN_PREFIX) or (key in keys() and keys()[key].scope == "topology")
 
 
 def normalise_conf(cluster_conf: Mapping[str, Any], conf: Mapping[str, Any]) -> dict[str, Any]:
-    """The topology's settings with what the cluster decides filled in (JStorm's normalizeConf, S0.34)."""
-    total = {**cluster_conf, **conf}
-    out = dict(conf)
-    out["storm.cluster.mode"] = total.get("storm.cluster.mode", "distributed")
-    out["topology.workers"] = total.get("topology.workers")
-    out["topology.acker.executors"] = acker_count(total)
-    out["topology.max.task.parallelism"] = total.get("topology.max.task.parallelism")
+    """The topology's settings over the cluster's for topologies: whole, so that a worker needs no other (S0.34)."""
+    out = {key: value for key, value in {**cluster_conf, **conf}.items() if _is_for_topologies(key)}
+    out["topology.acker.executors"] = acker_count(out)
     return out
 
 

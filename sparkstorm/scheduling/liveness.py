@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from sparkstorm.model.assignment import Assignment, ExecutorId, WorkerBeat, WorkerSlot
 
+RUNNING = "RUNNING"  # the state of a beat that speaks for its executors; in any other only the slot lives
 Worker = tuple[str, WorkerSlot]  # topology id and slot
 
 
@@ -30,7 +31,7 @@ class Sighting:
 
     beat_ms: int  # the worker's own time stamp: compared for change, never with our clock
     seen_ms: int
-    executors: frozenset[ExecutorId]
+    version: int  # of the assignment the worker runs: it speaks for whatever was placed up to then
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,10 @@ def observe(
     for beat in beats:
         worker = (beat.topology_id, WorkerSlot(beat.node, beat.port))
         known = before.by_worker.get(worker)
-        executors = frozenset(beat.stats_by_executor)
-        if known and known.beat_ms == beat.time_ms:
-            by_worker[worker] = replace(known, seen_ms=min(known.seen_ms + blind_ms, now_ms), executors=executors)
-        else:
-            by_worker[worker] = Sighting(beat.time_ms, now_ms, executors)
+        if beat.state == RUNNING and (known is None or known.beat_ms != beat.time_ms):
+            by_worker[worker] = Sighting(beat.time_ms, now_ms, beat.assignment_version)
+        elif known:
+            by_worker[worker] = replace(known, seen_ms=min(known.seen_ms + blind_ms, now_ms))
     homes = {slot: min(seen + blind_ms, now_ms) for slot, seen in before.home_seen_ms.items()}
     homes.update(dict.fromkeys(offered, now_ms))
     first_ms = now_ms if before.round_ms is None else min(before.first_ms + blind_ms, now_ms)
@@ -77,7 +77,8 @@ def _lives(
     sighting = sightings.by_worker.get((assignment.topology_id, slot))
     start_ms = assignment.start_ms_by_executor.get(executor, 0)
     since_ms = max(start_ms, sightings.first_ms)
-    heard_ms = max(since_ms, sighting.seen_ms) if sighting and executor in sighting.executors else since_ms
+    placed = assignment.placed_version_by_executor.get(executor, 0)
+    heard_ms = max(since_ms, sighting.seen_ms) if sighting and placed <= sighting.version else since_ms
     home_gone_ms = now_ms - sightings.home_seen_ms.get(slot, since_ms)
     if home_gone_ms > 0:
         # The supervisor, or this port of it, is gone (S3.58): nothing restarts the worker, and in time it is given up
