@@ -44,7 +44,7 @@ class BlacklistScheduler:
     """Counts, over a sliding window of rounds, the rounds in which a supervisor or a port of it was missing."""
 
     def __init__(self, inner: Scheduler) -> None:
-        self._inner = inner
+        self.inner = inner
         self._known: dict[str, set[int]] = {}
         self._rounds_left: dict[str, int] = {}
         self._failed_sends: Counter[str] = Counter()
@@ -65,7 +65,7 @@ class BlacklistScheduler:
         self._release = _release_rule(name)
         self._window = deque(maxlen=self._rounds)
         self._send_window = deque(maxlen=self._rounds)
-        self._inner.prepare(conf)
+        self.inner.prepare(conf)
 
     def note_assignment_sent(self, node: str, succeeded: bool) -> None:
         """Told by Nimbus how sending an assignment went; counts when the conf says so."""
@@ -84,7 +84,7 @@ class BlacklistScheduler:
         self.blacklisted_hosts = tuple(sorted(host for host in hosts if host is not None))
         cluster.set_blacklisted_hosts(self.blacklisted_hosts)
         self._forget_long_lost()
-        self._inner.schedule(topologies, cluster)
+        self.inner.schedule(topologies, cluster)
 
     def _resume(self) -> None:
         left = {node: rounds - 1 for node, rounds in self._rounds_left.items()}

@@ -16,10 +16,8 @@ MACHINES_KEY = "isolation.scheduler.machines"
 def worker_specs(topology: TopologyView) -> list[frozenset[ExecutorId]]:
     """Executors dealt round robin into the topology's workers, component by component; never an empty worker."""
     in_turn = [executor for part in topology.components for executor in sorted(part.executors)]
-    buckets: list[list[ExecutorId]] = [[] for _ in range(topology.num_workers)]
-    for turn, executor in enumerate(in_turn):
-        buckets[turn % topology.num_workers].append(executor)
-    return [frozenset(bucket) for bucket in buckets if bucket]
+    num_buckets = min(topology.num_workers, len(in_turn))
+    return [frozenset(in_turn[at::num_buckets]) for at in range(num_buckets)]
 
 
 @dataclass
@@ -35,9 +33,6 @@ class _Wanted:
     def settle(self, workers: list[frozenset[ExecutorId]]) -> None:
         self.machines_by_size[len(workers)] -= 1
         self.specs = [spec for spec in self.specs if spec not in set(workers)]
-
-    def sizes(self) -> list[int]:
-        return sorted((size for size, count in self.machines_by_size.items() for _ in range(count)), reverse=True)
 
 
 class IsolationScheduler:
@@ -119,15 +114,16 @@ def _give_hosts(cluster: ClusterView, wanted: Mapping[str, _Wanted]) -> None:
     taken = set(cluster.blacklisted_hosts)
     at = 0
     for topology_id, need in wanted.items():
-        for size in need.sizes():
-            if not need.specs or at == len(hosts) or len(hosts[at][1]) < size:
-                continue
-            host, slots = hosts[at]
-            at += 1
-            cluster.free_slots(used_by_host.get(host, ()))
-            for slot in slots[: min(size, len(need.specs))]:
-                cluster.assign(slot, topology_id, sorted(need.specs.pop(0)))
-            taken.add(host)
+        for size, count in sorted(need.machines_by_size.items(), reverse=True):
+            for _ in range(count):
+                if not need.specs or at == len(hosts) or len(hosts[at][1]) < size:
+                    break
+                host, slots = hosts[at]
+                at += 1
+                cluster.free_slots(used_by_host.get(host, ()))
+                for slot in slots[: min(size, len(need.specs))]:
+                    cluster.assign(slot, topology_id, sorted(need.specs.pop(0)))
+                taken.add(host)
     cluster.set_blacklisted_hosts(taken)
 
 
