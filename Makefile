@@ -9,10 +9,12 @@ TESTS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 SETTINGS := setup.cfg pyproject.toml
-# Spark's scripts and workers must find this Python and a Java that is new enough, whatever else is on PATH
+# Spark's scripts and workers must find this Python and a Java that is new enough, whatever else is on PATH; and a run on
+# one machine opens its ports on loopback alone
 WITH_JAVA = JAVA_HOME="$$($(BIN)/python -m sparkstorm.embedded --install --home)" && export JAVA_HOME \
 	&& export PATH="$(CURDIR)/$(BIN):$$PATH" PYSPARK_PYTHON="$(CURDIR)/$(BIN)/python" \
-	PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(BIN)/python" SPARK_CONF_DIR="$(CURDIR)/conf/spark"
+	PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(BIN)/python" SPARK_CONF_DIR="$(CURDIR)/conf/spark" \
+	SPARK_LOCAL_IP=127.0.0.1
 
 .PHONY: run test lint types bench install clean
 
@@ -29,7 +31,8 @@ types: $(VENV)/installed-dev
 	@$(BIN)/mypy
 
 bench: $(VENV)/installed-bench
-	@$(WITH_JAVA) && for script in benchmarks/bench_*.py; do echo "== $$script"; python "$$script" || exit 1; done
+	@$(WITH_JAVA) && for script in $$(grep -l __main__ benchmarks/*.py); do \
+		echo "== $$script"; python "$$script" || exit 1; done
 
 install: $(VENV)/installed
 

@@ -58,9 +58,11 @@ def undeclared() -> list[str]:
         and text not in keys()
         and not text.startswith(modules)
         and not text.endswith(_FILES)
+        and not file.startswith(_FORM)
     ]
 
 
+_FORM = "sparkstorm/scheduling/form/"  # names places in the JSON of scheduling problems, which look like keys
 _FILES = (".py", ".json", ".jsonl", ".log", ".conf", ".pid", ".lock", ".lua", ".yaml", ".zip", ".sock", ".")
 
 
