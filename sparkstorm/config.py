@@ -194,6 +194,15 @@ def load_conf(path: str | Path) -> dict[str, Value]:
 
     Raises InvalidConfigError naming the file, and the line where there is one.
     """
+    values, lines = read_yaml(path)
+    return check(values, str(path), lines)
+
+
+def read_yaml(path: str | Path) -> tuple[dict[str, Value], dict[str, int]]:
+    """What a YAML file maps to what, and the line of each key; nothing is checked but that it is a harmless mapping.
+
+    Raises InvalidConfigError as `load_conf` does.
+    """
     text = _read_text(Path(path))
     _refuse_hostile(text, str(path))
     try:
@@ -203,10 +212,10 @@ def load_conf(path: str | Path) -> dict[str, Value]:
     except (yaml.YAMLError, ValueError) as error:
         raise InvalidConfigError(f"{path} is not YAML: {_yaml_reason(error)}") from error
     if values is None:
-        return {}
+        return {}, {}
     if not isinstance(values, dict):
         raise InvalidConfigError(f"{path}: expected lines of `key: value`, got {_describe(values)}")
-    return check(values, str(path), _line_by_key(node, str(path)))
+    return values, _line_by_key(node, str(path))
 
 
 def check(values: Mapping[str, Value], source: str, lines: Mapping[str, int] | None = None) -> dict[str, Value]:
