@@ -9,6 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sparkstorm.embedded.process import TetheredProcess, start_tethered
@@ -27,7 +28,7 @@ _STUBBORN = [
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)",
 ]
 _STARTER = """
-import sys, threading, time
+import os, sys, threading, time
 from pathlib import Path
 from sparkstorm.embedded.process import start_tethered
 started = []
@@ -36,6 +37,9 @@ def start():
 thread = threading.Thread(target=start)
 thread.start()
 thread.join()
+if os.environ.get("FORK") and os.fork() == 0:  # a child that keeps every descriptor, as multiprocessing's do
+    time.sleep(30)
+    os._exit(0)
 print(started[0].pid, started[0]._tether.pid, flush=True)
 time.sleep(600)
 """
@@ -69,6 +73,24 @@ def test_a_server_ends_within_seconds_of_its_starter_being_killed(tmp_path: Path
     end(starter)
     wait_until(lambda: not is_running(server), "the server is gone", 5)
     wait_until(lambda: not is_running(tether), "its life line is gone", 5)
+
+
+def test_a_forked_child_that_lives_on_does_not_keep_the_server_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORK", "1")
+    starter, server, _ = start_from_elsewhere(tmp_path, _SERVER)
+    (child,) = forked_children_of(starter.pid)
+    end(starter)
+    wait_until(lambda: not is_running(server), "the server is gone", 5)
+    assert child.is_running()
+    child.kill()
+
+
+def forked_children_of(pid: int) -> list[psutil.Process]:
+    """Children that are copies of the process itself."""
+    parent = psutil.Process(pid)
+    return [child for child in parent.children() if child.cmdline() == parent.cmdline()]
 
 
 def test_a_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
