@@ -112,11 +112,12 @@ class Clerk:
 
     def step(self, now_ms: int) -> int:
         """Do what is due; returns when to come back. A store that does not answer is asked again next time."""
-        for duty in (self._follow, self._supervise, self._fetch, self._deliver):
-            try:
+        try:
+            for duty in (self._follow, self._supervise, self._fetch, self._deliver):
                 duty(now_ms)
-            except StoreUnavailableError as fault:
-                _LOG.warning("slot %s: %s", self._slot, fault)
+        except StoreUnavailableError as fault:
+            # Every wait for it may take many seconds: the other duties would only add theirs.
+            _LOG.warning("slot %s: %s", self._slot, fault)
         return now_ms + POLL_MS
 
     def wait(self, timeout_ms: int) -> None:

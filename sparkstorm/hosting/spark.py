@@ -50,11 +50,9 @@ def slot_conf(conf: SparkConf) -> SparkConf:
         if name in _CONTRADICTED and given not in (None, value):
             raise InvalidConfigError(f"{name} is {given}, but slots need {value}: each is one long task")
         conf.set(name, value)
-    if (conf.get("spark.master") or "").startswith("local"):
-        # Executors of this machine import what this process does; on other hosts the package is installed or shipped.
-        given = conf.get("spark.executorEnv.PYTHONPATH") or os.environ.get("PYTHONPATH")
-        conf.set("spark.executorEnv.PYTHONPATH", os.pathsep.join([_PACKAGE_ROOT, *([given] if given else [])]))
-    return conf
+    # Executors of this machine import what this process does; on other hosts the package is installed or shipped.
+    given = conf.get("spark.executorEnv.PYTHONPATH") or os.environ.get("PYTHONPATH")
+    return conf.set("spark.executorEnv.PYTHONPATH", os.pathsep.join([_PACKAGE_ROOT, *([given] if given else [])]))
 
 
 class SparkSlots:

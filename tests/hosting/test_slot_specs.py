@@ -1,0 +1,67 @@
+"""What hosting promises without any server: specs that travel whole, secrets that do not show, pauses that grow."""
+
+from pathlib import Path
+
+import pytest
+from pyspark import SparkConf
+
+from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError, StoreInconsistentError
+from sparkstorm.hosting.base import RestartPause, SlotSpec, StateAddress
+from sparkstorm.hosting.local import LocalSlots
+from sparkstorm.hosting.spark import SPARK_CONF, slot_conf
+from sparkstorm.model.worker_spec import RedisAddress
+
+SPEC = SlotSpec(
+    StateAddress("zk:2181", "/storm", "user", "zk-secret"),
+    RedisAddress("redis", 6379, "redis-secret"),
+    "/local",
+    "/logs",
+    2,
+    ("node-1", "node-2"),
+    hmac_key="ab12",
+    conf={"sparkstorm.redis.password": "conf-secret", "topology.workers": 3},
+)
+
+
+def test_a_spec_travels_whole() -> None:
+    assert SlotSpec.from_json(SPEC.to_json()) == SPEC
+    assert b"\n" not in SPEC.to_json()
+
+
+def test_a_spec_shows_no_secret() -> None:
+    assert not any(secret in repr(SPEC) for secret in ("zk-secret", "redis-secret", "ab12", "conf-secret"))
+
+
+def test_a_damaged_spec_is_refused_by_field() -> None:
+    with pytest.raises(StoreInconsistentError, match="slots_per_node"):
+        SlotSpec.from_json(SPEC.to_json().replace(b'"slots_per_node":2', b'"slots_per_node":"2"'))
+
+
+def test_the_first_death_costs_no_pause_early_ones_ever_more_and_a_long_life_forgives() -> None:
+    pause = RestartPause(first_ms=200, longest_ms=1_000, young_ms=10_000)
+    assert [pause.after_ms(5) for _ in range(6)] == [0, 200, 400, 800, 1_000, 1_000]
+    assert [pause.after_ms(10_000), pause.after_ms(5)] == [0, 200]
+
+
+def test_slots_without_room_are_refused_before_anything_starts() -> None:
+    slots = LocalSlots(SPEC, 5)
+    with pytest.raises(SlotsUnavailableError, match="5 slots are wanted, but the nodes have only 4 ports"):
+        slots.start()
+    assert slots.running() == 0
+
+
+def test_spark_gets_what_slots_need() -> None:
+    conf = slot_conf(SparkConf(loadDefaults=False))
+    assert {name: conf.get(name) for name in SPARK_CONF} == dict(SPARK_CONF)
+
+
+def test_executors_of_this_machine_find_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/users/own")
+    root = str(Path(__file__).parents[2])
+    assert slot_conf(SparkConf(loadDefaults=False)).get("spark.executorEnv.PYTHONPATH") == f"{root}:/users/own"
+
+
+@pytest.mark.parametrize("name", ["spark.speculation", "spark.dynamicAllocation.enabled"])
+def test_settings_that_would_double_or_reap_slots_are_refused(name: str) -> None:
+    with pytest.raises(InvalidConfigError, match=name):
+        slot_conf(SparkConf(loadDefaults=False).set(name, "true"))
