@@ -160,9 +160,12 @@ class NimbusService:
         self._claim(name)
         try:
             old = self.require(name)
-            prepared = replace(self._prepare(name, topology, conf, code, options), heir_of=old.topology_id)
+            prepared = self._prepare(name, topology, conf, code, options)
             self._mark(prepared)
             fallback = self._remember(old)
+            if fallback.outline.component_by_task == prepared.outline.component_by_task:
+                # Only the same tasks under the same numbers can go on with the old streams and states.
+                prepared = replace(prepared, heir_of=old.topology_id)
             self._end_for_heir(old)
             try:
                 topology_id = self._begin(prepared).wait_done(self._wait_until)
@@ -171,6 +174,8 @@ class NimbusService:
                 raise FailedAssignTopologyError(
                     f"hot deploy of {name} refused, the old one is back as {back}: {error}"
                 ) from error
+            if prepared.heir_of is None:
+                self._nimbus.undertaker.retirement.retire(old.topology_id)
         finally:
             self._release(name)
         self._nimbus.notify(name, "submitTopology")

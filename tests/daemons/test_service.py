@@ -328,6 +328,16 @@ def test_a_hot_deploy_runs_the_new_code_only_after_the_old_is_gone_and_hands_its
     assert len(bench.slots(new)) == 13
 
 
+def test_a_hot_deploy_with_other_tasks_starts_afresh_and_leaves_nothing_of_the_old() -> None:
+    bench, heirs = Bench(), Heirs()
+    bench.nimbus.undertaker.retirement = heirs
+    old = bench.submit()
+    heirs.state_by_id[old] = "counts"
+    new = bench.submit(topology=wordcount(5), topology__hot__deploy__enable=True)
+    assert bench.state.topology_ids() == [new]
+    assert heirs.state_by_id == {}
+
+
 def test_a_hot_deploy_of_nothing_is_refused() -> None:
     bench = Bench()
     with pytest.raises(NotAliveError):
