@@ -35,6 +35,11 @@ class ThreadedBolt(Bolt):
         """Whether rows should stay in the stream for now."""
         return self._open >= MAX_QUEUED
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether rows wait for the thread, or their outcomes for the loop."""
+        return self._open > 0
+
     def prepare(self, conf: Conf, context: TopologyContext, collector: Any) -> None:
         """Prepare the user's bolt, then start its thread."""
         self._runner = collector

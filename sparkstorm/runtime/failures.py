@@ -14,6 +14,7 @@ import numpy as np
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.runtime.assembly import WorkerPlan
 from sparkstorm.runtime.bolt_task import BoltTask, ReportError
+from sparkstorm.runtime.dead_letter import DeadLetter
 from sparkstorm.runtime.epoch import Epoch
 from sparkstorm.runtime.held import Held
 from sparkstorm.runtime.progress import TaskCounts
@@ -73,9 +74,9 @@ class Failures:
 
     def park(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, edge: int, attempts: int, reason: str) -> None:
         """Put an input into the dead-letter stream with its cause; its tree fails."""
-        fields = [bolt.component, bolt.task, tup.component, tup.task, tup.stream, list(tup.fields), list(tup.values),
-                  attempts, reason, self._now_ms()]
-        self.parked.append(self._plan.codec.pack(fields))
+        letter = DeadLetter(bolt.component, bolt.task, tup.component, tup.task, tup.stream, tup.fields, tup.values,
+                            attempts, reason, self._now_ms())
+        self.parked.append(letter.encode(self._plan.codec))
         self._count(bolt.task).parked += 1
         self._report(bolt.component, bolt.task, f"parked after {attempts} tries: {reason}")
         self._fail(epoch, bolt, tup, edge, reason)

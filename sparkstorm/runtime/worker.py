@@ -13,7 +13,7 @@ from sparkstorm.clock import Clock
 from sparkstorm.errors import MalformedFrameError, StoreFullError
 from sparkstorm.model.topology import SYSTEM, TICK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.runtime.assembly import Assembly, Surroundings, WorkerPlan
+from sparkstorm.runtime.assembly import Assembly, Crew, Surroundings, WorkerPlan
 from sparkstorm.runtime.bolt_task import BoltTask, ManualRunner
 from sparkstorm.runtime.closing import Closing
 from sparkstorm.runtime.epoch import Epoch, IdSource
@@ -121,6 +121,11 @@ class Worker:
             for name in _SUMMARY:
                 of_component[name] += getattr(counts, name)
         return {"components": summary, "epochs": self._seq}
+
+    @property
+    def crew(self) -> Crew:
+        """The tasks as they are right now, for whoever simulates or inspects a worker between two steps."""
+        return self._crew
 
     @property
     def is_drained(self) -> bool:
@@ -253,13 +258,13 @@ class Worker:
 
     def _run_carefully(self, epoch: Epoch, now_ms: int) -> None:
         """One input per commit, announced first: an earlier process died in here (finding: poison tuples)."""
-        self._careful_left -= 1
         self._run_timed(epoch, now_ms)
         did = any(self._try_bolt(epoch, bolt) for bolt in self._crew.bolts.values() if not self._gates.is_shut(bolt.task))
         if not did:
             for spout in self._crew.spouts.values():
                 self._reporter.trying(spout.task, "spout", 0)
                 did |= self._run_spout(epoch, spout, 1)
+        self._careful_left -= did  # an idle worker has not shown that it survives anything
         if self._careful_left == 0:
             self._reporter.passed()
 
@@ -302,10 +307,10 @@ class Worker:
         self._gates.note(pressure)
         for sender in (*self._crew.spouts.values(), *self._crew.bolts.values()):
             sender.oldest_ms = 0
-        return self._next_due(self._clock.now_ms(), did=not commit.is_empty())
+        return self._next_due(self._clock.now_ms(), did=True)
 
     def _next_due(self, now_ms: int, did: bool) -> int | None:
-        if did or self._careful_left:
+        if did:
             return now_ms
         due = [self._ticks.next_due_ms(), self._timeouts.next_due_ms()]
         due += [bolt.next_due_ms() for bolt in self._crew.bolts.values()]
@@ -345,7 +350,9 @@ class Worker:
             counts.is_waiting = bolt.is_waiting
 
     def _gauges(self) -> Any:
-        return [(c.pending, c.is_exhausted, c.is_waiting, c.done) for c in self.progress.counts_by_task.values()]
+        """What makes a commit worth while even when it moves no data: trees that lived and died inside one epoch count."""
+        return [(c.executed, c.emitted, c.pending, c.is_exhausted, c.is_waiting, c.done)
+                for c in self.progress.counts_by_task.values()]
 
 
 class _Ticks:

@@ -1,0 +1,37 @@
+"""Owns what users test their topologies with: a cluster in one thread under simulated time, and test components."""
+
+from sparkstorm.runtime.dead_letter import DeadLetter
+from sparkstorm.testing.by_reference import Shared
+from sparkstorm.testing.complete import Completed, complete_topology
+from sparkstorm.testing.components import (
+    AckFailTracker,
+    CaptureBolt,
+    FeederSpout,
+    FlakyBolt,
+    Nothing,
+    PoisonBolt,
+    SlowBolt,
+)
+from sparkstorm.testing.local_cluster import LocalCluster
+from sparkstorm.testing.sim_worker import SimulatedDeath, die
+from sparkstorm.testing.simulated_time import spend
+from sparkstorm.testing.simulation import Simulation
+
+__all__ = [
+    "AckFailTracker",
+    "CaptureBolt",
+    "Completed",
+    "DeadLetter",
+    "FeederSpout",
+    "FlakyBolt",
+    "LocalCluster",
+    "Nothing",
+    "PoisonBolt",
+    "Shared",
+    "SimulatedDeath",
+    "Simulation",
+    "SlowBolt",
+    "complete_topology",
+    "die",
+    "spend",
+]

@@ -1,0 +1,213 @@
+"""Owns components made for tests: sources that a test feeds, bolts that capture, fail, dawdle or kill their worker."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sparkstorm.api.collector import BasicOutputCollector, SpoutOutputCollector
+from sparkstorm.api.components import BasicBolt, Conf, Outputs, ReplayableSpout
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.model.tuples import Tuple
+from sparkstorm.testing.by_reference import ByReference, Shared
+from sparkstorm.testing.sim_worker import die
+from sparkstorm.testing.simulated_time import spend
+
+Values = Sequence[Any]
+
+
+class AckFailTracker(ByReference):
+    """What spouts were told about their messages (Storm's AckFailMapTracker): message ids in that order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.acked: list[Any] = []
+        self.failed: list[Any] = []
+
+    def is_acked(self, message_id: Any) -> bool:
+        """Whether the tree of that message was fully processed."""
+        return message_id in self.acked
+
+    def is_failed(self, message_id: Any) -> bool:
+        """Whether the tree of that message failed or timed out."""
+        return message_id in self.failed
+
+    @property
+    def settled_once(self) -> bool:
+        """Whether nothing was told twice."""
+        return all(count == 1 for count in Counter(map(repr, [*self.acked, *self.failed])).values())
+
+
+class FeederSpout(ReplayableSpout):
+    """A spout that emits what the test feeds it (Storm's FeederSpout), tracked unless `is_tracked` is false.
+
+    Several tasks share the feed in turns. It knows its position, so a killed worker neither loses nor repeats anything.
+    """
+
+    def __init__(
+        self, outputs: Outputs = ("value",), tracker: AckFailTracker | None = None, is_tracked: bool = True
+    ) -> None:
+        self.outputs = outputs
+        self.tracker = tracker or AckFailTracker()
+        self._feed: Shared[list[tuple[Values, Any, str]]] = Shared([])
+        self._is_tracked = is_tracked
+        self._next = 0
+
+    def feed(self, values: Values, message_id: Any = None, stream: str = "default") -> Any:
+        """Have a tuple emitted; returns its message id (its number in the feed, from 0, unless given)."""
+        feed = self._feed.value
+        message_id = len(feed) if message_id is None else message_id
+        feed.append((values, message_id, stream))
+        return message_id
+
+    @property
+    def acked(self) -> list[Any]:
+        """Message ids whose trees were fully processed."""
+        return self.tracker.acked
+
+    @property
+    def failed(self) -> list[Any]:
+        """Message ids whose trees failed or timed out."""
+        return self.tracker.failed
+
+    def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
+        self._collector = collector
+        self._next, self._stride = context.task_index, len(context.peers)
+
+    def next_tuple(self) -> None:
+        if self._next < len(self._feed.value):
+            values, message_id, stream = self._feed.value[self._next]
+            self._next += self._stride
+            self._collector.emit(values, message_id=message_id if self._is_tracked else None, stream=stream)
+
+    def is_exhausted(self) -> bool:
+        return self._next >= len(self._feed.value)
+
+    def snapshot(self) -> Any:
+        return self._next
+
+    def restore(self, position: Any) -> None:
+        self._next = position
+
+    def ack(self, message_id: Any) -> None:
+        self.tracker.acked.append(message_id)
+
+    def fail(self, message_id: Any) -> None:
+        self.tracker.failed.append(message_id)
+
+
+class CaptureBolt(BasicBolt):
+    """A bolt that keeps what it gets, in the order it came, for the test to look at; it emits nothing."""
+
+    def __init__(self) -> None:
+        self._captured: Shared[list[Tuple]] = Shared([])
+
+    @property
+    def tuples(self) -> list[Tuple]:
+        """Every tuple executed; one that was executed again after a crash is there twice."""
+        return list(self._captured.value)
+
+    @property
+    def values(self) -> list[tuple[Any, ...]]:
+        """Their values."""
+        return [tup.values for tup in self._captured.value]
+
+    def values_of(self, component: str, stream: str = "default") -> list[tuple[Any, ...]]:
+        """The values that came from one component's stream."""
+        return [tup.values for tup in self._captured.value if (tup.component, tup.stream) == (component, stream)]
+
+    def values_by_task(self) -> dict[int, list[tuple[Any, ...]]]:
+        """The values by the task that sent them."""
+        found: dict[int, list[tuple[Any, ...]]] = {}
+        for tup in self._captured.value:
+            found.setdefault(tup.task, []).append(tup.values)
+        return found
+
+    def clear(self) -> None:
+        """Forget what was captured."""
+        self._captured.value.clear()
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self._captured.value.append(tup)
+
+
+class _Wrapper(BasicBolt):
+    """A BasicBolt around another one, which may be stateful."""
+
+    def __init__(self, bolt: BasicBolt) -> None:
+        self.bolt = bolt
+        self.outputs = bolt.outputs
+
+    def prepare(self, conf: Conf, context: TopologyContext) -> None:
+        self.bolt.prepare(conf, context)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.bolt.execute(tup, collector)
+
+    def cleanup(self) -> None:
+        self.bolt.cleanup()
+
+
+class Nothing(BasicBolt):
+    """A bolt that does nothing: every tuple is acked."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        pass
+
+
+class FlakyBolt(_Wrapper):
+    """Fails the first `failures` tries of every tuple, after the inner bolt's work is done: undo has something to do."""
+
+    def __init__(
+        self, bolt: BasicBolt | None = None, failures: int = 1, when: Callable[[Tuple], bool] | None = None
+    ) -> None:
+        super().__init__(bolt or Nothing())
+        self.tries: Shared[Counter[str]] = Shared(Counter())
+        self._failures = failures
+        self._when = when
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        super().execute(tup, collector)
+        if self._when is not None and not self._when(tup):
+            return
+        key = repr(tup.values)
+        self.tries.value[key] += 1
+        if self.tries.value[key] <= self._failures:
+            raise RuntimeError(f"flaky: try {self.tries.value[key]}")
+
+
+class PoisonBolt(_Wrapper):
+    """Kills its worker's process, as a segfault would, whenever a tuple looks poisonous."""
+
+    def __init__(self, is_poison: Callable[[Tuple], bool], bolt: BasicBolt | None = None) -> None:
+        super().__init__(bolt or Nothing())
+        self.deaths: Shared[list[tuple[Any, ...]]] = Shared([])
+        self._is_poison = is_poison
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        if self._is_poison(tup):
+            self.deaths.value.append(tup.values)
+            die()
+        super().execute(tup, collector)
+
+
+class SlowBolt(_Wrapper):
+    """Takes so many simulated milliseconds for every tuple."""
+
+    def __init__(self, ms: int, bolt: BasicBolt | None = None) -> None:
+        super().__init__(bolt or Nothing())
+        self._ms = ms
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        spend(self._ms)
+        super().execute(tup, collector)
+
+
+def fed(outputs: Mapping[str, Any] | Outputs, rows: Sequence[Values] | Mapping[str, Sequence[Values]]) -> FeederSpout:
+    """A FeederSpout with these outputs that was already fed: rows of the default stream, or rows by stream."""
+    spout = FeederSpout(outputs)
+    for stream, values_list in (rows if isinstance(rows, Mapping) else {"default": rows}).items():
+        for values in values_list:
+            spout.feed(values, stream=stream)
+    return spout

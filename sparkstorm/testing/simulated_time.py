@@ -1,0 +1,52 @@
+"""Owns simulated time as components see it: each worker's clock may run ahead of the simulation's while it is busy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sparkstorm.clock import SimClock
+
+_stepping: list[WorkerClock] = []
+
+
+class WorkerClock:
+    """The simulation's clock plus what its worker has spent on the step at hand."""
+
+    def __init__(self, clock: SimClock) -> None:
+        self._clock = clock
+        self.busy_until_ms = 0
+
+    def now_ms(self) -> int:
+        """The present moment for this worker."""
+        return max(self._clock.now_ms(), self.busy_until_ms)
+
+    def spend(self, ms: int) -> None:
+        """Be busy for so long from now on."""
+        if ms < 0:
+            raise ValueError(f"time does not run backwards: {ms} ms")
+        self.busy_until_ms = self.now_ms() + ms
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether this worker is still at its last step."""
+        return self.busy_until_ms > self._clock.now_ms()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Be the clock that `spend` means."""
+        _stepping.append(self)
+        try:
+            yield
+        finally:
+            _stepping.pop()
+
+
+def spend(ms: int) -> None:
+    """Call it in a component to make it slow: its worker is busy for so many simulated milliseconds.
+
+    RuntimeError outside a simulation, and on the thread of a blocking component.
+    """
+    if not _stepping:
+        raise RuntimeError("spend() belongs into a component that a LocalCluster runs")
+    _stepping[-1].spend(ms)
