@@ -28,6 +28,7 @@ STREAMS = ("__ack_init", "__ack_ack", "__ack_fail")
 
 NO_ROOTS: Roots = np.empty(0, np.uint64)
 NO_TASKS: Tasks = np.empty(0, np.int32)
+_NO_LONGS: Longs = np.empty(0, np.int64)
 NO_INITS: Inits = ((), (), ())
 NO_ACKS: Acks = ((), ())
 
@@ -60,7 +61,7 @@ class Rows(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """A checked batch as signed 64-bit columns."""
+    """A batch as signed 64-bit columns."""
 
     init_roots: Longs
     init_values: Longs
@@ -90,19 +91,38 @@ def rows_of(inits: Inits, acks: Acks, fails: Column) -> Rows:
 
 
 def columns_of(inits: Inits, acks: Acks, fails: Column) -> Columns:
-    """The batch as arrays; MalformedFrameError names the stream that holds something else than ids and tasks."""
+    """The batch as arrays whose numbers are yet to be checked; MalformedFrameError when one holds no integers."""
     init, ack, fail = STREAMS
     return Columns(
-        longs_of(inits[0], init, 1), longs_of(inits[1], init, 0), longs_of(inits[2], init, 0, TASK_LIMIT),
-        longs_of(acks[0], ack, 1), longs_of(acks[1], ack, 0), longs_of(fails, fail, 1),
+        _longs(inits[0], init), _longs(inits[1], init), _longs(inits[2], init),
+        _longs(acks[0], ack), _longs(acks[1], ack), _longs(fails, fail),
     )  # fmt: skip
+
+
+def require_legal(batch: Columns) -> None:
+    """MalformedFrameError unless all numbers are in range; it names the stream."""
+    init, ack, fail = STREAMS
+    _require_range(batch.init_roots, init, 1)
+    _require_range(batch.init_values, init, 0)
+    _require_range(batch.init_tasks, init, 0, TASK_LIMIT)
+    _require_range(batch.ack_roots, ack, 1)
+    _require_range(batch.ack_values, ack, 0)
+    _require_range(batch.fail_roots, fail, 1)
+
+
+def roots_of(column: Column, stream: str) -> Longs:
+    """A single column of roots, checked."""
+    roots = _longs(column, stream)
+    _require_range(roots, stream, 1)
+    return roots
 
 
 def _listed(column: Column, stream: str, least: int, limit: int = ID_LIMIT) -> list[int]:
     if not len(column):
         return []
+    numbers: list[int]
     if isinstance(column, np.ndarray):
-        numbers: list[int] = _signed(column, stream).tolist()
+        numbers = _signed(column, stream).tolist()
     else:
         numbers = _signed_array(column, stream).tolist()
     if min(numbers) < least or max(numbers) >= limit:
@@ -110,17 +130,15 @@ def _listed(column: Column, stream: str, least: int, limit: int = ID_LIMIT) -> l
     return numbers
 
 
-def longs_of(column: Column, stream: str, least: int, limit: int = ID_LIMIT) -> Longs:
-    """The column as aligned int64, each number at least `least` and below `limit`."""
-    if not len(column):
-        return np.empty(0, np.int64)
+def _longs(column: Column, stream: str) -> Longs:
     if isinstance(column, np.ndarray):
-        numbers = _signed(column, stream)
-    else:
-        numbers = np.frombuffer(_signed_array(column, stream), np.int64)
-    if int(numbers.min()) < least or (limit < ID_LIMIT and int(numbers.max()) >= limit):
+        return _signed(column, stream)
+    return np.frombuffer(_signed_array(column, stream), np.int64) if column else _NO_LONGS
+
+
+def _require_range(numbers: Longs, stream: str, least: int, limit: int = ID_LIMIT) -> None:
+    if len(numbers) and (int(numbers.min()) < least or int(numbers.max()) >= limit):
         raise _out_of_range(stream, int(numbers.min()), int(numbers.max()), least)
-    return numbers
 
 
 def _signed(column: NDArray[Any], stream: str) -> Longs:
@@ -128,7 +146,8 @@ def _signed(column: NDArray[Any], stream: str) -> Longs:
     if column.ndim != 1 or column.dtype.kind not in "iu" or not column.dtype.isnative:
         raise MalformedFrameError(f"{stream}: {column.ndim}-dimensional {column.dtype} is no column of ids or tasks")
     wide = column.view(np.int64) if column.dtype.itemsize == 8 else column.astype(np.int64)
-    return np.require(wide, requirements=["C", "A"])
+    flags = wide.flags
+    return wide if flags.c_contiguous and flags.aligned else wide.copy()
 
 
 def _signed_array(column: Sequence[int], stream: str) -> array[int]:

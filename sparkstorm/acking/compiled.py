@@ -21,6 +21,7 @@ _CALLED = (plain.home_of, plain.place_of, plain.apply_rows, plain.settle_rows)
 class Kernels(NamedTuple):
     """The entry points that a ledger calls, compiled."""
 
+    is_legal: Callable[..., bool]
     apply_batch: Callable[..., int]
     collect_changes: Callable[..., int]
 
@@ -37,24 +38,25 @@ def load_kernels(cache_dir: Path | None = None) -> Kernels | None:
         return None
     for function in _CALLED:
         extending.register_jitable(function)
-    apply_types, collect_types = _signatures(numba.types)
+    batch, apply_types, collect_types = _signatures(numba.types)
     safe_dir = cache_dir if cache_dir is not None and _is_ours_alone(cache_dir) else None
     return Kernels(
+        _compile(numba, plain.is_legal, batch, safe_dir),
         _compile(numba, plain.apply_batch, apply_types, safe_dir),
         _compile(numba, plain.collect_changes, collect_types, safe_dir),
     )
 
 
-def _signatures(types: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def _signatures(types: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
     longs, ints, bytes_ = (kind[::1] for kind in (types.int64, types.int32, types.uint8))
     column = types.Array(types.int64, 1, "C", readonly=True)  # frames are read in place
     table = (longs, longs, ints, bytes_)
     batch = (column,) * 6
     apply_types = (*table, longs, longs, longs, *batch, longs, longs, ints, types.int64, types.int64)
-    return apply_types, (*table, longs, types.int64, longs, longs, ints, bytes_)
+    return batch, apply_types, (*table, longs, types.int64, longs, longs, ints, bytes_)
 
 
-def _compile(numba: Any, function: Callable[..., int], signature: tuple[Any, ...], cache_dir: Path | None) -> Any:
+def _compile(numba: Any, function: Callable[..., Any], signature: tuple[Any, ...], cache_dir: Path | None) -> Any:
     if cache_dir is None:
         return numba.njit(signature)(function)
     before = numba.config.CACHE_DIR

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+from sparkstorm.acking.batch import TASK_LIMIT
+
 Cells: TypeAlias = Any
 """An int64, int32 or uint8 column: an array when compiled, a memoryview or list when not."""
 
@@ -43,6 +45,20 @@ def place_of(ids: Cells, root: int) -> int:
             at = 0
 
 
+def is_legal(
+    init_roots: Cells, init_values: Cells, init_tasks: Cells, ack_roots: Cells, ack_values: Cells, fail_roots: Cells
+) -> bool:  # fmt: skip
+    """Whether all numbers of a batch are in range: one pass, no branches in the loops."""
+    wrong = 0
+    for row in range(len(init_roots)):
+        wrong |= (init_roots[row] - 1) | init_values[row] | init_tasks[row] | (TASK_LIMIT - 1 - init_tasks[row])
+    for row in range(len(ack_roots)):
+        wrong |= (ack_roots[row] - 1) | ack_values[row]
+    for row in range(len(fail_roots)):
+        wrong |= fail_roots[row] - 1
+    return wrong >= 0
+
+
 def apply_rows(
     ids: Cells, values: Cells, tasks: Cells, flags: Cells, counters: Cells, changed: Cells,
     init_roots: Cells, init_values: Cells, init_tasks: Cells, ack_roots: Cells, ack_values: Cells, fail_roots: Cells,
@@ -51,7 +67,8 @@ def apply_rows(
     """Apply messages from row `start` on; returns the rows done, fewer than all when the table reached its limit."""
     inits, acks = len(init_roots), len(init_roots) + len(ack_roots)
     rows = acks + len(fail_roots)
-    used, logged, ending, log_end = counters[USED], counters[CHANGED], counters[CANDIDATES], len(changed)
+    used, logged, log_end = counters[USED], counters[CHANGED], len(changed)
+    ending = counters[CANDIDATES] if start else 0
     before, newest, row = used, counters[NEWEST], start
     while row < rows and used < limit:
         root = init_roots[row] if row < inits else ack_roots[row - inits] if row < acks else fail_roots[row - acks]
@@ -134,7 +151,7 @@ def apply_batch(
 ) -> int:  # fmt: skip
     """Apply a batch and settle it; when it returns fewer rows than there are, grow the table and call again from there.
 
-    `candidates` (roots that may have ended), `out_roots` and `out_tasks` are as long as the batch, their counters 0.
+    `candidates` (roots that may have ended), `out_roots` and `out_tasks` are as long as the batch.
     """
     done = apply_rows(
         ids, values, tasks, flags, counters, changed,

@@ -25,7 +25,7 @@ from sparkstorm.acking.batch import (
     Settled,
     Tasks,
     count_rows,
-    longs_of,
+    roots_of,
     rows_of,
 )
 from sparkstorm.acking.journal import FAILED, UNKNOWN_TASK, entries_of, pack_delta, pack_snapshot, replay
@@ -117,7 +117,7 @@ class DictLedger:
 
     def reset_timeouts(self, roots: Column) -> None:
         """Move open roots to the newest bucket (Storm's `__ack_reset_timeout`); unknown ones are ignored."""
-        for root in longs_of(roots, "__ack_reset_timeout", 1).tolist():
+        for root in roots_of(roots, "__ack_reset_timeout").tolist():
             if root in self._entries:
                 self._entries[root].generation = self._generation
 

@@ -148,7 +148,7 @@ class Table:
 
     def reserve_removed(self, rows: int) -> None:
         """Make room in the log of removed roots."""
-        logged = int(self.counters[REMOVED])
+        logged: int = self.views[4][REMOVED]
         if logged + rows <= len(self.removed):
             return
         longer = np.empty(2 * (logged + rows), np.int64)

@@ -7,7 +7,7 @@ all but the smallest batches (figures: benchmarks/README.md).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -28,21 +28,22 @@ from sparkstorm.acking.batch import (
     Settled,
     columns_of,
     count_rows,
-    longs_of,
+    require_legal,
+    roots_of,
     rows_of,
 )
 from sparkstorm.acking.columns import find_roots
-from sparkstorm.acking.journal import Entries, pack_delta, pack_snapshot, replay
+from sparkstorm.acking.journal import Entries, pack_delta, pack_rows, pack_snapshot, replay
 from sparkstorm.acking.kernels import (
     ACKED,
     BUCKET_BITS,
-    CANDIDATES,
     CHANGED,
     CHANGED_BIT,
     FAILED,
     FAILED_BIT,
     LIVE,
     NEWEST,
+    REMOVED,
     STORED_BIT,
     UNKNOWN_TASK,
 )
@@ -54,8 +55,10 @@ if TYPE_CHECKING:
 
 _COLUMNS_FROM = 128
 """Messages in a batch from which numpy beats plain loops (measured)."""
-_COMPILED_FROM = 6
+_COMPILED_FROM = 4
 """Messages in a batch from which a compiled call, with its fixed cost, beats plain loops (measured)."""
+_ROWS_BELOW = 24
+"""Changes up to which a delta is packed from lists (measured)."""
 
 
 class TableLedger:
@@ -93,13 +96,14 @@ class TableLedger:
         return self._run(plain.apply_batch, False, rows_of(inits, acks, fails), scratch)
 
     def _apply_compiled(self, kernels: Kernels, batch: Columns, rows: int) -> Settled:
+        if not kernels.is_legal(*batch):
+            require_legal(batch)
         scratch = np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty(rows, np.int32)
         return self._run(kernels.apply_batch, True, batch, scratch)
 
     def _run(self, apply_batch: Callable[..., int], compiled: bool, batch: Rows | Columns, scratch: Any) -> Settled:
         table, rows, done = self._table, len(scratch[0]), 0
         table.reserve_removed(rows)
-        self._clear_results()
         while True:
             cells = table.arrays if compiled else table.views
             done = apply_batch(*cells, *batch, *scratch, done, table.limit)
@@ -107,24 +111,22 @@ class TableLedger:
                 return self._results(scratch[1], scratch[2])
             table.grow(max(0, len(batch.init_roots) - done))
 
-    def _clear_results(self) -> None:
-        counters = self._table.views[4]
-        counters[CANDIDATES] = counters[ACKED] = counters[FAILED] = 0
-
     def _results(self, roots: Any, tasks: Any) -> Settled:
-        counters = self._table.views[4]
-        acked, first_failed = counters[ACKED], len(roots) - counters[FAILED]
-        if not acked and first_failed == len(roots):
+        counts = self._table.views[4]
+        acked, failed = counts[ACKED], counts[FAILED]
+        if not acked and not failed:
             return NOTHING_SETTLED
         # Copies: a view would keep the whole scratch alive.
+        end = len(roots) - failed
         return Settled(
             np.array(roots[:acked], np.uint64) if acked else NO_ROOTS,
             np.array(tasks[:acked], np.int32) if acked else NO_TASKS,
-            np.array(roots[first_failed:], np.uint64),
-            np.array(tasks[first_failed:], np.int32),
+            np.array(roots[end:], np.uint64) if failed else NO_ROOTS,
+            np.array(tasks[end:], np.int32) if failed else NO_TASKS,
         )
 
     def _apply_columns(self, batch: Columns) -> Settled:
+        require_legal(batch)
         table = self._table
         at = table.touch(np.concatenate((batch.init_roots, batch.ack_roots, batch.fail_roots)))
         inits, acks, fails = np.split(at, np.cumsum((len(batch.init_roots), len(batch.ack_roots))))
@@ -163,7 +165,7 @@ class TableLedger:
     def reset_timeouts(self, roots: Column) -> None:
         """Move open roots to the newest bucket (Storm's `__ack_reset_timeout`); unknown ones are ignored."""
         table = self._table
-        at = find_roots(table.ids, longs_of(roots, "__ack_reset_timeout", 1))
+        at = find_roots(table.ids, roots_of(roots, "__ack_reset_timeout"))
         at = at[at >= 0]
         table.flags[at] = (table.flags.take(at) & ~np.uint8(BUCKET_BITS)) | self._newest()
 
@@ -172,10 +174,13 @@ class TableLedger:
 
         Trees that began and ended in between leave no trace.
         """
-        table = self._table
-        changes = int(table.counters[CHANGED])
-        if changes <= len(table.changed) and (self._kernels is not None or changes < _COLUMNS_FROM):
-            put = self._collect(changes)
+        table, changes = self._table, self._table.views[4][CHANGED]
+        if not changes and not table.views[4][REMOVED]:
+            return b""
+        if changes < _ROWS_BELOW:
+            return self._small_delta(changes)
+        if self._kernels is not None and changes <= len(table.changed):
+            put = self._collect(self._kernels, changes)
         else:
             at = table.changed_places()
             table.flags[at] = (table.flags.take(at) & ~np.uint8(CHANGED_BIT)) | STORED_BIT
@@ -183,16 +188,19 @@ class TableLedger:
         table.counters[CHANGED] = 0
         return pack_delta(put, table.take_removed().view(np.uint64))
 
-    def _collect(self, changes: int) -> Entries:
+    def _small_delta(self, changes: int) -> bytes:
+        table, collect = self._table, cast("Callable[..., int]", plain.collect_changes)
+        out: list[list[int]] = [[0] * changes for _ in range(4)]
+        found = collect(*table.views[:4], table.views[5], changes, *out)
+        table.views[4][CHANGED] = 0
+        removed = table.take_removed().tolist() if table.views[4][REMOVED] else []
+        return pack_rows(out[0][:found], out[1][:found], out[2][:found], out[3][:found], removed)
+
+    def _collect(self, kernels: Kernels, changes: int) -> Entries:
         table = self._table
         roots, values = np.empty(changes, np.int64), np.empty(changes, np.int64)
         tasks, flags = np.empty(changes, np.int32), np.empty(changes, np.uint8)
-        out: tuple[Any, ...] = roots, values, tasks, flags
-        collect: Callable[..., int] = plain.collect_changes
-        if self._kernels is not None and changes >= _COMPILED_FROM:
-            found = self._kernels.collect_changes(*table.arrays[:4], table.changed, changes, *out)
-        else:
-            found = collect(*table.views[:4], table.changed.data, changes, *(column.data for column in out))
+        found = kernels.collect_changes(*table.arrays[:4], table.changed, changes, roots, values, tasks, flags)
         return Entries(roots[:found].view(np.uint64), values[:found].view(np.uint64), tasks[:found], flags[:found])
 
     def snapshot(self) -> bytes:

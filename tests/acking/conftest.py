@@ -24,6 +24,7 @@ def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Mak
         return DictLedger
     monkeypatch.setattr("sparkstorm.acking.table_ledger._COLUMNS_FROM", 1 if request.param == "columns" else 1 << 60)
     monkeypatch.setattr("sparkstorm.acking.table_ledger._COMPILED_FROM", 1)
+    monkeypatch.setattr("sparkstorm.acking.table_ledger._ROWS_BELOW", 60 if request.param == "rows" else 1)
     if request.param == "compiled":
         kernels = request.getfixturevalue("kernels")
         return lambda: TableLedger(kernels)

@@ -1,0 +1,147 @@
+"""Owns the proof that the table is the dict: random histories, all three ways of the table beside the plain twin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from sparkstorm.acking import DictLedger, Kernels, TableLedger, table_ledger
+from tests.acking.messages import Ledger, acked, failed, rows_of
+
+# Few roots and few values: batches meet, values return to 0, roots come again.
+ROOTS = st.integers(1, 60) | st.sampled_from([1 << 62, (1 << 63) - 1])
+VALUES = st.integers(0, 7)
+TASKS = st.integers(0, 3)
+INITS = st.lists(st.tuples(ROOTS, VALUES, TASKS), max_size=40)
+ACKS = st.lists(st.tuples(ROOTS, VALUES), max_size=40)
+FAILS = st.lists(ROOTS, max_size=5)
+
+
+def _columns(rows: list[Any], width: int) -> Any:
+    return tuple(zip(*rows, strict=True)) if rows else ((),) * width
+
+
+class LedgersAgree(RuleBasedStateMachine):
+    """Says the same to every ledger and compares all that can be seen of them."""
+
+    kernels: Kernels | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain: Ledger = DictLedger()
+        self.tables: dict[str, Ledger] = {}
+        self.journal: dict[str, list[bytes]] = {}
+        self.snapshots: dict[str, bytes] = {}
+
+    @initialize()
+    def begin(self) -> None:
+        self.tables = {"rows": TableLedger(), "columns": TableLedger(), "mixed": TableLedger(self.kernels)}
+        if self.kernels is not None:
+            self.tables["compiled"] = TableLedger(self.kernels)
+        self.journal = {name: [] for name in ("dict", *self.tables)}
+        self.snapshots = dict.fromkeys(self.journal, b"")
+
+    def ledgers(self) -> dict[str, Ledger]:
+        return {"dict": self.plain, **self.tables}
+
+    def _choose(self, name: str) -> None:
+        table_ledger._COLUMNS_FROM = {"columns": 1, "mixed": 12}.get(name, 1 << 60)
+        table_ledger._COMPILED_FROM = 20 if name == "mixed" else 1
+        table_ledger._ROWS_BELOW = 10 if name in ("mixed", "rows") else 1
+
+    def _each(self, say: Any) -> None:
+        told = {}
+        for name, ledger in self.ledgers().items():
+            self._choose(name)
+            told[name] = say(name, ledger)
+        assert all(answer == told["dict"] for answer in told.values()), told
+
+    @rule(inits=INITS, acks=ACKS, fails=FAILS)
+    def apply(self, inits: list[Any], acks: list[Any], fails: list[int]) -> None:
+        def say(_: str, ledger: Ledger) -> Any:
+            settled = ledger.apply(_columns(inits, 3), _columns(acks, 2), fails)
+            return acked(settled), failed(settled)
+
+        self._each(say)
+
+    @rule(first=st.integers(100, 400), count=st.integers(1, 150))
+    def begin_many(self, first: int, count: int) -> None:
+        roots = np.arange(first, first + count, dtype=np.uint64)
+
+        def say(_: str, ledger: Ledger) -> Any:
+            settled = ledger.apply(inits=(roots, roots + np.uint64(9), np.full(count, 2)))
+            return acked(settled), failed(settled)
+
+        self._each(say)
+
+    @rule(first=st.integers(100, 400), count=st.integers(1, 150))
+    def ack_many(self, first: int, count: int) -> None:
+        roots = np.arange(first, first + count, dtype=np.uint64)
+
+        def say(_: str, ledger: Ledger) -> Any:
+            settled = ledger.apply(acks=(roots, roots + np.uint64(9)))
+            return acked(settled), failed(settled)
+
+        self._each(say)
+
+    @rule()
+    def rotate(self) -> None:
+        self._each(lambda _, ledger: ledger.rotate())
+
+    @rule(roots=st.lists(ROOTS, max_size=6))
+    def reset_timeouts(self, roots: list[int]) -> None:
+        self._each(lambda _, ledger: ledger.reset_timeouts(roots))
+
+    @rule()
+    def commit(self) -> None:
+        def say(name: str, ledger: Ledger) -> int:
+            self.journal[name].append(ledger.take_delta())
+            return len(self.journal[name][-1])
+
+        self._each(say)
+
+    @rule()
+    def snapshot(self) -> None:
+        self.commit()
+        for name, ledger in self.ledgers().items():
+            self.snapshots[name], self.journal[name] = ledger.snapshot(), []
+
+    @rule()
+    def restart(self) -> None:
+        self.commit()
+        for name, ledger in self.ledgers().items():
+            self._choose(name)
+            before = rows_of(ledger)
+            ledger.load(self.snapshots[name], self.journal[name])
+            assert rows_of(ledger) == before
+            assert ledger.take_delta() == b""
+
+    @rule()
+    def read_another_kinds_journal(self) -> None:
+        self.commit()
+        for name in self.tables:
+            self._choose(name)
+            self.tables[name].load(self.snapshots["dict"], self.journal["dict"])
+        self.plain.load(self.snapshots["dict"], self.journal["dict"])
+
+    @invariant()
+    def hold_the_same(self) -> None:
+        for ledger in self.tables.values():
+            assert len(ledger) == len(self.plain)
+            assert rows_of(ledger) == rows_of(self.plain)
+
+
+def test_the_table_says_and_holds_what_the_dict_does(monkeypatch: pytest.MonkeyPatch, kernels: Kernels) -> None:
+    for name in ("_COLUMNS_FROM", "_COMPILED_FROM", "_ROWS_BELOW"):
+        monkeypatch.setattr(table_ledger, name, getattr(table_ledger, name))  # restored at the end
+    monkeypatch.setattr(LedgersAgree, "kernels", kernels)
+    slow = [HealthCheck.too_slow]
+    thorough = settings(
+        max_examples=40, stateful_step_count=25, deadline=None, derandomize=True, suppress_health_check=slow
+    )
+    run_state_machine_as_test(LedgersAgree, settings=thorough)
