@@ -24,6 +24,7 @@ from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.config import Conf, merge
 from sparkstorm.daemons.nimbus import Nimbus
+from sparkstorm.daemons.retirement import RedisRetirement
 from sparkstorm.daemons.service import NimbusService
 from sparkstorm.daemons.slot_main import main as slot_main
 from sparkstorm.daemons.submission import SubmitOptions
@@ -31,7 +32,7 @@ from sparkstorm.embedded.connection import signing_key
 from sparkstorm.embedded.stores import Stores, open_stores
 from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError
 from sparkstorm.hosting.base import SlotSpec, StateAddress
-from sparkstorm.hosting.spark import SparkSlots, slot_conf
+from sparkstorm.hosting.spark import SparkSlots, make_context, slot_conf
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.worker_spec import RedisAddress as SlotRedis
 from sparkstorm.runtime.code import pack_topology
@@ -127,6 +128,7 @@ class Cluster:
         scheduler = scheduler_by_name(str(self.conf["storm.scheduler"] or "default"), self.conf)
         wake = threading.Event()
         nimbus = Nimbus(self.state, self.blobs, scheduler, self.conf, f"{os.uname().nodename}:{os.getpid()}", wake.set)
+        nimbus.undertaker.retirement = RedisRetirement(self.redis_address)
         self.service = NimbusService(self.state, self.blobs, nimbus, self.conf, self.clock)
         self._nimbus = NimbusThread(nimbus, self.clock, wake)
         self._nimbus.start()
@@ -174,7 +176,7 @@ def new_context(conf: Conf) -> SparkContext:
         slots = conf.integer("sparkstorm.supervisors") * conf.integer("sparkstorm.slots.per.supervisor")
         spark_conf.setMaster(f"local[{max(os.cpu_count() or 1, slots + 1)}]")
     spark_conf.setIfMissing("spark.app.name", "sparkstorm").setIfMissing("spark.ui.enabled", "false")
-    context = SparkContext(conf=spark_conf)
+    context = make_context(spark_conf)
     context.setLogLevel("ERROR")
     return context
 

@@ -72,6 +72,8 @@ class ClusterReader:
         supervisors = self._read_each(self._state.supervisor_ids(hint), self._state.read_supervisor, problems)
         beats = tuple(beat for topology_id in assignments for beat in self._read_beats(topology_id, problems))
         self._forget(set(topologies))
+        # Without its assignment a topology would be placed as if it ran nowhere.
+        topologies = {each: known for each, known in topologies.items() if each not in problems}
         return Reading(_snapshot(topologies, assignments, supervisors), bases, beats, problems)
 
     def _read_each(

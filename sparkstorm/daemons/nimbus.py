@@ -26,13 +26,15 @@ from sparkstorm.errors import (
     NotAliveError,
     SparkStormError,
     StateConflictError,
+    StoreInconsistentError,
     StoreUnavailableError,
+    TamperedBlobError,
 )
 from sparkstorm.model.assignment import Assignment, ExecutorId, TaskError, TopologyBase, WorkerSlot
 from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
 from sparkstorm.scheduling.base import Scheduler
 from sparkstorm.scheduling.lifecycle import Decision, Effect, Request, due_request, transition
-from sparkstorm.scheduling.reconcile import movement
+from sparkstorm.scheduling.reconcile import movement, with_new_version
 from sparkstorm.scheduling.round import KnownTopology, Plan, Snapshot, plan_round
 
 _LOG = logging.getLogger(__name__)
@@ -82,13 +84,20 @@ class Nimbus:
         with self._lock:
             if self._is_dirty or now_ms >= self._due_ms:
                 self._is_dirty = False
-                try:
-                    self._turn(now_ms)
-                except StoreUnavailableError:
-                    self._observer.note_trouble()
-                    self._is_dirty = True
-                    raise
+                self._try_turn(now_ms)
             return now_ms if self._is_dirty else self._due_ms
+
+    def _try_turn(self, now_ms: int) -> None:
+        try:
+            self._turn(now_ms)
+        except StoreUnavailableError:
+            self._observer.note_trouble()
+            self._is_dirty = True
+            raise
+        except SparkStormError as error:
+            # A record that changed under our hands, or is no record: the next turn reads everything anew.
+            _LOG.error("this turn broke off: %s", error)
+            self.problems = {**self.problems, "turn": str(error)}
 
     def _turn(self, now_ms: int) -> None:
         self._due_ms = now_ms + self._times.round_ms
@@ -98,7 +107,7 @@ class Nimbus:
             self._epoch = self._state.store.session_epoch
             self._observer.note_trouble()
         reading = self._read(now_ms)
-        if self._run_timers(reading, now_ms):
+        if self._restore(reading) or self._run_timers(reading, now_ms):
             reading = self._read(now_ms)
         if self._serve_events(reading, now_ms):
             reading = self._read(now_ms)
@@ -114,6 +123,28 @@ class Nimbus:
         self.problems = dict(reading.problems)
         self._observer.observe(reading, now_ms)
         return reading
+
+    def _restore(self, reading: Reading) -> bool:
+        """Write assignments again that were lost or damaged: nobody moves, and versions go on growing."""
+        lost = [
+            base
+            for topology_id, base in reading.bases.items()
+            if topology_id not in reading.snapshot.assignments and base.status != TopologyStatus.KILLED
+        ]
+        return sum(self._restore_assignment(base) for base in lost) > 0
+
+    def _restore_assignment(self, base: TopologyBase) -> bool:
+        try:
+            last = self._state.read_backup_assignment(base.name)
+        except (StoreInconsistentError, TamperedBlobError) as error:
+            _LOG.error("no assignment to go on with: %s; delete it and kill %s", error, base.name)
+            return False
+        if last is None or last.topology_id != base.topology_id:
+            return False
+        _LOG.error("the assignment of %s was lost or damaged; it is written again", base.topology_id)
+        self._state.remove_assignment(base.topology_id)
+        self._publish(with_new_version(last, last.kind), base.name)
+        return True
 
     def _plan_next_turn(self, reading: Reading, now_ms: int) -> None:
         for base in reading.bases.values():

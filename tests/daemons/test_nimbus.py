@@ -4,7 +4,7 @@ import pytest
 
 from sparkstorm.cluster import paths
 from sparkstorm.errors import FailedAssignTopologyError
-from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.model.assignment import SupervisorInfo, WorkerSlot
 from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.view import ClusterView
@@ -414,3 +414,38 @@ def test_rounds_are_as_rare_as_the_key_says() -> None:
     due = bench.nimbus.step(now_ms)
     assert now_ms < due <= now_ms + 10_000
     assert bench.nimbus.step(due - 1) == due
+
+
+@pytest.mark.parametrize("data", [None, b"", b"garbage", b"sparkstorm-1 json 00ff\n{}"])
+def test_a_lost_or_damaged_assignment_is_written_again_without_moving_anybody(data: bytes | None) -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    before = bench.state.read_assignment(topology_id)
+    assert before
+    if data is None:
+        bench.store.delete(paths.assignment(topology_id))
+    else:
+        bench.store.put(paths.assignment(topology_id), data)
+    bench.nimbus.step(bench.clock.advance(10_000))
+    after = bench.state.read_assignment(topology_id)
+    assert after and after.version > before.version
+    assert after.slot_by_executor == before.slot_by_executor
+    assert after.placed_version_by_executor == before.placed_version_by_executor
+
+
+def test_a_damaged_backup_stops_no_other_topology() -> None:
+    bench = Bench(nodes=4)
+    broken, sound = bench.submit("broken", topology__workers=2), bench.submit("sound", topology__workers=2)
+    for path in (paths.assignment(broken), paths.under(paths.ASSIGNMENTS_BACKUP, "broken")):
+        bench.store.put(path, b"garbage")
+    node = sorted(set(bench.slots(sound).values()))[0].node
+    bench.supervisors[node].die()
+    for _ in range(60):
+        for supervisor in bench.supervisors.values():
+            if supervisor.is_up:
+                supervisor.state.register_supervisor(
+                    SupervisorInfo(supervisor.node, supervisor.host, 0, 0, supervisor.ports)
+                )
+        bench.nimbus.step(bench.clock.advance(1000))
+    assert node not in {slot.node for slot in bench.slots(sound).values()}
+    assert any("garbage" in problem for problem in bench.nimbus.problems.values())
