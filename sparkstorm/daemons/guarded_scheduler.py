@@ -1,0 +1,45 @@
+"""Owns the fence around a plugged-in scheduler: it works in a thread of its own and has a limit of time.
+
+A scheduler that loops for ever costs one daemon thread and its own round, never Nimbus: the view in its hands was made
+for that round alone. Until that thread is back no new call is made. Built-in schedulers need no guard: they end.
+"""
+
+import threading
+
+from sparkstorm.errors import FailedAssignTopologyError
+from sparkstorm.scheduling.base import Scheduler
+from sparkstorm.scheduling.records import Conf, Topologies
+from sparkstorm.scheduling.view import ClusterView
+
+
+class GuardedScheduler:
+    """A Scheduler around another; raises FailedAssignTopologyError when it raises or does not come back in time."""
+
+    def __init__(self, scheduler: Scheduler, limit_ms: int = 60_000) -> None:
+        self._scheduler = scheduler
+        self._limit_ms = limit_ms
+        self._running: threading.Thread | None = None
+
+    def prepare(self, conf: Conf) -> None:
+        """Pass the configuration on."""
+        self._scheduler.prepare(conf)
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        """Let it work, for a while."""
+        if self._running is not None and self._running.is_alive():
+            raise FailedAssignTopologyError("the scheduler is still busy with an earlier round")
+        failure: list[Exception] = []
+        work = (topologies, cluster, failure)
+        self._running = threading.Thread(target=self._run, args=work, name="scheduler", daemon=True)
+        self._running.start()
+        self._running.join(self._limit_ms / 1000)
+        if self._running.is_alive():
+            raise FailedAssignTopologyError(f"the scheduler did not come back within {self._limit_ms} ms")
+        if failure:
+            raise failure[0]
+
+    def _run(self, topologies: Topologies, cluster: ClusterView, failure: list[Exception]) -> None:
+        try:
+            self._scheduler.schedule(topologies, cluster)
+        except Exception as error:  # user code; told to the caller, who translates
+            failure.append(error)
