@@ -11,7 +11,7 @@ from sparkstorm.acking.ledger import DictLedger
 from sparkstorm.acking.pending import Pending
 from sparkstorm.api.components import BasicBolt, Bolt, Spout, Stateful
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.errors import MalformedFrameError
+from sparkstorm.errors import MalformedFrameError, SparkStormError, WorkerFailedError
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import ACKER, Topology
@@ -19,7 +19,7 @@ from sparkstorm.model.tuples import Source
 from sparkstorm.runtime.acker_task import AckerTask
 from sparkstorm.runtime.blocking import ThreadedBolt
 from sparkstorm.runtime.bolt_task import BasicCollector, BasicRunner, BoltTask, ManualRunner, ReportError
-from sparkstorm.runtime.epoch import IdSource
+from sparkstorm.runtime.epoch import IdSource, shown
 from sparkstorm.runtime.held import decode_held
 from sparkstorm.runtime.inbox import Inbox, entry_order
 from sparkstorm.runtime.journal import Journal
@@ -97,13 +97,22 @@ class Assembly:
             crew.journals[task] = Journal(task, self._plan.codec)
             crew.inboxes[task] = Inbox(task, self._plan.codec, self.source, record.cursor)
             component = self._plan.component_by_task[task]
-            if component == ACKER:
-                crew.ackers[task] = self._acker(task, crew, record)
-            elif self._plan.topology.components[component].kind == "spout":
-                crew.spouts[task] = self._spout(task, component, crew, record)
-            else:
-                crew.bolts[task] = self._bolt(task, component, crew, record)
+            try:
+                self._add(crew, task, component, record)
+            except SparkStormError:
+                raise
+            except (Exception, SystemExit) as error:  # user code in open, restore, prepare, init_state
+                raise WorkerFailedError(
+                    f"component '{component}' (task {task}) could not be prepared: {shown(error)}") from error
         return crew
+
+    def _add(self, crew: Crew, task: int, component: str, record: TaskRecord) -> None:
+        if component == ACKER:
+            crew.ackers[task] = self._acker(task, crew, record)
+        elif self._plan.topology.components[component].kind == "spout":
+            crew.spouts[task] = self._spout(task, component, crew, record)
+        else:
+            crew.bolts[task] = self._bolt(task, component, crew, record)
 
     def source(self, task: int, stream: str) -> Source:
         """The producer of a frame; MalformedFrameError when the topology has no such task or stream."""
@@ -139,7 +148,8 @@ class Assembly:
     def _spout(self, task: int, component: str, crew: Crew, record: TaskRecord) -> SpoutTask:
         spout: Spout = self._plan.make_instance(component)
         emitter = self._emitter(task, component)
-        collector = SpoutCollector(emitter, task, self._new_root if self._plan.ackers else None, self._around.report_error)
+        collector = SpoutCollector(emitter, task, self._new_root if self._plan.ackers else None, self._around.report_error,
+                                   self._plan.codec)
         has_callbacks = type(spout).ack is not Spout.ack or type(spout).fail is not Spout.fail
         pending = Pending(self._conf(component).get("topology.max.spout.pending"), has_callbacks)
         made = SpoutTask(task, component, spout, emitter, collector, pending, crew.inboxes[task])
@@ -184,12 +194,12 @@ class Assembly:
         """A copy for a thread to work on; the loop's own follows when an execute is taken in."""
         if state is None:
             return None
-        copy = MemoryState(self._plan.codec)
+        copy = MemoryState(self._plan.codec, is_strict=True)  # the loop takes its changes over unseen
         copy.load(state.snapshot())
         return copy
 
     def _state(self, task: int, crew: Crew, record: TaskRecord) -> MemoryState:
-        state = MemoryState(self._plan.codec)
+        state = MemoryState(self._plan.codec, self._plan.is_strict or self._plan.is_careful)
         for fields in crew.journals[task].read(record):
             state.load(fields.get("s", ()), fields.get("d", ()))
         return state

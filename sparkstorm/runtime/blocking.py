@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from sparkstorm.api.components import BasicBolt, Bolt, Conf
@@ -27,23 +27,28 @@ class ThreadedBolt(Bolt):
         self._bolt = bolt
         self.state = state
         self._queue: queue.SimpleQueue[Tuple | None] = queue.SimpleQueue()
-        self._open = 0
+        self._open: dict[int, Tuple] = {}  # handed to the thread, outcome not taken in yet
         self._thread = threading.Thread(target=self._run, name="blocking-bolt", daemon=True)
 
     @property
     def is_full(self) -> bool:
         """Whether rows should stay in the stream for now."""
-        return self._open >= MAX_QUEUED
+        return len(self._open) >= MAX_QUEUED
 
     @property
     def is_busy(self) -> bool:
         """Whether rows wait for the thread, or their outcomes for the loop."""
-        return self._open > 0
+        return bool(self._open)
+
+    @property
+    def queued(self) -> Container[int]:
+        """Python ids of the rows that wait for the thread or are with it: they are not done, and not forgotten either."""
+        return self._open.keys()
 
     def prepare(self, conf: Conf, context: TopologyContext, collector: Any) -> None:
         """Prepare the user's bolt, then start its thread."""
         self._runner = collector
-        self._recorder = _Recorder(isinstance(self._bolt, BasicBolt))
+        self._recorder = _Recorder(isinstance(self._bolt, BasicBolt), collector.check)
         if isinstance(self._bolt, BasicBolt):
             self._bolt.prepare(conf, context)
         else:
@@ -52,7 +57,7 @@ class ThreadedBolt(Bolt):
 
     def execute(self, tup: Tuple) -> None:
         """Hand a row to the thread; it stays un-acked."""
-        self._open += 1
+        self._open[id(tup)] = tup
         self._queue.put(tup)
 
     def cleanup(self) -> None:
@@ -85,7 +90,7 @@ class ThreadedBolt(Bolt):
 
     def _take_in(self, tup: Tuple, reason: str | None, calls: Sequence[tuple[str, tuple[Any, ...]]],
                  changes: tuple[list[list[Any]], list[Any]] | None) -> None:
-        self._open -= 1
+        self._open.pop(id(tup), None)
         if reason is not None:
             self._runner.fail(tup, reason)
             return
@@ -98,8 +103,9 @@ class ThreadedBolt(Bolt):
 class _Recorder:
     """Both collectors in one: writes down what user code asks for, on the thread."""
 
-    def __init__(self, is_basic: bool) -> None:
+    def __init__(self, is_basic: bool, check: Callable[..., tuple[Any, ...]]) -> None:
         self._is_basic = is_basic
+        self._check = check
         self.current: Tuple | None = None
         self._calls: list[tuple[str, tuple[Any, ...]]] = []
 
@@ -109,11 +115,11 @@ class _Recorder:
 
     def emit(self, values: Any, anchors: Any = None, stream: str | None = None) -> None:
         anchors, stream = self._basic(anchors, stream)
-        self._calls.append(("emit", (values, anchors, stream)))
+        self._calls.append(("emit", (self._check(values, stream), anchors, stream)))
 
     def emit_direct(self, task: int, values: Any, anchors: Any = None, stream: str | None = None) -> None:
         anchors, stream = self._basic(anchors, stream)
-        self._calls.append(("emit_direct", (task, values, anchors, stream)))
+        self._calls.append(("emit_direct", (task, self._check(values, stream, task), anchors, stream)))
 
     def ack(self, tup: Tuple) -> None:
         self._calls.append(("ack", (tup,)))

@@ -76,6 +76,9 @@ class BasicRunner:
         """Inputs of a run that wait for an ack: none."""
         return []
 
+    def forget(self, tup: Tuple) -> None:
+        """Expect no ack of this input: there is none to expect."""
+
 
 class ManualRunner:
     """Runs a Bolt over rows and is its OutputCollector; calls from other threads are taken in by the loop."""
@@ -118,6 +121,10 @@ class ManualRunner:
         """Inputs of this run that wait for an ack."""
         return [tup for tup in tuples if id(tup) in self._outstanding]
 
+    def forget(self, tup: Tuple) -> None:
+        """Expect no ack of this input."""
+        self._outstanding.pop(id(tup), None)
+
     def take_posts(self) -> bool:
         """Do what other threads asked for since the last time."""
         did = bool(self._posts)
@@ -129,6 +136,7 @@ class ManualRunner:
     def emit(self, values: Any, anchors: Tuple | Sequence[Tuple] | None = None, stream: str = "default") -> None:
         """Send values anchored to given tuples."""
         if get_ident() != self._thread:
+            values = self.check(values, stream)
             self.post(lambda: self.emit(values, anchors, stream))
             return
         self._emitter.roots = _roots(anchors)
@@ -139,6 +147,7 @@ class ManualRunner:
     ) -> None:
         """Send values to one task of a direct stream's subscriber."""
         if get_ident() != self._thread:
+            values = self.check(values, stream, task)
             self.post(lambda: self.emit_direct(task, values, anchors, stream))
             return
         self._emitter.roots = _roots(anchors)
@@ -149,7 +158,8 @@ class ManualRunner:
         if get_ident() != self._thread:
             self.post(lambda: self.ack(tup))
         elif self._outstanding.pop(id(tup), None) is None:
-            self.report_error(f"ack of a tuple that is not outstanding (acked twice, or not an input of this task): {tup!r}")
+            if not tup.is_tick():
+                self.report_error(f"ack of a tuple that is not outstanding (acked twice, or not an input of this task): {tup!r}")
         else:
             self._acked.append(tup)
 
@@ -158,13 +168,17 @@ class ManualRunner:
         if get_ident() != self._thread:
             self.post(lambda: self.fail(tup, reason))
         elif id(tup) not in self._outstanding:
-            self.report_error(f"fail of a tuple that is not outstanding: {tup!r}")
+            self.report_error(f"on a tick: {reason}" if tup.is_tick() else f"fail of a tuple that is not outstanding: {tup!r}")
         else:
             self._failed.append((tup, reason or "failed by the bolt"))
 
     def report_error(self, error: BaseException | str) -> None:
         """Record an error without failing anything."""
         self._report(self._emitter.component, self._task, shown(error))
+
+    def check(self, values: Any, stream: str, task: int | None = None) -> tuple[Any, ...]:
+        """What a thread is about to emit, as the loop may take it; raises where the culprit can be named: in the thread."""
+        return self._emitter.check(values, stream, task)
 
     def note_changes(self, changes: tuple[list[list[Any]], list[Any]]) -> None:
         """Changes that a blocking bolt's thread has made to its copy of the state."""
@@ -239,8 +253,17 @@ class BoltTask:
         if len(ids) and done:
             epoch.consume([tuples[i].roots for i in done], ids[done])
         for tup in waiting:
-            self.hold(Held(tup, edge_by_tuple[id(tup)], self.oldest_ms, tup.key or self.new_key()))
+            if tup.key not in self.held:  # else it is tried again, and keeps its record
+                self.hold(Held(tup, edge_by_tuple[id(tup)], self.oldest_ms, tup.key or self.new_key()))
         return [(tup, edge_by_tuple[id(tup)], reason) for tup, reason in failures]
+
+    def tick(self, epoch: Epoch, tick: Tuple) -> list[str]:
+        """Run a tick; returns the reasons when it failed. A tick needs no ack and does not outlive the call."""
+        self.executed += 1
+        epoch.rows += 1
+        failures = self.runner.run([tick])
+        self.runner.forget(tick)
+        return [reason for _, reason in failures]
 
     def hold(self, held: Held) -> None:
         """Keep an input that is not done."""
@@ -264,10 +287,10 @@ class BoltTask:
         """The key under which this input is held."""
         return self._held_by_tuple.get(id(tup))
 
-    def due(self, now_ms: int) -> list[Held]:
-        """Held inputs whose next try is due."""
-        found = []
-        while self.retries and self.retries[0][0] <= now_ms:
+    def due(self, now_ms: int, most: int | None = None) -> list[Held]:
+        """Held inputs whose next try is due, at most so many; they are not named again."""
+        found: list[Held] = []
+        while self.retries and self.retries[0][0] <= now_ms and len(found) != most:
             _, key = heapq.heappop(self.retries)
             held = self.held.get(key)
             if held is not None and held.due_ms is not None and held.due_ms <= now_ms:
@@ -289,6 +312,18 @@ class BoltTask:
         """Whether a blocking bolt's thread has enough to do."""
         bolt = getattr(self.runner, "bolt", None)
         return isinstance(bolt, ThreadedBolt) and bolt.is_full
+
+    @property
+    def is_thread_busy(self) -> bool:
+        """Whether a blocking bolt's thread has rows, or their outcomes are not taken in yet."""
+        bolt = getattr(self.runner, "bolt", None)
+        return isinstance(bolt, ThreadedBolt) and bolt.is_busy
+
+    def waiting_since_ms(self) -> int | None:
+        """Birth of the oldest root among held inputs that wait for their next try or for the thread (not for an ack)."""
+        bolt = getattr(self.runner, "bolt", None)
+        queued = bolt.queued if isinstance(bolt, ThreadedBolt) else ()
+        return min((h.born_ms for h in self.held.values() if h.due_ms is not None or id(h.tuple) in queued), default=None)
 
     def next_due_ms(self) -> int | None:
         """When the next try is due."""

@@ -89,9 +89,9 @@ class Closing:
         commit.released += [(bolt.task, key) for key in bolt.released]
         bolt.changed_held.clear()
         bolt.released.clear()
-        waiting = [h.born_ms for h in bolt.held.values() if h.due_ms is not None] if bolt.retries else []
-        if waiting:
-            commit.low_ms = min(waiting) if not commit.low_ms else min(commit.low_ms, *waiting)
+        waiting_ms = bolt.waiting_since_ms() if bolt.held else None
+        if waiting_ms is not None:
+            commit.low_ms = min(waiting_ms, commit.low_ms or waiting_ms)
 
     def _tell_ackers(self, epoch: Epoch, commit: Commit) -> None:
         self._address_messages(epoch)

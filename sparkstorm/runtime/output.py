@@ -115,12 +115,18 @@ class Emitter:
         route = self.routes.get(stream)
         if route is None or not route.is_direct:
             raise self._no_route(stream)
-        rows = route.direct_rows.get(task)
-        if rows is None:
-            raise InvalidTopologyError(f"component '{self.component}': task {task!r} does not listen to direct stream "
-                                       f"'{stream}'; {sorted(route.direct_rows)} do")
+        rows = self._direct_rows(route, task)
         rows.append((route.checked(values), self.roots))
         self.log.append(rows)
+
+    def check(self, values: Any, stream: str, task: int | None) -> tuple[Any, ...]:
+        """Values as emit (task None) or emit_direct would send them, or the error that it would raise; changes nothing."""
+        route = self.routes.get(stream)
+        if route is None or route.is_direct != (task is not None):
+            raise self._no_route(stream)
+        if task is not None:
+            self._direct_rows(route, task)
+        return route.checked(values)
 
     def take_counts(self) -> tuple[int, int]:
         """(emitted, transferred) since the last call; what was emitted can no longer be taken back."""
@@ -137,6 +143,13 @@ class Emitter:
             log.pop().pop()
         while self.spreads and self.spreads[-1][0] >= mark:
             self.spreads.pop()
+
+    def _direct_rows(self, route: Route, task: int) -> Rows:
+        rows = route.direct_rows.get(task)
+        if rows is None:
+            raise InvalidTopologyError(f"component '{self.component}': task {task!r} does not listen to direct stream "
+                                       f"'{route.source.stream}'; {sorted(route.direct_rows)} do")
+        return rows
 
     def _no_route(self, stream: str) -> InvalidTopologyError:
         if stream in self.routes:

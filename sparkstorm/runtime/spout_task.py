@@ -7,7 +7,8 @@ from typing import Any
 
 from sparkstorm.acking.pending import Pending
 from sparkstorm.api.components import ReplayableSpout, Spout
-from sparkstorm.errors import WorkerFailedError
+from sparkstorm.errors import CodecError, WorkerFailedError
+from sparkstorm.model.codec import INT_MAX, INT_MIN, Codec
 from sparkstorm.runtime.bolt_task import ReportError
 from sparkstorm.runtime.epoch import Epoch, shown
 from sparkstorm.runtime.inbox import Inbox
@@ -20,10 +21,12 @@ _LONGEST_BACK_OFF_MS = 1000
 class SpoutCollector:
     """SpoutOutputCollector: every tracked emission is a new root."""
 
-    __slots__ = ("_emitter", "_new_root", "_report", "_task", "born", "immediate")
+    __slots__ = ("_codec", "_emitter", "_new_root", "_report", "_task", "born", "immediate")
 
-    def __init__(self, emitter: Emitter, task: int, new_root: Callable[[], int] | None, report: ReportError) -> None:
+    def __init__(self, emitter: Emitter, task: int, new_root: Callable[[], int] | None, report: ReportError,
+                 codec: Codec) -> None:
         self._emitter = emitter
+        self._codec = codec
         self._task = task
         self._new_root = new_root  # None: nothing is tracked
         self._report = report
@@ -32,29 +35,48 @@ class SpoutCollector:
 
     def emit(self, values: Any, message_id: Any = None, stream: str = "default") -> None:
         """Send values to every subscriber of a stream."""
+        if message_id is not None:
+            message_id = self._checked(message_id)
         self._emitter.roots = root = self._root(message_id)
         self._emitter.emit(values, stream)
-        if root:
-            self.born.append((root, message_id))
+        self._note(root, message_id)
 
     def emit_direct(self, task: int, values: Any, message_id: Any = None, stream: str = "default") -> None:
         """Send values to one task of a direct stream's subscriber."""
+        if message_id is not None:
+            message_id = self._checked(message_id)
         self._emitter.roots = root = self._root(message_id)
         self._emitter.emit_direct(task, values, stream)
-        if root:
-            self.born.append((root, message_id))
+        self._note(root, message_id)
 
     def report_error(self, error: BaseException | str) -> None:
         """Record an error without failing anything."""
         self._report(self._emitter.component, self._task, shown(error))
 
+    def checked_position(self, position: Any) -> Any:
+        """A position that can be written, or WorkerFailedError: the spout could not go on from it after a crash."""
+        try:
+            return self._codec.normalise(position)
+        except CodecError as error:
+            raise WorkerFailedError(f"spout '{self._emitter.component}': snapshot() returned {error}") from error
+
+    def _checked(self, message_id: Any) -> Any:
+        """The id as `ack` and `fail` will be given it, also by a later owner: from the codec's closed set."""
+        if type(message_id) is int and INT_MIN <= message_id <= INT_MAX:
+            return message_id
+        try:
+            return as_message_id(self._codec.normalise(message_id))
+        except CodecError as error:
+            raise CodecError(f"component '{self._emitter.component}', message id: {error}") from error
+
     def _root(self, message_id: Any) -> int:
-        if message_id is None:
-            return 0
-        if self._new_root is None:
+        return 0 if message_id is None or self._new_root is None else self._new_root()
+
+    def _note(self, root: int, message_id: Any) -> None:
+        if root:
+            self.born.append((root, message_id))
+        elif message_id is not None:
             self.immediate.append(message_id)
-            return 0
-        return self._new_root()
 
 
 class SpoutTask:
@@ -89,26 +111,31 @@ class SpoutTask:
         log, born = self.emitter.log, self.collector.born
         next_tuple, limit = self.spout.next_tuple, min(calls, self.pending.room)
         start = len(log)
-        mark = born_mark = 0
+        immediate = self.collector.immediate
+        mark = born_mark = immediate_mark = 0
         try:
             for _ in range(limit):
-                mark, born_mark = len(log), len(born)
+                mark, born_mark, immediate_mark = len(log), len(born), len(immediate)
                 next_tuple()
                 if len(log) == mark and len(born) == born_mark:
                     break
             self._failures = 0
         except (Exception, SystemExit) as error:
             self.emitter.roll_back(mark)
-            del born[born_mark:]
+            del born[born_mark:], immediate[immediate_mark:]
             self._note_failure(error, now_ms)
         did = len(log) > start or bool(born)
-        for root, message_id in born:
-            epoch.births[root] = self.task
-            self.pending.add(root, message_id, now_ms)
-        born.clear()
+        self.take_births(epoch, now_ms)
         epoch.rows += len(log) - start
         self._has_moved |= did
         return did
+
+    def take_births(self, epoch: Epoch, now_ms: int) -> None:
+        """Track what was emitted with a message id since the last call."""
+        for root, message_id in self.collector.born:
+            epoch.births[root] = self.task
+            self.pending.add(root, message_id, now_ms)
+        self.collector.born.clear()
 
     def rest(self, now_ms: int, shortest_ms: int, longest_ms: int) -> None:
         """Nothing came: wait a little, longer each time (Storm's progressive wait)."""
@@ -127,22 +154,23 @@ class SpoutTask:
             self.failed += self.pending.settle((), (root,), now_ms, reason).failed
         return done.latencies_ms
 
-    def make_callbacks(self) -> None:
-        """Tell user code what the last commit settled."""
+    def make_callbacks(self) -> bool:
+        """Tell user code what the last commit settled; whether it emitted anything on that occasion."""
         outcomes = self.pending.take_callbacks()
         for outcome in outcomes:
-            self._call(self.spout.ack if outcome.acked else self.spout.fail, outcome.message_id)
+            self._call(self.spout.ack if outcome.acked else self.spout.fail, as_message_id(outcome.message_id))
         self.pending.confirm(outcomes)
         immediate, self.collector.immediate = self.collector.immediate, []
         for message_id in immediate:
             self._call(self.spout.ack, message_id)
+        return bool(self.emitter.log or self.collector.born)
 
     def take_position(self) -> Any:
         """The source's position if it has moved since the last commit, else None."""
         if not self._has_moved or not isinstance(self.spout, ReplayableSpout):
             return None
         self._has_moved = False
-        self._position = self.spout.snapshot()
+        self._position = self.collector.checked_position(self.spout.snapshot())
         return self._position
 
     @property
@@ -162,9 +190,12 @@ class SpoutTask:
             self.spout.restore(position)
 
     def _call(self, callback: Callable[[Any], None], message_id: Any) -> None:
+        mark, born_mark = len(self.emitter.log), len(self.collector.born)
         try:
             callback(message_id)
         except (Exception, SystemExit) as error:
+            self.emitter.roll_back(mark)
+            del self.collector.born[born_mark:]
             self.collector.report_error(error)
 
     def _note_failure(self, error: BaseException, now_ms: int) -> None:
@@ -174,3 +205,8 @@ class SpoutTask:
             raise WorkerFailedError(
                 f"spout '{self.component}' (task {self.task}) raised {self._failures} times in a row: {shown(error)}")
         self.wait_until_ms = now_ms + min(2**self._failures, _LONGEST_BACK_OFF_MS)
+
+
+def as_message_id(value: Any) -> Any:
+    """A message id as users hand it in: what the codec made a list is a tuple again, so that it can be a key."""
+    return tuple(as_message_id(item) for item in value) if isinstance(value, list) else value

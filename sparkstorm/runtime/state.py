@@ -14,10 +14,11 @@ _MISSING: Any = object()
 class MemoryState:
     """KeyValueState over a dict; every change leaves (key, former value) in `undo`, which also tells what changed."""
 
-    __slots__ = ("_codec", "_data", "undo")
+    __slots__ = ("_codec", "_data", "_unchecked", "undo")
 
-    def __init__(self, codec: Codec) -> None:
+    def __init__(self, codec: Codec, is_strict: bool = False) -> None:
         self._codec = codec
+        self._unchecked = frozenset() if is_strict else SCALARS  # strict: even numbers and text are looked at
         self._data: dict[Any, Any] = {}
         self.undo: list[tuple[Any, Any]] = []  # since the last take_changes()
 
@@ -28,7 +29,7 @@ class MemoryState:
 
     def put(self, key: Any, value: Any) -> None:
         """Set a value of the codec's closed set."""
-        if type(value) not in SCALARS:
+        if type(value) not in self._unchecked:
             value = self._codec.normalise(value)
         data = self._data
         self.undo.append((key, data.get(key, _MISSING) if key in data else self._checked(key)))
@@ -80,6 +81,8 @@ class MemoryState:
         for part in key if type(key) is tuple else (key,):
             if type(part) not in SCALARS:
                 raise CodecError(f"a state key holds a {type(part).__name__}; keys are text, numbers, bytes or tuples of them")
+            if not self._unchecked:
+                self._codec.normalise(part)
         return _MISSING
 
 

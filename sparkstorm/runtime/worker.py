@@ -6,13 +6,12 @@ loses nothing; whatever a step could not finish waits in the store, never only i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from sparkstorm.clock import Clock
 from sparkstorm.errors import MalformedFrameError, StoreFullError
-from sparkstorm.model.topology import SYSTEM, TICK_STREAM
-from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.model.tuples import Tuple
 from sparkstorm.runtime.assembly import Assembly, Crew, Surroundings, WorkerPlan
 from sparkstorm.runtime.bolt_task import BoltTask, ManualRunner
 from sparkstorm.runtime.closing import Closing
@@ -22,6 +21,7 @@ from sparkstorm.runtime.gates import Gates
 from sparkstorm.runtime.inbox import Chunk, entry_order
 from sparkstorm.runtime.progress import Progress, TaskCounts
 from sparkstorm.runtime.spout_task import SpoutTask
+from sparkstorm.runtime.ticks import Ticks
 from sparkstorm.runtime.timeouts import Timeouts
 from sparkstorm.transport.base import Commit, Transport
 from sparkstorm.transport.frames import NO_IDS, RowFrame
@@ -65,7 +65,7 @@ class Worker:
         self._gates = Gates(plan)
         self._failures = Failures(plan, self._count, reporter.error, clock.now_ms)
         self._timeouts = Timeouts(plan, self._crew, transport, clock.now_ms())
-        self._ticks = _Ticks(plan, self._crew.bolts, clock.now_ms())
+        self._ticks = Ticks(plan, self._crew.bolts, clock.now_ms())
         self._refused: Commit | None = None
         self._budget_ms = self._idle_budget_ms
         self._careful_left = _CAREFUL_UNITS if plan.is_careful else 0
@@ -90,9 +90,10 @@ class Worker:
         if self._refused is not None:
             return self._commit(self._refused, now_ms)
         self._read()
-        for spout in self._crew.spouts.values():
-            spout.make_callbacks()
         epoch = Epoch(self._ids, bool(self._plan.ackers))
+        for spout in self._crew.spouts.values():
+            if spout.make_callbacks():
+                self._take_emitted(epoch, spout, now_ms)
         if self._careful_left:
             self._run_carefully(epoch, now_ms)
         else:
@@ -168,14 +169,22 @@ class Worker:
 
     def _run_timed(self, epoch: Epoch, now_ms: int) -> None:
         """Ticks, second tries, and what other threads have asked for."""
-        for bolt, tick in self._ticks.due(now_ms):
-            bolt.oldest_ms = now_ms
-            bolt.execute(epoch, [tick])
-            self._deliver(bolt)
+        self._run_ticks(epoch, now_ms)
         for bolt in self._crew.bolts.values():
             for held in bolt.due(now_ms):
                 self._failures.try_again(epoch, bolt, held)
                 self._deliver(bolt)
+        self._take_posts(epoch)
+
+    def _run_ticks(self, epoch: Epoch, now_ms: int) -> None:
+        for bolt, tick in self._ticks.due(now_ms):
+            bolt.oldest_ms = bolt.oldest_ms or now_ms
+            for reason in bolt.tick(epoch, tick):
+                self._reporter.error(bolt.component, bolt.task, f"on a tick: {reason}")
+            self._deliver(bolt)
+
+    def _take_posts(self, epoch: Epoch) -> None:
+        for bolt in self._crew.bolts.values():
             if isinstance(bolt.runner, ManualRunner):
                 bolt.runner.take_posts()
             if bolt.runner.late_acks or bolt.runner.late_failures:
@@ -237,6 +246,12 @@ class Worker:
             spout.rest(now_ms, int(self._plan.conf.get("topology.sleep.spout.wait.strategy.time.ms") or 1), 10)
         return did
 
+    def _take_emitted(self, epoch: Epoch, spout: SpoutTask, now_ms: int) -> None:
+        """What a spout emitted outside next_tuple, such as a replay in `fail`."""
+        spout.oldest_ms = spout.oldest_ms or now_ms
+        spout.take_births(epoch, now_ms)
+        self._deliver(spout)
+
     def _deliver(self, sender: BoltTask | SpoutTask) -> None:
         """Hand rows for tasks of this worker over in memory; rows behind a spill or for others stay for the closing."""
         emitter = sender.emitter
@@ -258,8 +273,13 @@ class Worker:
 
     def _run_carefully(self, epoch: Epoch, now_ms: int) -> None:
         """One input per commit, announced first: an earlier process died in here (finding: poison tuples)."""
-        self._run_timed(epoch, now_ms)
-        did = any(self._try_bolt(epoch, bolt) for bolt in self._crew.bolts.values() if not self._gates.is_shut(bolt.task))
+        self._take_posts(epoch)
+        if any(bolt.is_thread_busy for bolt in self._crew.bolts.values()):
+            return  # the input under suspicion is with a thread: nothing else may be blamed for it
+        self._run_ticks(epoch, now_ms)
+        bolts = self._crew.bolts.values()
+        did = (any(self._try_held(epoch, bolt, now_ms) for bolt in bolts)
+               or any(self._try_bolt(epoch, bolt) for bolt in bolts if not self._gates.is_shut(bolt.task)))
         if not did:
             for spout in self._crew.spouts.values():
                 self._reporter.trying(spout.task, "spout", 0)
@@ -268,20 +288,39 @@ class Worker:
         if self._careful_left == 0:
             self._reporter.passed()
 
+    def _is_poison(self, row: tuple[int, str, int]) -> bool:
+        """Whether this input has killed its worker too often; announces it when not."""
+        if self._plan.deaths_by_row.get(row, 0) >= int(self._plan.conf.get("topology.max.worker.deaths") or 3):
+            return True
+        self._reporter.trying(*row)
+        return False
+
+    def _try_held(self, epoch: Epoch, bolt: BoltTask, now_ms: int) -> bool:
+        for held in bolt.due(now_ms, most=1):
+            row = (bolt.task, f"held:{held.key}", 0)
+            if self._is_poison(row):
+                deaths = self._plan.deaths_by_row[row]
+                bolt.let_go(held.key)
+                self._failures.park(epoch, bolt, held.tuple, held.edge, deaths, f"killed its worker {deaths} times")
+            else:
+                self._failures.try_again(epoch, bolt, held)
+                self._deliver(bolt)
+            return True
+        return False
+
     def _try_bolt(self, epoch: Epoch, bolt: BoltTask) -> bool:
         chunk = bolt.next_chunk()
         if chunk is None or bolt.is_full:
             return False
         row = (bolt.task, chunk.entry, chunk.done)
-        deaths = self._plan.deaths_by_row.get(row, 0)
-        if deaths >= int(self._plan.conf.get("topology.max.worker.deaths") or 3):
+        if self._is_poison(row):
+            deaths = self._plan.deaths_by_row[row]
             frame = chunk.frame
             assert isinstance(frame, RowFrame)
             edge = int(frame.ids[chunk.done]) if len(frame.ids) else 0
             self._failures.park(epoch, bolt, chunk.tuples[chunk.done], edge, deaths, f"killed its worker {deaths} times")
             bolt.inbox.consume(chunk, 1)
             return True
-        self._reporter.trying(*row)
         self._run_chunk(epoch, bolt, chunk, 1)
         return True
 
@@ -353,32 +392,3 @@ class Worker:
         """What makes a commit worth while even when it moves no data: trees that lived and died inside one epoch count."""
         return [(c.executed, c.emitted, c.pending, c.is_exhausted, c.is_waiting, c.done)
                 for c in self.progress.counts_by_task.values()]
-
-
-class _Ticks:
-    """When each bolt task gets its next tick (topology.tick.tuple.freq.secs, per component or for all)."""
-
-    def __init__(self, plan: WorkerPlan, bolts: Mapping[int, BoltTask], now_ms: int) -> None:
-        self._bolts = bolts
-        self._every_ms: dict[int, int] = {}
-        for task, bolt in bolts.items():
-            seconds = plan.topology.components[bolt.component].conf.get(
-                "topology.tick.tuple.freq.secs", plan.conf.get("topology.tick.tuple.freq.secs"))
-            if seconds:
-                self._every_ms[task] = max(1, int(float(seconds) * 1000))
-        self._due_ms = {task: now_ms + every for task, every in self._every_ms.items()}
-        self._source = Source(SYSTEM, -1, TICK_STREAM, ("rate_secs",))
-
-    def due(self, now_ms: int) -> list[tuple[BoltTask, Tuple]]:
-        """Bolts whose tick is due, each with a tick tuple."""
-        found = []
-        for task, due_ms in self._due_ms.items():
-            if due_ms <= now_ms:
-                every_ms = self._every_ms[task]
-                self._due_ms[task] = now_ms + every_ms
-                found.append((self._bolts[task], Tuple((every_ms // 1000,), 0, self._source)))
-        return found
-
-    def next_due_ms(self) -> int | None:
-        """The earliest tick."""
-        return min(self._due_ms.values(), default=None)
