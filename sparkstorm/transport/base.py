@@ -2,11 +2,14 @@
 
 Laws of every Transport (tests/contracts/test_transport.py runs them against each):
 1. A commit is applied wholly or not at all, and at most once: the same (owner, seq) sent again changes nothing.
-2. A commit whose token is not the stored one for each of its tasks is refused (FencedError), whatever else it holds.
-3. A commit of another generation, or whose seq is not one more than the stored one, is refused (StoreRolledBackError).
-4. Frames of one sender for one task are read in the order they were committed, and are kept until the cursor passed them.
-5. `poll` never blocks; `wait` returns no data.
-6. A refused commit for lack of memory (StoreFullError) changed nothing; `release` frees what cursors have passed.
+2. A commit is refused (FencedError) when a newer token is stored for any of its tasks, or none; whatever else it holds.
+3. A commit is refused (StoreRolledBackError) when the store may be behind its owner: another generation, a seq that is
+   not one more than the stored one, a token older than the owner's, or a frame that the owner has read and not consumed
+   and the store no longer has. Whoever finds the store behind raises the generation, so that all owners claim anew.
+4. Frames of one sender for one task are read in the order they were committed, and kept until the cursor passed them.
+5. `poll` never blocks; `wait` returns no data. `claim` forgets what was read before it.
+6. A commit refused for lack of memory (StoreFullError) changed nothing. One that writes no more than the frames it
+   consumes is never refused for that, nor is a claim; `release` frees what stored cursors have passed.
 """
 
 from __future__ import annotations
@@ -100,7 +103,10 @@ class Transport(Protocol):
         """Apply a commit exactly once, across lost connections; raises as the laws say."""
 
     def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
-        """Entries behind the given ids, at most `count` per task; empty when there is none now."""
+        """Entries behind the given ids, at most `count` per task; empty when there is none now.
+
+        Raises StoreRolledBackError or FencedError when a lost connection showed that this owner must claim anew.
+        """
 
     def wait(self, timeout_ms: int, wake_fds: Sequence[int] = ()) -> None:
         """Block until entries may be there, a file descriptor is readable, or the time is over."""
@@ -109,7 +115,7 @@ class Transport(Protocol):
         """Free what stored cursors have passed, without a commit (a full store refuses those)."""
 
     def heads(self) -> list[bytes]:
-        """The oldest unconsumed frame of every task of the topology that has any."""
+        """The oldest unconsumed frame of every task of the topology that has a backlog."""
 
     def low_watermark_ms(self) -> int | None:
         """The least watermark that owners have committed (for what waits outside the streams); None without any."""

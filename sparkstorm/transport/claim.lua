@@ -1,14 +1,28 @@
--- Owns the change of owners. Key it writes: {p}:fence. ARGV: k tasks, then their k tokens.
+-- Owns the change of owners. Keys it writes: {p}:fence, {p}:owner, {p}:low. ARGV: owner, k tasks, then their k tokens.
 -- Writes every token before anything is read by the new owner, or none at all when one of them is older than the stored one.
+-- A former owner that has lost its last task no longer holds the low watermark down.
 local p = KEYS[1]
-local k = #ARGV / 2
-for i = 1, k do
+local k = (#ARGV - 1) / 2
+for i = 2, k + 1 do
   local stored = tonumber(redis.call('HGET', p .. ':fence', ARGV[i]) or '0')
   if stored > tonumber(ARGV[k + i]) then
     return {'FENCED', ARGV[i], tostring(stored)}
   end
 end
-for i = 1, k do
+redis.call('DEL', p .. ':nothing')  -- a first write that a full Redis allows: a claim must always be possible
+local former = {}
+for i = 2, k + 1 do
+  local owner = redis.call('HGET', p .. ':owner', ARGV[i])
+  if owner and owner ~= ARGV[1] then
+    former[owner] = true
+  end
   redis.call('HSET', p .. ':fence', ARGV[i], ARGV[k + i])
+  redis.call('HSET', p .. ':owner', ARGV[i], ARGV[1])
+end
+for _, owner in ipairs(redis.call('HVALS', p .. ':owner')) do
+  former[owner] = nil
+end
+for owner in pairs(former) do
+  redis.call('HDEL', p .. ':low', owner)
 end
 return {'OK'}

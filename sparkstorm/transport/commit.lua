@@ -1,36 +1,71 @@
 -- Owns the one atomic step of an epoch. Keys it reads: {p}:fence (task -> token), {p}:generation, {p}:seq (owner -> n).
--- Everything it writes comes as commands in ARGV, already named by the transport.
--- ARGV: owner, generation, seq, number of fences k, k tasks, k tokens, number of watched tasks w, w tasks,
+-- Everything else it writes comes as commands in ARGV, already named by the transport.
+-- ARGV: owner, generation, seq, what it is ('grow', 'free': frees at least what it writes, 'ask': only whether seq stands),
+--       number of fences k, k tasks, k tokens, number of watched tasks w, w tasks,
+--       number of frames e that the owner has in memory and whose presence it doubts, e pairs (stream, id),
 --       then each command as its length and its words.
 -- Answers {'OK', backlog of each watched task}, or {'FENCED'|'ROLLED_BACK', detail}. The same owner and seq again: 'OK'.
 local p = KEYS[1]
-local owner, generation, seq = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local k = tonumber(ARGV[4])
-local at = 5
-local stored = redis.call('HMGET', p .. ':fence', unpack(ARGV, at, at + k - 1))
-for i = 1, k do
-  if stored[i] ~= ARGV[at + k + i - 1] then
-    return {'FENCED', ARGV[at + i - 1], stored[i] or 'none'}
-  end
-end
-at = at + 2 * k
+local owner, generation, seq, mode = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local current = redis.call('GET', p .. ':generation') or '0'
 local last = tonumber(redis.call('HGET', p .. ':seq', owner) or '0')
-if current ~= generation or (last ~= seq - 1 and last ~= seq) then
-  if current == generation then
+
+-- Redis refuses a script's first write when memory is full; this one (of a key that never exists) it always allows
+local function write_though_full()
+  redis.call('DEL', p .. ':nothing')
+end
+
+local function rolled_back(is_store_behind)
+  if is_store_behind and current == generation then
+    write_though_full()
     redis.call('INCR', p .. ':generation')
   end
   return {'ROLLED_BACK', current, tostring(last)}
 end
+
+local k = tonumber(ARGV[5])
+local at = 6
+local stored = k > 0 and redis.call('HMGET', p .. ':fence', unpack(ARGV, at, at + k - 1)) or {}
+for i = 1, k do
+  local token = ARGV[at + k + i - 1]
+  if stored[i] ~= token then
+    if stored[i] and tonumber(stored[i]) < tonumber(token) then
+      return rolled_back(true)  -- the store has lost this owner's claim
+    end
+    return {'FENCED', ARGV[at + i - 1], stored[i] or 'none'}
+  end
+end
+at = at + 2 * k
+if current ~= generation or (last ~= seq and (last ~= seq - 1 or mode == 'ask')) then
+  return rolled_back(last < seq)
+end
 local w = tonumber(ARGV[at])
 local watched = at + 1
 at = watched + w
+local doubts = tonumber(ARGV[at])
+at = at + 1
+if last == seq - 1 or mode == 'ask' then
+  for i = at, at + 2 * doubts - 1, 2 do
+    if #redis.call('XRANGE', ARGV[i], ARGV[i + 1], ARGV[i + 1]) == 0 then
+      return rolled_back(true)  -- the owner has read a frame that the store has lost since
+    end
+  end
+end
 if last == seq - 1 then
-  redis.call('HSET', p .. ':seq', owner, seq)
+  at = at + 2 * doubts
+  if mode == 'free' then
+    write_though_full()
+  end
+  redis.call('HSET', p .. ':seq', owner, ARGV[3])
   local n = #ARGV
   while at <= n do
     local words = tonumber(ARGV[at])
-    redis.call(unpack(ARGV, at + 1, at + words))
+    local result = redis.pcall(unpack(ARGV, at + 1, at + words))
+    if type(result) == 'table' and result.err then
+      -- half of the commit stands and cannot be taken back: no owner may build on it
+      redis.call('SET', p .. ':generation', 'broken by ' .. ARGV[at + 1] .. ' ' .. ARGV[at + 2] .. ': ' .. result.err)
+      return result
+    end
     at = at + words + 1
   end
 end

@@ -7,7 +7,7 @@ little-endian 64-bit integers, values are one list per field.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,30 +114,34 @@ def decode(codec: Codec, data: bytes) -> Frame:
         raise MalformedFrameError("the body is not a list")
     try:
         return _DECODERS[kind](body)
-    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise MalformedFrameError(f"frame of kind {kind}: {error}") from error
 
 
 def _decode_rows(body: list[Any]) -> RowFrame:
     source_task, stream, oldest_ms, count, columns, roots, ids, several = body
     _check(type(source_task) is int and type(stream) is str and type(oldest_ms) is int, "its header has wrong types")
-    _check(type(count) is int and 0 < count <= MAX_ROWS, f"it claims {count!r} rows")
-    _check(type(columns) is list and all(type(c) is list and len(c) == count for c in columns), "its columns are uneven")
+    _check(type(count) is int and 0 < count <= MAX_ROWS, f"it claims {count!r:.40} rows")
+    _check(type(columns) is list and all(type(c) is list and len(c) == count for c in columns), "uneven columns")
     values = list(zip(*columns, strict=True)) if columns else [()] * count
-    row_ids = _numbers(ids, count)
-    row_roots: list[Roots] = _numbers(roots, count).tolist() if len(row_ids) else [0] * count
+    row_ids, single = _numbers(ids, count), _numbers(roots, count)
+    _check(len(row_ids) == len(single), "ids without roots, or roots without ids")
+    _check(several is None or type(several) is dict, "anchors are not a mapping")
+    row_roots: list[Roots] = single.tolist() if len(single) else [0] * count
     for position, many in (several or {}).items():
         _check(type(position) is int and 0 <= position < count, "an anchor points outside the rows")
-        _check(type(many) is list and len(many) > 0 and all(type(r) is int and r > 0 for r in many), "anchors are not ids")
+        _check(type(many) is list and len(many) > 0, "anchors are not a list")
+        _check(all(type(r) is int and r > 0 for r in many), "anchors are not ids")
         row_roots[position] = tuple(many)
     return RowFrame(source_task, stream, oldest_ms, values, row_roots, row_ids)
 
 
 def _decode_messages(body: list[Any]) -> AckerMessages:
     init_roots, init_values, init_tasks, ack_roots, ack_values, reasons = body
-    columns = [_numbers(c).tolist() for c in (init_roots, init_values, init_tasks, ack_roots, ack_values)]
-    _check(len(columns[0]) == len(columns[1]) == len(columns[2]) and len(columns[3]) == len(columns[4]), "uneven columns")
-    return AckerMessages(*columns, fail_reasons=_reasons(reasons))
+    roots, values, tasks = (_numbers(column).tolist() for column in (init_roots, init_values, init_tasks))
+    acked, edges = (_numbers(column).tolist() for column in (ack_roots, ack_values))
+    _check(len(roots) == len(values) == len(tasks) and len(acked) == len(edges), "uneven columns")
+    return AckerMessages(roots, values, tasks, acked, edges, _reasons(reasons))
 
 
 def _decode_settled(body: list[Any]) -> SettledRoots:
@@ -145,7 +149,8 @@ def _decode_settled(body: list[Any]) -> SettledRoots:
     return SettledRoots(_numbers(acked).tolist(), _reasons(failed))
 
 
-_DECODERS = {ROWS: _decode_rows, MESSAGES: _decode_messages, SETTLED: _decode_settled}
+_DECODERS: dict[int, Callable[[list[Any]], Frame]] = {
+    ROWS: _decode_rows, MESSAGES: _decode_messages, SETTLED: _decode_settled}
 
 
 def _framed(kind: int, body: bytes) -> bytes:
@@ -172,5 +177,3 @@ def _reasons(reasons: Any) -> dict[int, str]:
 def _check(holds: bool, complaint: str) -> None:
     if not holds:
         raise MalformedFrameError(complaint)
-
-

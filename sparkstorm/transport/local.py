@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ class _TaskKeys:
     cursor: Cursor = START
     backlog: int = 0
     fence: int = 0
+    owner: str = ""
     journal: list[bytes] = field(default_factory=list)
     snapshot: bytes | None = None
     held: dict[str, bytes] = field(default_factory=dict)
@@ -34,6 +36,7 @@ class LocalStore:
         self.dead_letters: list[bytes] = []
         self.quarantine: list[bytes] = []
         self.max_bytes = max_bytes
+        self.restores = 0
 
     def task(self, task: int) -> _TaskKeys:
         """The keys of one task."""
@@ -48,8 +51,13 @@ class LocalStore:
         return copy.deepcopy(self.__dict__)
 
     def restore(self, checkpoint: dict[str, object]) -> None:
-        """Become what the store was at a checkpoint."""
+        """Become what the store was at a checkpoint, save that no entry id is given twice (in Redis they follow the
+        clock)."""
+        restores, last_numbers = self.restores, {task: keys.last_number for task, keys in self.task_keys.items()}
         self.__dict__.update(copy.deepcopy(checkpoint))
+        self.restores = restores + 1
+        for task, number in last_numbers.items():
+            self.task(task).last_number = number
 
 
 class LocalTransport:
@@ -57,43 +65,56 @@ class LocalTransport:
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
-        self._last: tuple[str, int] = ("", -1)
+        self._standing = Commit("", {}, 0, 0)  # the last commit known to stand
+        self._brought: dict[int, deque[tuple[int, int]]] = {}  # frames read and not consumed: (number, bytes)
+        self._restores = store.restores
 
     def claim(self, owner: str, token_by_task: Mapping[int, int]) -> Claim:
         """Fence, then read."""
         store = self._store
         for task, token in token_by_task.items():
             if store.task(task).fence > token:
-                raise FencedError(f"task {task} belongs to token {store.task(task).fence}, not to {token}")
+                raise FencedError(f"task {task} belongs to token {store.task(task).fence} now")
+        former = {store.task(task).owner for task in token_by_task}
         for task, token in token_by_task.items():
-            store.task(task).fence = token
-        records = {t: _record(store.task(t)) for t in token_by_task}
+            store.task(task).fence, store.task(task).owner = token, owner
+        for gone in former - {keys.owner for keys in store.task_keys.values()}:
+            store.low_by_owner.pop(gone, None)
         seq = store.seq_by_owner.get(owner, 0)
-        self._last = (owner, seq)
+        self._standing = Commit(owner, dict(token_by_task), store.generation, seq)
+        self._brought = {task: deque() for task in token_by_task}
+        self._restores = store.restores
+        records = {t: _record(store.task(t)) for t in token_by_task}
         return Claim(store.generation, seq, store.progress_by_owner.get(owner, b""), records)
 
     def commit(self, commit: Commit) -> Pressure:
         """Check, then apply; nothing can fail in between."""
         store = self._store
-        for task, token in commit.token_by_task.items():
-            if store.task(task).fence != token:
-                raise FencedError(f"task {task} belongs to token {store.task(task).fence}, not to {token}")
-        stored = store.seq_by_owner.get(commit.owner, 0)
-        if store.generation != commit.generation or stored not in (commit.seq - 1, commit.seq):
-            self._announce_rollback(commit.generation)
-        if stored == commit.seq - 1:
+        self._require_standing(commit, stored=(commit.seq, commit.seq - 1))
+        if store.seq_by_owner.get(commit.owner, 0) == commit.seq - 1:
+            self._refuse_lost_frames(commit)
             self._refuse_when_full(commit)
             self._apply(commit)
+        self._standing = Commit(commit.owner, commit.token_by_task, commit.generation, commit.seq)
+        self._restores = store.restores
+        for task, cursor in commit.cursors.items():
+            brought = self._brought.get(task, deque())
+            while brought and brought[0][0] <= _number(cursor.entry):
+                brought.popleft()
         fullness = 0.0 if store.max_bytes is None else store.used_bytes() / store.max_bytes
         return Pressure({t: store.task(t).backlog for t in commit.watched}, fullness)
 
     def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
         """Entries behind the given ids."""
+        if self._restores != self._store.restores:
+            self._require_standing(self._standing, stored=(self._standing.seq,))
+            self._refuse_lost_frames(self._standing)
+            self._restores = self._store.restores
         found = []
         for task, entry in after.items():
-            number = int(entry.partition("-")[0])
-            behind = [Entry(task, f"{n}-0", data) for n, data in self._store.task(task).stream if n > number]
-            found += behind[:count]
+            behind = [(n, data) for n, data in self._store.task(task).stream if n > _number(entry)][:count]
+            found += [Entry(task, f"{n}-0", data) for n, data in behind]
+            self._brought[task] += [(n, len(data)) for n, data in behind]
         return found
 
     def wait(self, timeout_ms: int, wake_fds: Sequence[int] = ()) -> None:
@@ -103,8 +124,8 @@ class LocalTransport:
         """Streams are trimmed within each commit here."""
 
     def heads(self) -> list[bytes]:
-        """The oldest unconsumed frame of every task that has any."""
-        return [keys.stream[0][1] for keys in self._store.task_keys.values() if keys.stream]
+        """The oldest unconsumed frame of every task that has a backlog."""
+        return [keys.stream[0][1] for keys in self._store.task_keys.values() if keys.stream and keys.backlog > 0]
 
     def low_watermark_ms(self) -> int | None:
         """The least of all owners' watermarks."""
@@ -114,13 +135,41 @@ class LocalTransport:
     def close(self) -> None:
         """Nothing to let go of."""
 
-    def _announce_rollback(self, generation: int) -> None:
-        if self._store.generation == generation:
-            self._store.generation += 1
-        raise StoreRolledBackError("the store is not where this owner's last commit left it")
+    def _require_standing(self, commit: Commit, stored: Sequence[int]) -> None:
+        """Laws 2 and 3 but for lost frames: the owner's tokens, generation and seq are those of the store."""
+        store = self._store
+        for task, token in commit.token_by_task.items():
+            fence = store.task(task).fence
+            if 0 < fence < token:
+                self._roll_back(commit, is_store_behind=True)
+            if fence != token:
+                raise FencedError(f"task {task} belongs to token {fence or 'none'} now")
+        seq = store.seq_by_owner.get(commit.owner, 0)
+        if store.generation != commit.generation or seq not in stored:
+            self._roll_back(commit, is_store_behind=seq < commit.seq)
+
+    def _roll_back(self, commit: Commit, is_store_behind: bool) -> None:
+        store = self._store
+        found = f"generation {store.generation}, seq {store.seq_by_owner.get(commit.owner, 0)}"
+        if is_store_behind and store.generation == commit.generation:
+            store.generation += 1
+        raise StoreRolledBackError(
+            f"commit {commit.seq} of {commit.owner} in generation {commit.generation} found {found}")
+
+    def _refuse_lost_frames(self, commit: Commit) -> None:
+        if self._restores == self._store.restores:
+            return
+        for task, brought in self._brought.items():
+            if not {n for n, _ in brought} <= {n for n, _ in self._store.task(task).stream}:
+                self._roll_back(commit, is_store_behind=True)
 
     def _refuse_when_full(self, commit: Commit) -> None:
-        if self._store.max_bytes is not None and commit.frames and self._store.used_bytes() >= self._store.max_bytes:
+        store = self._store
+        if store.max_bytes is None or store.used_bytes() < store.max_bytes:
+            return
+        freed = sum(size for task, cursor in commit.cursors.items() for n, size in self._brought.get(task, ())
+                    if n <= _number(cursor.entry))
+        if sum(len(data) for _, data, _ in commit.frames) > freed:
             raise StoreFullError("the store has reached its limit")
 
     def _apply(self, commit: Commit) -> None:
@@ -134,8 +183,7 @@ class LocalTransport:
         for task, cursor in commit.cursors.items():
             keys = store.task(task)
             keys.cursor = cursor
-            done = int(cursor.entry.partition("-")[0])
-            keys.stream = [(n, data) for n, data in keys.stream if n > done]
+            keys.stream = [(n, data) for n, data in keys.stream if n > _number(cursor.entry)]
         for task, size in commit.drained_bytes.items():
             store.task(task).backlog -= size
         self._apply_records(commit)
@@ -189,3 +237,7 @@ class LocalReader:
 def _record(keys: _TaskKeys) -> TaskRecord:
     last = f"{keys.stream[-1][0]}-0" if keys.stream else "0-0"
     return TaskRecord(keys.cursor, keys.snapshot, list(keys.journal), dict(keys.held), last)
+
+
+def _number(entry: str) -> int:
+    return int(entry.partition("-")[0])

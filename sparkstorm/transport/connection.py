@@ -1,0 +1,197 @@
+"""Owns connections to Redis: opening, one request and its replies, sending again what is safe to send twice, errors.
+
+Connections here never retry by themselves (redis-py would double commits), and every error is one of ours.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import redis
+from redis.backoff import NoBackoff
+from redis.connection import Connection
+from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, TryAgainError
+from redis.retry import Retry
+
+from sparkstorm.errors import StoreFullError, StoreInconsistentError, StoreUnavailableError
+
+LOST = (redis.ConnectionError, redis.TimeoutError, redis.InvalidResponse, OSError)
+Packed = Sequence[bytes]
+
+_REFUSED = (redis.AuthenticationError, redis.exceptions.AuthorizationError)
+# codes of replies that a little patience may mend; inside a script's error they stand anywhere in the text
+_PASSING = ("LOADING", "BUSY ", "TRYAGAIN", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS")
+_FULL = ("OOM ", "MISCONF")
+_LONGEST_PAUSE_S = 0.25
+
+
+class RedisAddress(NamedTuple):
+    """Where Redis is and how to enter."""
+
+    host: str
+    port: int
+    password: str | None = None
+    db: int = 0
+    username: str | None = None
+    tls: bool = False
+
+
+class AccessRefusedError(StoreUnavailableError):
+    """Redis answers but does not let us in: trying again cannot help."""
+
+
+def open_connection(address: RedisAddress, timeout_s: float = 10.0) -> Connection:
+    """A raw connection that never retries; StoreUnavailableError says what to check."""
+    kind = redis.SSLConnection if address.tls else Connection
+    make: Any = kind  # redis-py leaves its constructors untyped
+    connection: Connection = make(
+        host=address.host, port=address.port, password=address.password, username=address.username, db=address.db,
+        socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0), protocol=2,
+        health_check_interval=0)
+    where = f"Redis at {address.host}:{address.port}"
+    try:
+        connect(connection)
+    except _REFUSED as error:
+        connection.disconnect()  # type: ignore[no-untyped-call]
+        raise AccessRefusedError(f"{where} refuses our password: {error}") from error
+    except (*LOST, redis.RedisError) as error:
+        connection.disconnect()  # type: ignore[no-untyped-call]
+        raise StoreUnavailableError(f"{where} cannot be reached: {error}") from error
+    return connection
+
+
+def connect(connection: Connection) -> None:
+    """Connect and greet."""
+    connection.connect()  # type: ignore[no-untyped-call]
+
+
+def send(connection: Connection, packed: Packed) -> None:
+    """Send an already packed request."""
+    connection.send_packed_command(packed, check_health=False)  # type: ignore[no-untyped-call]
+
+
+def pack(*words: Any) -> list[bytes]:
+    """A command as the bytes to send."""
+    packed: list[bytes] = _PACKER.pack_command(*words)
+    return packed
+
+
+def text(data: Any) -> str:
+    """A reply as text."""
+    return data.decode() if isinstance(data, bytes) else str(data)
+
+
+class Link:
+    """One request-reply connection that is made again when lost; what may be sent twice is the caller's to know."""
+
+    def __init__(self, address: RedisAddress, patience_s: float) -> None:
+        self._address = address
+        self._patience_s = patience_s
+        self._connection: Connection | None = None
+        self.number = 0  # of the present connection: another number may mean another, restarted, server
+
+    def close(self) -> None:
+        """Let go of the connection; the next request makes a new one."""
+        if self._connection is not None:
+            self._connection.disconnect()  # type: ignore[no-untyped-call]
+            self._connection = None
+
+    def insist(self, make: Callable[[], Packed], replies: int = 1) -> list[Any]:
+        """Send until answered, for requests that may be applied twice; `make` packs anew for each try.
+
+        Error replies are returned as values. StoreUnavailableError when patience is over, or access is refused.
+        """
+        deadline = time.monotonic() + self._patience_s
+        pause_s = 0.01
+        while True:
+            try:
+                answers = self._exchange(make, replies)
+                passing = [a for a in answers if _is_passing(a)]
+                if not passing:
+                    return answers
+                problem: Exception = passing[0]
+            except AccessRefusedError:
+                raise
+            except (*LOST, StoreUnavailableError) as error:
+                problem = error
+            if time.monotonic() > deadline:
+                raise StoreUnavailableError(
+                    f"Redis at {self._address.host}:{self._address.port} did not come back in "
+                    f"{self._patience_s:g} s: {problem}") from problem
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    def ask(self, *commands: tuple[Any, ...]) -> list[Any]:
+        """Answers of commands that may be applied twice, in one round trip; the first error reply is raised."""
+        packed = [part for command in commands for part in pack(*command)]
+        answers = self.insist(lambda: packed, len(commands))
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise translated(answer) from answer
+        return answers
+
+    def _exchange(self, make: Callable[[], Packed], replies: int) -> list[Any]:
+        if self._connection is None:
+            self._connection = open_connection(self._address)
+            self.number += 1
+        try:
+            send(self._connection, make())
+            return [_reply(self._connection) for _ in range(replies)]
+        except _REFUSED as error:
+            self.close()
+            where = f"Redis at {self._address.host}:{self._address.port}"
+            raise AccessRefusedError(f"{where} wants a password: {error}") from error
+        except LOST:
+            self.close()
+            raise
+
+
+class Script:
+    """A script kept on the server under its hash, loaded again whenever the server has forgotten it."""
+
+    def __init__(self, file: str, link: Link) -> None:
+        self._source = files("sparkstorm.transport").joinpath(file).read_bytes()
+        self._link = link
+        self._sha = b""
+
+    def run(self, prefix: str, make: Callable[[], Sequence[Any]]) -> list[Any]:
+        """The script's answer; `make` gives the arguments of each try. Refusals are raised as errors of ours."""
+        while True:
+            if not self._sha:
+                self._sha = self._link.ask(("SCRIPT", "LOAD", self._source))[0]
+            answer = self._link.insist(lambda: pack("EVALSHA", self._sha, 1, prefix, *make()))[0]
+            if isinstance(answer, NoScriptError):
+                self._sha = b""
+            elif isinstance(answer, Exception):
+                raise translated(answer) from answer
+            else:
+                return list(answer)
+
+
+def translated(error: Exception) -> Exception:
+    """An error reply as one of ours."""
+    said = str(error)
+    if isinstance(error, OutOfMemoryError) or any(code in said for code in _FULL):
+        return StoreFullError(f"Redis refuses writes: {said}")
+    if isinstance(error, _REFUSED) or "NOAUTH" in said or "WRONGPASS" in said:
+        return AccessRefusedError(f"Redis refuses our password: {said}")
+    return StoreInconsistentError(f"Redis answered: {said}")
+
+
+def _is_passing(answer: Any) -> bool:
+    if isinstance(answer, ReadOnlyError | TryAgainError | redis.exceptions.ClusterDownError):
+        return True
+    return isinstance(answer, Exception) and any(code in str(answer) for code in _PASSING)
+
+
+def _reply(connection: Connection) -> Any:
+    try:
+        return connection.read_response()
+    except redis.ResponseError as error:
+        return error
+
+
+_PACKER: Any = Connection()  # type: ignore[no-untyped-call]  # never connected

@@ -1,0 +1,166 @@
+"""Owns the two stores that the transport's contract runs against, and how a test looks into each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Any
+
+import redis
+
+from sparkstorm.embedded import RedisServer
+from sparkstorm.testing.proxy import TcpProxy, redis_request
+from sparkstorm.transport.base import Cursor, Entry, Reader, Transport
+from sparkstorm.transport.local import LocalReader, LocalStore, LocalTransport
+from sparkstorm.transport.redis import RedisAddress, RedisReader, RedisTransport
+
+DEADLINE_S = 10.0
+_numbers = count(1)
+
+
+class LocalBench:
+    """Owners that share one LocalStore."""
+
+    def __init__(self) -> None:
+        self.store = LocalStore()
+
+    def open(self) -> Transport:
+        return LocalTransport(self.store)
+
+    def reader(self) -> Reader:
+        return LocalReader(self.store)
+
+    def dump(self) -> dict[str, Any]:
+        """Everything stored, to be compared."""
+        found = self.store.checkpoint()
+        return {key: value for key, value in found.items() if key != "task_keys"} | {
+            f"{task}": keys for task, keys in found["task_keys"].items()  # type: ignore[attr-defined]
+            if keys.last_number or keys.fence}
+
+    def frames(self, task: int) -> list[bytes]:
+        """What lies in a task's stream."""
+        return [data for _, data in self.store.task(task).stream]
+
+    def quarantine(self) -> list[bytes]:
+        """What was put aside."""
+        return list(self.store.quarantine)
+
+    def checkpoint(self) -> Any:
+        return self.store.checkpoint()
+
+    def restore(self, checkpoint: Any) -> None:
+        """The store comes back as it was."""
+        self.store.restore(checkpoint)
+
+    def put_garbage(self, task: int, cursor: str) -> None:
+        """Nothing can be left behind a cursor here."""
+
+    def close(self) -> None:
+        pass
+
+
+class RedisBench:
+    """Owners of one topology on a real Redis, each through a proxy."""
+
+    def __init__(self, server: RedisServer, patience_s: float = 10.0) -> None:
+        self.server = server
+        self.proxy = TcpProxy(server.host, server.port, redis_request)
+        self.topology = f"contract-{next(_numbers)}"
+        self.client: redis.Redis = server.client()
+        self.patience_s = patience_s
+        self._opened: list[RedisTransport | RedisReader] = []
+
+    @property
+    def address(self) -> RedisAddress:
+        """Where owners connect: the proxy."""
+        return RedisAddress(self.proxy.host, self.proxy.port, self.server.password)
+
+    def open(self) -> RedisTransport:
+        made = RedisTransport(self.address, self.topology, self.patience_s)
+        self._opened.append(made)
+        return made
+
+    def reader(self) -> RedisReader:
+        made = RedisReader(RedisAddress(self.server.host, self.server.port, self.server.password), self.topology)
+        self._opened.append(made)
+        return made
+
+    def key(self, *parts: object) -> str:
+        """Full name of a key."""
+        return ":".join([f"{{{self.topology}}}", *map(str, parts)])
+
+    def dump(self) -> dict[str, Any]:
+        """Everything stored, to be compared."""
+        client: Any = self.client
+        names = sorted(client.keys(self.key("*")))
+        return {name.decode(): client.dump(name) for name in names}
+
+    def frames(self, task: int) -> list[bytes]:
+        """What lies in a task's stream."""
+        client: Any = self.client
+        return [fields[b"f"] for _, fields in client.xrange(self.key("task", task))]
+
+    def quarantine(self) -> list[bytes]:
+        """What was put aside."""
+        client: Any = self.client
+        return [fields[b"f"] for _, fields in client.xrange(self.key("quarantine"))]
+
+    def checkpoint(self) -> Any:
+        return self.dump()
+
+    def restore(self, checkpoint: Any) -> None:
+        """The store comes back as it was, as a restarted server does: every connection is gone."""
+        self.proxy.cut_all()
+        client: Any = self.client
+        for name in self.dump():
+            client.delete(name)
+        for name, data in checkpoint.items():
+            client.restore(name, 0, data)
+
+    def put_garbage(self, task: int, cursor: str) -> None:
+        """Write a cursor without trimming, as no commit does."""
+        client: Any = self.client
+        client.hset(self.key("cursor"), task, cursor)
+
+    def close(self) -> None:
+        for made in self._opened:
+            made.close()
+        self.proxy.close()
+        client: Any = self.client
+        for name in client.keys(self.key("*")):
+            client.delete(name)
+        client.close()
+
+
+Bench = LocalBench | RedisBench
+
+
+def wait_until(is_true: Callable[[], Any], what: str = "the condition") -> None:
+    """Return once it is so; AssertionError after the deadline."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_true():
+        assert time.monotonic() < deadline, f"{what} did not come true in time"
+        time.sleep(0.002)
+
+
+def read(transport: Transport, after: Mapping[int, str], entries: int, batch: int = 100) -> list[Entry]:
+    """So many entries behind the given ids, polled for until they are there."""
+    found: list[Entry] = []
+    newest = dict(after)
+
+    def enough() -> bool:
+        for entry in transport.poll(newest, batch):
+            found.append(entry)
+            newest[entry.task] = entry.id
+        if len(found) < entries:
+            transport.wait(50)
+        return len(found) >= entries
+
+    wait_until(enough, f"{entries} entries")
+    return found
+
+
+def consumed(entries: list[Entry]) -> dict[int, Cursor]:
+    """Cursors behind everything read."""
+    return {entry.task: Cursor(entry.id, 0) for entry in entries}

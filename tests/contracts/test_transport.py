@@ -1,0 +1,461 @@
+"""Checks the laws of the data plane on its twin and on a real Redis."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sparkstorm.errors import FencedError, StoreRolledBackError
+from sparkstorm.transport.base import START, Commit, Cursor, Transport
+from tests.contracts.benches import Bench, LocalBench, RedisBench, consumed, read, wait_until
+
+
+@pytest.fixture(params=["local", pytest.param("redis", marks=pytest.mark.system)])
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    local = request.param == "local"
+    made: Bench = LocalBench() if local else RedisBench(request.getfixturevalue("redis_server"))
+    yield made
+    made.close()
+
+
+class Owner:
+    """A worker as the transport sees it: claims, numbers its commits, remembers nothing else."""
+
+    def __init__(self, bench: Bench, name: str, tasks: tuple[int, ...], token: int = 1) -> None:
+        self.transport: Transport = bench.open()
+        self.name = name
+        self.token_by_task = dict.fromkeys(tasks, token)
+        self.claim()
+
+    def claim(self) -> None:
+        self.claimed = self.transport.claim(self.name, self.token_by_task)
+        self.seq = self.claimed.seq
+
+    def draft(self, **changes: Any) -> Commit:
+        return Commit(self.name, self.token_by_task, self.claimed.generation, self.seq + 1, **changes)
+
+    def commit(self, **changes: Any) -> Any:
+        pressure = self.transport.commit(self.draft(**changes))
+        self.seq += 1
+        return pressure
+
+
+def frames_for(task: int, *frames: bytes) -> list[tuple[int, bytes, int]]:
+    return [(task, frame, len(frame)) for frame in frames]
+
+
+def everything(task: int, entry: str) -> dict[str, Any]:
+    """A commit that touches every kind of key."""
+    return {
+        "frames": frames_for(9, b"frame"), "cursors": {task: Cursor(entry, 0)}, "drained_bytes": {task: 3},
+        "journal": [(task, b"delta")], "snapshots": {task: b"snapshot"}, "held": [(task, "h1", b"held")],
+        "released": [(task, "h0")], "parked": [b"parked"], "quarantined": [b"strange"], "progress": b"progress",
+        "low_ms": 77}
+
+
+# -- order, and what the cursor keeps
+
+
+def test_frames_of_one_sender_are_read_in_the_order_of_commits(bench: Bench) -> None:
+    sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2, 3))
+    for n in range(20):
+        sender.commit(frames=frames_for(2, b"%d" % n, b"%d'" % n) + frames_for(3, b"other %d" % n))
+    found = read(receiver.transport, {2: START.entry, 3: START.entry}, 60, batch=7)
+    assert [e.data for e in found if e.task == 2] == [part for n in range(20) for part in (b"%d" % n, b"%d'" % n)]
+    assert [e.data for e in found if e.task == 3] == [b"other %d" % n for n in range(20)]
+
+
+def test_poll_gives_at_most_so_many_entries_of_each_task(bench: Bench) -> None:
+    owner = Owner(bench, "o", (1, 2))
+    owner.commit(frames=frames_for(1, b"a", b"b", b"c") + frames_for(2, b"d", b"e"))
+    seen: list[Any] = []
+
+    def has_seen() -> bool:
+        seen.extend(owner.transport.poll({1: START.entry, 2: START.entry}, 2))
+        return bool(seen)
+
+    wait_until(has_seen)
+    assert [(e.task, e.data) for e in seen] == [(1, b"a"), (1, b"b"), (2, b"d"), (2, b"e")]
+
+
+def test_poll_answers_at_once_when_there_is_nothing_and_wait_hears_of_something_new(bench: Bench) -> None:
+    sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2,))
+    started = time.monotonic()
+    assert all(receiver.transport.poll({2: START.entry}, 10) == [] for _ in range(50))
+    assert time.monotonic() - started < 1
+    assert receiver.transport.poll({}, 10) == []
+    sender.commit(frames=frames_for(2, b"new"))
+    assert [e.data for e in read(receiver.transport, {2: START.entry}, 1)] == [b"new"]
+
+
+def test_a_task_left_out_of_one_poll_is_read_again_without_delay(bench: Bench) -> None:
+    sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2, 3))
+    assert receiver.transport.poll({3: START.entry}, 10) == []
+    sender.commit(frames=frames_for(2, b"two"))
+    started = time.monotonic()
+    assert [e.data for e in read(receiver.transport, {2: START.entry, 3: START.entry}, 1)] == [b"two"]
+    assert time.monotonic() - started < 2
+
+
+def test_nothing_stays_at_or_before_the_cursor_and_everything_behind_it_does(bench: Bench) -> None:
+    sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2,))
+    sender.commit(frames=frames_for(2, *(b"%03d" % n for n in range(200))))
+    found = read(receiver.transport, {2: START.entry}, 200)
+    receiver.commit(cursors={2: Cursor(found[98].id, 0)}, drained_bytes={2: 99 * 3})
+    assert bench.frames(2) == [b"%03d" % n for n in range(99, 200)]
+    assert bench.reader().backlog()[2] == 101 * 3
+    receiver.commit(cursors={2: Cursor(found[198].id, 0)}, drained_bytes={2: 100 * 3})
+    assert bench.frames(2) == [b"199"]
+    receiver.commit(cursors=consumed(found), drained_bytes={2: 3})
+    assert bench.frames(2) == []
+    assert bench.reader().backlog()[2] == 0
+
+
+def test_an_entry_consumed_in_part_stays_and_a_restart_reads_it_again_from_its_row(bench: Bench) -> None:
+    sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2,))
+    sender.commit(frames=frames_for(2, b"a", b"b", b"c"))
+    found = read(receiver.transport, {2: START.entry}, 3)
+    receiver.commit(cursors={2: Cursor(found[0].id, 5)})
+    assert bench.frames(2) == [b"b", b"c"]
+    successor = Owner(bench, "r2", (2,), token=2)
+    cursor = successor.claimed.record_by_task[2].cursor
+    assert cursor == Cursor(found[0].id, 5)
+    assert [e.data for e in read(successor.transport, {2: cursor.entry}, 2)] == [b"b", b"c"]
+
+
+def test_rows_of_the_very_first_entry_are_counted_from_the_start(bench: Bench) -> None:
+    owner = Owner(bench, "o", (1,))
+    owner.commit(frames=frames_for(1, b"a"))
+    owner.commit(cursors={1: Cursor(START.entry, 3)})
+    assert bench.frames(1) == [b"a"]
+    assert Owner(bench, "p", (1,), token=2).claimed.record_by_task[1].cursor == Cursor(START.entry, 3)
+
+
+def test_entry_ids_go_on_when_a_stream_has_been_emptied(bench: Bench) -> None:
+    owner = Owner(bench, "o", (1,))
+    owner.commit(frames=frames_for(1, b"a"))
+    first = read(owner.transport, {1: START.entry}, 1)
+    owner.commit(cursors=consumed(first))
+    owner.commit(frames=frames_for(1, b"b"))
+    assert [e.data for e in read(owner.transport, {1: first[0].id}, 1)] == [b"b"]
+
+
+# -- once
+
+
+def test_the_same_commit_sent_again_changes_nothing(bench: Bench) -> None:
+    owner = Owner(bench, "o", (1,))
+    owner.commit(frames=frames_for(1, b"a"), held=[(1, "h0", b"old")])
+    entry = read(owner.transport, {1: START.entry}, 1)[0].id
+    draft = owner.draft(**everything(1, entry), watched=(1, 9))
+    first = owner.transport.commit(draft)
+    stands = bench.dump()
+    again = owner.transport.commit(draft)
+    assert bench.dump() == stands
+    assert first.backlog_by_task == again.backlog_by_task == {1: -2, 9: 5}
+
+
+def test_a_claim_returns_what_was_committed(bench: Bench) -> None:
+    owner = Owner(bench, "o", (1, 2))
+    assert owner.claimed.record_by_task[1].cursor == START
+    owner.commit(journal=[(1, b"d0")], held=[(1, "h0", b"zero")])
+    owner.commit(frames=frames_for(1, b"a", b"b"))
+    entry = read(owner.transport, {1: START.entry}, 2)[0].id
+    owner.commit(**everything(1, entry))
+    owner.commit(journal=[(1, b"later"), (2, b"x"), (1, b"last")], held=[(1, "h2", b"two"), (1, "h1", b"one")])
+    claimed = Owner(bench, "o", (1, 2), token=2).claimed
+    record = claimed.record_by_task[1]
+    assert (claimed.seq, claimed.progress, claimed.generation) == (4, b"progress", 0)
+    assert record.cursor == Cursor(entry, 0)
+    assert record.snapshot == b"snapshot"
+    assert record.journal == [b"delta", b"later", b"last"]
+    assert record.held == {"h1": b"one", "h2": b"two"}
+    assert record.last_entry > entry
+    assert claimed.record_by_task[2].journal == [b"x"]
+    reader = bench.reader()
+    assert reader.record(1) == record
+    assert [data for _, data in reader.parked(10)] == [b"parked"]
+    assert reader.progress() == {"o": b"progress"}
+    assert bench.quarantine() == [b"strange"]
+
+
+def test_a_snapshot_takes_the_place_of_the_deltas_before_it_and_of_those_alone(bench: Bench) -> None:
+    owner = Owner(bench, "o", (1,))
+    owner.commit(journal=[(1, b"before")])
+    owner.commit(snapshots={1: b"all"}, journal=[(1, b"after")])
+    record = Owner(bench, "p", (1,), token=2).claimed.record_by_task[1]
+    assert (record.snapshot, record.journal) == (b"all", [b"after"])
+
+
+def test_progress_is_kept_by_owner_and_an_empty_one_overwrites_nothing(bench: Bench) -> None:
+    one, two = Owner(bench, "one", (1,)), Owner(bench, "two", (2,))
+    one.commit(progress=b"1")
+    two.commit(progress=b"2")
+    one.commit(progress=b"")
+    assert bench.reader().progress() == {"one": b"1", "two": b"2"}
+
+
+# -- fence
+
+
+def test_a_claim_with_an_older_token_is_refused_and_leaves_no_trace(bench: Bench) -> None:
+    Owner(bench, "new", (1, 2), token=5)
+    before = bench.dump()
+    with pytest.raises(FencedError, match="task 2 belongs to token 5"):
+        bench.open().claim("old", {2: 4, 3: 9})
+    with pytest.raises(FencedError, match="task 2"):
+        bench.open().claim("old", {3: 9, 2: 4})
+    assert bench.dump() == before
+
+
+def test_a_fenced_owner_writes_nothing_at_all(bench: Bench) -> None:
+    old = Owner(bench, "old", (1, 2))
+    old.commit(frames=frames_for(1, b"a"))
+    entry = read(old.transport, {1: START.entry, 2: START.entry}, 1)[0].id
+    Owner(bench, "new", (2,), token=2)
+    before = bench.dump()
+    with pytest.raises(FencedError, match="task 2 belongs to token 2"):
+        old.commit(**everything(1, entry))
+    assert bench.dump() == before
+
+
+def test_a_commit_that_was_applied_is_refused_again_once_its_owner_is_fenced(bench: Bench) -> None:
+    old = Owner(bench, "old", (1,))
+    draft = old.draft(frames=frames_for(9, b"x"))
+    old.transport.commit(draft)
+    Owner(bench, "new", (1,), token=2)
+    with pytest.raises(FencedError):
+        old.transport.commit(draft)
+    assert bench.frames(9) == [b"x"]
+
+
+def test_the_same_owner_under_a_newer_token_fences_its_former_process(bench: Bench) -> None:
+    former = Owner(bench, "host:6700", (1,), token=1)
+    former.commit(frames=frames_for(9, b"x"))
+    present = Owner(bench, "host:6700", (1,), token=2)
+    assert present.claimed.seq == 1
+    with pytest.raises(FencedError):
+        former.commit(frames=frames_for(9, b"zombie"))
+    present.commit(frames=frames_for(9, b"y"))
+    assert bench.frames(9) == [b"x", b"y"]
+
+
+def test_tokens_are_compared_as_numbers(bench: Bench) -> None:
+    Owner(bench, "o", (1,), token=(3 << 32) | 9)
+    Owner(bench, "p", (1,), token=(3 << 32) | 10)
+    with pytest.raises(FencedError):
+        Owner(bench, "q", (1,), token=(3 << 32) | 9)
+
+
+def test_a_task_nobody_claimed_or_whose_topology_was_deleted_takes_no_commit(bench: Bench) -> None:
+    owner = Owner(bench, "o", (1,))
+    owner.commit(frames=frames_for(1, b"a"), held=[(1, "h", b"h")], low_ms=5, progress=b"p", parked=[b"q"])
+    bench.reader().delete()
+    empty = bench.dump()
+    assert bench.frames(1) == []
+    with pytest.raises(FencedError, match="none"):
+        owner.commit(frames=frames_for(1, b"b"))
+    assert bench.frames(1) == []
+    assert bench.dump() == empty
+
+
+def test_an_owner_without_tasks_may_commit(bench: Bench) -> None:
+    owner = Owner(bench, "idle", ())
+    owner.commit(progress=b"nothing to do")
+    assert bench.reader().progress() == {"idle": b"nothing to do"}
+
+
+# -- rollback
+
+
+def test_a_commit_out_of_turn_is_refused_and_leaves_no_trace(bench: Bench) -> None:
+    owner = Owner(bench, "o", (1,))
+    owner.commit(journal=[(1, b"one")])
+    owner.commit(journal=[(1, b"two")])
+    before = bench.dump()
+    with pytest.raises(StoreRolledBackError, match="seq 2"):
+        owner.transport.commit(replace(owner.draft(journal=[(1, b"?")]), seq=1))  # the store is ahead: no alarm
+    assert bench.dump() == before
+    with pytest.raises(StoreRolledBackError, match="generation 0, seq 2"):
+        owner.transport.commit(replace(owner.draft(journal=[(1, b"?")]), seq=4))
+    assert bench.reader().record(1).journal == [b"one", b"two"]
+
+
+def test_a_store_that_lost_its_tail_sends_every_owner_back_to_it(bench: Bench) -> None:
+    first, second = Owner(bench, "first", (1,)), Owner(bench, "second", (2,))
+    first.commit(journal=[(1, b"kept")])
+    second.commit(journal=[(2, b"kept too")])
+    checkpoint = bench.checkpoint()
+    first.commit(journal=[(1, b"lost")])
+    bench.restore(checkpoint)
+    for owner in (first, second):
+        with pytest.raises(StoreRolledBackError):
+            owner.commit(journal=[(9, b"on sand")])
+        owner.claim()
+        assert owner.claimed.generation == 1
+    first.commit(journal=[(1, b"again")])
+    second.commit(journal=[(2, b"on")])
+    assert bench.reader().record(1).journal == [b"kept", b"again"]
+    assert bench.reader().record(2).journal == [b"kept too", b"on"]
+    assert bench.reader().record(9).journal == []
+
+
+def test_a_frame_read_and_then_lost_cannot_be_consumed(bench: Bench) -> None:
+    """The receiver's own commits all stand; only the frame is gone, and its sender is going to send it again."""
+    sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2,))
+    sender.commit(frames=frames_for(2, b"kept"))
+    checkpoint = bench.checkpoint()
+    sender.commit(frames=frames_for(2, b"lost"))
+    found = read(receiver.transport, {2: START.entry}, 2)
+    bench.restore(checkpoint)
+    with pytest.raises(StoreRolledBackError):
+        receiver.commit(cursors=consumed(found), journal=[(2, b"kept and lost")])
+    with pytest.raises(StoreRolledBackError):
+        sender.commit(frames=frames_for(2, b"next"))
+    sender.claim()
+    receiver.claim()
+    sender.commit(frames=frames_for(2, b"sent again"))
+    cursor = receiver.claimed.record_by_task[2].cursor
+    again = read(receiver.transport, {2: cursor.entry}, 2)
+    assert [e.data for e in again] == [b"kept", b"sent again"]
+    receiver.commit(cursors=consumed(again), journal=[(2, b"both")])
+    assert bench.reader().record(2).journal == [b"both"]
+
+
+def test_a_lost_frame_is_missed_even_when_it_was_sent_again_before_its_reader_commits(bench: Bench) -> None:
+    sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2,))
+    sender.commit(progress=b"begun")
+    checkpoint = bench.checkpoint()
+    sender.commit(frames=frames_for(2, b"lost"))
+    found = read(receiver.transport, {2: START.entry}, 1)
+    bench.restore(checkpoint)
+    successor = Owner(bench, "s2", (1,), token=2)  # nobody has noticed anything: the generation is the old one
+    successor.commit(frames=frames_for(2, b"sent again"))
+    with pytest.raises(StoreRolledBackError):
+        found += read(receiver.transport, {2: found[-1].id}, 1)
+    with pytest.raises(StoreRolledBackError):
+        receiver.commit(cursors=consumed(found))
+    assert bench.frames(2) == [b"sent again"]
+    assert successor.transport.claim("s2", {1: 2}).generation == 1
+
+
+def test_a_store_that_came_back_whole_disturbs_nobody(bench: Bench) -> None:
+    sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2,))
+    sender.commit(frames=frames_for(2, b"a", b"b"))
+    found = read(receiver.transport, {2: START.entry}, 2)
+    bench.restore(bench.checkpoint())
+    receiver.commit(cursors={2: Cursor(found[0].id, 0)}, journal=[(2, b"a")])
+    bench.restore(bench.checkpoint())
+    receiver.commit(cursors=consumed(found), journal=[(2, b"b")])
+    sender.commit(frames=frames_for(2, b"c"))
+    assert [e.data for e in read(receiver.transport, {2: found[-1].id}, 1)] == [b"c"]
+    assert bench.reader().record(2).journal == [b"a", b"b"]
+
+
+def test_an_idle_owner_hears_by_polling_that_the_store_has_lost_its_commits(bench: Bench) -> None:
+    owner = Owner(bench, "o", (1,))
+    owner.commit(journal=[(1, b"kept")])
+    checkpoint = bench.checkpoint()
+    assert owner.transport.poll({1: START.entry}, 10) == []
+    owner.commit(journal=[(1, b"lost")])
+    bench.restore(checkpoint)
+
+    def hears() -> bool:
+        try:
+            owner.transport.poll({1: START.entry}, 10)
+        except StoreRolledBackError:
+            return True
+        owner.transport.wait(20)
+        return False
+
+    wait_until(hears, "hearing of the loss")
+    owner.claim()
+    assert (owner.claimed.generation, owner.claimed.seq) == (1, 1)
+
+
+def test_a_store_that_lost_a_claim_does_not_take_its_owner_for_a_zombie(bench: Bench) -> None:
+    old = Owner(bench, "old", (1,), token=1)
+    old.commit(journal=[(1, b"old")])
+    checkpoint = bench.checkpoint()
+    new = Owner(bench, "new", (1,), token=2)
+    new.commit(journal=[(1, b"new")])
+    bench.restore(checkpoint)
+    with pytest.raises(StoreRolledBackError):
+        new.commit(journal=[(1, b"newer")])
+    with pytest.raises(StoreRolledBackError):  # the zombie has its token back, but not its generation
+        old.commit(journal=[(1, b"zombie")])
+    new.claim()
+    new.commit(journal=[(1, b"newer")])
+    assert bench.reader().record(1).journal == [b"old", b"newer"]
+
+
+def test_what_was_read_before_a_claim_is_not_read_on_from_there(bench: Bench) -> None:
+    sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2,))
+    sender.commit(frames=frames_for(2, b"a", b"b"))
+    found = read(receiver.transport, {2: START.entry}, 2)
+    assert receiver.transport.poll({2: found[-1].id}, 10) == []  # a question behind b may still be open
+    receiver.claim()
+    sender.commit(frames=frames_for(2, b"c"))
+    assert [e.data for e in read(receiver.transport, {2: START.entry}, 3)] == [b"a", b"b", b"c"]
+
+
+# -- pressure, heads and watermarks
+
+
+def test_a_commit_tells_the_backlog_of_the_tasks_it_watches(bench: Bench) -> None:
+    sender, other = Owner(bench, "s", (1,)), Owner(bench, "t", (3,))
+    assert sender.commit(frames=[(2, b"data", 4), (9, b"ack", 0)], watched=(2, 9)).backlog_by_task == {2: 4, 9: 0}
+    assert other.commit(frames=frames_for(2, b"more data"), watched=(2,)).backlog_by_task == {2: 13}
+    receiver = Owner(bench, "r", (2,))
+    assert receiver.commit(drained_bytes={2: 4}, watched=(2, 5)).backlog_by_task == {2: 9, 5: 0}
+
+
+def test_heads_are_the_oldest_frames_of_tasks_with_a_backlog(bench: Bench) -> None:
+    sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2, 3))
+    assert sender.transport.heads() == []
+    sender.commit(frames=[*frames_for(2, b"a", b"b"), *frames_for(3, b"c"), (4, b"control", 0)])
+    assert sorted(sender.transport.heads()) == [b"a", b"c"]
+    found = read(receiver.transport, {2: START.entry, 3: START.entry}, 3)
+    first = next(e for e in found if e.data == b"a")
+    receiver.commit(cursors={2: Cursor(first.id, 0)}, drained_bytes={2: 1})
+    assert sorted(sender.transport.heads()) == [b"b", b"c"]
+
+
+def test_the_low_watermark_is_the_least_of_all_owners_and_zero_means_nothing_waits(bench: Bench) -> None:
+    one, two = Owner(bench, "one", (1,)), Owner(bench, "two", (2,))
+    assert one.transport.low_watermark_ms() is None
+    one.commit(low_ms=500)
+    two.commit(low_ms=300)
+    assert one.transport.low_watermark_ms() == 300
+    two.commit(low_ms=0)
+    assert one.transport.low_watermark_ms() == 500
+    one.commit(low_ms=None, journal=[(1, b"x")])
+    assert one.transport.low_watermark_ms() == 500
+
+
+def test_a_former_owner_no_longer_holds_the_watermark_down_once_its_last_task_is_claimed(bench: Bench) -> None:
+    gone = Owner(bench, "gone", (1, 2))
+    gone.commit(low_ms=100)
+    heir = Owner(bench, "heir", (1,), token=2)
+    assert heir.transport.low_watermark_ms() == 100
+    other = Owner(bench, "other", (2,), token=2)
+    assert other.transport.low_watermark_ms() is None
+    other.commit(low_ms=200)
+    Owner(bench, "other", (2,), token=3)  # the same owner, restarted: what it held still waits
+    assert heir.transport.low_watermark_ms() == 200
+
+
+def test_release_frees_what_the_stored_cursor_has_passed_and_no_more(bench: Bench) -> None:
+    owner = Owner(bench, "o", (1,))
+    owner.commit(frames=frames_for(1, b"a", b"b", b"c"))
+    found = read(owner.transport, {1: START.entry}, 3)
+    owner.transport.release()
+    assert bench.frames(1) == [b"a", b"b", b"c"]
+    bench.put_garbage(1, f"{found[1].id} 0")
+    if isinstance(bench, RedisBench):
+        owner.transport.release()
+        assert bench.frames(1) == [b"c"]
