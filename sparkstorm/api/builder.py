@@ -8,7 +8,16 @@ from typing import Any
 
 from sparkstorm.api.components import BasicBolt, Bolt, Outputs, Spout
 from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.topology import DEFAULT_STREAM, Component, Grouping, GroupingKind, Stream, Subscription, Topology, validate
+from sparkstorm.model.topology import (
+    DEFAULT_STREAM,
+    Component,
+    Grouping,
+    GroupingKind,
+    Stream,
+    Subscription,
+    Topology,
+    validate,
+)
 
 
 class TopologyBuilder:
@@ -31,7 +40,8 @@ class TopologyBuilder:
         """Add a spout; parallelism is its number of executors."""
         if not isinstance(spout, Spout):
             raise InvalidTopologyError(f"component '{id}': set_spout needs an instance of Spout, not {_shown(spout)}")
-        return self._add(Component(id, "spout", spout, parallelism, num_tasks, dict(conf or {}), _streams(id, spout, outputs)))
+        streams = _streams(id, spout, outputs)
+        return self._add(Component(id, "spout", spout, parallelism, num_tasks, dict(conf or {}), streams))
 
     def set_bolt(
         self, id: str, bolt: Bolt | BasicBolt, parallelism: int = 1, *, num_tasks: int | None = None,
@@ -39,8 +49,10 @@ class TopologyBuilder:
     ) -> Declarer:
         """Add a bolt; say what it listens to with the grouping methods of the returned declarer."""
         if not isinstance(bolt, Bolt | BasicBolt):
-            raise InvalidTopologyError(f"component '{id}': set_bolt needs an instance of Bolt or BasicBolt, not {_shown(bolt)}")
-        return self._add(Component(id, "bolt", bolt, parallelism, num_tasks, dict(conf or {}), _streams(id, bolt, outputs)))
+            raise InvalidTopologyError(
+                f"component '{id}': set_bolt needs an instance of Bolt or BasicBolt, not {_shown(bolt)}")
+        streams = _streams(id, bolt, outputs)
+        return self._add(Component(id, "bolt", bolt, parallelism, num_tasks, dict(conf or {}), streams))
 
     def build(self) -> Topology:
         """Check everything and return the topology; InvalidTopologyError names the culprit and the mend."""
@@ -50,7 +62,8 @@ class TopologyBuilder:
 
     def _add(self, component: Component) -> Declarer:
         if component.id in self._components:
-            raise InvalidTopologyError(f"component id '{component.id}' is used twice; ids are unique over spouts and bolts")
+            raise InvalidTopologyError(
+                f"component id '{component.id}' is used twice; ids are unique over spouts and bolts")
         self._components[component.id] = component
         return Declarer(self._components, component.id)
 
@@ -97,20 +110,23 @@ class Declarer:
     def custom_grouping(self, component: str, custom: Any, stream: str = DEFAULT_STREAM) -> Declarer:
         """User code chooses: an object with choose_tasks(task, values) -> task ids and, if wanted, prepare(tasks)."""
         if not callable(getattr(custom, "choose_tasks", None)):
-            raise InvalidTopologyError(f"component '{self._id}': a custom grouping needs a method choose_tasks(task, values)")
+            raise InvalidTopologyError(
+                f"component '{self._id}': a custom grouping needs a method choose_tasks(task, values)")
         return self.grouping(component, Grouping("custom", custom=custom), stream)
 
     def grouping(self, component: str, grouping: Grouping, stream: str = DEFAULT_STREAM) -> Declarer:
         """Subscribe with any grouping."""
         mine = self._components[self._id]
         if any(s.component == component and s.stream == stream for s in mine.inputs):
-            raise InvalidTopologyError(f"component '{self._id}' subscribes to stream '{stream}' of '{component}' twice")
+            raise InvalidTopologyError(
+                f"component '{self._id}' subscribes to stream '{stream}' of '{component}' twice; drop one")
         self._components[self._id] = replace(mine, inputs=(*mine.inputs, Subscription(component, stream, grouping)))
         return self
 
     def _keyed(self, kind: GroupingKind, component: str, fields: tuple[str, ...], stream: str) -> Declarer:
         if not fields:
-            raise InvalidTopologyError(f"component '{self._id}': {kind} grouping on '{component}' needs at least one field")
+            raise InvalidTopologyError(
+                f"component '{self._id}': {kind} grouping on '{component}' needs at least one field")
         return self.grouping(component, Grouping(kind, tuple(fields)), stream)
 
 
@@ -128,7 +144,8 @@ def _stream(id: str, name: str, declared: Any) -> Stream:
     if stream is None and not isinstance(declared, str):
         stream = Stream(declared)
     if stream is None or not all(isinstance(f, str) and f for f in stream.fields):
-        raise InvalidTopologyError(f"component '{id}', stream '{name}': fields must be a list of names, not {declared!r}")
+        raise InvalidTopologyError(
+            f"component '{id}', stream '{name}': fields must be a list of names, not {declared!r}")
     return stream
 
 

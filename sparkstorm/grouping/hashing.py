@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from typing import Any
@@ -11,7 +12,7 @@ _GOLDEN = 0x9E3779B97F4A7C15  # Fibonacci hashing (Knuth, TAOCP 6.4): spreads CR
 
 
 def stable_hash(value: Any) -> int:
-    """32-bit hash of a codec value; values that compare equal in Python (1, 1.0, True) hash alike, so keys agree with dicts."""
+    """32-bit hash of a codec value; numbers that compare equal (1, 1.0, True) hash alike, so keys agree with dicts."""
     return ((zlib.crc32(canonical_bytes(value)) * _GOLDEN) & _MASK) >> 32
 
 
@@ -22,7 +23,9 @@ def canonical_bytes(value: Any) -> bytes:
     if isinstance(value, int):
         return b"i%d" % value
     if isinstance(value, float):
-        return b"i%d" % int(value) if value.is_integer() else b"f" + struct.pack(">d", value)
+        if value.is_integer():
+            return b"i%d" % int(value)
+        return b"f" + struct.pack(">d", value if value == value else math.nan)  # one spelling for every NaN
     if isinstance(value, bytes):
         return b"b" + value
     if value is None:
@@ -32,7 +35,8 @@ def canonical_bytes(value: Any) -> bytes:
     if isinstance(value, dict):
         pairs = sorted((canonical_bytes(k), canonical_bytes(v)) for k, v in value.items())
         return b"m" + b"".join(_sized(k) + _sized(v) for k, v in pairs)
-    raise TypeError(f"a {type(value).__name__} cannot be a grouping key; group by text, numbers, bytes, lists or mappings")
+    raise TypeError(
+        f"a {type(value).__name__} cannot be a grouping key; group by text, numbers, bytes, lists or mappings")
 
 
 def _sized(data: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Owns the choice of target tasks for one subscription: a picker maps values to the outgoing row lists of the chosen tasks.
+"""Owns the choice of target tasks for one subscription: a picker maps values to the chosen tasks' outgoing row lists.
 
 Pickers hand out the row list itself, not a task id, since that is what the emit path needs next; the lists stay the
 same objects for the worker's life. Pure: starts and ties come from the seed.
@@ -6,7 +6,7 @@ same objects for the worker's life. Pure: starts and ties come from the seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
@@ -63,7 +63,7 @@ def pick_many(grouping: Grouping, task: int, targets: Sequence[Target]) -> PickM
     prepare = getattr(grouping.custom, "prepare", None)
     if callable(prepare):
         prepare(sorted(rows_by_task))
-    return lambda values: [_chosen(rows_by_task, t) for t in grouping.custom.choose_tasks(task, values)]
+    return lambda values: _all_chosen(rows_by_task, grouping.custom.choose_tasks(task, values))
 
 
 def _in_turn(rows: Sequence[Rows], seed: int) -> PickOne:
@@ -106,6 +106,12 @@ def _by_least_used(positions: Sequence[int], rows: Sequence[Rows]) -> PickOne:
         return rows[chosen]
 
     return pick
+
+
+def _all_chosen(rows_by_task: dict[int, Rows], tasks: Any) -> list[Rows]:
+    if isinstance(tasks, str) or not isinstance(tasks, Iterable):
+        raise InvalidTopologyError(f"a custom grouping must return a list of task ids, not {tasks!r:.80}")
+    return [_chosen(rows_by_task, task) for task in tasks]
 
 
 def _chosen(rows_by_task: dict[int, Rows], task: int) -> Rows:

@@ -15,6 +15,9 @@ from sparkstorm.errors import CodecError, MalformedFrameError
 
 SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
+Serializers = Mapping[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]
+"""By type: the tag it travels under, its value as one of the closed set, and the way back."""
+
 _OPTIONS = ormsgpack.OPT_NON_STR_KEYS
 _STRICT = (
     ormsgpack.OPT_PASSTHROUGH_DATACLASS | ormsgpack.OPT_PASSTHROUGH_DATETIME | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
@@ -22,18 +25,20 @@ _STRICT = (
 )
 _KEYS = frozenset({str, int, bool, bytes, type(None), float})
 _MAX_DEPTH = 64
+_REGISTERED = 1  # msgpack extension code of registered types
 
 
 class Codec:
     """Packs and unpacks values; registered types travel as tagged values (Storm's topology.kryo.register)."""
 
-    def __init__(self, serializers: Mapping[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] | None = None) -> None:
+    def __init__(self, serializers: Serializers | None = None) -> None:
         registered = dict(serializers or {})
         self._tag_by_type = {kind: (tag, encode) for kind, (tag, encode, _) in registered.items()}
         self._decode_by_tag = {tag: decode for tag, _, decode in registered.values()}
+        self._fault: Exception | None = None  # raised inside a hook: the packer only says that a hook failed
 
     def normalise(self, value: Any, depth: int = 0) -> Any:
-        """The value as every reader will see it: tuples become lists; raises CodecError for anything outside the set."""
+        """The value as every reader will see it (tuples become lists); CodecError for anything outside the set."""
         kind = type(value)
         if kind is int:
             return _checked_int(value)
@@ -47,8 +52,8 @@ class Codec:
             return [self.normalise(item, depth + 1) for item in value]
         if kind is dict:
             return {self._key(k): self.normalise(v, depth + 1) for k, v in value.items()}
-        if kind in self._tag_by_type:
-            return value
+        if kind in self._tag_by_type:  # there and back: a serializer may drop what does not matter to it
+            return self.unpack(self.pack(value))
         raise CodecError(_unknown(value))
 
     def pack(self, value: Any) -> bytes:
@@ -56,32 +61,47 @@ class Codec:
         try:
             return ormsgpack.packb(value, default=self._encode, option=_STRICT)
         except (TypeError, ValueError) as error:
-            raise CodecError(str(error)) from error
+            raise CodecError(self._explained(error)) from error
 
     def unpack(self, data: bytes | memoryview) -> Any:
         """Value of bytes from outside; MalformedFrameError when they are not ours."""
         try:
             return ormsgpack.unpackb(data, option=_OPTIONS, ext_hook=self._decode)
         except (ValueError, TypeError) as error:
-            raise MalformedFrameError(f"not a packed value: {error}") from error
+            raise MalformedFrameError(f"not a packed value: {self._explained(error)}") from error
 
     def _key(self, key: Any) -> Any:
         if type(key) not in _KEYS:
-            raise CodecError(f"a mapping key of type {type(key).__name__}; keys are text, bytes, numbers, true/false or none")
+            raise CodecError(
+                f"a mapping key of type {type(key).__name__}; keys are text, bytes, numbers, true/false or none")
         return self.normalise(key)
 
     def _encode(self, value: Any) -> Any:
         entry = self._tag_by_type.get(type(value))
-        if entry is None:
-            raise CodecError(_unknown(value))
-        tag, encode = entry
-        return ormsgpack.Ext(1, self.pack([tag, encode(value)]))
+        self._fault = CodecError(_unknown(value))
+        if entry is not None:
+            tag, encode = entry
+            try:
+                packed = self.pack([tag, encode(value)])
+                self._fault = None
+                return ormsgpack.Ext(_REGISTERED, packed)
+            except Exception as error:  # user code
+                self._fault = CodecError(f"the serializer of {_name(value)} failed: {error}")
+        raise self._fault
 
     def _decode(self, code: int, data: bytes) -> Any:
-        content = self.unpack(data) if code == 1 else None
-        if not isinstance(content, list) or len(content) != 2 or content[0] not in self._decode_by_tag:
-            raise MalformedFrameError(f"a value of unregistered type {content[0] if isinstance(content, list) and content else code!r}")
-        return self._decode_by_tag[content[0]](content[1])
+        try:
+            tag, content = self.unpack(data) if code == _REGISTERED else (code, None)
+            if code == _REGISTERED and tag in self._decode_by_tag:
+                return self._decode_by_tag[tag](content)
+            self._fault = MalformedFrameError(f"a value of unregistered type {tag!r}")
+        except Exception as error:  # user code, on bytes from outside
+            self._fault = MalformedFrameError(f"a value of a registered type cannot be read: {error}")
+        raise self._fault
+
+    def _explained(self, error: Exception) -> str:
+        fault, self._fault = self._fault, None
+        return str(fault or error)
 
 
 def _checked_int(value: int) -> int:
@@ -95,12 +115,18 @@ def _checked_text(value: str) -> str:
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise CodecError(f"text that is not valid UTF-8 ({error.reason} at {error.start}); decode it with errors='replace'") from error
+            raise CodecError(f"text that is not valid UTF-8 ({error.reason} at {error.start}); "
+                             "decode it with errors='replace'") from error
     return value
 
 
 def _unknown(value: Any) -> str:
-    name = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
-    hint = "; use .item()" if hasattr(value, "item") and hasattr(value, "dtype") else ""
-    return (f"a value of type {name}, which is not one of none, true/false, 64-bit numbers, text, bytes, lists and mappings"
-            f"{hint or '; convert it, or register a serializer (topology.serializers)'}")
+    mend = "convert it, or register a serializer (topology.serializers)"
+    if hasattr(value, "dtype") and hasattr(value, "item"):  # numpy
+        mend = "use .tolist()" if getattr(value, "shape", ()) else "use .item()"
+    return (f"a value of type {_name(value)}, which is not one of none, true/false, 64-bit numbers, text, bytes, "
+            f"lists and mappings; {mend}")
+
+
+def _name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")

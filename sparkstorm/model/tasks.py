@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from sparkstorm.model.assignment import ExecutorId
@@ -34,7 +35,7 @@ def task_count(component: Component, conf: Mapping[str, Any]) -> int:
 
 
 def number_tasks(topology: Topology, conf: Mapping[str, Any]) -> dict[int, str]:
-    """Component by task id: ids from 1, contiguous per component, components in the order of their ids (StormCommon)."""
+    """Component by task id: from 1, contiguous per component, components in the order of their ids (StormCommon)."""
     component_by_task: dict[int, str] = {}
     for component in sorted(system_topology(topology, conf), key=lambda c: c.id):
         for _ in range(task_count(component, conf)):
@@ -55,10 +56,12 @@ def partition_fixed(count: int, tasks: Sequence[int]) -> list[list[int]]:
     chunks = min(count, len(tasks))
     base, extra = divmod(len(tasks), chunks) if chunks else (0, 0)
     bounds = [i * base + min(i, extra) for i in range(chunks + 1)]
-    return [list(tasks[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [list(tasks[a:b]) for a, b in pairwise(bounds)]
 
 
-def compute_executors(component_by_task: Mapping[int, str], executors_by_component: Mapping[str, int]) -> list[ExecutorId]:
+def compute_executors(
+    component_by_task: Mapping[int, str], executors_by_component: Mapping[str, int]
+) -> list[ExecutorId]:
     """Executors of a topology, by first task: every component's tasks cut into its number of executors."""
     executors = [
         ExecutorId(chunk[0], chunk[-1])

@@ -15,7 +15,8 @@ ACKER = "__acker"
 SYSTEM = "__system"
 TICK_STREAM = "__tick"
 
-GroupingKind = Literal["shuffle", "fields", "partial_key", "all", "global", "none", "direct", "local_or_shuffle", "custom"]
+GroupingKind = Literal[
+    "shuffle", "fields", "partial_key", "all", "global", "none", "direct", "local_or_shuffle", "custom"]
 ComponentKind = Literal["spout", "bolt", "system"]
 
 # The rule of JStorm's Common.validate_ids: letters, digits and a few marks; '__' is kept for the system.
@@ -37,7 +38,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """How one subscription divides a stream among tasks; `fields` for fields and partial_key, `custom` for user code."""
+    """How one subscription divides a stream: `fields` for fields and partial_key, `custom` for user code."""
 
     kind: GroupingKind
     fields: tuple[str, ...] = ()
@@ -87,7 +88,7 @@ class Topology:
         return tuple(c for c in self if c.kind == "bolt")
 
     def subscribers(self, component: str, stream: str) -> list[tuple[str, Grouping]]:
-        """Who listens to a stream, in the order of the components' ids (so that routing never depends on dict order)."""
+        """Who listens to a stream, by component id (so that routing never depends on the order of a dict)."""
         return [(c.id, s.grouping) for c in sorted(self, key=lambda c: c.id) for s in c.inputs
                 if s.component == component and s.stream == stream]
 
@@ -105,7 +106,7 @@ def validate_name(name: str) -> None:
 
 
 def validate(topology: Topology) -> None:
-    """Check ids, parallelism, inputs, fields and groupings; raise InvalidTopologyError naming the culprit and the mend."""
+    """Check ids, sizes, inputs, fields and groupings; InvalidTopologyError names the culprit and the mend."""
     if not topology.spouts:
         raise InvalidTopologyError("a topology needs at least one spout; add one with set_spout(...)")
     for component in topology:
@@ -122,7 +123,8 @@ def validate(topology: Topology) -> None:
 
 def _validate_id(what: str, name: str) -> None:
     if not isinstance(name, str) or not _ID.match(name):
-        raise InvalidTopologyError(f"{what} id '{name}' is not valid: use letters, digits and any of - _ / . $ < > ( ) #")
+        raise InvalidTopologyError(
+            f"{what} id '{name}' is not valid: use letters, digits and any of - _ / . $ < > ( ) #")
     if name.startswith("__"):
         raise InvalidTopologyError(f"{what} id '{name}' is reserved: ids that begin with '__' belong to the system")
 
@@ -132,7 +134,8 @@ def _validate_size(component: Component) -> None:
         if value is None and what == "num_tasks":
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidTopologyError(f"component '{component.id}': {what} must be a whole number of at least 1, not {value!r}")
+            raise InvalidTopologyError(
+                f"component '{component.id}': {what} must be a whole number of at least 1, not {value!r}")
     if component.num_tasks is not None and component.num_tasks < component.parallelism:
         raise InvalidTopologyError(
             f"component '{component.id}': {component.parallelism} executors cannot share {component.num_tasks} tasks; "
@@ -143,7 +146,8 @@ def _validate_streams(component: Component) -> None:
     for name, stream in component.streams.items():
         twice = [f for f, n in Counter(stream.fields).items() if n > 1]
         if twice:
-            raise InvalidTopologyError(f"component '{component.id}', stream '{name}': field '{twice[0]}' is declared twice")
+            raise InvalidTopologyError(
+                f"component '{component.id}', stream '{name}': field '{twice[0]}' is declared twice; rename one")
 
 
 def _validate_subscription(topology: Topology, component: Component, subscription: Subscription) -> None:
@@ -151,7 +155,8 @@ def _validate_subscription(topology: Topology, component: Component, subscriptio
     source = topology.components.get(subscription.component)
     if source is None:
         known = ", ".join(sorted(topology.components))
-        raise InvalidTopologyError(f"{where} subscribes to unknown component '{subscription.component}'; there are {known}")
+        raise InvalidTopologyError(
+            f"{where} subscribes to unknown component '{subscription.component}'; there are {known}")
     stream = source.streams.get(subscription.stream)
     if stream is None:
         known = ", ".join(sorted(source.streams)) or "none"
@@ -165,7 +170,8 @@ def _validate_subscription(topology: Topology, component: Component, subscriptio
     if (subscription.grouping.kind == "direct") != stream.direct:
         raise InvalidTopologyError(
             f"{where}: direct grouping and a direct stream go together, but stream '{subscription.stream}' of "
-            f"'{source.id}' is {'direct' if stream.direct else 'not direct'} and the grouping is {subscription.grouping.kind}")
+            f"'{source.id}' is {'direct' if stream.direct else 'not direct'} "
+            f"and the grouping is {subscription.grouping.kind}")
 
 
 def _strongly_connected(successors: Mapping[str, Sequence[str]]) -> dict[str, int]:
