@@ -63,6 +63,8 @@ class StormState:
     def __init__(self, store: StateStore, key: bytes | None = None) -> None:
         self.store = store
         self._key = key
+        # What was read last, by path: pollers read the same bytes over and over. Entries are replaced whole.
+        self._read_before: dict[str, tuple[bytes, object]] = {}
 
     # -- records -------------------------------------------------------------------------------------------------
 
@@ -72,8 +74,13 @@ class StormState:
     def _read(self, kind: type[RecordT], path: str, hint: Hint | None = None) -> tuple[RecordT, int] | None:
         found = self.store.get(path, hint)
         if found is None:
+            self._read_before.pop(path, None)
             return None
-        return decode_record(kind, unseal(path, found.data, self._key), path), found.version
+        data, record = self._read_before.get(path, (b"", None))
+        if data != found.data or not isinstance(record, kind):
+            record = decode_record(kind, unseal(path, found.data, self._key), path)
+            self._read_before[path] = (found.data, record)
+        return record, found.version
 
     def _read_record(self, kind: type[RecordT], path: str, hint: Hint | None = None) -> RecordT | None:
         found = self._read(kind, path, hint)

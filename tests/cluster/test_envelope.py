@@ -1,0 +1,49 @@
+"""Checks the envelope of signed records against forgery, damage and bombs."""
+
+import zlib
+
+import pytest
+
+from sparkstorm.cluster.envelope import seal, unseal
+from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
+
+KEY = b"secret"
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"x" * 99_999, b"y" * 2_000_000], ids=["empty", "small", "plain", "deflated"]
+)
+@pytest.mark.parametrize("key", [KEY, None])
+def test_a_record_comes_out_as_it_went_in(body: bytes, key: bytes | None) -> None:
+    sealed = seal("/a", body, key)
+    assert unseal("/a", sealed, key) == body
+    assert len(sealed) < 101_000
+
+
+def test_every_changed_byte_is_noticed() -> None:
+    sealed = seal("/a", b'{"version":1}', KEY)
+    for position in range(len(sealed)):
+        forged = sealed[:position] + bytes([sealed[position] ^ 1]) + sealed[position + 1 :]
+        with pytest.raises((TamperedBlobError, StoreInconsistentError), match="/a"):
+            unseal("/a", forged, KEY)
+
+
+def test_a_record_is_bound_to_its_path_and_key_and_cannot_pass_unsigned() -> None:
+    sealed = seal("/a", b"{}", KEY)
+    for path, data, key in (("/b", sealed, KEY), ("/a", sealed, b"other"), ("/a", seal("/a", b"{}", None), KEY)):
+        with pytest.raises(TamperedBlobError, match=path):
+            unseal(path, data, key)
+
+
+def test_who_has_no_key_may_read() -> None:
+    assert unseal("/a", seal("/a", b"{}", KEY), None) == b"{}"
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [b"not zlib", zlib.compress(b"x" * 100)[:-3], zlib.compress(b"\0" * (65 * 1024 * 1024))],
+    ids=["garbage", "cut", "bomb"],
+)
+def test_a_damaged_or_exploding_record_is_refused(packed: bytes) -> None:
+    with pytest.raises(StoreInconsistentError, match="/a"):
+        unseal("/a", b"sparkstorm-1 zlib unsigned\n" + packed, None)

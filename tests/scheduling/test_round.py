@@ -1,0 +1,102 @@
+"""Tells what a round shows to the scheduler and what it makes of the answer."""
+
+from dataclasses import replace
+
+from sparkstorm.model.assignment import Assignment, ExecutorId, SupervisorInfo, TopologyBase, WorkerSlot
+from sparkstorm.model.outline import ComponentOutline, InputOutline, TopologyOutline
+from sparkstorm.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.scheduling.default import DefaultScheduler
+from sparkstorm.scheduling.records import Topologies
+from sparkstorm.scheduling.round import KnownTopology, Snapshot, plan_round, topology_view
+from sparkstorm.scheduling.view import ClusterView
+
+E = [ExecutorId(n, n) for n in range(1, 5)]
+SLOTS = [WorkerSlot(node, port) for node in ("n1", "n2") for port in (1, 2)]
+BASE = TopologyBase("t-1", "t", 400, TopologyStatus.ACTIVE, 2, {"b": 3, "s": 1}, "code", "conf", owner="ann")
+OUTLINE = TopologyOutline(
+    {
+        "b": ComponentOutline("bolt", {"k": 1}, (InputOutline("s", "default", "shuffle"),)),
+        "s": ComponentOutline("spout"),
+    },
+    {"b": 3, "s": 1},
+    {1: "b", 2: "b", 3: "b", 4: "s"},
+)
+KNOWN = KnownTopology(BASE, OUTLINE, {"topology.priority": 3})
+SUPERVISORS = {
+    node: SupervisorInfo(node, f"host-{node}", 0, 0, (1, 2), resources={"cpu": 100.0}) for node in ("n1", "n2")
+}
+PLACED = {E[0]: SLOTS[0], E[1]: SLOTS[2], E[2]: SLOTS[0], E[3]: SLOTS[2]}
+OLD = Assignment(
+    "t-1", 5, "code", "conf", {"n1": "host-n1"}, PLACED, dict.fromkeys(PLACED, 7), dict.fromkeys(PLACED, 4)
+)
+SNAPSHOT = Snapshot({"t-1": KNOWN}, {"t-1": OLD}, SUPERVISORS)
+
+
+class Watching(DefaultScheduler):
+    """Notes what it is shown, then decides as usual."""
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        self.topologies = dict(topologies)
+        self.free = cluster.available_slots()
+        self.hungry = [each.id for each in cluster.topologies_to_schedule()]
+        super().schedule(topologies, cluster)
+
+
+def test_a_topology_is_shown_with_components_inputs_conf_and_age() -> None:
+    view = topology_view(KNOWN, 1000)
+    assert (view.id, view.name, view.num_workers, view.owner, view.uptime_ms) == ("t-1", "t", 2, "ann", 600)
+    assert view.conf == {"topology.priority": 3}
+    assert view.component("b").executors == tuple(E[:3])
+    assert [(each.component, each.grouping) for each in view.component("b").inputs] == [("s", "shuffle")]
+    assert view.component("s").kind == "spout"
+
+
+def test_when_all_live_there_is_nothing_to_write() -> None:
+    plan = plan_round(SNAPSHOT, {"t-1": set(E)}, DefaultScheduler(), {}, 1000)
+    assert plan.assignments == ()
+    assert plan.placed["t-1"] == PLACED
+
+
+def test_the_dead_move_off_their_slot_which_is_not_offered_in_this_round() -> None:
+    watching = Watching()
+    plan = plan_round(SNAPSHOT, {"t-1": {E[1], E[3]}}, watching, {}, 1000)
+    assert SLOTS[0] not in watching.free
+    (made,) = plan.assignments
+    assert made.version == 6
+    assert made.slot_by_executor[E[1]] == made.slot_by_executor[E[3]] == SLOTS[2]
+    assert {made.slot_by_executor[E[0]], made.slot_by_executor[E[2]]} <= {SLOTS[1], SLOTS[3]}
+    assert made.placed_version_by_executor == {E[0]: 6, E[2]: 6, E[1]: 4, E[3]: 4}
+
+
+def test_a_killed_topology_keeps_its_slots_and_is_not_scheduled() -> None:
+    killed = KnownTopology(replace(BASE, status=TopologyStatus.KILLED), OUTLINE, {})
+    watching = Watching()
+    plan = plan_round(Snapshot({"t-1": killed}, {"t-1": OLD}, SUPERVISORS), {"t-1": set()}, watching, {}, 1000)
+    assert plan.assignments == ()
+    assert watching.topologies == {} and watching.hungry == []
+    assert set(watching.free) == {SLOTS[1], SLOTS[3]}
+
+
+def test_reserved_slots_are_offered_to_nobody() -> None:
+    watching = Watching()
+    plan_round(replace(SNAPSHOT, reserved=frozenset({SLOTS[1], SLOTS[3]})), {"t-1": {E[0]}}, watching, {}, 1000)
+    assert watching.free == []
+
+
+def test_reassigning_places_everything_afresh_and_a_plain_rebalance_what_must_move() -> None:
+    wider = Snapshot({"t-1": replace(KNOWN, base=replace(BASE, num_workers=4))}, {"t-1": OLD}, SUPERVISORS)
+    alive = {"t-1": set(E)}
+    plain = plan_round(wider, alive, DefaultScheduler(), {}, 1000, {"t-1": RebalanceOptions(4)}).assignments[0]
+    assert sum(PLACED[each] == slot for each, slot in plain.slot_by_executor.items()) == 2
+    assert len(set(plain.slot_by_executor.values())) == 4
+    watching = Watching()
+    plan_round(wider, alive, watching, {}, 1000, {"t-1": RebalanceOptions(4, reassign=True)})
+    assert set(watching.free) == set(SLOTS)
+
+
+def test_a_new_topology_without_a_place_is_not_written_but_an_old_one_that_lost_its_place_is() -> None:
+    nobody: dict[str, SupervisorInfo] = {}
+    new = plan_round(Snapshot({"t-1": KNOWN}, {}, nobody), {}, DefaultScheduler(), {}, 1000)
+    assert new.assignments == ()
+    (lost,) = plan_round(Snapshot({"t-1": KNOWN}, {"t-1": OLD}, nobody), {}, DefaultScheduler(), {}, 1000).assignments
+    assert lost.version == 6 and lost.slot_by_executor == {}
