@@ -15,6 +15,7 @@ from pyspark import SparkConf, SparkContext
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from sparkstorm.app.guard import ServerGuard
 from sparkstorm.app.handle import TopologyHandle
 from sparkstorm.app.nimbus_thread import NimbusThread
 from sparkstorm.blobs.redis import RedisBytesStore
@@ -56,14 +57,17 @@ class Cluster:
         self._owns_context = owns_context
         self._closers = contextlib.ExitStack()
         at = stores.connection
-        self.redis_address = RedisAddress(at.redis.host, at.redis.port, at.redis.password or None, at.redis.db,
-                                          at.redis.user or None, at.redis.tls)
+        self.redis_address = RedisAddress(
+            at.redis.host, at.redis.port, at.redis.password or None, at.redis.db, at.redis.user or None, at.redis.tls
+        )
         self.log_dir = Path(conf.text("storm.local.dir"), "logs").resolve()
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, conf: Conf | None = None, sc: SparkContext | None = None) -> Iterator[Cluster]:
-        """Start everything; whatever fails, nothing is left running."""
+    def open(
+        cls, conf: Conf | None = None, sc: SparkContext | None = None, say: Callable[[str], None] = lambda _: None
+    ) -> Iterator[Cluster]:
+        """Start everything; whatever fails, nothing is left running. `say` is told of servers that were restarted."""
         conf = conf or merge({})
         with contextlib.ExitStack() as opened, ThreadPoolExecutor(1) as pool:
             stores_later = pool.submit(open_stores, conf)  # servers and Spark start side by side
@@ -74,6 +78,9 @@ class Cluster:
             finally:
                 stores = stores_later.result()
                 opened.callback(stores.close)
+            guard = ServerGuard(stores.embedded, say)
+            opened.callback(guard.stop)
+            guard.start()
             cluster = cls(conf, stores, context, sc is None)
             opened.callback(cluster._closers.close)
             cluster._start()
@@ -81,8 +88,14 @@ class Cluster:
 
     # -- topologies --------------------------------------------------------------------------------------------------
 
-    def submit(self, name: str, topology: Topology, own_conf: Mapping[str, Any], by_value: Sequence[str] = (),
-               options: SubmitOptions | None = None) -> TopologyHandle:
+    def submit(
+        self,
+        name: str,
+        topology: Topology,
+        own_conf: Mapping[str, Any],
+        by_value: Sequence[str] = (),
+        options: SubmitOptions | None = None,
+    ) -> TopologyHandle:
         """Submit a topology and wait until it is assigned."""
         code = pack_topology(topology, by_value)
         topology_id = self.service.submit(name, topology, own_conf, code, options)
@@ -106,18 +119,35 @@ class Cluster:
         """Stop Nimbus: everything that runs goes on, nothing new is assigned."""
         self._nimbus.stop()
 
+    def check_spark(self) -> None:
+        """SlotsUnavailableError when Spark, and with it every slot, is gone."""
+        try:
+            is_stopped = self.sc._jsc is None or bool(self.sc._jsc.sc().isStopped())
+        except Exception as error:  # py4j raises what it likes when its JVM is gone
+            raise SlotsUnavailableError(f"Spark is gone ({type(error).__name__}), and with it every slot") from error
+        if is_stopped:
+            raise SlotsUnavailableError("the Spark context was stopped, and with it every slot")
+
     # -- starting ----------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        _refuse_remote_master(self.sc.master, self.stores)
+        _refuse_remote_master(self.sc.master or "", self.stores)
         at = self.stores.connection
-        store = ZooKeeperStateStore(ZooKeeperAddress(at.zookeeper.hosts, at.zookeeper.root, at.zookeeper.user,
-                                                     at.zookeeper.password))
+        store = ZooKeeperStateStore(
+            ZooKeeperAddress(at.zookeeper.hosts, at.zookeeper.root, at.zookeeper.user, at.zookeeper.password)
+        )
         self._closers.callback(store.close)
         self._key = signing_key(at.secret)
         self.state = StormState(store, self._key)
-        client = redis.Redis(at.redis.host, at.redis.port, at.redis.db, at.redis.password or None,
-                             username=at.redis.user or None, ssl=at.redis.tls, retry=Retry(NoBackoff(), 0))
+        client = redis.Redis(
+            at.redis.host,
+            at.redis.port,
+            at.redis.db,
+            at.redis.password or None,
+            username=at.redis.user or None,
+            ssl=at.redis.tls,
+            retry=Retry(NoBackoff(), 0),
+        )
         self._closers.callback(client.close)
         self.blobs = BlobStore(self.state, RedisBytesStore(client), self._key)
         self._start_nimbus()
@@ -145,14 +175,20 @@ class Cluster:
 
     def _slot_spec(self) -> SlotSpec:
         at = self.stores.connection
-        is_emulated = self.sc.master.startswith("local")
-        nodes = tuple(f"node-{i + 1}" for i in range(self.conf.integer("sparkstorm.supervisors"))) if is_emulated else ()
+        is_emulated = (self.sc.master or "").startswith("local")
+        supervisors = self.conf.integer("sparkstorm.supervisors") if is_emulated else 0
+        nodes = tuple(f"node-{i + 1}" for i in range(supervisors))
         return SlotSpec(
             zookeeper=StateAddress(at.zookeeper.hosts, at.zookeeper.root, at.zookeeper.user, at.zookeeper.password),
-            redis=SlotRedis(at.redis.host, at.redis.port, at.redis.password),
-            local_dir=str(Path(self.conf.text("storm.local.dir"), "supervisors").resolve()), log_dir=str(self.log_dir),
-            slots_per_node=self.conf.integer("sparkstorm.slots.per.supervisor"), nodes=nodes,
-            hmac_key=self._key.hex(), conf=self.conf.as_dict(), stop_path=STOP_PATH)
+            redis=SlotRedis(at.redis.host, at.redis.port, at.redis.password, at.redis.user, at.redis.db, at.redis.tls),
+            local_dir=str(Path(self.conf.text("storm.local.dir"), "supervisors").resolve()),
+            log_dir=str(self.log_dir),
+            slots_per_node=self.conf.integer("sparkstorm.slots.per.supervisor"),
+            nodes=nodes,
+            hmac_key=self._key.hex(),
+            conf=self.conf.as_dict(),
+            stop_path=STOP_PATH,
+        )
 
     def _wait_for_slots(self, wanted: int) -> None:
         """Until every slot is registered: scheduling earlier would place everything on the first one up."""
@@ -162,7 +198,8 @@ class Cluster:
             there = self._registered_slots()
             raise SlotsUnavailableError(
                 f"{wanted} worker slots were started, but {there} registered within {timeout_ms / 1000:.0f} s; "
-                f"see the slots' logs in {self.log_dir}")
+                f"see the slots' logs in {self.log_dir}"
+            )
 
     def _registered_slots(self) -> int:
         infos = [self.state.read_supervisor(s) for s in self.state.supervisor_ids()]
@@ -170,7 +207,7 @@ class Cluster:
 
 
 def new_context(conf: Conf) -> SparkContext:
-    """A Spark context fit for slots; `spark-submit` decides the master, alone it is local with a core per slot and one over."""
+    """A Spark context fit for slots; `spark-submit` names the master, without it it is local with cores enough."""
     spark_conf = slot_conf(SparkConf())
     if not spark_conf.get("spark.master"):
         slots = conf.integer("sparkstorm.supervisors") * conf.integer("sparkstorm.slots.per.supervisor")
@@ -198,4 +235,5 @@ def _refuse_remote_master(master: str, stores: Stores) -> None:
         missing = " and ".join(sorted(stores.data_by_embedded))
         raise InvalidConfigError(
             f"master {master} may run slots on other hosts, which cannot reach the embedded {missing} on this one: "
-            "set sparkstorm.redis.url and storm.zookeeper.servers to servers of your own")
+            "set sparkstorm.redis.url and storm.zookeeper.servers to servers of your own"
+        )

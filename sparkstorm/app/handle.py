@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.daemons.service import NimbusService
-from sparkstorm.model.assignment import WorkerBeat
+from sparkstorm.model.assignment import TaskInfo, WorkerBeat
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.runtime.journal import Journal
@@ -31,7 +31,8 @@ class TopologyProgress:
     parked: int
     p50_ms: float | None
     p99_ms: float | None
-    is_drained: bool
+    is_settled: bool  # nothing is under way
+    is_drained: bool  # nothing is under way, and nothing will come: all sources are exhausted
 
 
 class TopologyHandle:
@@ -42,6 +43,7 @@ class TopologyHandle:
         self._state = state
         self._service = service
         self._reader = reader
+        self._info_by_task: dict[int, TaskInfo] = {}
 
     @property
     def name(self) -> str:
@@ -63,19 +65,29 @@ class TopologyHandle:
         backlog = self._reader.backlog()
         counts = list(merged.counts_by_task.values())
         spouts = self._spout_counts(merged)
-        is_drained = bool(spouts) and len(spouts) == self._spout_tasks() and all(
-            c.is_exhausted and not c.pending for c in spouts) and not any(c.is_waiting for c in counts) \
-            and not any(backlog.values())
+        is_settled = (
+            not any(c.pending for c in spouts) and not any(c.is_waiting for c in counts) and not any(backlog.values())
+        )
+        is_drained = is_settled and len(spouts) == self._spout_tasks() > 0 and all(c.is_exhausted for c in spouts)
         return TopologyProgress(
-            sum(c.total for c in spouts), sum(c.done for c in spouts), sum(c.emitted for c in counts),
-            sum(c.executed for c in counts), sum(c.pending for c in spouts), sum(c.acked for c in spouts),
-            sum(c.failed for c in spouts), sum(c.parked for c in counts),
-            percentile_ms(merged.latency_buckets, 0.50), percentile_ms(merged.latency_buckets, 0.99), is_drained)
+            sum(c.total for c in spouts),
+            sum(c.done for c in spouts),
+            sum(c.emitted for c in counts),
+            sum(c.executed for c in counts),
+            sum(c.pending for c in spouts),
+            sum(c.acked for c in spouts),
+            sum(c.failed for c in spouts),
+            sum(c.parked for c in counts),
+            percentile_ms(merged.latency_buckets, 0.50),
+            percentile_ms(merged.latency_buckets, 0.99),
+            is_settled,
+            is_drained,
+        )
 
     def key_values(self, component: str) -> Iterator[tuple[Any, Any]]:
         """Committed state of a stateful component, all tasks one after the other."""
         for task, info in self._table().items():
-            if info == component:
+            if info.component_id == component:
                 state = MemoryState(Codec())
                 for fields in Journal(task, Codec()).read(self._reader.record(task)):
                     state.load(fields.get("s", ()), fields.get("d", ()))
@@ -83,7 +95,18 @@ class TopologyHandle:
 
     def dead_letters(self, limit: int = 100) -> list[dict[str, Any]]:
         """The oldest parked inputs with their causes."""
-        names = ("component", "task", "source", "source_task", "stream", "fields", "values", "attempts", "reason", "time_ms")
+        names = (
+            "component",
+            "task",
+            "source",
+            "source_task",
+            "stream",
+            "fields",
+            "values",
+            "attempts",
+            "reason",
+            "time_ms",
+        )
         return [dict(zip(names, Codec().unpack(data), strict=True)) for _, data in self._reader.parked(limit)]
 
     def beats(self) -> list[WorkerBeat]:
@@ -93,9 +116,11 @@ class TopologyHandle:
 
     def errors(self) -> list[str]:
         """The last errors of every component, one line each."""
-        return [f"{e.component}#{e.task} on {e.host}:{e.port}: {e.text}"
-                for component in self._state.error_components(self.topology_id)
-                for e in self._state.read_errors(self.topology_id, component)]
+        return [
+            f"{e.component}#{e.task} on {e.host}:{e.port}: {e.text}"
+            for component in self._state.error_components(self.topology_id)
+            for e in self._state.read_errors(self.topology_id, component)
+        ]
 
     def kill(self, wait_secs: float | None = None) -> None:
         """Kill it after a wait (default: the message time-out)."""
@@ -116,15 +141,16 @@ class TopologyHandle:
     def _merged(self) -> Progress:
         return merge([Progress.decode(data) for data in self._reader.progress().values()])
 
-    def _table(self) -> dict[int, str]:
-        table = self._state.read_tasks(self.topology_id)
-        return {} if table is None else {task: info.component_id for task, info in table.info_by_task.items()}
+    def _table(self) -> dict[int, TaskInfo]:
+        """Tasks with their components; fixed for a topology's life."""
+        if not self._info_by_task:
+            table = self._state.read_tasks(self.topology_id)
+            self._info_by_task = {} if table is None else dict(table.info_by_task)
+        return self._info_by_task
 
     def _spout_tasks(self) -> int:
-        table = self._state.read_tasks(self.topology_id)
-        return 0 if table is None else sum(1 for info in table.info_by_task.values() if info.kind == "spout")
+        return sum(1 for info in self._table().values() if info.kind == "spout")
 
     def _spout_counts(self, merged: Progress) -> list[TaskCounts]:
-        table = self._state.read_tasks(self.topology_id)
-        spouts = set() if table is None else {t for t, info in table.info_by_task.items() if info.kind == "spout"}
-        return [c for task, c in merged.counts_by_task.items() if task in spouts]
+        table = self._table()
+        return [c for task, c in merged.counts_by_task.items() if task in table and table[task].kind == "spout"]

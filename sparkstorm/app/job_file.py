@@ -10,15 +10,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from sparkstorm.config import Conf, check, keys, merge
+from sparkstorm.config import Conf, check, keys, merge, read_yaml
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
 from sparkstorm.model.topology import Topology, validate, validate_name
 from sparkstorm.runtime.code import modules_by_value
 
 _WORDS: Mapping[str, type] = {"name": str, "topology": str, "arguments": dict, "parallelism": dict, "results": dict}
-_RESULT_WORDS = {"component", "top", "directory"}
+_RESULT_WORDS: Mapping[str, type] = {"component": str, "top": int, "directory": str}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,33 +37,34 @@ class JobFile:
         return merge(self.own_conf)
 
 
-def read_job_file(path: str, overrides: Mapping[str, Any], name: str | None, inputs: Sequence[str]) -> JobFile:
+def read_job_file(
+    path: str, overrides: Mapping[str, Any] | None = None, name: str | None = None, inputs: Sequence[str] = ()
+) -> JobFile:
     """Read a job file; InvalidConfigError names the file, the line where there is one, and the nearest known key."""
-    content = _load(path)
-    own = {str(key): value for key, value in content.items() if key in _WORDS}
+    content, lines = read_yaml(path)
+    own = {key: value for key, value in content.items() if key in _WORDS}
     for key, value in own.items():
-        if not isinstance(value, _WORDS[key]):
-            raise InvalidConfigError(f"{path}: '{key}' must be a {_WORDS[key].__name__}, not {value!r:.60}")
-    conf = check_keys({k: v for k, v in content.items() if k not in _WORDS}, path)
+        _check_word(f"{path}, line {lines.get(key, 1)}", key, value)
+    rest = {key: value for key, value in content.items() if key not in _WORDS}
+    for key in rest:
+        _refuse_misspelled_word(f"{path}, line {lines.get(str(key), 1)}", str(key))
+    conf = check(rest, path, lines)
     if "topology" not in own:
         raise InvalidConfigError(f"{path}: 'topology' is missing; name a factory as module:function")
-    _check_results(path, own.get("results", {}))
-    arguments = dict(own.get("arguments", {}))
+    arguments = dict(own.get("arguments") or {})
     if inputs:
         arguments["input"] = list(inputs)
-    job = JobFile(path, name or own.get("name") or Path(path).stem, own["topology"], arguments,
-                  own.get("parallelism", {}), own.get("results", {}), {**conf, **overrides})
+    job = JobFile(
+        path,
+        name or own.get("name") or Path(path).stem,
+        own["topology"],
+        arguments,
+        own.get("parallelism") or {},
+        own.get("results") or {},
+        {**conf, **(overrides or {})},
+    )
     validate_name(job.name)
     return job
-
-
-def check_keys(values: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Configuration keys of a job; a near miss of one of the job's own words is named as well."""
-    for key in values:
-        if key not in keys():
-            near = get_close_matches(str(key), [*_WORDS, *keys()], n=1)
-            raise InvalidConfigError(f"{source}: unknown key '{key}'" + (f"; did you mean '{near[0]}'?" if near else ""))
-    return check(values, source)
 
 
 def make_topology(job: JobFile) -> tuple[Topology, list[str]]:
@@ -77,30 +76,39 @@ def make_topology(job: JobFile) -> tuple[Topology, list[str]]:
     factory = getattr(module, function_name, None)
     if not callable(factory):
         raise InvalidConfigError(f"{job.path}: module '{module_name}' has no function '{function_name}'")
-    topology = _call(job, factory)
-    return _with_parallelism(job, topology), modules_by_value(module)
+    topology = _with_parallelism(job, _call(job, factory))
+    _check_result_component(job, topology)
+    return topology, modules_by_value(module)
 
 
-def _load(path: str) -> dict[Any, Any]:
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InvalidConfigError(f"{path}: there is no such job file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidConfigError(f"{path} cannot be read: {error}") from error
-    except (yaml.YAMLError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        raise InvalidConfigError(f"{path}{line} is not YAML: {getattr(error, 'problem', None) or error}") from error
-    if not isinstance(content, dict):
-        raise InvalidConfigError(f"{path}: a job file is a mapping of keys, not {type(content).__name__}")
-    return content
+def _check_word(where: str, key: str, value: Any) -> None:
+    kind: object = _WORDS[key]
+    if type(value) is not kind:
+        expected = "a map" if kind is dict else "a string"
+        raise InvalidConfigError(f"{where}: {key}: expected {expected}, got {value!r:.60}")
+    if key == "parallelism":
+        for component, executors in value.items():
+            if isinstance(executors, bool) or not isinstance(executors, int) or executors < 1:
+                raise InvalidConfigError(
+                    f"{where}: parallelism of '{component}': expected a number of executors, got {executors!r:.60}"
+                )
+    if key == "results":
+        _check_results(where, value)
 
 
-def _check_results(path: str, results: Mapping[str, Any]) -> None:
-    unknown = set(results) - _RESULT_WORDS
-    if unknown:
-        raise InvalidConfigError(f"{path}: results has no key '{min(map(str, unknown))}'; it has {', '.join(sorted(_RESULT_WORDS))}")
+def _check_results(where: str, results: Mapping[str, Any]) -> None:
+    for key, value in results.items():
+        if key not in _RESULT_WORDS:
+            raise InvalidConfigError(f"{where}: results has no key '{key}'; it has {', '.join(sorted(_RESULT_WORDS))}")
+        if not isinstance(value, _RESULT_WORDS[key]) or isinstance(value, bool):
+            raise InvalidConfigError(f"{where}: results: {key}: {value!r:.60} is no {_RESULT_WORDS[key].__name__}")
+
+
+def _refuse_misspelled_word(where: str, key: str) -> None:
+    """One of the job's own words, nearly; configuration keys are for `check`."""
+    near = get_close_matches(key, _WORDS, n=1) if key not in keys() and "." not in key else []
+    if near:
+        raise InvalidConfigError(f"{where}: unknown key {key}; did you mean {near[0]}?")
 
 
 def _import(job: JobFile, module_name: str) -> Any:
@@ -112,12 +120,14 @@ def _import(job: JobFile, module_name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name and module_name.startswith(error.name):
             raise InvalidConfigError(
-                f"{job.path}: topology module '{module_name}' was not found beside the job script, beside the job file, "
-                "or among the installed packages") from None
+                f"{job.path}: topology module '{module_name}' was not found beside the job script or the job file, "
+                "nor among the installed packages"
+            ) from None
         raise InvalidConfigError(f"{job.path}: importing '{module_name}' failed: {error}") from error
-    except Exception as error:  # a user's module may raise anything on import
+    except (Exception, SystemExit) as error:  # a user's module may raise anything on import
         raise InvalidConfigError(
-            f"{job.path}: importing '{module_name}' failed: {type(error).__name__}: {error}{_place(error)}") from error
+            f"{job.path}: importing '{module_name}' failed: {type(error).__name__}: {error}{_place(error)}"
+        ) from error
 
 
 def _call(job: JobFile, factory: Any) -> Topology:
@@ -125,22 +135,34 @@ def _call(job: JobFile, factory: Any) -> Topology:
         topology = factory(**job.arguments)
     except SparkStormError:
         raise
-    except Exception as error:  # a user's factory may raise anything
+    except (Exception, SystemExit) as error:  # a user's factory may raise anything
         raise InvalidTopologyError(
-            f"{job.path}: {job.topology} raised {type(error).__name__}: {error}{_place(error)}") from error
+            f"{job.path}: {job.topology} raised {type(error).__name__}: {error}{_place(error)}"
+        ) from error
     if not isinstance(topology, Topology):
-        raise InvalidTopologyError(f"{job.path}: {job.topology} returned a {type(topology).__name__}; return builder.build()")
+        raise InvalidTopologyError(
+            f"{job.path}: {job.topology} returned a {type(topology).__name__}; return builder.build()"
+        )
     return topology
 
 
 def _with_parallelism(job: JobFile, topology: Topology) -> Topology:
     unknown = [c for c in job.parallelism if c not in topology.components]
     if unknown:
-        raise InvalidTopologyError(f"{job.path}: parallelism names unknown component '{unknown[0]}'; "
-                                   f"there are {', '.join(sorted(topology.components))}")
+        raise InvalidTopologyError(
+            f"{job.path}: parallelism names unknown component '{unknown[0]}'; "
+            f"there are {', '.join(sorted(topology.components))}"
+        )
     changed = Topology({c.id: replace(c, parallelism=job.parallelism.get(c.id, c.parallelism)) for c in topology})
     validate(changed)
     return changed
+
+
+def _check_result_component(job: JobFile, topology: Topology) -> None:
+    component = job.results.get("component")
+    if component is not None and component not in topology.components:
+        known = ", ".join(sorted(topology.components))
+        raise InvalidTopologyError(f"{job.path}: results names unknown component '{component}'; there are {known}")
 
 
 def _place(error: BaseException) -> str:

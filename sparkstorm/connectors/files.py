@@ -13,7 +13,7 @@ from sparkstorm.errors import InvalidConfigError
 
 
 def find_files(paths: Iterable[str | Path], pattern: str = "*") -> list[tuple[str, int]]:
-    """(path, bytes) of every file named, or found below a named folder, sorted; InvalidConfigError when one is missing."""
+    """(path, bytes) of every file named or found below a named folder, sorted; InvalidConfigError if one is missing."""
     found: dict[str, int] = {}
     for path in map(Path, paths):
         if not path.exists():
@@ -76,7 +76,7 @@ class FileLines(ReplayableSpout):
     def restore(self, position: Any) -> None:
         """Go on behind the last committed line."""
         self._at, self._offset = position
-        self._before = sum(size for _, size in self._mine[:self._at])
+        self._before = sum(size for _, size in self._mine[: self._at])
 
     def close(self) -> None:
         """Close the file at hand."""

@@ -212,7 +212,6 @@ class Slot:
 
     def _worker_spec(self, wish: Wish, conf: Conf, code_path: Path, now_ms: int) -> WorkerSpec:
         assignment, slot = wish.assignment, self._place.slot
-        log_name = f"{name_to_node(assignment.topology_id)}-{name_to_node(slot.node)}-{slot.port}.log"
         return WorkerSpec(
             topology_id=assignment.topology_id,
             node=slot.node,
@@ -226,7 +225,7 @@ class Slot:
             code_key=assignment.code_key,
             conf_key=assignment.conf_key,
             redis=self._spec.redis,
-            log_path=str(Path(self._spec.log_dir) / log_name),
+            log_path=str(Path(self._spec.log_dir) / worker_log_name(assignment.topology_id, slot)),
             hmac_key=self._spec.hmac_key,
             status=wish.status,
             code_path=str(code_path),
@@ -315,6 +314,11 @@ class Slot:
             spare.close()
             return None
         return spare
+
+
+def worker_log_name(topology_id: str, slot: WorkerSlot) -> str:
+    """The file in the log folder that takes what this slot's workers of a topology print."""
+    return f"{name_to_node(topology_id)}-{name_to_node(slot.node)}-{slot.port}.log"
 
 
 def _cause_of(exit_code: int) -> str:

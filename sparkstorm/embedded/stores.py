@@ -23,28 +23,36 @@ from sparkstorm.embedded.connection import (
     save_connection,
     zookeeper_password,
 )
-from sparkstorm.embedded.redis import check_redis_settings, start_redis
-from sparkstorm.embedded.zookeeper import start_zookeeper
+from sparkstorm.embedded.redis import RedisServer, check_redis_settings, start_redis
+from sparkstorm.embedded.zookeeper import ZooKeeperServer, start_zookeeper
 from sparkstorm.errors import InvalidConfigError
 
 _ZOOKEEPER_USER = "sparkstorm"
 _CHECK_LIMIT_S = 5.0
 
 
+EmbeddedServer = RedisServer | ZooKeeperServer
+
+
 class Stores:
     """The stores of one run; `close` ends what was embedded and leaves the user's own alone.
 
-    `data_by_embedded` names the embedded ones, which only this machine reaches, and the folders of their data.
+    `embedded` holds the servers that were started here, which only this machine reaches, by name.
     """
 
-    def __init__(self, connection: Connection, data_by_embedded: Mapping[str, Path], servers: ExitStack) -> None:
+    def __init__(self, connection: Connection, embedded: Mapping[str, EmbeddedServer]) -> None:
         self.connection = connection
-        self.data_by_embedded = data_by_embedded
-        self._servers = servers
+        self.embedded = embedded
+
+    @property
+    def data_by_embedded(self) -> dict[str, Path]:
+        """The folder of every embedded server's data."""
+        return {name: server.data_dir for name, server in self.embedded.items()}
 
     def close(self) -> None:
         """Stops the embedded servers; calling it twice is fine."""
-        self._servers.close()
+        for server in self.embedded.values():
+            server.stop()
 
     def discard(self) -> None:
         """Stops the embedded servers and deletes their data, for a run that ended well and needs no sequel."""
@@ -73,33 +81,29 @@ def open_stores(conf: Conf) -> Stores:
     """
     path = connection_path(conf)
     secret = load_connection(path).secret if path.exists() else new_secret()
-    data = _embedded_data(conf)
-    with ExitStack() as servers:
-        redis_at = _open_redis(conf, data, secret, servers)
-        zookeeper_at = _open_zookeeper(conf, data, secret, servers)
+    embedded: dict[str, EmbeddedServer] = {}
+    with ExitStack() as undo:
+        undo.callback(lambda: [server.stop() for server in embedded.values()])
+        redis_at = _open_redis(conf, secret, embedded)
+        zookeeper_at = _open_zookeeper(conf, secret, embedded)
         connection = Connection(redis_at, zookeeper_at, secret)
         save_connection(path, connection)
-        return Stores(connection, _embedded_data(conf), servers.pop_all())
+        undo.pop_all()
+        return Stores(connection, embedded)
 
 
-def _embedded_data(conf: Conf) -> dict[str, Path]:
-    folder = Path(conf.text("storm.local.dir"))
-    configured = {"redis": conf["sparkstorm.redis.url"], "zookeeper": conf["storm.zookeeper.servers"]}
-    return {name: folder / name for name, own in configured.items() if not own}
-
-
-def _open_redis(conf: Conf, data: Mapping[str, Path], secret: str, servers: ExitStack) -> RedisEndpoint:
+def _open_redis(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) -> RedisEndpoint:
     if conf["sparkstorm.redis.url"]:
         endpoint = parse_redis_url(conf.text("sparkstorm.redis.url"), conf["sparkstorm.redis.password"])
         check_redis(endpoint)
         return endpoint
     server = start_redis(
-        data["redis"],
+        Path(conf.text("storm.local.dir"), "redis"),
         password=redis_password(secret),
         maxmemory_mb=conf.integer("sparkstorm.embedded.redis.maxmemory.mb"),
         port=conf["sparkstorm.embedded.redis.port"],
     )
-    servers.callback(server.stop)
+    embedded["redis"] = server
     return RedisEndpoint(server.host, server.port, server.password)
 
 
@@ -119,16 +123,15 @@ def check_redis(endpoint: RedisEndpoint) -> None:
         check_redis_settings(client)
 
 
-def _open_zookeeper(conf: Conf, data: Mapping[str, Path], secret: str, servers: ExitStack) -> ZooKeeperEndpoint:
+def _open_zookeeper(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) -> ZooKeeperEndpoint:
     root = conf.text("storm.zookeeper.root")
     user = conf["storm.zookeeper.auth.user"] or _ZOOKEEPER_USER
     password = conf["storm.zookeeper.auth.password"] or zookeeper_password(secret)
     if conf["storm.zookeeper.servers"]:
         return ZooKeeperEndpoint(_zookeeper_hosts(conf), root, user, password)
-    server = start_zookeeper(
-        data["zookeeper"], password=password, user=user, port=conf["sparkstorm.embedded.zookeeper.port"]
-    )
-    servers.callback(server.stop)
+    folder = Path(conf.text("storm.local.dir"), "zookeeper")
+    server = start_zookeeper(folder, password=password, user=user, port=conf["sparkstorm.embedded.zookeeper.port"])
+    embedded["zookeeper"] = server
     return ZooKeeperEndpoint(server.hosts, root, user, password)
 
 

@@ -1,0 +1,83 @@
+"""Owns what a run says: lines for people, and one progress line that is rewritten on a terminal, repeated elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+from sparkstorm.app.handle import TopologyProgress
+
+_WIDTH = 118
+
+
+class Console:
+    """Standard output of a run; any thread may speak."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._is_terminal = sys.stdout.isatty()
+        self._is_line_open = False
+        self._began = self._last = time.monotonic()
+        self._first_executed: int | None = None
+        self._last_executed = 0
+
+    def say(self, text: str) -> None:
+        """One line or several, never torn by the progress line."""
+        with self._lock:
+            if self._is_line_open:
+                print()
+                self._is_line_open = False
+            print(text, flush=True)
+
+    def show(self, progress: TopologyProgress) -> None:
+        """The progress line."""
+        now = time.monotonic()
+        if self._first_executed is None:
+            self._began, self._first_executed = now, progress.executed
+            self._last_executed = progress.executed
+        rate = (progress.executed - self._last_executed) / max(now - self._last, 1e-9)
+        self._last, self._last_executed = now, progress.executed
+        text = progress_text(progress, rate)
+        with self._lock:
+            self._is_line_open = self._is_terminal
+            print(
+                f"\r{text:<{_WIDTH}}" if self._is_terminal else text, end="" if self._is_terminal else "\n", flush=True
+            )
+
+    def total(self, progress: TopologyProgress) -> None:
+        """The totals of the run; speed is of this start alone."""
+        took = time.monotonic() - self._began
+        speed = (progress.executed - (self._first_executed or 0)) / max(took, 1e-9)
+        self.say(
+            f"{progress.executed:,} tuples executed in {took:.1f} s ({speed:,.0f}/s), {progress.acked:,} trees acked, "
+            f"{progress.failed:,} failed, {progress.parked:,} parked{latency_text(progress)}"
+        )
+
+
+def progress_text(progress: TopologyProgress, rate: float) -> str:
+    """done/total, tuples/s, pending, acked, failed, complete latency."""
+    share = ""
+    if progress.total:
+        percent = 100 * progress.done / progress.total
+        share = f"{percent:5.1f} % of {_amount(progress.total)}  "
+    parked = f"  parked {progress.parked:,}" if progress.parked else ""
+    return (
+        f"{share}{rate:>9,.0f} tuples/s  pending {progress.pending:,}  acked {progress.acked:,}  "
+        f"failed {progress.failed:,}{parked}{latency_text(progress)}"
+    )
+
+
+def latency_text(progress: TopologyProgress) -> str:
+    """Complete latencies, when there are any."""
+    if progress.p50_ms is None or progress.p99_ms is None:
+        return ""
+    return f"  p50 {progress.p50_ms:,.0f} ms  p99 {progress.p99_ms:,.0f} ms"
+
+
+def _amount(total: int) -> str:
+    """A source's extent; it is in bytes for files, in whatever unit the spout chose otherwise."""
+    for limit, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")):
+        if total >= limit:
+            return f"{total / limit:.1f} {unit}"
+    return str(total)

@@ -1,0 +1,173 @@
+"""Owns the run of one job on a cluster: submit or go on, watch, collect, end."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+from sparkstorm.api.components import Spout
+from sparkstorm.app.cluster import Cluster, wait_until
+from sparkstorm.app.console import Console
+from sparkstorm.app.handle import TopologyHandle, TopologyProgress
+from sparkstorm.app.job import FAILED, INTERRUPTED, OK, PARKED, leave
+from sparkstorm.app.job_file import JobFile
+from sparkstorm.app.results import collect
+from sparkstorm.app.watch import Outcome, Watch
+from sparkstorm.errors import NotAliveError, SlotsUnavailableError, WorkerFailedError
+from sparkstorm.model.status import TopologyStatus
+from sparkstorm.model.topology import Topology
+
+_END_WAIT_MS = 30_000
+
+
+class Run:
+    """One run of a job; the result of either way to run it is an exit status."""
+
+    def __init__(
+        self,
+        job: JobFile,
+        topology: Topology,
+        by_value: Sequence[str] = (),
+        is_fresh: bool = False,
+        console: Console | None = None,
+    ) -> None:
+        self._job, self._topology, self._by_value, self._is_fresh = job, topology, by_value, is_fresh
+        self._console = console or Console()
+        self._stop = threading.Event()
+        self._started = time.monotonic()
+
+    def in_own_cluster(self) -> int:
+        """Start a cluster for this run alone; Ctrl-C and SIGTERM drain and stop it, a second one ends it at once."""
+        self._console.say(f"starting Spark, Redis and ZooKeeper for topology '{self._job.name}' ...")
+        with _Signals(self.interrupt), Cluster.open(self._job.conf, say=self._console.say) as cluster:
+            status = self.on(cluster, lambda: _check_spark(cluster))
+        if status in (OK, PARKED):
+            cluster.stores.discard()
+        return status
+
+    def on(self, cluster: Cluster, check: Callable[[], None] = lambda: None) -> int:
+        """Run to the end of a finite source, or until `interrupt`; what is unfinished then stays for another run."""
+        handle = self._begin(cluster)
+        self._console.say(
+            f"{handle.topology_id} is assigned {time.monotonic() - self._started:.1f} s after the start; "
+            f"logs are in {cluster.log_dir}"
+        )
+        line_every_s = self._job.conf.millis("sparkstorm.progress.interval.ms") / 1000
+        try:
+            outcome, progress = Watch(handle, self._console, cluster.log_dir, line_every_s).run(
+                self._stop.is_set, check
+            )
+        except WorkerFailedError:
+            self._leave_failed(handle)
+            raise
+        self._console.show(progress)
+        self._console.total(progress)
+        if outcome is Outcome.STOPPED:
+            self._say_stopped(handle, progress)
+            return INTERRUPTED
+        status = self._judge(handle, progress)
+        collect(self._job.results, handle, self._console.say)
+        _end(handle)
+        return status
+
+    def interrupt(self) -> None:
+        """Let sources rest and finish what is under way; the second time, end the process."""
+        if self._stop.is_set():
+            self._console.say("stopped at once; the same command goes on from the last commit")
+            leave(INTERRUPTED)
+        self._stop.set()
+        self._console.say("stopping: sources rest, what is under way is finished (again to stop at once) ...")
+
+    # -- beginning and end ---------------------------------------------------------------------------------------
+
+    def _begin(self, cluster: Cluster) -> TopologyHandle:
+        """The unfinished run of this name, or a new one."""
+        handle = cluster.find(self._job.name)
+        if handle is not None and (self._is_fresh or handle.status() is TopologyStatus.KILLED):
+            _end(handle)
+            handle = None
+        if handle is None:
+            return cluster.submit(self._job.name, self._topology, self._own_conf(), self._by_value)
+        self._console.say(
+            f"going on with unfinished run {handle.topology_id}, in the code it began with (--fresh drops it)"
+        )
+        handle.activate()
+        return handle
+
+    def _own_conf(self) -> dict[str, Any]:
+        return {key: value for key, value in self._job.own_conf.items() if key.startswith(("topology.", "app."))}
+
+    def _leave_failed(self, handle: TopologyHandle) -> None:
+        """A run that got nothing done is dropped: the next one shall take mended code."""
+        progress = handle.progress()
+        if progress.executed or progress.acked or progress.parked:
+            handle.deactivate()
+            self._console.say(
+                f"{handle.topology_id} is kept as it stands; the same command goes on with it, --fresh drops it"
+            )
+        else:
+            _end(handle)
+
+    def _say_stopped(self, handle: TopologyHandle, progress: TopologyProgress) -> None:
+        rest = "every tree is settled" if progress.is_settled else f"{progress.pending:,} trees are open"
+        self._console.say(
+            f"stopped; {rest}; the same command goes on with {handle.topology_id} from here, --fresh drops it"
+        )
+
+    def _judge(self, handle: TopologyHandle, progress: TopologyProgress) -> int:
+        if progress.parked:
+            self._console.say(f"{progress.parked:,} tuples were parked after their tries; the first causes:")
+            for letter in handle.dead_letters(5):
+                self._console.say(
+                    f"  {letter['component']}#{letter['task']}: {letter['reason']}  {letter['values']!r:.100}"
+                )
+            return PARKED
+        if progress.failed and not self._replays():
+            self._console.say(f"{progress.failed:,} trees failed, and no spout emits them again")
+            return PARKED
+        return OK
+
+    def _replays(self) -> bool:
+        spouts = [c.instance for c in self._topology if c.kind == "spout"]
+        return all(type(spout).fail is not Spout.fail for spout in spouts)
+
+
+def _end(handle: TopologyHandle) -> None:
+    """Kill the topology, wait until its workers and records are gone, and delete its data."""
+    with contextlib.suppress(NotAliveError):  # killed by somebody else, or in its last moments
+        handle.kill(0)
+    if not wait_until(lambda: handle.status() is None, _END_WAIT_MS, every_ms=20):
+        raise WorkerFailedError(f"{handle.topology_id} did not end within {_END_WAIT_MS // 1000} s of its kill")
+    handle.delete_data()
+
+
+def _check_spark(cluster: Cluster) -> None:
+    """Without Spark there are no slots, and nothing here can end in an orderly way: stop like a killed driver."""
+    try:
+        cluster.check_spark()
+    except SlotsUnavailableError as error:
+        print(f"{error}; the same command goes on from the last commit", file=sys.stderr)
+        leave(FAILED)
+
+
+class _Signals:
+    """Calls `act` on Ctrl-C and SIGTERM while inside."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+
+    def __enter__(self) -> None:
+        def handler(_signal: int, _frame: FrameType | None) -> None:
+            self._act()
+
+        self._former = {s: signal.signal(s, handler) for s in (signal.SIGINT, signal.SIGTERM)}
+
+    def __exit__(self, *_: object) -> None:
+        for number, former in self._former.items():
+            signal.signal(number, former)

@@ -1,0 +1,120 @@
+"""Owns the watch over a running topology: until its sources are drained, a worker gives up, or somebody stops it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+
+from sparkstorm.app.console import Console
+from sparkstorm.app.handle import TopologyHandle, TopologyProgress
+from sparkstorm.daemons.child_process import last_lines
+from sparkstorm.daemons.slot import worker_log_name
+from sparkstorm.errors import StoreUnavailableError, WorkerFailedError
+from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
+
+DRAIN_S = 30.0
+STORE_PATIENCE_S = 120.0
+LOOK_EVERY_S = 0.1
+MAX_DEATHS_WITHOUT_PROGRESS = 12
+
+
+class Outcome(Enum):
+    """How a watch ended."""
+
+    DRAINED = "drained"
+    STOPPED = "stopped"
+
+
+class Watch:
+    """Looks at a topology several times a second; `run` returns how it ended, with the last progress seen.
+
+    WorkerFailedError when a worker cannot be started, or keeps dying without getting anything done;
+    StoreUnavailableError when the stores stay away.
+    """
+
+    def __init__(self, handle: TopologyHandle, console: Console, log_dir: Path, line_every_s: float) -> None:
+        self._handle, self._console = handle, console
+        self._line_every_s = line_every_s
+        self._deaths = Deaths(handle.topology_id, log_dir, console.say)
+        self._line_due = 0.0
+        self._lost_since: float | None = None
+
+    def run(
+        self, is_stopping: Callable[[], bool], check: Callable[[], None] = lambda: None
+    ) -> tuple[Outcome, TopologyProgress]:
+        """Until the end; `check` is called with every progress line and may raise to end the watch."""
+        drained, deadline = 0, None
+        while True:
+            progress = self._look(check)
+            if progress is not None:
+                drained = drained + 1 if progress.is_drained else 0
+                if drained >= 2:  # two looks: the first may have read one worker before and one after a hand-over
+                    return Outcome.DRAINED, progress
+                if deadline is None and is_stopping():
+                    deadline = time.monotonic() + DRAIN_S
+                    self._handle.deactivate()
+                elif deadline is not None and (progress.is_settled or time.monotonic() > deadline):
+                    return Outcome.STOPPED, progress
+            time.sleep(LOOK_EVERY_S / 2 if drained else LOOK_EVERY_S)
+
+    def _look(self, check: Callable[[], None]) -> TopologyProgress | None:
+        """Progress now; None while a store is away."""
+        try:
+            progress = self._handle.progress()
+            if time.monotonic() >= self._line_due:
+                check()
+                self._line_due = time.monotonic() + self._line_every_s
+                self._console.show(progress)
+                self._deaths.look(self._handle.beats(), progress)
+            self._lost_since = None
+            return progress
+        except StoreUnavailableError as error:
+            check()
+            self._bear(error)
+            return None
+
+    def _bear(self, error: StoreUnavailableError) -> None:
+        now = time.monotonic()
+        if self._lost_since is None:
+            self._lost_since = now
+            self._console.say(f"waiting for the stores: {error}")
+        elif now - self._lost_since > STORE_PATIENCE_S:
+            raise error
+
+
+class Deaths:
+    """Notices workers that fail or were replaced, by their heartbeats."""
+
+    def __init__(self, topology_id: str, log_dir: Path, say: Callable[[str], None]) -> None:
+        self._topology_id, self._log_dir, self._say = topology_id, log_dir, say
+        self._beat_by_slot: dict[WorkerSlot, WorkerBeat] = {}
+        self._done: object = None
+        self._deaths = 0
+
+    def look(self, beats: list[WorkerBeat], progress: TopologyProgress) -> None:
+        """Say what changed; WorkerFailedError when it is no use to go on."""
+        done = (progress.executed, progress.acked, progress.failed, progress.parked, progress.done)
+        if done != self._done:
+            self._done, self._deaths = done, 0
+        for beat in beats:
+            slot = WorkerSlot(beat.node, beat.port)
+            former = self._beat_by_slot.get(slot)
+            if beat.state == "FAILED":
+                raise WorkerFailedError(f"worker {slot} of {self._topology_id} cannot run: {beat.message}")
+            if former is not None and 0 != former.pid != beat.pid != 0:
+                self._note_death(slot, former, beat)
+            if former is None or beat.pid:
+                self._beat_by_slot[slot] = beat
+
+    def _note_death(self, slot: WorkerSlot, former: WorkerBeat, beat: WorkerBeat) -> None:
+        log = self._log_dir / worker_log_name(self._topology_id, slot)
+        self._deaths += max(1, beat.launch - former.launch if beat.launch - former.launch < 100 else 1)
+        self._say(f"worker {slot} was replaced (process {former.pid} by {beat.pid}); its log is {log}")
+        if self._deaths >= MAX_DEATHS_WITHOUT_PROGRESS:
+            tail = "\n".join(f"  {line}" for line in last_lines(log)) or "  (empty, or on the worker's own host)"
+            raise WorkerFailedError(
+                f"workers of {self._topology_id} died {self._deaths} times without getting anything done; "
+                f"the end of {log}:\n{tail}"
+            )
