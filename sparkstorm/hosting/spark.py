@@ -7,6 +7,7 @@ slot's task never raises: it returns a word. All it needs to know travels in the
 import logging
 import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -53,6 +54,21 @@ def slot_conf(conf: SparkConf) -> SparkConf:
     # Executors of this machine import what this process does; on other hosts the package is installed or shipped.
     given = conf.get("spark.executorEnv.PYTHONPATH") or os.environ.get("PYTHONPATH")
     return conf.set("spark.executorEnv.PYTHONPATH", os.pathsep.join([_PACKAGE_ROOT, *([given] if given else [])]))
+
+
+def make_context(conf: SparkConf) -> SparkContext:
+    """A context whose jobs an interrupt from the terminal does not touch: the driver decides what ends, and how.
+
+    PySpark would answer SIGINT by cancelling every job, slots included, and under spark-submit the JVM, which gets the
+    same signal, would shut the context down.
+    """
+    former = signal.getsignal(signal.SIGINT)
+    sc = SparkContext(conf=conf)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, former)
+    misc: Any = sc._jvm.sun.misc  # type: ignore[union-attr]
+    misc.Signal.handle(misc.Signal("INT"), misc.SignalHandler.SIG_IGN)
+    return sc
 
 
 class SparkSlots:
@@ -124,8 +140,8 @@ class SparkSlots:
                 reason = self._run_once(index)
             finally:
                 self._active.discard(index)
-            if self._sc._jsc is None:
-                return  # the context was stopped
+            if _is_stopped(self._sc):
+                return
             if self._stopping.wait(pause.after_ms(round((time.monotonic() - began) * 1000)) / 1000):
                 return
             _LOG.warning("slot job %d ended (%s); it is submitted again", index, reason)
@@ -156,6 +172,15 @@ def task_room(sc: SparkContext) -> int:
     java: Any = sc._jsc
     executors = java.sc().statusStore().executorList(True)
     return sum(int(executors.apply(at).totalCores()) // per_task for at in range(executors.size()))
+
+
+def _is_stopped(sc: SparkContext) -> bool:
+    """Whether the context is gone, or its JVM."""
+    try:
+        java: Any = sc._jsc
+        return java is None or bool(java.sc().isStopped())
+    except Exception:  # py4j has several ways to say that nobody answers
+        return True
 
 
 def _master_of(sc: SparkContext) -> str:

@@ -1,25 +1,27 @@
 """Owns a Spark driver for tests: it starts slots of the spec that it reads, says "up", and stops them when told to.
 
-Run as `python -m tests.system.slot_driver MASTER COUNT`; the spec is the first line of its standard input, any second
-line asks for a gentle stop.
+Run as `python -m tests.system.slot_driver MASTER COUNT SPEC_FILE`: a line on its standard input, or an interrupt, asks
+for a gentle stop. (spark-submit hands no standard input on.)
 """
 
+import signal
 import sys
+from pathlib import Path
 
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf
 
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.daemons.slot_main import main as slot_main
 from sparkstorm.errors import SlotsUnavailableError
 from sparkstorm.hosting.base import SlotSpec
-from sparkstorm.hosting.spark import SparkSlots, slot_conf
+from sparkstorm.hosting.spark import SparkSlots, make_context, slot_conf
 
 
-def run(master: str, count: int) -> int:
-    spec = SlotSpec.from_json(sys.stdin.buffer.readline())
+def run(master: str, count: int, spec_file: Path) -> int:
+    spec = SlotSpec.from_json(spec_file.read_bytes())
     conf = SparkConf().setMaster(master).setAppName("slots").set("spark.ui.enabled", "false")
     conf.set("spark.executor.memory", "512m").set("spark.driver.host", "127.0.0.1")
-    sc = SparkContext(conf=slot_conf(conf))
+    sc = make_context(slot_conf(conf))
     slots = SparkSlots(sc, count, slot_main, spec, lambda: _ask_to_stop(spec))
     try:
         slots.start(wait_ms=10_000)
@@ -28,7 +30,11 @@ def run(master: str, count: int) -> int:
         sc.stop()
         return 3
     print("up", flush=True)
-    sys.stdin.buffer.readline()
+    try:
+        if not sys.stdin.buffer.readline():
+            signal.pause()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
     slots.stop()
     print(f"stopped {slots.running()}", flush=True)
     sc.stop()
@@ -43,4 +49,4 @@ def _ask_to_stop(spec: SlotSpec) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1], int(sys.argv[2])))
+    sys.exit(run(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])))

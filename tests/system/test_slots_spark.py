@@ -1,11 +1,12 @@
 """Slots as Spark tasks, with real Spark in every form that a laptop has: whatever is killed, nothing below it stays."""
 
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,16 +39,28 @@ def environment() -> dict[str, str]:
     }
 
 
+def spark_home() -> Path:
+    found = find_spec("pyspark")
+    assert found is not None and found.submodule_search_locations is not None
+    return Path(found.submodule_search_locations[0])
+
+
+PYTHON = (sys.executable, "-m", "tests.system.slot_driver")
+SPARK_SUBMIT = (spark_home() / "bin" / "spark-submit", ROOT / "tests" / "system" / "slot_driver.py")
+
+
 class Driver:
     """A driver process and everything that hangs below it."""
 
-    def __init__(self, bench: SlotBench, master: str, count: int) -> None:
-        self.log = bench.folder / "driver.log"
+    def __init__(self, bench: SlotBench, master: str, count: int, launcher: Sequence[str | Path] = PYTHON) -> None:
+        self.log, spec_file = bench.folder / "driver.log", bench.folder / "spec.json"
+        spec_file.write_bytes(bench.spec.to_json())
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.system.slot_driver", master, str(count)],
+                [*launcher, master, str(count), spec_file],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                bufsize=0,
                 stderr=log,
                 cwd=ROOT,
                 env=environment(),
@@ -55,10 +68,10 @@ class Driver:
             )
         assert self.process.stdin is not None and self.process.stdout is not None
         self.stdin, self.stdout = self.process.stdin, self.process.stdout
-        self.stdin.write(bench.spec.to_json() + b"\n")
-        self.stdin.flush()
 
-    def line(self) -> str:
+    def line(self, seconds: float = 90) -> str:
+        """Its next line of output, which it writes in one piece."""
+        assert select.select([self.stdout], [], [], seconds)[0], f"no word from the driver: {self.log.read_text()}"
         return self.stdout.readline().decode().strip()
 
     def below(self, text: str) -> set[int]:
@@ -88,8 +101,8 @@ def bench(redis_server: RedisServer, zookeeper_server: ZooKeeperServer, tmp_path
 def drive(bench: SlotBench) -> Iterator[Callable[[str], Driver]]:
     drivers: list[Driver] = []
 
-    def start(master: str, count: int = 2) -> Driver:
-        drivers.append(Driver(bench, master, count))
+    def start(master: str, count: int = 2, launcher: Sequence[str | Path] = PYTHON) -> Driver:
+        drivers.append(Driver(bench, master, count, launcher))
         return drivers[-1]
 
     yield start
@@ -115,11 +128,8 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def spark_class(folder: Path, name: str, *arguments: str) -> "subprocess.Popen[bytes]":
-    home = find_spec("pyspark")
-    assert home is not None and home.submodule_search_locations is not None
-    program = Path(home.submodule_search_locations[0]) / "bin" / "spark-class"
     with (folder / f"{name}.log").open("wb") as log:
-        command = [str(program), f"org.apache.spark.deploy.{name}", *arguments]
+        command = [str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
         return subprocess.Popen(command, stdout=log, stderr=log, env=environment(), start_new_session=True)
 
 
@@ -217,6 +227,19 @@ def test_stopped_slots_end_gently_and_leave_nothing(bench: SlotBench, drive: Cal
     assert driver.line() == "stopped 0"
     assert all(map(is_gone, workers.values()))
     assert driver.process.wait(20) == 0
+
+
+def test_an_interrupt_from_the_terminal_reaches_the_driver_and_nobody_else(
+    bench: SlotBench, drive: Callable[..., Driver]
+) -> None:
+    bench.submit("words-1", SLOTS)
+    driver = drive("local[3]", 2, SPARK_SUBMIT)
+    assert driver.line() == "up"
+    workers = wait_all_running(bench)
+    os.killpg(driver.process.pid, signal.SIGINT)
+    assert [driver.line(), driver.line()] == ["interrupted", "stopped 0"]
+    assert driver.process.wait(20) == 0
+    assert all(map(is_gone, workers.values())) and bench.logs().count("ended: returned") == 2
 
 
 def test_fewer_cores_than_slots_are_refused_with_the_number_that_is_needed(
