@@ -86,8 +86,8 @@ class StormState:
         found = self._read(kind, path, hint)
         return found[0] if found else None
 
-    def _read_plain(self, kind: type[RecordT], path: str) -> RecordT | None:
-        found = self.store.get(path)
+    def _read_plain(self, kind: type[RecordT], path: str, hint: Hint | None = None) -> RecordT | None:
+        found = self.store.get(path, hint)
         return decode_record(kind, found.data, path) if found and found.data else None
 
     def _names(self, path: str, hint: Hint | None = None) -> list[str]:
@@ -348,9 +348,9 @@ class StormState:
         """Stand for election; True while this session leads."""
         return self.store.try_ephemeral(paths.LEADER, encode_record(info))
 
-    def read_leader(self) -> NimbusInfo | None:
-        """Who leads now."""
-        return self._read_plain(NimbusInfo, paths.LEADER)
+    def read_leader(self, hint: Hint | None = None) -> NimbusInfo | None:
+        """Who leads now; the hint fires when it no longer does."""
+        return self._read_plain(NimbusInfo, paths.LEADER, hint)
 
     def resign(self) -> None:
         """Give leadership up; call it only while leading."""

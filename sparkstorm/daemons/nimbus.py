@@ -39,6 +39,7 @@ from sparkstorm.scheduling.round import KnownTopology, Plan, Snapshot, plan_roun
 
 _LOG = logging.getLogger(__name__)
 _DYING_RECHECK_MS = 200  # how often a killed topology is looked at until its workers are gone
+_STAND_BY_MS = 30_000  # longer than a dead leader's session lasts
 
 
 class Nimbus:
@@ -56,6 +57,8 @@ class Nimbus:
         times = NimbusTimes.of(conf)
         self.listeners: list[TopologyActionListener] = []
         self.problems: Mapping[str, str] = {}
+        self.is_leading = False
+        self._standing_by_ms: int | None = None
         self.undertaker = Undertaker(state, blobs, times)
         self._state = state
         self._blobs = blobs
@@ -101,8 +104,11 @@ class Nimbus:
 
     def _turn(self, now_ms: int) -> None:
         self._due_ms = now_ms + self._times.round_ms
-        if not self._state.try_lead(NimbusInfo(self._owner, now_ms)):
+        self.is_leading = self._state.try_lead(NimbusInfo(self._owner, now_ms))
+        if not self.is_leading:
+            self._stand_by(now_ms)
             return
+        self._standing_by_ms = None
         if self._state.store.session_epoch != self._epoch:
             self._epoch = self._state.store.session_epoch
             self._observer.note_trouble()
@@ -114,6 +120,17 @@ class Nimbus:
         self._monitor(reading, now_ms)
         self.undertaker.sweep(reading, now_ms)
         self._plan_next_turn(reading, now_ms)
+
+    def _stand_by(self, now_ms: int) -> None:
+        """Another leads: wait for its end; turn submitters away once it is clear that it is no dead one's session."""
+        leader = self._state.read_leader(self.wake)
+        since_ms = self._standing_by_ms = now_ms if self._standing_by_ms is None else self._standing_by_ms
+        if leader:
+            self.problems = {"leader": f"{leader.owner} leads, this Nimbus stands by"}
+            while self._events and now_ms - since_ms >= _STAND_BY_MS:
+                self._events.popleft().settle(
+                    FailedAssignTopologyError(f"{leader.owner} leads this cluster; submit the topology there")
+                )
 
     def _read(self, now_ms: int) -> Reading:
         reading = self._reader.read(self.wake)

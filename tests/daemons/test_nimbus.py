@@ -1,14 +1,21 @@
 """Tells what Nimbus does with topologies, deaths, restarts and bad records, in a simulated cluster."""
 
+from collections.abc import Callable
+
 import pytest
 
 from sparkstorm.cluster import paths
+from sparkstorm.cluster.local import LocalStateStore
+from sparkstorm.cluster.storm_state import StormState, Submission
+from sparkstorm.daemons.nimbus import Nimbus
+from sparkstorm.daemons.service import NimbusService
 from sparkstorm.errors import FailedAssignTopologyError
-from sparkstorm.model.assignment import SupervisorInfo, WorkerSlot
+from sparkstorm.model.assignment import ExecutorId, SupervisorInfo, WorkerSlot
 from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
+from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.view import ClusterView
-from tests.daemons.nimbus_bench import Bench, wordcount
+from tests.daemons.nimbus_bench import KEY, Bench, wordcount
 
 
 def test_a_submitted_topology_is_assigned_over_all_workers() -> None:
@@ -254,8 +261,6 @@ class Misbehaving:
     """A plugged-in scheduler that works until told otherwise."""
 
     def __init__(self) -> None:
-        from sparkstorm.scheduling.default import DefaultScheduler
-
         self.good = DefaultScheduler()
         self.way = ""
 
@@ -274,8 +279,6 @@ class Misbehaving:
                 return
         if self.way == "invents an executor":
             for topology_id in topologies:
-                from sparkstorm.model.assignment import ExecutorId
-
                 cluster.assign(cluster.available_slots()[0], topology_id, [ExecutorId(900, 900)])
                 return
 
@@ -329,37 +332,41 @@ def test_orphans_are_swept_and_a_submission_under_way_is_not() -> None:
     bench = Bench()
     bench.state.prepare_worker_beats("orphan-1-1")
     bench.state.prepare_gray_upgrade("orphan-1-1")
-    from sparkstorm.cluster.storm_state import Submission
-
     bench.state.begin_submission("under-way", Submission("under-way-2-2", 0))
     bench.state.prepare_worker_beats("under-way-2-2")
     bench.advance(30)
     assert bench.state.known_ids() == {"under-way-2-2"}
 
 
-def test_only_the_leader_works_and_a_follower_takes_over() -> None:
+def test_only_the_leader_works_and_a_follower_takes_over_at_once() -> None:
     bench = Bench()
     topology_id = bench.submit()
-    first = bench.nimbus
-    from sparkstorm.cluster.local import LocalStateStore
-    from sparkstorm.cluster.storm_state import StormState
-    from sparkstorm.daemons.nimbus import Nimbus
-
-    second_store = LocalStateStore(bench.tree)
-    second = Nimbus(StormState(second_store, b"k" * 32), bench.blobs, bench.scheduler, bench.conf, "second")
+    woken: list[int] = []
+    state = StormState(LocalStateStore(bench.tree), KEY)
+    second = Nimbus(state, bench.blobs, bench.scheduler, bench.conf, "second", lambda: woken.append(1))
     second.step(bench.clock.now_ms())
-    leader = bench.state.read_leader()
-    assert leader and leader.owner == "nimbus"
+    assert (bench.nimbus.is_leading, second.is_leading) == (True, False)
     bench.service.kill("wc", wait_secs=0)
     second.step(bench.clock.advance(20_000))
     assert bench.state.read_base(topology_id)
+
+    def drive(done: Callable[[], bool], timeout_ms: int) -> bool:
+        while not done():
+            second.step(bench.clock.advance(10_000))
+        return True
+
+    service = NimbusService(state, bench.blobs, second, bench.conf, bench.clock, drive)
+    with pytest.raises(FailedAssignTopologyError, match="nimbus leads this cluster"):
+        service.submit("other", wordcount(), {}, b"code")
+    woken.clear()
     bench.store.expire_session()
-    for _ in range(40):
+    assert woken
+    for _ in range(20):
         second.step(bench.clock.advance(1000))
         for supervisor in bench.supervisors.values():
             supervisor.step(bench.clock.now_ms())
+    assert second.is_leading
     assert bench.state.known_ids() == set()
-    assert first is not second
 
 
 def test_listeners_hear_of_everything_and_may_fail() -> None:

@@ -23,6 +23,7 @@ from sparkstorm.errors import (
 )
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Component, Topology
+from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.view import ClusterView
 from tests.daemons.nimbus_bench import CODE, KEY, Bench, wordcount
@@ -361,8 +362,6 @@ class Picky:
     """Refuses topologies with more than five executors of split."""
 
     def __init__(self) -> None:
-        from sparkstorm.scheduling.default import DefaultScheduler
-
         self._good = DefaultScheduler()
 
     def prepare(self, conf: object) -> None:
