@@ -159,6 +159,8 @@ class TcpProxy:
                 client.close()
                 continue
             server.settimeout(None)  # it was for connecting
+            for end in (client, server):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             pair = _Pair(self, client, server, self._framing)
             with self._lock:
                 self._pairs.append(pair)

@@ -1,0 +1,284 @@
+"""Checks what a killed, shortened, full or foreign Redis does to owners: exact counts, or an error that says why."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkstorm.embedded import RedisServer
+from sparkstorm.errors import StoreFullError, StoreInconsistentError, StoreRolledBackError
+from sparkstorm.transport.base import START, Commit, Cursor
+from sparkstorm.transport.redis import RedisTransport
+from tests.contracts.benches import RedisBench, read, wait_until
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def bench(own_redis: RedisServer) -> Iterator[RedisBench]:
+    """Owners on a server that may be damaged."""
+    made = RedisBench(own_redis, patience_s=30)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def shared(redis_server: RedisServer) -> Iterator[RedisBench]:
+    """Owners on the server of all tests."""
+    made = RedisBench(redis_server)
+    yield made
+    made.close()
+
+
+class Counter:
+    """An owner that counts up in its journal and goes back to the store whenever it is told to."""
+
+    def __init__(self, bench: RedisBench, name: str, task: int) -> None:
+        self.transport: RedisTransport = bench.open()
+        self.name, self.task = name, task
+        self.rollbacks = 0
+        self.claim()
+
+    def claim(self) -> None:
+        claim = self.transport.claim(self.name, {self.task: 1})
+        self.generation, self.seq = claim.generation, claim.seq
+        self.record = claim.record_by_task[self.task]
+        self.count = len(self.record.journal)
+
+    def step(self, **changes: Any) -> None:
+        draft = Commit(self.name, {self.task: 1}, self.generation, self.seq + 1,
+                       journal=[(self.task, b"%d" % self.count)], **changes)
+        try:
+            self.transport.commit(draft)
+        except StoreRolledBackError:
+            self.rollbacks += 1
+            self.claim()
+            return
+        self.seq += 1
+        self.count += 1
+
+
+# -- killed
+
+
+def test_a_redis_killed_between_commits_goes_on_where_it_was(bench: RedisBench, own_redis: RedisServer) -> None:
+    counter = Counter(bench, "c", 1)
+    for _ in range(3):
+        before = counter.count
+        while counter.count < before + 5:
+            counter.step(frames=[(2, b"%d" % counter.count, 1)])
+        own_redis.kill()
+        own_redis.restart()
+    while counter.count < 20:
+        counter.step(frames=[(2, b"%d" % counter.count, 1)])
+    numbers = [b"%d" % n for n in range(20)]
+    assert bench.frames(2) == bench.reader().record(1).journal == numbers
+
+
+def test_a_redis_killed_again_and_again_during_commits_keeps_exact_counts(
+    bench: RedisBench, own_redis: RedisServer
+) -> None:
+    wanted = 600
+    sender, receiver = Counter(bench, "s", 1), bench.open()
+    reached = threading.Event()
+    done = threading.Event()
+
+    def send() -> None:
+        while sender.count < wanted:
+            sender.step(frames=[(2, b"%d" % sender.count, 10)])
+            if sender.count % 150 == 100:
+                reached.set()
+        done.set()
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    for _ in range(3):
+        reached.wait(10)
+        reached.clear()
+        own_redis.kill()
+        own_redis.restart()
+    thread.join(60)
+    assert done.is_set()
+    receiver.claim("r", {2: 1})
+    found = read(receiver, {2: START.entry}, wanted)
+    assert [e.data for e in found] == [b"%d" % n for n in range(wanted)]
+    assert bench.reader().backlog() == {2: 10 * wanted}
+    assert bench.reader().record(1).journal == [b"%d" % n for n in range(wanted)]
+
+
+# -- shortened
+
+
+def cut_last_transaction(data_dir: Path) -> int:
+    """Cut the append-only file in the middle of its last MULTI, as a power cut does; returns the bytes removed."""
+    path = max(data_dir.rglob("*.aof"), key=lambda p: (p.stat().st_mtime, p.name.count("incr")))
+    data = path.read_bytes()
+    begin, end = data.rindex(b"MULTI"), data.rindex(b"EXEC")
+    assert begin < end
+    keep = (begin + end) // 2
+    path.write_bytes(data[:keep])
+    return len(data) - keep
+
+
+def test_a_store_whose_tail_was_cut_inside_a_commit_sends_all_owners_back(
+    bench: RedisBench, own_redis: RedisServer
+) -> None:
+    first, second, idle = Counter(bench, "first", 1), Counter(bench, "second", 2), Counter(bench, "idle", 3)
+    second.step()
+    for n in range(5):
+        first.step(frames=[(2, b"%d" % n, 1), (3, b"%d" % n, 1)])
+    idle_read = read(idle.transport, {3: START.entry}, 5)
+    own_redis.stop()
+    assert cut_last_transaction(own_redis.data_dir) > 0
+    own_redis.restart()
+    assert bench.frames(2) == [b"0", b"1", b"2", b"3"]
+    assert first.rollbacks == second.rollbacks == 0
+    first.step()
+    assert (first.rollbacks, first.generation, first.count) == (1, 1, 4)
+    second.step()
+    assert (second.rollbacks, second.generation) == (1, 1)
+    idle.step(cursors={3: Cursor(idle_read[-1].id, 0)})  # it has the lost frame in memory
+    assert (idle.rollbacks, idle.generation) == (1, 1)
+    first.step(frames=[(2, b"4", 1), (3, b"4", 1)])
+    second.step()
+    numbers = [b"%d" % n for n in range(5)]
+    assert bench.frames(2) == bench.frames(3) == bench.reader().record(1).journal == numbers
+    assert [e.data for e in read(idle.transport, {3: START.entry}, 5)] == numbers
+
+
+# -- full
+
+
+def fill(bench: RedisBench, owner: RedisTransport, frame: bytes) -> Commit:
+    """Commit frames for task 2 until Redis refuses; returns the refused commit."""
+    client: Any = bench.client
+    client.config_set("maxmemory", client.info("memory")["used_memory"] + 4_000_000)
+    for n in range(1, 1000):
+        commit = Commit("s", {1: 1}, 0, n, frames=[(2, frame, len(frame))], journal=[(1, b"%d" % n)])
+        try:
+            owner.commit(commit)
+        except StoreFullError:
+            return commit
+    raise AssertionError("Redis never got full")
+
+
+def test_a_full_store_refuses_growth_as_a_whole_and_drains_to_exact_counts(bench: RedisBench) -> None:
+    frame = b"x" * 100_000
+    sender, receiver = bench.open(), bench.open()
+    sender.claim("s", {1: 1})
+    refused = fill(bench, sender, frame)
+    sent = refused.seq - 1
+    before = bench.dump()
+    with pytest.raises(StoreFullError):
+        sender.commit(refused)
+    sender.release()
+    assert bench.dump() == before
+    assert len(bench.frames(2)) == sent
+    claim = receiver.claim("r", {2: 1})  # on a full store, as a restarted worker does
+    found = read(receiver, {2: claim.record_by_task[2].cursor.entry}, sent)
+    for n, entry in enumerate(found, start=1):
+        receiver.commit(Commit("r", {2: 1}, 0, n, cursors={2: Cursor(entry.id, 0)}, drained_bytes={2: len(frame)},
+                               journal=[(2, b"%d" % n)]))
+    assert sender.commit(refused).backlog_by_task == {}
+    assert bench.frames(2) == [frame]
+    reader = bench.reader()
+    assert reader.backlog() == {2: len(frame)}
+    assert reader.record(2).journal == [b"%d" % n for n in range(1, sent + 1)]
+    assert reader.record(1).journal == [b"%d" % n for n in range(1, sent + 2)]
+
+
+def test_a_commit_that_consumes_less_than_it_writes_waits_until_there_is_room(bench: RedisBench) -> None:
+    frame = b"x" * 100_000
+    sender, receiver = bench.open(), bench.open()
+    sender.claim("s", {1: 1})
+    fill(bench, sender, frame)
+    receiver.claim("r", {2: 1})
+    entry = read(receiver, {2: START.entry}, 2)[0]
+    growing = Commit("r", {2: 1}, 0, 1, cursors={2: Cursor(entry.id, 0)}, frames=[(3, frame + b"y", 1)])
+    before = bench.dump()
+    with pytest.raises(StoreFullError):
+        receiver.commit(growing)
+    assert bench.dump() == before
+    bench.client.config_set("maxmemory", 0)
+    receiver.commit(growing)
+    assert bench.frames(3) == [frame + b"y"]
+
+
+def test_release_frees_on_a_full_store_what_stored_cursors_have_passed(bench: RedisBench) -> None:
+    sender, receiver = bench.open(), bench.open()
+    sender.claim("s", {1: 1})
+    refused = fill(bench, sender, b"x" * 100_000)
+    receiver.claim("r", {2: 1})
+    found = read(receiver, {2: START.entry}, refused.seq - 1)
+    bench.client.config_set("maxmemory", 0)
+    bench.put_garbage(2, f"{found[-2].id} 0")
+    bench.client.config_set("maxmemory", bench.client.info("memory")["used_memory"] - 100_000)
+    with pytest.raises(StoreFullError):
+        sender.commit(refused)
+    receiver.release()
+    sender.commit(refused)
+    assert len(bench.frames(2)) == 2
+
+
+def test_fullness_is_told_with_the_commit(bench: RedisBench) -> None:
+    owner = bench.open()
+    owner.claim("o", {1: 1})
+    assert 0 < owner.commit(Commit("o", {1: 1}, 0, 1, frames=[(1, b"x", 1)])).fullness < 0.2
+    full = bench.open()
+    full.claim("f", {2: 1})
+    used = bench.client.info("memory")["used_memory"]
+    bench.client.config_set("maxmemory", int(used / 0.7))
+    assert 0.6 < full.commit(Commit("f", {2: 1}, 0, 1)).fullness < 0.8
+
+
+# -- foreign
+
+
+def test_a_key_of_another_type_stops_the_topology_for_good_and_names_the_key(shared: RedisBench) -> None:
+    owner, other = Counter(shared, "o", 1), Counter(shared, "p", 2)
+    shared.client.set(shared.key("journal", 1), "not a list")
+    with pytest.raises(StoreInconsistentError, match="WRONGTYPE"):
+        owner.step(frames=[(9, b"half", 1)])
+    assert shared.frames(9) == [b"half"]  # Redis keeps what a script wrote before it failed
+    with pytest.raises(StoreInconsistentError, match=r"broken by RPUSH \{contract-\d+\}:journal:1: .*WRONGTYPE"):
+        other.step()
+    with pytest.raises(StoreInconsistentError, match="cannot be trusted any more"):
+        owner.step()
+    with pytest.raises(StoreInconsistentError, match="cannot be trusted any more"):
+        owner.transport.claim("o", {1: 2})
+
+
+@pytest.mark.parametrize("key", ["seq", "fence", "generation"])
+def test_a_bookkeeping_key_of_another_type_is_found_before_anything_is_written(shared: RedisBench, key: str) -> None:
+    owner = Counter(shared, "o", 1)
+    shared.client.delete(shared.key(key))
+    shared.client.rpush(shared.key(key), "what")
+    before = shared.dump()
+    with pytest.raises(StoreInconsistentError, match="WRONGTYPE"):
+        owner.step(frames=[(9, b"x", 1)])
+    assert shared.dump() == before
+
+
+def test_a_stream_of_another_type_is_found_by_polling(shared: RedisBench) -> None:
+    owner = Counter(shared, "o", 1)
+    shared.client.set(shared.key("task", 1), "no stream")
+
+    def is_found() -> bool:
+        try:
+            owner.transport.poll({1: START.entry}, 1)
+            owner.transport.wait(20)
+        except StoreInconsistentError as error:
+            return "WRONGTYPE" in str(error)
+        return False
+
+    wait_until(is_found, "an error for a stream that is none")
+
+
+def test_a_frame_somebody_else_wrote_into_a_stream_is_handed_over_to_be_quarantined(shared: RedisBench) -> None:
+    owner = Counter(shared, "o", 1)
+    shared.client.xadd(shared.key("task", 1), {"strange": b"bytes", "more": b"x"})
+    assert [e.data for e in read(owner.transport, {1: START.entry}, 1)] == [b"bytes"]
