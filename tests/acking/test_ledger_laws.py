@@ -150,6 +150,23 @@ def test_s1_19_an_ack_does_not_make_an_entry_younger_but_a_fail_does(make: MakeL
     assert 2 in ledger
 
 
+@pytest.mark.parametrize("turns", range(7))
+@pytest.mark.parametrize("age", [1, 2])
+def test_s1_19_a_root_made_young_lives_as_long_as_a_new_one_from_any_bucket(
+    make: MakeLedger, turns: int, age: int
+) -> None:
+    ledger = make()
+    for _ in range(turns):
+        ledger.rotate()
+    init(ledger, (1, 5, SPOUT_TASK))
+    ack(ledger, (2, 5))
+    for _ in range(age):
+        ledger.rotate()
+    fail(ledger, 2)
+    ledger.reset_timeouts([1])
+    assert [ledger.rotate() for _ in range(3)] == [0, 0, 2]
+
+
 def test_a_reset_timeout_makes_open_roots_young_again_and_ignores_others(make: MakeLedger) -> None:
     ledger = make()
     init(ledger, (1, 5, SPOUT_TASK), (2, 5, SPOUT_TASK))
