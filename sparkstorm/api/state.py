@@ -15,6 +15,9 @@ class KeyValueState(Protocol):
     def put(self, key: Any, value: Any) -> None:
         """Set a value; undone when the execute() that did it fails."""
 
+    def add(self, key: Any, amount: float = 1) -> Any:
+        """Add to the number under a key (none counts as 0) and return the sum: one step where get and put are two."""
+
     def delete(self, key: Any) -> None:
         """Forget a key; a missing one is no error."""
 

@@ -74,21 +74,28 @@ def _in_turn(rows: Sequence[Rows], seed: int) -> PickOne:
 
 def _by_key(positions: Sequence[int], choose: Callable[[Any], Rows]) -> PickOne:
     cached: dict[Any, Rows] = {}
-    single = positions[0] if len(positions) == 1 else None
 
-    def pick(values: tuple[Any, ...]) -> Rows:
-        key = values[single] if single is not None else tuple([values[p] for p in positions])
+    def pick_anew(key: Any) -> Rows:
         try:
-            return cached[key]
-        except KeyError:
+            rows = cached.get(key)
+        except TypeError:  # a list or mapping as key cannot be remembered
+            return choose(key)
+        if rows is None:
             if len(cached) >= _CACHED_KEYS:
                 cached.clear()
             rows = cached[key] = choose(key)
-            return rows
-        except TypeError:  # a list or mapping as key cannot be remembered
-            return choose(key)
+        return rows
 
-    return pick
+    def pick_by_one(values: tuple[Any, ...]) -> Rows:
+        try:
+            return cached[values[position]]
+        except (KeyError, TypeError):
+            return pick_anew(values[position])
+
+    position = positions[0]
+    if len(positions) == 1:
+        return pick_by_one
+    return lambda values: pick_anew(tuple([values[p] for p in positions]))
 
 
 def _by_least_used(positions: Sequence[int], rows: Sequence[Rows]) -> PickOne:

@@ -38,13 +38,12 @@ class Tuple:
     `tup["word"]` and `tup[0]` read one value, `tup.values` all of them (the fastest way). `roots` belongs to the acker.
     """
 
-    __slots__ = ("values", "roots", "source", "key")
+    __slots__ = ("values", "roots", "source")
 
-    def __init__(self, values: tuple[Any, ...], roots: Roots, source: Source, key: str | None = None) -> None:
+    def __init__(self, values: tuple[Any, ...], roots: Roots, source: Source) -> None:
         self.values = values
         self.roots = roots
         self.source = source
-        self.key = key  # names a held (executed, not yet acked) input in the store; None while it only passes through
 
     def __getitem__(self, which: str | int) -> Any:
         if type(which) is str:

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import numpy as np
 
 from sparkstorm.acking.batch import Settled
-from sparkstorm.acking.ledger import DictLedger
+from sparkstorm.acking.table_ledger import TableLedger
 from sparkstorm.runtime.inbox import Inbox
 from sparkstorm.transport.frames import AckerMessages, SettledRoots
 
 UNKNOWN_REASON = "failed"
-
-
-class Ledger(Protocol):
-    """What an acker task needs of a ledger: DictLedger or its fast twin."""
-
-    def __len__(self) -> int: ...
-    def __contains__(self, root: int) -> bool: ...
-    def rotate(self) -> int: ...
-    def take_delta(self) -> bytes: ...
-    def snapshot(self) -> bytes: ...
+_COLUMNS = ("init_roots", "init_values", "init_tasks", "ack_roots", "ack_values")
 
 
 class AckerTask:
     """One `__acker` task, after Storm's Acker."""
 
-    def __init__(self, task: int, ledger: DictLedger, inbox: Inbox) -> None:
+    def __init__(self, task: int, ledger: TableLedger, inbox: Inbox) -> None:
         self.task = task
         self.ledger = ledger
         self.inbox = inbox
@@ -50,20 +41,13 @@ class AckerTask:
 
     def _verdicts(self, settled: Settled) -> dict[int, SettledRoots]:
         verdicts: dict[int, SettledRoots] = {}
-        for root, task in zip(settled.acked_roots.tolist(), settled.acked_tasks.tolist(), strict=True):
-            verdicts.setdefault(task, SettledRoots([], {})).acked.append(root)
+        for task in np.unique(settled.acked_tasks).tolist():
+            verdicts[task] = SettledRoots(settled.acked_roots[settled.acked_tasks == task].tolist(), {})
         for root, task in zip(settled.failed_roots.tolist(), settled.failed_tasks.tolist(), strict=True):
             verdicts.setdefault(task, SettledRoots([], {})).failed[root] = self._reason_by_root.pop(root, UNKNOWN_REASON)
         return verdicts
 
 
 def _joined(messages: list[AckerMessages]) -> AckerMessages:
-    joined = AckerMessages()
-    for m in messages:
-        joined.init_roots += m.init_roots
-        joined.init_values += m.init_values
-        joined.init_tasks += m.init_tasks
-        joined.ack_roots += m.ack_roots
-        joined.ack_values += m.ack_values
-        joined.fail_reasons.update(m.fail_reasons)
-    return joined
+    columns = [np.concatenate([getattr(m, name) for m in messages]) for name in _COLUMNS]
+    return AckerMessages(*columns, fail_reasons={root: why for m in messages for root, why in m.fail_reasons.items()})

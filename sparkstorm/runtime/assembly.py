@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
-from sparkstorm.acking.ledger import DictLedger
 from sparkstorm.acking.pending import Pending
+from sparkstorm.acking.table_ledger import TableLedger
 from sparkstorm.api.components import BasicBolt, Bolt, Spout, Stateful
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.errors import MalformedFrameError, SparkStormError, WorkerFailedError
@@ -139,7 +139,7 @@ class Assembly:
         return {**self._plan.conf, **self._plan.topology.components[component].conf}
 
     def _acker(self, task: int, crew: Crew, record: TaskRecord) -> AckerTask:
-        ledger = DictLedger()
+        ledger = TableLedger()
         deltas = [fields["l"] for fields in crew.journals[task].read(record)]
         snapshot = deltas.pop(0) if record.snapshot else b""
         ledger.load(snapshot, deltas)
@@ -148,8 +148,7 @@ class Assembly:
     def _spout(self, task: int, component: str, crew: Crew, record: TaskRecord) -> SpoutTask:
         spout: Spout = self._plan.make_instance(component)
         emitter = self._emitter(task, component)
-        collector = SpoutCollector(emitter, task, self._new_root if self._plan.ackers else None, self._around.report_error,
-                                   self._plan.codec)
+        collector = SpoutCollector(emitter, task, self._root_maker(), self._around.report_error, self._plan.codec)
         has_callbacks = type(spout).ack is not Spout.ack or type(spout).fail is not Spout.fail
         pending = Pending(self._conf(component).get("topology.max.spout.pending"), has_callbacks)
         made = SpoutTask(task, component, spout, emitter, collector, pending, crew.inboxes[task])
@@ -204,13 +203,20 @@ class Assembly:
             state.load(fields.get("s", ()), fields.get("d", ()))
         return state
 
-    def _new_root(self) -> int:
-        """A root whose acker is one of this worker's own, where there is one (topology.acker.local)."""
-        ackers = self._plan.ackers
-        root = self._around.ids.root()
-        if self._plan.conf.get("topology.acker.local", True):
-            local = [i for i, task in enumerate(ackers) if task in self._plan.token_by_task]
-            if local:
-                root = max(len(ackers), root) // len(ackers) * len(ackers) + local[root % len(local)]
-        return root if 0 < root < 2**63 else self._new_root()
+    def _root_maker(self) -> Callable[[], int] | None:
+        """Draws roots whose acker is one of this worker's own, where there is one (topology.acker.local)."""
+        ackers, draw = self._plan.ackers, self._around.ids.root
+        local = [i for i, task in enumerate(ackers) if task in self._plan.token_by_task]
+        if not ackers:
+            return None
+        if not local or len(local) == len(ackers) or not self._plan.conf.get("topology.acker.local", True):
+            return draw
+        count, homes = len(ackers), len(local)
+
+        def draw_local() -> int:
+            root = draw()
+            root += local[root % homes] - root % count
+            return root if 0 < root < 2**63 else draw_local()
+
+        return draw_local
 

@@ -14,7 +14,7 @@ from sparkstorm.runtime.epoch import Epoch, shown, union
 from sparkstorm.runtime.held import Held
 from sparkstorm.runtime.blocking import ThreadedBolt
 from sparkstorm.runtime.inbox import Chunk, Inbox, entry_order
-from sparkstorm.runtime.output import Emitter
+from sparkstorm.runtime.output import Emitter, fast_emit
 from sparkstorm.runtime.state import MemoryState
 from sparkstorm.transport.frames import NO_IDS, Ids
 
@@ -31,7 +31,7 @@ class BasicCollector:
         self._emitter = emitter
         self._report = report
         self._task = task
-        self.emit = emitter.emit  # bound straight through: no call in between on the hot path
+        self.emit = fast_emit(emitter)
         self.emit_direct = emitter.emit_direct
 
     def report_error(self, error: BaseException | str) -> None:
@@ -233,7 +233,7 @@ class BoltTask:
         self.oldest_ms = 0  # birth of the oldest root among the inputs of this epoch
         self.spilled = 0  # frames of this worker's own tasks that lie in this task's stream: later rows queue behind them
         self.caught_up_at = (0, 0)  # newest frame of former owners; until it is consumed, local rows queue behind it too
-        self.pace = 64  # rows between two looks at the clock
+        self.pace = 1  # rows between two looks at the clock: few until the bolt has shown that it is fast
         self.new_key = new_key
         self._held_by_tuple: dict[int, str] = {}
 
@@ -253,8 +253,9 @@ class BoltTask:
         if len(ids) and done:
             epoch.consume([tuples[i].roots for i in done], ids[done])
         for tup in waiting:
-            if tup.key not in self.held:  # else it is tried again, and keeps its record
-                self.hold(Held(tup, edge_by_tuple[id(tup)], self.oldest_ms, tup.key or self.new_key()))
+            known = self._held_by_tuple.get(id(tup))
+            if known is None:  # else it is tried again, and keeps its record
+                self.hold(Held(tup, edge_by_tuple[id(tup)], self.oldest_ms, self.new_key()))
         return [(tup, edge_by_tuple[id(tup)], reason) for tup, reason in failures]
 
     def tick(self, epoch: Epoch, tick: Tuple) -> list[str]:
@@ -267,7 +268,6 @@ class BoltTask:
 
     def hold(self, held: Held) -> None:
         """Keep an input that is not done."""
-        held.tuple.key = held.key
         self.held[held.key] = held
         self._held_by_tuple[id(held.tuple)] = held.key
         self.changed_held[held.key] = None

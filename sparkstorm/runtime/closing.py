@@ -6,8 +6,10 @@ the messages to ackers, local verdicts, and last the journals, since all of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from sparkstorm.errors import CodecError
 from sparkstorm.model.tuples import Source
@@ -17,7 +19,7 @@ from sparkstorm.runtime.epoch import Epoch
 from sparkstorm.runtime.output import Emitter
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import Commit
-from sparkstorm.transport.frames import AckerMessages, Row, SettledRoots
+from sparkstorm.transport.frames import AckerMessages, Ids, Row, SettledRoots
 
 _ROWS_PER_FRAME = 8192
 
@@ -117,28 +119,51 @@ class Closing:
 
     def _address_messages(self, epoch: Epoch) -> None:
         """Sort edges and failures by acker; trees that began and ended in this epoch go straight to their spout."""
-        edges, births, failed, ackers = epoch.take_edges(), epoch.births, epoch.failed, self._ackers
+        edges, failed = epoch.take_edges(), epoch.failed
+        begun: list[int] = []
+        values: list[int] = []
+        spout_tasks: list[int] = []
         ended: dict[int, list[int]] = {}
-        for root, spout_task in births.items():
-            value = edges.pop(root, 0)
-            reason = failed.pop(root, None)
-            if reason is not None:
-                self._settle_here(spout_task, [], {root: reason})
-            elif value == 0:
-                ended.setdefault(spout_task, []).append(root)
+        take_edge = edges.pop
+        for root, spout_task in epoch.births.items():
+            value = take_edge(root, 0)
+            if failed and root in failed:
+                self._settle_here(spout_task, [], {root: failed.pop(root)})
+            elif value:
+                begun.append(root)
+                values.append(value)
+                spout_tasks.append(spout_task)
             else:
-                messages = epoch.messages_to(ackers[root % len(ackers)])
-                messages.init_roots.append(root)
-                messages.init_values.append(value)
-                messages.init_tasks.append(spout_task)
+                ended.setdefault(spout_task, []).append(root)
         for spout_task, roots in ended.items():
             self._settle_here(spout_task, roots, {})
-        for root, value in edges.items():
-            messages = epoch.messages_to(ackers[root % len(ackers)])
-            messages.ack_roots.append(root)
-            messages.ack_values.append(value)
+        self._address_inits(epoch, *(np.array(c, np.uint64) for c in (begun, values, spout_tasks)))
+        self._address_acks(epoch, np.fromiter(edges, np.uint64, len(edges)),
+                           np.fromiter(edges.values(), np.uint64, len(edges)))
         for root, reason in failed.items():
-            epoch.messages_to(ackers[root % len(ackers)]).fail_reasons[root] = reason
+            epoch.messages_to(self._ackers[root % len(self._ackers)]).fail_reasons[root] = reason
+
+    def _address_inits(self, epoch: Epoch, roots: Ids, values: Ids, spout_tasks: Ids) -> None:
+        for acker, rows in self._by_acker(roots):
+            messages = epoch.messages_to(acker)
+            messages.init_roots, messages.init_values = roots[rows], values[rows]
+            messages.init_tasks = spout_tasks[rows]
+
+    def _address_acks(self, epoch: Epoch, roots: Ids, values: Ids) -> None:
+        for acker, rows in self._by_acker(roots):
+            messages = epoch.messages_to(acker)
+            messages.ack_roots, messages.ack_values = roots[rows], values[rows]
+
+    def _by_acker(self, roots: Ids) -> Iterator[tuple[int, Any]]:
+        """(acker task, which rows are its own) of every acker that has any."""
+        if not len(roots):
+            return
+        if len(self._ackers) == 1:
+            yield self._ackers[0], slice(None)
+            return
+        homes = roots % np.uint64(len(self._ackers))
+        for home in np.unique(homes).tolist():
+            yield self._ackers[home], homes == home
 
     def _settle_here(self, spout_task: int, acked: list[int], failed: dict[int, str]) -> None:
         self.latencies_ms += self._crew.spouts[spout_task].settle(acked, failed, self._now_ms())

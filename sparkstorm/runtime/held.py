@@ -42,7 +42,7 @@ def decode_held(codec: Codec, key: str, data: bytes, find_source: FindSource, no
     fields: Any = codec.unpack(data)
     try:
         task, stream, values, roots, edge, attempts, born_ms, reason = fields
-        held = Held(Tuple(tuple(values), as_roots(roots), find_source(task, stream), key), int(edge), int(born_ms), key)
+        held = Held(Tuple(tuple(values), as_roots(roots), find_source(task, stream)), int(edge), int(born_ms), key)
         held.attempts, held.reason = int(attempts), str(reason)
     except (TypeError, ValueError) as error:
         raise StoreInconsistentError(f"held input '{key}' is not a record of ours: {error}") from error

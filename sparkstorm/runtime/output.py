@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sparkstorm.errors import CodecError, InvalidTopologyError
 from sparkstorm.grouping.routes import PickMany, PickOne, Rows, Target, is_single, pick_many, pick_one
 from sparkstorm.model.codec import SCALARS, Codec
-from sparkstorm.model.topology import Grouping, Topology
+from sparkstorm.model.topology import DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.model.tuples import Roots, Source
 
 MAX_ROWS_PER_TUPLE = 1_000_000  # in strict mode, where the culprit can be named; beyond it a commit would block the store
@@ -157,6 +157,29 @@ class Emitter:
                 f"component '{self.component}': stream '{stream}' is {'direct: use emit_direct' if self.routes[stream].is_direct else 'not direct: use emit'}")
         known = ", ".join(sorted(self.routes)) or "none"
         return InvalidTopologyError(f"component '{self.component}' emitted to undeclared stream '{stream}'; it declares {known}")
+
+
+def fast_emit(emitter: Emitter) -> Callable[..., None]:
+    """`emitter.emit`, with the usual case of one value for one subscriber of the default stream written out.
+
+    Tested equal to the plain way; it is what a word of a word count costs.
+    """
+    route = emitter.routes.get(DEFAULT_STREAM)
+    if route is None or route.pick is None or route.is_direct or route.width != 1 or emitter.is_strict:
+        return emitter.emit
+    pick, log_row, scalars, plain = route.pick, emitter.log.append, SCALARS, emitter.emit
+
+    def emit(values: Any, stream: str = DEFAULT_STREAM) -> None:
+        if type(values) is list:
+            values = tuple(values)
+        if stream == DEFAULT_STREAM and type(values) is tuple and len(values) == 1 and type(values[0]) in scalars:
+            rows = pick(values)
+            rows.append((values, emitter.roots))
+            log_row(rows)
+        else:
+            plain(values, stream)
+
+    return emit
 
 
 def build_routes(

@@ -12,7 +12,7 @@ from sparkstorm.model.codec import INT_MAX, INT_MIN, Codec
 from sparkstorm.runtime.bolt_task import ReportError
 from sparkstorm.runtime.epoch import Epoch, shown
 from sparkstorm.runtime.inbox import Inbox
-from sparkstorm.runtime.output import Emitter
+from sparkstorm.runtime.output import Emitter, fast_emit
 
 _FAILURES_IN_A_ROW = 10
 _LONGEST_BACK_OFF_MS = 1000
@@ -21,7 +21,7 @@ _LONGEST_BACK_OFF_MS = 1000
 class SpoutCollector:
     """SpoutOutputCollector: every tracked emission is a new root."""
 
-    __slots__ = ("_codec", "_emitter", "_new_root", "_report", "_task", "born", "immediate")
+    __slots__ = ("_codec", "_emit", "_emitter", "_new_root", "_report", "_task", "born", "immediate")
 
     def __init__(self, emitter: Emitter, task: int, new_root: Callable[[], int] | None, report: ReportError,
                  codec: Codec) -> None:
@@ -31,6 +31,7 @@ class SpoutCollector:
         self._new_root = new_root  # None: nothing is tracked
         self._report = report
         self.born: list[tuple[int, Any]] = []
+        self._emit = fast_emit(emitter)
         self.immediate: list[Any] = []  # message ids of untracked emissions: acked at once, as Storm does without ackers
 
     def emit(self, values: Any, message_id: Any = None, stream: str = "default") -> None:
@@ -38,7 +39,7 @@ class SpoutCollector:
         if message_id is not None:
             message_id = self._checked(message_id)
         self._emitter.roots = root = self._root(message_id)
-        self._emitter.emit(values, stream)
+        self._emit(values, stream)
         self._note(root, message_id)
 
     def emit_direct(self, task: int, values: Any, message_id: Any = None, stream: str = "default") -> None:

@@ -32,8 +32,26 @@ class MemoryState:
         if type(value) not in self._unchecked:
             value = self._codec.normalise(value)
         data = self._data
-        self.undo.append((key, data.get(key, _MISSING) if key in data else self._checked(key)))
+        former = data.get(key, _MISSING)
+        if former is _MISSING:
+            self._check_key(key)
+        self.undo.append((key, former))
         data[key] = value
+
+    def add(self, key: Any, amount: float = 1) -> Any:
+        """Add to the number under a key (none counts as 0) and return the sum."""
+        data = self._data
+        former = data.get(key, _MISSING)
+        if former is _MISSING:
+            self._check_key(key)
+            total = amount
+        else:
+            total = former + amount
+        if type(total) not in SCALARS:
+            raise CodecError(f"state key {key!r}: {amount!r} cannot be added to it")
+        self.undo.append((key, former))
+        data[key] = total
+        return total
 
     def delete(self, key: Any) -> None:
         """Forget a key."""
@@ -77,13 +95,12 @@ class MemoryState:
         for key in deleted:
             self._data.pop(_as_key(key), None)
 
-    def _checked(self, key: Any) -> Any:
+    def _check_key(self, key: Any) -> None:
         for part in key if type(key) is tuple else (key,):
             if type(part) not in SCALARS:
                 raise CodecError(f"a state key holds a {type(part).__name__}; keys are text, numbers, bytes or tuples of them")
             if not self._unchecked:
                 self._codec.normalise(part)
-        return _MISSING
 
 
 def _as_key(key: Any) -> Any:

@@ -48,11 +48,11 @@ class RowFrame:
 class AckerMessages:
     """What ackers are told in one epoch, combined per root (streams __ack_init, __ack_ack and __ack_fail)."""
 
-    init_roots: list[int] = field(default_factory=list)
-    init_values: list[int] = field(default_factory=list)
-    init_tasks: list[int] = field(default_factory=list)
-    ack_roots: list[int] = field(default_factory=list)
-    ack_values: list[int] = field(default_factory=list)
+    init_roots: Ids = field(default_factory=lambda: NO_IDS)
+    init_values: Ids = field(default_factory=lambda: NO_IDS)
+    init_tasks: Ids = field(default_factory=lambda: NO_IDS)
+    ack_roots: Ids = field(default_factory=lambda: NO_IDS)
+    ack_values: Ids = field(default_factory=lambda: NO_IDS)
     fail_reasons: dict[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -138,8 +138,8 @@ def _decode_rows(body: list[Any]) -> RowFrame:
 
 def _decode_messages(body: list[Any]) -> AckerMessages:
     init_roots, init_values, init_tasks, ack_roots, ack_values, reasons = body
-    roots, values, tasks = (_numbers(column).tolist() for column in (init_roots, init_values, init_tasks))
-    acked, edges = (_numbers(column).tolist() for column in (ack_roots, ack_values))
+    roots, values, tasks = (_numbers(column) for column in (init_roots, init_values, init_tasks))
+    acked, edges = (_numbers(column) for column in (ack_roots, ack_values))
     _check(len(roots) == len(values) == len(tasks) and len(acked) == len(edges), "uneven columns")
     return AckerMessages(roots, values, tasks, acked, edges, _reasons(reasons))
 
@@ -157,7 +157,7 @@ def _framed(kind: int, body: bytes) -> bytes:
     return _MAGIC + bytes((VERSION, kind)) + body
 
 
-def _column(numbers: Sequence[int]) -> bytes:
+def _column(numbers: Sequence[int] | Ids) -> bytes:
     return np.array(numbers, "<u8").tobytes()
 
 
