@@ -92,6 +92,8 @@ def xor_by_root(value_by_root: dict[int, int], roots: Sequence[Roots], ids: Ids)
     try:
         column = np.array(roots, np.uint64)
     except (TypeError, ValueError):
+        column = np.empty((0, 0), np.uint64)
+    if column.ndim != 1:  # rows with several roots: as many each makes a matrix, otherwise no array at all
         _xor_row_by_row(value_by_root, roots, ids.tolist())
         return
     starts = np.concatenate(([0], np.flatnonzero(column[1:] != column[:-1]) + 1))

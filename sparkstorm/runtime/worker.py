@@ -229,7 +229,7 @@ class Worker:
         if took_ms <= 1 and len(tuples) == bolt.pace:
             bolt.pace = min(bolt.pace * 2, 4096)
         elif took_ms > 4:
-            bolt.pace = max(1, bolt.pace // 2)
+            bolt.pace = max(1, bolt.pace * 4 // took_ms)
 
     def _run_spout(self, epoch: Epoch, spout: SpoutTask, calls: int) -> bool:
         now_ms = self._clock.now_ms()
@@ -301,7 +301,7 @@ class Worker:
             if self._is_poison(row):
                 deaths = self._plan.deaths_by_row[row]
                 bolt.let_go(held.key)
-                self._failures.park(epoch, bolt, held.tuple, held.edge, deaths, f"killed its worker {deaths} times")
+                self._failures.park(epoch, bolt, held.tuple, deaths, f"killed its worker {deaths} times")
             else:
                 self._failures.try_again(epoch, bolt, held)
                 self._deliver(bolt)
@@ -317,8 +317,7 @@ class Worker:
             deaths = self._plan.deaths_by_row[row]
             frame = chunk.frame
             assert isinstance(frame, RowFrame)
-            edge = int(frame.ids[chunk.done]) if len(frame.ids) else 0
-            self._failures.park(epoch, bolt, chunk.tuples[chunk.done], edge, deaths, f"killed its worker {deaths} times")
+            self._failures.park(epoch, bolt, chunk.tuples[chunk.done], deaths, f"killed its worker {deaths} times")
             bolt.inbox.consume(chunk, 1)
             return True
         self._run_chunk(epoch, bolt, chunk, 1)
