@@ -22,6 +22,7 @@ from sparkstorm.runtime.code import open_topology, pack_topology
 from sparkstorm.runtime.dead_letter import DeadLetter
 from sparkstorm.runtime.progress import Progress, TaskCounts, merge
 from sparkstorm.scheduling.round import KnownTopology
+from sparkstorm.testing.sim_transport import Arrivals
 from sparkstorm.testing.sim_worker import MakeTransport, SimWorker
 from sparkstorm.testing.simulation import Simulation
 from sparkstorm.transport.local import LocalReader, LocalStore
@@ -45,6 +46,7 @@ class SimTopology:
         self.name = name
         self.conf = dict(conf)
         self.store = LocalStore(store_max_bytes)
+        self.arrivals = Arrivals(self.store)
         self.errors: list[ComponentError] = []
         self.is_active = True
         self.patience_secs = 5.0

@@ -15,10 +15,11 @@ from sparkstorm.runtime.assembly import WorkerPlan
 from sparkstorm.runtime.blocking import ThreadedBolt
 from sparkstorm.runtime.epoch import RandomIds
 from sparkstorm.runtime.worker import Worker
+from sparkstorm.testing.sim_transport import Arrivals, SimTransport
 from sparkstorm.testing.simulated_time import WorkerClock
 from sparkstorm.testing.simulation import Simulation
 from sparkstorm.transport.base import Transport
-from sparkstorm.transport.local import LocalStore, LocalTransport
+from sparkstorm.transport.local import LocalStore
 
 RESTART_MS = 100
 STEP_MS = 1  # what an epoch with work in it costs: without a price an endless source would stop time
@@ -40,6 +41,7 @@ class Host(Protocol):
     """What a worker needs of the topology it belongs to."""
 
     store: LocalStore
+    arrivals: Arrivals
     errors: list[ComponentError]
     is_active: bool
     patience_secs: float
@@ -68,7 +70,7 @@ class SimWorker:
         self.deaths: list[str] = []
         self.suspicion = Suspicion()
         self._simulation = simulation
-        self._make_transport = make_transport or (lambda of: LocalTransport(of.host.store))
+        self._make_transport = make_transport or (lambda of: SimTransport(of.host.store, of.clock, of.host.arrivals))
         self._start_ms = 0
         self._seen = 0
         self._post = threading.Event()
@@ -189,7 +191,8 @@ class SimWorker:
         return self.worker.step(self.clock.now_ms())
 
     def _newest(self) -> int:
-        return sum(self.host.store.task(task).last_number for task in self.tasks)
+        now_ms = self.clock.now_ms()
+        return sum(self.host.arrivals.newest(task, now_ms) for task in self.tasks)
 
     def _has_busy_thread(self) -> bool:
         bolts = self.worker.crew.bolts.values() if self.worker is not None else ()

@@ -1,0 +1,66 @@
+"""Owns when a frame that lies in a stream can be read: a busy sender's, or a slow network's, arrives later."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from sparkstorm.testing.simulated_time import WorkerClock
+from sparkstorm.transport.base import Commit, Entry, Pressure
+from sparkstorm.transport.local import LocalStore, LocalTransport
+
+
+class Arrivals:
+    """Frames on their way, by task; what is behind one that has not arrived is not readable either."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self._store = store
+        self._on_the_way: dict[int, deque[tuple[int, int]]] = {}  # (number, arrival), by number
+
+    def delay(self, task: int, number: int, until_ms: int) -> None:
+        """Let an entry arrive no sooner."""
+        self._on_the_way.setdefault(task, deque()).append((number, until_ms))
+
+    def newest(self, task: int, now_ms: int) -> int:
+        """Number of the last entry of a task's stream that has arrived."""
+        waiting = self._on_the_way.get(task)
+        while waiting and waiting[0][1] <= now_ms:
+            waiting.popleft()
+        return waiting[0][0] - 1 if waiting else self._store.task(task).last_number
+
+    def next_ms(self) -> int | None:
+        """When the next frame arrives."""
+        return min((waiting[0][1] for waiting in self._on_the_way.values() if waiting), default=None)
+
+
+class SimTransport(LocalTransport):
+    """A LocalTransport whose commits can be read at the moment to which their owner's clock has come."""
+
+    def __init__(self, store: LocalStore, clock: WorkerClock, arrivals: Arrivals) -> None:
+        super().__init__(store)
+        self.arrivals = arrivals
+        self.clock = clock
+
+    def commit(self, commit: Commit) -> Pressure:
+        before = {task: self._store.task(task).last_number for task, _, _ in commit.frames}
+        pressure = super().commit(commit)
+        until_ms = self.arrives_ms()
+        if until_ms > 0:
+            for task, number in before.items():
+                for entry in range(number + 1, self._store.task(task).last_number + 1):
+                    self.arrivals.delay(task, entry, until_ms)
+        return pressure
+
+    def arrives_ms(self) -> int:
+        """When the frames of a commit made now can be read; 0 means at once."""
+        return self.clock.now_ms() if self.clock.is_busy else 0
+
+    def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
+        found = []
+        now_ms = self.clock.now_ms()
+        for task, entry in after.items():
+            newest, read = self.arrivals.newest(task, now_ms), int(entry.partition("-")[0])
+            arrived = sum(read < number <= newest for number, _ in self._store.task(task).stream)
+            if arrived:
+                found += super().poll({task: entry}, min(count, arrived))
+        return found
