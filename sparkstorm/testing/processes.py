@@ -1,0 +1,44 @@
+"""Owns looking at other processes through /proc: who runs below whom, and under which command (Linux only)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def parent_of(pid: int) -> int:
+    """The parent's id; 0 when the process is gone."""
+    fields = _stat(pid)
+    return int(fields[1]) if fields else 0
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process is dead, reaped or not."""
+    fields = _stat(pid)
+    return not fields or fields[0] == "Z"
+
+
+def descendants(pid: int) -> set[int]:
+    """All processes below one."""
+    parent_by_pid = {
+        int(entry.name): parent_of(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit()
+    }
+    found = {pid}
+    while more := {child for child, parent in parent_by_pid.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def command_of(pid: int) -> str:
+    """The command line; empty when the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _stat(pid: int) -> list[str]:
+    """What follows the command's name in /proc/PID/stat: state, parent, ..."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
