@@ -2,8 +2,11 @@
 
 PURE. The first unexplained death makes the next child careful (one input row per commit, announced before it is tried);
 from then on a death is held against the row that was being tried. The child is given the counts and parks a row itself.
+A first SIGKILL is taken for what it mostly is, the hand of an operator or of a kernel short of memory: care costs most
+of the throughput while it lasts, and a row that brings it about will do so again.
 """
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -34,6 +37,7 @@ class Suspicion:
     careful: bool = False
     trying: Trying | None = None
     deaths_by_row: Mapping[Row, int] = field(default_factory=dict)
+    was_killed: bool = False
 
     def heard(self, report: WorkerReport) -> "Suspicion":
         """After a report of the child: the row it tries now, or that it is out of danger."""
@@ -45,13 +49,15 @@ class Suspicion:
         """After the death of a child that had been running and that nobody had asked to end."""
         if exit_code in _EXPLAINED:
             return replace(self, trying=None)
+        if exit_code == -signal.SIGKILL and not (self.careful or self.was_killed):
+            return replace(self, was_killed=True)
         if self.trying is None:
             return replace(self, careful=True)
         row = (self.trying.task, self.trying.entry, self.trying.row)
         # The newest rows last, the oldest forgotten: what is parked is never tried again.
         counts = {**{key: n for key, n in self.deaths_by_row.items() if key != row}, row: 1 + self.deaths_of(row)}
         kept = dict(list(counts.items())[-MAX_SUSPECTS:])
-        return Suspicion(careful=True, deaths_by_row=kept)
+        return Suspicion(careful=True, deaths_by_row=kept, was_killed=self.was_killed)
 
     def deaths_of(self, row: Row) -> int:
         return self.deaths_by_row.get(row, 0)

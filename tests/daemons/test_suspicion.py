@@ -8,12 +8,18 @@ from sparkstorm.model.worker_spec import Suspect
 
 
 def test_the_first_death_blames_no_row_but_asks_for_care() -> None:
-    after = Suspicion().died(-9)
+    after = Suspicion().died(-11)
     assert after.careful and after.suspects() == ()
 
 
+def test_a_first_kill_from_outside_asks_for_no_care_but_a_second_does() -> None:
+    after = Suspicion().died(-9)
+    assert not after.careful and after.suspects() == ()
+    assert after.died(-9).careful
+
+
 def test_a_careful_death_is_held_against_the_row_being_tried() -> None:
-    suspicion = Suspicion().died(-9)
+    suspicion = Suspicion().died(-11)
     for _ in range(3):
         suspicion = suspicion.heard(Trying(3, "1-0", 4)).heard(Trying(3, "1-0", 5)).died(-11)
     assert suspicion.suspects() == (Suspect(3, "1-0", 5, 3),)
