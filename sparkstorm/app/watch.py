@@ -110,7 +110,7 @@ class Deaths:
 
     def _note_death(self, slot: WorkerSlot, former: WorkerBeat, beat: WorkerBeat) -> None:
         log = self._log_dir / worker_log_name(self._topology_id, slot)
-        self._deaths += max(1, beat.launch - former.launch if beat.launch - former.launch < 100 else 1)
+        self._deaths += 1
         self._say(f"worker {slot} was replaced (process {former.pid} by {beat.pid}); its log is {log}")
         if self._deaths >= MAX_DEATHS_WITHOUT_PROGRESS:
             tail = "\n".join(f"  {line}" for line in last_lines(log)) or "  (empty, or on the worker's own host)"
