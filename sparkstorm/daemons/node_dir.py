@@ -133,10 +133,14 @@ class NodeDir:
             lock = self._port_lock(port)
             return lock if lock.try_take() else None
 
-    def live_ports(self, ports: Iterator[int] | range, own: int) -> list[int]:
-        """Those of `ports` that a living slot holds; `own` is this process's."""
+    def ports(self) -> list[int]:
+        """Every port that a slot has ever claimed here, ascending."""
+        return sorted(int(path.stem) for path in self.workers.glob("*.lock") if path.stem.isdecimal())
+
+    def live_ports(self, own: int) -> list[int]:
+        """Ports that a living slot holds; `own` is this process's."""
         with self._claiming():
-            return [port for port in ports if port == own or self._is_held(port)]
+            return [port for port in self.ports() if port == own or self._is_held(port)]
 
     def _is_held(self, port: int) -> bool:
         lock = self._port_lock(port)

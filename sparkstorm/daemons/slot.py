@@ -295,8 +295,9 @@ class Slot:
             write_local_beat(self._place.node_dir, LocalBeat(assignment.topology_id, slot.port, tasks, heard_ms))
 
     def _keep_house(self, now_ms: int) -> None:
-        """A spare child at hand while the worker runs; its log below its cap."""
-        if self._state.phase is Phase.RUNNING and self._spec.keep_spare and self._spare is None:
+        """A spare child at hand for the next start; the log below its cap."""
+        is_calm = self._state.phase in (Phase.EMPTY, Phase.RUNNING)
+        if is_calm and self._spec.keep_spare and self._spare is None:
             try:
                 self._spare = self._spawn()
             except OSError as fault:

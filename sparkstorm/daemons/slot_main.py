@@ -58,19 +58,14 @@ def wait_for_place(spec: SlotSpec) -> Place:
     Path(spec.log_dir).mkdir(mode=0o750, parents=True, exist_ok=True)
     deadline = time.monotonic() + PLACE_WAIT_MS / 1000
     while time.monotonic() < deadline:
-        for port in ports_of(spec):
+        for port in spec.ports():
             for node_dir in nodes:
                 if claim := node_dir.try_claim(port):
                     return Place(WorkerSlot(node_dir.node, port), host, node_dir, claim)
         time.sleep(0.1)  # a slot that was just killed gives its port back when the kernel has buried it
     raise SlotsUnavailableError(
-        f"{host}: all {spec.slots_per_node} ports of node {', '.join(node_dir.node for node_dir in nodes)} are taken"
+        f"{host}: all {len(spec.ports())} ports of node {', '.join(node_dir.node for node_dir in nodes)} are taken"
     )
-
-
-def ports_of(spec: SlotSpec) -> range:
-    """The ports of every node."""
-    return range(spec.first_port, spec.first_port + spec.slots_per_node)
 
 
 def _run(spec: SlotSpec, place: Place, stopping: threading.Event) -> str:
@@ -137,7 +132,6 @@ def _connect(spec: SlotSpec, place: Place) -> Desk:
     conf = merge(default_conf(), spec.conf)
     settings = SupervisorSettings(
         host=place.host,
-        ports=ports_of(spec),
         own_port=place.slot.port,
         heartbeat_ms=conf.millis("supervisor.heartbeat.frequency.secs"),
         monitor_ms=conf.millis("supervisor.monitor.frequency.secs"),

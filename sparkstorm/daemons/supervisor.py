@@ -53,7 +53,6 @@ class SupervisorSettings:
     """What a node offers and how often its supervisor does what; periods of Storm's supervisor.* keys."""
 
     host: str
-    ports: range
     own_port: int
     heartbeat_ms: int = 5_000
     monitor_ms: int = 3_000
@@ -144,7 +143,7 @@ class Supervisor:
     def _register(self, now_ms: int) -> None:
         """Write the ephemeral node when it is due, and at once when the session, the ports or their use changed."""
         settings = self._settings
-        ports = self._dir.live_ports(settings.ports, settings.own_port)
+        ports = self._dir.live_ports(settings.own_port)
         used = [port for port, judged in self.classes.items() if judged is WorkerClass.VALID and port in ports]
         present = (self._state.store.session_epoch, tuple(ports), tuple(used))
         if present == self._registered and now_ms < self._heartbeat_due_ms:
@@ -169,7 +168,7 @@ class Supervisor:
             _LOG.error("%s; the second is ignored", conflict)
         self.classes = {
             port: classify(self._beat(port), wanted.get(port), now_ms, self._settings.worker_timeout_ms)
-            for port in self._settings.ports
+            for port in self._dir.ports()
         }
         self._dir.local_state.put("local-assignments", LocalAssignments(wanted))
         self._forget_code({part.topology_id for part in wanted.values()}, now_ms)

@@ -15,6 +15,7 @@ from sparkstorm.model.worker_messages import WorkerCommand, WorkerReport
 from sparkstorm.model.worker_spec import RedisAddress
 
 FIRST_PORT = 6700
+MOST_PORTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class SlotSpec:
     """One frozen bag of plain data for every slot of a cluster; it travels inside the Spark closure and nowhere else.
 
     `nodes` are the emulated supervisors of each machine; when empty, the machine is one node under its own host name.
+    A node has `slots_per_node` ports, or (0) as many as slots happen to land there: Spark places them, not we.
     A slot takes the first free (node, port), ports outermost, so that slots spread over the nodes. `local_dir` is made
     on every host. A node made at `stop_path` in the state store ends every slot gently. `hmac_key` is hexadecimal.
     `entry` ("module:function", empty outside tests) replaces the worker's runtime.
@@ -42,7 +44,7 @@ class SlotSpec:
     redis: RedisAddress
     local_dir: str
     log_dir: str
-    slots_per_node: int
+    slots_per_node: int = 0
     nodes: tuple[str, ...] = ()
     first_port: int = FIRST_PORT
     host: str = ""
@@ -51,6 +53,10 @@ class SlotSpec:
     stop_path: str = ""
     keep_spare: bool = True
     entry: str = ""
+
+    def ports(self) -> range:
+        """The ports that a node may have."""
+        return range(self.first_port, self.first_port + (self.slots_per_node or MOST_PORTS))
 
     def to_json(self) -> bytes:
         """One line of JSON without its newline; `from_json` is its inverse."""

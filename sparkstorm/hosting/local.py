@@ -27,7 +27,7 @@ class LocalSlots:
 
     def start(self) -> None:
         """Launch them; SlotsUnavailableError when the spec has fewer ports than slots are wanted."""
-        room = max(1, len(self._spec.nodes)) * self._spec.slots_per_node
+        room = max(1, len(self._spec.nodes)) * len(self._spec.ports())
         if room < self._count:
             raise SlotsUnavailableError(f"{self._count} slots are wanted, but the nodes have only {room} ports")
         for index in range(self._count):

@@ -54,7 +54,7 @@ class Office:
     def _connect(self) -> Desk:
         if self.connections:
             return self.connections.pop()()
-        settings = SupervisorSettings("host", range(6700, 6701), 6700)
+        settings = SupervisorSettings("host", 6700)
         return Desk(self.state, self.blobs, Supervisor(settings, self.node_dir, self.state))
 
     def submit(self, topology_id: str = "t", slot: WorkerSlot = SLOT, version: int = 1) -> Assignment:

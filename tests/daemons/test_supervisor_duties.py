@@ -26,7 +26,7 @@ from sparkstorm.errors import StoreInconsistentError
 from sparkstorm.model.assignment import Assignment, ExecutorId, SupervisorInfo, WorkerSlot
 from sparkstorm.model.worker_spec import PlacedExecutor
 
-SETTINGS = SupervisorSettings("host-a", range(6700, 6702), 6700, heartbeat_ms=5_000, monitor_ms=3_000)
+SETTINGS = SupervisorSettings("host-a", 6700, heartbeat_ms=5_000, monitor_ms=3_000)
 
 
 def assignment(topology_id: str, *places: str, version: int = 1) -> Assignment:
@@ -37,7 +37,10 @@ def assignment(topology_id: str, *places: str, version: int = 1) -> Assignment:
 
 @pytest.fixture
 def node_dir(tmp_path: Path) -> NodeDir:
-    return NodeDir(tmp_path, "n1")
+    """The folder of n1, with this process's claim on 6700."""
+    made = NodeDir(tmp_path, "n1")
+    assert made.try_claim(6700) is not None
+    return made
 
 
 @pytest.fixture

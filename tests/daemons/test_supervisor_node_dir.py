@@ -31,8 +31,11 @@ def test_looking_who_lives_takes_no_claim_away(tmp_path: Path) -> None:
     node_dir = NodeDir(tmp_path, "n1")
     claim = node_dir.try_claim(6701)
     assert claim is not None
-    assert node_dir.live_ports(range(6700, 6703), own=6700) == [6700, 6701]
-    assert node_dir.try_claim(6702) is not None
+    assert node_dir.live_ports(own=6701) == [6701]
+    other = node_dir.try_claim(6702)
+    assert other is not None and node_dir.live_ports(own=6702) == [6701, 6702]
+    other.release()
+    assert (node_dir.ports(), node_dir.live_ports(own=6701)) == ([6701, 6702], [6701])
 
 
 def test_a_claim_dies_with_its_process(tmp_path: Path) -> None:

@@ -154,20 +154,19 @@ def executor_of(slot_pid: int) -> int:
     return slot_of(slot_of(slot_pid))
 
 
-def wait_all_running(bench: SlotBench, other_than: dict[WorkerSlot, int] | None = None) -> dict[WorkerSlot, int]:
-    old = other_than or {}
-    return {slot: bench.wait_running("words-1", slot, old.get(slot, 0), 60).pid for slot in SLOTS}
+def wait_all_running(bench: SlotBench, slots: Sequence[WorkerSlot] = SLOTS) -> dict[WorkerSlot, int]:
+    return {slot: bench.wait_running("words-1", slot, 0, 60).pid for slot in slots}
 
 
 def check_a_killed_slot_comes_back(bench: SlotBench, workers: dict[WorkerSlot, int]) -> dict[WorkerSlot, int]:
-    worker = workers[SLOTS[0]]
+    slot, worker = next(iter(workers.items()))
     os.kill(slot_of(worker), signal.SIGKILL)
     assert wait_until(lambda: is_gone(worker), "end of the killed slot's worker") < 1.0
-    return {**workers, SLOTS[0]: bench.wait_running("words-1", SLOTS[0], worker, 30).pid}
+    return {**workers, slot: bench.wait_running("words-1", slot, worker, 30).pid}
 
 
 def check_a_killed_executor_comes_back(bench: SlotBench, workers: dict[WorkerSlot, int]) -> dict[WorkerSlot, int]:
-    executor = executor_of(slot_of(workers[SLOTS[0]]))
+    executor = executor_of(slot_of(next(iter(workers.values()))))
     lost = {slot: pid for slot, pid in workers.items() if executor_of(slot_of(pid)) == executor}
     below = descendants(executor)
     os.kill(executor, signal.SIGKILL)
@@ -209,10 +208,13 @@ def test_in_a_local_cluster_killed_slots_executors_and_drivers_leave_nothing(
 def test_on_a_standalone_master_killed_slots_executors_and_drivers_leave_nothing(
     bench: SlotBench, drive: Callable[[str], Driver], standalone: str
 ) -> None:
-    bench.submit("words-1", SLOTS)
+    # No declared nodes: every host is one, with a port for each slot that lands there.
+    bench.spec = replace(bench.spec, nodes=(), slots_per_node=0)
+    slots = [WorkerSlot("test-host", 6700), WorkerSlot("test-host", 6701)]
+    bench.submit("words-1", slots)
     driver = drive(standalone)
     assert driver.line() == "up"
-    workers = check_a_killed_slot_comes_back(bench, wait_all_running(bench))
+    workers = check_a_killed_slot_comes_back(bench, wait_all_running(bench, slots))
     workers = check_a_killed_executor_comes_back(bench, workers)
     check_a_killed_driver_leaves_nothing(driver, workers)
 
