@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sysconfig
 from collections.abc import Sequence
+from pathlib import Path
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.connectors import FileLines, find_files
@@ -26,13 +27,18 @@ class CountWords(StatefulBolt):
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         """Count one word."""
-        word = tup.values[0]
-        self.state.put(word, self.state.get(word, 0) + 1)
+        self.state.add(tup.values[0], 1)
 
 
-def build(input: Sequence[str] = (), pattern: str = "*.py") -> Topology:
+def standard_library() -> list[tuple[str, int]]:
+    """The sources of Python's own standard library: a real corpus that every machine has; not what pip installed into it."""
+    files = find_files([sysconfig.get_paths()["stdlib"]], "*.py")
+    return [(path, size) for path, size in files if not {"site-packages", "dist-packages"} & set(Path(path).parts)]
+
+
+def build(input: Sequence[str] = ()) -> Topology:
     """Count the words of files or folders; without any, of the sources of Python's own standard library."""
-    files = find_files(input or [sysconfig.get_paths()["stdlib"]], pattern if not input else "*")
+    files = find_files(input) if input else standard_library()
     builder = TopologyBuilder()
     builder.set_spout("lines", FileLines(files), parallelism=2)
     builder.set_bolt("split", SplitWords(), parallelism=2).local_or_shuffle_grouping("lines")
