@@ -126,6 +126,8 @@ class WorkerChild:
                 del self._unsent[: os.write(self._control_fd, self._unsent)]
 
     def _is_dead(self) -> bool:
+        if not hasattr(os, "waitid"):  # macOS: the corpse is reaped at once
+            return self._process.poll() is not None
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def _signal_group(self, number: int) -> None:

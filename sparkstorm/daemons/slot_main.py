@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import redis
@@ -21,6 +22,7 @@ import redis
 from sparkstorm.blobs.redis import RedisBytesStore
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.clock import SystemClock
+from sparkstorm.cluster.paths import name_to_node
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.config import default_conf, merge
@@ -41,7 +43,7 @@ def main(spec: SlotSpec, stopping: threading.Event | None = None) -> str:
     """Run one slot to its end and say why it ended; never raises (an exception would count against the Spark job)."""
     try:
         place = wait_for_place(spec)
-        with _logging_to(Path(spec.log_dir) / f"slot-{place.slot.node}-{place.slot.port}.log"):
+        with _logging_to(Path(spec.log_dir) / f"slot-{name_to_node(place.slot.node)}-{place.slot.port}.log"):
             try:
                 return _run(spec, place, stopping or threading.Event())
             finally:
@@ -125,11 +127,12 @@ def _poke(fd: int) -> None:
 
 def _connect(spec: SlotSpec, place: Place) -> Desk:
     at = spec.zookeeper
-    address = ZooKeeperAddress(at.hosts, at.root, at.user or None, at.password or None, at.session_timeout_ms)
+    conf = merge(default_conf(), spec.conf)
+    address = ZooKeeperAddress(at.hosts, at.root, at.user or None, at.password or None).with_patience_of(conf)
+    address = replace(address, session_timeout_ms=at.session_timeout_ms)
     key = bytes.fromhex(spec.hmac_key) or None
     state = StormState(ZooKeeperStateStore(address), key)
     blobs = BlobStore(state, RedisBytesStore(_redis_client(spec)), key or b"")
-    conf = merge(default_conf(), spec.conf)
     settings = SupervisorSettings(
         host=place.host,
         own_port=place.slot.port,

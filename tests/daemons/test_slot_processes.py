@@ -115,6 +115,32 @@ def has_registered_anew(bench: SlotBench, before: SupervisorInfo | None) -> bool
     return present is not None and present != before and len(present.ports) == 2
 
 
+def test_slots_that_land_together_take_different_places(bench: SlotBench, start: Start) -> None:
+    start(count=4, nodes=("node-1", "node-2"))
+    for node in ("node-1", "node-2"):
+        wait_until(partial(has_both_ports, bench, node), f"both ports of {node}")
+
+
+def has_both_ports(bench: SlotBench, node: str) -> bool:
+    present = bench.state.read_supervisor(node)
+    return present is not None and present.ports == (6700, 6701)
+
+
+def test_whatever_is_killed_launches_only_grow(bench: SlotBench, start: Start) -> None:
+    bench.submit("words-1", [FIRST])
+    slots = start()
+    pid, launches = 0, []
+    for kill_slot in (True, False, True, False, False):
+        beat = bench.wait_running("words-1", FIRST, pid)
+        pid = beat.pid
+        launches.append(beat.launch)
+        os.kill(slots.pids()[0] if kill_slot else pid, signal.SIGKILL)
+    assert launches == sorted(set(launches))
+    lines = (Path(bench.spec.log_dir) / "words-1-node-1-6700.log").read_text().splitlines()
+    printed = [int(line.split()[1]) for line in lines if line.startswith("launch ")]
+    assert printed == sorted(set(printed)) and set(launches) <= set(printed)
+
+
 def test_a_status_reaches_the_worker(bench: SlotBench, start: Start) -> None:
     bench.submit("words-1", [FIRST])
     start()
