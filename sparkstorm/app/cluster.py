@@ -24,6 +24,7 @@ from sparkstorm.clock import SystemClock
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.config import Conf, merge
+from sparkstorm.daemons.leadership import depose_dead_leader, own_name
 from sparkstorm.daemons.nimbus import Nimbus
 from sparkstorm.daemons.retirement import RedisRetirement
 from sparkstorm.daemons.service import NimbusService
@@ -134,7 +135,9 @@ class Cluster:
         _refuse_remote_master(self.sc.master or "", self.stores)
         at = self.stores.connection
         store = ZooKeeperStateStore(
-            ZooKeeperAddress(at.zookeeper.hosts, at.zookeeper.root, at.zookeeper.user, at.zookeeper.password)
+            ZooKeeperAddress(
+                at.zookeeper.hosts, at.zookeeper.root, at.zookeeper.user, at.zookeeper.password
+            ).with_patience_of(self.conf)
         )
         self._closers.callback(store.close)
         self._key = signing_key(at.secret)
@@ -157,7 +160,8 @@ class Cluster:
     def _start_nimbus(self) -> None:
         scheduler = scheduler_by_name(str(self.conf["storm.scheduler"] or "default"), self.conf)
         wake = threading.Event()
-        nimbus = Nimbus(self.state, self.blobs, scheduler, self.conf, f"{os.uname().nodename}:{os.getpid()}", wake.set)
+        depose_dead_leader(self.state)
+        nimbus = Nimbus(self.state, self.blobs, scheduler, self.conf, own_name(), wake.set)
         nimbus.undertaker.retirement = RedisRetirement(self.redis_address)
         self.service = NimbusService(self.state, self.blobs, nimbus, self.conf, self.clock)
         self._nimbus = NimbusThread(nimbus, self.clock, wake)
@@ -166,7 +170,7 @@ class Cluster:
     def _start_slots(self) -> None:
         self.state.store.delete(STOP_PATH)
         spec = self._slot_spec()
-        count = max(1, len(spec.nodes)) * spec.slots_per_node
+        count = self.conf.integer("sparkstorm.supervisors") * self.conf.integer("sparkstorm.slots.per.supervisor")
         slots = SparkSlots(self.sc, count, slot_main, spec, lambda: self.state.store.ensure_path(STOP_PATH))
         self._closers.callback(slots.stop)
         slots.start(self.conf.millis("sparkstorm.slots.start.timeout.ms"))
@@ -179,11 +183,18 @@ class Cluster:
         supervisors = self.conf.integer("sparkstorm.supervisors") if is_emulated else 0
         nodes = tuple(f"node-{i + 1}" for i in range(supervisors))
         return SlotSpec(
-            zookeeper=StateAddress(at.zookeeper.hosts, at.zookeeper.root, at.zookeeper.user, at.zookeeper.password),
+            zookeeper=StateAddress(
+                at.zookeeper.hosts,
+                at.zookeeper.root,
+                at.zookeeper.user,
+                at.zookeeper.password,
+                self.conf.millis("storm.zookeeper.session.timeout"),
+            ),
             redis=SlotRedis(at.redis.host, at.redis.port, at.redis.password, at.redis.user, at.redis.db, at.redis.tls),
             local_dir=str(Path(self.conf.text("storm.local.dir"), "supervisors").resolve()),
             log_dir=str(self.log_dir),
-            slots_per_node=self.conf.integer("sparkstorm.slots.per.supervisor"),
+            # on other masters a host has as many ports as slots land there
+            slots_per_node=self.conf.integer("sparkstorm.slots.per.supervisor") if is_emulated else 0,
             nodes=nodes,
             hmac_key=self._key.hex(),
             conf=self.conf.as_dict(),

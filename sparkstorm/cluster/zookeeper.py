@@ -7,8 +7,8 @@ fields or call the caller's non-blocking hint.
 
 import logging
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kazoo.client import KazooClient, KazooRetry
@@ -54,6 +54,22 @@ class ZooKeeperAddress:
     retries: int = 5
     retry_interval_ms: int = 1_000
     retry_ceiling_ms: int = 30_000
+
+    def with_patience_of(self, conf: Mapping[str, Any]) -> "ZooKeeperAddress":
+        """The same address with the timeouts and retries of the storm.zookeeper.* keys."""
+
+        def number(key: str, usual: int) -> int:
+            value = conf.get(f"storm.zookeeper.{key}")
+            return usual if value is None else int(value)
+
+        return replace(
+            self,
+            session_timeout_ms=number("session.timeout", self.session_timeout_ms),
+            connection_timeout_ms=number("connection.timeout", self.connection_timeout_ms),
+            retries=number("retry.times", self.retries),
+            retry_interval_ms=number("retry.interval", self.retry_interval_ms),
+            retry_ceiling_ms=number("retry.intervalceiling.millis", self.retry_ceiling_ms),
+        )
 
 
 class ZooKeeperStateStore:

@@ -1,0 +1,127 @@
+"""Owns a Spark driver for tests of Nimbus: it counts the words of a folder and does what the lines on its input say.
+
+Run as `python -m tests.system.nimbus_driver CONF.json FOLDER`. A topology that runs already is taken up, else one is
+submitted. Each command is answered by one line: `wait N` (until N bytes are done), `rebalance WORKERS SPLIT COUNT SECS`,
+`restart`, `deploy`, `show`, `finish` (waits for the end, then writes counts.json into the folder's parent).
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.app.cluster import Cluster
+from sparkstorm.app.handle import TopologyHandle
+from sparkstorm.config import merge
+from sparkstorm.connectors import FileLines, find_files
+from sparkstorm.model.status import RebalanceOptions
+from sparkstorm.model.topology import Topology
+
+NAME = "words"
+LIMIT_S = 150.0
+
+
+class Split(BasicBolt):
+    """One line in, its words out."""
+
+    outputs = ("word",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Emit every word."""
+        for word in tup.values[0].split():
+            collector.emit((word,))
+
+
+class Count(StatefulBolt):
+    """Counts words."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Count one word."""
+        word = tup.values[0]
+        self.state.put(word, self.state.get(word, 0) + 1)
+
+
+def build(folder: Path) -> Topology:
+    """Two spouts, four tasks of each bolt."""
+    builder = TopologyBuilder()
+    builder.set_spout("lines", FileLines(find_files([str(folder)], "*")), parallelism=2)
+    builder.set_bolt("split", Split(), parallelism=2, num_tasks=4).local_or_shuffle_grouping("lines")
+    builder.set_bolt("count", Count(), parallelism=2, num_tasks=4).fields_grouping("split", "word")
+    return builder.build()
+
+
+class Driver:
+    """Obeys one command after the other."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self._cluster, self._folder = cluster, folder
+        self._own = {"topology.workers": 2, "topology.acker.executors": 2, "topology.max.spout.pending": 1000}
+        self._handle = cluster.find(NAME) or self._submit({})
+
+    def _submit(self, conf: dict[str, object]) -> TopologyHandle:
+        return self._cluster.submit(NAME, build(self._folder), {**self._own, **conf}, ["tests.system.nimbus_driver"])
+
+    def obey(self, word: str, arguments: list[str]) -> object:
+        commands: dict[str, Callable[..., object]] = {
+            "wait": self.wait,
+            "rebalance": self.rebalance,
+            "restart": self._cluster.restart_nimbus,
+            "deploy": self.deploy,
+            "show": self.show,
+            "finish": self.finish,
+        }
+        return commands[word](*arguments)
+
+    def wait(self, done: str) -> int:
+        self._until(lambda: self._handle.progress().done >= int(done))
+        return self._handle.progress().done
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + LIMIT_S
+        while not condition():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self._handle.progress()} {self._handle.errors()}")
+            time.sleep(0.05)
+
+    def rebalance(self, workers: str, split: str, count: str, secs: str) -> None:
+        options = RebalanceOptions(int(workers), {"split": int(split), "count": int(count)})
+        self._cluster.service.rebalance(NAME, options, float(secs))
+
+    def deploy(self) -> str:
+        self._handle = self._submit({"topology.hot.deploy.enable": True})
+        return self._handle.topology_id
+
+    def show(self) -> dict[str, object]:
+        found = self._cluster.state.read_assignment(self._handle.topology_id)
+        slots = found.slot_by_executor if found else {}
+        return {
+            "status": str(self._handle.status()),
+            "workers": len(set(slots.values())),
+            "executors": len(slots),
+            "done": self._handle.progress().done,
+        }
+
+    def finish(self) -> str:
+        self._until(lambda: self._handle.progress().is_drained)
+        counts = dict(self._handle.key_values("count"))
+        (self._folder.parent / "counts.json").write_text(json.dumps(counts), encoding="utf-8")
+        self._handle.kill(0)
+        self._until(lambda: self._handle.status() is None)
+        return "drained"
+
+
+def run(conf_file: Path, folder: Path) -> None:
+    with Cluster.open(merge(json.loads(conf_file.read_text(encoding="utf-8")))) as cluster:
+        driver = Driver(cluster, folder)
+        print(json.dumps("up"), flush=True)
+        for line in sys.stdin:
+            word, *arguments = line.split()
+            if word == "end":
+                return
+            print(json.dumps(driver.obey(word, arguments)), flush=True)
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,163 @@
+"""Rebalances and hot deploys under load on real Spark, Redis and ZooKeeper: undisturbed, with Nimbus restarted in the
+middle, and with the driver killed and started again on the same stores; the counts are exact each time."""
+
+import json
+import os
+import random
+import select
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.system
+ROOT = Path(__file__).parents[2]
+ANSWER_S = 200.0
+LINES = 60_000
+
+
+class Driver:
+    """A driver process and its two pipes."""
+
+    def __init__(self, conf_file: Path, folder: Path, log: Path) -> None:
+        self._log = log
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.system.nimbus_driver", str(conf_file), str(folder)],
+                cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
+                env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+            )  # fmt: skip
+        self._rest = b""
+        assert self._answer() == "up"
+
+    def ask(self, command: str) -> Any:
+        self.tell(command)
+        return self._answer()
+
+    def tell(self, command: str) -> None:
+        assert self._process.stdin
+        self._process.stdin.write(command.encode() + b"\n")
+        self._process.stdin.flush()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout
+        deadline = time.monotonic() + ANSWER_S
+        while b"\n" not in self._rest:
+            ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            part = os.read(self._process.stdout.fileno(), 65536) if ready else b""
+            assert part, f"the driver gave no answer:\n{self._log.read_text()[-3000:]}"
+            self._rest += part
+        line, _, self._rest = self._rest.partition(b"\n")
+        return json.loads(line)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe:
+                pipe.close()
+
+    def end(self) -> None:
+        if self._process.poll() is None:
+            self.tell("end")
+            self._process.wait(60)
+
+
+class Scene:
+    """A corpus, its true counts, and drivers on stores that outlive them."""
+
+    def __init__(self, tmp_path: Path, zookeeper: Any, redis: Any) -> None:
+        self.tmp = tmp_path
+        self.folder = tmp_path / "corpus"
+        self.folder.mkdir()
+        self.expected = self._write_corpus()
+        user, password = zookeeper.auth
+        conf = {
+            "sparkstorm.supervisors": 3, "storm.local.dir": str(tmp_path / "local"), "nimbus.monitor.freq.secs": 1,
+            "storm.zookeeper.servers": [zookeeper.host], "storm.zookeeper.port": zookeeper.port,
+            "storm.zookeeper.root": f"/{tmp_path.name}", "storm.zookeeper.session.timeout": 6000,
+            "storm.zookeeper.auth.user": user, "storm.zookeeper.auth.password": password,
+            "sparkstorm.redis.url": f"redis://:{redis.password}@{redis.host}:{redis.port}/0",
+        }  # fmt: skip
+        self.conf_file = tmp_path / "conf.json"
+        self.conf_file.write_text(json.dumps(conf))
+        self.drivers: list[Driver] = []
+
+    def _write_corpus(self) -> Counter[str]:
+        dice = random.Random(7)
+        words = [f"word{n}" for n in range(5000)]
+        counts: Counter[str] = Counter()
+        for number in range(4):
+            lines = [[dice.choice(words) for _ in range(10)] for _ in range(LINES // 4)]
+            counts.update(word for line in lines for word in line)
+            (self.folder / f"{number}.txt").write_text("\n".join(map(" ".join, lines)) + "\n")
+        return counts
+
+    def size(self) -> int:
+        return sum(path.stat().st_size for path in self.folder.iterdir())
+
+    def start(self) -> Driver:
+        self.drivers.append(Driver(self.conf_file, self.folder, self.tmp / "driver.log"))
+        return self.drivers[-1]
+
+    def assert_exact(self, driver: Driver) -> None:
+        assert driver.ask("finish") == "drained"
+        counts = json.loads((self.tmp / "counts.json").read_text())
+        assert counts == dict(self.expected)
+
+    def close(self) -> None:
+        for driver in self.drivers:
+            driver.kill()
+
+
+@pytest.fixture
+def scene(tmp_path: Path, own_zookeeper: Any, own_redis: Any) -> Iterator[Scene]:
+    made = Scene(tmp_path, own_zookeeper, own_redis)
+    yield made
+    made.close()
+
+
+def wait_for(driver: Driver, **wanted: object) -> dict[str, Any]:
+    deadline = time.monotonic() + 60
+    while True:
+        found: dict[str, Any] = driver.ask("show")
+        if all(found[key] == value for key, value in wanted.items()):
+            return found
+        assert time.monotonic() < deadline, f"{found} instead of {wanted}"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("disturbed", [False, True], ids=["undisturbed", "nimbus restarted in the middle"])
+def test_rebalances_and_a_hot_deploy_under_load_keep_the_counts_exact(scene: Scene, disturbed: bool) -> None:
+    driver, size = scene.start(), scene.size()
+    driver.ask(f"wait {size // 10}")
+    driver.ask("rebalance 3 2 4 0.3")
+    if disturbed:
+        driver.ask("restart")
+    wait_for(driver, status="ACTIVE", workers=3, executors=10)
+    done = driver.ask("show")["done"]
+    driver.ask(f"wait {min(done + size // 10, size)}")
+    driver.ask("rebalance 1 1 1 0.3")
+    if disturbed:
+        driver.ask("restart")
+    wait_for(driver, status="ACTIVE", workers=1, executors=6)
+    driver.ask("deploy")
+    wait_for(driver, status="ACTIVE", workers=2)
+    scene.assert_exact(driver)
+    driver.end()
+
+
+def test_a_driver_killed_in_a_rebalance_is_followed_by_one_that_finishes_it_exactly(scene: Scene) -> None:
+    first, size = scene.start(), scene.size()
+    first.ask(f"wait {size // 10}")
+    first.ask("rebalance 3 2 4 1")
+    first.kill()
+    second = scene.start()
+    wait_for(second, status="ACTIVE", workers=3, executors=10)
+    scene.assert_exact(second)
+    second.end()
