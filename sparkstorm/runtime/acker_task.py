@@ -32,19 +32,19 @@ class AckerTask:
         self._reason_by_root.update(m.fail_reasons)
         settled = self.ledger.apply((m.init_roots, m.init_values, m.init_tasks), (m.ack_roots, m.ack_values),
                                     list(m.fail_reasons))
-        return self._verdicts(settled) if settled else {}
+        return self._verdicts(settled, min(m.oldest_ms for m in messages)) if settled else {}
 
     def rotate(self) -> None:
         """Age the ledger by one bucket; what drops out is forgotten silently (S1.19)."""
         self.ledger.rotate()
         self._reason_by_root = {r: why for r, why in self._reason_by_root.items() if r in self.ledger}
 
-    def _verdicts(self, settled: Settled) -> dict[int, SettledRoots]:
+    def _verdicts(self, settled: Settled, oldest_ms: int) -> dict[int, SettledRoots]:
         verdicts: dict[int, SettledRoots] = {}
         for task in np.unique(settled.acked_tasks).tolist():
-            verdicts[task] = SettledRoots(settled.acked_roots[settled.acked_tasks == task].tolist(), {})
+            verdicts[task] = SettledRoots(settled.acked_roots[settled.acked_tasks == task].tolist(), {}, oldest_ms)
         for root, task in zip(settled.failed_roots.tolist(), settled.failed_tasks.tolist(), strict=True):
-            verdicts.setdefault(task, SettledRoots([], {})).failed[root] = self._reason_by_root.pop(root, UNKNOWN_REASON)
+            verdicts.setdefault(task, SettledRoots([], {}, oldest_ms)).failed[root] = self._reason_by_root.pop(root, UNKNOWN_REASON)
         return verdicts
 
 

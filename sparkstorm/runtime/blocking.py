@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from sparkstorm.api.components import BasicBolt, Bolt, Conf
@@ -41,7 +41,7 @@ class ThreadedBolt(Bolt):
         return bool(self._open)
 
     @property
-    def queued(self) -> Container[int]:
+    def queued(self) -> Collection[int]:
         """Python ids of the rows that wait for the thread or are with it: they are not done, and not forgotten either."""
         return self._open.keys()
 

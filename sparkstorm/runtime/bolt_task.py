@@ -125,13 +125,16 @@ class ManualRunner:
         """Expect no ack of this input."""
         self._outstanding.pop(id(tup), None)
 
-    def take_posts(self) -> bool:
+    @property
+    def has_posts(self) -> bool:
+        """Whether other threads have asked for anything."""
+        return bool(self._posts)
+
+    def take_posts(self) -> None:
         """Do what other threads asked for since the last time."""
-        did = bool(self._posts)
         while self._posts:
             self._posts.popleft()()
         self._sort_out(())
-        return did
 
     def emit(self, values: Any, anchors: Tuple | Sequence[Tuple] | None = None, stream: str = "default") -> None:
         """Send values anchored to given tuples."""
@@ -236,6 +239,7 @@ class BoltTask:
         self.pace = 1  # rows between two looks at the clock: few until the bolt has shown that it is fast
         self.new_key = new_key
         self._held_by_tuple: dict[int, str] = {}
+        self._births: list[tuple[int, str]] = []  # heap over held inputs; those let go of are dropped when they surface
 
     def execute(self, epoch: Epoch, tuples: Sequence[Tuple], ids: Ids = NO_IDS) -> list[tuple[Tuple, int, str]]:
         """Run rows; returns failed ones as (tuple, edge id, reason). Everything else is done or waits for its ack."""
@@ -258,6 +262,14 @@ class BoltTask:
                 self.hold(Held(tup, edge_by_tuple[id(tup)], self.oldest_ms, self.new_key()))
         return [(tup, edge_by_tuple[id(tup)], reason) for tup, reason in failures]
 
+    def begin(self, oldest_ms: int) -> None:
+        """Inputs with this oldest root are about to run; what they bring about may descend from held inputs as well."""
+        if self.held:
+            while self._births[0][1] not in self.held:
+                heapq.heappop(self._births)
+            oldest_ms = min(oldest_ms, self._births[0][0])
+        self.oldest_ms = min(self.oldest_ms or oldest_ms, oldest_ms)
+
     def tick(self, epoch: Epoch, tick: Tuple) -> list[str]:
         """Run a tick; returns the reasons when it failed. A tick needs no ack and does not outlive the call."""
         self.executed += 1
@@ -268,6 +280,8 @@ class BoltTask:
 
     def hold(self, held: Held) -> None:
         """Keep an input that is not done."""
+        if held.key not in self.held:
+            heapq.heappush(self._births, (held.born_ms, held.key))
         self.held[held.key] = held
         self._held_by_tuple[id(held.tuple)] = held.key
         self.changed_held[held.key] = None
@@ -323,6 +337,8 @@ class BoltTask:
         """Birth of the oldest root among held inputs that wait for their next try or for the thread (not for an ack)."""
         bolt = getattr(self.runner, "bolt", None)
         queued = bolt.queued if isinstance(bolt, ThreadedBolt) else ()
+        if not queued and not self.retries:
+            return None
         return min((h.born_ms for h in self.held.values() if h.due_ms is not None or id(h.tuple) in queued), default=None)
 
     def next_due_ms(self) -> int | None:

@@ -97,6 +97,9 @@ class Closing:
 
     def _tell_ackers(self, epoch: Epoch, commit: Commit) -> None:
         self._address_messages(epoch)
+        oldest_ms = self._oldest_ms()
+        for messages in epoch.messages.values():
+            messages.oldest_ms = oldest_ms
         verdicts = self._read_verdicts()
         for task, acker in self._crew.ackers.items():
             heard = [m for m in acker.inbox.take_controls() if isinstance(m, AckerMessages)]
@@ -112,6 +115,16 @@ class Closing:
                 self.latencies_ms += spout.settle(verdict.acked, verdict.failed, self._now_ms())
         for acker_task, messages in epoch.messages.items():
             commit.frames.append((acker_task, frames.encode_messages(self._plan.codec, messages), 0))
+
+    def take_latencies(self) -> list[int]:
+        """Complete latencies of the trees that ended since the last call."""
+        latencies, self.latencies_ms = self.latencies_ms, []
+        return latencies
+
+    def _oldest_ms(self) -> int:
+        """Birth of the oldest root that this epoch can have touched."""
+        births = [s.oldest_ms for s in (*self._crew.spouts.values(), *self._crew.bolts.values()) if s.oldest_ms]
+        return min(births, default=self._now_ms())
 
     def _read_verdicts(self) -> list[tuple[int, SettledRoots]]:
         return [(task, verdict) for task, spout in self._crew.spouts.items()

@@ -46,7 +46,7 @@ class Failures:
 
     def try_again(self, epoch: Epoch, bolt: BoltTask, held: Held) -> None:
         """A held input is due."""
-        bolt.oldest_ms = min(bolt.oldest_ms or held.born_ms, held.born_ms)
+        bolt.begin(held.born_ms)
         held.due_ms = None
         failed = bolt.execute(epoch, [held.tuple], np.array([held.edge], np.uint64))
         if failed:

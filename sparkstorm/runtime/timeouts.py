@@ -1,7 +1,7 @@
 """Owns when a spout's tree is given up and when an acker's ledger ages (topology.message.timeout.secs).
 
 A tuple that waits is not a failed tuple: nothing is given up that was born after the oldest root still waiting in any
-stream or for its next try; user code that simply never acks is not waiting, its trees time out as in Storm.
+stream (acks on their way included), for its next try or for a thread; user code that simply never acks is not waiting, its trees time out as in Storm.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from sparkstorm.errors import MalformedFrameError
 from sparkstorm.runtime.assembly import Crew, WorkerPlan
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import Transport
-from sparkstorm.transport.frames import RowFrame
 
 
 class Timeouts:
@@ -26,6 +25,9 @@ class Timeouts:
         self._transport = transport
         self._next_ms = now_ms + self._every_ms
         self._rotated_ms = now_ms
+        topology = plan.topology.components
+        self._told = [task for task, component in plan.component_by_task.items()
+                      if component not in topology or topology[component].kind == "spout"]
 
     def next_due_ms(self) -> int | None:
         """When to look again; None while nothing is open."""
@@ -53,11 +55,9 @@ class Timeouts:
 
     def _low_watermark_ms(self) -> int | None:
         waiting = [self._transport.low_watermark_ms()]
-        for data in self._transport.heads():
+        for data in self._transport.heads(self._told):
             try:
-                if frames.kind_of(data) == frames.ROWS:
-                    head = frames.decode(self._plan.codec, data)
-                    waiting.append(head.oldest_ms if isinstance(head, RowFrame) else None)
+                waiting.append(frames.decode(self._plan.codec, data).oldest_ms)
             except MalformedFrameError:
                 continue  # its owner will quarantine it
         return min((low for low in waiting if low is not None), default=None)

@@ -6,6 +6,7 @@ loses nothing; whatever a step could not finish waits in the store, never only i
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -19,8 +20,9 @@ from sparkstorm.runtime.epoch import Epoch, IdSource
 from sparkstorm.runtime.failures import Failures
 from sparkstorm.runtime.gates import Gates
 from sparkstorm.runtime.inbox import Chunk, entry_order
-from sparkstorm.runtime.progress import Progress, TaskCounts
+from sparkstorm.runtime.progress import Progress
 from sparkstorm.runtime.spout_task import SpoutTask
+from sparkstorm.runtime.tally import Tally
 from sparkstorm.runtime.ticks import Ticks
 from sparkstorm.runtime.timeouts import Timeouts
 from sparkstorm.transport.base import Commit, Transport
@@ -29,7 +31,7 @@ from sparkstorm.transport.frames import NO_IDS, RowFrame
 _CHUNKS_AHEAD = 8  # frames of one task kept decoded in memory
 _CAREFUL_UNITS = 5000
 _CALLS_PER_TURN = 512
-_SUMMARY = ("emitted", "transferred", "executed", "acked", "failed", "parked", "pending")
+_SPOUTS_WAIT_MS = 200  # bolts go first, but spouts elsewhere must not be able to keep them busy for ever
 
 
 class Reporter(Protocol):
@@ -63,7 +65,8 @@ class Worker:
         self._crew = assembly.build(claim)
         self._closing = Closing(plan, self._crew, clock.now_ms)
         self._gates = Gates(plan)
-        self._failures = Failures(plan, self._count, reporter.error, clock.now_ms)
+        self._tally = Tally(plan, self._crew, self.progress)
+        self._failures = Failures(plan, self._tally.of, reporter.error, clock.now_ms)
         self._timeouts = Timeouts(plan, self._crew, transport, clock.now_ms())
         self._ticks = Ticks(plan, self._crew.bolts, clock.now_ms())
         self._refused: Commit | None = None
@@ -72,6 +75,8 @@ class Worker:
         self._quarantined: list[bytes] = []
         self._is_active = False
         self._said: Any = None
+        self._turns = deque(self._crew.bolts.values())
+        self._spouts_ran_ms = 0
 
     @property
     def _idle_budget_ms(self) -> int:
@@ -116,12 +121,7 @@ class Worker:
 
     def summary(self) -> dict[str, Any]:
         """Counts by component, for the heartbeat."""
-        summary: dict[str, Any] = {}
-        for counts in self.progress.counts_by_task.values():
-            of_component = summary.setdefault(counts.component, dict.fromkeys(_SUMMARY, 0))
-            for name in _SUMMARY:
-                of_component[name] += getattr(counts, name)
-        return {"components": summary, "epochs": self._seq}
+        return {"components": self._tally.by_component(), "epochs": self._seq}
 
     @property
     def crew(self) -> Crew:
@@ -156,16 +156,22 @@ class Worker:
         is_over, did = False, True
         while did and not is_over:
             did = False
-            for bolt in self._crew.bolts.values():
-                did |= self._run_bolt(epoch, bolt)
+            for _ in range(len(self._turns)):
+                did |= self._run_bolt(epoch, self._turns[0])
+                self._turns.rotate(-1)  # the next epoch begins where this one ends: a slow bolt starves nobody
                 is_over = epoch.rows >= row_budget or self._clock.now_ms() >= deadline_ms
                 if is_over:
                     break
-            for spout in () if is_over else self._crew.spouts.values():
-                did |= self._run_spout(epoch, spout, min(_CALLS_PER_TURN, row_budget - epoch.rows))
-            is_over |= epoch.rows >= row_budget or self._clock.now_ms() >= deadline_ms
+            if not is_over or now_ms - self._spouts_ran_ms >= _SPOUTS_WAIT_MS:
+                did |= self._run_spouts(epoch, max(1, min(_CALLS_PER_TURN, row_budget - epoch.rows)))
+                is_over |= epoch.rows >= row_budget or self._clock.now_ms() >= deadline_ms
         loaded_ms = int(self._plan.conf.get("topology.epoch.loaded.ms") or 50)
         self._budget_ms = min(self._budget_ms * 2, loaded_ms) if is_over else max(self._budget_ms // 2, self._idle_budget_ms)
+
+    def _run_spouts(self, epoch: Epoch, calls: int) -> bool:
+        self._spouts_ran_ms = self._clock.now_ms()
+        did = [self._run_spout(epoch, spout, calls) for spout in self._crew.spouts.values()]
+        return any(did)
 
     def _run_timed(self, epoch: Epoch, now_ms: int) -> None:
         """Ticks, second tries, and what other threads have asked for."""
@@ -178,14 +184,15 @@ class Worker:
 
     def _run_ticks(self, epoch: Epoch, now_ms: int) -> None:
         for bolt, tick in self._ticks.due(now_ms):
-            bolt.oldest_ms = bolt.oldest_ms or now_ms
+            bolt.begin(now_ms)
             for reason in bolt.tick(epoch, tick):
                 self._reporter.error(bolt.component, bolt.task, f"on a tick: {reason}")
             self._deliver(bolt)
 
     def _take_posts(self, epoch: Epoch) -> None:
         for bolt in self._crew.bolts.values():
-            if isinstance(bolt.runner, ManualRunner):
+            if isinstance(bolt.runner, ManualRunner) and bolt.runner.has_posts:
+                bolt.begin(self._clock.now_ms())
                 bolt.runner.take_posts()
             if bolt.runner.late_acks or bolt.runner.late_failures:
                 self._failures.take_late(epoch, bolt)
@@ -219,7 +226,7 @@ class Worker:
         bolt.inbox.consume(chunk, stop - chunk.done)
 
     def _execute(self, epoch: Epoch, bolt: BoltTask, tuples: list[Tuple], ids: Any, oldest_ms: int) -> None:
-        bolt.oldest_ms = min(bolt.oldest_ms or oldest_ms, oldest_ms)
+        bolt.begin(oldest_ms)
         started_ms = self._clock.now_ms()
         failed = bolt.execute(epoch, tuples, ids)
         for tup, edge, reason in failed:
@@ -255,7 +262,7 @@ class Worker:
     def _deliver(self, sender: BoltTask | SpoutTask) -> None:
         """Hand rows for tasks of this worker over in memory; rows behind a spill or for others stay for the closing."""
         emitter = sender.emitter
-        counts = self._count(sender.task)
+        counts = self._tally.of(sender.task)
         emitted, transferred = emitter.take_counts()
         counts.emitted += emitted
         counts.transferred += transferred
@@ -328,8 +335,8 @@ class Worker:
     def _commit(self, commit: Commit, now_ms: int) -> int | None:
         """Write, then say when to come again; a store that is full is asked again after garbage was freed."""
         if self._refused is None:
-            self._note_progress(now_ms)
-            said = self._gauges()
+            self._tally.note(now_ms, self._closing.take_latencies())
+            said = self._tally.gauges()
             if commit.is_empty() and said == self._said:
                 return self._next_due(now_ms, did=False)
             self._said = said
@@ -363,31 +370,3 @@ class Worker:
     def _new_key(self) -> str:
         self._keys += 1
         return f"{max(self._plan.token_by_task.values(), default=0):014x}-{self._keys:010x}"
-
-    def _count(self, task: int) -> TaskCounts:
-        counts = self.progress.counts_by_task.get(task)
-        if counts is None:
-            counts = self.progress.counts_by_task[task] = TaskCounts(self._plan.component_by_task[task])
-        return counts
-
-    def _note_progress(self, now_ms: int) -> None:
-        self.progress.now_ms = now_ms
-        self.progress.add_latencies(self._closing.latencies_ms)
-        self._closing.latencies_ms = []
-        for task, spout in self._crew.spouts.items():
-            counts = self._count(task)
-            counts.token = self._plan.token_by_task[task]
-            counts.acked, spout.acked = counts.acked + spout.acked, 0
-            counts.failed, spout.failed = counts.failed + spout.failed, 0
-            counts.pending, counts.is_exhausted = len(spout.pending), spout.is_exhausted
-            counts.total, counts.done = spout.extent()
-        for task, bolt in self._crew.bolts.items():
-            counts = self._count(task)
-            counts.token = self._plan.token_by_task[task]
-            counts.executed, bolt.executed = counts.executed + bolt.executed, 0
-            counts.is_waiting = bolt.is_waiting
-
-    def _gauges(self) -> Any:
-        """What makes a commit worth while even when it moves no data: trees that lived and died inside one epoch count."""
-        return [(c.executed, c.emitted, c.pending, c.is_exhausted, c.is_waiting, c.done)
-                for c in self.progress.counts_by_task.values()]

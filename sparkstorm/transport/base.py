@@ -114,8 +114,8 @@ class Transport(Protocol):
     def release(self) -> None:
         """Free what stored cursors have passed, without a commit (a full store refuses those)."""
 
-    def heads(self) -> list[bytes]:
-        """The oldest unconsumed frame of every task of the topology that has a backlog."""
+    def heads(self, also: Sequence[int] = ()) -> list[bytes]:
+        """The oldest unconsumed frame of every task of the topology that has a backlog, and of these tasks."""
 
     def low_watermark_ms(self) -> int | None:
         """The least watermark that owners have committed (for what waits outside the streams); None without any."""

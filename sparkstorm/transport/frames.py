@@ -54,6 +54,7 @@ class AckerMessages:
     ack_roots: Ids = field(default_factory=lambda: NO_IDS)
     ack_values: Ids = field(default_factory=lambda: NO_IDS)
     fail_reasons: dict[int, str] = field(default_factory=dict)
+    oldest_ms: int = 0  # no root in here was born before: while this frame waits, none of them may time out
 
     def __len__(self) -> int:
         return len(self.init_roots) + len(self.ack_roots) + len(self.fail_reasons)
@@ -65,6 +66,7 @@ class SettledRoots:
 
     acked: list[int]
     failed: dict[int, str]
+    oldest_ms: int = 0  # as in AckerMessages
 
     def __len__(self) -> int:
         return len(self.acked) + len(self.failed)
@@ -97,13 +99,13 @@ def encode_messages(codec: Codec, messages: AckerMessages) -> bytes:
     """Bytes of one epoch's messages to one acker."""
     m = messages
     body = [_column(m.init_roots), _column(m.init_values), _column(m.init_tasks),
-            _column(m.ack_roots), _column(m.ack_values), m.fail_reasons]
+            _column(m.ack_roots), _column(m.ack_values), m.fail_reasons, m.oldest_ms]
     return _framed(MESSAGES, codec.pack(body))
 
 
 def encode_settled(codec: Codec, settled: SettledRoots) -> bytes:
     """Bytes of an acker's verdicts for one spout task."""
-    return _framed(SETTLED, codec.pack([_column(settled.acked), settled.failed]))
+    return _framed(SETTLED, codec.pack([_column(settled.acked), settled.failed, settled.oldest_ms]))
 
 
 def decode(codec: Codec, data: bytes) -> Frame:
@@ -137,16 +139,18 @@ def _decode_rows(body: list[Any]) -> RowFrame:
 
 
 def _decode_messages(body: list[Any]) -> AckerMessages:
-    init_roots, init_values, init_tasks, ack_roots, ack_values, reasons = body
+    init_roots, init_values, init_tasks, ack_roots, ack_values, reasons, oldest_ms = body
+    _check(type(oldest_ms) is int, "its time is no number")
     roots, values, tasks = (_numbers(column) for column in (init_roots, init_values, init_tasks))
     acked, edges = (_numbers(column) for column in (ack_roots, ack_values))
     _check(len(roots) == len(values) == len(tasks) and len(acked) == len(edges), "uneven columns")
-    return AckerMessages(roots, values, tasks, acked, edges, _reasons(reasons))
+    return AckerMessages(roots, values, tasks, acked, edges, _reasons(reasons), oldest_ms)
 
 
 def _decode_settled(body: list[Any]) -> SettledRoots:
-    acked, failed = body
-    return SettledRoots(_numbers(acked).tolist(), _reasons(failed))
+    acked, failed, oldest_ms = body
+    _check(type(oldest_ms) is int, "its time is no number")
+    return SettledRoots(_numbers(acked).tolist(), _reasons(failed), oldest_ms)
 
 
 _DECODERS: dict[int, Callable[[list[Any]], Frame]] = {

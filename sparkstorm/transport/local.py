@@ -123,9 +123,10 @@ class LocalTransport:
     def release(self) -> None:
         """Streams are trimmed within each commit here."""
 
-    def heads(self) -> list[bytes]:
-        """The oldest unconsumed frame of every task that has a backlog."""
-        return [keys.stream[0][1] for keys in self._store.task_keys.values() if keys.stream and keys.backlog > 0]
+    def heads(self, also: Sequence[int] = ()) -> list[bytes]:
+        """The oldest unconsumed frame of every task that has a backlog, and of these tasks."""
+        return [keys.stream[0][1] for task, keys in self._store.task_keys.items()
+                if keys.stream and (keys.backlog > 0 or task in also)]
 
     def low_watermark_ms(self) -> int | None:
         """The least of all owners' watermarks."""

@@ -117,9 +117,10 @@ class RedisTransport:
             cursor = _cursor(self._link.ask(("HGET", self._keys("cursor"), task))[0])
             self._link.ask(_trim(self._keys, task, cursor))
 
-    def heads(self) -> list[bytes]:
-        """The oldest frame of every stream with a backlog: streams are trimmed in the commit that consumes."""
-        waiting = [task for task, size in _by_task(self._link, self._keys("backlog")).items() if size > 0]
+    def heads(self, also: Sequence[int] = ()) -> list[bytes]:
+        """The oldest frame of every stream with a backlog, and of these; a commit trims what it consumes."""
+        backlog = _by_task(self._link, self._keys("backlog"))
+        waiting = sorted({*also, *(task for task, size in backlog.items() if size > 0)})
         if not waiting:
             return []
         streams = self._link.ask(*[("XRANGE", self._keys.stream(t), "-", "+", "COUNT", 1) for t in waiting])

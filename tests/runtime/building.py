@@ -1,0 +1,51 @@
+"""Owns small topologies for the runtime's tests: one spout, one bolt under test, one capture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, Spout, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api.builder import Declarer
+from sparkstorm.model.topology import Topology
+from sparkstorm.testing import CaptureBolt
+
+GUARANTEES = ("at-most-once", "at-least-once", "exactly-once")
+
+
+class Pass(BasicBolt):
+    """Hands on what it gets."""
+
+    outputs = ("value",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit((tup[0],))
+
+
+class Count(StatefulBolt):
+    """Counts values."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.put(tup[0], self.state.get(tup[0], 0) + 1)
+
+
+class Collecting(Bolt):
+    """A Bolt that keeps its collector."""
+
+    outputs: Any = ("value",)
+
+    def prepare(self, conf: Any, context: Any, collector: Any) -> None:
+        self.context = context
+        self.collector = collector
+
+
+def chain(spout: Spout, bolt: Bolt | BasicBolt, capture: BasicBolt | None = None, parallelism: int = 1,
+          group: Callable[[Declarer], Any] | None = None, bolt_conf: Any = None) -> Topology:
+    """spout -> bolt (shuffle, unless `group` says otherwise) -> capture, where the bolt has an output."""
+    builder = TopologyBuilder()
+    builder.set_spout("spout", spout)
+    declarer = builder.set_bolt("bolt", bolt, parallelism, conf=bolt_conf)
+    (group or (lambda d: d.shuffle_grouping("spout")))(declarer)
+    if bolt.outputs:
+        builder.set_bolt("capture", capture or CaptureBolt()).global_grouping("bolt")
+    return builder.build()

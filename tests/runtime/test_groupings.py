@@ -1,0 +1,184 @@
+"""Every grouping, end to end over several workers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, Spout, Stream, TopologyBuilder, TopologyContext, Tuple
+from sparkstorm.api.builder import Declarer
+from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
+
+WORKERS = {"topology.workers": 3, "topology.acker.executors": 1}
+
+
+class Tagging(BasicBolt):
+    """Says which task got what."""
+
+    outputs = ("task", "value")
+
+    def prepare(self, conf: Any, context: TopologyContext) -> None:
+        self.task = context.task_id
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit((self.task, tup[0]))
+
+
+def run(group: Callable[[Declarer], Any], rows: Sequence[Any], tasks: int = 4, workers: int = 3) -> list[tuple[Any, ...]]:
+    from_capture = CaptureBolt()
+    spout, builder = FeederSpout(["value", "other"]), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    group(builder.set_bolt("bolt", Tagging(), tasks))
+    builder.set_bolt("capture", from_capture).global_grouping("bolt")
+    for row in rows:
+        spout.feed([row, 0])
+    with LocalCluster(supervisors=3, slots=2) as cluster:
+        cluster.submit(builder.build(), {**WORKERS, "topology.workers": workers})
+        cluster.run_until_idle()
+        assert sorted(spout.acked) == list(range(len(rows)))
+        assert not cluster.errors
+        by_component = {t: c for t, c in cluster.topology().component_by_task.items()}
+    assert {by_component[task] for task, _ in from_capture.values} == {"bolt"}
+    return from_capture.values
+
+
+
+def test_shuffle_spreads_evenly() -> None:
+    counts = Counter(task for task, _ in run(lambda d: d.shuffle_grouping("spout"), range(100)))
+    assert sorted(counts.values()) == [25, 25, 25, 25]
+
+
+def test_none_is_like_shuffle() -> None:
+    counts = Counter(task for task, _ in run(lambda d: d.none_grouping("spout"), range(100)))
+    assert sorted(counts.values()) == [25, 25, 25, 25]
+
+
+def test_fields_sends_equal_values_to_one_task_and_uses_several() -> None:
+    got = run(lambda d: d.fields_grouping("spout", "value"), [f"k{n % 20}" for n in range(200)])
+    tasks_by_key: dict[str, set[int]] = {}
+    for task, key in got:
+        tasks_by_key.setdefault(key, set()).add(task)
+    assert all(len(tasks) == 1 for tasks in tasks_by_key.values())
+    assert len({task for task, _ in got}) == 4
+    assert len(got) == 200
+
+
+def test_numbers_that_are_equal_as_keys_go_to_one_task() -> None:
+    got = run(lambda d: d.fields_grouping("spout", "value"), [1, 1.0, True, 1])
+    assert len({task for task, _ in got}) == 1
+
+
+def test_fields_accepts_keys_that_cannot_be_hashed() -> None:
+    got = run(lambda d: d.fields_grouping("spout", "value"), [[1, 2], [1, 2], {"a": 1}, {"a": 1}])
+    assert [len({task for task, value in got if value == wanted}) for wanted in ([1, 2], {"a": 1})] == [1, 1]
+
+
+def test_partial_key_uses_two_tasks_for_a_hot_key() -> None:
+    counts = Counter(task for task, _ in run(lambda d: d.partial_key_grouping("spout", "value"), ["hot"] * 100))
+    assert sorted(counts.values()) == [50, 50]
+
+
+def test_all_gives_everybody_everything() -> None:
+    got = run(lambda d: d.all_grouping("spout"), range(10))
+    assert Counter(task for task, _ in got) == dict.fromkeys({task for task, _ in got}, 10)
+    assert len(got) == 40
+
+
+def test_global_chooses_the_lowest_task() -> None:
+    got = run(lambda d: d.global_grouping("spout"), range(10))
+    assert len({task for task, _ in got}) == 1
+    assert {task for task, _ in got} == {min(t for t, _ in run(lambda d: d.all_grouping("spout"), [1]))}
+
+
+def test_local_or_shuffle_stays_in_the_worker_where_it_can() -> None:
+    spout, capture, builder = FeederSpout(["value"]), CaptureBolt(), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("bolt", Tagging(), 6).local_or_shuffle_grouping("spout")
+    builder.set_bolt("capture", capture).global_grouping("bolt")
+    for n in range(60):
+        spout.feed([n])
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), {"topology.workers": 3, "topology.acker.executors": 1})
+        cluster.run_until_idle()
+        at_home = set(cluster.topology().worker_of("spout").tasks)
+        assert {task for task, _ in capture.values} <= at_home
+        assert len(capture.values) == 60
+
+
+def test_local_or_shuffle_is_shuffle_where_there_is_no_local_task() -> None:
+    got = run(lambda d: d.local_or_shuffle_grouping("spout"), range(20), tasks=1, workers=4)
+    assert len(got) == 20
+
+
+class Dealer(Spout):
+    """Names the task of every tuple."""
+
+    outputs = {"default": Stream(["value"], direct=True)}  # noqa: RUF012
+
+    def open(self, conf: Any, context: TopologyContext, collector: Any) -> None:
+        self.collector, self.tasks, self.next = collector, context.component_tasks("bolt"), 0
+
+    def next_tuple(self) -> None:
+        if not self.is_exhausted():
+            self.collector.emit_direct(self.tasks[self.next % 2], (self.next,), message_id=self.next)
+            self.next += 1
+
+    def is_exhausted(self) -> bool:
+        return self.next == 10
+
+
+def test_direct_goes_where_the_producer_says() -> None:
+    capture, builder = CaptureBolt(), TopologyBuilder()
+    builder.set_spout("spout", Dealer())
+    builder.set_bolt("bolt", Tagging(), 4).direct_grouping("spout")
+    builder.set_bolt("capture", capture).global_grouping("bolt")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), WORKERS)
+        cluster.run_until_idle()
+        first, second = [t for t, c in cluster.topology().component_by_task.items() if c == "bolt"][:2]
+        assert sorted(capture.values) == sorted((first if n % 2 == 0 else second, n) for n in range(10))
+        assert cluster.counts("spout").acked == 10
+
+
+class EveryThird:
+    """A custom grouping: multiples of three go to two tasks, the rest to none."""
+
+    def prepare(self, tasks: Sequence[int]) -> None:
+        self.tasks = list(tasks)
+
+    def choose_tasks(self, task: int, values: Sequence[Any]) -> list[int]:
+        return [self.tasks[0], self.tasks[-1]] if values[0] % 3 == 0 else []
+
+
+def test_custom_chooses_any_number_of_tasks() -> None:
+    got = run(lambda d: d.custom_grouping("spout", EveryThird()), range(9))
+    assert sorted(value for _, value in got) == [0, 0, 3, 3, 6, 6]
+    assert len({task for task, _ in got}) == 2
+
+
+class Nowhere:
+    def choose_tasks(self, task: int, values: Sequence[Any]) -> list[int]:
+        return [999]
+
+
+def test_a_custom_grouping_that_names_a_foreign_task_is_reported_with_the_tasks_there_are() -> None:
+    spout, builder = FeederSpout(["value"]), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("pass", Tagging()).shuffle_grouping("spout")
+    builder.set_bolt("bolt", Tagging()).custom_grouping("pass", Nowhere())
+    spout.feed([1])
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), {"topology.max.retries": 0})
+        cluster.run_until_idle()
+        assert "custom grouping chose task 999; the subscriber's tasks are" in cluster.errors[0].text
+        assert spout.failed == [0]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_placement_never_changes_values(workers: int) -> None:
+    values = ["text", 1, 1.5, None, True, b"bytes", [1, "two"], {"a": [1]}]
+    got = run(lambda d: d.shuffle_grouping("spout"), values, workers=workers)
+    assert sorted(map(repr, (value for _, value in got))) == sorted(map(repr, values))
