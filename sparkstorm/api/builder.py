@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +41,7 @@ class TopologyBuilder:
         if not isinstance(spout, Spout):
             raise InvalidTopologyError(f"component '{id}': set_spout needs an instance of Spout, not {_shown(spout)}")
         streams = _streams(id, spout, outputs)
-        return self._add(Component(id, "spout", spout, parallelism, num_tasks, dict(conf or {}), streams))
+        return self._add(Component(id, "spout", spout, parallelism, num_tasks, _conf(id, conf), streams))
 
     def set_bolt(
         self, id: str, bolt: Bolt | BasicBolt, parallelism: int = 1, *, num_tasks: int | None = None,
@@ -52,7 +52,7 @@ class TopologyBuilder:
             raise InvalidTopologyError(
                 f"component '{id}': set_bolt needs an instance of Bolt or BasicBolt, not {_shown(bolt)}")
         streams = _streams(id, bolt, outputs)
-        return self._add(Component(id, "bolt", bolt, parallelism, num_tasks, dict(conf or {}), streams))
+        return self._add(Component(id, "bolt", bolt, parallelism, num_tasks, _conf(id, conf), streams))
 
     def build(self) -> Topology:
         """Check everything and return the topology; InvalidTopologyError names the culprit and the mend."""
@@ -130,6 +130,12 @@ class Declarer:
         return self.grouping(component, Grouping(kind, tuple(fields)), stream)
 
 
+def _conf(id: str, conf: Mapping[str, Any] | None) -> dict[str, Any]:
+    if conf is not None and not isinstance(conf, Mapping):
+        raise InvalidTopologyError(f"component '{id}': conf must be a mapping of keys to values, not {conf!r}")
+    return dict(conf or {})
+
+
 def _streams(id: str, instance: Any, outputs: Outputs | None) -> dict[str, Stream]:
     declared = instance.outputs if outputs is None else outputs
     if isinstance(declared, str):
@@ -141,8 +147,8 @@ def _streams(id: str, instance: Any, outputs: Outputs | None) -> dict[str, Strea
 
 def _stream(id: str, name: str, declared: Any) -> Stream:
     stream = declared if isinstance(declared, Stream) else None
-    if stream is None and not isinstance(declared, str):
-        stream = Stream(declared)
+    if stream is None and isinstance(declared, Iterable) and not isinstance(declared, str):
+        stream = Stream(tuple(declared))
     if stream is None or not all(isinstance(f, str) and f for f in stream.fields):
         raise InvalidTopologyError(
             f"component '{id}', stream '{name}': fields must be a list of names, not {declared!r}")

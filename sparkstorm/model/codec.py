@@ -35,6 +35,7 @@ class Codec:
         registered = dict(serializers or {})
         self._tag_by_type = {kind: (tag, encode) for kind, (tag, encode, _) in registered.items()}
         self._decode_by_tag = {tag: decode for tag, _, decode in registered.values()}
+        self._depth = 0  # of registered values inside registered values being read
         self._fault: Exception | None = None  # raised inside a hook: the packer only says that a hook failed
 
     def normalise(self, value: Any, depth: int = 0) -> Any:
@@ -78,25 +79,28 @@ class Codec:
 
     def _encode(self, value: Any) -> Any:
         entry = self._tag_by_type.get(type(value))
-        self._fault = CodecError(_unknown(value))
-        if entry is not None:
-            tag, encode = entry
-            try:
-                packed = self.pack([tag, encode(value)])
-                self._fault = None
-                return ormsgpack.Ext(_REGISTERED, packed)
-            except Exception as error:  # user code
-                self._fault = CodecError(f"the serializer of {_name(value)} failed: {error}")
-        raise self._fault
+        if entry is None:
+            self._fault = CodecError(_unknown(value))
+            raise self._fault
+        try:
+            return ormsgpack.Ext(_REGISTERED, self.pack([entry[0], entry[1](value)]))
+        except Exception as error:  # user code
+            self._fault = CodecError(f"the serializer of {_name(value)} failed: {error}")
+            raise self._fault from error
 
     def _decode(self, code: int, data: bytes) -> Any:
+        self._depth += 1
         try:
+            if self._depth > _MAX_DEPTH:  # each level copies what it holds
+                raise MalformedFrameError(f"values nest deeper than {_MAX_DEPTH}")
             tag, content = self.unpack(data) if code == _REGISTERED else (code, None)
             if code == _REGISTERED and tag in self._decode_by_tag:
                 return self._decode_by_tag[tag](content)
-            self._fault = MalformedFrameError(f"a value of unregistered type {tag!r}")
+            self._fault = MalformedFrameError(f"a value of unregistered type {tag!r:.60}")
         except Exception as error:  # user code, on bytes from outside
-            self._fault = MalformedFrameError(f"a value of a registered type cannot be read: {error}")
+            self._fault = MalformedFrameError(f"a value of a registered type cannot be read: {str(error)[-200:]}")
+        finally:
+            self._depth -= 1
         raise self._fault
 
     def _explained(self, error: Exception) -> str:

@@ -20,8 +20,8 @@ GroupingKind = Literal[
 ComponentKind = Literal["spout", "bolt", "system"]
 
 # The rule of JStorm's Common.validate_ids: letters, digits and a few marks; '__' is kept for the system.
-_ID = re.compile(r"^[a-zA-Z0-9\-_/.$<>()#]+$")
-_NAME = re.compile(r"^[a-zA-Z0-9\-_.]+$")
+_ID = re.compile(r"[a-zA-Z0-9\-_/.$<>()#]+")
+_NAME = re.compile(r"[a-zA-Z0-9\-_.]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +94,16 @@ class Topology:
 
     def cycles(self) -> dict[str, int]:
         """Number of the strongly connected component that each component belongs to (Tarjan)."""
-        successors = {c.id: sorted({o.id for o in self for s in o.inputs if s.component == c.id}) for c in self}
-        return _strongly_connected(successors)
+        successors: dict[str, set[str]] = {c.id: set() for c in self}
+        for component in self:
+            for subscription in component.inputs:
+                successors[subscription.component].add(component.id)
+        return _strongly_connected({id: sorted(following) for id, following in successors.items()})
 
 
 def validate_name(name: str) -> None:
     """A topology's name as JStorm's Common.charValidate wants it."""
-    if not isinstance(name, str) or not _NAME.match(name) or name.isdigit() or name == "null":
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name.isdigit() or name == "null":
         raise InvalidTopologyError(
             f"'{name}' is not a valid topology name: use letters, digits, '-', '_' and '.', not digits alone")
 
@@ -122,7 +125,7 @@ def validate(topology: Topology) -> None:
 
 
 def _validate_id(what: str, name: str) -> None:
-    if not isinstance(name, str) or not _ID.match(name):
+    if not isinstance(name, str) or not _ID.fullmatch(name):
         raise InvalidTopologyError(
             f"{what} id '{name}' is not valid: use letters, digits and any of - _ / . $ < > ( ) #")
     if name.startswith("__"):
@@ -192,7 +195,7 @@ def _strongly_connected(successors: Mapping[str, Sequence[str]]) -> dict[str, in
                 if work:
                     low[work[-1][0]] = min(low[work[-1][0]], low[node])
                 if low[node] == index[node]:
-                    _close_component(node, stack, group)
+                    _close_component(node, index[node], stack, group)
             elif following not in index:
                 index[following] = low[following] = len(index)
                 stack.append(following)
@@ -202,8 +205,7 @@ def _strongly_connected(successors: Mapping[str, Sequence[str]]) -> dict[str, in
     return group
 
 
-def _close_component(node: str, stack: list[str], group: dict[str, int]) -> None:
-    number = len(set(group.values()))
+def _close_component(node: str, number: int, stack: list[str], group: dict[str, int]) -> None:
     while True:
         member = stack.pop()
         group[member] = number

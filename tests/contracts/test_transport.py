@@ -419,6 +419,7 @@ def test_heads_are_the_oldest_frames_of_tasks_with_a_backlog(bench: Bench) -> No
     assert sender.transport.heads() == []
     sender.commit(frames=[*frames_for(2, b"a", b"b"), *frames_for(3, b"c"), (4, b"control", 0)])
     assert sorted(sender.transport.heads()) == [b"a", b"c"]
+    assert sorted(sender.transport.heads(also=[4, 3, 5])) == [b"a", b"c", b"control"]
     found = read(receiver.transport, {2: START.entry, 3: START.entry}, 3)
     first = next(e for e in found if e.data == b"a")
     receiver.commit(cursors={2: Cursor(first.id, 0)}, drained_bytes={2: 1})

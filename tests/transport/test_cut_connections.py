@@ -153,12 +153,12 @@ def test_wait_returns_for_a_descriptor_that_wakes_it(bench: RedisBench) -> None:
         assert time.monotonic() - started < 5
 
 
-@pytest.mark.parametrize(("password", "complaint"), [("wrong", "refuses our password"), (None, "refuses our password: Authentication required")])
+@pytest.mark.parametrize("password", ["wrong", None])
 def test_a_wrong_password_is_named_at_once_however_patient_one_is(
-    redis_server: RedisServer, password: str | None, complaint: str
+    redis_server: RedisServer, password: str | None
 ) -> None:
     address = RedisAddress(redis_server.host, redis_server.port, password)
-    with pytest.raises(StoreUnavailableError, match=f"Redis at 127.0.0.1:{redis_server.port} {complaint}"):
+    with pytest.raises(StoreUnavailableError, match=f"Redis at 127.0.0.1:{redis_server.port} refuses our password: "):
         RedisTransport(address, "nobody", patience_s=600).claim("o", {1: 1})
 
 

@@ -1,0 +1,186 @@
+"""Checks whom each grouping sends a tuple to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.grouping.hashing import stable_hash
+from sparkstorm.grouping.routes import PickOne, Rows, Target, is_single, pick_many, pick_one
+from sparkstorm.model.topology import Grouping
+
+
+def targets(count: int, local: Sequence[int] = ()) -> list[Target]:
+    """Tasks 10, 11, …; each one's row list holds its own id, so that a picked list says whose it is."""
+    return [Target(task, [task], task in local) for task in range(10, 10 + count)]
+
+
+def picked(pick: PickOne, rows: Sequence[tuple[Any, ...]]) -> list[int]:
+    return [pick(values)[0] for values in rows]
+
+
+def one(kind: Any, to: Sequence[Target], *, positions: Sequence[int] = (), seed: int = 0) -> PickOne:
+    return pick_one(Grouping(kind), positions, to, seed)
+
+
+WORDS = [(f"word{n % 50}", n) for n in range(2000)]
+
+
+@pytest.mark.parametrize(("kind", "single"), [
+    ("shuffle", True), ("fields", True), ("partial_key", True), ("global", True), ("none", True),
+    ("local_or_shuffle", True), ("all", False), ("custom", False), ("direct", False)])
+def test_groupings_that_pick_exactly_one_task_are_known(kind: Any, single: bool) -> None:
+    assert is_single(Grouping(kind)) is single
+
+
+# -- shuffle, none, local or shuffle
+
+
+@pytest.mark.parametrize("kind", ["shuffle", "none"])
+@pytest.mark.parametrize("tasks", [1, 2, 3, 7])
+def test_shuffle_is_even_to_a_tuple(kind: str, tasks: int) -> None:
+    counts = Counter(picked(one(kind, targets(tasks), seed=5), [("x",)] * (tasks * 40 + 1)))
+    assert sorted(counts) == list(range(10, 10 + tasks))
+    assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_shuffle_begins_where_the_seed_says_so_that_senders_do_not_all_begin_alike() -> None:
+    firsts = [picked(one("shuffle", targets(4), seed=seed), [()])[0] for seed in range(8)]
+    assert firsts == [10, 11, 12, 13] * 2
+    assert picked(one("shuffle", targets(4), seed=6), [()] * 9) == picked(one("shuffle", targets(4), seed=6), [()] * 9)
+
+
+def test_local_or_shuffle_stays_in_the_worker_while_it_can() -> None:
+    assert set(picked(one("local_or_shuffle", targets(4, local=(11, 13)), seed=3), [()] * 20)) == {11, 13}
+    assert set(picked(one("local_or_shuffle", targets(4), seed=3), [()] * 20)) == {10, 11, 12, 13}
+
+
+def test_global_goes_to_the_lowest_task() -> None:
+    assert set(picked(one("global", targets(5), seed=3), WORDS)) == {10}
+
+
+# -- by key
+
+
+def test_fields_sends_equal_keys_to_one_task_and_every_task_gets_some() -> None:
+    tasks = picked(one("fields", targets(4), positions=[0]), WORDS)
+    task_by_word = dict(zip([word for word, _ in WORDS], tasks, strict=True))
+    assert tasks == [task_by_word[word] for word, _ in WORDS]
+    assert set(tasks) == {10, 11, 12, 13}
+
+
+def test_fields_choice_is_the_hash_and_so_the_same_for_every_sender() -> None:
+    for seed in (0, 9):
+        pick = one("fields", targets(7), positions=[1], seed=seed)
+        assert picked(pick, [("ignored", "a"), ("other", "b"), ("", "a")]) == [
+            10 + stable_hash(key) % 7 for key in ("a", "b", "a")]
+
+
+def test_several_fields_are_one_key_in_their_order() -> None:
+    pick = one("fields", targets(1000), positions=[2, 0])
+    assert picked(pick, [("a", 0, "b"), ("a", 1, "b")]) == [10 + stable_hash(["b", "a"]) % 1000] * 2
+    assert picked(pick, [("b", 0, "a")]) == [10 + stable_hash(["a", "b"]) % 1000]
+
+
+@pytest.mark.parametrize("keys", [(1, 1.0, True), (0, -0.0, False)])
+def test_numbers_that_compare_equal_go_to_one_task_whichever_comes_first(keys: tuple[Any, ...]) -> None:
+    for first in keys:
+        pick = one("fields", targets(1000), positions=[0])
+        assert len(set(picked(pick, [(first,), *((key,) for key in keys)]))) == 1
+
+
+@pytest.mark.parametrize("key", [["a", 1], {"k": [1]}, [], {}], ids=repr)
+def test_lists_and_mappings_may_be_keys(key: Any) -> None:
+    expected = 10 + stable_hash(key) % 50
+    assert picked(one("fields", targets(50), positions=[0]), [(key,), (key,)]) == [expected] * 2
+    both = picked(one("fields", targets(50), positions=[0, 1]), [(key, "x")] * 2)
+    assert both == [10 + stable_hash([key, "x"]) % 50] * 2
+
+
+def test_more_keys_than_are_remembered_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparkstorm.grouping.routes._CACHED_KEYS", 8)
+    rows = [(n % 20,) for n in range(200)]
+    assert picked(one("fields", targets(6), positions=[0]), rows) == [10 + stable_hash(n) % 6 for (n,) in rows]
+
+
+@pytest.mark.parametrize("kind", ["fields", "partial_key"])
+def test_a_single_task_gets_every_key(kind: str) -> None:
+    assert set(picked(one(kind, targets(1), positions=[0]), WORDS)) == {10}
+
+
+def test_partial_key_uses_two_tasks_a_key_and_evens_out_a_heavy_one() -> None:
+    pick = one("partial_key", targets(5), positions=[0])
+    rows = [("heavy" if n % 4 else f"light{n}",) for n in range(4000)]
+    tasks = picked(pick, rows)
+    of_heavy = Counter(task for (word,), task in zip(rows, tasks, strict=True) if word == "heavy")
+    assert len(of_heavy) == 2
+    assert max(Counter(tasks).values()) < 2 * 4000 * 0.75 / 2
+    assert abs(of_heavy.most_common()[0][1] - of_heavy.most_common()[1][1]) < 700
+
+
+def test_partial_key_offers_every_key_the_same_two_tasks_from_every_sender() -> None:
+    for word in ("a", "b", "c", "d"):
+        choices = [set(picked(one("partial_key", targets(8), positions=[0], seed=s), [(word,)] * 10)) for s in (1, 2)]
+        assert choices[0] == choices[1]
+        assert len(choices[0]) == 2
+
+
+def test_partial_key_on_two_tasks_is_even_for_one_key() -> None:
+    counts = Counter(picked(one("partial_key", targets(2), positions=[0]), [("only",)] * 101))
+    assert sorted(counts.values()) == [50, 51]
+
+
+# -- many
+
+
+class Chooser:
+    """A user's grouping whose answer the test sets."""
+
+    def __init__(self, answer: Any = None) -> None:
+        self.answer = answer
+        self.prepared: list[int] = []
+        self.asked: list[tuple[int, tuple[Any, ...]]] = []
+
+    def prepare(self, tasks: list[int]) -> None:
+        self.prepared = tasks
+
+    def choose_tasks(self, task: int, values: tuple[Any, ...]) -> Any:
+        self.asked.append((task, values))
+        return self.answer
+
+
+def chosen(grouping: Grouping, to: Sequence[Target], values: tuple[Any, ...] = ("v",)) -> list[Rows]:
+    return list(pick_many(grouping, 3, to)(values))
+
+
+def test_all_goes_to_every_task_once() -> None:
+    assert chosen(Grouping("all"), targets(3)) == [[10], [11], [12]]
+
+
+def test_custom_code_learns_the_tasks_then_chooses_with_the_senders_task_and_the_values() -> None:
+    chooser = Chooser([12, 10])
+    pick = pick_many(Grouping("custom", custom=chooser), 3, list(reversed(targets(3))))
+    assert chooser.prepared == [10, 11, 12]
+    assert list(pick(("v",))) == [[12], [10]]
+    assert chooser.asked == [(3, ("v",))]
+
+
+def test_custom_code_may_choose_nobody_and_need_not_prepare() -> None:
+    class Nobody:
+        def choose_tasks(self, task: int, values: tuple[Any, ...]) -> tuple[int, ...]:
+            return ()
+
+    assert chosen(Grouping("custom", custom=Nobody()), targets(3)) == []
+
+
+@pytest.mark.parametrize(("answer", "complaint"), [
+    ([10, 99], r"chose task 99; the subscriber's tasks are \[10, 11, 12\]"), (["10"], "chose task '10'"),
+    ([[10]], r"chose task \[10\]"), (10, "must return a list of task ids, not 10"), (None, "not None"),
+    ("10", "must return a list of task ids, not '10'")])
+def test_a_bad_choice_of_custom_code_is_named(answer: Any, complaint: str) -> None:
+    with pytest.raises(InvalidTopologyError, match=complaint):
+        chosen(Grouping("custom", custom=Chooser(answer)), targets(3))

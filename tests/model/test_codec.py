@@ -1,0 +1,183 @@
+"""Checks the closed set of values: what may travel, what it looks like on the other side, and what is refused how."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import math
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from sparkstorm.errors import CodecError, MalformedFrameError
+from sparkstorm.model.codec import INT_MAX, INT_MIN, Codec
+from tests.transport.values import values
+
+CODEC = Codec()
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Word(str):
+    __slots__ = ()
+
+
+@settings(max_examples=300, deadline=None)
+@given(values)
+def test_what_normalise_returns_is_what_the_other_side_reads(value: Any) -> None:
+    normal = CODEC.normalise(value)
+    assert same(CODEC.unpack(CODEC.pack(normal)), normal)
+    assert same(CODEC.normalise(normal), normal)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal, and of equal types all the way down."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        pairs = zip(one.items(), other.items(), strict=False)
+        return len(one) == len(other) and all(same(k, q) and same(v, w) for (k, v), (q, w) in pairs)
+    return bool(one == other)
+
+
+def test_tuples_become_lists_at_every_depth() -> None:
+    assert CODEC.normalise((1, [(2,)], {"k": (3, (4,))})) == [1, [[2]], {"k": [3, [4]]}]
+    assert CODEC.unpack(CODEC.pack(CODEC.normalise(((),)))) == [[]]
+
+
+def test_normalise_copies_containers_so_that_later_changes_do_not_travel() -> None:
+    inner = [1]
+    normal = CODEC.normalise({"k": inner})
+    inner.append(2)
+    assert normal == {"k": [1]}
+
+
+def test_nan_infinities_minus_zero_and_none_survive() -> None:
+    found = CODEC.unpack(CODEC.pack([math.nan, math.inf, -math.inf, -0.0, None, True]))
+    assert math.isnan(found[0])
+    assert found[1:] == [math.inf, -math.inf, 0.0, None, True]
+    assert math.copysign(1, found[3]) == -1
+    assert found[5] is True
+
+
+@pytest.mark.parametrize("number", [INT_MIN, INT_MAX, 0, -1])
+def test_whole_numbers_of_64_bits_travel(number: int) -> None:
+    assert CODEC.unpack(CODEC.pack(CODEC.normalise(number))) == number
+
+
+@pytest.mark.parametrize(("number", "shown"), [(2**63, str(2**63)), (INT_MIN - 1, str(-(2**63) - 1)), (10**40, "…")])
+def test_wider_numbers_are_refused_with_the_way_out(number: int, shown: str) -> None:
+    with pytest.raises(CodecError, match=f"the whole number {shown} does not fit 64 bits; send it as text"):
+        CODEC.normalise([number])
+
+
+def test_text_that_is_not_utf_8_is_refused_with_place_and_way_out() -> None:
+    mend = r"not valid UTF-8 \(surrogates not allowed at 2\); decode it with errors='replace'"
+    with pytest.raises(CodecError, match=mend):
+        CODEC.normalise({"k": "ab\ud800"})
+    with pytest.raises(CodecError, match="UTF-8"):
+        CODEC.normalise({"\udfff": 1})
+    with pytest.raises(CodecError, match="surrogates"):
+        CODEC.pack("\ud800")
+
+
+@pytest.mark.parametrize(("value", "name"), [
+    (object(), "object"), ({1, 2}, "set"), (frozenset(), "frozenset"), (bytearray(b"x"), "bytearray"), (1j, "complex"),
+    (Decimal(1), "decimal.Decimal"), (datetime.date(2020, 1, 1), "datetime.date"), (range(3), "range"),
+    (Level.LOW, "tests.model.test_codec.Level"), (Word("x"), "tests.model.test_codec.Word"),
+    (len, "builtin_function"),
+], ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    "nest", [lambda v: v, lambda v: [1, (v,)], lambda v: {"k": v}], ids=["bare", "list", "mapping"])
+def test_a_type_outside_the_set_is_named_with_the_way_out(value: Any, name: str, nest: Any) -> None:
+    with pytest.raises(CodecError, match=rf"a value of type {name}.*register a serializer \(topology\.serializers\)"):
+        CODEC.normalise(nest(value))
+
+
+@pytest.mark.parametrize(("value", "hint"), [
+    (np.int64(3), r"numpy\.int64.*use \.item\(\)"), (np.float64(3), r"numpy\.float64.*use \.item\(\)"),
+    (np.bool_(True), r"numpy\.bool.*use \.item\(\)"), (np.str_("x"), r"numpy\.str_.*use \.item\(\)"),
+    (np.arange(3), r"numpy\.ndarray.*use \.tolist\(\)")])
+@pytest.mark.parametrize("way", ["normalise", "pack"])
+def test_numpy_values_are_refused_with_the_call_that_mends_it(way: str, value: Any, hint: str) -> None:
+    with pytest.raises(CodecError, match=hint):
+        getattr(CODEC, way)(value)
+
+
+@pytest.mark.parametrize("key", [(1, 2), frozenset(), 1j, Level.LOW], ids=lambda key: type(key).__name__)
+def test_mapping_keys_are_scalars(key: Any) -> None:
+    with pytest.raises(CodecError, match=f"a mapping key of type {type(key).__name__}; keys are text"):
+        CODEC.normalise({key: 1})
+
+
+def test_depth_is_bounded() -> None:
+    value: Any = 1
+    for _ in range(60):
+        value = [value]
+    assert CODEC.unpack(CODEC.pack(CODEC.normalise(value))) == value
+    for _ in range(10):
+        value = {"k": (value,)}
+    with pytest.raises(CodecError, match="nest deeper than 64"):
+        CODEC.normalise(value)
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(CodecError, match="nest deeper"):
+        CODEC.normalise(endless)
+    with pytest.raises(CodecError, match="Recursion"):
+        CODEC.pack(endless)
+
+
+# -- registered types
+
+
+def money(value: Decimal) -> str:
+    return str(value.quantize(Decimal("0.01")))
+
+
+def broken(value: Fraction) -> Any:
+    raise ZeroDivisionError("no way")
+
+
+REGISTERED = Codec({
+    Decimal: ("money", money, Decimal), complex: ("z", lambda v: (v.real, v.imag), lambda v: complex(*v)),
+    Fraction: ("f", broken, Fraction), range: ("r", lambda v: [object()], range)})
+
+
+def test_a_registered_type_travels_inside_anything() -> None:
+    value = {"price": Decimal("1.50"), "z": [1j, (2j,)]}
+    found = REGISTERED.unpack(REGISTERED.pack(REGISTERED.normalise(value)))
+    assert found == {"price": Decimal("1.50"), "z": [1j, [2j]]}
+    assert type(found["price"]) is Decimal
+
+
+def test_a_registered_value_is_the_same_on_a_local_hop_as_after_the_wire() -> None:
+    assert str(REGISTERED.normalise([Decimal("1.23456")])[0]) == "1.23"
+
+
+def test_a_serializer_that_fails_is_named_with_its_reason() -> None:
+    with pytest.raises(CodecError, match=r"the serializer of fractions\.Fraction failed: no way"):
+        REGISTERED.normalise([Fraction(1, 3)])
+    with pytest.raises(CodecError, match=r"the serializer of range failed: a value of type object"):
+        REGISTERED.pack(range(3))
+    assert REGISTERED.unpack(REGISTERED.pack(1j)) == 1j  # the failure leaves nothing behind
+
+
+def test_a_type_registered_there_and_not_here_is_named() -> None:
+    with pytest.raises(MalformedFrameError, match="a value of unregistered type 'money'"):
+        CODEC.unpack(REGISTERED.pack(Decimal(1)))
+
+
+@pytest.mark.parametrize("data", [
+    b"", b"\xc1", b"\x92\x01", b"\xd9\x05abc", b"\xa1\xff", b"\xd4\x07\x00", b"\xd6\xff\x00\x00\x00\x00",
+    b"\xd4\x01\x01", b"\xc7\x06\x01\x92\xa1z\x91\xa1q", b"\xc7\x04\x01\x92\x90\x01\x01", b"\x81\x80\x01"])
+def test_bytes_that_are_not_ours_are_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedFrameError):
+        REGISTERED.unpack(data)

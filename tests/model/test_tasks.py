@@ -1,0 +1,104 @@
+"""Checks task ids and executors against Storm's rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkstorm.model.assignment import ExecutorId
+from sparkstorm.model.tasks import (
+    acker_count,
+    compute_executors,
+    executors_by_component,
+    number_tasks,
+    partition_fixed,
+    system_topology,
+    task_count,
+    tasks_by_component,
+)
+from sparkstorm.model.topology import ACKER, Component, Topology
+
+
+def topology(**parallelism: int | tuple[int, int]) -> Topology:
+    """Components by id: executors, or (executors, tasks)."""
+    sizes = {id: size if isinstance(size, tuple) else (size, None) for id, size in parallelism.items()}
+    return Topology({id: Component(id, "bolt", None, executors, tasks) for id, (executors, tasks) in sizes.items()})
+
+
+NO_ACKERS = {"topology.acker.executors": 0}
+
+
+def test_tasks_are_numbered_from_one_by_component_id() -> None:
+    made = number_tasks(topology(split=2, count=(2, 4), lines=1), NO_ACKERS)
+    assert made == {1: "count", 2: "count", 3: "count", 4: "count", 5: "lines", 6: "split", 7: "split"}
+    assert tasks_by_component(made) == {"count": [1, 2, 3, 4], "lines": [5], "split": [6, 7]}
+
+
+def test_ackers_are_components_like_others_and_come_first_by_their_name() -> None:
+    made = number_tasks(topology(a=1), {"topology.acker.executors": 2})
+    assert made == {1: ACKER, 2: ACKER, 3: "a"}
+    assert system_topology(topology(a=1), {"topology.acker.executors": 2}).components[ACKER].kind == "system"
+
+
+@pytest.mark.parametrize(("conf", "expected"), [
+    ({}, 1), ({"topology.workers": 3}, 3), ({"topology.workers": 3, "topology.acker.executors": None}, 3),
+    ({"topology.workers": 3, "topology.acker.executors": 0}, 0), ({"topology.acker.executors": 5}, 5),
+    ({"topology.delivery.guarantee": "at-most-once", "topology.acker.executors": 5}, 0),
+    ({"topology.delivery.guarantee": "exactly-once", "topology.workers": 2}, 2)])
+def test_there_is_one_acker_per_worker_unless_conf_says_otherwise(conf: dict[str, Any], expected: int) -> None:
+    assert acker_count(conf) == expected
+    assert (ACKER in system_topology(topology(a=1), conf).components) is (expected > 0)
+
+
+@pytest.mark.parametrize(("component", "conf", "expected"), [
+    (Component("c", "bolt", None, 3), {}, 3),
+    (Component("c", "bolt", None, 3, 7), {}, 7),
+    (Component("c", "bolt", None, 3, conf={"topology.tasks": 5}), {}, 5),
+    (Component("c", "bolt", None, 3, 7, conf={"topology.tasks": 5}), {}, 7),
+    (Component("c", "bolt", None, 3), {"topology.max.task.parallelism": 2}, 2),
+    (Component("c", "bolt", None, 3, conf={"topology.max.task.parallelism": 9}), {"topology.max.task.parallelism": 2},
+     3),
+    (Component("c", "bolt", None, 3, 7), {"topology.max.task.parallelism": None}, 7)])
+def test_a_component_has_its_own_number_of_tasks_up_to_the_cap(
+    component: Component, conf: dict[str, Any], expected: int
+) -> None:
+    assert task_count(component, conf) == expected
+
+
+@pytest.mark.parametrize(("count", "size", "expected"), [
+    (2, 5, [[0, 1, 2], [3, 4]]), (3, 3, [[0], [1], [2]]), (5, 2, [[0], [1]]), (1, 4, [[0, 1, 2, 3]]), (3, 0, []),
+    (4, 10, [[0, 1, 2], [3, 4, 5], [6, 7], [8, 9]])])
+def test_tasks_are_cut_into_chunks_with_the_larger_ones_first(
+    count: int, size: int, expected: list[list[int]]
+) -> None:
+    assert partition_fixed(count, range(size)) == expected
+
+
+@given(st.integers(1, 40), st.integers(0, 200))
+def test_chunks_are_contiguous_near_equal_and_lose_nothing(count: int, size: int) -> None:
+    chunks = partition_fixed(count, range(size))
+    assert [task for chunk in chunks for task in chunk] == list(range(size))
+    assert len(chunks) == min(count, size)
+    lengths = [len(chunk) for chunk in chunks]
+    assert lengths == sorted(lengths, reverse=True)
+    assert not chunks or lengths[0] - lengths[-1] <= 1
+
+
+def test_executors_cover_the_tasks_of_their_component() -> None:
+    made = topology(a=(2, 5), b=1)
+    tasks = number_tasks(made, NO_ACKERS)
+    executors = compute_executors(tasks, executors_by_component(made, NO_ACKERS))
+    assert executors == [ExecutorId(1, 3), ExecutorId(4, 5), ExecutorId(6, 6)]
+
+
+def test_a_cap_on_tasks_also_caps_executors() -> None:
+    conf = {**NO_ACKERS, "topology.max.task.parallelism": 2}
+    assert executors_by_component(topology(a=5, b=1), conf) == {"a": 2, "b": 1}
+
+
+def test_a_component_of_unknown_parallelism_gets_an_executor_per_task() -> None:
+    assert compute_executors({1: "a", 2: "a", 3: "b"}, {"b": 1}) == [
+        ExecutorId(1, 1), ExecutorId(2, 2), ExecutorId(3, 3)]

@@ -1,0 +1,219 @@
+"""Checks that frames come back as they went, and that bytes from outside are either a frame or MalformedFrameError."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import ormsgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparkstorm.errors import MalformedFrameError
+from sparkstorm.model.codec import Codec
+from sparkstorm.transport import frames
+from sparkstorm.transport.frames import AckerMessages, RowFrame, SettledRoots
+from tests.transport.values import values
+
+CODEC = Codec({complex: ("complex", lambda v: [v.real, v.imag], lambda v: complex(*v))})
+IDS = st.integers(1, 2**63 - 1)
+ROOTS = st.just(0) | IDS | st.lists(IDS, min_size=2, max_size=4, unique=True).map(tuple)
+
+
+def ids_of(numbers: list[int]) -> frames.Ids:
+    return np.array(numbers, np.uint64)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_rows_come_back_as_they_went(data: st.DataObject) -> None:
+    width, count = data.draw(st.integers(0, 4)), data.draw(st.integers(1, 6))
+    is_tracked = data.draw(st.booleans())
+    rows = [(tuple(CODEC.normalise(data.draw(values)) for _ in range(width)), data.draw(ROOTS) if is_tracked else 0)
+            for _ in range(count)]
+    ids = ids_of(data.draw(st.lists(IDS, min_size=count, max_size=count)) if is_tracked else [])
+    found = frames.decode(CODEC, frames.encode_rows(CODEC, 7, "words", 1234, rows, ids))
+    assert isinstance(found, RowFrame)
+    assert (found.source_task, found.stream, found.oldest_ms, len(found)) == (7, "words", 1234, count)
+    assert found.values == [row for row, _ in rows]
+    assert found.roots == [roots for _, roots in rows]
+    assert found.ids.tolist() == ids.tolist()
+
+
+@given(st.lists(st.tuples(IDS, IDS, st.integers(1, 2**31)), max_size=5), st.lists(st.tuples(IDS, IDS), max_size=5),
+       st.dictionaries(IDS, st.text("abc'\n é", max_size=9), max_size=3))
+@settings(max_examples=50, deadline=None)
+def test_acker_messages_and_verdicts_come_back_as_they_went(
+    inits: list[tuple[int, int, int]], acks: list[tuple[int, int]], reasons: dict[int, str]
+) -> None:
+    roots, values, tasks = (ids_of([init[n] for init in inits]) for n in range(3))
+    acked, edges = (ids_of([ack[n] for ack in acks]) for n in range(2))
+    sent = AckerMessages(roots, values, tasks, acked, edges, reasons, 77)
+    found = frames.decode(CODEC, frames.encode_messages(CODEC, sent))
+    assert isinstance(found, AckerMessages)
+    for name in ("init_roots", "init_values", "init_tasks", "ack_roots", "ack_values"):
+        assert getattr(found, name).tolist() == getattr(sent, name).tolist()
+    assert (found.fail_reasons, found.oldest_ms) == (reasons, 77)
+    assert len(found) == len(inits) + len(acks) + len(reasons)
+    verdicts = SettledRoots([a[0] for a in acks], reasons, 78)
+    assert frames.decode(CODEC, frames.encode_settled(CODEC, verdicts)) == verdicts
+    assert len(verdicts) == len(acks) + len(reasons)
+
+
+def test_multi_anchored_untracked_and_single_roots_share_a_frame() -> None:
+    rows: list[frames.Row] = [(("a",), (5, 6)), (("b",), 0), (("c",), 7), (("d",), (8, 9, 2**63 - 1))]
+    found = frames.decode(CODEC, frames.encode_rows(CODEC, 1, "s", 0, rows, ids_of([1, 2, 3, 4])))
+    assert isinstance(found, RowFrame)
+    assert found.roots == [(5, 6), 0, 7, (8, 9, 2**63 - 1)]
+    assert found.ids.dtype == np.uint64
+
+
+def test_the_kind_of_a_frame_shows_without_decoding_it() -> None:
+    assert frames.kind_of(a_frame()) == frames.ROWS
+    assert frames.kind_of(frames.encode_messages(CODEC, AckerMessages())) == frames.MESSAGES
+    assert frames.kind_of(frames.encode_settled(CODEC, SettledRoots([], {}))) == frames.SETTLED
+
+
+# -- hostile bytes
+
+
+def a_frame() -> bytes:
+    rows: list[frames.Row] = [((f"word{n}", n, [n, None], {"k": 1.5}, 1 + 2j), (n, n + 1) if n % 3 == 0 else n)
+                              for n in range(1, 9)]
+    return frames.encode_rows(CODEC, 3, "words", 99, rows, ids_of(list(range(1, 9))))
+
+
+def framed(kind: int, body: Any) -> bytes:
+    return b"SF" + bytes((frames.VERSION, kind)) + ormsgpack.packb(body, option=ormsgpack.OPT_NON_STR_KEYS)
+
+
+def rows_body(**changes: Any) -> bytes:
+    fields = {"task": 1, "stream": "s", "oldest_ms": 0, "count": 2, "columns": [["a", "b"]], "roots": bytes(16),
+              "ids": bytes(16), "several": None} | changes
+    return framed(frames.ROWS, list(fields.values()))
+
+
+def messages_body(**changes: Any) -> bytes:
+    fields = {"init_roots": b"", "init_values": b"", "init_tasks": b"", "ack_roots": bytes(8), "ack_values": bytes(8),
+              "reasons": {}, "oldest_ms": 0} | changes
+    return framed(frames.MESSAGES, list(fields.values()))
+
+
+def test_the_crafted_bodies_are_sound_before_they_are_spoilt() -> None:
+    assert isinstance(frames.decode(CODEC, rows_body()), RowFrame)
+    assert isinstance(frames.decode(CODEC, messages_body()), AckerMessages)
+
+
+@pytest.mark.parametrize(("data", "complaint"), [
+    (b"", "begins with b''"),
+    (b"SF", "not a frame"),
+    (b"PK\x03\x04rest", "begins with b'PK"),
+    (b"SF\x02\x01\x90", "not a frame of version 1"),
+    (b"SF\x01\x04\x90", "not a frame"),
+    (b"SF\x01\x01", "not a packed value"),
+    (framed(frames.ROWS, {"a": 1}), "not a list"),
+    (framed(frames.ROWS, [1, 2]), "not enough values"),
+    (framed(frames.ROWS, list(range(20))), "too many values"),
+    (rows_body(task="1"), "header"),
+    (rows_body(task=True), "header"),
+    (rows_body(stream=b"s"), "header"),
+    (rows_body(oldest_ms=1.0), "header"),
+    (rows_body(count=0), "claims 0 rows"),
+    (rows_body(count=-1), "claims -1 rows"),
+    (rows_body(count=True), "claims True rows"),
+    (rows_body(count=2**40, columns=[]), "claims 1099511627776 rows"),
+    (rows_body(columns=[["a"]]), "uneven"),
+    (rows_body(columns=[["a", "b"], []]), "uneven"),
+    (rows_body(columns=["ab"]), "uneven"),
+    (rows_body(columns=None), "uneven"),
+    (rows_body(ids=bytes(15)), "64-bit"),
+    (rows_body(ids=bytes(24)), "wrong length"),
+    (rows_body(ids=[1, 2]), "64-bit"),
+    (rows_body(roots=b""), "ids without roots"),
+    (rows_body(ids=b""), "roots without ids"),
+    (rows_body(several=[1]), "not a mapping"),
+    (rows_body(several={2: [1, 2]}), "outside the rows"),
+    (rows_body(several={-1: [1, 2]}), "outside the rows"),
+    (rows_body(several={"0": [1, 2]}), "outside the rows"),
+    (rows_body(several={0: []}), "not a list"),
+    (rows_body(several={0: 5}), "not a list"),
+    (rows_body(several={0: [0, 1]}), "not ids"),
+    (rows_body(several={0: ["a", "b"]}), "not ids"),
+    (messages_body(ack_values=b""), "uneven"),
+    (messages_body(init_roots=bytes(8)), "uneven"),
+    (messages_body(init_tasks="text"), "64-bit"),
+    (messages_body(reasons=[]), "not a mapping"),
+    (messages_body(reasons={1: 2}), "text by root"),
+    (messages_body(reasons={"1": "why"}), "text by root"),
+    (messages_body(oldest_ms="now"), "time is no number"),
+    (framed(frames.SETTLED, [b"", {}, 1, 1]), "too many"),
+    (framed(frames.SETTLED, [b"", {}, None]), "time is no number"),
+    (framed(frames.SETTLED, [bytes(9), {}, 1]), "64-bit"),
+    (framed(frames.SETTLED, None), "not a list"),
+], ids=lambda value: value if isinstance(value, str) else "")
+def test_bytes_that_are_no_frame_are_refused_with_the_reason(data: bytes, complaint: str) -> None:
+    with pytest.raises(MalformedFrameError, match=complaint):
+        frames.decode(CODEC, data)
+
+
+def test_a_hundred_thousand_spoilt_frames_raise_nothing_but_malformed_frame_error() -> None:
+    chance = random.Random(20)
+    two, one = ids_of([1, 2]), ids_of([3])
+    sound = [a_frame(), frames.encode_settled(CODEC, SettledRoots([5, 6], {7: "late", 8: "no"})), messages_body(),
+             frames.encode_messages(CODEC, AckerMessages(two, two, two, one, one, {9: "why"})), rows_body()]
+    refused = 0
+    for _ in range(100_000):
+        try:
+            frames.decode(CODEC, spoilt(chance, chance.choice(sound)))
+        except MalformedFrameError:
+            refused += 1
+    assert 50_000 < refused < 100_000
+
+
+def spoilt(chance: random.Random, data: bytes) -> bytes:
+    """Cut off, overwritten at some places behind the head, or random from the body on."""
+    way = chance.random()
+    if way < 0.2:
+        return data[:chance.randrange(len(data))]
+    if way < 0.3:
+        return data[:4] + chance.randbytes(chance.randrange(40))
+    changed = bytearray(data)
+    for _ in range(chance.choice((1, 1, 2, 8))):
+        place = chance.randrange(4, len(changed))
+        changed[place] = chance.choice((chance.randrange(256), 0xDD, 0xDF, 0xC6, 0xC9, 0xFF))
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(
+    "header", [b"\xdd", b"\xdf", b"\xdb", b"\xc6", b"\xc9"], ids=["array", "map", "text", "bytes", "ext"])
+def test_a_length_that_is_claimed_is_not_allocated(header: bytes) -> None:
+    data = b"SF\x01\x01" + b"\x98" + header + b"\xff\xff\xff\xff" + b"\x01"
+    tracemalloc.start()
+    with pytest.raises(MalformedFrameError):
+        frames.decode(CODEC, data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+def test_a_frame_above_the_limit_is_refused_before_it_is_opened() -> None:
+    with pytest.raises(MalformedFrameError, match="the limit is 67108864"):
+        frames.decode(CODEC, bytes(frames.MAX_FRAME_BYTES + 1))
+
+
+def nested_in_extensions(levels: int) -> bytes:
+    data = b"\xc0"
+    for _ in range(levels):
+        body = b"\x92\xa7complex" + data
+        data = b"\xc9" + len(body).to_bytes(4, "big") + b"\x01" + body
+    return data
+
+
+@pytest.mark.parametrize(
+    "body", [b"\x91" * 100_000 + b"\xc0", nested_in_extensions(20_000)], ids=["lists", "extensions"])
+def test_endless_nesting_is_refused(body: bytes) -> None:
+    with pytest.raises(MalformedFrameError):
+        frames.decode(CODEC, b"SF\x01\x01" + body)
