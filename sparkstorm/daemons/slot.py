@@ -32,7 +32,7 @@ from sparkstorm.daemons.slot_machine import (
 from sparkstorm.daemons.supervisor import LocalBeat, write_local_beat
 from sparkstorm.daemons.suspicion import Suspicion
 from sparkstorm.daemons.worker import DEFAULT_ENTRY
-from sparkstorm.errors import SparkStormError
+from sparkstorm.errors import SparkStormError, StoreInconsistentError
 from sparkstorm.hosting.base import SlotSpec
 from sparkstorm.model.assignment import ExecutorId, TaskError, WorkerBeat, WorkerSlot
 from sparkstorm.model.status import JsonValue
@@ -50,7 +50,8 @@ from sparkstorm.model.worker_spec import WorkerSpec
 
 _LOG = logging.getLogger(__name__)
 LOG_CAP_BYTES = 64 * 1024 * 1024
-LOG_CHECK_MS = 10_000
+HOUSE_MS = 1_000
+SPARE_RETRY_MS = 2_000
 MAX_STEP_MS = 100
 MAX_MESSAGE_CHARS = 8_000
 
@@ -95,7 +96,7 @@ class Slot:
         self._spare: WorkerChild | None = None
         self._suspicion = Suspicion()
         self._message = ""
-        self._beat_due_ms = self._log_due_ms = 0
+        self._beat_due_ms = self._house_due_ms = self._spare_due_ms = 0
 
     @property
     def is_over(self) -> bool:
@@ -121,7 +122,10 @@ class Slot:
                 break
         self._pass_status()
         self._beat(now_ms)
-        self._keep_house(now_ms)
+        try:
+            self._keep_house(now_ms)
+        except OSError as fault:  # a full disk or no more processes: no reason to end a worker that works
+            _LOG.warning("slot %s: %s", self._place.slot, fault)
         return min(now_ms + MAX_STEP_MS, self._state.due_ms if self._state.due_ms > now_ms else now_ms + MAX_STEP_MS)
 
     def close(self) -> None:
@@ -236,7 +240,11 @@ class Slot:
     def _next_launch(self, now_ms: int) -> int:
         # Not below the clock's seconds: should this folder be lost, the numbers still go up.
         state = self._place.node_dir.worker_state(self._place.slot.port)
-        last = state.get("launches", Launches)
+        try:
+            last = state.get("launches", Launches)
+        except StoreInconsistentError as fault:
+            _LOG.warning("slot %s: %s; it is written afresh", self._place.slot, fault)
+            last = None
         count = max((last.count if last else 0) + 1, now_ms // 1000)
         state.put("launches", Launches(count))
         return count
@@ -290,21 +298,20 @@ class Slot:
             message=self._message if word == FAILED else "",
         )
         self._clerk.beat(beat)
-        if child and child.view.ready:
-            tasks, heard_ms = tuple(child.spec.tasks()), child.view.heard_ms
-            write_local_beat(self._place.node_dir, LocalBeat(assignment.topology_id, slot.port, tasks, heard_ms))
 
     def _keep_house(self, now_ms: int) -> None:
-        """A spare child at hand for the next start; the log below its cap."""
+        """The local heartbeat, the log below its cap, a spare child at hand for the next start."""
+        child = self._child
+        if child and child.view.ready and now_ms >= self._house_due_ms:
+            self._house_due_ms = now_ms + HOUSE_MS
+            rotate_log(Path(child.spec.log_path), LOG_CAP_BYTES)
+            tasks = tuple(child.spec.tasks())
+            beat = LocalBeat(child.spec.topology_id, self._place.slot.port, tasks, child.view.heard_ms)
+            write_local_beat(self._place.node_dir, beat)
         is_calm = self._state.phase in (Phase.EMPTY, Phase.RUNNING)
-        if is_calm and self._spec.keep_spare and self._spare is None:
-            try:
-                self._spare = self._spawn()
-            except OSError as fault:
-                _LOG.warning("slot %s: no spare worker: %s", self._place.slot, fault)
-        if self._child and now_ms >= self._log_due_ms:
-            self._log_due_ms = now_ms + LOG_CHECK_MS
-            rotate_log(Path(self._child.spec.log_path), LOG_CAP_BYTES)
+        if is_calm and self._spec.keep_spare and self._spare is None and now_ms >= self._spare_due_ms:
+            self._spare_due_ms = now_ms + SPARE_RETRY_MS
+            self._spare = self._spawn()
 
     def _spawn(self) -> WorkerChild:
         return WorkerChild(self._spec.entry or DEFAULT_ENTRY, self._place.node_dir.early_log(self._place.slot.port))

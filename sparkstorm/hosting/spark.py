@@ -2,6 +2,9 @@
 
 Spark's own retry is not relied on: it counts failures per task set and never forgets them, and `local[N]` has none. A
 slot's task never raises: it returns a word. All it needs to know travels in the closure, secrets included.
+
+Executors of this machine import the package from where this process has it. On other hosts it is installed, or shipped:
+`--py-files sparkstorm.zip` for the package, `--archives env.tar.gz#env` with PYSPARK_PYTHON for what it depends on.
 """
 
 import logging

@@ -141,6 +141,16 @@ def test_whatever_is_killed_launches_only_grow(bench: SlotBench, start: Start) -
     assert printed == sorted(set(printed)) and set(launches) <= set(printed)
 
 
+def test_a_damaged_local_file_stops_nobody(bench: SlotBench, start: Start) -> None:
+    node_dir = NodeDir(Path(bench.spec.local_dir), "node-1")
+    node_dir.worker_state(6700).path.write_text("half a rec")
+    node_dir.local_state.path.write_text("[")
+    bench.submit("words-1", [FIRST])
+    start()
+    bench.wait_running("words-1", FIRST)
+    wait_until(lambda: set(read_local_assignments(node_dir)) == {6700}, "local state written afresh")
+
+
 def test_a_status_reaches_the_worker(bench: SlotBench, start: Start) -> None:
     bench.submit("words-1", [FIRST])
     start()
