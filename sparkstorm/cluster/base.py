@@ -8,13 +8,16 @@ Laws (tests/cluster/test_state_store.py runs them against every implementation)
 - A hint given to a read is called at most once, some time after what was read may have changed, from any thread, maybe
   for nothing, maybe never: it may only enqueue or set a flag, and every reader polls besides.
 - Only StoreUnavailableError (no answer, refused), StateConflictError (another writer was first) and ValueError (a path
-  that is none) leave this seam.
+  that is none, or more than MAX_NODE_BYTES) leave this seam.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 Hint = Callable[[], None]
+
+# ZooKeeper cuts the connection at 1 MiB (jute.maxbuffer), which looks like a network fault; here it gets its name.
+MAX_NODE_BYTES = 1_000_000
 
 
 class Stored(NamedTuple):
@@ -84,6 +87,13 @@ class StateStore(Protocol):
     def close(self) -> None:
         """End the session; its ephemeral nodes go at once."""
         ...
+
+
+def check_size(path: str, data: bytes) -> bytes:
+    """Return data that fits a node unchanged; raise ValueError for more."""
+    if len(data) > MAX_NODE_BYTES:
+        raise ValueError(f"{path}: {len(data)} bytes are more than a node takes ({MAX_NODE_BYTES})")
+    return data
 
 
 def check_path(path: str) -> str:

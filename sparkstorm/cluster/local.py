@@ -3,7 +3,7 @@
 import threading
 from dataclasses import dataclass, field
 
-from sparkstorm.cluster.base import Hint, Stored, check_path
+from sparkstorm.cluster.base import Hint, Stored, check_path, check_size
 from sparkstorm.errors import StateConflictError, StoreUnavailableError
 
 
@@ -58,6 +58,7 @@ class LocalStateTree:
     def make(self, path: str, data: bytes = b"", owner: int = 0) -> _Node:
         """Make a node with its parents; StateConflictError when it is there."""
         parts = _parts(path)
+        check_size(path, data)
         if not parts or self.find(path):
             raise StateConflictError(f"{path}: there is such a node already")
         parent, above = self._root, ""
@@ -175,7 +176,7 @@ class LocalStateStore:
                 raise StateConflictError(f"{path}: expected version {version}, found {found}")
             if node is None:
                 return self.tree.make(path, data).version
-            node.data, node.version = data, node.version + 1
+            node.data, node.version = check_size(path, data), node.version + 1
             self.tree.note_data(path)
             return node.version
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from sparkstorm.cluster import paths
-from sparkstorm.cluster.base import Hint, StateStore
+from sparkstorm.cluster.base import MAX_NODE_BYTES, Hint, StateStore
 from sparkstorm.cluster.envelope import seal, unseal
-from sparkstorm.errors import StateConflictError, StoreInconsistentError
+from sparkstorm.errors import FailedAssignTopologyError, StateConflictError, StoreInconsistentError
 from sparkstorm.model.assignment import (
     Assignment,
     BlobMetadata,
@@ -202,17 +202,26 @@ class StormState:
         return {topology_id: assignment for topology_id, assignment in found.items() if assignment}
 
     def write_assignment(self, assignment: Assignment) -> None:
-        """Publish an assignment; StateConflictError when a newer one is there (an old leader's late write)."""
+        """Publish an assignment; StateConflictError when a newer one is there (an old leader's late write).
+
+        FailedAssignTopologyError when it is too large for one node: some 50,000 executors fit.
+        """
         path = paths.assignment(assignment.topology_id)
+        sealed = seal(path, encode_record(assignment), self._key)
+        if len(sealed) > MAX_NODE_BYTES:
+            raise FailedAssignTopologyError(
+                f"the assignment of {assignment.topology_id} with {len(assignment.slot_by_executor)} executors takes "
+                f"{len(sealed)} bytes, more than a node's {MAX_NODE_BYTES}; give its components fewer executors"
+            )
         found = self._read(Assignment, path)
         if found is None:
-            self.store.create(path, seal(path, encode_record(assignment), self._key))
+            self.store.create(path, sealed)
+        elif found[0] == assignment:
             return
-        if found[0] == assignment:
-            return
-        if found[0].version >= assignment.version:
+        elif found[0].version >= assignment.version:
             raise StateConflictError(f"{path}: version {assignment.version} comes after version {found[0].version}")
-        self._write(path, assignment, found[1])
+        else:
+            self.store.put(path, sealed, found[1])
 
     def remove_assignment(self, topology_id: str) -> None:
         """Take a topology off all slots."""

@@ -28,7 +28,7 @@ from kazoo.retry import ForceRetryError, RetryFailedError
 from kazoo.retry import InterruptedError as RetryInterruptedError
 from kazoo.security import make_digest_acl
 
-from sparkstorm.cluster.base import Hint, Stored, check_path
+from sparkstorm.cluster.base import Hint, Stored, check_path, check_size
 from sparkstorm.errors import StateConflictError, StoreUnavailableError
 
 _NO_ANSWER = (RetryFailedError, RetryInterruptedError, ConnectionClosedError, KazooTimeoutError, KazooException)
@@ -36,9 +36,6 @@ _NO_ANSWER = (RetryFailedError, RetryInterruptedError, ConnectionClosedError, Ka
 # kazoo reports every reconnect with tracebacks; what matters of it reaches the caller as StoreUnavailableError.
 _QUIET = logging.getLogger("sparkstorm.zookeeper.kazoo")
 _QUIET.setLevel(logging.CRITICAL)
-
-# ZooKeeper cuts the connection at 1 MiB (jute.maxbuffer), which looks like a network fault; here it gets its name.
-MAX_NODE_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,16 +175,12 @@ class ZooKeeperStateStore:
 
     def _make(self, path: str, data: bytes, **options: bool) -> str:
         """Create a node, and its parents when they are missing."""
-        self._check_size(path, data)
+        check_size(path, data)
         try:
             return str(self._call("make", path, self._client.create_async, self._at(path), data, **options))
         except NoNodeError:
             self.ensure_path(path.rpartition("/")[0] or "/")
             return str(self._call("make", path, self._client.create_async, self._at(path), data, **options))
-
-    def _check_size(self, path: str, data: bytes) -> None:
-        if len(data) > MAX_NODE_BYTES:
-            raise ValueError(f"{path}: {len(data)} bytes are more than ZooKeeper takes in a node ({MAX_NODE_BYTES})")
 
     def create(self, path: str, data: bytes) -> None:
         """Make a new node; raise StateConflictError when there is one."""
@@ -209,7 +202,7 @@ class ZooKeeperStateStore:
 
     def put(self, path: str, data: bytes, version: int | None = None) -> int:
         """Write a node; compare the version when one is given."""
-        self._check_size(path, data)
+        check_size(path, data)
         try:
             wanted = -1 if version is None else version
             return int(self._call("write", path, self._client.set_async, self._at(path), data, wanted).version)

@@ -27,6 +27,7 @@ class Undertaker:
         self._blobs = blobs
         self._times = times
         self._next_sweep_ms = 0
+        self._has_swept_chunks = False
 
     def advance(self, base: TopologyBase, now_ms: int) -> bool:
         """Take one step of a killed topology's end whose time has come; True when it is gone.
@@ -68,6 +69,13 @@ class Undertaker:
             self._state.remove_topology(topology_id)
         if not submitting and not reading.problems:
             self._sweep_blobs(reading, now_ms)
+            self._sweep_chunks()
+
+    def _sweep_chunks(self) -> None:
+        """Once per Nimbus: what a put or delete that was cut left in the bytes store; it means a scan of all keys."""
+        if not self._has_swept_chunks:
+            self._has_swept_chunks = True
+            self._blobs.sweep()
 
     def _sweep_blobs(self, reading: Reading, now_ms: int) -> None:
         used = {key for base in reading.bases.values() for key in (base.code_key, base.conf_key)}

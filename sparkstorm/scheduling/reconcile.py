@@ -40,7 +40,7 @@ def next_assignment(
     now_ms: int,
 ) -> Assignment | None:
     """The assignment to write, or None when the present one says all of it already."""
-    if old and dict(old.slot_by_executor) == dict(placed) and _same_content(old, wanted):
+    if old and old.slot_by_executor == placed and _same_content(old, wanted):
         return None
     version = old.version + 1 if old else 1
     stays = {each for each, slot in placed.items() if old and old.slot_by_executor.get(each) == slot}

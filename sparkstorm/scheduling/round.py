@@ -70,7 +70,7 @@ def plan_round(
     """Schedule what lacks a place; FailedAssignTopologyError when the scheduler says so or breaks the rules."""
     rebalanced = rebalanced or {}
     views = {each: topology_view(known, now_ms) for each, known in snapshot.topologies.items()}
-    kept = {each: _kept(known, snapshot, alive, rebalanced) for each, known in snapshot.topologies.items()}
+    kept = {each: _kept(views[each], known, snapshot, alive, rebalanced) for each, known in snapshot.topologies.items()}
     frozen = {each for each, known in snapshot.topologies.items() if known.base.status == TopologyStatus.KILLED}
     for topology_id in frozen:
         views[topology_id] = _without_wishes(views[topology_id], kept[topology_id])
@@ -113,6 +113,7 @@ def supervisor_view(info: SupervisorInfo, dead: Set[WorkerSlot]) -> SupervisorVi
 
 
 def _kept(
+    view: TopologyView,
     known: KnownTopology,
     snapshot: Snapshot,
     alive: Mapping[str, Set[ExecutorId]],
@@ -126,12 +127,10 @@ def _kept(
     placed = {each: slot for each, slot in assignment.slot_by_executor.items() if each in living}
     if known.base.status == TopologyStatus.KILLED:
         return dict(assignment.slot_by_executor)
-    executors = known.executors()
     options = rebalanced.get(topology_id)
     if options is None:
-        wanted = frozenset(executors)
-        return {each: slot for each, slot in placed.items() if each in wanted}
-    return {} if options.reassign else kept_for_rebalance(placed, executors, known.base.num_workers)
+        return {each: slot for each, slot in placed.items() if each in view.component_by_executor}
+    return {} if options.reassign else kept_for_rebalance(placed, view.executors, known.base.num_workers)
 
 
 def _without_wishes(view: TopologyView, placed: Placement) -> TopologyView:

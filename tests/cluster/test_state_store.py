@@ -145,6 +145,15 @@ def test_a_path_that_is_none_is_refused_by_name(store: StateStore, path: str) ->
         store.put(path, b"")
 
 
+def test_more_than_a_node_takes_is_refused_by_name_and_the_session_lives_on(store: StateStore) -> None:
+    store.put("/a", b"kept")
+    for write in (store.put, store.create, store.put_ephemeral):
+        with pytest.raises(ValueError, match=r"/[ab]: 1000001 bytes are more than a node takes"):
+            write("/a" if write == store.put else "/b", b"x" * 1_000_001)
+    assert store.get("/a") == Stored(b"kept", 0)
+    assert store.get("/b") is None
+
+
 def test_sequential_nodes_grow(store: StateStore) -> None:
     paths = [store.create_sequential("/errors/t/e", b"%d" % i) for i in range(12)]
     assert sorted(paths) == paths

@@ -7,7 +7,12 @@ import pytest
 from sparkstorm.cluster import paths
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.storm_state import NimbusInfo, StormState, Submission
-from sparkstorm.errors import StateConflictError, StoreInconsistentError, TamperedBlobError
+from sparkstorm.errors import (
+    FailedAssignTopologyError,
+    StateConflictError,
+    StoreInconsistentError,
+    TamperedBlobError,
+)
 from sparkstorm.model.assignment import (
     Assignment,
     ExecutorId,
@@ -85,6 +90,15 @@ def test_a_large_assignment_fits_a_node_and_comes_back(state: StormState, store:
     found = store.get(paths.assignment("wc-1-9"))
     assert found and len(found.data) < 1_000_000
     assert state.read_assignment("wc-1-9") == large
+
+
+def test_an_assignment_too_large_for_a_node_is_refused_with_its_size(state: StormState) -> None:
+    slots = {
+        ExecutorId(i, i): WorkerSlot(f"{i * 7919 % 99_991:08x}{i * 104_729 % 65_537:06x}", i) for i in range(90_000)
+    }
+    with pytest.raises(FailedAssignTopologyError, match="90000 executors takes"):
+        state.write_assignment(replace(ASSIGNMENT, slot_by_executor=slots))
+    assert state.read_assignment("wc-1-9") is None
 
 
 def test_an_older_assignment_never_replaces_a_newer_one(state: StormState) -> None:

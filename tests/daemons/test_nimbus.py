@@ -456,3 +456,13 @@ def test_a_damaged_backup_stops_no_other_topology() -> None:
         bench.nimbus.step(bench.clock.advance(1000))
     assert node not in {slot.node for slot in bench.slots(sound).values()}
     assert any("garbage" in problem for problem in bench.nimbus.problems.values())
+
+
+def test_chunks_that_a_cut_submission_left_are_swept_by_the_next_nimbus() -> None:
+    bench = Bench()
+    bench.submit()
+    whole = bench.bytes_store.list_keys()
+    bench.bytes_store.put("f00:0", b"left over")
+    bench.restart_nimbus()
+    bench.advance(2)
+    assert bench.bytes_store.list_keys() == whole
