@@ -3,6 +3,7 @@
 Run as `python -m tests.system.nimbus_driver CONF.json FOLDER`. A topology that runs already is taken up, else one is
 submitted. Each command is answered by one line: `wait N` (until N bytes are done), `rebalance WORKERS SPLIT COUNT
 SECS`, `restart`, `deploy`, `show`, `finish` (waits for the end, then writes counts.json into the folder's parent).
+"""
 
 import json
 import sys
