@@ -62,9 +62,12 @@ def is_legal(
 def apply_rows(
     ids: Cells, values: Cells, tasks: Cells, flags: Cells, counters: Cells, changed: Cells,
     init_roots: Cells, init_values: Cells, init_tasks: Cells, ack_roots: Cells, ack_values: Cells, fail_roots: Cells,
-    candidates: Cells, start: int, limit: int,
+    candidates: Cells, hints: Cells, start: int, limit: int,
 ) -> int:  # fmt: skip
-    """Apply messages from row `start` on; returns the rows done, fewer than all when the table reached its limit."""
+    """Apply messages from row `start` on; returns the rows done, fewer than all when the table reached its limit.
+
+    Roots that may have ended go to `candidates`, their places to `hints`.
+    """
     inits, acks = len(init_roots), len(init_roots) + len(ack_roots)
     rows = acks + len(fail_roots)
     used, logged, log_end = counters[USED], counters[CHANGED], len(changed)
@@ -93,6 +96,7 @@ def apply_rows(
         else:
             flags[at] = (flags[at] & ~BUCKET_BITS) | FAILED_BIT | newest
         if (values[at] == 0 or flags[at] & FAILED_BIT) and tasks[at] != UNKNOWN_TASK:
+            hints[ending] = at
             candidates[ending] = root  # perhaps: a later message of the batch may open it again
             ending += 1
         row += 1
@@ -113,7 +117,9 @@ def settle_rows(
     acked, failed, gone = 0, 0, counters[REMOVED]
     for row in range(counters[CANDIDATES]):
         root = candidates[row]
-        hole = place_of(ids, root)
+        hole = out_roots[row]  # where it was, unless the table or its run moved, or a failed row stands here
+        if hole >= places or ids[hole] != root:
+            hole = place_of(ids, root)
         if hole < 0 or (values[hole] != 0 and not flags[hole] & FAILED_BIT):
             continue
         out = acked if values[hole] == 0 else last - failed
@@ -151,11 +157,12 @@ def apply_batch(
 ) -> int:  # fmt: skip
     """Apply a batch and settle it; when it returns fewer rows than there are, grow the table and call again from there.
 
-    `candidates` (roots that may have ended), `out_roots` and `out_tasks` are as long as the batch.
+    `candidates` (roots that may have ended), `out_roots` (until it is filled: their places) and `out_tasks` are as
+    long as the batch.
     """
     done = apply_rows(
         ids, values, tasks, flags, counters, changed,
-        init_roots, init_values, init_tasks, ack_roots, ack_values, fail_roots, candidates, start, limit,
+        init_roots, init_values, init_tasks, ack_roots, ack_values, fail_roots, candidates, out_roots, start, limit,
     )  # fmt: skip
     if done == len(candidates):
         settle_rows(ids, values, tasks, flags, counters, removed, candidates, out_roots, out_tasks)

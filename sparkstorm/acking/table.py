@@ -26,8 +26,11 @@ from sparkstorm.acking.kernels import (
 
 _LEAST_PLACES = 64
 _FULL = 0.85
-_REFILL = 0.7
-"""A table is laid out again when 85 % of its places are used, to 70 %: 25 to 31 bytes per root while it grows."""
+_REFILL, _ROOMY_REFILL = 0.7, 0.5
+"""A table is laid out again when 85 % of its places are used, to 70 %: 25 to 31 bytes per root while it grows.
+
+Where removals bury places (numpy columns), to 50 % (up to 43 bytes), else layouts would follow too soon on each other.
+"""
 _SPARSE = 0.25
 _LOG_SHARE = 16
 """The log of changed roots holds one for 16 places; when more changed, looking at all flags is cheaper anyway."""
@@ -36,7 +39,9 @@ _LOG_SHARE = 16
 class Table:
     """Roots with their value, spout task and flags, in parallel columns."""
 
-    __slots__ = ("arrays", "changed", "counters", "flags", "ids", "limit", "removed", "tasks", "values", "views")
+    __slots__ = (
+        "arrays", "buries", "changed", "counters", "flags", "ids", "limit", "removed", "tasks", "values", "views"
+    )  # fmt: skip
 
     ids: Longs
     values: Longs
@@ -49,7 +54,8 @@ class Table:
     views: Any
     """The same as memoryviews: what plain loops read fastest."""
 
-    def __init__(self) -> None:
+    def __init__(self, buries: bool) -> None:
+        self.buries = buries
         self.counters = np.zeros(COUNTERS, np.int64)
         self.removed = np.empty(_LEAST_PLACES, np.int64)
         none = np.empty(0, np.int64)
@@ -75,7 +81,8 @@ class Table:
             self.grow(0)
 
     def _lay_out(self, roots: Longs, values: Longs, tasks: Tasks, flags: NDArray[np.uint8], expected: int) -> None:
-        places = max(_LEAST_PLACES, int((len(roots) + expected) / _REFILL) + 1)
+        refill = _ROOMY_REFILL if self.buries else _REFILL
+        places = max(_LEAST_PLACES, int((len(roots) + expected) / refill) + 1)
         self.ids, at = lay_out(roots, places)
         self.values, self.tasks = np.empty(places, np.int64), np.empty(places, np.int32)
         self.flags = np.zeros(places, np.uint8)

@@ -68,7 +68,7 @@ class TableLedger:
 
     def __init__(self, kernels: Kernels | None = None) -> None:
         self._kernels = kernels
-        self._table = Table()
+        self._table = Table(buries=kernels is None)
 
     def __len__(self) -> int:
         return int(self._table.counters[LIVE])
@@ -79,6 +79,7 @@ class TableLedger:
     def adopt(self, kernels: Kernels) -> None:
         """Go on with compiled kernels, which may be ready only some time after the worker is."""
         self._kernels = kernels
+        self._table.buries = False
 
     def apply(self, inits: Inits = NO_INITS, acks: Acks = NO_ACKS, fails: Column = ()) -> Settled:
         """Apply an epoch's inits (roots, values, spout tasks), acks (roots, values) and fails (roots); say what ended.
