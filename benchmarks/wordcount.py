@@ -1,0 +1,138 @@
+"""Owns the throughput benchmark: words/s of the whole pipeline beside a bare Python loop and beside Bytewax, on the same text.
+
+Run: python -m benchmarks.wordcount [--words N] [--runs N] [--skip-bytewax]. Acking on, exactly-once, 2 workers on Spark
+slots, embedded Redis (AOF on) and ZooKeeper. Each run of ours is timed from activation to the last commit of the drained topology.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.topologies import word_count
+from sparkstorm.app.cluster import Cluster
+from sparkstorm.config import merge
+from sparkstorm.daemons.submission import SubmitOptions
+from sparkstorm.model.status import TopologyStatus
+
+FEW = ["the cow jumped over the moon", "an apple a day keeps the doctor away", "four score and seven years ago",
+       "snow white and the seven dwarfs", "i am at two with nature"]  # the sentences of Storm's own word count
+
+
+def main() -> None:
+    """Print a table per text."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--words", type=int, default=5_000_000)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--skip-bytewax", action="store_true")
+    options = parser.parse_args()
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
+    with tempfile.TemporaryDirectory() as folder:
+        conf = merge({"storm.local.dir": f"{folder}/storm"})
+        with Cluster.open(conf) as cluster:
+            for name, lines in (("27 words", few_words(options.words)), ("20 k words, zipf", zipf_words(options.words))):
+                compare(cluster, Path(folder), name, lines, options.runs, not options.skip_bytewax)
+
+
+def compare(cluster: Cluster, folder: Path, name: str, lines: list[str], runs: int, with_bytewax: bool) -> None:
+    """Run all systems in turn so that each round sees the same machine."""
+    halves = [folder / f"{i}.txt" for i in (0, 1)]
+    for i, half in enumerate(halves):
+        half.write_text("\n".join(lines[i::2]))
+    expected = Counter(word for line in lines for word in line.split())
+    words = sum(expected.values())
+    figures: dict[str, list[float]] = {"bare Python loop, 1 thread": [], "SparkStorm, 2 workers": [], "Bytewax, 2 processes": []}
+    for run in range(runs + 1):  # the first round warms caches and is not counted
+        taken = {"bare Python loop, 1 thread": bare_loop(lines), "SparkStorm, 2 workers": ours(cluster, halves, expected)}
+        if with_bytewax:
+            taken["Bytewax, 2 processes"] = bytewax(halves)
+        for system, seconds in taken.items() if run else ():
+            figures[system].append(words / seconds)
+        print(f"  round {run}: " + ", ".join(f"{s} {words / t:,.0f}" for s, t in taken.items()), flush=True)
+    show(f"{name}: {words:,} words", figures)
+
+
+def show(title: str, figures: dict[str, list[float]]) -> None:
+    """A table: median, least, most, ratios."""
+    mine = statistics.median(figures["SparkStorm, 2 workers"])
+    print(f"\n{title}\n{'system':30}{'words/s (median)':>18}{'least':>13}{'most':>13}{'ours / it':>11}")
+    for system, values in figures.items():
+        if values:
+            middle = statistics.median(values)
+            print(f"{system:30}{middle:>18,.0f}{min(values):>13,.0f}{max(values):>13,.0f}{mine / middle:>11.2f}")
+    print(flush=True)
+
+
+def ours(cluster: Cluster, halves: list[Path], expected: Counter[str]) -> float:
+    """Seconds from activation until everything is counted, acked and committed; counts are checked."""
+    topology = word_count([str(half) for half in halves])
+    own = {"topology.workers": 2, "topology.acker.executors": 2, "topology.max.spout.pending": 20_000}
+    handle = cluster.submit("bench", topology, own, options=SubmitOptions(TopologyStatus.INACTIVE))
+    while len(handle.beats()) < 2 or any(b.state != "RUNNING" for b in handle.beats()):
+        time.sleep(0.05)
+    time.sleep(1.0)  # both workers stand and are quiet
+    started = time.perf_counter()
+    handle.activate()
+    while not handle.progress().is_drained:
+        time.sleep(0.05)
+    seconds = time.perf_counter() - started
+    if dict(handle.key_values("count")) != dict(expected):
+        sys.exit("the counts are wrong")
+    handle.kill(0)
+    while cluster.find("bench") is not None:
+        time.sleep(0.05)
+    return seconds
+
+
+def bare_loop(lines: list[str]) -> float:
+    """Seconds of the least Python could do."""
+    counts: dict[str, int] = {}
+    started = time.perf_counter()
+    for line in lines:
+        for word in line.split():
+            counts[word] = counts.get(word, 0) + 1
+    return time.perf_counter() - started
+
+
+def bytewax(halves: list[Path]) -> float:
+    """Seconds of Bytewax on two processes, their start excluded (measured on empty files)."""
+    empty = [half.with_suffix(".empty") for half in halves]
+    for file in empty:
+        file.write_text("")
+    idle = _bytewax(empty)
+    return _bytewax(halves) - idle
+
+
+def _bytewax(files: list[Path]) -> float:
+    environment = {**os.environ, "BENCH_FILES": ":".join(map(str, files))}
+    started = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "bytewax.testing", "benchmarks.peers.bytewax_wordcount:flow", "-p", "2"],
+                   env=environment, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - started
+
+
+def few_words(words: int) -> list[str]:
+    """Storm's five sentences at random."""
+    picks = np.random.default_rng(42).integers(0, len(FEW), words * 10 // 64)
+    return [FEW[i] for i in picks.tolist()]
+
+
+def zipf_words(words: int, keys: int = 20_000) -> list[str]:
+    """Lines of ten words, Zipf-distributed over 20,000."""
+    ranks = np.random.default_rng(42).zipf(1.2, size=words) % keys
+    names = [f"w{i}" for i in range(keys)]
+    picked = [names[i] for i in ranks.tolist()]
+    return [" ".join(picked[i:i + 10]) for i in range(0, len(picked), 10)]
+
+
+if __name__ == "__main__":
+    main()
