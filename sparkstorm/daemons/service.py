@@ -197,6 +197,7 @@ class NimbusService:
         self._request(old.name, Request(Action.KILL, 0, has_heir=True), "killTopology")
         grace_ms = 2 * round(1000 * float(self._conf.get("task.cleanup.timeout.sec") or 10)) + 30_000
         if not self._wait_until(lambda: self._state.read_base(old.topology_id) is None, grace_ms):
+            self._state.update_base(old.topology_id, _disinherit)  # nobody will take over what it leaves
             raise FailedAssignTopologyError(
                 f"hot deploy of {old.name}: the old one did not end within {grace_ms // 1000} s; nothing was deployed"
             )
@@ -317,6 +318,10 @@ class NimbusService:
             len(table.info_by_task) if table else 0,
             base.owner,
         )
+
+
+def _disinherit(base: TopologyBase) -> TopologyBase:
+    return replace(base, pending=replace(base.pending, has_heir=False)) if base.pending else base
 
 
 def _millis(secs: float | None) -> int | None:

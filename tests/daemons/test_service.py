@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sparkstorm.blobs.local import LocalBytesStore
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.storm_state import StormState
@@ -394,3 +395,36 @@ def test_summaries_tell_sizes() -> None:
     bench.service.deactivate("one")
     (one,) = bench.service.summaries()
     assert (one.name, one.status, one.num_workers, one.num_executors, one.num_tasks) == ("one", "INACTIVE", 2, 11, 11)
+
+
+def test_a_submission_waits_for_copies_but_never_fails_for_them() -> None:
+    bench = Bench()
+    asked: list[tuple[int, int]] = []
+
+    class Lonely(LocalBytesStore):
+        def wait_copies(self, wanted: int, timeout_ms: int) -> int:
+            asked.append((wanted, timeout_ms))
+            return 1
+
+    bench.bytes_store = Lonely()
+    bench.start_nimbus()
+    assert bench.submit(topology__min__replication__count=3, topology__max__replication__wait__time__sec=7)
+    assert asked == [(3, 7000)]
+
+
+def test_a_hot_deploy_whose_old_topology_does_not_end_deploys_nothing() -> None:
+    bench, heirs = Bench(), Heirs()
+    bench.nimbus.undertaker.retirement = heirs
+    old = bench.submit()
+
+    def never(condition: Callable[[], bool], timeout_ms: int) -> bool:
+        return False
+
+    bench.service = NimbusService(bench.state, bench.blobs, bench.nimbus, bench.conf, bench.clock, never)
+    with pytest.raises(FailedAssignTopologyError, match=r"did not end within .* nothing was deployed"):
+        bench.submit(code=b"new code", topology__hot__deploy__enable=True)
+    assert bench.state.topology_ids() == [old]
+    heirs.state_by_id[old] = "counts"
+    bench.advance(20)
+    assert bench.state.known_ids() == set()
+    assert heirs.state_by_id == {}
