@@ -24,6 +24,7 @@ from sparkstorm.clock import SystemClock
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.config import Conf, merge
+from sparkstorm.daemons.guarded_scheduler import GuardedScheduler
 from sparkstorm.daemons.leadership import depose_dead_leader, own_name
 from sparkstorm.daemons.nimbus import Nimbus
 from sparkstorm.daemons.retirement import RedisRetirement
@@ -135,9 +136,9 @@ class Cluster:
         _refuse_remote_master(self.sc.master or "", self.stores)
         at = self.stores.connection
         store = ZooKeeperStateStore(
-            ZooKeeperAddress(
-                at.zookeeper.hosts, at.zookeeper.root, at.zookeeper.user, at.zookeeper.password
-            ).with_patience_of(self.conf)
+            ZooKeeperAddress(at.zookeeper.hosts, at.zookeeper.root, at.zookeeper.user, at.zookeeper.password).with_patience_of(
+                self.conf
+            )
         )
         self._closers.callback(store.close)
         self._key = signing_key(at.secret)
@@ -158,7 +159,10 @@ class Cluster:
         self._start_slots()
 
     def _start_nimbus(self) -> None:
-        scheduler = scheduler_by_name(str(self.conf["storm.scheduler"] or "default"), self.conf)
+        name = str(self.conf["storm.scheduler"] or "default")
+        scheduler = scheduler_by_name(name, self.conf)
+        if "." in name:  # a plug-in by its path
+            scheduler = GuardedScheduler(scheduler)
         wake = threading.Event()
         depose_dead_leader(self.state)
         nimbus = Nimbus(self.state, self.blobs, scheduler, self.conf, own_name(), wake.set)
