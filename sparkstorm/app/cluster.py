@@ -223,6 +223,7 @@ class Cluster:
 
 def new_context(conf: Conf) -> SparkContext:
     """A Spark context fit for slots; `spark-submit` names the master, without it it is local with cores enough."""
+    SparkContext._ensure_initialized()  # a SparkConf made before it knows nothing of spark-submit's --master and --conf
     spark_conf = slot_conf(SparkConf())
     if not spark_conf.get("spark.master"):
         slots = conf.integer("sparkstorm.supervisors") * conf.integer("sparkstorm.slots.per.supervisor")
