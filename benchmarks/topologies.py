@@ -6,8 +6,17 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, ReplayableSpout, Spout, SpoutOutputCollector, StatefulBolt
-from sparkstorm.api import TopologyBuilder, TopologyContext, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    ReplayableSpout,
+    Spout,
+    SpoutOutputCollector,
+    StatefulBolt,
+    TopologyBuilder,
+    TopologyContext,
+    Tuple,
+)
 from sparkstorm.connectors import FileLines, find_files
 from sparkstorm.model.topology import Topology
 

@@ -4,6 +4,7 @@ Run: python -m bytewax.testing -p N ..., with the files in BENCH_FILES (separate
 """
 
 import os
+from itertools import islice
 from pathlib import Path
 
 import bytewax.operators as op
@@ -19,7 +20,7 @@ class Lines(StatefulSourcePartition):
         self._lines = iter(Path(path).read_text().split("\n"))
 
     def next_batch(self):
-        batch = [line for _, line in zip(range(BATCH), self._lines)]
+        batch = list(islice(self._lines, BATCH))
         if not batch:
             raise StopIteration
         return batch

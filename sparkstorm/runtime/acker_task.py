@@ -49,5 +49,7 @@ class AckerTask:
 
 
 def _joined(messages: list[AckerMessages]) -> AckerMessages:
-    columns = [np.concatenate([getattr(m, name) for m in messages]) for name in _COLUMNS]
-    return AckerMessages(*columns, fail_reasons={root: why for m in messages for root, why in m.fail_reasons.items()})
+    joined = AckerMessages(fail_reasons={root: why for m in messages for root, why in m.fail_reasons.items()})
+    for name in _COLUMNS:
+        setattr(joined, name, np.concatenate([getattr(m, name) for m in messages]))
+    return joined

@@ -78,6 +78,10 @@ class Crew:
     journals: dict[int, Journal] = field(default_factory=dict)
     inboxes: dict[int, Inbox] = field(default_factory=dict)
 
+    def senders(self) -> list[SpoutTask | BoltTask]:
+        """Every task that runs user code."""
+        return [*self.spouts.values(), *self.bolts.values()]
+
 
 class Assembly:
     """Makes a Crew; one per worker start."""
@@ -178,7 +182,8 @@ class Assembly:
         else:
             bolt.prepare(conf, context)  # type: ignore[call-arg]
         if isinstance(bolt, Stateful) and state is not None:
-            bolt.init_state(state if not bolt.blocking else runner.bolt.state)
+            thread = runner.bolt if isinstance(runner.bolt, ThreadedBolt) else None
+            bolt.init_state(state if thread is None or thread.state is None else thread.state)
         return made
 
     def _runner(self, bolt: Any, emitter: Emitter, state: MemoryState | None, task: int) -> BasicRunner | ManualRunner:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, cast
 
+from sparkstorm.api.collector import BasicOutputCollector
 from sparkstorm.api.components import BasicBolt, Bolt, Conf
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.model.tuples import Tuple
@@ -77,7 +78,7 @@ class ThreadedBolt(Bolt):
         self._recorder.current = tup
         try:
             if isinstance(self._bolt, BasicBolt):
-                self._bolt.execute(tup, self._recorder)
+                self._bolt.execute(tup, cast(BasicOutputCollector, self._recorder))
                 self._recorder.ack(tup)
             else:
                 self._bolt.execute(tup)

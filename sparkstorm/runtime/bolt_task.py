@@ -10,9 +10,9 @@ from typing import Any
 
 from sparkstorm.api.components import BasicBolt, Bolt
 from sparkstorm.model.tuples import Tuple
+from sparkstorm.runtime.blocking import ThreadedBolt
 from sparkstorm.runtime.epoch import Epoch, shown, union
 from sparkstorm.runtime.held import Held
-from sparkstorm.runtime.blocking import ThreadedBolt
 from sparkstorm.runtime.inbox import Chunk, Inbox, entry_order
 from sparkstorm.runtime.output import Emitter, fast_emit
 from sparkstorm.runtime.state import MemoryState
@@ -207,7 +207,7 @@ class ManualRunner:
     def _sort_out(self, tuples: Sequence[Tuple]) -> list[Failure]:
         """Split verdicts into those on this run's inputs and those on inputs held since earlier."""
         mine = {id(t) for t in tuples}
-        failures = []
+        failures: list[Failure] = []
         for tup, reason in self._failed:
             self._outstanding.pop(id(tup), None)
             (failures if id(tup) in mine else self.late_failures).append((tup, reason))

@@ -38,7 +38,7 @@ class Closing:
         """Fill the commit; CodecError when some row or state value has no bytes."""
         for bolt in self._crew.bolts.values():
             self._spill(epoch, commit, bolt)
-        for sender in (*self._crew.spouts.values(), *self._crew.bolts.values()):
+        for sender in self._crew.senders():
             self._send_rows(epoch, commit, sender.emitter, sender.oldest_ms)
         for bolt in self._crew.bolts.values():
             self._keep_held(epoch, commit, bolt)
@@ -105,14 +105,13 @@ class Closing:
             heard = [m for m in acker.inbox.take_controls() if isinstance(m, AckerMessages)]
             if task in epoch.messages:
                 heard.append(epoch.messages.pop(task))
-            for spout, verdict in acker.apply(heard).items():
-                verdicts.append((spout, verdict))
+            verdicts += acker.apply(heard).items()
         for spout_task, verdict in verdicts:
-            spout = self._crew.spouts.get(spout_task)
-            if spout is None:
+            told = self._crew.spouts.get(spout_task)
+            if told is None:
                 commit.frames.append((spout_task, frames.encode_settled(self._plan.codec, verdict), 0))
             else:
-                self.latencies_ms += spout.settle(verdict.acked, verdict.failed, self._now_ms())
+                self.latencies_ms += told.settle(verdict.acked, verdict.failed, self._now_ms())
         for acker_task, messages in epoch.messages.items():
             commit.frames.append((acker_task, frames.encode_messages(self._plan.codec, messages), 0))
 
@@ -123,7 +122,7 @@ class Closing:
 
     def _oldest_ms(self) -> int:
         """Birth of the oldest root that this epoch can have touched."""
-        births = [s.oldest_ms for s in (*self._crew.spouts.values(), *self._crew.bolts.values()) if s.oldest_ms]
+        births = [s.oldest_ms for s in self._crew.senders() if s.oldest_ms]
         return min(births, default=self._now_ms())
 
     def _read_verdicts(self) -> list[tuple[int, SettledRoots]]:

@@ -72,7 +72,7 @@ class Epoch:
 
     def fail(self, roots: Roots, reason: str) -> None:
         """The trees of these roots failed."""
-        for root in roots if type(roots) is tuple else (roots,):
+        for root in _each(roots):
             if root:
                 self.failed.setdefault(root, reason)
 
@@ -102,9 +102,13 @@ def xor_by_root(value_by_root: dict[int, int], roots: Sequence[Roots], ids: Ids)
         value_by_root[root] = get(root, 0) ^ value
 
 
+def _each(roots: Roots) -> tuple[int, ...]:
+    return roots if isinstance(roots, tuple) else (roots,)
+
+
 def _xor_row_by_row(value_by_root: dict[int, int], roots: Iterable[Roots], ids: Iterable[int]) -> None:
     for of_row, edge in zip(roots, ids, strict=True):
-        for root in of_row if type(of_row) is tuple else (of_row,):
+        for root in _each(of_row):
             value_by_root[root] = value_by_root.get(root, 0) ^ edge
 
 
@@ -112,7 +116,7 @@ def union(roots: Iterable[Roots]) -> Roots:
     """Roots of a tuple anchored to tuples with these roots."""
     found: dict[int, None] = {}
     for of_anchor in roots:
-        for root in of_anchor if type(of_anchor) is tuple else (of_anchor,):
+        for root in _each(of_anchor):
             if root:
                 found[root] = None
     return tuple(found) if len(found) > 1 else next(iter(found), 0)

@@ -95,7 +95,8 @@ class Emitter:
         if type(values) is not tuple or len(values) != route.width or self.is_strict:
             values = route.checked(values)
             if len(self.log) >= MAX_ROWS_PER_TUPLE:
-                raise InvalidTopologyError(f"component '{self.component}' emitted more than {MAX_ROWS_PER_TUPLE} rows for one input")
+                raise InvalidTopologyError(
+                    f"component '{self.component}' emitted more than {MAX_ROWS_PER_TUPLE} rows for one input")
         else:
             for value in values:
                 if type(value) not in SCALARS:
@@ -154,7 +155,8 @@ class Emitter:
     def _no_route(self, stream: str) -> InvalidTopologyError:
         if stream in self.routes:
             return InvalidTopologyError(
-                f"component '{self.component}': stream '{stream}' is {'direct: use emit_direct' if self.routes[stream].is_direct else 'not direct: use emit'}")
+                f"component '{self.component}': stream '{stream}' is "
+                + ("direct: use emit_direct" if self.routes[stream].is_direct else "not direct: use emit"))
         known = ", ".join(sorted(self.routes)) or "none"
         return InvalidTopologyError(f"component '{self.component}' emitted to undeclared stream '{stream}'; it declares {known}")
 

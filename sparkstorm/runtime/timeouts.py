@@ -1,7 +1,8 @@
 """Owns when a spout's tree is given up and when an acker's ledger ages (topology.message.timeout.secs).
 
 A tuple that waits is not a failed tuple: nothing is given up that was born after the oldest root still waiting in any
-stream (acks on their way included), for its next try or for a thread; user code that simply never acks is not waiting, its trees time out as in Storm.
+stream (acks on their way included), for its next try or for a thread; user code that simply never acks is not
+waiting, its trees time out as in Storm.
 """
 
 from __future__ import annotations

@@ -129,6 +129,16 @@ class Worker:
         return self._crew
 
     @property
+    def is_settled(self) -> bool:
+        """Whether the last commit was applied, as far as this worker knows."""
+        return self._refused is None
+
+    @property
+    def commits(self) -> tuple[int, int]:
+        """Generation of the store and number of the last commit, as far as this worker knows."""
+        return self._generation, self._seq
+
+    @property
     def is_drained(self) -> bool:
         """Whether all sources have ended and nothing is open or waiting in this worker."""
         return (all(s.is_exhausted and not len(s.pending) for s in self._crew.spouts.values())
@@ -179,7 +189,7 @@ class Worker:
         for bolt in self._crew.bolts.values():
             for held in bolt.due(now_ms):
                 self._failures.try_again(epoch, bolt, held)
-                self._deliver(bolt)
+                self._finish(epoch, bolt)
         self._take_posts(epoch)
 
     def _run_ticks(self, epoch: Epoch, now_ms: int) -> None:
@@ -187,17 +197,20 @@ class Worker:
             bolt.begin(now_ms)
             for reason in bolt.tick(epoch, tick):
                 self._reporter.error(bolt.component, bolt.task, f"on a tick: {reason}")
-            self._deliver(bolt)
+            self._finish(epoch, bolt)
 
     def _take_posts(self, epoch: Epoch) -> None:
         for bolt in self._crew.bolts.values():
             if isinstance(bolt.runner, ManualRunner) and bolt.runner.has_posts:
                 bolt.begin(self._clock.now_ms())
                 bolt.runner.take_posts()
-            if bolt.runner.late_acks or bolt.runner.late_failures:
-                self._failures.take_late(epoch, bolt)
-            if bolt.emitter.log:
-                self._deliver(bolt)
+                self._finish(epoch, bolt)
+
+    def _finish(self, epoch: Epoch, bolt: BoltTask) -> None:
+        """What user code has just done goes into one commit as a whole: its emissions, and its acks of earlier inputs."""
+        if bolt.runner.late_acks or bolt.runner.late_failures:
+            self._failures.take_late(epoch, bolt)
+        self._deliver(bolt)
 
     def _run_bolt(self, epoch: Epoch, bolt: BoltTask) -> bool:
         if self._gates.is_shut(bolt.task) or bolt.is_full:
@@ -231,7 +244,7 @@ class Worker:
         failed = bolt.execute(epoch, tuples, ids)
         for tup, edge, reason in failed:
             self._failures.settle(epoch, bolt, tup, edge, reason)
-        self._deliver(bolt)
+        self._finish(epoch, bolt)
         took_ms = self._clock.now_ms() - started_ms
         if took_ms <= 1 and len(tuples) == bolt.pace:
             bolt.pace = min(bolt.pace * 2, 4096)
@@ -311,7 +324,7 @@ class Worker:
                 self._failures.park(epoch, bolt, held.tuple, deaths, f"killed its worker {deaths} times")
             else:
                 self._failures.try_again(epoch, bolt, held)
-                self._deliver(bolt)
+                self._finish(epoch, bolt)
             return True
         return False
 
@@ -350,7 +363,7 @@ class Worker:
         self._refused = None
         self._seq = commit.seq
         self._gates.note(pressure)
-        for sender in (*self._crew.spouts.values(), *self._crew.bolts.values()):
+        for sender in self._crew.senders():
             sender.oldest_ms = 0
         return self._next_due(self._clock.now_ms(), did=True)
 
