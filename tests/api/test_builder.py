@@ -23,7 +23,8 @@ class Split(BasicBolt):
 
 
 class Join(Bolt):
-    outputs: Mapping[str, Sequence[str] | Stream] = {"default": ["a", "b"], "late": ("a",), "to": Stream(["a"], direct=True)}
+    outputs: Mapping[str, Sequence[str] | Stream] = {
+        "default": ["a", "b"], "late": ("a",), "to": Stream(["a"], direct=True)}
 
 
 def base() -> TopologyBuilder:

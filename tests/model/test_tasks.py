@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkstorm.model.assignment import ExecutorId
@@ -77,6 +77,7 @@ def test_tasks_are_cut_into_chunks_with_the_larger_ones_first(
     assert partition_fixed(count, range(size)) == expected
 
 
+@settings(derandomize=True)
 @given(st.integers(1, 40), st.integers(0, 200))
 def test_chunks_are_contiguous_near_equal_and_lose_nothing(count: int, size: int) -> None:
     chunks = partition_fixed(count, range(size))

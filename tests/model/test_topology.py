@@ -39,7 +39,10 @@ def components_of(made: Topology) -> set[frozenset[str]]:
     """The strongly connected components as sets of ids."""
     number_by_id = made.cycles()
     assert set(number_by_id) == set(made.components)
-    return {frozenset(id for id, number in number_by_id.items() if number == each) for each in number_by_id.values()}
+    ids_by_number: dict[int, set[str]] = {}
+    for id, number in number_by_id.items():
+        ids_by_number.setdefault(number, set()).add(id)
+    return set(map(frozenset, ids_by_number.values()))
 
 
 def test_a_graph_without_cycles_has_every_component_by_itself() -> None:

@@ -1,0 +1,137 @@
+"""Checks what an owner makes of replies that a healthy Redis 6 never gives: newer ones, failing ones, silence."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from sparkstorm.embedded import RedisServer
+from sparkstorm.errors import SparkStormError, StoreFullError, StoreInconsistentError, StoreUnavailableError
+from sparkstorm.testing.proxy import redis_request
+from sparkstorm.transport.base import START
+from sparkstorm.transport.redis import RedisAddress, RedisTransport
+from tests.contracts.benches import RedisBench, read
+
+
+class ScriptedRedis:
+    """A server that answers each EVALSHA with the next of the given lines, and everything else agreeably."""
+
+    def __init__(self, *answers: bytes) -> None:
+        self._answers = list(answers)
+        self.evaluations = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = RedisAddress("127.0.0.1", self._listener.getsockname()[1])
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(5)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            with client:
+                self._converse(client)
+
+    def _converse(self, client: socket.socket) -> None:
+        buffer = b""
+        while chunk := client.recv(65536):
+            buffer += chunk
+            while length := redis_request(buffer):
+                client.sendall(self._answer(buffer[:length]) + b"\r\n")
+                buffer = buffer[length:]
+
+    def _answer(self, request: bytes) -> bytes:
+        if b"EVALSHA" in request:
+            self.evaluations += 1
+            return self._answers.pop(0) if self._answers else b"*1\r\n$2\r\nOK"
+        for word, answer in ((b"SCRIPT", b"$3\r\nsha"), (b"LRANGE", b"*0"), (b"HGETALL", b"*0"), (b"XREVRANGE", b"*0"),
+                             (b"GET", b"$-1")):
+            if word in request:
+                return answer
+        return b"+OK"
+
+
+@pytest.fixture
+def servers() -> Iterator[list[ScriptedRedis]]:
+    made: list[ScriptedRedis] = []
+    yield made
+    for server in made:
+        server.close()
+
+
+PASSING = [
+    b"-LOADING Redis is loading the dataset in memory", b"-READONLY You can't write against a read only replica.",
+    b"-ERR Error running script: @user_script:9: -READONLY You can't write against a read only replica.",
+    b"-BUSY Redis is busy running a script.", b"-CLUSTERDOWN The cluster is down", b"-TRYAGAIN Multiple keys request",
+    b"-NOREPLICAS Not enough good replicas to write.", b"-MASTERDOWN Link with MASTER is down",
+    b"-NOSCRIPT No matching script. Please use EVAL.", b"-ERR max number of clients reached", b"?what"]
+
+
+@pytest.mark.parametrize("answer", PASSING, ids=lambda answer: answer.decode()[1:18])
+def test_a_passing_refusal_is_waited_out(servers: list[ScriptedRedis], answer: bytes) -> None:
+    servers.append(ScriptedRedis(answer, answer))
+    transport = RedisTransport(servers[0].address, "t", patience_s=10)
+    assert transport.claim("o", {1: 1}).record_by_task[1].cursor == START
+    assert servers[0].evaluations == 3
+    transport.close()
+
+
+@pytest.mark.parametrize("answer", PASSING[:3], ids=lambda answer: answer.decode()[1:18])
+def test_one_that_does_not_pass_is_told_when_patience_is_over(servers: list[ScriptedRedis], answer: bytes) -> None:
+    servers.append(ScriptedRedis(*[answer] * 100))
+    transport = RedisTransport(servers[0].address, "t", patience_s=0.1)
+    with pytest.raises(StoreUnavailableError, match=r"did not come back in 0\.1 s: .*(read only|loading)"):
+        transport.claim("o", {1: 1})
+    transport.close()
+
+
+@pytest.mark.parametrize(("answer", "error", "complaint"), [
+    (b"-OOM command not allowed when used memory > 'maxmemory'. script: 1, on @user_script:1.", StoreFullError, "maxm"),
+    (b"-ERR Error running script: @user_script: 1: -OOM command not allowed when used", StoreFullError, "OOM"),
+    (b"-MISCONF Redis is configured to save RDB snapshots, but it's unable to", StoreFullError, "MISCONF"),
+    (b"-WRONGTYPE Operation against a key holding the wrong kind of value", StoreInconsistentError, "WRONGTYPE"),
+    (b"-NOPERM this user has no permissions to run the 'evalsha' command", StoreInconsistentError, "no permissions"),
+    (b"-MOVED 1234 10.0.0.1:6379", StoreInconsistentError, "10.0.0.1"),
+    (b"-NOAUTH Authentication required.", StoreUnavailableError, "wants a password"),
+], ids=lambda value: value.decode()[1:12] if isinstance(value, bytes) else "")
+def test_a_lasting_refusal_is_told_at_once(
+    servers: list[ScriptedRedis], answer: bytes, error: type[SparkStormError], complaint: str
+) -> None:
+    servers.append(ScriptedRedis(answer))
+    transport = RedisTransport(servers[0].address, "t", patience_s=600)
+    with pytest.raises(error, match=complaint):
+        transport.claim("o", {1: 1})
+    assert servers[0].evaluations == 1
+    transport.close()
+
+
+@pytest.mark.system
+def test_a_peer_that_falls_silent_is_given_up_and_asked_again(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkstorm.transport.redis._BLOCK_MS", 50)
+    monkeypatch.setattr("sparkstorm.transport.redis._READ_TIMEOUT_S", 0.1)
+    bench = RedisBench(redis_server)
+    owner = bench.open()
+    owner.claim("o", {1: 1})
+    assert owner.poll({1: START.entry}, 1) == []
+    bench.proxy.pause()  # the question went out, its answer never comes
+    deadline = time.monotonic() + 10
+    while owner._reading._connection is not None:
+        assert owner.poll({1: START.entry}, 1) == []
+        assert time.monotonic() < deadline
+        owner.wait(10)
+    bench.proxy.resume()
+    bench.client.xadd(bench.key("task", 1), {"f": b"a"})
+    assert [e.data for e in read(owner, {1: START.entry}, 1)] == [b"a"]
+    bench.close()
