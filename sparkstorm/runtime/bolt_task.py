@@ -56,14 +56,21 @@ class BasicRunner:
         emitter, collector, execute = self._emitter, self._collector, self.bolt.execute
         log, undo = emitter.log, self._state.undo if self._state is not None else emitter.log
         mark = undo_mark = 0
+        has_outputs = bool(emitter.routes)
         rest = iter(tuples)
         tup = None
         while True:
             try:
-                for tup in rest:
-                    emitter.roots = tup.roots
-                    mark, undo_mark = len(log), len(undo)
-                    execute(tup, collector)
+                if has_outputs:
+                    for tup in rest:
+                        emitter.roots = tup.roots
+                        mark = len(log)
+                        undo_mark = len(undo)
+                        execute(tup, collector)
+                else:
+                    for tup in rest:
+                        undo_mark = len(undo)
+                        execute(tup, collector)
                 return failures
             except (Exception, SystemExit) as error:
                 emitter.roll_back(mark)

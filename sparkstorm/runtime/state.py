@@ -79,7 +79,7 @@ class MemoryState:
 
     def take_changes(self) -> tuple[list[list[Any]], list[Any]]:
         """([key, value] pairs, deleted keys) since the last call."""
-        touched = dict.fromkeys(key for key, _ in self.undo)
+        touched = dict(self.undo)
         self.undo.clear()
         data = self._data
         return [[k, data[k]] for k in touched if k in data], [k for k in touched if k not in data]
