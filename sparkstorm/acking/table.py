@@ -78,6 +78,7 @@ class Table:
     def shrink(self) -> None:
         """Give memory back when few of many places are in use."""
         if len(self.ids) > _LEAST_PLACES and self.counters[LIVE] < _SPARSE * len(self.ids):
+            self.removed = self.removed[: max(_LEAST_PLACES, int(self.counters[REMOVED]))].copy()
             self.grow(0)
 
     def _lay_out(self, roots: Longs, values: Longs, tasks: Tasks, flags: NDArray[np.uint8], expected: int) -> None:

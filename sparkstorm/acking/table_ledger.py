@@ -58,7 +58,7 @@ _COLUMNS_FROM = 128
 _COMPILED_FROM = 4
 """Messages in a batch from which a compiled call, with its fixed cost, beats plain loops (measured)."""
 _ROWS_BELOW = 24
-"""Changes up to which a delta is packed from lists (measured)."""
+"""Changes up to which a delta is packed from lists; a third of it beside compiled kernels (measured)."""
 
 
 class TableLedger:
@@ -178,7 +178,7 @@ class TableLedger:
         table, changes = self._table, self._table.views[4][CHANGED]
         if not changes and not table.views[4][REMOVED]:
             return b""
-        if changes < _ROWS_BELOW:
+        if changes < (_ROWS_BELOW if self._kernels is None else _ROWS_BELOW // 3):
             return self._small_delta(changes)
         if self._kernels is not None and changes <= len(table.changed):
             put = self._collect(self._kernels, changes)

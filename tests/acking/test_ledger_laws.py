@@ -152,9 +152,7 @@ def test_s1_19_an_ack_does_not_make_an_entry_younger_but_a_fail_does(make: MakeL
 
 @pytest.mark.parametrize("turns", range(7))
 @pytest.mark.parametrize("age", [1, 2])
-def test_s1_19_a_root_made_young_lives_as_long_as_a_new_one_from_any_bucket(
-    make: MakeLedger, turns: int, age: int
-) -> None:
+def test_s1_19_a_root_made_young_lives_as_long_as_a_new_one_from_any_bucket(make: MakeLedger, turns: int, age: int) -> None:
     ledger = make()
     for _ in range(turns):
         ledger.rotate()

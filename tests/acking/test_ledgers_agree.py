@@ -141,7 +141,5 @@ def test_the_table_says_and_holds_what_the_dict_does(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(table_ledger, name, getattr(table_ledger, name))  # restored at the end
     monkeypatch.setattr(LedgersAgree, "kernels", kernels)
     slow = [HealthCheck.too_slow]
-    thorough = settings(
-        max_examples=40, stateful_step_count=25, deadline=None, derandomize=True, suppress_health_check=slow
-    )
+    thorough = settings(max_examples=40, stateful_step_count=25, deadline=None, derandomize=True, suppress_health_check=slow)
     run_state_machine_as_test(LedgersAgree, settings=thorough)
