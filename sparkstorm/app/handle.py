@@ -138,8 +138,12 @@ class TopologyHandle:
         """Delete everything it has in Redis; only after it is gone."""
         self._reader.delete()
 
+    def progress_by_worker(self) -> dict[str, Progress]:
+        """What each worker ("node:port") has committed."""
+        return {owner: Progress.decode(data) for owner, data in self._reader.progress().items()}
+
     def _merged(self) -> Progress:
-        return merge([Progress.decode(data) for data in self._reader.progress().values()])
+        return merge(self.progress_by_worker().values())
 
     def _table(self) -> dict[int, TaskInfo]:
         """Tasks with their components; fixed for a topology's life."""
