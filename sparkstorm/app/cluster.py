@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -133,7 +133,7 @@ class Cluster:
     # -- starting ----------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        _refuse_remote_master(self.sc.master or "", self.stores)
+        refuse_remote_master(self.sc.master or "", self.stores.embedded)
         at = self.stores.connection
         store = ZooKeeperStateStore(
             ZooKeeperAddress(at.zookeeper.hosts, at.zookeeper.root, at.zookeeper.user, at.zookeeper.password).with_patience_of(
@@ -223,9 +223,11 @@ class Cluster:
 
 def new_context(conf: Conf) -> SparkContext:
     """A Spark context fit for slots; `spark-submit` names the master, without it it is local with cores enough."""
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     SparkContext._ensure_initialized()  # a SparkConf made before it knows nothing of spark-submit's --master and --conf
     spark_conf = slot_conf(SparkConf())
-    if not spark_conf.get("spark.master"):
+    # A gateway of plain Python's own (a notebook's, say) says local[*] when nobody has named a master.
+    if spark_conf.get("spark.master") in (None, "", "local[*]") and not is_submitted:
         slots = conf.integer("sparkstorm.supervisors") * conf.integer("sparkstorm.slots.per.supervisor")
         spark_conf.setMaster(f"local[{max(os.cpu_count() or 1, slots + 1)}]")
     spark_conf.setIfMissing("spark.app.name", "sparkstorm").setIfMissing("spark.ui.enabled", "false")
@@ -246,9 +248,10 @@ def wait_until(condition: Callable[[], bool], timeout_ms: int, every_ms: int = 5
     return True
 
 
-def _refuse_remote_master(master: str, stores: Stores) -> None:
-    if stores.data_by_embedded and not master.startswith("local"):
-        missing = " and ".join(sorted(stores.data_by_embedded))
+def refuse_remote_master(master: str, embedded: Iterable[str]) -> None:
+    """InvalidConfigError when slots may land on other hosts, which do not reach servers on this one's loopback."""
+    missing = " and ".join(sorted(embedded))
+    if missing and not master.startswith("local"):
         raise InvalidConfigError(
             f"master {master} may run slots on other hosts, which cannot reach the embedded {missing} on this one: "
             "set sparkstorm.redis.url and storm.zookeeper.servers to servers of your own"

@@ -41,9 +41,7 @@ class Console:
         text = progress_text(progress, rate)
         with self._lock:
             self._is_line_open = self._is_terminal
-            print(
-                f"\r{text:<{_WIDTH}}" if self._is_terminal else text, end="" if self._is_terminal else "\n", flush=True
-            )
+            print(f"\r{text:<{_WIDTH}}" if self._is_terminal else text, end="" if self._is_terminal else "\n", flush=True)
 
     def total(self, progress: TopologyProgress) -> None:
         """The totals of the run; speed is of this start alone."""

@@ -44,9 +44,7 @@ class ServerGuard:
     def _run(self) -> None:
         pause_s = 0.0
         while not self._stopping.wait(max(_LOOK_EVERY_S, pause_s)):
-            failed = [
-                name for name, server in self._servers.items() if not server.is_alive() and not self._revive(name)
-            ]
+            failed = [name for name, server in self._servers.items() if not server.is_alive() and not self._revive(name)]
             pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s or 0.5) if failed else 0.0
 
     def _revive(self, name: str) -> bool:

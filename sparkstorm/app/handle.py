@@ -65,9 +65,7 @@ class TopologyHandle:
         backlog = self._reader.backlog()
         counts = list(merged.counts_by_task.values())
         spouts = self._spout_counts(merged)
-        is_settled = (
-            not any(c.pending for c in spouts) and not any(c.is_waiting for c in counts) and not any(backlog.values())
-        )
+        is_settled = not any(c.pending for c in spouts) and not any(c.is_waiting for c in counts) and not any(backlog.values())
         is_drained = is_settled and len(spouts) == self._spout_tasks() > 0 and all(c.is_exhausted for c in spouts)
         return TopologyProgress(
             sum(c.total for c in spouts),

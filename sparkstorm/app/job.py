@@ -62,9 +62,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         prog="run_topology.py", description="Run a topology on Spark, Redis and ZooKeeper.", epilog=_EXITS
     )
     parser.add_argument("conf", metavar="CONF.yaml", help="the job file: topology, parallelism, topology.* keys")
-    parser.add_argument(
-        "--input", nargs="+", default=[], metavar="PATH", help="files or folders, the factory's `input`"
-    )
+    parser.add_argument("--input", nargs="+", default=[], metavar="PATH", help="files or folders, the factory's `input`")
     parser.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
     parser.add_argument("--name", help="name of the topology")
     parser.add_argument("--fresh", action="store_true", help="drop an unfinished run of this name first")

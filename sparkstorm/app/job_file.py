@@ -136,13 +136,9 @@ def _call(job: JobFile, factory: Any) -> Topology:
     except SparkStormError:
         raise
     except (Exception, SystemExit) as error:  # a user's factory may raise anything
-        raise InvalidTopologyError(
-            f"{job.path}: {job.topology} raised {type(error).__name__}: {error}{_place(error)}"
-        ) from error
+        raise InvalidTopologyError(f"{job.path}: {job.topology} raised {type(error).__name__}: {error}{_place(error)}") from error
     if not isinstance(topology, Topology):
-        raise InvalidTopologyError(
-            f"{job.path}: {job.topology} returned a {type(topology).__name__}; return builder.build()"
-        )
+        raise InvalidTopologyError(f"{job.path}: {job.topology} returned a {type(topology).__name__}; return builder.build()")
     return topology
 
 
@@ -150,8 +146,7 @@ def _with_parallelism(job: JobFile, topology: Topology) -> Topology:
     unknown = [c for c in job.parallelism if c not in topology.components]
     if unknown:
         raise InvalidTopologyError(
-            f"{job.path}: parallelism names unknown component '{unknown[0]}'; "
-            f"there are {', '.join(sorted(topology.components))}"
+            f"{job.path}: parallelism names unknown component '{unknown[0]}'; there are {', '.join(sorted(topology.components))}"
         )
     changed = Topology({c.id: replace(c, parallelism=job.parallelism.get(c.id, c.parallelism)) for c in topology})
     validate(changed)

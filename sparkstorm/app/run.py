@@ -60,9 +60,7 @@ class Run:
         )
         line_every_s = self._job.conf.millis("sparkstorm.progress.interval.ms") / 1000
         try:
-            outcome, progress = Watch(handle, self._console, cluster.log_dir, line_every_s).run(
-                self._stop.is_set, check
-            )
+            outcome, progress = Watch(handle, self._console, cluster.log_dir, line_every_s).run(self._stop.is_set, check)
         except WorkerFailedError:
             self._leave_failed(handle)
             raise
@@ -94,9 +92,7 @@ class Run:
             handle = None
         if handle is None:
             return cluster.submit(self._job.name, self._topology, self._own_conf(), self._by_value)
-        self._console.say(
-            f"going on with unfinished run {handle.topology_id}, in the code it began with (--fresh drops it)"
-        )
+        self._console.say(f"going on with unfinished run {handle.topology_id}, in the code it began with (--fresh drops it)")
         handle.activate()
         return handle
 
@@ -108,25 +104,19 @@ class Run:
         progress = handle.progress()
         if progress.executed or progress.acked or progress.parked:
             handle.deactivate()
-            self._console.say(
-                f"{handle.topology_id} is kept as it stands; the same command goes on with it, --fresh drops it"
-            )
+            self._console.say(f"{handle.topology_id} is kept as it stands; the same command goes on with it, --fresh drops it")
         else:
             _end(handle)
 
     def _say_stopped(self, handle: TopologyHandle, progress: TopologyProgress) -> None:
         rest = "every tree is settled" if progress.is_settled else f"{progress.pending:,} trees are open"
-        self._console.say(
-            f"stopped; {rest}; the same command goes on with {handle.topology_id} from here, --fresh drops it"
-        )
+        self._console.say(f"stopped; {rest}; the same command goes on with {handle.topology_id} from here, --fresh drops it")
 
     def _judge(self, handle: TopologyHandle, progress: TopologyProgress) -> int:
         if progress.parked:
             self._console.say(f"{progress.parked:,} tuples were parked after their tries; the first causes:")
             for letter in handle.dead_letters(5):
-                self._console.say(
-                    f"  {letter['component']}#{letter['task']}: {letter['reason']}  {letter['values']!r:.100}"
-                )
+                self._console.say(f"  {letter['component']}#{letter['task']}: {letter['reason']}  {letter['values']!r:.100}")
             return PARKED
         if progress.failed and not self._replays():
             self._console.say(f"{progress.failed:,} trees failed, and no spout emits them again")

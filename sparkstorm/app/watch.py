@@ -17,7 +17,7 @@ from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
 DRAIN_S = 30.0
 STORE_PATIENCE_S = 120.0
 LOOK_EVERY_S = 0.1
-MAX_DEATHS_WITHOUT_PROGRESS = 12
+MAX_DEATHS_WITHOUT_PROGRESS = 8
 
 
 class Outcome(Enum):
@@ -41,9 +41,7 @@ class Watch:
         self._line_due = 0.0
         self._lost_since: float | None = None
 
-    def run(
-        self, is_stopping: Callable[[], bool], check: Callable[[], None] = lambda: None
-    ) -> tuple[Outcome, TopologyProgress]:
+    def run(self, is_stopping: Callable[[], bool], check: Callable[[], None] = lambda: None) -> tuple[Outcome, TopologyProgress]:
         """Until the end; `check` is called with every progress line and may raise to end the watch."""
         drained, deadline = 0, None
         while True:
@@ -115,6 +113,5 @@ class Deaths:
         if self._deaths >= MAX_DEATHS_WITHOUT_PROGRESS:
             tail = "\n".join(f"  {line}" for line in last_lines(log)) or "  (empty, or on the worker's own host)"
             raise WorkerFailedError(
-                f"workers of {self._topology_id} died {self._deaths} times without getting anything done; "
-                f"the end of {log}:\n{tail}"
+                f"workers of {self._topology_id} died {self._deaths} times without getting anything done; the end of {log}:\n{tail}"
             )

@@ -1,0 +1,20 @@
+"""What a cluster refuses before it starts anything."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkstorm.app.cluster import refuse_remote_master
+from sparkstorm.errors import InvalidConfigError
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://host"])
+def test_slots_on_other_hosts_cannot_use_servers_embedded_on_this_one(master: str) -> None:
+    with pytest.raises(InvalidConfigError, match=r"cannot reach the embedded redis and zookeeper.*sparkstorm\.redis\.url"):
+        refuse_remote_master(master, ["zookeeper", "redis"])
+    refuse_remote_master(master, [])
+
+
+@pytest.mark.parametrize("master", ["local", "local[3]", "local-cluster[2,2,1024]"])
+def test_masters_on_this_machine_may_use_embedded_servers(master: str) -> None:
+    refuse_remote_master(master, ["redis"])

@@ -1,0 +1,156 @@
+"""Job files with every mistake a newcomer makes: each is answered by one sentence that names the culprit."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from sparkstorm.app.job import FAILED, main
+from sparkstorm.app.job_file import JobFile, make_topology, read_job_file
+from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
+from sparkstorm.runtime.code import pack_topology
+
+NUMBER = itertools.count()
+TOPOLOGY = """
+from sparkstorm.api import BasicBolt, TopologyBuilder
+from sparkstorm.connectors import FileLines, find_files
+
+class Split(BasicBolt):
+    outputs = ("word",)
+    def execute(self, tup, collector):
+        pass
+
+def build(input=()):
+    builder = TopologyBuilder()
+    builder.set_spout("lines", FileLines(find_files(input or [__file__])))
+    builder.set_bolt("split", Split(), parallelism=2).shuffle_grouping("lines")
+    return builder.build()
+"""
+
+
+def job_in(folder: Path, yaml: str = "", module: str = TOPOLOGY, more: str = "") -> JobFile:
+    """A job file and its module, under a name that nobody has imported before."""
+    name = f"topology_{os.getpid()}_{next(NUMBER)}"
+    (folder / f"{name}.py").write_text(module)
+    (folder / "job.yaml").write_text(yaml or f"topology: {name}:build\n{more}")
+    return read_job_file(str(folder / "job.yaml"))
+
+
+def refusal(folder: Path, yaml: str = "", module: str = TOPOLOGY, more: str = "") -> str:
+    """The sentence with which a job is refused, before or while its topology is made."""
+    with pytest.raises((InvalidConfigError, InvalidTopologyError)) as refused:
+        make_topology(job_in(folder, yaml, module, more))
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_a_good_job_gives_its_topology_and_the_modules_that_travel(tmp_path: Path) -> None:
+    job = job_in(tmp_path, more="name: words\nparallelism: {split: 3}\ntopology.workers: 2\napp.mine: 1\n")
+    topology, modules = make_topology(job)
+    assert job.name == "words" and job.conf["topology.workers"] == 2 and job.conf["app.mine"] == 1
+    assert topology.components["split"].parallelism == 3
+    assert [name.startswith("topology_") for name in modules] == [True]
+
+
+def test_a_job_without_a_name_is_called_like_its_file(tmp_path: Path) -> None:
+    assert job_in(tmp_path).name == "job"
+
+
+def test_overrides_win_and_inputs_are_an_argument_of_the_factory(tmp_path: Path) -> None:
+    job_in(tmp_path, more="topology.workers: 2\n")
+    job = read_job_file(str(tmp_path / "job.yaml"), {"topology.workers": 3}, "other", [str(tmp_path)])
+    assert (job.name, job.conf["topology.workers"], job.arguments) == ("other", 3, {"input": [str(tmp_path)]})
+
+
+def test_a_missing_job_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfigError, match=r"none\.yaml cannot be read: No such file"):
+        read_job_file(str(tmp_path / "none.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("yaml", "sentence"),
+    [
+        ("topology: [", "is not YAML"),
+        ("- one\n- two\n", "expected lines of `key: value`"),
+        ("name: x\n", "'topology' is missing; name a factory as module:function"),
+        ("topology: m:f\nname: 7\n", "line 2: name: expected a string, got 7"),
+        ("topology: m:f\nparallelism: 3\n", "line 2: parallelism: expected a map, got 3"),
+        ("topology: m:f\nparallelism: {split: many}\n", "parallelism of 'split': expected a number of executors"),
+        ("topology: m:f\nparallelism: {split: 0}\n", "parallelism of 'split': expected a number of executors, got 0"),
+        ("topology: m:f\nparalelism: {split: 1}\n", "line 2: unknown key paralelism; did you mean parallelism?"),
+        ("topology: m:f\ntopology.worker: 2\n", "line 2: unknown key topology.worker; did you mean topology.workers?"),
+        ("topology: m:f\ntopology.workers: two\n", "line 2: topology.workers: expected an integer"),
+        ("topology: m:f\nresults: {components: count}\n", "results has no key 'components'; it has component"),
+        ("topology: m:f\nresults: {top: ten}\n", "results: top: 'ten' is no int"),
+        ("topology: m:f\nname: a/b\n", "a/b"),
+        ("topology: no_colon\n", "topology 'no_colon' is not of the form module:function"),
+        ("topology: there_is_no_such_module:build\n", "topology module 'there_is_no_such_module' was not found"),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_sentence(tmp_path: Path, yaml: str, sentence: str) -> None:
+    assert sentence in refusal(tmp_path, yaml)
+
+
+@pytest.mark.parametrize(
+    ("module", "sentence"),
+    [
+        ("import there_is_no_such_library\n", "No module named 'there_is_no_such_library'"),
+        ("1 / 0\n", "ZeroDivisionError: division by zero (topology_"),
+        ("def build(:\n", "SyntaxError"),
+        ("import sys\nsys.exit('bye')\n", "SystemExit: bye"),
+        ("x = 1\n", "has no function 'build'"),
+        ("build = 7\n", "has no function 'build'"),
+        ("def build():\n    raise KeyError('host')\n", "raised KeyError: 'host' (topology_"),
+        ("def build():\n    return [1]\n", "returned a list; return builder.build()"),
+        ("def build(count):\n    pass\n", "missing 1 required positional argument: 'count'"),
+    ],
+)
+def test_a_mistake_in_the_module_is_one_sentence(tmp_path: Path, module: str, sentence: str) -> None:
+    assert sentence in refusal(tmp_path, module=module)
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ("parallelism: {spilt: 2}\n", "parallelism names unknown component 'spilt'; there are lines, split"),
+        ("results: {component: count}\n", "results names unknown component 'count'; there are lines, split"),
+        ("arguments: {inptu: [x]}\n", "unexpected keyword argument 'inptu'"),
+        ("arguments: {input: [/no/such/path]}\n", "input /no/such/path: there is no such file or folder"),
+    ],
+)
+def test_a_job_that_does_not_fit_its_topology_is_refused(tmp_path: Path, more: str, sentence: str) -> None:
+    assert sentence in refusal(tmp_path, more=more)
+
+
+def test_a_component_that_cannot_be_serialised_is_named_with_the_mend(tmp_path: Path) -> None:
+    topology, _ = make_topology(job_in(tmp_path))
+    topology.components["split"].instance.lock = threading.Lock()
+    with pytest.raises(InvalidTopologyError, match=r"component 'split' cannot be serialised.*open files, sockets, locks"):
+        pack_topology(topology)
+
+
+def test_a_refused_job_exits_with_one_and_its_sentence_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("topology: m:f\ntopology.worker: 2\n")
+    assert main([str(path)]) == FAILED
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("Invalid config: ") and said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("override", ["topology.workers", "topology.wrokers=2", "topology.workers=two"])
+def test_a_bad_override_is_quoted(tmp_path: Path, capsys: pytest.CaptureFixture[str], override: str) -> None:
+    job_in(tmp_path)
+    assert main([str(tmp_path / "job.yaml"), "-c", override]) == FAILED
+    assert f"-c {override}" in capsys.readouterr().err
+
+
+def test_errors_of_every_kind_have_a_title_people_can_read() -> None:
+    from sparkstorm.app.job import _title
+
+    assert _title(InvalidTopologyError("x")) == "Invalid topology"
+    assert all(" error" not in _title(kind("x")) for kind in SparkStormError.__subclasses__())

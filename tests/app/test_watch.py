@@ -1,0 +1,119 @@
+"""The watch over a run, with a handle made of plain records: drained, stopped, failing, or cut off from its stores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkstorm.app.console import Console, progress_text
+from sparkstorm.app.handle import TopologyProgress
+from sparkstorm.app.watch import MAX_DEATHS_WITHOUT_PROGRESS, Deaths, Outcome, Watch
+from sparkstorm.errors import SlotsUnavailableError, StoreUnavailableError, WorkerFailedError
+from sparkstorm.model.assignment import WorkerBeat
+
+AT_WORK = TopologyProgress(1000, 500, 90, 80, 7, 70, 1, 0, 4.0, 25.0, is_settled=False, is_drained=False)
+SETTLED = replace(AT_WORK, pending=0, is_settled=True)
+DRAINED = replace(SETTLED, done=1000, is_drained=True)
+
+
+class Handle:
+    """A topology whose progress is told in advance; the last word is repeated."""
+
+    topology_id = "words-1-1"
+
+    def __init__(self, *told: Any, beats: list[WorkerBeat] | None = None) -> None:
+        self._told = list(told)
+        self._beats = beats or []
+        self.is_deactivated = False
+
+    def progress(self) -> TopologyProgress:
+        word = self._told.pop(0) if len(self._told) > 1 else self._told[0]
+        if isinstance(word, Exception):
+            raise word
+        assert isinstance(word, TopologyProgress)
+        return word
+
+    def beats(self) -> list[WorkerBeat]:
+        return self._beats
+
+    def deactivate(self) -> None:
+        self.is_deactivated = True
+
+
+def watch(handle: Handle) -> Watch:
+    return Watch(handle, Console(), Path("/none"), 0.0)  # type: ignore[arg-type]
+
+
+def a_beat(pid: int, state: str = "RUNNING", message: str = "") -> WorkerBeat:
+    return WorkerBeat("words-1-1", "node-1", 6700, 0, 0, pid, pid, state, 1, message=message)
+
+
+def test_a_run_ends_when_it_is_seen_drained_twice() -> None:
+    handle = Handle(AT_WORK, DRAINED, AT_WORK, DRAINED, DRAINED)
+    assert watch(handle).run(lambda: False) == (Outcome.DRAINED, DRAINED)
+    assert not handle.is_deactivated
+
+
+def test_a_stopped_run_lets_the_sources_rest_and_waits_until_nothing_is_under_way() -> None:
+    handle = Handle(AT_WORK, AT_WORK, AT_WORK, SETTLED)
+    assert watch(handle).run(lambda: True) == (Outcome.STOPPED, SETTLED)
+    assert handle.is_deactivated
+
+
+def test_a_store_that_comes_back_is_waited_for_and_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    away = StoreUnavailableError("Redis at 127.0.0.1:1 cannot be reached")
+    assert watch(Handle(AT_WORK, away, away, DRAINED)).run(lambda: False)[0] is Outcome.DRAINED
+    assert capsys.readouterr().out.count("waiting for the stores: Redis at 127.0.0.1:1") == 1
+
+
+def test_a_store_that_stays_away_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparkstorm.app.watch.STORE_PATIENCE_S", 0.05)
+    with pytest.raises(StoreUnavailableError):
+        watch(Handle(StoreUnavailableError("gone"))).run(lambda: False)
+
+
+def test_what_the_check_raises_ends_the_watch() -> None:
+    def check() -> None:
+        raise SlotsUnavailableError("Spark is gone")
+
+    with pytest.raises(SlotsUnavailableError):
+        watch(Handle(AT_WORK)).run(lambda: False, check)
+
+
+def test_a_worker_that_cannot_run_ends_the_watch_with_its_last_words() -> None:
+    beats = [a_beat(0, "FAILED", "ValueError: no such table\nlast line of the log")]
+    with pytest.raises(WorkerFailedError, match=r"(?s)node-1:6700 of words-1-1 cannot run: .*no such table.*last line"):
+        watch(Handle(AT_WORK, beats=beats)).run(lambda: False)
+
+
+def test_a_replaced_worker_is_said_with_its_log() -> None:
+    said: list[str] = []
+    deaths = Deaths("words-1-1", Path("/logs"), said.append)
+    for pid in (10, 0, 11):
+        deaths.look([a_beat(pid)], AT_WORK)
+    assert said == ["worker node-1:6700 was replaced (process 10 by 11); its log is /logs/words-1-1-node-1-6700.log"]
+
+
+def test_workers_that_die_for_ever_without_progress_end_the_run_with_the_log(tmp_path: Path) -> None:
+    (tmp_path / "words-1-1-node-1-6700.log").write_text("I was here\nMemoryError\n")
+    deaths = Deaths("words-1-1", tmp_path, lambda _: None)
+    for pid in range(1, MAX_DEATHS_WITHOUT_PROGRESS + 1):
+        deaths.look([a_beat(pid)], AT_WORK)
+    with pytest.raises(WorkerFailedError, match=r"(?s)died 8 times without getting anything done.*MemoryError"):
+        deaths.look([a_beat(99)], AT_WORK)
+
+
+def test_workers_that_die_but_get_on_are_borne() -> None:
+    deaths = Deaths("words-1-1", Path("/logs"), lambda _: None)
+    for pid in range(1, 5 * MAX_DEATHS_WITHOUT_PROGRESS):
+        deaths.look([a_beat(pid)], replace(AT_WORK, parked=pid // 4))
+
+
+def test_the_progress_line_shows_what_the_readme_promises() -> None:
+    assert progress_text(AT_WORK, 1234.5) == (
+        " 50.0 % of 1.0 k      1,234 tuples/s  pending 7  acked 70  failed 1  p50 4 ms  p99 25 ms"
+    )
+    assert progress_text(replace(AT_WORK, total=0, p50_ms=None, parked=2), 0.0).endswith("failed 1  parked 2")
