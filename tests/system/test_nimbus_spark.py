@@ -33,6 +33,8 @@ class Driver:
                 env={**os.environ, "PYSPARK_PYTHON": sys.executable},
             )  # fmt: skip
         self._rest = b""
+
+    def wait_up(self) -> None:
         assert self._answer() == "up"
 
     def ask(self, command: str) -> Any:
@@ -103,6 +105,7 @@ class Scene:
 
     def start(self) -> Driver:
         self.drivers.append(Driver(self.conf_file, self.folder, self.tmp / "driver.log"))
+        self.drivers[-1].wait_up()
         return self.drivers[-1]
 
     def assert_exact(self, driver: Driver) -> None:
