@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -230,6 +231,8 @@ def new_context(conf: Conf) -> SparkContext:
     if spark_conf.get("spark.master") in (None, "", "local[*]") and not is_submitted:
         slots = conf.integer("sparkstorm.supervisors") * conf.integer("sparkstorm.slots.per.supervisor")
         spark_conf.setMaster(f"local[{max(os.cpu_count() or 1, slots + 1)}]")
+    if (spark_conf.get("spark.master") or "").startswith("local") and not spark_conf.get("spark.pyspark.python"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark would take any python3 of the PATH for slots
     spark_conf.setIfMissing("spark.app.name", "sparkstorm").setIfMissing("spark.ui.enabled", "false")
     context = make_context(spark_conf)
     context.setLogLevel("ERROR")
