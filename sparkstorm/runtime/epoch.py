@@ -71,10 +71,15 @@ class Epoch:
         return ids
 
     def fail(self, roots: Roots, reason: str) -> None:
-        """The trees of these roots failed."""
+        """The trees of these roots failed: each gets an edge that nobody will ever consume.
+
+        Without it a tree whose last tuple failed inside the epoch could end at zero, and an ack is tested before a fail
+        (S1.16, S1.17).
+        """
         for root in _each(roots):
-            if root:
-                self.failed.setdefault(root, reason)
+            if root and root not in self.failed:
+                self.failed[root] = reason
+                self.value_by_root[root] = self.value_by_root.get(root, 0) ^ self._ids.root()
 
     def messages_to(self, acker: int) -> AckerMessages:
         """What this epoch has to say to an acker task."""
