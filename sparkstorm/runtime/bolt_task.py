@@ -133,6 +133,11 @@ class ManualRunner:
         self._outstanding.pop(id(tup), None)
 
     @property
+    def outstanding(self) -> int:
+        """Inputs that were neither acked nor failed so far."""
+        return len(self._outstanding)
+
+    @property
     def has_posts(self) -> bool:
         """Whether other threads have asked for anything."""
         return bool(self._posts)

@@ -45,9 +45,7 @@ class FeederSpout(ReplayableSpout):
     Several tasks share the feed in turns. It knows its position, so a killed worker neither loses nor repeats anything.
     """
 
-    def __init__(
-        self, outputs: Outputs = ("value",), tracker: AckFailTracker | None = None, is_tracked: bool = True
-    ) -> None:
+    def __init__(self, outputs: Outputs = ("value",), tracker: AckFailTracker | None = None, is_tracked: bool = True) -> None:
         self.outputs = outputs
         self.tracker = tracker or AckFailTracker()
         self._feed: Shared[list[tuple[Values, Any, str]]] = Shared([])
@@ -62,6 +60,11 @@ class FeederSpout(ReplayableSpout):
         return message_id
 
     @property
+    def emitted(self) -> int:
+        """How many tuples this task has emitted; in a component that runs."""
+        return (self._next - self._first) // self._stride
+
+    @property
     def acked(self) -> list[Any]:
         """Message ids whose trees were fully processed."""
         return self.tracker.acked
@@ -73,7 +76,8 @@ class FeederSpout(ReplayableSpout):
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         self._collector = collector
-        self._next, self._stride = context.task_index, len(context.peers)
+        self._first, self._stride = context.task_index, len(context.peers)
+        self._next = self._first
 
     def next_tuple(self) -> None:
         if self._next < len(self._feed.value):
@@ -159,9 +163,7 @@ class Nothing(BasicBolt):
 class FlakyBolt(_Wrapper):
     """Fails the first `failures` tries of every tuple, after the inner bolt's work is done: undo has something to do."""
 
-    def __init__(
-        self, bolt: BasicBolt | None = None, failures: int = 1, when: Callable[[Tuple], bool] | None = None
-    ) -> None:
+    def __init__(self, bolt: BasicBolt | None = None, failures: int = 1, when: Callable[[Tuple], bool] | None = None) -> None:
         super().__init__(bolt or Nothing())
         self.tries: Shared[Counter[str]] = Shared(Counter())
         self._failures = failures

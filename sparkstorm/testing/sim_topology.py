@@ -46,6 +46,8 @@ class SimTopology:
         self.name = name
         self.conf = dict(conf)
         self.store = LocalStore(store_max_bytes)
+        self.activity = 0  # grows with every step in which anything was emitted or sent
+        self.launches_by_slot: dict[WorkerSlot, int] = {}
         self.arrivals = Arrivals(self.store)
         self.errors: list[ComponentError] = []
         self.is_active = True
@@ -62,9 +64,7 @@ class SimTopology:
         self._topology, self._make_instance = open_topology(code, key)
         workers = int(self.conf["topology.workers"])
         executors = self._outline.executors_by_component
-        self._base = TopologyBase(
-            id, name, simulation.clock.now_ms(), TopologyStatus.ACTIVE, workers, executors, key, ""
-        )
+        self._base = TopologyBase(id, name, simulation.clock.now_ms(), TopologyStatus.ACTIVE, workers, executors, key, "")
 
     @property
     def workers(self) -> list[SimWorker]:
@@ -180,7 +180,5 @@ class SimTopology:
         """What is not done yet, a phrase each."""
         found = [phrase for worker in self.workers for phrase in worker.waiting()]
         return found + [
-            f"{len(keys.stream)} frames in the stream of task {task}"
-            for task, keys in self.store.task_keys.items()
-            if keys.stream
+            f"{len(keys.stream)} frames in the stream of task {task}" for task, keys in self.store.task_keys.items() if keys.stream
         ]

@@ -43,6 +43,8 @@ class Host(Protocol):
     store: LocalStore
     arrivals: Arrivals
     errors: list[ComponentError]
+    activity: int
+    launches_by_slot: dict[WorkerSlot, int]
     is_active: bool
     patience_secs: float
 
@@ -66,12 +68,12 @@ class SimWorker:
         self.version_by_executor = dict(version_by_executor)
         self.worker: Worker | None = None
         self.clock = WorkerClock(simulation.clock)
-        self.launches = 0
         self.deaths: list[str] = []
         self.suspicion = Suspicion()
         self._simulation = simulation
         self._make_transport = make_transport or (lambda of: SimTransport(of.host.store, of.clock, of.host.arrivals))
         self._start_ms = 0
+        self._tokens: dict[int, int] = {}
         self._seen = 0
         self._post = threading.Event()
 
@@ -104,9 +106,7 @@ class SimWorker:
 
     def is_woken(self) -> bool:
         """Whether frames have come, or a thread has posted something."""
-        return (
-            self.worker is not None and not self.clock.is_busy and (self._post.is_set() or self._newest() != self._seen)
-        )
+        return self.worker is not None and not self.clock.is_busy and (self._post.is_set() or self._newest() != self._seen)
 
     def wait_for_threads(self) -> bool:
         """Wait until a blocking bolt's thread has posted what it did, or the patience is at its end."""
@@ -120,9 +120,10 @@ class SimWorker:
 
     def start(self) -> None:
         """Make a worker with a token higher than any before; user code that fails is raised."""
-        self.launches += 1
-        tokens = {
-            task: (version << _LAUNCH_BITS) | self.launches
+        launches = self.host.launches_by_slot
+        launches[self.slot] = launch = launches.get(self.slot, 0) + 1
+        self._tokens = tokens = {
+            task: (version << _LAUNCH_BITS) | launch
             for executor, version in self.version_by_executor.items()
             for task in executor.tasks
         }
@@ -136,6 +137,20 @@ class SimWorker:
         """End the process without a word, as kill -9 does; the slot starts the next one soon."""
         self.bury(-9, "killed")
         self._simulation.wake(self)
+
+    def disown(self) -> tuple[Worker, WorkerClock] | None:
+        """Give the worker up without ending it: the slot starts another one, this one is the caller's from now on."""
+        if self.worker is None:
+            return None
+        left = self.worker, self.clock
+        self.clock = WorkerClock(self._simulation.clock)
+        self.bury(-9, "given up")
+        return left
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether the store knows a newer owner of any of its tasks."""
+        return any(self.host.store.task(task).fence != token for task, token in self._tokens.items())
 
     def stop(self) -> None:
         """End the worker in an orderly way, for good."""
@@ -173,7 +188,8 @@ class SimWorker:
         if self.worker is None:
             return [f"worker {self.slot} is down"]
         crew = self.worker.crew
-        found = [f"{len(s.pending)} trees of {s.component}#{t}" for t, s in crew.spouts.items() if len(s.pending)]
+        found = [] if self.worker.is_settled else [f"a commit of {self.slot}"]
+        found += [f"{len(s.pending)} trees of {s.component}#{t}" for t, s in crew.spouts.items() if not s.pending.idle]
         found += [f"inputs of {b.component}#{t}" for t, b in crew.bolts.items() if b.is_waiting]
         return found + [f"frames for task {t}" for t, inbox in crew.inboxes.items() if inbox.chunks]
 
@@ -188,7 +204,14 @@ class SimWorker:
         assert self.worker is not None
         self._post.clear()
         self._seen = self._newest()
-        return self.worker.step(self.clock.now_ms())
+        before = self._moved(self.worker)
+        due_ms = self.worker.step(self.clock.now_ms())
+        self.host.activity += before != self._moved(self.worker)
+        return due_ms
+
+    def _moved(self, worker: Worker) -> tuple[int, int]:
+        sent = sum(keys.last_number for keys in self.host.store.task_keys.values())
+        return sum(counts.emitted for counts in worker.progress.counts_by_task.values()), sent
 
     def _newest(self) -> int:
         now_ms = self.clock.now_ms()

@@ -316,7 +316,7 @@ def test_message_ids_come_back_as_they_were_given_even_to_a_later_owner(workers:
         cluster.advance(ms=20)
         cluster.kill_worker("spout")
         cluster.run_until_idle()
-        assert {id for id in spout.told.acked} == set(ids)
+        assert set(spout.told.acked) == set(ids)
 
 
 def test_a_message_id_without_bytes_is_named() -> None:

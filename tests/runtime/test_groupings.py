@@ -40,7 +40,7 @@ def run(group: Callable[[Declarer], Any], rows: Sequence[Any], tasks: int = 4, w
         cluster.run_until_idle()
         assert sorted(spout.acked) == list(range(len(rows)))
         assert not cluster.errors
-        by_component = {t: c for t, c in cluster.topology().component_by_task.items()}
+        by_component = dict(cluster.topology().component_by_task)
     assert {by_component[task] for task, _ in from_capture.values} == {"bolt"}
     return from_capture.values
 

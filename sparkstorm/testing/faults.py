@@ -1,0 +1,197 @@
+"""Owns harm to a simulated cluster: crashes around commits, lost answers, late frames, zombies, moves, a store that goes back.
+
+Everything is drawn from one seed, so that a schedule that shows a fault can be run again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from sparkstorm.errors import FencedError, StoreFullError, StoreRolledBackError
+from sparkstorm.model.worker_messages import ExitCode
+from sparkstorm.runtime.worker import Worker
+from sparkstorm.testing.local_cluster import LocalCluster
+from sparkstorm.testing.sim_transport import SimTransport
+from sparkstorm.testing.sim_worker import STEP_MS, SimulatedDeath, SimWorker
+from sparkstorm.testing.simulated_time import WorkerClock
+from sparkstorm.transport.base import Commit, Pressure
+
+
+class CommitFault(Enum):
+    """What happens around one commit."""
+
+    NONE = "none"
+    CRASH_BEFORE = "the worker dies before anything is sent"
+    CRASH_AFTER = "the commit is applied, then the worker dies"
+    LOST_ANSWER = "the commit is applied, nobody hears of it, later the same bytes are sent again"
+    NOT_SENT = "the commit gets lost, later the same bytes are sent again"
+    SENT_TWICE = "the same bytes arrive twice"
+
+
+ChooseFault = Callable[[], CommitFault]
+
+
+class FaultyTransport(SimTransport):
+    """A SimTransport that suffers what it is told to, and whose frames may arrive late."""
+
+    def __init__(self, worker: SimWorker, choose: ChooseFault, delay_ms: Callable[[], int] = lambda: 0) -> None:
+        super().__init__(worker.host.store, worker.clock, worker.host.arrivals)
+        self._choose = choose
+        self._delay_ms = delay_ms
+        self._sent_again = -1
+
+    def commit(self, commit: Commit) -> Pressure:
+        fault = CommitFault.NONE if commit.seq == self._sent_again else self._choose()
+        if fault is CommitFault.CRASH_BEFORE:
+            raise SimulatedDeath(fault.value)
+        if fault is CommitFault.NOT_SENT:
+            self._come_again(commit, fault)
+        pressure = super().commit(commit)
+        if fault is CommitFault.CRASH_AFTER:
+            raise SimulatedDeath(fault.value)
+        if fault is CommitFault.LOST_ANSWER:
+            self._come_again(commit, fault)
+        return super().commit(commit) if fault is CommitFault.SENT_TWICE else pressure
+
+    def arrives_ms(self) -> int:
+        delay_ms = self._delay_ms()
+        return self.clock.now_ms() + delay_ms if delay_ms else super().arrives_ms()
+
+    def _come_again(self, commit: Commit, fault: CommitFault) -> None:
+        self._sent_again = commit.seq
+        raise StoreFullError(fault.value)  # the one error after which a worker sends the same commit once more
+
+
+class Zombie:
+    """A worker whose slot has given it up and which does not know: it goes on until the store turns it away."""
+
+    def __init__(self, worker: Worker, clock: WorkerClock) -> None:
+        self._worker: Worker | None = worker
+        self._clock = clock
+        self.end = ""
+
+    def step(self, now_ms: int) -> int | None:
+        """Go on as if nothing had happened."""
+        if self._worker is None:
+            return None
+        if self._clock.is_busy:
+            return self._clock.busy_until_ms
+        try:
+            with self._clock.running():
+                due_ms = self._worker.step(self._clock.now_ms())
+        except (FencedError, StoreRolledBackError, SimulatedDeath) as error:
+            self.end, self._worker = f"{type(error).__name__}: {error}", None
+            return None
+        return None if due_ms is None else max(due_ms, self._clock.now_ms() + STEP_MS)
+
+    def is_woken(self) -> bool:
+        """It looks for frames only when it is due anyway."""
+        return False
+
+    def wait_for_threads(self) -> bool:
+        """Its threads are nobody's business any more."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Chances per commit, and the weights of what is done to the cluster between steps."""
+
+    commit_fault: float = 0.05
+    late_frames: float = 0.2
+    longest_delay_ms: int = 40
+    kill: int = 4
+    zombie: int = 3
+    move: int = 2
+    pause: int = 1
+    checkpoint: int = 2
+    roll_back: int = 1
+
+
+class FaultSchedule:
+    """Seeded harm to the one topology of a LocalCluster; `log` says what was done, in order."""
+
+    def __init__(self, seed: int, rates: Rates | None = None) -> None:
+        self.rates = rates or Rates()
+        self.random = random.Random(seed)
+        self.log: list[str] = []
+        self.zombies: list[Zombie] = []
+        self.is_on = True
+        self._checkpoints: list[dict[str, object]] = []
+        self._faults = [fault for fault in CommitFault if fault is not CommitFault.NONE]
+
+    def make_transport(self, worker: SimWorker) -> FaultyTransport:
+        """For LocalCluster(make_transport=...)."""
+        return FaultyTransport(worker, self._choose, self._delay_ms)
+
+    def run(self, cluster: LocalCluster, events: int, longest_pause_ms: int = 60) -> None:
+        """So much harm, with a little time between; then none any more, and everybody active."""
+        verbs: dict[str, Callable[[LocalCluster], str]] = {
+            "kill": self._kill, "zombie": self._zombie, "move": self._move, "pause": self._pause,
+            "checkpoint": self._checkpoint, "roll_back": self._roll_back,
+        }  # fmt: skip
+        weights = [getattr(self.rates, name) for name in verbs]
+        for _ in range(events):
+            cluster.advance(ms=self.random.randint(0, longest_pause_ms))
+            name = self.random.choices(list(verbs), weights)[0]
+            self.log.append(f"{cluster.now_ms} {name}: {verbs[name](cluster)}")
+        self.is_on = False
+        cluster.activate()
+
+    def _choose(self) -> CommitFault:
+        if self.is_on and self.random.random() < self.rates.commit_fault:
+            return self.random.choice(self._faults)
+        return CommitFault.NONE
+
+    def _delay_ms(self) -> int:
+        if self.is_on and self.random.random() < self.rates.late_frames:
+            return self.random.randint(1, self.rates.longest_delay_ms)
+        return 0
+
+    def _kill(self, cluster: LocalCluster) -> str:
+        worker = self.random.choice(cluster.topology().workers)
+        code = self.random.choice((ExitCode.CRASHED, ExitCode.STORE_LOST))  # only the first makes the next one careful
+        worker.bury(code, "killed", restart_ms=self.random.choice((0, 10, 200)))
+        cluster.simulation.wake(worker)
+        return f"{worker.slot} ({code.name})"
+
+    def _zombie(self, cluster: LocalCluster) -> str:
+        worker = self.random.choice(cluster.topology().workers)
+        self._leave_zombie(cluster, worker)
+        return str(worker.slot)
+
+    def _leave_zombie(self, cluster: LocalCluster, worker: SimWorker) -> None:
+        left = worker.disown()
+        if left is not None:
+            zombie = Zombie(*left)
+            self.zombies.append(zombie)
+            cluster.simulation.add(zombie)
+            cluster.simulation.wake(worker)
+
+    def _move(self, cluster: LocalCluster) -> str:
+        for worker in cluster.topology().workers:
+            if self.random.random() < 0.5:
+                self._leave_zombie(cluster, worker)
+        workers = self.random.randint(1, 5)
+        cluster.rebalance(workers=workers, reassign=True)
+        return f"{workers} workers"
+
+    def _pause(self, cluster: LocalCluster) -> str:
+        topology = cluster.topology()
+        topology.set_active(not topology.is_active)
+        return "active" if topology.is_active else "inactive"
+
+    def _checkpoint(self, cluster: LocalCluster) -> str:
+        self._checkpoints.append(cluster.topology().store.checkpoint())
+        return f"number {len(self._checkpoints)}"
+
+    def _roll_back(self, cluster: LocalCluster) -> str:
+        if not self._checkpoints:
+            return "nothing to go back to"
+        number = self.random.randrange(len(self._checkpoints))
+        cluster.topology().store.restore(self._checkpoints[number])
+        cluster.simulation.wake_all()
+        return f"to {number + 1} of {len(self._checkpoints)}"

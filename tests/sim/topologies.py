@@ -1,0 +1,201 @@
+"""Owns the topologies that are run under fault schedules, each with what must have come out at the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, Stateful, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.model.topology import Topology
+from sparkstorm.testing import FeederSpout, FlakyBolt, LocalCluster
+
+WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "and", "runs", "away", "from", "it"]
+
+
+@dataclass
+class Case:
+    """A topology, its fed spout, and the state that a component must have in the end."""
+
+    topology: Topology
+    spout: FeederSpout
+    component: str
+    wanted: dict[Any, Any]
+    messages: int
+    conf: dict[str, Any] = field(default_factory=dict)
+
+    def check(self, cluster: LocalCluster) -> None:
+        """Exact results, every tree settled exactly once, nothing left anywhere."""
+        found = cluster.state(self.component)
+        assert found == self.wanted, {
+            k: (found.get(k), self.wanted.get(k)) for k in {*found, *self.wanted} if found.get(k) != self.wanted.get(k)
+        }
+        assert set(self.spout.acked) == set(range(self.messages))
+        assert not self.spout.failed
+        counts = cluster.counts("spout")
+        assert (counts.acked, counts.failed, counts.pending) == (self.messages, 0, 0)
+        topology = cluster.topology()
+        assert not cluster.dead_letters
+        assert not any(keys.held for keys in topology.store.task_keys.values())
+        assert not topology.store.quarantine
+        assert all(keys.backlog == 0 for keys in topology.store.task_keys.values())
+        ledgers = [a.ledger for w in topology.workers if w.worker for a in w.worker.crew.ackers.values()]
+        assert sum(map(len, ledgers)) == 0
+
+
+class Split(BasicBolt):
+    outputs = ("word",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        for word in tup[0].split():
+            collector.emit((word,))
+
+
+class Count(StatefulBolt):
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.put(tup[0], self.state.get(tup[0], 0) + 1)
+
+
+def word_count(lines: int = 24) -> Case:
+    """spout x2 -> split x2 -> count x2."""
+    spout, builder = FeederSpout(["line"]), TopologyBuilder()
+    builder.set_spout("spout", spout, 2)
+    builder.set_bolt("split", Split(), 2).shuffle_grouping("spout")
+    builder.set_bolt("count", Count(), 2).fields_grouping("split", "word")
+    counts: Counter[str] = Counter()
+    for n in range(lines):
+        words = [WORDS[(n * 7 + i * 3) % len(WORDS)] for i in range(4)]
+        counts.update(words)
+        spout.feed([" ".join(words)])
+    return Case(builder.build(), spout, "count", dict(counts), lines)
+
+
+class Fork(BasicBolt):
+    """One tuple to each of two streams, the second twice."""
+
+    outputs = {"left": ("key", "side"), "right": ("key", "side")}  # noqa: RUF012
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit((tup[0], "l"), stream="left")
+        collector.emit((tup[0], "r"), stream="right")
+
+
+class Join(Bolt):
+    """Holds the first side of a key until the second comes; what it emits is anchored to both, and to the key before."""
+
+    outputs = ("key",)
+
+    def prepare(self, conf: Any, context: Any, collector: Any) -> None:
+        self.collector = collector
+        self.waiting: dict[Any, Tuple] = {}
+
+    def execute(self, tup: Tuple) -> None:
+        other = self.waiting.pop(tup[0], None)
+        if other is None or other["side"] == tup["side"]:
+            self.waiting[tup[0]] = tup
+            return
+        self.collector.emit((tup[0],), anchors=[other, tup])
+        self.collector.ack(other)
+        self.collector.ack(tup)
+
+
+def fan_out_fan_in(keys: int = 24) -> Case:
+    """spout -> fork -> two streams -> join x2 (multi-anchors, held inputs) -> count."""
+    spout, builder = FeederSpout(["key"]), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("fork", Fork(), 2).shuffle_grouping("spout")
+    declarer = builder.set_bolt("join", Join(), 2)
+    declarer.fields_grouping("fork", "key", stream="left").fields_grouping("fork", "key", stream="right")
+    builder.set_bolt("count", Count(), 2).fields_grouping("join", "key")
+    for n in range(keys):
+        spout.feed([f"k{n}"])
+    return Case(builder.build(), spout, "count", {f"k{n}": 1 for n in range(keys)}, keys)
+
+
+class FlakyCount(StatefulBolt):
+    """Counts, then raises by a rule that depends on the count of tries only, so that undo is what keeps it right."""
+
+    def prepare(self, conf: Any, context: Any) -> None:
+        self.tries = 0
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.put(tup[0], self.state.get(tup[0], 0) + 1)
+        self.tries += 1
+        if self.tries % 3 == 1:
+            raise RuntimeError("flaky")
+
+
+def flaky(lines: int = 16) -> Case:
+    """Word count whose bolts fail now and then: retries, held inputs, undo."""
+    spout, builder = FeederSpout(["line"]), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("split", FlakyBolt(Split(), 1), 2).shuffle_grouping("spout")
+    builder.set_bolt("count", FlakyCount(), 2).fields_grouping("split", "word")
+    counts: Counter[str] = Counter()
+    for n in range(lines):
+        words = [WORDS[(n * 5 + i) % len(WORDS)] for i in range(3)]
+        counts.update(words)
+        spout.feed([" ".join(words)])
+    return Case(builder.build(), spout, "count", dict(counts), lines, {"topology.max.retries": 50, "topology.retry.backoff.ms": 5})
+
+
+class Batch(Stateful, Bolt):
+    """Gathers inputs and sums them at a tick: acks come epochs later, state is put only then."""
+
+    def prepare(self, conf: Any, context: Any, collector: Any) -> None:
+        self.collector = collector
+        self.gathered: list[Tuple] = []
+
+    def execute(self, tup: Tuple) -> None:
+        if not tup.is_tick():
+            self.gathered.append(tup)
+            return
+        for gathered in self.gathered:
+            self.state.put(gathered[0] % 5, self.state.get(gathered[0] % 5, 0) + gathered[0])
+            self.collector.ack(gathered)
+        self.gathered = []
+
+
+def batching(numbers: int = 40) -> Case:
+    """spout -> batch x2, which acks at ticks."""
+    spout, builder = FeederSpout(["number"]), TopologyBuilder()
+    builder.set_spout("spout", spout, 2)
+    builder.set_bolt("batch", Batch(), 2, conf={"topology.tick.tuple.freq.secs": 0.03}).fields_grouping("spout", "number")
+    builder.set_bolt("sum", Sum()).global_grouping("spout")
+    for n in range(numbers):
+        spout.feed([n])
+    return Case(builder.build(), spout, "sum", {"sum": sum(range(numbers))}, numbers)
+
+
+class Sum(StatefulBolt):
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.put("sum", self.state.get("sum", 0) + tup[0])
+
+
+class Loop(BasicBolt):
+    """Sends a number round until it is used up."""
+
+    outputs = {"again": ("number",), "done": ("number",)}  # noqa: RUF012
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        number = tup[0]
+        collector.emit((number - 1,) if number > 1 else (number,), stream="again" if number > 1 else "done")
+        collector.emit((1,), stream="done")
+
+
+def loop(numbers: int = 12) -> Case:
+    """A graph with a cycle: every number goes round as often as it says."""
+    spout, builder = FeederSpout(["number"]), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("loop", Loop(), 2).shuffle_grouping("spout").shuffle_grouping("loop", stream="again")
+    builder.set_bolt("sum", Sum()).global_grouping("loop", stream="done")
+    for n in range(numbers):
+        spout.feed([n % 4 + 1])
+    wanted = sum(n % 4 + 2 for n in range(numbers))
+    return Case(builder.build(), spout, "sum", {"sum": wanted}, numbers)
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "word_count": word_count, "fan_out_fan_in": fan_out_fan_in, "flaky": flaky, "batching": batching, "loop": loop,
+}  # fmt: skip
