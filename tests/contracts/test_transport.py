@@ -343,6 +343,18 @@ def test_a_lost_frame_is_missed_even_when_it_was_sent_again_before_its_reader_co
     assert successor.transport.claim("s2", {1: 2}).generation == 1
 
 
+def test_an_answer_of_a_store_that_is_no_more_is_not_read_after_a_commit_to_its_successor(bench: Bench) -> None:
+    sender, receiver, other = Owner(bench, "s", (1,)), Owner(bench, "r", (2,)), Owner(bench, "o", (3,))
+    assert receiver.transport.poll({2: START.entry}, 10) == []
+    checkpoint = bench.checkpoint()
+    sender.commit(frames=frames_for(2, b"lost"))
+    receiver.transport.wait(5_000)  # the answer has arrived, but nobody has taken it
+    bench.restore(checkpoint)
+    receiver.commit(journal=[(2, b"nothing read yet")])
+    other.commit(frames=frames_for(2, b"real"))
+    assert [e.data for e in read(receiver.transport, {2: START.entry}, 1)] == [b"real"]
+
+
 def test_a_store_that_came_back_whole_disturbs_nobody(bench: Bench) -> None:
     sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2,))
     sender.commit(frames=frames_for(2, b"a", b"b"))
