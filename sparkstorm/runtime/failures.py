@@ -42,7 +42,7 @@ class Failures:
         if self._plan.guarantee == "exactly-once":
             self._retry_or_park(epoch, bolt, Held(tup, edge, bolt.oldest_ms, bolt.new_key()), reason)
         else:
-            self._fail(epoch, bolt, tup, edge, reason)
+            self._fail(epoch, bolt, tup, reason)
 
     def try_again(self, epoch: Epoch, bolt: BoltTask, held: Held) -> None:
         """A held input is due."""
@@ -72,21 +72,21 @@ class Failures:
                 self._report(bolt.component, bolt.task, reason)
                 self._take_late_failure(epoch, bolt, bolt.held[key], reason)
 
-    def park(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, edge: int, attempts: int, reason: str) -> None:
+    def park(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, attempts: int, reason: str) -> None:
         """Put an input into the dead-letter stream with its cause; its tree fails."""
         letter = DeadLetter(bolt.component, bolt.task, tup.component, tup.task, tup.stream, tup.fields, tup.values,
                             attempts, reason, self._now_ms())
         self.parked.append(letter.encode(self._plan.codec))
         self._count(bolt.task).parked += 1
         self._report(bolt.component, bolt.task, f"parked after {attempts} tries: {reason}")
-        self._fail(epoch, bolt, tup, edge, reason)
+        self._fail(epoch, bolt, tup, reason)
 
     def _take_late_failure(self, epoch: Epoch, bolt: BoltTask, held: Held, reason: str) -> None:
         if self._plan.guarantee == "exactly-once":
             self._retry_or_park(epoch, bolt, held, reason)
             return
         bolt.let_go(held.key)
-        self._fail(epoch, bolt, held.tuple, held.edge, reason)
+        self._fail(epoch, bolt, held.tuple, reason)
 
     def _retry_or_park(self, epoch: Epoch, bolt: BoltTask, held: Held, reason: str) -> None:
         held.attempts += 1
@@ -94,15 +94,13 @@ class Failures:
         if held.attempts > self._retries:
             if held.key in bolt.held:
                 bolt.let_go(held.key)
-            self.park(epoch, bolt, held.tuple, held.edge, held.attempts, reason)
+            self.park(epoch, bolt, held.tuple, held.attempts, reason)
             return
         back_off_ms = min(self._back_off_ms * 2 ** (held.attempts - 1), _LONGEST_BACK_OFF_MS)
         held.due_ms = self._now_ms() + back_off_ms
         bolt.hold(held)
 
-    def _fail(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, edge: int, reason: str) -> None:
-        """Leave an edge in the tree's value for ever: at zero a tree is acked, failed or not (S1.16, S1.17)."""
-        if not edge and epoch.is_tracking and tup.roots:
-            epoch.leave([(tup.values, tup.roots)])
+    def _fail(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, reason: str) -> None:
+        """Its own edge is not consumed either: the tree has failed for good."""
         epoch.fail(tup.roots, f"{bolt.component}: {reason}")
         self._count(bolt.task).failed += 1

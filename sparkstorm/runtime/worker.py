@@ -321,7 +321,7 @@ class Worker:
             if self._is_poison(row):
                 deaths = self._plan.deaths_by_row[row]
                 bolt.let_go(held.key)
-                self._failures.park(epoch, bolt, held.tuple, held.edge, deaths, f"killed its worker {deaths} times")
+                self._failures.park(epoch, bolt, held.tuple, deaths, f"killed its worker {deaths} times")
             else:
                 self._failures.try_again(epoch, bolt, held)
                 self._finish(epoch, bolt)
@@ -335,10 +335,7 @@ class Worker:
         row = (bolt.task, chunk.entry, chunk.done)
         if self._is_poison(row):
             deaths = self._plan.deaths_by_row[row]
-            frame = chunk.frame
-            assert isinstance(frame, RowFrame)
-            edge = int(frame.ids[chunk.done]) if len(frame.ids) else 0
-            self._failures.park(epoch, bolt, chunk.tuples[chunk.done], edge, deaths, f"killed its worker {deaths} times")
+            self._failures.park(epoch, bolt, chunk.tuples[chunk.done], deaths, f"killed its worker {deaths} times")
             bolt.inbox.consume(chunk, 1)
             return True
         self._run_chunk(epoch, bolt, chunk, 1)

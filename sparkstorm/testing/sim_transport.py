@@ -14,6 +14,7 @@ class Arrivals:
     """Frames on their way, by task; what is behind one that has not arrived is not readable either."""
 
     def __init__(self, store: LocalStore) -> None:
+        self.sent = 0  # commits with frames in them, so far
         self._store = store
         self._on_the_way: dict[int, deque[tuple[int, int]]] = {}  # (number, arrival), by number
 
@@ -44,6 +45,7 @@ class SimTransport(LocalTransport):
     def commit(self, commit: Commit) -> Pressure:
         before = {task: self._store.task(task).last_number for task, _, _ in commit.frames}
         pressure = super().commit(commit)
+        self.arrivals.sent += bool(before)
         until_ms = self.arrives_ms()
         if until_ms > 0:
             for task, number in before.items():

@@ -210,8 +210,7 @@ class SimWorker:
         return due_ms
 
     def _moved(self, worker: Worker) -> tuple[int, int]:
-        sent = sum(keys.last_number for keys in self.host.store.task_keys.values())
-        return sum(counts.emitted for counts in worker.progress.counts_by_task.values()), sent
+        return sum(counts.emitted for counts in worker.progress.counts_by_task.values()), self.host.arrivals.sent
 
     def _newest(self) -> int:
         now_ms = self.clock.now_ms()

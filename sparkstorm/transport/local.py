@@ -40,7 +40,10 @@ class LocalStore:
 
     def task(self, task: int) -> _TaskKeys:
         """The keys of one task."""
-        return self.task_keys.setdefault(task, _TaskKeys())
+        keys = self.task_keys.get(task)
+        if keys is None:
+            keys = self.task_keys[task] = _TaskKeys()
+        return keys
 
     def used_bytes(self) -> int:
         """Bytes in streams: what an uncontrolled sender would let grow."""
