@@ -1,6 +1,6 @@
 """Owns the acker's figures: messages per second and core, bytes per pending root, small epochs, start of the kernels.
 
-Run from the root of the sources: PYTHONPATH=. python benchmarks/acker.py [--pending 1000000] [--rounds 7].
+Run: python -m benchmarks.acker [--pending 1000000] [--rounds 7].
 A message is one (root, value) update. All ledgers get the same messages in the same process, in turns. Time is CPU time
 of the thread: a ledger never waits, and the figures are per core.
 """

@@ -104,7 +104,7 @@ class TableLedger:
 
     def _run(self, apply_batch: Callable[..., int], compiled: bool, batch: Rows | Columns, scratch: Any) -> Settled:
         table, rows, done = self._table, len(scratch[0]), 0
-        table.reserve_removed(rows)
+        table.reserve_removed(min(rows, len(self)))  # only what was there before can leave the journal
         while True:
             cells = table.arrays if compiled else table.views
             done = apply_batch(*cells, *batch, *scratch, done, table.limit)
