@@ -209,6 +209,8 @@ def main() -> None:
     parser.add_argument("--pending", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
+    if options.pending < 60_000:
+        parser.error("--pending: at least 60000, twice the largest epoch")
     with tempfile.TemporaryDirectory() as folder:
         cache = Path(folder) / "kernels"
         kernels = load_kernels(cache)
