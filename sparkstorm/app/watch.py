@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
@@ -17,7 +18,7 @@ from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
 DRAIN_S = 30.0
 STORE_PATIENCE_S = 120.0
 LOOK_EVERY_S = 0.1
-MAX_DEATHS_WITHOUT_PROGRESS = 8
+MAX_DEATHS_WITHOUT_PROGRESS = 6  # a row that kills takes four: one to raise suspicion, three to be parked
 
 
 class Outcome(Enum):
@@ -89,13 +90,13 @@ class Deaths:
         self._topology_id, self._log_dir, self._say = topology_id, log_dir, say
         self._beat_by_slot: dict[WorkerSlot, WorkerBeat] = {}
         self._done: object = None
-        self._deaths = 0
+        self._deaths_by_slot: Counter[WorkerSlot] = Counter()
 
     def look(self, beats: list[WorkerBeat], progress: TopologyProgress) -> None:
         """Say what changed; WorkerFailedError when it is no use to go on."""
         done = (progress.executed, progress.acked, progress.failed, progress.parked, progress.done)
         if done != self._done:
-            self._done, self._deaths = done, 0
+            self._done, self._deaths_by_slot = done, Counter()
         for beat in beats:
             slot = WorkerSlot(beat.node, beat.port)
             former = self._beat_by_slot.get(slot)
@@ -108,10 +109,11 @@ class Deaths:
 
     def _note_death(self, slot: WorkerSlot, former: WorkerBeat, beat: WorkerBeat) -> None:
         log = self._log_dir / worker_log_name(self._topology_id, slot)
-        self._deaths += 1
+        self._deaths_by_slot[slot] += 1
+        deaths = self._deaths_by_slot[slot]
         self._say(f"worker {slot} was replaced (process {former.pid} by {beat.pid}); its log is {log}")
-        if self._deaths >= MAX_DEATHS_WITHOUT_PROGRESS:
+        if deaths >= MAX_DEATHS_WITHOUT_PROGRESS:
             tail = "\n".join(f"  {line}" for line in last_lines(log)) or "  (empty, or on the worker's own host)"
             raise WorkerFailedError(
-                f"workers of {self._topology_id} died {self._deaths} times without getting anything done; the end of {log}:\n{tail}"
+                f"worker {slot} of {self._topology_id} died {deaths} times without getting anything done; the end of {log}:\n{tail}"
             )

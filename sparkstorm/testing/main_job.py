@@ -57,7 +57,7 @@ class MainJob:
             str(self._job_file),
         ]
         for key, value in self._settings.items():
-            command += ["-c", f"{key}={json.dumps(value)}"]
+            command += ["-c", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
         command += [*more, *(["--input", *map(str, self._inputs)] if self._inputs else [])]
         self.folder.mkdir(parents=True, exist_ok=True)
         self._former = len(self.said())

@@ -102,7 +102,7 @@ def test_workers_that_die_for_ever_without_progress_end_the_run_with_the_log(tmp
     deaths = Deaths("words-1-1", tmp_path, lambda _: None)
     for pid in range(1, MAX_DEATHS_WITHOUT_PROGRESS + 1):
         deaths.look([a_beat(pid)], AT_WORK)
-    with pytest.raises(WorkerFailedError, match=r"(?s)died 8 times without getting anything done.*MemoryError"):
+    with pytest.raises(WorkerFailedError, match=r"(?s)died 6 times without getting anything done.*MemoryError"):
         deaths.look([a_beat(99)], AT_WORK)
 
 

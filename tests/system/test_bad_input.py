@@ -1,0 +1,238 @@
+"""User code that misbehaves on real slots: the run ends with a sentence and the right status, and never hangs.
+
+One cluster serves all tests; mistakes that show before Spark starts are tests/app/test_job_file.py's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, ReplayableSpout, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.app.cluster import Cluster
+from sparkstorm.app.job import FAILED, OK, PARKED
+from sparkstorm.app.job_file import JobFile
+from sparkstorm.app.run import Run
+from sparkstorm.config import merge
+from sparkstorm.embedded.process import free_port
+from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, WorkerFailedError
+from sparkstorm.model.topology import Topology
+from sparkstorm.testing.main_job import MainJob
+
+pytestmark = pytest.mark.system
+POISON = 7
+
+
+class Numbers(ReplayableSpout):
+    """0, 1, 2, ... up to a count."""
+
+    outputs = ("number",)
+
+    def __init__(self, count: int) -> None:
+        self._count, self._next = count, 0
+
+    def open(self, conf: Any, context: Any, collector: Any) -> None:
+        self._collector = collector
+
+    def next_tuple(self) -> None:
+        if self._next < self._count:
+            self._collector.emit((self._next,), self._next)
+            self._next += 1
+
+    def is_exhausted(self) -> bool:
+        return self._next >= self._count
+
+    def snapshot(self) -> Any:
+        return self._next
+
+    def restore(self, position: Any) -> None:
+        self._next = position
+
+
+class Suicidal(Numbers):
+    def next_tuple(self) -> None:
+        print("the spout of this test ends its process")
+        os._exit(3)
+
+
+class Bad(BasicBolt):
+    """Passes numbers on, except where its kind of badness strikes."""
+
+    outputs = ("number",)
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def prepare(self, conf: Any, context: Any) -> None:
+        print("prepare of the bad bolt")
+        if self._kind == "prepare":
+            raise ValueError("no table of that name")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        number = tup.values[0]
+        if self._kind == "every" or number == POISON:
+            misbehave(self._kind, number, collector)
+        collector.emit((number,))
+
+
+def misbehave(kind: str, number: int, collector: BasicOutputCollector) -> None:
+    if kind in ("one", "every"):
+        raise ValueError(f"cannot stand {number}")
+    if kind == "exit":
+        os._exit(9)
+    if kind == "segfault":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if kind == "codec":
+        collector.emit((object(),))
+
+
+class Seen(StatefulBolt):
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        number = tup.values[0]
+        self.state.put(number, self.state.get(number, 0) + 1)
+
+
+def a_topology(kind: str, spout: Numbers | None = None) -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("numbers", spout or Numbers(50))
+    builder.set_bolt("bad", Bad(kind)).shuffle_grouping("numbers")
+    builder.set_bolt("seen", Seen()).fields_grouping("bad", "number")
+    return builder.build()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    settings = {
+        "storm.local.dir": str(tmp_path_factory.mktemp("cluster")),
+        "supervisor.worker.shutdown.sleep.secs": 1,
+        "worker.heartbeat.frequency.secs": 0.2,
+    }
+    with Cluster.open(merge(settings)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def run(cluster: Cluster, tmp_path: Path) -> Callable[..., int]:
+    """Run a bad topology to its end on the shared cluster."""
+
+    def run_it(kind: str, spout: Numbers | None = None, **settings: Any) -> int:
+        own = {
+            "topology.workers": 1,
+            "topology.retry.backoff.ms": 1,
+            "sparkstorm.progress.interval.ms": 100,
+            **{key.replace("_", "."): value for key, value in settings.items()},
+        }
+        results = {"component": "seen", "directory": str(tmp_path), "top": 0}
+        job = JobFile("job.yaml", f"bad-{kind}", "here:build", results=results, own_conf=own)
+        return Run(job, a_topology(kind, spout), [__name__]).on(cluster)
+
+    return run_it
+
+
+def seen(folder: Path) -> list[int]:
+    lines = next(folder.glob("*/seen.jsonl")).read_text().splitlines()
+    numbers = [tuple(map(int, line.strip("[]").split(", "))) for line in lines]
+    assert all(times == 1 for _, times in numbers)
+    return sorted(number for number, _ in numbers)
+
+
+def test_a_good_bolt_sees_every_number_once_and_its_prints_are_in_the_workers_log(
+    run: Callable[..., int], cluster: Cluster, tmp_path: Path
+) -> None:
+    assert run("good") == OK
+    assert seen(tmp_path) == list(range(50))
+    logs = [path.read_text() for path in cluster.log_dir.glob("bad-*.log")]
+    assert any("prepare of the bad bolt" in log for log in logs)
+
+
+def test_a_bolt_that_raises_on_prepare_ends_the_run_with_its_words_and_log(run: Callable[..., int], cluster: Cluster) -> None:
+    with pytest.raises(WorkerFailedError, match=r"(?s)could not be prepared: ValueError: no table of that name"):
+        run("prepare")
+    assert cluster.service.summaries() == []
+
+
+def test_a_bolt_that_raises_on_every_tuple_parks_them_all(
+    run: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("every", topology_max_retries=1) == PARKED
+    assert seen(tmp_path) == []
+    said = capsys.readouterr().out
+    assert "50 tuples were parked after their tries; the first causes:" in said
+    assert "bad#" in said and "ValueError: cannot stand" in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [
+        ("one", "ValueError: cannot stand 7"),
+        ("exit", "killed its worker 3 times"),
+        ("segfault", "killed its worker 3 times"),
+        ("codec", "'bad'"),
+    ],
+)
+def test_a_tuple_that_does_harm_is_parked_and_all_others_are_exact(
+    run: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, cause: str
+) -> None:
+    assert run(kind) == PARKED
+    assert seen(tmp_path) == [number for number in range(50) if number != POISON]
+    said = capsys.readouterr().out
+    assert "1 tuples were parked" in said
+    assert cause in said.partition("the first causes:")[2]
+
+
+def test_a_spout_that_kills_its_worker_again_and_again_ends_the_run_with_the_log(run: Callable[..., int]) -> None:
+    with pytest.raises(WorkerFailedError, match=r"(?s)died 6 times.*the spout of this test ends its process"):
+        run("good", Suicidal(5))
+
+
+def test_taken_ports_are_named_and_nothing_is_left_running(cluster: Cluster, tmp_path: Path) -> None:
+    taken = cluster.stores.connection.redis.port
+    conf = merge({"storm.local.dir": str(tmp_path), "sparkstorm.embedded.redis.port": taken})
+    with pytest.raises(EmbeddedServerError, match=rf"port {taken} .*is taken.*sparkstorm\.embedded\.redis\.port"):
+        Cluster.open(conf, cluster.sc).__enter__()
+    assert not list(tmp_path.glob("*/*.pid"))
+
+
+def test_an_open_redis_on_another_host_is_refused_before_anything_starts(cluster: Cluster, tmp_path: Path) -> None:
+    conf = merge({"storm.local.dir": str(tmp_path), "sparkstorm.redis.url": "redis://redis.invalid"})
+    with pytest.raises(InvalidConfigError, match=r"redis\.invalid:6379 is not on loopback and has no password"):
+        Cluster.open(conf, cluster.sc).__enter__()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Callable[..., MainJob]]:
+    """The command line itself, with a job file whose topology is never reached."""
+    (tmp_path / "words.txt").write_text("a b c\n")
+    started: list[MainJob] = []
+
+    def start(master: str, **settings: Any) -> MainJob:
+        plain = {key.replace("_", "."): value for key, value in settings.items()}
+        root = Path(__file__).parents[2]
+        made = MainJob(tmp_path, root / "conf" / "wordcount.yaml", [tmp_path / "words.txt"], master, plain)
+        started.append(made)
+        made.start()
+        return made
+
+    yield start
+    for made in started:
+        made.close()
+
+
+def test_fewer_cores_than_slots_end_the_run_with_the_number_that_is_needed(job: Callable[..., MainJob]) -> None:
+    run = job("local[1]")
+    assert run.wait(90) == FAILED
+    assert "2 worker slots need 2 Spark cores, but local[1] offers 1" in run.said()
+    assert "Traceback" not in run.said()
+
+
+def test_a_redis_that_does_not_answer_ends_the_run_with_its_address(job: Callable[..., MainJob]) -> None:
+    port = free_port()
+    run = job("local[3]", sparkstorm_redis_url=f"redis://127.0.0.1:{port}")
+    assert run.wait(90) == FAILED
+    assert f"Store unavailable: Redis at 127.0.0.1:{port} cannot be used" in run.said()
+    assert "Traceback" not in run.said()
