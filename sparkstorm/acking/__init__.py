@@ -8,7 +8,7 @@ from sparkstorm.acking.batch import Settled
 from sparkstorm.acking.compiled import Kernels, load_kernels
 from sparkstorm.acking.ledger import DictLedger
 from sparkstorm.acking.pending import Completion, Outcome, Pending
-from sparkstorm.acking.rotating import RotatingMap, RotationClock
+from sparkstorm.acking.rotating import RotatingMap
 from sparkstorm.acking.table_ledger import TableLedger
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "Outcome",
     "Pending",
     "RotatingMap",
-    "RotationClock",
     "Settled",
     "TableLedger",
     "load_kernels",

@@ -48,9 +48,7 @@ class Record(NamedTuple):
 def entries_of(rows: Sequence[tuple[int, int, int, int]]) -> Entries:
     """Columns of (root, value, spout task, flags) rows."""
     roots, values, tasks, flags = zip(*rows, strict=True) if rows else ((), (), (), ())
-    return Entries(
-        np.array(roots, np.uint64), np.array(values, np.uint64), np.array(tasks, np.int32), np.array(flags, np.uint8)
-    )
+    return Entries(np.array(roots, np.uint64), np.array(values, np.uint64), np.array(tasks, np.int32), np.array(flags, np.uint8))
 
 
 def pack_delta(put: Entries, removed: Roots) -> bytes:

@@ -145,9 +145,7 @@ class DictLedger:
         """Become the ledger that wrote them, every entry in the newest bucket; MalformedFrameError changes nothing."""
         columns = replay(snapshot, deltas)
         rows = zip(*(column.tolist() for column in columns), strict=True)
-        self._entries = {
-            root: _Entry(value, task, bool(flags & FAILED), self._generation) for root, value, task, flags in rows
-        }
+        self._entries = {root: _Entry(value, task, bool(flags & FAILED), self._generation) for root, value, task, flags in rows}
         self._stored = set(self._entries)
         self._changed.clear()
         self._removed.clear()

@@ -1,4 +1,4 @@
-"""Owns time-outs without timestamps: maps in buckets whose oldest bucket is dropped by each rotation."""
+"""Owns time-outs without timestamps: a map in buckets whose oldest bucket each rotation drops."""
 
 from __future__ import annotations
 
@@ -63,29 +63,3 @@ class RotatingMap(Generic[Key, Value]):
         expired = self._buckets.pop()
         self._buckets.appendleft({})
         return expired
-
-
-class RotationClock:
-    """Says when to rotate a ledger: a timeout after the last time, but not while a tuple of the doomed bucket may wait.
-
-    The bucket that a rotation drops was closed `buckets - 1` rotations ago, and its roots were born before that: they
-    are surely lost only when the low watermark (birth of the oldest root that waits in any inbox) has passed that.
-    """
-
-    __slots__ = ("_rotations_ms",)
-
-    def __init__(self, now_ms: int, buckets: int = 3) -> None:
-        self._rotations_ms: deque[int] = deque([now_ms] * (buckets - 1), maxlen=buckets - 1)
-
-    def poll_due(self, now_ms: int, period_ms: int, low_watermark_ms: int | None = None) -> bool:
-        """Whether to rotate now (then the clock counts it as done); no watermark means that nothing waits."""
-        if now_ms - self._rotations_ms[-1] < period_ms:
-            return False
-        if low_watermark_ms is not None and low_watermark_ms < self._rotations_ms[0]:
-            return False
-        self._rotations_ms.append(now_ms)
-        return True
-
-    def next_due_ms(self, period_ms: int) -> int:
-        """Earliest time at which `poll_due` can say yes."""
-        return self._rotations_ms[-1] + period_ms

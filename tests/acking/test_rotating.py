@@ -1,10 +1,10 @@
-"""Owns what a rotating map and its clock promise."""
+"""Owns what a rotating map promises."""
 
 from __future__ import annotations
 
 import pytest
 
-from sparkstorm.acking import RotatingMap, RotationClock
+from sparkstorm.acking import RotatingMap
 
 
 def test_an_entry_is_handed_over_by_the_third_rotation_after_its_put() -> None:
@@ -49,20 +49,3 @@ def test_get_does_not_make_younger_and_pop_takes_from_any_bucket() -> None:
 def test_a_map_of_one_bucket_is_refused() -> None:
     with pytest.raises(ValueError, match="2 buckets"):
         RotatingMap(1)
-
-
-def test_the_clock_is_due_one_period_after_the_last_rotation() -> None:
-    clock = RotationClock(now_ms=1000)
-    assert clock.next_due_ms(30_000) == 31_000
-    assert not clock.poll_due(30_999, 30_000)
-    assert clock.poll_due(31_000, 30_000)
-    assert not clock.poll_due(31_001, 30_000)
-
-
-def test_the_clock_waits_while_a_tuple_of_the_doomed_bucket_may_still_wait_in_an_inbox() -> None:
-    clock = RotationClock(now_ms=0)
-    assert clock.poll_due(10, 10)
-    assert clock.poll_due(20, 10)
-    # The next rotation drops what was put before 10.
-    assert not clock.poll_due(30, 10, low_watermark_ms=9)
-    assert clock.poll_due(31, 10, low_watermark_ms=10)
