@@ -1,13 +1,14 @@
 """Owns Storm's BlacklistScheduler: supervisors that keep failing are left out for a while, around any scheduler."""
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.scheduling.base import Scheduler
-from sparkstorm.scheduling.records import Conf, Topologies
-from sparkstorm.scheduling.resource.amounts import Vector, minus, plus
+from sparkstorm.scheduling.records import ComponentView, Conf, Topologies, TopologyView
+from sparkstorm.scheduling.resource.amounts import ACKER, MEMORY, Request, Requests, Vector, minus, plus
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.scheduling.view import ClusterView
 
@@ -18,6 +19,7 @@ BAD_SLOT_KEY = "blacklist.scheduler.assume.supervisor.bad.based.on.bad.slot"
 SEND_FAILURES_KEY = "blacklist.scheduler.enable.send.assignment.failures"
 STRATEGY_KEY = "blacklist.scheduler.strategy"
 MONITOR_SECS_KEY = "nimbus.monitor.freq.secs"
+ACKERS_KEY = "topology.acker.executors"
 MAX_HEAP_KEY = "topology.worker.max.heap.size.mb"
 
 
@@ -179,8 +181,14 @@ def _release_by_slots(cluster: ClusterView, blacklisted: list[str]) -> set[str]:
     return released
 
 
-def _estimated_workers(heap: float, max_heap: float) -> int:
-    return int(-(-heap // max_heap)) if max_heap > 0 else 1
+def _estimated_workers(topology: TopologyView, requests: Requests, acker: Request) -> int:
+    """Heap of the users' components, and of as many ackers as the conf says, over the heap of a worker."""
+    users = [part for part in topology.components if not part.is_system]
+    heap = sum(requests.of(executor).on_heap for part in users for executor in part.executors)
+    ackers = topology.conf.get(ACKERS_KEY)
+    heap += (topology.num_workers if ackers is None else int(ackers)) * acker.vector[MEMORY]
+    max_heap = float(topology.conf.get(MAX_HEAP_KEY, 768.0))
+    return math.ceil(heap / max_heap) if max_heap > 0 else 1
 
 
 def _release_by_resources(cluster: ClusterView, blacklisted: list[str]) -> set[str]:
@@ -190,8 +198,8 @@ def _release_by_resources(cluster: ClusterView, blacklisted: list[str]) -> set[s
     for topology in cluster.hungry_topologies():
         requests = ledger.requests(topology)
         needed = plus(needed, requests.total)
-        heap = sum(requests.of(executor).on_heap for executor in topology.executors)
-        wanted = _estimated_workers(heap, float(topology.conf.get(MAX_HEAP_KEY, 768.0)))
+        acker = ledger.shape.request(topology, ComponentView(ACKER, "system", ()))
+        wanted = _estimated_workers(topology, requests, acker)
         slots += wanted - cluster.placement(topology.id).num_workers
     missing, _ = minus(needed, _left_elsewhere(ledger, set(blacklisted)))
     released: set[str] = set()
@@ -200,9 +208,16 @@ def _release_by_resources(cluster: ClusterView, blacklisted: list[str]) -> set[s
             break
         for node in nodes:
             released.add(node)
-            missing, _ = minus(missing, ledger.available(node))
+            missing, _ = minus(missing, _what_is_left(ledger, node))
             slots -= len(cluster.free.ports(node))
     return released
+
+
+def _what_is_left(ledger: ResourceLedger, node: str) -> Vector:
+    """What a node has left; an overcommitted one owes CPU and generic resources, but never memory (as in Storm)."""
+    left = [have - less for have, less in zip(ledger.offer(node), ledger.taken(node), strict=True)]
+    left[MEMORY] = max(left[MEMORY], 0.0)
+    return tuple(left)
 
 
 def _left_elsewhere(ledger: ResourceLedger, blacklisted: set[str]) -> Vector:

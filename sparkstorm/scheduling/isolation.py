@@ -17,7 +17,7 @@ def worker_specs(topology: TopologyView) -> list[frozenset[ExecutorId]]:
     """Executors dealt round robin into the topology's workers, component by component; never an empty worker."""
     in_turn = [executor for part in topology.components for executor in sorted(part.executors)]
     num_buckets = min(topology.num_workers, len(in_turn))
-    return [frozenset(in_turn[at::num_buckets]) for at in range(num_buckets)]
+    return sorted((frozenset(in_turn[at::num_buckets]) for at in range(num_buckets)), key=sorted)
 
 
 @dataclass

@@ -15,7 +15,7 @@ def parse(text: str) -> object:
     """JSON without its leniencies: no NaN, no infinity, no name twice in one object; InvalidConfigError otherwise."""
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidConfigError(f"not JSON: {error}") from error
 
 
@@ -23,9 +23,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise InvalidConfigError(
-            f"not JSON: {next(n for n in names if names.count(n) > 1)!r} occurs twice in an object"
-        )
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidConfigError(f"not JSON: {twice!r} occurs twice in an object")
     return found
 
 

@@ -73,9 +73,7 @@ class IsolatedPool:
                 heapq.heappop(heap)
 
     def _limit_text(self, more: int) -> str:
-        return (
-            f"Max Nodes({self._max_nodes}) for this user would be exceeded. {more} more nodes needed to run topology."
-        )
+        return f"Max Nodes({self._max_nodes}) for this user would be exceeded. {more} more nodes needed to run topology."
 
     def _slots_to_use(self, topology: TopologyView, machines: int | None, lenders: Sequence[LendingPool]) -> int | str:
         """Get the nodes a topology needs; how many more slots it may use, or the reason why none."""

@@ -12,8 +12,7 @@ class Node:
     def __init__(self, node_id: str, ports: Iterable[int], alive: bool) -> None:
         self.id = node_id
         self.is_alive = alive
-        self._offered = frozenset(ports)
-        self._free = set(self._offered) if alive else set()
+        self._free = set(ports) if alive else set()
         self._used: dict[str, set[int]] = {}
 
     @property
@@ -50,11 +49,11 @@ class Node:
             self.free_topology(topology_id, cluster)
 
     def free_topology(self, topology_id: str, cluster: ClusterView) -> None:
-        """Take one topology's workers off this node; a port the supervisor no longer offers is not given out again."""
+        """Take one topology's workers off this node; even a port that was hidden as dead may be given out again."""
         ports = self._used.pop(topology_id, set())
         cluster.free_slots(WorkerSlot(self.id, port) for port in ports)
         if self.is_alive:
-            self._free |= ports & self._offered
+            self._free |= ports
 
     def assign(self, topology_id: str, executors: Iterable[ExecutorId], cluster: ClusterView) -> None:
         """Put executors on the lowest free port; none given, none used."""
@@ -68,8 +67,7 @@ class Node:
 def nodes_of(cluster: ClusterView) -> dict[str, Node]:
     """Every node, by id; one that is only known from an assignment is dead."""
     nodes = {
-        node: Node(node, supervisor.ports, not cluster.is_blacklisted(node))
-        for node, supervisor in cluster.supervisors.items()
+        node: Node(node, supervisor.ports, not cluster.is_blacklisted(node)) for node, supervisor in cluster.supervisors.items()
     }
     for slot, topology_id in cluster.used_slots().items():
         nodes.setdefault(slot.node, Node(slot.node, (), alive=False)).occupy(topology_id, slot.port)

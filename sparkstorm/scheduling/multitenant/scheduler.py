@@ -50,6 +50,4 @@ class MultitenantScheduler:
         for pool in by_user.values():
             pool.schedule((free, default))
         default.schedule((free,))
-        self.pool_sizes = PoolSizes(
-            len(free.nodes), len(default.nodes), {user: len(pool.nodes) for user, pool in by_user.items()}
-        )
+        self.pool_sizes = PoolSizes(len(free.nodes), len(default.nodes), {user: len(pool.nodes) for user, pool in by_user.items()})

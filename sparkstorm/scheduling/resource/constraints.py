@@ -27,9 +27,7 @@ class Constraints:
             for first, second in wanted:
                 self._add_pair(first, second)
         elif wanted is not None:
-            raise InvalidTopologyError(
-                f"{CONSTRAINTS_KEY}: expected {{component: rules}} or pairs, got {wanted!r:.100}"
-            )
+            raise InvalidTopologyError(f"{CONSTRAINTS_KEY}: expected {{component: rules}} or pairs, got {wanted!r:.100}")
         for component in topology.conf.get(SPREAD_KEY) or ():
             if component in self.incompatible:
                 self.max_on_node.setdefault(component, 1)

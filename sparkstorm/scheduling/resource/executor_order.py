@@ -106,9 +106,7 @@ def _take(component: str, graph: Graph, queues: Mapping[str, deque[ExecutorId]])
     return taken
 
 
-def by_constraint_severity(
-    topology: TopologyView, unassigned: set[ExecutorId], constraints: Constraints
-) -> list[ExecutorId]:
+def by_constraint_severity(topology: TopologyView, unassigned: set[ExecutorId], constraints: Constraints) -> list[ExecutorId]:
     """Executors of the most constrained components first (Storm's ExecSorterByConstraintSeverity)."""
     parts = {part.id: part for part in topology.components if part.executors}
 

@@ -70,8 +70,7 @@ class NodeMap:
         index = ledger.index_by_node
         self.rows_by_host = {host: [index[node] for node in nodes] for host, nodes in self.nodes_by_host.items()}
         self._rows_by_rack = {
-            rack: [row for host in hosts for row in self.rows_by_host[host]]
-            for rack, hosts in self.hosts_by_rack.items()
+            rack: [row for host in hosts for row in self.rows_by_host[host]] for rack, hosts in self.hosts_by_rack.items()
         }
         self._starts_by_rack = {
             rack: np.cumsum([0, *(len(self.rows_by_host[host]) for host in hosts[:-1])])
@@ -100,9 +99,7 @@ class Preferences:
         favored = _nodes_on(topology.conf.get(FAVORED_KEY), nodes.nodes_by_host)
         self.favored = [node for node in favored if node not in self.grey]
         kept = {*self.grey, *self.favored}
-        self.unfavored = [
-            node for node in _nodes_on(topology.conf.get(UNFAVORED_KEY), nodes.nodes_by_host) if node not in kept
-        ]
+        self.unfavored = [node for node in _nodes_on(topology.conf.get(UNFAVORED_KEY), nodes.nodes_by_host) if node not in kept]
         self.special = frozenset([*self.favored, *self.unfavored, *self.grey])
 
 
@@ -116,9 +113,7 @@ class NodeOrder:
     Hosts and nodes are ranked when first reached and remembered, as Storm's NodeSorterHostProximity does.
     """
 
-    def __init__(
-        self, nodes: NodeMap, preferences: Preferences, held: Ints, request: Request | None, sort: NodeSort
-    ) -> None:
+    def __init__(self, nodes: NodeMap, preferences: Preferences, held: Ints, request: Request | None, sort: NodeSort) -> None:
         self._nodes = nodes
         self._preferences = preferences
         self._held = held.copy()

@@ -87,9 +87,7 @@ class ResourceAwareScheduler:
 class _Placing:
     """One topology's turn: attempts, evictions between them, and the commit or the return to what was."""
 
-    def __init__(
-        self, topology: TopologyView, lesser: Sequence[TopologyView], ledger: ResourceLedger, nodes: NodeMap
-    ) -> None:
+    def __init__(self, topology: TopologyView, lesser: Sequence[TopologyView], ledger: ResourceLedger, nodes: NodeMap) -> None:
         self._topology = topology
         self._lesser = lesser  # the least important first
         self._ledger = ledger

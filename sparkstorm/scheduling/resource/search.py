@@ -100,9 +100,7 @@ class Search:
             at += 1
         return self._short(at, len(executors))
 
-    def _next_slot(
-        self, executor: ExecutorId, order: Iterable[str], seen: int, tried: int
-    ) -> tuple[WorkerSlot | None, int, int]:
+    def _next_slot(self, executor: ExecutorId, order: Iterable[str], seen: int, tried: int) -> tuple[WorkerSlot | None, int, int]:
         trial = self._trial
         for node in order:
             if not trial.could_ever_fit(executor, node):

@@ -40,9 +40,7 @@ def strategy_of(topology: TopologyView) -> SearchOptions:
     name = str(topology.conf.get(STRATEGY_KEY) or "default")
     options = _BY_NAME.get(_SHORT.get(name, name.rpartition(".")[2]))
     if options is None:
-        raise InvalidTopologyError(
-            f"{STRATEGY_KEY}: no strategy is called {name!r}; expected one of {', '.join(_SHORT)}"
-        )
+        raise InvalidTopologyError(f"{STRATEGY_KEY}: no strategy is called {name!r}; expected one of {', '.join(_SHORT)}")
     return options
 
 
@@ -85,9 +83,7 @@ class Attempt:
         if not any(part.kind == "spout" and not part.is_system for part in self._topology.components):
             return Result(Outcome.INVALID_TOPOLOGY, "Cannot find a Spout!")
         if missing >= max_states:
-            return Result(
-                Outcome.OTHER, f"{missing} unassigned executors are more than {max_states} states can be searched for"
-            )
+            return Result(Outcome.OTHER, f"{missing} unassigned executors are more than {max_states} states can be searched for")
         if self._constraints is not None and not self._is_feasible(self._constraints):
             return Result(Outcome.OTHER, "Scheduling not feasible: more executors than their nodes may hold together")
         return None

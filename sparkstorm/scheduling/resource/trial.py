@@ -67,13 +67,15 @@ class Trial:
         """Whether resources, heap, worker rules and constraints all hold with the executor on the slot."""
         if not self._resources_hold(executor, slot):
             return False
-        here = self.executors_by_slot.get(slot)
-        component_of = self.topology.component_by_executor
-        if self._one_executor and here:
+        if not self._worker_rules_hold(executor, self.executors_by_slot.get(slot)):
             return False
-        if self._one_component and not self._one_executor and here:
-            return {component_of[each] for each in here} == {component_of[executor]}
         return self._constraints is None or self._constraints_hold(executor, slot, self._constraints)
+
+    def _worker_rules_hold(self, executor: ExecutorId, here: list[ExecutorId] | None) -> bool:
+        if not here or not (self._one_executor or self._one_component):
+            return True
+        component_of = self.topology.component_by_executor
+        return not self._one_executor and {component_of[each] for each in here} == {component_of[executor]}
 
     def _resources_hold(self, executor: ExecutorId, slot: WorkerSlot) -> bool:
         left = self.ledger.available(slot.node)
@@ -82,9 +84,7 @@ class Trial:
         here = self.executors_by_slot.get(slot, [])
         now = self.ledger.worker(self.topology, here)[0] if here else self.ledger.shape.zero
         then, heap = self.ledger.worker(self.topology, [*here, executor])
-        return (
-            then[CPU] - now[CPU] <= left[CPU] and then[MEMORY] - now[MEMORY] <= left[MEMORY] and heap <= self._max_heap
-        )
+        return then[CPU] - now[CPU] <= left[CPU] and then[MEMORY] - now[MEMORY] <= left[MEMORY] and heap <= self._max_heap
 
     def _constraints_hold(self, executor: ExecutorId, slot: WorkerSlot, constraints: Constraints) -> bool:
         component = self.topology.component_by_executor[executor]

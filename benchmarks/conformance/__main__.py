@@ -1,0 +1,52 @@
+"""Owns the comparison's command: the same problems to both sides, the differences counted, tagged and kept."""
+
+import argparse
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from benchmarks.conformance.compare import same, tag
+from benchmarks.conformance.originals import answers, original_for
+from benchmarks.conformance.problems import GENERATORS, generate
+from sparkstorm.scheduling.form.solve import answer_to
+
+
+def compare(scheduler: str, seed: int, count: int, folder: Path) -> int:
+    """Compare one scheduler on so many problems; the number of differences that nothing explains."""
+    problems = generate(scheduler, seed, count)
+    lines = [json.dumps(problem) for problem in problems]
+    original = original_for(scheduler)
+    theirs = answers(original, lines, folder / f"{scheduler}.log")
+    found: Counter[str] = Counter()
+    with (folder / f"{scheduler}.differences.jsonl").open("w") as out:
+        for at, (problem, line, answer) in enumerate(zip(problems, lines, theirs, strict=True)):
+            ours: dict[str, Any] = json.loads(answer_to(line)[0])
+            their: dict[str, Any] = json.loads(answer)
+            word = "equal" if same(problem, ours, their) else tag(problem, ours, their) or "DIFFERENT"
+            found[word] += 1
+            if word != "equal":
+                out.write(json.dumps({"at": at, "tag": word, "problem": problem, "ours": ours, "theirs": their}) + "\n")
+    print(f"{scheduler}: {count} problems, seed {seed}, against {original.name}")
+    for word, number in found.most_common():
+        print(f"  {number:6} {word}")
+    return found["DIFFERENT"]
+
+
+def main() -> int:
+    """Compare; 1 when a difference is left unexplained."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.conformance", description=__doc__)
+    parser.add_argument("schedulers", nargs="*", help=f"of {', '.join(GENERATORS)}; all when none is named")
+    parser.add_argument("--count", type=int, default=2000, help="problems per scheduler (2000)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the problems (1)")
+    parser.add_argument("--out", type=Path, default=Path("build/conformance"), help="where differences are written")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    names = arguments.schedulers or list(GENERATORS)
+    left = sum(compare(name, arguments.seed, arguments.count, arguments.out) for name in names)
+    return int(left > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

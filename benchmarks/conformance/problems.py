@@ -1,0 +1,375 @@
+"""Owns the seeded random problems: small clusters on purpose, since rare branches show there."""
+
+import json
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+Problem = dict[str, Any]
+
+RAS_KEYS = (
+    "topology.component.resources.onheap.memory.mb",
+    "topology.component.resources.offheap.memory.mb",
+    "topology.component.cpu.pcore.percent",
+)
+STRATEGIES = (
+    ("DefaultResourceAwareStrategy", 4),
+    ("GenericResourceAwareStrategy", 2),
+    ("ConstraintSolverStrategy", 3),
+    ("RoundRobinResourceAwareStrategy", 2),
+    ("DefaultResourceAwareStrategyOld", 1),
+    ("GenericResourceAwareStrategyOld", 1),
+)
+PACKAGE = "org.apache.storm.scheduler.resource.strategies"
+
+
+def _supervisors(rng: Random, least: int = 1, most: int = 7) -> list[Problem]:
+    found = []
+    hosts = 0
+    for at in range(rng.randint(least, most)):
+        hosts += 0 if at and rng.random() < 0.15 else 1
+        ports = sorted(rng.sample(range(6700, 6708), rng.randint(1, 5)))
+        found.append({"id": f"s{at + 1}", "host": f"h{hosts}", "ports": ports, "uptime_secs": 3600})
+    return found
+
+
+def _components(rng: Random, ackers: bool, most_executors: int = 5) -> list[Problem]:
+    """A random graph: spouts first, bolts that read earlier components, ackers where asked for."""
+    found: list[Problem] = []
+    task = 1
+    names = ["in", "split", "count", "rank", "out"][: rng.randint(1, 5)]
+    for at, name in enumerate(names):
+        executors = []
+        for _ in range(rng.randint(1, most_executors)):
+            last = task + (rng.randint(0, 2) if rng.random() < 0.3 else 0)
+            executors.append([task, last])
+            task = last + 1
+        kind = "spout" if at == 0 or (at == 1 and rng.random() < 0.2) else "bolt"
+        sources = rng.sample(names[:at], rng.randint(1, min(2, at))) if kind == "bolt" else []
+        groupings = ("shuffle", "fields", "local_or_shuffle", "all")
+        inputs = [{"from": each, "stream": "default", "grouping": rng.choice(groupings)} for each in sources]
+        found.append({"id": name, "kind": kind, "executors": executors, "conf": {}, "inputs": inputs})
+    if ackers:
+        count = rng.randint(1, 3)
+        executors = [[task + at, task + at] for at in range(count)]
+        found.append({"id": "__acker", "kind": "system", "executors": executors})
+    return found
+
+
+def _topologies(rng: Random, least: int = 1, most: int = 4) -> list[Problem]:
+    found = []
+    for at in range(rng.randint(least, most)):
+        name = ("wordcount", "alerts", "join", "etl", "sessions")[at]
+        found.append(
+            {
+                "id": f"{name}-{at + 1}-1700000000",
+                "name": name,
+                "owner": rng.choice(("ann", "bob", "cyd")),
+                "uptime_secs": rng.randint(0, 500),
+                "conf": {"topology.workers": rng.randint(1, 6), "topology.priority": rng.choice((0, 10, 29))},
+                "components": _components(rng, rng.random() < 0.4),
+            }
+        )
+    return found
+
+
+def _executors(topology: Problem) -> list[list[int]]:
+    return [executor for component in topology["components"] for executor in component["executors"]]
+
+
+def _assignments(rng: Random, problem: Problem) -> Problem:
+    """What is alive before the round: dealt to some slots, evenly or not, some executors dead, some nodes gone."""
+    slots = [(each["id"], port) for each in problem["supervisors"] for port in each["ports"]]
+    if rng.random() < 0.3:
+        slots += [("gone", 6700), ("gone", 6701)]
+    rng.shuffle(slots)
+    found: Problem = {}
+    for topology in problem["topologies"]:
+        if rng.random() < 0.35 or not slots:
+            continue
+        count = min(rng.randint(1, topology["conf"]["topology.workers"]), len(slots))
+        mine, slots = slots[:count], slots[count:]
+        executors = _executors(topology)
+        alive = [each for each in executors if rng.random() < 0.8] if rng.random() < 0.6 else executors
+        evenly = rng.random() < 0.5
+        rows = []
+        for at, executor in enumerate(alive):
+            node, port = mine[at % count] if evenly else rng.choice(mine)
+            rows.append({"executor": executor, "node": node, "port": port})
+        found[topology["id"]] = rows
+    return found
+
+
+def _cluster(rng: Random, scheduler: str) -> Problem:
+    problem: Problem = {
+        "scheduler": scheduler,
+        "conf": {},
+        "supervisors": _supervisors(rng),
+        "topologies": _topologies(rng),
+    }
+    if rng.random() < 0.7:
+        problem["assignments"] = _assignments(rng, problem)
+    if rng.random() < 0.2:
+        problem["blacklisted_hosts"] = [rng.choice(problem["supervisors"])["host"]]
+    if rng.random() < 0.2:
+        supervisor = rng.choice(problem["supervisors"])
+        problem["dead_ports"] = {supervisor["id"]: [rng.choice(supervisor["ports"])]}
+    return problem
+
+
+def even(rng: Random) -> Problem:
+    """A cluster for the EvenScheduler."""
+    return _cluster(rng, "even")
+
+
+def default(rng: Random) -> Problem:
+    """A cluster for the DefaultScheduler."""
+    return _cluster(rng, "default")
+
+
+def isolation(rng: Random) -> Problem:
+    """A cluster in which some topologies are isolated."""
+    problem = _cluster(rng, "isolation")
+    names = [each["name"] for each in problem["topologies"]]
+    chosen = rng.sample(names, rng.randint(1, len(names)))
+    problem["conf"] = {"isolation.scheduler.machines": {name: rng.randint(1, 3) for name in chosen}}
+    return problem
+
+
+def multitenant(rng: Random) -> Problem:
+    """A cluster with user pools."""
+    problem = _cluster(rng, "multitenant")
+    users = rng.sample(("ann", "bob", "cyd"), rng.randint(0, 3))
+    problem["conf"] = {"multitenant.scheduler.user.pools": {user: rng.randint(0, 5) for user in users}}
+    for topology in problem["topologies"]:
+        if rng.random() < 0.4:
+            topology["conf"]["topology.isolate.machines"] = rng.randint(1, 4)
+        if rng.random() < 0.2:
+            topology["conf"]["topology.spread.components"] = [topology["components"][0]["id"]]
+    return problem
+
+
+def _resources(rng: Random, generic: bool) -> Problem:
+    found = {
+        "supervisor.memory.capacity.mb": rng.choice((1024.0, 2048.0, 3072.0, 4096.0)),
+        "supervisor.cpu.capacity": rng.choice((100.0, 200.0, 400.0)),
+    }
+    if generic:
+        found["gpu.count"] = rng.choice((0.0, 1.0, 2.0, 4.0))
+    return found
+
+
+def _ask(rng: Random, topology: Problem, generic: bool) -> None:
+    for component in topology["components"]:
+        if component["kind"] == "system":
+            continue
+        conf = component["conf"]
+        if rng.random() < 0.6:
+            conf[RAS_KEYS[0]] = rng.choice((64.0, 128.0, 256.0, 512.0))
+        if rng.random() < 0.2:
+            conf[RAS_KEYS[1]] = rng.choice((32.0, 64.0))
+        if rng.random() < 0.6:
+            conf[RAS_KEYS[2]] = rng.choice((5.0, 10.0, 25.0, 50.0))
+        if generic and rng.random() < 0.4:
+            conf["topology.component.resources.map"] = {"gpu.count": rng.choice((0.5, 1.0))}
+
+
+def _constrain(rng: Random, topology: Problem) -> None:
+    conf = topology["conf"]
+    names = [each["id"] for each in topology["components"]]
+    shape = rng.random()
+    if shape < 0.4 and len(names) > 1:
+        conf["topology.ras.constraints"] = [rng.sample(names, 2) for _ in range(rng.randint(1, 2))]
+        conf["topology.spread.components"] = rng.sample(names, 1)
+    elif shape < 0.8 and len(names) > 1:
+        first, second = rng.sample(names, 2)
+        conf["topology.ras.constraints"] = {first: {"maxNodeCoLocationCnt": rng.randint(1, 3), "incompatibleComponents": [second]}}
+    conf["topology.ras.constraint.max.state.search"] = rng.choice((50, 300, 10_000))
+
+
+def resource_aware(rng: Random) -> Problem:
+    """A cluster with resources, often too small, so that topologies are evicted."""
+    problem = _cluster(rng, "resource-aware")
+    generic = rng.random() < 0.3
+    for supervisor in problem["supervisors"]:
+        supervisor["resources"] = _resources(rng, generic)
+        if rng.random() < 0.5:
+            supervisor["rack"] = rng.choice(("r1", "r2"))
+    hosts = sorted({each["host"] for each in problem["supervisors"]})
+    for topology in problem["topologies"]:
+        _ask(rng, topology, generic)
+        conf = topology["conf"]
+        strategy = rng.choices([name for name, _ in STRATEGIES], [weight for _, weight in STRATEGIES])[0]
+        conf["topology.scheduler.strategy"] = f"{PACKAGE}.scheduling.{strategy}"
+        conf["topology.worker.max.heap.size.mb"] = rng.choice((512.0, 768.0, 1024.0))
+        if strategy == "ConstraintSolverStrategy":
+            _constrain(rng, topology)
+        _add_rarities(rng, conf, hosts)
+    _add_cluster_rarities(rng, problem, generic, hosts)
+    return problem
+
+
+def _add_rarities(rng: Random, conf: Problem, hosts: list[str]) -> None:
+    if rng.random() < 0.15:
+        conf["topology.ras.one.executor.per.worker"] = True
+    if rng.random() < 0.15:
+        conf["topology.ras.one.component.per.worker"] = True
+    if rng.random() < 0.3:
+        conf["topology.ras.order.executors.by.proximity.needs"] = True
+    if rng.random() < 0.15:
+        conf["topology.scheduler.favored.nodes"] = rng.sample(hosts, 1)
+    if rng.random() < 0.15:
+        conf["topology.scheduler.unfavored.nodes"] = rng.sample(hosts, 1)
+    if rng.random() < 0.15:
+        conf["topology.isolate.machines"] = rng.randint(1, 3)
+
+
+def _add_cluster_rarities(rng: Random, problem: Problem, generic: bool, hosts: list[str]) -> None:
+    conf = problem["conf"]
+    if rng.random() < 0.2:
+        conf["storm.worker.min.cpu.pcore.percent"] = 20.0
+    if rng.random() < 0.5:
+        pools = {user: {"cpu": rng.choice((50.0, 200.0)), "memory": 1024.0} for user in ("ann", "bob")}
+        conf["resource.aware.scheduler.user.pools"] = pools
+    kind = rng.choice(("Default", "FIFO", "GenericResourceAware" if generic else "Default"))
+    conf["resource.aware.scheduler.priority.strategy"] = f"{PACKAGE}.priority.{kind}SchedulingPriorityStrategy"
+    if rng.random() < 0.15:
+        problem["greylisted_hosts"] = rng.sample(hosts, 1)
+
+
+def blacklist(rng: Random) -> Problem:
+    """A sequence of rounds in which supervisors and ports come and go."""
+    problem = _cluster(rng, "blacklist")
+    problem["inner"] = rng.choice(("default", "even", "default", "resource-aware"))
+    problem["conf"] = {
+        "nimbus.monitor.freq.secs": 10,
+        "blacklist.scheduler.tolerance.time.secs": rng.choice((20, 40, 60)),
+        "blacklist.scheduler.tolerance.count": rng.randint(1, 3),
+        "blacklist.scheduler.resume.time.secs": rng.choice((20, 40, 60)),
+        "blacklist.scheduler.assume.supervisor.bad.based.on.bad.slot": rng.random() < 0.8,
+    }
+    if rng.random() < 0.3:
+        kind = f"{rng.choice(('Default', 'Ras'))}BlacklistStrategy"
+        problem["conf"]["blacklist.scheduler.strategy"] = f"org.apache.storm.scheduler.blacklist.strategies.{kind}"
+    everything = problem["supervisors"]
+    for supervisor in everything:
+        supervisor["resources"] = _resources(rng, False)
+    problem["rounds"] = []
+    for _ in range(rng.randint(2, 10)):
+        shown = [dict(each) for each in everything if rng.random() < 0.8]
+        for each in shown:
+            if rng.random() < 0.15 and len(each["ports"]) > 1:
+                each["ports"] = each["ports"][1:]
+        later: Problem = {"supervisors": shown}
+        if rng.random() < 0.6:
+            later["assignments"] = _assignments(rng, problem)
+        problem["rounds"].append(later)
+    return problem
+
+
+def jstorm(rng: Random) -> Problem:
+    """One topology for JStorm's scheduler: new, rebalanced or with dead tasks."""
+    conf: Problem = {"topology.workers": rng.randint(1, 12), "topology.acker.executors": rng.randint(0, 2)}
+    conf["topology.master.single.worker"] = rng.choice((None, None, True, False))
+    components = _jstorm_components(rng, conf)
+    names = _jstorm_tasks(components)
+    problem: Problem = {
+        "scheduler": "jstorm",
+        "assign_type": rng.choice(("NEW", "NEW", "REBALANCE", "MONITOR")),
+        "reassign": rng.random() < 0.4,
+        "conf": conf,
+        "supervisors": _jstorm_supervisors(rng),
+        "topology": {"id": "wc-1-1700000000", "name": "wc", "components": components},
+    }
+    if problem["assign_type"] != "NEW" or rng.random() < 0.2:
+        _add_old_workers(rng, problem, sorted(names))
+    if rng.random() < 0.15:
+        hosts = [each["host"] for each in problem["supervisors"]]
+        conf["isolation.scheduler.machines"] = rng.sample(hosts, rng.randint(1, len(hosts)))
+    if rng.random() < 0.2:
+        conf["worker.memory.size"] = 1024**3
+    if rng.random() < 0.2:
+        conf["use.userdefine.assignment"] = _definitions(rng, problem)
+    return problem
+
+
+def _jstorm_supervisors(rng: Random) -> list[Problem]:
+    found = []
+    for at in range(rng.randint(1, 6)):
+        ports = list(range(6800, 6800 + rng.randint(2, 7)))
+        available = [port for port in ports if rng.random() < 0.7]
+        found.append({"id": f"s{at + 1}", "host": f"h{at + 1}", "ports": ports, "available": available})
+    return found
+
+
+def _jstorm_components(rng: Random, conf: Problem) -> list[Problem]:
+    found = []
+    for component in _components(rng, False):
+        component["parallelism"] = len(component.pop("executors"))
+        if rng.random() < 0.15:
+            component["conf"] = {"task.on.differ.node": True}
+        found.append(component)
+    master = {"id": "__topology_master", "kind": "system", "parallelism": 1}
+    acker = {"id": "__acker", "kind": "system", "parallelism": conf["topology.acker.executors"]}
+    return [*found, acker, master]
+
+
+def _jstorm_tasks(components: list[Problem]) -> dict[int, str]:
+    bolts = [each for each in components if each["kind"] != "spout"]
+    spouts = [each for each in components if each["kind"] == "spout"]
+    names = [each["id"] for each in [*bolts, *spouts] for _ in range(each["parallelism"])]
+    return dict(enumerate(names, start=1))
+
+
+def _add_old_workers(rng: Random, problem: Problem, tasks: list[int]) -> None:
+    """Old workers hold all tasks, on ports that are not available now (or on a supervisor that is lost)."""
+    slots = [(each, port) for each in problem["supervisors"] for port in each["ports"] if port not in each["available"]]
+    slots += [({"id": "gone", "host": "h9"}, 6800)] if rng.random() < 0.3 else []
+    rng.shuffle(slots)
+    slots = slots[: rng.randint(1, problem["conf"]["topology.workers"])]
+    if not slots:
+        problem["assign_type"] = "NEW"
+        return
+    old = [
+        {"node": each["id"], "host": each["host"], "port": port, "tasks": [], "memory_bytes": 2 * 1024**3, "cpu": 1}
+        for each, port in slots
+    ]
+    for at, task in enumerate(tasks):
+        rng.choice(old)["tasks"].append(task) if rng.random() < 0.5 else old[at % len(old)]["tasks"].append(task)
+    problem["old_workers"] = old
+    if rng.random() < 0.2:
+        problem["conf"]["use.old.assignment"] = True
+    if problem["assign_type"] == "MONITOR":
+        problem["dead_tasks"] = sorted(rng.sample(tasks, rng.randint(1, len(tasks))))
+    if problem["assign_type"] != "NEW" and rng.random() < 0.3:
+        problem["unstopped_tasks"] = sorted(task for each in old if each["node"] == "gone" for task in each["tasks"])
+
+
+def _definitions(rng: Random, problem: Problem) -> list[str]:
+    """Workers as JStorm's client writes them: JSON texts whose values are texts."""
+    found = []
+    users = [each for each in problem["topology"]["components"] if each["kind"] != "system"]
+    for _ in range(rng.randint(1, 2)):
+        component = rng.choice(users)
+        host = rng.choice(problem["supervisors"])["host"] if rng.random() < 0.7 else None
+        counts = {component["id"]: rng.randint(1, component["parallelism"])}
+        memory = rng.choice(("0", str(3 * 1024**3)))
+        wanted = {"componentToNum": json.dumps(counts), "hostName": host, "port": "0", "mem": memory, "cpu": "0"}
+        found.append(json.dumps(wanted))
+    return found
+
+
+GENERATORS: dict[str, Callable[[Random], Problem]] = {
+    "even": even,
+    "default": default,
+    "isolation": isolation,
+    "multitenant": multitenant,
+    "resource-aware": resource_aware,
+    "blacklist": blacklist,
+    "jstorm": jstorm,
+}
+
+
+def generate(scheduler: str, seed: int, count: int) -> list[Problem]:
+    """So many problems; the same ones for the same seed."""
+    return [GENERATORS[scheduler](Random(f"{scheduler}-{seed}-{at}")) for at in range(count)]
