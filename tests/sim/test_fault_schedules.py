@@ -16,9 +16,11 @@ SCHEDULES_PER_CASE = 210  # five cases: more than 1,000 in all
 BATCH = 30
 
 
-def run_schedule(name: str, seed: int, events: int = 12) -> FaultSchedule:
+def run_schedule(
+    name: str, seed: int, events: int = 12, make: type[FaultSchedule] = FaultSchedule, limit_secs: float = 600
+) -> FaultSchedule:
     """One schedule; AssertionError tells what was done."""
-    case, schedule = CASES[name](), FaultSchedule(seed)
+    case, schedule = CASES[name](), make(seed)
     conf = {
         "topology.workers": 1 + seed % 4,
         "topology.acker.executors": 1 + seed % 3,
@@ -35,7 +37,7 @@ def run_schedule(name: str, seed: int, events: int = 12) -> FaultSchedule:
         cluster.simulation.watchers.append(invariants)
         try:
             schedule.run(cluster, events)
-            cluster.run_until_idle(limit_secs=600)
+            cluster.run_until_idle(limit_secs, limit_steps=20_000)
             case.check(cluster)
         except Exception as error:
             raise AssertionError(f"{name}, seed {seed}: {error}\n" + "\n".join(schedule.log)) from error
