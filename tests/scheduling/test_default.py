@@ -1,0 +1,160 @@
+"""Storm's even and default schedulers, story by story."""
+
+import pytest
+
+from sparkstorm.scheduling.default import DefaultScheduler, bad_slots
+from sparkstorm.scheduling.even import EvenScheduler, reassignment
+from tests.scheduling.clusters import cluster, executors, places, singles, slot, supervisor, topology, workers_by_node
+
+
+def default(view: object, scope: str = "cluster") -> None:
+    scheduler = DefaultScheduler()
+    scheduler.prepare({"default.scheduler.scope": scope})
+    scheduler.schedule(view.topologies, view)  # type: ignore[attr-defined]
+
+
+def test_default_visits_every_topology_that_needs_scheduling() -> None:
+    """S4.8."""
+    wanting = [topology(name, singles(2), 1) for name in ("t", "u")]
+    view = cluster([supervisor("a", 1, 2, 3)], [*wanting, topology("v", singles(1), 1)], {"v": {(1, 1): "a:1"}})
+    default(view)
+    assert places(view, "t") == {(1, 1): "a:2", (2, 2): "a:2"}
+    assert places(view, "u") == {(1, 1): "a:3", (2, 2): "a:3"}
+    assert places(view, "v") == {(1, 1): "a:1"}
+
+
+def test_slots_to_use_are_bounded_by_what_can_be_reused_or_is_free() -> None:
+    """S4.13: four wanted; one on a dead node cannot be reused, so three executors share two slots."""
+    asked = topology("t", singles(4), 4)
+    view = cluster([supervisor("a", 1, 2)], [asked], {"t": {(1, 1): "gone:1", (2, 2): "a:1"}})
+    default(view)
+    # two slots to use: executors 2 each, so both single ones are bad; then both free slots are filled evenly
+    assert places(view, "t") == {(1, 1): "a:1", (2, 2): "a:2", (3, 3): "a:1", (4, 4): "a:2"}
+
+
+def test_nothing_is_freed_when_all_run_and_no_slot_could_be_gained() -> None:
+    """S4.14: uneven, but complete and no free slot: left alone."""
+    placed = {(1, 1): "a:1", (2, 2): "a:1", (3, 3): "a:1", (4, 4): "a:2"}
+    view = cluster([supervisor("a", 1, 2)], [topology("t", singles(4), 3)], {"t": placed})
+    default(view)
+    assert places(view, "t") == placed
+
+
+def test_a_new_free_slot_makes_uneven_workers_bad() -> None:
+    """S4.14: one more slot could be used, so workers are compared with the even distribution."""
+    placed = {(1, 1): "a:1", (2, 2): "a:1", (3, 3): "a:1", (4, 4): "a:2"}
+    view = cluster([supervisor("a", 1, 2), supervisor("b", 1)], [topology("t", singles(4), 3)], {"t": placed})
+    default(view)
+    assert places(view, "t") == {(1, 1): "a:1", (2, 2): "b:1", (3, 3): "a:1", (4, 4): "a:2"}
+
+
+def test_no_workers_wanted_means_no_bad_slots() -> None:
+    """S4.15."""
+    view = cluster([supervisor("a", 1)], [topology("t", singles(2), 1)], {"t": {(1, 1): "a:1"}})
+    assert bad_slots(view.placement("t"), 2, 0) == []
+
+
+def test_a_worker_is_kept_while_its_size_has_a_place_in_the_distribution() -> None:
+    """S4.17."""
+    placed = {(1, 1): "a:1", (2, 2): "a:1", (3, 3): "a:2", (4, 4): "a:2", (5, 5): "a:3"}
+    view = cluster([supervisor("a", 1, 2, 3)], [topology("t", singles(6), 3)], {"t": placed})
+    assert bad_slots(view.placement("t"), 6, 3) == [slot("a:3")]
+    assert bad_slots(view.placement("t"), 5, 3) == []
+    assert bad_slots(view.placement("t"), 3, 3) == [slot("a:1"), slot("a:2")]
+
+
+def test_seven_executors_on_three_workers_leave_one_place_for_three() -> None:
+    """S4.18: {2: 2, 3: 1}: a slot with one executor, or a second slot with three, is bad."""
+    placed = dict(zip([(at, at) for at in range(1, 8)], ["a:1"] * 3 + ["a:2"] * 3 + ["a:3"], strict=True))
+    view = cluster([supervisor("a", 1, 2, 3)], [topology("t", singles(7), 3)], {"t": placed})
+    assert bad_slots(view.placement("t"), 7, 3) == [slot("a:2"), slot("a:3")]
+
+
+def test_bad_slots_are_freed_and_their_executors_dealt_anew() -> None:
+    """S4.19 and S4.22: what is alive is counted again after the freeing."""
+    placed = {(1, 1): "a:1", (2, 2): "a:1", (3, 3): "a:1"}
+    view = cluster([supervisor("a", 1), supervisor("b", 1)], [topology("t", singles(4), 2)], {"t": placed})
+    default(view)
+    assert places(view, "t") == {(1, 1): "a:1", (2, 2): "b:1", (3, 3): "a:1", (4, 4): "b:1"}
+
+
+def test_one_topology_at_a_time_when_asked_for() -> None:
+    """S4.20: the seed frees and fills topology by topology; Storm 2.x fills all of them first, which is our default."""
+    first = topology("t", singles(1), 1)
+    second = topology("u", singles(4), 2)
+    placed = {"u": {(1, 1): "a:1", (2, 2): "a:1", (3, 3): "a:1"}}
+    supervisors = [supervisor("a", 1), supervisor("b", 1, 2), supervisor("c", 1)]
+    seed, storm = (cluster(supervisors, [first, second], placed) for _ in range(2))
+    default(seed, "topology")
+    default(storm)
+    assert list(places(seed, "u").values()) == ["a:1", "b:2", "a:1", "b:2"]
+    assert list(places(storm, "u").values()) == ["a:1", "a:1", "a:1", "b:2"]
+
+
+def test_even_walks_topologies_by_id_and_assigns_slot_by_slot() -> None:
+    """S4.21."""
+    view = cluster([supervisor("a", 1, 2), supervisor("b", 1, 2)], [topology(name, singles(2), 2) for name in ("u", "t")])
+    EvenScheduler().schedule(view.topologies, view)
+    assert places(view, "t") == {(1, 1): "a:1", (2, 2): "b:1"}
+    assert places(view, "u") == {(1, 1): "a:2", (2, 2): "b:2"}
+
+
+def test_even_uses_at_most_the_free_slots_and_those_it_has() -> None:
+    """S4.23."""
+    asked = topology("t", singles(5), 9)
+    view = cluster([supervisor("a", 1, 2, 3)], [asked], {"t": {(1, 1): "a:2"}})
+    EvenScheduler().schedule(view.topologies, view)
+    assert places(view, "t") == {(1, 1): "a:2", (2, 2): "a:1", (3, 3): "a:3", (4, 4): "a:1", (5, 5): "a:3"}
+
+
+def test_reassigned_slots_are_the_first_of_the_sorted_free_ones() -> None:
+    """S4.24."""
+    asked = topology("t", singles(4), 3)
+    view = cluster([supervisor("a", 1, 2), supervisor("b", 1)], [asked], {"t": {(1, 1): "b:1"}})
+    assert {str(where) for _, where in reassignment(asked, view)} == {"a:1", "a:2"}
+
+
+def test_reassigned_executors_are_the_missing_ones_by_task() -> None:
+    """S4.26."""
+    asked = topology("t", executors((9, 9), (1, 2), (3, 8)), 2)
+    view = cluster([supervisor("a", 1, 2)], [asked], {"t": {(3, 8): "a:1"}})
+    assert [tuple(executor) for executor, _ in reassignment(asked, view)] == [(1, 2), (9, 9)]
+
+
+def test_executors_go_round_the_slots() -> None:
+    """S4.27 and S4.28: three executors over two slots; executors by first task here, by hash in the seed's example."""
+    asked = topology("t", executors((4, 4), (5, 6), (1, 3)), 2)
+    view = cluster([supervisor("n1", 1, 2)], [asked])
+    assert [(tuple(executor), str(where)) for executor, where in reassignment(asked, view)] == [
+        ((1, 3), "n1:1"),
+        ((4, 4), "n1:2"),
+        ((5, 6), "n1:1"),
+    ]
+
+
+def test_nothing_is_said_of_slots_unless_something_moved() -> None:
+    """S4.29: pure code logs nothing; the status stays silent when all is placed and speaks when no slot is free."""
+    view = cluster([supervisor("a", 1)], [topology("t", singles(1), 1), topology("u", singles(1), 1)])
+    EvenScheduler().schedule(view.topologies, view)
+    assert view.status == {"u": "No available slots for topology: u"}
+    assert reassignment(view.topologies["t"], view) == []
+
+
+def test_executors_spread_over_nodes_before_they_share_one() -> None:
+    """S4.25."""
+    view = cluster([supervisor(name, 1, 2, 3) for name in "abc"], [topology("t", singles(4), 4)])
+    EvenScheduler().schedule(view.topologies, view)
+    assert workers_by_node(view, "t") == {"a": 2, "b": 1, "c": 1}
+
+
+@pytest.mark.parametrize("scheduler", [EvenScheduler, DefaultScheduler])
+def test_fewer_workers_than_before_is_no_trap(scheduler: type) -> None:
+    """The original raises here (a negative sub-list)."""
+    placed = {(1, 1): "a:1", (2, 2): "a:2", (3, 3): "a:3"}
+    view = cluster([supervisor("a", 1, 2, 3, 4)], [topology("t", singles(4), 2)], {"t": placed})
+    scheduler().schedule(view.topologies, view)
+    if scheduler is DefaultScheduler:
+        assert len(view.placement("t").executors_by_slot) == 2
+        assert view.placement("t").is_exact
+    else:
+        assert places(view, "t") == placed
