@@ -75,3 +75,7 @@ class SlotsUnavailableError(SparkStormError):
 
 class WorkerFailedError(SparkStormError):
     """A worker cannot run (import, prepare or open keeps failing); carries the last lines of its log."""
+
+
+class ReplayFailedError(SparkStormError):
+    """A batch replay cannot go on; names the component, the task and the record, or the input and its column."""

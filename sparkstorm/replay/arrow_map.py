@@ -1,0 +1,58 @@
+"""Owns Spark's mapInArrow without pandas, and the crossing between Arrow batches and chunks.
+
+`DataFrame.mapInArrow` asks for pandas only because the decorator it builds on does; the operator itself never touches
+it. The pinned PySpark (4.3) is called one layer below; with pandas installed the public method would do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.udf import UserDefinedFunction
+from pyspark.util import PythonEvalType
+
+from sparkstorm.replay.chunks import Chunk
+
+_BATCH_BYTES = 4 << 20
+_SCHEMA = pa.schema([
+    ("kind", pa.int32()), ("target", pa.int32()), ("first_ms", pa.int64()), ("source", pa.int64()),
+    ("seq", pa.int64()), ("sender", pa.int32()), ("stream", pa.string()), ("rows", pa.int32()), ("data", pa.binary()),
+])
+MapBatches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def map_in_arrow(frame: DataFrame, function: MapBatches, schema: Any) -> DataFrame:
+    """A DataFrame of what the function makes of each partition's batches; called once per partition, empty ones too."""
+    udf: Any = UserDefinedFunction(function, returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+    column = udf(*[frame[f"`{name}`"] for name in frame.columns])
+    made: Any = frame._jdf.mapInArrow(column._jc, False, None)
+    return DataFrame(made, frame.sparkSession)
+
+
+def chunks_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
+    """The chunks of a stream of batches."""
+    for batch in batches:
+        yield from map(Chunk._make, zip(*[column.to_pylist() for column in batch.columns], strict=True))
+
+
+def batches_of(chunks: Iterable[Chunk]) -> Iterator[pa.RecordBatch]:
+    """Batches of a few megabytes."""
+    waiting: list[Chunk] = []
+    size = 0
+    for chunk in chunks:
+        waiting.append(chunk)
+        size += len(chunk.data)
+        if size >= _BATCH_BYTES:
+            yield _batch(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield _batch(waiting)
+
+
+def _batch(chunks: list[Chunk]) -> pa.RecordBatch:
+    columns = zip(*chunks, strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)

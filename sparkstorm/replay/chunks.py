@@ -1,0 +1,109 @@
+"""Owns the chunk: many rows of one stream for one task as one cell of bytes, which is all that Spark moves in a replay.
+
+A row costs Spark's shuffle nothing this way: the task that emits a row has chosen its target already, with the live
+grouping. Laws: chunks sort by `order_of`, whatever order Spark brings them in, so a retried stage reads the same rows in
+the same order; times never fall within a chunk, nor from chunk to chunk of one source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from sparkstorm.model.codec import Codec
+
+START, STATE, ROWS, DEAD, KEPT_STATE = 0, 1, 2, 3, 4
+KEPT = 0  # target of rows that no task of the topology waits for: they are results
+FIRST_ROWS, MOST_ROWS = 2048, 8192
+_SMALL_BYTES, _LARGE_BYTES = 128 << 10, 1 << 20
+Row = tuple[tuple[Any, ...], int]
+"""Values with the virtual time they were emitted at (in the place where a live row carries its roots)."""
+
+
+class Chunk(NamedTuple):
+    """One cell with what Spark must know to bring it to its place."""
+
+    kind: int
+    target: int  # task id, or KEPT
+    first_ms: int  # virtual time of the first row
+    source: int  # number of the producing stage and partition: unique, and orders ties
+    seq: int  # position among the chunks of its source
+    sender: int  # task id of the emitter
+    stream: str
+    rows: int
+    data: bytes
+
+
+DDL = "kind int, target int, first_ms long, source long, seq long, sender int, stream string, rows int, data binary"
+ORDER = ("target", "kind", "first_ms", "source", "seq")
+order_of = attrgetter(*ORDER)
+_SOURCE_STRIDE = 1 << 24
+
+
+def source_number(stage: int, partition: int) -> int:
+    """The source of what one partition of a stage emits."""
+    return stage * _SOURCE_STRIDE + partition
+
+
+def pack_rows(codec: Codec, rows: Sequence[Row], is_timed: bool) -> bytes:
+    """Bytes of rows, column by column; CodecError for what is not of the closed set."""
+    values, times = zip(*rows, strict=True)
+    return codec.pack([list(times) if is_timed else None, [list(column) for column in zip(*values, strict=True)]])
+
+
+def unpack_rows(codec: Codec, chunk: Chunk) -> tuple[Iterable[tuple[Any, ...]], Iterable[int]]:
+    """The values and the times of a chunk's rows."""
+    times, columns = codec.unpack(chunk.data)
+    values = zip(*columns, strict=True) if columns else repeat((), chunk.rows)
+    return values, repeat(0, chunk.rows) if times is None else times
+
+
+class ChunkSize:
+    """How many rows make a chunk: adapted to their size, the same way in every run."""
+
+    def __init__(self) -> None:
+        self.rows = FIRST_ROWS
+
+    def learn(self, size: int, rows: int) -> None:
+        """A chunk of so many rows became so many bytes."""
+        if size > _LARGE_BYTES:
+            self.rows = max(1, min(self.rows, rows) // 2)
+        elif size < _SMALL_BYTES and rows >= self.rows:
+            self.rows = min(MOST_ROWS, self.rows * 2)
+
+
+class ChunkWriter:
+    """Cuts the rows of one partition into chunks, in one sequence."""
+
+    def __init__(self, codec: Codec, source: int, is_timed: bool) -> None:
+        self._codec = codec
+        self._source = source
+        self._is_timed = is_timed
+        self._seq = 0
+        self.size = ChunkSize()
+
+    def rows(self, target: int, sender: int, stream: str, rows: list[Row]) -> Iterator[Chunk]:
+        """Chunks of these rows; the list is empty afterwards."""
+        for start in range(0, len(rows), self.size.rows):
+            part = rows[start:start + self.size.rows] if len(rows) > self.size.rows else rows
+            data = pack_rows(self._codec, part, self._is_timed)
+            self.size.learn(len(data), len(part))
+            yield self._chunk(ROWS, target, part[0][1], sender, stream, len(part), data)
+        rows.clear()
+
+    def state(self, kind: int, task: int, pairs: Sequence[Sequence[Any]]) -> Iterator[Chunk]:
+        """Chunks of a task's keys and values."""
+        for start in range(0, len(pairs), MOST_ROWS):
+            part = pairs[start:start + MOST_ROWS]
+            data = self._codec.pack([None, [[p[0] for p in part], [p[1] for p in part]]])
+            yield self._chunk(kind, task, 0, task, "", len(part), data)
+
+    def dead(self, sender: int, data: bytes) -> Chunk:
+        """A chunk of one dead letter."""
+        return self._chunk(DEAD, KEPT, 0, sender, "", 1, data)
+
+    def _chunk(self, kind: int, target: int, first_ms: int, sender: int, stream: str, count: int, data: bytes) -> Chunk:
+        self._seq += 1
+        return Chunk(kind, target, first_ms, self._source, self._seq, sender, stream, count, data)

@@ -1,0 +1,114 @@
+"""Owns the way between the codec's values and typed Arrow columns: reading input frames, typing results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from sparkstorm.errors import ReplayFailedError
+
+_PLAIN = (pa.types.is_null, pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_string,
+          pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+
+
+def problem_with(kind: pa.DataType) -> str:
+    """What keeps a column's type out of the codec's closed set, or nothing."""
+    if any(is_kind(kind) for is_kind in _PLAIN):
+        return ""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return problem_with(kind.value_type)
+    if pa.types.is_struct(kind):
+        return next((p for field in kind if (p := problem_with(field.type))), "")
+    if pa.types.is_map(kind):
+        return problem_with(kind.key_type) or problem_with(kind.item_type)
+    return f"{kind} is none of true/false, whole and floating numbers, text, bytes, lists, mappings; cast it"
+
+
+def values_of(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """The named columns as rows of codec values: structs and maps become mappings."""
+    columns = [_column(batch.column(name)) for name in names]
+    return zip(*columns, strict=True) if columns else iter([()] * batch.num_rows)
+
+
+def _column(array: pa.Array) -> list[Any]:
+    values: list[Any] = array.to_pylist()
+    return [_plain(v, array.type) for v in values] if _has_map(array.type) else values
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        return {key: _plain(item, kind.item_type) for key, item in value}
+    if pa.types.is_struct(kind):
+        return {field.name: _plain(value[field.name], field.type) for field in kind}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [_plain(item, kind.value_type) for item in value]
+    return value
+
+
+def typed_array(values: Sequence[Any], kind: pa.DataType, name: str) -> pa.Array:
+    """A result's column; ReplayFailedError names the column and the mend when a value does not fit."""
+    if pa.types.is_nested(kind):
+        values = [_fitted(value, kind) for value in values]
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as error:
+        raise ReplayFailedError(f"column '{name}' does not hold {kind} throughout ({str(error)[:200]}); "
+                                "declare another type for it") from error
+
+
+def _fitted(value: Any, kind: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if pa.types.is_map(kind) and isinstance(value, dict):
+        return [(key, _fitted(item, kind.item_type)) for key, item in value.items()]
+    if pa.types.is_struct(kind):
+        items = value if isinstance(value, dict) else {f.name: v for f, v in zip(kind, value, strict=False)}
+        return {field.name: _fitted(items.get(field.name), field.type) for field in kind}
+    if pa.types.is_list(kind) and isinstance(value, list):
+        return [_fitted(item, kind.value_type) for item in value]
+    return value
+
+
+def seen_type(values: Sequence[Any], name: str) -> pa.DataType:
+    """The type that holds these values; ReplayFailedError when no one type does."""
+    try:
+        kind = pa.array(values).type
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        try:  # lists of a fixed make, as keys of several fields are
+            kind = pa.array([{f"_{i}": v for i, v in enumerate(value, 1)} for value in values]).type
+        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
+            raise ReplayFailedError(f"column '{name}' holds values of several types ({str(error)[:200]}); "
+                                    "declare its type, or have the bolt emit one") from error
+    return kind
+
+
+def merged_type(one: pa.DataType, other: pa.DataType, name: str) -> pa.DataType:
+    """A type that holds both; ReplayFailedError when there is none."""
+    try:
+        return pa.unify_schemas([pa.schema([(name, one)]), pa.schema([(name, other)])],
+                                promote_options="permissive").field(0).type
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise ReplayFailedError(f"column '{name}' holds {one} here and {other} there; declare its type") from error
+
+
+def definite_type(kind: pa.DataType) -> pa.DataType:
+    """Text where nothing was seen: a frame's column must have some type."""
+    if pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(definite_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, definite_type(field.type)) for field in kind])
+    return kind
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        return True
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _has_map(kind.value_type)
+    return pa.types.is_struct(kind) and any(_has_map(field.type) for field in kind)

@@ -1,0 +1,99 @@
+"""Owns what every partition of a replay is told: the plan without code, the code as packed bytes, the switches."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sparkstorm.api.components import Stateful
+from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.grouping.routes import is_single
+from sparkstorm.model.topology import Topology
+from sparkstorm.replay.chunks import KEPT
+from sparkstorm.replay.plan import Feed, Plan, Stage
+from sparkstorm.runtime.code import open_topology, pack_topology
+
+STATE_MARK = "!state"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Travels to every partition. `kept` are the streams whose rows go nowhere but to the results."""
+
+    plan: Plan
+    code: bytes
+    key: str
+    is_timed: bool
+    skip_bad: bool
+    kept: frozenset[Feed]
+    kept_states: frozenset[str]
+
+    def open(self) -> tuple[Topology, Callable[[str], Any]]:
+        """The topology with routing's groupings, and a maker of fresh instances."""
+        return open_topology(self.code, self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """How a replay is run."""
+
+    is_timed: bool = False
+    skip_bad: bool = False
+    outputs: Collection[str] | None = None  # which results are kept beyond what stages exchange; None: every one
+
+
+def make_job(plan: Plan, switches: Switches, by_value: Iterable[str] = ()) -> Job:
+    """Pack the code once; InvalidTopologyError names a component that cannot be packed, or an unknown output."""
+    wanted = _wanted(plan, switches.outputs)
+    code = pack_topology(plan.topology, by_value)
+    kept = frozenset(
+        Feed(bolt, stream) for stage in plan.stages for bolt in stage.bolts
+        for stream, declared in plan.topology.components[bolt].streams.items()
+        if result_name(bolt, stream) in wanted and not declared.direct and not _carriers(plan, stage, bolt, stream)
+    )
+    states = frozenset(c.id for c in plan.topology.bolts
+                       if isinstance(c.instance, Stateful) and c.id + STATE_MARK in wanted)
+    bare = replace(plan, topology=Topology({c.id: replace(c, instance=None, inputs=()) for c in plan.topology}))
+    return Job(bare, code, hashlib.sha256(code).hexdigest(), switches.is_timed, switches.skip_bad, kept, states)
+
+
+def result_name(component: str, stream: str) -> str:
+    """A result's key: the component alone for its default stream."""
+    return component if stream == "default" else f"{component}:{stream}"
+
+
+def result_names(plan: Plan) -> dict[str, Feed]:
+    """Every stream a replay can return, by key."""
+    return {result_name(c.id, name): Feed(c.id, name) for c in plan.topology for name in c.streams}
+
+
+def targets_of(plan: Plan, component: str, stream: str) -> list[int]:
+    """Targets whose rows together are every emission of a stream, each once."""
+    carriers = _carriers(plan, plan.stage_of(component, stream), component, stream)
+    return carriers or [KEPT]
+
+
+def _carriers(plan: Plan, stage: Stage, component: str, stream: str) -> list[int]:
+    """The tasks behind an exchange that get every emission once between them; none when nobody does."""
+    direct: list[int] = []
+    for subscriber, grouping in plan.topology.subscribers(component, stream):
+        if stage.has(subscriber):
+            continue
+        tasks = plan.tasks(subscriber)
+        if is_single(grouping):
+            return tasks
+        if grouping.kind == "all":
+            return tasks[:1]
+        direct += tasks if grouping.kind == "direct" else []
+    return direct
+
+
+def _wanted(plan: Plan, outputs: Collection[str] | None) -> Collection[str]:
+    states = [c.id + STATE_MARK for c in plan.topology.bolts if isinstance(c.instance, Stateful)]
+    known = [*result_names(plan), *states]
+    for output in outputs or ():
+        if output not in known:
+            raise InvalidTopologyError(f"output '{output}' is none of this replay's: {', '.join(sorted(known))}")
+    return known if outputs is None else outputs

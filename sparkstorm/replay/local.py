@@ -1,0 +1,140 @@
+"""Owns the local twin of a replay: the same plan and the same stages over plain lists, without Spark.
+
+For unit tests of bolts over recorded data and for checking a sample; what it returns equals what Spark returns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkstorm.config import check, merge
+from sparkstorm.grouping.hashing import stable_hash
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.topology import Topology
+from sparkstorm.replay.chunks import DEAD, KEPT_STATE, ROWS, START, STATE, Chunk, ChunkWriter, order_of, unpack_rows
+from sparkstorm.replay.inputs import EventTime, parse_inputs, parse_states, timed
+from sparkstorm.replay.job import Job, Switches, make_job, result_names, targets_of
+from sparkstorm.replay.plan import Feed, Plan, Stage, make_plan
+from sparkstorm.replay.stage import run_exchange, run_feed
+from sparkstorm.replay.task import Counts
+from sparkstorm.runtime.dead_letter import DeadLetter
+
+Values = Sequence[Any]
+
+
+@dataclass(slots=True)
+class LocalResults:
+    """What a local replay left."""
+
+    outputs: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
+    states: dict[str, dict[Any, Any]] = field(default_factory=dict)
+    dead_letters: list[DeadLetter] = field(default_factory=list)
+    counts: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> list[tuple[Any, ...]]:
+        return self.outputs[name]
+
+
+def replay_locally(
+    topology: Topology,
+    inputs: Mapping[str, Sequence[Values] | Sequence[Sequence[Values]]],
+    *,
+    conf: Mapping[str, Any] | None = None,
+    name: str = "replay",
+    event_time: EventTime | None = None,
+    states: Mapping[str, Mapping[Any, Any]] | None = None,
+    effects: Mapping[str, str] | None = None,
+    skip_bad: bool = False,
+    partitions: int = 1,
+) -> LocalResults:
+    """Replay rows given as lists; the event time is the name of a field. Rows are dealt to `partitions` in runs."""
+    plan = make_plan(topology, merge(check(conf or {}, "the settings of the replay")).as_dict(), name, effects or {})
+    job = make_job(plan, Switches(event_time is not None, skip_bad))
+    feeds = parse_inputs(topology, inputs)
+    results = LocalResults(states={component: {} for component in job.kept_states})
+    chunks_by_stage: dict[int, list[Chunk]] = {}
+    for stage in plan.stages:
+        if stage.feed is not None:
+            made = _run_feed(job, stage, feeds.get(stage.feed, ()), event_time, partitions, results)
+        else:
+            initial = parse_states(topology, states or {}).get(stage.bolts[0], {})
+            arrived = [c for source in plan.exchanges_into(stage) for c in chunks_by_stage[source.number]]
+            made = _run_exchange(job, stage, arrived, initial, results)
+        chunks_by_stage[stage.number] = made
+    _collect(plan, feeds, chunks_by_stage, results)
+    return results
+
+
+def _run_feed(job: Job, stage: Stage, rows: Sequence[Values], event_time: EventTime | None, partitions: int,
+              results: LocalResults) -> list[Chunk]:
+    assert stage.feed is not None
+    count = min(partitions, stage.width or partitions)
+    made: list[Chunk] = []
+    for partition in range(count):
+        mine = rows[len(rows) * partition // count:len(rows) * (partition + 1) // count]
+        batch = _timed(job, stage.feed, mine, event_time)
+        made += run_feed(job, stage, partition, [batch], _counter(results))
+    return made
+
+
+def _timed(job: Job, feed: Feed, rows: Sequence[Values], event_time: EventTime | None) -> list[Any]:
+    values = [tuple(row) for row in rows]
+    if event_time is None:
+        return [(row, 0) for row in values]
+    fields = job.plan.topology.components[feed.spout].streams[feed.stream].fields
+    place = fields.index(event_time.column(feed.spout, feed))
+    pairs = [(row, row[place]) for row in values]
+    if event_time.in_order:
+        pairs.sort(key=lambda pair: pair[1])
+    return list(timed(pairs, event_time.in_order))
+
+
+def _run_exchange(job: Job, stage: Stage, arrived: Iterable[Chunk], initial: Mapping[Any, Any],
+                  results: LocalResults) -> list[Chunk]:
+    tasks = job.plan.tasks(stage.bolts[0])
+    chunks = [Chunk(START, task, 0, 0, 0, task, "", 0, b"") for task in tasks]
+    chunks += state_chunks(tasks, ((key, value, None) for key, value in initial.items()))
+    chunks += [c for c in arrived if c.kind == ROWS and c.target in tasks]
+    return list(run_exchange(job, stage, iter(sorted(chunks, key=order_of)), _counter(results)))
+
+
+def state_chunks(tasks: Sequence[int], rows: Iterable[tuple[Any, Any, int | None]]) -> list[Chunk]:
+    """Chunks of an initial state; a row without a task goes where fields grouping by its key would send it."""
+    pairs: dict[int, list[Any]] = {}
+    for key, value, task in rows:
+        home = tasks[stable_hash(key) % len(tasks)] if task is None else task
+        pairs.setdefault(home, []).append([key, value])
+    writer = ChunkWriter(Codec(), 0, False)
+    return [chunk for task in sorted(pairs) for chunk in writer.state(STATE, task, pairs[task])]
+
+
+def _counter(results: LocalResults) -> Any:
+    def count(component: str, counts: Counts) -> None:
+        results.counts.setdefault(component, Counter()).update(counts.as_dict())
+    return count
+
+
+def _collect(plan: Plan, feeds: Mapping[Feed, Sequence[Any]], chunks_by_stage: Mapping[int, list[Chunk]],
+             results: LocalResults) -> None:
+    codec = Codec()
+    every = [chunk for chunks in chunks_by_stage.values() for chunk in chunks]
+    for name, feed in result_names(plan).items():
+        if plan.topology.components[feed.spout].kind == "spout":
+            results.outputs[name] = [tuple(row) for row in feeds.get(feed, ())]
+            continue
+        tasks, targets = plan.tasks(feed.spout), targets_of(plan, feed.spout, feed.stream)
+        results.outputs[name] = [
+            values for c in every
+            if c.kind == ROWS and c.sender in tasks and c.stream == feed.stream and c.target in targets
+            for values in unpack_rows(codec, c)[0]
+        ]
+    for chunk in every:
+        if chunk.kind == KEPT_STATE:
+            keys, values = codec.unpack(chunk.data)[1]
+            state = results.states.setdefault(plan.component_by_task[chunk.target], {})
+            state.update((tuple(k) if isinstance(k, list) else k, v) for k, v in zip(keys, values, strict=True))
+        elif chunk.kind == DEAD:
+            results.dead_letters.append(DeadLetter.decode(codec, chunk.data))

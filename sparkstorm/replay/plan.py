@@ -1,0 +1,176 @@
+"""Owns the cut of a topology into stages: which components run together in one Spark stage, and in which order. PURE.
+
+A stage is a bolt, or a spout's stream of data, with every bolt behind it that takes its input by shuffle alone: those
+need no exchange. Their tasks are dealt to the stage's partitions as to workers, so that each task lives in one place;
+`local or shuffle` then means what it means live. Every other grouping is an exchange between two stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sparkstorm.api.components import Stateful
+from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.model.normalise import normalise_topology
+from sparkstorm.model.tasks import number_tasks, tasks_by_component
+from sparkstorm.model.topology import Component, Grouping, Topology, validate
+
+_FREE = ("shuffle", "none", "local_or_shuffle")  # groupings that leave the choice of the task to us
+REPLAYED, NOT_RUN = ("run", "idempotent"), ("mute", "redirect")
+EFFECTS = (*REPLAYED, *NOT_RUN)
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """A stream of a spout, replaced by data."""
+
+    spout: str
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One Spark stage; `width` partitions hold the tasks of its bolts, 0 means as many as the data has."""
+
+    number: int
+    feed: Feed | None
+    bolts: tuple[str, ...] = ()
+    width: int = 0
+
+    def has(self, component: str) -> bool:
+        """Whether a bolt runs here."""
+        return component in self.bolts
+
+    @property
+    def name(self) -> str:
+        """For people: its components in order."""
+        return " + ".join([*([self.feed.spout] if self.feed else []), *self.bolts])
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A topology cut for replay: `topology` has the groupings that routing uses and only the bolts that run."""
+
+    name: str
+    topology: Topology
+    conf: Mapping[str, Any]
+    component_by_task: Mapping[int, str]
+    stages: tuple[Stage, ...]
+    not_run: Mapping[str, str]  # bolts whose effects are muted or redirected
+
+    def tasks(self, component: str) -> list[int]:
+        """Sorted task ids of a component, numbered as live."""
+        return tasks_by_component(self.component_by_task)[component]
+
+    def stage_of(self, component: str, stream: str) -> Stage:
+        """The stage that emits a stream."""
+        feed = Feed(component, stream)
+        return next(s for s in self.stages if s.has(component) or s.feed == feed)
+
+    def exchanges_into(self, stage: Stage) -> list[Stage]:
+        """The stages whose rows come to this one through Spark, in order."""
+        wanted = {(s.component, s.stream) for b in stage.bolts for s in self.topology.components[b].inputs}
+        sources = {self.stage_of(component, stream).number for component, stream in wanted}
+        return [s for s in self.stages if s.number in sources - {stage.number}]
+
+
+def make_plan(topology: Topology, conf: Mapping[str, Any], name: str, effects: Mapping[str, str]) -> Plan:
+    """Check, number the tasks as live, cut into stages; InvalidTopologyError names a cycle or a wrong effect."""
+    validate(topology)
+    whole = normalise_topology(topology, conf)
+    order = _in_order(whole)
+    component_by_task = number_tasks(whole, conf)
+    not_run = {c: how for c, how in _effects(whole, effects).items() if how in NOT_RUN}
+    kept = Topology({c.id: c for c in whole if c.id not in not_run})
+    counts = {c: len(tasks) for c, tasks in tasks_by_component(component_by_task).items()}
+    stages = _cut(kept, [c for c in order if c in kept.components], counts)
+    return Plan(name, _routed(kept, stages), conf, component_by_task, stages, not_run)
+
+
+def effect_of(component: Component) -> str:
+    """What a bolt declares about its effects; one that could do nothing else than have effects is redirected."""
+    declared = getattr(component.instance, "effects", "")
+    if declared:
+        return str(declared)
+    is_pure_sink = not component.streams and not isinstance(component.instance, Stateful)
+    return "redirect" if is_pure_sink else "run"
+
+
+def _effects(topology: Topology, given: Mapping[str, str]) -> dict[str, str]:
+    bolts = {c.id: c for c in topology.bolts}
+    for id in given:
+        if id not in bolts:
+            raise InvalidTopologyError(f"effects names '{id}', which is no bolt; there are {', '.join(sorted(bolts))}")
+    effects = {id: given.get(id) or effect_of(bolt) for id, bolt in bolts.items()}
+    for id, how in effects.items():
+        if how not in EFFECTS:
+            raise InvalidTopologyError(f"component '{id}': effects is {how!r}; it is one of {', '.join(EFFECTS)}")
+        listeners = [c.id for c in topology.bolts for s in c.inputs if s.component == id]
+        running = [c for c in listeners if effects[c] not in NOT_RUN]
+        if how in NOT_RUN and running:
+            raise InvalidTopologyError(
+                f"component '{id}' does not run in this replay ({how}), but '{running[0]}' listens to it")
+    return effects
+
+
+def _in_order(topology: Topology) -> list[str]:
+    """Component ids, sources first, ties by id; a cycle is refused by the names of its components."""
+    missing = {c.id: {s.component for s in c.inputs} for c in topology}
+    order: list[str] = []
+    while missing:
+        ready = sorted(id for id, sources in missing.items() if not sources - set(order))
+        if not ready:
+            raise InvalidTopologyError(f"a cyclic topology cannot be replayed: {_cycle(missing)}; break the cycle, "
+                                       "or replay its parts apart")
+        order += ready
+        missing = {id: sources for id, sources in missing.items() if id not in ready}
+    return order
+
+
+def _cycle(missing: Mapping[str, set[str]]) -> str:
+    path = [min(missing)]
+    while path[-1] not in path[:-1]:
+        path.append(min(missing[path[-1]] & set(missing)))
+    return " <- ".join(path[path.index(path[-1]):])
+
+
+def _cut(topology: Topology, order: Sequence[str], counts: Mapping[str, int]) -> tuple[Stage, ...]:
+    stages: list[Stage] = []
+    for id in order:
+        component = topology.components[id]
+        if component.kind == "spout":
+            stages += [Stage(len(stages) + i, Feed(id, name)) for i, name in enumerate(component.streams)]
+            continue
+        home = _home(component, stages, counts)
+        if home is None:
+            stages.append(Stage(len(stages), None, (id,), counts[id]))
+        else:
+            stages[home.number] = replace(home, bolts=(*home.bolts, id), width=home.width or counts[id])
+    return tuple(stages)
+
+
+def _home(component: Component, stages: Sequence[Stage], counts: Mapping[str, int]) -> Stage | None:
+    """The stage that a bolt may join: all its inputs come from there, by groupings that leave the choice to us."""
+    if isinstance(component.instance, Stateful) or not component.inputs:
+        return None
+    if any(s.grouping.kind not in _FREE for s in component.inputs):
+        return None
+    homes = {_emitting(stages, s.component, s.stream).number for s in component.inputs}
+    home = stages[next(iter(homes))]
+    return home if len(homes) == 1 and counts[component.id] >= home.width else None
+
+
+def _emitting(stages: Sequence[Stage], component: str, stream: str) -> Stage:
+    return next(s for s in stages if s.has(component) or s.feed == Feed(component, stream))
+
+
+def _routed(topology: Topology, stages: Sequence[Stage]) -> Topology:
+    """Inputs that stay inside a stage prefer the tasks of their own partition; direct, all and the rest are as live."""
+    joined = {b for s in stages for b in (s.bolts if s.feed else s.bolts[1:])}
+    local = Grouping("local_or_shuffle")
+    return Topology({
+        c.id: replace(c, inputs=tuple(replace(s, grouping=local) for s in c.inputs)) if c.id in joined else c
+        for c in topology
+    })

@@ -1,0 +1,50 @@
+"""Owns replay(): a topology over the caller's DataFrames, as lazy DataFrames on the same Spark session."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from sparkstorm.config import check, merge
+from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.model.topology import Topology
+from sparkstorm.replay.inputs import EventTime, parse_inputs, parse_name, parse_states
+from sparkstorm.replay.job import Switches, make_job
+from sparkstorm.replay.plan import make_plan
+from sparkstorm.replay.results import Replay
+from sparkstorm.replay.spark import SparkStages
+
+
+def replay(
+    topology: Topology,
+    inputs: Mapping[str, DataFrame],
+    *,
+    conf: Mapping[str, Any] | None = None,
+    name: str = "replay",
+    event_time: EventTime | str | None = None,
+    states: Mapping[str, DataFrame] | None = None,
+    types: Mapping[str, str] | None = None,
+    outputs: Collection[str] | None = None,
+    effects: Mapping[str, str] | None = None,
+    skip_bad: bool = False,
+    by_value: Iterable[str] = (),
+) -> Replay:
+    """Run a topology over history: spouts replaced by {"spout-id[:stream]": DataFrame}, bolts unchanged; lazily.
+
+    `conf` and `name` as for the live run, so that tasks and shuffle starts are the same. `event_time` names the column
+    that is the virtual time. `states` are first states (columns key, value and, from a former run, task). `types` are the
+    columns of results ("word string, n bigint"); without them they are found by running. `outputs` restricts what is
+    kept. `effects` overrides what bolts declare. `by_value` names modules that must travel to the executors.
+    """
+    plan = make_plan(topology, merge(check(conf or {}, "the settings of the replay")).as_dict(), name, effects or {})
+    feeds = parse_inputs(topology, inputs)
+    names = {parse_name(topology, name): name for name in inputs}
+    time = EventTime(event_time) if isinstance(event_time, str) else event_time
+    job = make_job(plan, Switches(time is not None, skip_bad, outputs), by_value)
+    if not feeds:
+        raise InvalidTopologyError("a replay needs data for every spout")
+    stages = SparkStages(next(iter(feeds.values())).sparkSession, plan, job)
+    stages.give(feeds, parse_states(topology, states or {}), time, names)
+    return Replay(plan, stages, types or {}, ())

@@ -1,0 +1,154 @@
+"""Owns what a replay hands back: a mapping of lazy DataFrames by "component[:stream]" and "component!state"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from sparkstorm.model.codec import Codec
+from sparkstorm.replay.arrow_map import MapBatches, chunks_in, map_in_arrow
+from sparkstorm.replay.chunks import DEAD, KEPT_STATE, ROWS, Chunk
+from sparkstorm.replay.columns import definite_type, merged_type, seen_type, typed_array
+from sparkstorm.replay.job import STATE_MARK, result_names, targets_of
+from sparkstorm.replay.plan import Plan
+from sparkstorm.replay.spark import SparkStages
+from sparkstorm.runtime.dead_letter import DeadLetter
+
+_DEAD_DDL = ("component string, task int, source_component string, source_task int, stream string, record string, "
+             "attempts int, reason string, time_ms long")
+
+
+class Replay(Mapping[str, DataFrame]):
+    """Results by name: "count" a component's default stream, "count:late" another, "count!state" its final state.
+
+    Nothing has run yet when it is handed out. A result whose types were declared stays lazy until an action; for another
+    one, asking for it runs its stages once (they are kept) and takes the types that were seen. `close` frees what is kept.
+    """
+
+    def __init__(self, plan: Plan, stages: SparkStages, types: Mapping[str, str], warnings: tuple[str, ...]) -> None:
+        self.warnings = warnings
+        self._plan = plan
+        self._stages = stages
+        self._types = dict(types)
+        self._frames: dict[str, DataFrame] = {}
+        self._feeds = result_names(plan)
+        self._stateful = [c.id + STATE_MARK for c in plan.topology.bolts if stages.keeps_state(c.id)]
+
+    def __getitem__(self, name: str) -> DataFrame:
+        if name not in self._frames:
+            self._frames[name] = self.frame(name, self._types.get(name))
+        return self._frames[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self._feeds, *self._stateful])
+
+    def __len__(self) -> int:
+        return len(self._feeds) + len(self._stateful)
+
+    def frame(self, name: str, types: str | None = None) -> DataFrame:
+        """A result under given types ("word string, n bigint"), or under those seen; KeyError for an unknown name."""
+        if name in self._stateful:
+            return self._typed(self._state_chunks(name), ("key", "value", "task"), types and f"{types}, task int")
+        if name not in self._feeds:
+            raise KeyError(f"there is no result '{name}', only {', '.join(self)}")
+        feed = self._feeds[name]
+        component = self._plan.topology.components[feed.spout]
+        if component.kind == "spout":
+            return self._stages.input(feed)
+        tasks, targets = self._plan.tasks(feed.spout), targets_of(self._plan, feed.spout, feed.stream)
+        chunks = self._stages.frame(self._plan.stage_of(feed.spout, feed.stream)).where(
+            (sf.col("kind") == ROWS) & (sf.col("stream") == feed.stream)
+            & sf.col("sender").between(tasks[0], tasks[-1]) & sf.col("target").between(targets[0], targets[-1]))
+        return self._typed(chunks, component.streams[feed.stream].fields, types)
+
+    def state(self, component: str) -> DataFrame:
+        """A stateful bolt's final keys and values, with the task that holds them: fit to be another run's first state."""
+        return self[component + STATE_MARK]
+
+    @property
+    def dead_letters(self) -> DataFrame:
+        """Records that were put aside (skip_bad), each with its component, task and cause."""
+        frames = [self._stages.frame(stage) for stage in self._plan.stages if stage.bolts]
+        chunks = reduce(DataFrame.union, frames).where(sf.col("kind") == DEAD)
+        return map_in_arrow(chunks, _letters, _DEAD_DDL)
+
+    def run(self) -> dict[str, dict[str, int]]:
+        """Run every stage now; what each component did: prepared, executed, emitted, parked."""
+        for stage in self._plan.stages:
+            if stage.bolts:
+                self._stages.frame(stage).count()
+        return self.counts
+
+    @property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """What each component did so far, added up over finished tasks (a task that Spark ran twice counts twice)."""
+        return dict(self._stages.tally.value)
+
+    def close(self) -> None:
+        """Free the stages' results; what was not collected or written is gone, or is computed anew when asked for."""
+        self._stages.unpersist()
+
+    def _state_chunks(self, name: str) -> DataFrame:
+        component = name.removesuffix(STATE_MARK)
+        stage = next(s for s in self._plan.stages if s.has(component))
+        tasks = self._plan.tasks(component)
+        return self._stages.frame(stage).where(
+            (sf.col("kind") == KEPT_STATE) & sf.col("target").between(tasks[0], tasks[-1]))
+
+    def _typed(self, chunks: DataFrame, fields: tuple[str, ...], types: str | None) -> DataFrame:
+        seen = from_arrow_schema(_seen_schema(chunks, fields)) if types is None else StructType.fromDDL(types)
+        schema = cast(StructType, seen)
+        return map_in_arrow(chunks, _typing(to_arrow_schema(schema)), schema)
+
+
+def _typing(schema: pa.Schema) -> MapBatches:
+    def type_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        codec = Codec()
+        for chunk in chunks_in(batches):
+            columns = zip(_columns(codec, chunk), schema, strict=False)
+            arrays = [typed_array(values, field.type, field.name) for values, field in columns]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return type_rows
+
+
+def _columns(codec: Codec, chunk: Chunk) -> list[list[Any]]:
+    columns: list[list[Any]] = codec.unpack(chunk.data)[1]
+    return [*columns, [chunk.target] * chunk.rows] if chunk.kind == KEPT_STATE else columns
+
+
+def _seen_schema(chunks: DataFrame, fields: tuple[str, ...]) -> pa.Schema:
+    """The types of all values of a stream: a pass over kept chunks, a schema per partition."""
+    def see(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        codec, kinds = Codec(), [pa.null()] * len(fields)
+        for chunk in chunks_in(batches):
+            seen = [seen_type(values, f) for values, f in zip(_columns(codec, chunk), fields, strict=True)]
+            kinds = [merged_type(one, other, f) for one, other, f in zip(kinds, seen, fields, strict=True)]
+        schema = pa.schema(list(zip(fields, kinds, strict=True)))
+        yield pa.RecordBatch.from_arrays([pa.array([schema.serialize().to_pybytes()])], ["schema"])
+
+    kinds = [pa.null()] * len(fields)
+    for row in map_in_arrow(chunks, see, "schema binary").collect():
+        seen = pa.ipc.read_schema(pa.py_buffer(row.schema))
+        kinds = [merged_type(kind, f.type, f.name) for kind, f in zip(kinds, seen, strict=True)]
+    kinds = [definite_type(kind) for kind in kinds]
+    return pa.schema([(f, pa.int32() if f == "task" else k) for f, k in zip(fields, kinds, strict=True)])
+
+
+def _letters(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    codec = Codec()
+    for chunk in chunks_in(batches):
+        letter = DeadLetter.decode(codec, chunk.data)
+        record = repr(dict(zip(letter.fields, letter.values, strict=False)))
+        values = [letter.component, letter.task, letter.source_component, letter.source_task, letter.stream, record,
+                  letter.attempts, letter.reason, letter.time_ms]
+        names = [column.split()[0] for column in _DEAD_DDL.split(", ")]
+        yield pa.RecordBatch.from_pydict({name: [value] for name, value in zip(names, values, strict=True)})
+
+

@@ -1,0 +1,222 @@
+"""Owns a replay's stages as Spark DataFrames: lazily built, one persisted frame of chunks per stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark import AccumulatorParam, StorageLevel, TaskContext
+from pyspark.accumulators import Accumulator
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import IntegerType, LongType, ShortType, TimestampNTZType, TimestampType
+
+from sparkstorm.errors import ReplayFailedError
+from sparkstorm.replay.arrow_map import MapBatches, batches_of, chunks_in, map_in_arrow
+from sparkstorm.replay.chunks import DDL, ORDER, ROWS, START, Chunk, Row
+from sparkstorm.replay.columns import problem_with, values_of
+from sparkstorm.replay.inputs import EventTime, running_times
+from sparkstorm.replay.job import Job
+from sparkstorm.replay.local import state_chunks
+from sparkstorm.replay.plan import Feed, Plan, Stage
+from sparkstorm.replay.stage import run_exchange, run_feed
+from sparkstorm.replay.task import Counts
+
+_AT, _PLACE = "at ms", "place"  # no field can be called so: these carry a blank
+_SLICE_ROWS = 4096
+_WHOLE = (IntegerType, LongType, ShortType)
+Tally = dict[str, dict[str, int]]
+
+
+class TallyParam(AccumulatorParam[Tally]):
+    """Adds up what tasks did, by component."""
+
+    def zero(self, value: Tally) -> Tally:
+        """Nothing done."""
+        return {}
+
+    def addInPlace(self, value1: Tally, value2: Tally) -> Tally:
+        """One tally into another."""
+        for component, counts in value2.items():
+            known = value1.setdefault(component, {})
+            for name, count in counts.items():
+                known[name] = known.get(name, 0) + count
+        return value1
+
+
+class SparkStages:
+    """Builds the frame of every stage on first use, and keeps it."""
+
+    def __init__(self, spark: SparkSession, plan: Plan, job: Job) -> None:
+        self.spark = spark
+        self.tally: Accumulator[Tally] = spark.sparkContext.accumulator({}, TallyParam())
+        self._plan = plan
+        self._job = job
+        self._feeds: dict[Feed, DataFrame] = {}
+        self._states: dict[str, DataFrame] = {}
+        self._frames: dict[int, DataFrame] = {}
+        self._is_sorted = True
+
+    def give(self, feeds: Mapping[Feed, DataFrame], states: Mapping[str, DataFrame], event_time: EventTime | None,
+             names: Mapping[Feed, str]) -> None:
+        """Check the inputs' columns and take them; ReplayFailedError names input and column."""
+        self._is_sorted = event_time is None or event_time.in_order
+        for feed, frame in feeds.items():
+            time = None if event_time is None else event_time.column(names[feed], feed)
+            fields = self._plan.topology.components[feed.spout].streams[feed.stream].fields
+            self._feeds[feed] = _checked(names[feed], frame, fields, time)
+        for component, frame in states.items():
+            self._states[component] = _checked(f"{component}!state", frame, ("key", "value"), None)
+
+    def input(self, feed: Feed) -> DataFrame:
+        """A spout's data, as its stream's fields."""
+        fields = self._plan.topology.components[feed.spout].streams[feed.stream].fields
+        return self._feeds[feed].select(*[f"`{f}`" for f in fields])
+
+    def frame(self, stage: Stage) -> DataFrame:
+        """The chunks that a stage makes."""
+        if stage.number not in self._frames:
+            made = self._over_data(stage) if stage.feed else self._over_chunks(stage)
+            self._frames[stage.number] = made.persist(StorageLevel.MEMORY_AND_DISK)
+        return self._frames[stage.number]
+
+    def keeps_state(self, component: str) -> bool:
+        """Whether a bolt has a state and it is a result."""
+        return component in self._job.kept_states
+
+    def unpersist(self) -> None:
+        """Let go of what was kept."""
+        for frame in self._frames.values():
+            frame.unpersist()
+
+    def _over_data(self, stage: Stage) -> DataFrame:
+        assert stage.feed is not None
+        frame = self._feeds.get(stage.feed)
+        if frame is None:  # a stream of a spout that has data for another one
+            return self.spark.createDataFrame([], DDL)
+        if stage.width:
+            frame = frame.coalesce(stage.width)
+        if self._job.is_timed and self._is_sorted:
+            frame = frame.withColumn(_PLACE, sf.monotonically_increasing_id()).sortWithinPartitions(_AT, _PLACE)
+            frame = frame.drop(_PLACE)
+        return map_in_arrow(frame, _feeding(self._job, stage, self._is_sorted, self.tally), DDL)
+
+    def _over_chunks(self, stage: Stage) -> DataFrame:
+        tasks = self._plan.tasks(stage.bolts[0])
+        arrived = self._starts(tasks)
+        for bolt in stage.bolts[:1]:
+            if bolt in self._states:
+                arrived = arrived.union(map_in_arrow(self._states[bolt], _packing(tasks), DDL))
+        for source in self._plan.exchanges_into(stage):
+            wanted = (sf.col("kind") == ROWS) & sf.col("target").between(tasks[0], tasks[-1])
+            arrived = arrived.union(self.frame(source).where(wanted))
+        place = (sf.col("target") - tasks[0]).cast("int")
+        dealt = arrived.repartitionById(len(tasks), place).sortWithinPartitions(*ORDER)
+        return map_in_arrow(dealt, _exchanging(self._job, stage, self.tally), DDL)
+
+    def _starts(self, tasks: Sequence[int]) -> DataFrame:
+        """One chunk per task, so that a task without rows is prepared and cleaned up too."""
+        starts = [Chunk(START, task, 0, 0, 0, task, "", 0, b"") for task in tasks]
+        return self.spark.createDataFrame(starts, DDL)
+
+
+def _checked(name: str, frame: DataFrame, fields: Sequence[str], time: str | None) -> DataFrame:
+    """The columns that are needed, with the time in milliseconds as one more."""
+    missing = [f for f in [*fields, *([time] if time else [])] if f not in frame.columns]
+    if missing:
+        raise ReplayFailedError(f"input '{name}' has no column '{missing[0]}'; it has {', '.join(frame.columns)}")
+    twice = [f for f in fields if frame.columns.count(f) > 1]
+    if twice:
+        raise ReplayFailedError(f"input '{name}' has two columns '{twice[0]}'; rename one")
+    columns = [_field(frame, f, f == time) for f in fields]
+    if "task" in frame.columns and fields == ("key", "value"):
+        columns.append(sf.col("task").cast("int").alias("task"))
+    timed = frame.select(*columns, *([_millis(name, frame, time).alias(_AT)] if time else []))
+    for field in to_arrow_schema(timed.schema):
+        if problem := problem_with(field.type):
+            raise ReplayFailedError(f"input '{name}', column '{field.name}': {problem}")
+    return timed
+
+
+def _field(frame: DataFrame, field: str, is_time: bool) -> Any:
+    column = sf.col(f"`{field}`")
+    if is_time and isinstance(frame.schema[field].dataType, TimestampType | TimestampNTZType):
+        return sf.unix_millis(column.cast("timestamp")).alias(field)
+    return column
+
+
+def _millis(name: str, frame: DataFrame, time: str) -> Any:
+    kind, column = frame.schema[time].dataType, sf.col(f"`{time}`")
+    if isinstance(kind, TimestampType | TimestampNTZType):
+        return sf.unix_millis(column.cast("timestamp"))
+    if not isinstance(kind, _WHOLE):
+        raise ReplayFailedError(f"input '{name}', column '{time}': an event time is a timestamp or whole milliseconds, "
+                                f"not {kind.simpleString()}")
+    return column.cast("long")
+
+
+def _feeding(job: Job, stage: Stage, is_sorted: bool, tally: Accumulator[Tally]) -> MapBatches:
+    def feed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = _rows(job, stage, is_sorted, batches)
+        yield from batches_of(run_feed(job, stage, _partition(), rows, _into(tally)))
+    return feed
+
+
+def _exchanging(job: Job, stage: Stage, tally: Accumulator[Tally]) -> MapBatches:
+    def exchange(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches_of(run_exchange(job, stage, chunks_in(batches), _into(tally)))
+    return exchange
+
+
+def _packing(tasks: Sequence[int]) -> MapBatches:
+    """An initial state as chunks for its tasks."""
+    def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            has_task = "task" in batch.schema.names
+            homes = batch.column("task").to_pylist() if has_task else [None] * batch.num_rows
+            pairs = [(_key(k), v, h) for (k, v), h in zip(values_of(batch, ("key", "value")), homes, strict=True)]
+            wrong = next((h for _, _, h in pairs if h is not None and h not in tasks), None)
+            if wrong is not None:
+                raise ReplayFailedError(f"initial state: task {wrong} is none of {tasks[0]} to {tasks[-1]}; was the "
+                                        "state taken under another parallelism?")
+            yield from batches_of(state_chunks(tasks, pairs))
+    return pack
+
+
+def _key(key: Any) -> Any:
+    """A key of several fields lies in a struct."""
+    return tuple(key.values()) if isinstance(key, dict) else tuple(key) if isinstance(key, list) else key
+
+
+def _rows(job: Job, stage: Stage, is_sorted: bool, batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[Row]]:
+    assert stage.feed is not None
+    fields = job.plan.topology.components[stage.feed.spout].streams[stage.feed.stream].fields
+    latest = -(2**63)
+    for whole in batches:
+        for start in range(0, whole.num_rows, _SLICE_ROWS):
+            batch = whole.slice(start, _SLICE_ROWS)
+            values = values_of(batch, fields)
+            if not job.is_timed:
+                yield zip(values, [0] * batch.num_rows, strict=True)
+                continue
+            times = batch.column(_AT).to_pylist()
+            if not is_sorted:
+                times = running_times(times, latest)
+                latest = times[-1]
+            yield zip(values, times, strict=True)
+
+
+def _partition() -> int:
+    context = TaskContext.get()
+    assert context is not None
+    return context.partitionId()
+
+
+def _into(tally: Accumulator[Tally]) -> Callable[[str, Counts], None]:
+    def count(component: str, counts: Counts) -> None:
+        tally.add({component: counts.as_dict()})
+    return count
+
+

@@ -1,0 +1,223 @@
+"""Owns what happens in one partition of a stage: its tasks are made, fed in order, drained into chunks, and ended.
+
+The same code runs inside Spark and in the local twin; it knows neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+from zlib import crc32
+
+from sparkstorm.errors import CodecError, ReplayFailedError
+from sparkstorm.grouping.routes import Target
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.tasks import tasks_by_component
+from sparkstorm.model.topology import Grouping
+from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.replay.chunks import KEPT, KEPT_STATE, START, STATE, Chunk, ChunkWriter, Row, source_number
+from sparkstorm.replay.job import Job
+from sparkstorm.replay.merge import tuples_of
+from sparkstorm.replay.moments import Moments
+from sparkstorm.replay.plan import Feed, Stage
+from sparkstorm.replay.task import BoltRun, Counts, Manner, ReplayContext
+from sparkstorm.runtime.output import Route, build_routes
+
+Count = Callable[[str, Counts], None]
+_target = attrgetter("target")
+
+
+def run_feed(job: Job, stage: Stage, partition: int, batches: Iterable[Iterable[Row]], count: Count) -> Iterator[Chunk]:
+    """A spout's stream of data through the bolts of its stage; every batch is rows in their order."""
+    assert stage.feed is not None
+    run = _PartitionRun(job, stage, partition)
+    route = run.feed_route(stage.feed)
+    run.prepare({})
+    for batch in batches:
+        _spread(route, batch)
+        run.pass_on()
+        yield from run.cut()
+    yield from run.end(count)
+
+
+def run_exchange(job: Job, stage: Stage, chunks: Iterable[Chunk], count: Count) -> Iterator[Chunk]:
+    """What other stages sent to the tasks of this one; chunks come sorted, task by task, each with a START."""
+    for target, of_task in groupby(chunks, key=_target):
+        first = job.plan.tasks(stage.bolts[0])[0]
+        run = _PartitionRun(job, stage, target - first)
+        yield from run.over(of_task)
+        yield from run.end(count)
+
+
+def _spread(route: Route, batch: Iterable[Row]) -> None:
+    pick = route.pick
+    if pick is None:
+        unused: list[Any] = []
+        for values, at_ms in batch:
+            route.spread(values, at_ms, unused)
+            unused.clear()
+        return
+    for row in batch:
+        pick(row[0]).append(row)
+
+
+class _PartitionRun:
+    """The tasks of one partition and the rows between them."""
+
+    def __init__(self, job: Job, stage: Stage, partition: int) -> None:
+        self._job = job
+        self._stage = stage
+        self._partition = partition
+        self._codec = Codec()
+        self._topology, self._make_instance = job.open()
+        self._tasks = tasks_by_component(job.plan.component_by_task)
+        self._mine = {b: self._tasks[b][partition % stage.width::stage.width] for b in stage.bolts}
+        joined = stage.bolts if stage.feed else stage.bolts[1:]
+        self._local = frozenset(t for b in joined for t in self._mine[b])
+        self._writer = ChunkWriter(self._codec, source_number(stage.number, partition), job.is_timed)
+        self._sources: dict[tuple[int, str], Source] = {}
+        self._inputs: dict[int, list[tuple[Source, list[Row]]]] = {}
+        self._outputs: list[tuple[Source, int, list[Row]]] = []
+        self._runs = {task: self._make(b, task) for b in stage.bolts for task in self._mine[b]}
+
+    # -- making ----------------------------------------------------------------------------------------------------
+
+    def feed_route(self, feed: Feed) -> Route:
+        """The route of the data's rows, as the spout task that stands for this partition would have it."""
+        tasks = self._tasks[feed.spout]
+        return self._routes(feed.spout, tasks[self._partition % len(tasks)])[feed.stream]
+
+    def _make(self, component: str, task: int) -> BoltRun:
+        conf = {**self._job.plan.conf, **self._topology.components[component].conf}
+        manner = Manner(self._job.is_timed, self._job.skip_bad, _retries(conf))
+        routes = self._routes(component, task)
+        return BoltRun(self._make_instance(component), routes, self._codec, manner, Moments(conf, manner.is_timed))
+
+    def _routes(self, component: str, task: int) -> dict[str, Route]:
+        plan = self._job.plan
+        seed = crc32(f"{plan.name}/{task}".encode())
+        routes = build_routes(self._topology, component, task, self._tasks, self._local, self._codec, seed)
+        for stream, route in routes.items():
+            if Feed(component, stream) in self._job.kept:
+                route.subscribe(Grouping("global"), [Target(KEPT, [], False)], task, seed)
+            for target in route.targets:
+                if target.is_local:
+                    self._inputs.setdefault(target.task, []).append((route.source, target.rows))
+                else:
+                    self._outputs.append((route.source, target.task, target.rows))
+        return routes
+
+    def prepare(self, states: Mapping[int, Iterable[Sequence[Any]]]) -> None:
+        """Load states, then prepare every task, in the order of their ids."""
+        plan, tasks = self._job.plan, tuple(sorted(self._runs))
+        resources: dict[str, Any] = {}
+        for task, run in self._runs.items():
+            component = plan.component_by_task[task]
+            if run.state is not None:
+                run.state.load(states.get(task, ()))
+            conf = {**plan.conf, **self._topology.components[component].conf}
+            run.prepare(ReplayContext(f"{plan.name}-0-0", task, component, plan.component_by_task, tasks, conf,
+                                      run.now_ms, resources))
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    def over(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        """Start, load state, then feed the first bolt's task and pass on what comes of it."""
+        head = self._mine[self._stage.bolts[0]][0]
+        pairs: list[Any] = []
+        first = next(chunks, None)
+        while first is not None and first.kind in (START, STATE):
+            pairs += _pairs(self._codec, first)
+            first = next(chunks, None)
+        self.prepare({head: pairs})
+        rest = _and_then(first, chunks)
+        for tuples in tuples_of(self._codec, rest, self.source, self._job.is_timed):
+            self._runs[head].run(tuples)
+            self.pass_on()
+            yield from self.cut()
+
+    def pass_on(self) -> None:
+        """Run what lies in local rows, component by component in order; afterwards nothing does."""
+        for task, run in self._runs.items():
+            tuples = self._gather(task)
+            if tuples:
+                run.run(tuples)
+        for run in self._runs.values():
+            run.take_emitted()
+
+    def _gather(self, task: int) -> list[Tuple]:
+        links = [(source, rows) for source, rows in self._inputs.get(task, ()) if rows]
+        tuples = [Tuple(values, at_ms, source) for source, rows in links for values, at_ms in rows]
+        for _, rows in links:
+            rows.clear()
+        if self._job.is_timed and len(links) > 1:
+            tuples.sort(key=attrgetter("roots"))
+        return tuples
+
+    def cut(self, whole: bool = False) -> Iterator[Chunk]:
+        """Chunks of what has gathered for other stages and for the results; `whole`: everything, else what is worth it."""
+        least = 1 if whole else self._writer.size.rows
+        for source, target, rows in self._outputs:
+            if len(rows) >= least:
+                try:
+                    yield from self._writer.rows(target, source.task, source.stream, rows)
+                except CodecError as error:
+                    raise self._culprit(source, rows, error) from error
+        for task, run in self._runs.items():
+            for letter in run.dead:
+                yield self._writer.dead(task, letter)
+            run.dead.clear()
+
+    def end(self, count: Count) -> Iterator[Chunk]:
+        """Nothing more comes: end every task, hand out the rest and the states."""
+        for run in self._runs.values():
+            run.end()
+            self.pass_on()
+        yield from self.cut(whole=True)
+        for task, run in self._runs.items():
+            if run.state is not None and run.component in self._job.kept_states:
+                yield from self._writer.state(KEPT_STATE, task, run.state.snapshot())
+            count(run.component, run.counts)
+
+    def source(self, task: int, stream: str) -> Source:
+        """Who sent a chunk, one object per task and stream."""
+        known = self._sources.get((task, stream))
+        if known is None:
+            component = self._job.plan.component_by_task[task]
+            fields = self._topology.components[component].streams[stream].fields
+            known = self._sources[task, stream] = Source(component, task, stream, fields)
+        return known
+
+    def _culprit(self, source: Source, rows: Iterable[Row], error: CodecError) -> ReplayFailedError:
+        """The first value that cannot be packed, by component, task, stream and field."""
+        where = f"component '{source.component}' (task {source.task}), stream '{source.stream}'"
+        for values, _ in rows:
+            for field, value in zip(source.fields, values, strict=True):
+                try:
+                    self._codec.normalise(value)
+                except CodecError as found:
+                    return ReplayFailedError(f"{where}, field '{field}': emitted {found}")
+        return ReplayFailedError(f"{where}: {error}")
+
+
+def _retries(conf: Mapping[str, Any]) -> int:
+    """Exactly once tries again, as live; under the other guarantees that is the source's affair, and data has none."""
+    if (conf.get("topology.delivery.guarantee") or "exactly-once") != "exactly-once":
+        return 0
+    retries = conf.get("topology.max.retries")
+    return 3 if retries is None else int(retries)
+
+
+def _pairs(codec: Codec, chunk: Chunk) -> Iterable[Any]:
+    if chunk.kind != STATE:
+        return ()
+    keys, values = codec.unpack(chunk.data)[1]
+    return zip(keys, values, strict=True)
+
+
+def _and_then(first: Chunk | None, rest: Iterator[Chunk]) -> Iterator[Chunk]:
+    if first is not None:
+        yield first
+        yield from rest

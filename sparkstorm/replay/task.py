@@ -1,0 +1,220 @@
+"""Owns one bolt task in a replay: the live runner and state around user code, under virtual time.
+
+A row carries its virtual time where a live row carries its roots, so that what a bolt emits inherits the time of the
+input it is executing, and `context.now_ms` reads the same place.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any
+
+from sparkstorm.api.components import BasicBolt, Bolt, Stateful
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.errors import ReplayFailedError
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.tuples import Tuple
+from sparkstorm.replay.moments import Moments
+from sparkstorm.runtime.bolt_task import BasicCollector, BasicRunner, Failure, ManualRunner
+from sparkstorm.runtime.dead_letter import DeadLetter
+from sparkstorm.runtime.epoch import shown
+from sparkstorm.runtime.output import Emitter, Route
+from sparkstorm.runtime.state import MemoryState
+
+_AT = attrgetter("roots")
+_SHOWN_RECORD = 500
+_THREADS_PATIENCE_SECS = 10.0
+
+
+class ReplayContext(TopologyContext):
+    """A task's view of a replayed topology: `now_ms` is virtual time, and effects have names."""
+
+    position: Callable[[], int]
+
+    def effect_key(self) -> str:
+        """Names the input being executed, the same in every run and retry: a key for writes that must not double."""
+        return f"{self.component_id}/{self.task_id}/{self.position()}"
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a task did."""
+
+    prepared: int = 0
+    executed: int = 0
+    emitted: int = 0
+    parked: int = 0
+    waiting: int = 0  # inputs neither acked nor failed at the end
+    reports: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """For adding up over tasks."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+class ClockedEmitter(Emitter):
+    """Stamps what it emits with the time of the task, whatever the anchors."""
+
+    __slots__ = ("at_ms",)
+
+    def __init__(self, component: str, routes: Mapping[str, Route], is_strict: bool) -> None:
+        self.at_ms = 0
+        super().__init__(component, routes, is_strict)
+
+    @property
+    def roots(self) -> int:
+        """The time of the task."""
+        return self.at_ms
+
+    @roots.setter
+    def roots(self, _: Any) -> None:
+        """Anchors say nothing about time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How failing inputs and time are treated."""
+
+    is_timed: bool
+    skip_bad: bool
+    retries: int
+
+
+class BoltRun:
+    """One task of a bolt, from prepare to cleanup."""
+
+    def __init__(self, bolt: Bolt | BasicBolt, routes: Mapping[str, Route], codec: Codec, manner: Manner,
+                 moments: Moments) -> None:
+        self.counts = Counts()
+        self.dead: list[bytes] = []
+        self._bolt = bolt
+        self._codec = codec
+        self._manner = manner
+        self._moments = moments
+        is_basic = isinstance(bolt, BasicBolt)
+        self.emitter = (Emitter if is_basic else ClockedEmitter)("", routes, manner.skip_bad)
+        self.state = MemoryState(codec, manner.skip_bad) if isinstance(bolt, Stateful) else None
+        self._one_by_one = (manner.is_timed and not is_basic) or getattr(bolt, "effects", "") == "idempotent"
+        self._woken = threading.Event()
+        self._threads_before = threading.active_count()
+
+    def prepare(self, context: ReplayContext) -> None:
+        """Make the runner and call the bolt's prepare and init_state; ReplayFailedError when they raise."""
+        self.task, self.component = context.task_id, context.component_id
+        self.emitter.component = self.component
+        self.counts.prepared += 1
+        object.__setattr__(context, "position", lambda: self.counts.executed)
+        self._runner = self._make_runner()
+        try:
+            if isinstance(self._runner, ManualRunner):
+                self._runner.bolt.prepare(context.conf, context, self._runner)
+            else:
+                self._runner.bolt.prepare(context.conf, context)
+            if isinstance(self._bolt, Stateful) and self.state is not None:
+                self._bolt.init_state(self.state)
+        except (Exception, SystemExit) as error:  # user code
+            raise ReplayFailedError(
+                f"component '{self.component}' (task {self.task}) could not be prepared: {shown(error)}") from error
+
+    def _make_runner(self) -> BasicRunner | ManualRunner:
+        if isinstance(self._bolt, BasicBolt):
+            collector = BasicCollector(self.emitter, self.task, self._report)
+            return BasicRunner(self._bolt, self.emitter, self.state, collector)
+        return ManualRunner(self._bolt, self.emitter, self.state, self.task, self._report, self._woken.set)
+
+    def now_ms(self) -> int:
+        """The virtual time: that of the input or tick being executed."""
+        return int(self.emitter.roots) if not isinstance(self.emitter.roots, tuple) else 0
+
+    def run(self, tuples: Sequence[Tuple]) -> None:
+        """Execute rows in this order, with every tick that falls due among them."""
+        start, count = 0, len(tuples)
+        while start < count:
+            due_ms = self._moments.due_ms(tuples[start].roots)
+            end = count if due_ms is None else bisect_left(tuples, due_ms, lo=start, key=_AT)
+            if end > start:
+                self._execute(tuples[start:end] if end - start < count else tuples)
+                start = end
+            else:
+                self._tick(self._moments.take())
+
+    def end(self) -> None:
+        """No row will follow: wait for the bolt's own threads, then clean up."""
+        if isinstance(self._runner, ManualRunner):
+            self._wait_for_threads(self._runner)
+        try:
+            self._bolt.cleanup()
+        except (Exception, SystemExit) as error:  # user code
+            self._report(self.component, self.task, shown(error))
+
+    def take_emitted(self) -> None:
+        """Count what was emitted; it stays emitted."""
+        self.counts.emitted += self.emitter.take_counts()[0]
+        if self.state is not None:
+            self.state.undo.clear()
+
+    def _execute(self, tuples: Sequence[Tuple]) -> None:
+        for part in ([t] for t in tuples) if self._one_by_one else (tuples,):
+            if isinstance(self.emitter, ClockedEmitter):
+                self.emitter.at_ms = int(part[0].roots)  # type: ignore[arg-type]
+            for failure in self._runner.run(part):
+                self._try_again(failure)
+            self.counts.executed += len(part)
+            if isinstance(self._runner, ManualRunner):
+                self._take_late(self._runner)
+
+    def _tick(self, tick: Tuple) -> None:
+        if isinstance(self.emitter, ClockedEmitter):
+            self.emitter.at_ms = int(tick.roots)  # type: ignore[arg-type]
+        for _, reason in self._runner.run([tick]):
+            self._report(self.component, self.task, f"on a tick: {reason}")
+        self._runner.forget(tick)
+
+    def _try_again(self, failure: Failure) -> None:
+        """As live, but at once: virtual time does not pass between two tries."""
+        tup, reason = failure
+        for _ in range(self._manner.retries):
+            failed = self._runner.run([tup])
+            if not failed:
+                return
+            reason = failed[0][1]
+        self._give_up(tup, reason)
+
+    def _give_up(self, tup: Tuple, reason: str) -> None:
+        tries = self._manner.retries + 1
+        if not self._manner.skip_bad:
+            record = f"{tup!r:.{_SHOWN_RECORD}}"
+            raise ReplayFailedError(f"component '{self.component}' (task {self.task}) failed {tries} times on record "
+                                    f"{record}: {reason}; skip_bad puts such records aside")
+        self._runner.forget(tup)
+        self.counts.parked += 1
+        letter = DeadLetter(self.component, self.task, tup.component, tup.task, tup.stream, tup.fields, tup.values,
+                            tries, reason, self.now_ms())
+        self.dead.append(letter.encode(self._codec))
+
+    def _take_late(self, runner: ManualRunner) -> None:
+        runner.take_posts()
+        runner.late_acks.clear()
+        failures, runner.late_failures = runner.late_failures, []
+        for failure in failures:
+            self._try_again(failure)
+
+    def _wait_for_threads(self, runner: ManualRunner) -> None:
+        self._take_late(runner)
+        if threading.active_count() > self._threads_before:  # a bolt that has none will never post anything
+            while runner.outstanding and self._woken.wait(_THREADS_PATIENCE_SECS):
+                self._woken.clear()
+                self._take_late(runner)
+        self.counts.waiting = runner.outstanding
+
+    def _report(self, component: str, task: int, text: str) -> None:
+        self.counts.reports += 1
+
+
+def states_of(runs: Sequence[BoltRun]) -> Iterator[tuple[int, list[list[Any]]]]:
+    """The final state of each task that has one."""
+    return ((run.task, run.state.snapshot()) for run in runs if run.state is not None)

@@ -1,0 +1,130 @@
+"""Owns the bolts that the replay tests run live, locally and on Spark."""
+
+from __future__ import annotations
+
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Bolt,
+    OutputCollector,
+    Spout,
+    StatefulBolt,
+    Stream,
+    TopologyBuilder,
+    TopologyContext,
+    Tuple,
+)
+from sparkstorm.api.components import Conf
+from sparkstorm.model.topology import Topology
+
+
+class Source(Spout):
+    """Stands for any spout: a replay never runs it."""
+
+    def __init__(self, *fields: str) -> None:
+        self.outputs = fields
+
+
+class Split(BasicBolt):
+    outputs = ("word",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        for word in tup.values[0].split():
+            collector.emit((word,))
+
+
+class Count(StatefulBolt):
+    outputs = ("word", "count")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit((tup.values[0], self.state.add(tup.values[0], 1)))
+
+
+class Timed(BasicBolt):
+    """Says at what time it thinks it is."""
+
+    outputs = ("value", "now_ms", "task")
+
+    def prepare(self, conf: Conf, context: TopologyContext) -> None:
+        self.context = context
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        value = "tick" if tup.is_tick() else tup.values[0]
+        collector.emit((value, self.context.now_ms(), self.context.task_id))
+
+
+class TimedByHand(Bolt):
+    """The same with acks of its own, and emissions without anchors."""
+
+    outputs = ("value", "now_ms", "task")
+
+    def prepare(self, conf: Conf, context: TopologyContext, collector: OutputCollector) -> None:
+        self.context, self.collector = context, collector
+
+    def execute(self, tup: Tuple) -> None:
+        value = "tick" if tup.is_tick() else tup.values[0]
+        self.collector.emit((value, self.context.now_ms(), self.context.task_id))
+        self.collector.ack(tup)
+
+
+class Picky(BasicBolt):
+    """Raises on one value, after it has emitted."""
+
+    outputs = ("value",)
+
+    def __init__(self, bad: object) -> None:
+        self.bad = bad
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit((tup.values[0],))
+        if tup.values[0] == self.bad:
+            raise ValueError("not this one")
+
+
+class Sort(BasicBolt):
+    """Two streams and a direct one."""
+
+    outputs = {"even": ("n",), "odd": ("n",), "to": Stream(("n",), direct=True)}  # noqa: RUF012
+
+    def prepare(self, conf: Conf, context: TopologyContext) -> None:
+        self.tasks = context.component_tasks("direct")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        n = tup.values[0]
+        collector.emit((n,), stream="odd" if n % 2 else "even")
+        collector.emit_direct(self.tasks[n % len(self.tasks)], (n,), stream="to")
+
+
+class Sum(StatefulBolt):
+    """Adds up what it gets, by the stream it came on and its own number among its peers."""
+
+    def prepare(self, conf: Conf, context: TopologyContext) -> None:
+        self.index = context.task_index
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.add(f"{tup.stream} {self.index}", tup.values[0])
+
+
+def word_count(splits: int = 2, counts: int = 3) -> Topology:
+    """lines -> split -> count."""
+    builder = TopologyBuilder()
+    builder.set_spout("lines", Source("line"))
+    builder.set_bolt("split", Split(), splits).local_or_shuffle_grouping("lines")
+    builder.set_bolt("count", Count(), counts).fields_grouping("split", "word")
+    return builder.build()
+
+
+def many_streams() -> Topology:
+    """Every grouping at once."""
+    builder = TopologyBuilder()
+    builder.set_spout("numbers", Source("n"))
+    builder.set_bolt("sort", Sort(), 2).shuffle_grouping("numbers")
+    builder.set_bolt("all", Sum(), 3).all_grouping("sort", "even").all_grouping("sort", "odd")
+    builder.set_bolt("global", Sum(), 2).global_grouping("sort", "even").global_grouping("sort", "odd")
+    builder.set_bolt("direct", Sum(), 2).direct_grouping("sort", "to")
+    builder.set_bolt("partial", Sum(), 2).partial_key_grouping("sort", "n", stream="odd")
+    return builder.build()
+
+
+LINES = [("a b c",), ("b c",), ("c",), ("",), ("über a",)]
+WORDS = {"a": 2, "b": 2, "c": 3, "über": 1}

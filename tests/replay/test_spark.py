@@ -1,0 +1,40 @@
+"""A replay on real Spark: the same results as the local twin, whatever Spark does to partitions."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkstorm.replay import replay, replay_locally
+from tests.replay.bolts import LINES, WORDS, many_streams, word_count
+
+pytestmark = pytest.mark.system
+
+
+def test_the_word_count_over_a_frame_gives_words_and_counts(spark: SparkSession) -> None:
+    results = replay(word_count(), {"lines": spark.createDataFrame(LINES, "line string").repartition(3)})
+    assert list(results) == ["lines", "split", "count", "count!state"]
+    assert {row.key: row.value for row in results["count!state"].collect()} == WORDS
+    assert Counter(row.word for row in results["split"].collect()) == WORDS
+    assert results["count"].columns == ["word", "count"]
+
+
+def test_every_grouping_gives_what_the_local_twin_gives(spark: SparkSession) -> None:
+    numbers = [(n,) for n in range(50)]
+    local = replay_locally(many_streams(), {"numbers": numbers}, partitions=2)
+    results = replay(many_streams(), {"numbers": spark.createDataFrame(numbers, "n int").coalesce(2)})
+    for name in ("all", "global", "direct"):
+        assert {(r.key, r.value) for r in results.state(name).collect()} == set(local.states[name].items()), name
+    for name in ("sort:even", "sort:odd", "sort:to"):
+        assert sorted(map(tuple, results[name].collect())) == sorted(local[name]), name
+
+
+def test_a_bolt_runs_once_however_many_results_are_used(spark: SparkSession) -> None:
+    results = replay(word_count(2, 3), {"lines": spark.createDataFrame(LINES, "line string")})
+    for name in ("split", "count", "count!state", "split"):
+        assert results[name].count() == len(results[name].collect())
+    results.run()
+    assert {name: counts["prepared"] for name, counts in results.counts.items()} == {"split": 2, "count": 3}
+    assert {name: counts["executed"] for name, counts in results.counts.items()} == {"split": 5, "count": 8}
