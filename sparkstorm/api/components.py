@@ -73,10 +73,18 @@ class ReplayableSpout(Spout):
 
 
 class Bolt:
-    """Processing step with acking by hand (Storm's IRichBolt): every input must be acked or failed, now or later."""
+    """Processing step with acking by hand (Storm's IRichBolt): every input must be acked or failed, now or later.
+
+    Two words for batch replay. `effects`, of a bolt that acts on the outside: "mute" (does not run), "redirect" (does
+    not run, its input is a result), "idempotent" (runs; a repetition does no harm), "run" (has no effects); undeclared,
+    a bolt that emits nothing and keeps nothing is redirected. `any_order`: what it emits and keeps does not depend on
+    the order in which tuples of different senders come.
+    """
 
     outputs: Outputs = ()
     blocking: ClassVar[bool] = False
+    effects: str = ""
+    any_order: bool = False
 
     def prepare(self, conf: Conf, context: TopologyContext, collector: OutputCollector) -> None:
         """Called once per task before the first tuple, in the worker."""
@@ -93,11 +101,13 @@ class BasicBolt:
     """Processing step that anchors and acks by itself (Storm's BaseBasicBolt).
 
     Everything emitted during `execute` descends from its input, which is acked when `execute` returns and failed when
-    it raises.
+    it raises. `effects` and `any_order` as for Bolt.
     """
 
     outputs: Outputs = ()
     blocking: ClassVar[bool] = False
+    effects: str = ""
+    any_order: bool = False
 
     def prepare(self, conf: Conf, context: TopologyContext) -> None:
         """Called once per task before the first tuple, in the worker."""
