@@ -11,6 +11,8 @@ from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.errors import InvalidConfigError
 
+_OFFSET_BITS = 40  # files of up to a terabyte
+
 
 def find_files(paths: Iterable[str | Path], pattern: str = "*") -> list[tuple[str, int]]:
     """(path, bytes) of every file named or found below a named folder, sorted; InvalidConfigError if one is missing."""
@@ -26,7 +28,7 @@ def find_files(paths: Iterable[str | Path], pattern: str = "*") -> list[tuple[st
 
 
 class FileLines(ReplayableSpout):
-    """Emits every line of its files, without the line end; message id (file number, byte offset).
+    """Emits every line of its files, without the line end; message id file number * 2**40 + byte offset.
 
     Files are dealt to tasks so that each gets about the same bytes; the files must be readable under the same paths
     wherever the spout runs. Bytes that are not UTF-8 become U+FFFD. Its position is (file number, byte offset).
@@ -55,7 +57,7 @@ class FileLines(ReplayableSpout):
                 self._file.seek(self._offset)
             line = self._file.readline()
             if line:
-                message_id = (self._at, self._offset)
+                message_id = self._at << _OFFSET_BITS | self._offset
                 self._offset += len(line)
                 self._collector.emit((line.rstrip(b"\r\n").decode("utf-8", "replace"),), message_id)
                 return

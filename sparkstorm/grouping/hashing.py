@@ -9,11 +9,16 @@ from typing import Any
 
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # Fibonacci hashing (Knuth, TAOCP 6.4): spreads CRC32 over the high bits
+_CRC_OF_TEXT = zlib.crc32(b"s")
 
 
 def stable_hash(value: Any) -> int:
     """32-bit hash of a codec value; numbers that compare equal (1, 1.0, True) hash alike, so keys agree with dicts."""
-    return ((zlib.crc32(canonical_bytes(value)) * _GOLDEN) & _MASK) >> 32
+    if type(value) is str:  # the same as below, without a copy: every key that is seen for the first time passes here
+        crc = zlib.crc32(value.encode("utf-8", "surrogatepass"), _CRC_OF_TEXT)
+    else:
+        crc = zlib.crc32(canonical_bytes(value))
+    return ((crc * _GOLDEN) & _MASK) >> 32
 
 
 def canonical_bytes(value: Any) -> bytes:

@@ -26,6 +26,7 @@ from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.runtime.assembly import WorkerPlan
 from sparkstorm.runtime.code import open_topology
 from sparkstorm.runtime.epoch import RandomIds, shown
+from sparkstorm.runtime.warm_up import AckerWarmUp
 from sparkstorm.runtime.worker import Worker
 from sparkstorm.transport.redis import RedisAddress, RedisTransport
 
@@ -115,6 +116,7 @@ def _loop(worker: Worker, spec: WorkerSpec, control: Control, clock: Clock, tran
           fds: list[int]) -> int:
     worker.set_active(spec.status == "ACTIVE")
     beat_ms = 0
+    warm_up = AckerWarmUp(worker.ackers)
     while True:
         for command in control.poll():
             if isinstance(command, Stop):
@@ -126,6 +128,7 @@ def _loop(worker: Worker, spec: WorkerSpec, control: Control, clock: Clock, tran
         if now_ms - beat_ms >= _BEAT_EVERY_MS:
             beat_ms = now_ms
             control.send(Beat(worker.summary()))
+            warm_up.step()
         try:
             due_ms = worker.step(now_ms)
         except CodecError as error:

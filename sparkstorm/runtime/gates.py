@@ -6,6 +6,8 @@ deadlock), edges into it do. Acker traffic does not count as waiting.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.runtime.assembly import WorkerPlan
 from sparkstorm.transport.base import Pressure
@@ -19,7 +21,8 @@ class Gates:
 
     def __init__(self, plan: WorkerPlan) -> None:
         self._high = int(plan.conf.get("topology.inbox.high.bytes") or (8 << 20))
-        self._fed_by_task = {task: _fed_tasks(plan, task) for task in plan.tasks}
+        cycle = plan.topology.cycles()
+        self._fed_by_task = {task: _fed_tasks(plan, task, cycle) for task in plan.tasks}
         self._full: set[int] = set()
         self._fullness = 0.0
         self.watched = tuple(sorted({t for fed in self._fed_by_task.values() for t in fed}))
@@ -44,11 +47,10 @@ class Gates:
                 self._full.discard(task)
 
 
-def _fed_tasks(plan: WorkerPlan, task: int) -> frozenset[int]:
+def _fed_tasks(plan: WorkerPlan, task: int, cycle: Mapping[str, int]) -> frozenset[int]:
     component = plan.topology.components.get(plan.component_by_task[task])
     if component is None:
         return frozenset()
-    cycle = plan.topology.cycles()
     tasks = tasks_by_component(plan.component_by_task)
     return frozenset(
         fed for stream in component.streams for subscriber, _ in plan.topology.subscribers(component.id, stream)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from sparkstorm.clock import Clock
 from sparkstorm.errors import MalformedFrameError, StoreFullError
 from sparkstorm.model.tuples import Tuple
+from sparkstorm.runtime.acker_task import AckerTask
 from sparkstorm.runtime.assembly import Assembly, Crew, Surroundings, WorkerPlan
 from sparkstorm.runtime.bolt_task import BoltTask, ManualRunner
 from sparkstorm.runtime.closing import Closing
@@ -118,6 +119,11 @@ class Worker:
             spout.spout.close()
         for bolt in self._crew.bolts.values():
             bolt.runner.bolt.cleanup()
+
+    @property
+    def ackers(self) -> list[AckerTask]:
+        """This worker's acker tasks."""
+        return list(self._crew.ackers.values())
 
     def summary(self) -> dict[str, Any]:
         """Counts by component, for the heartbeat."""
