@@ -33,8 +33,9 @@ class AckerWarmUp:
                 self._thread.start()
         elif self._loaded:
             kernels = self._loaded.pop()
-            for acker in self._ackers if kernels is not None else ():
-                acker.ledger.adopt(kernels)
+            if kernels is not None:
+                for acker in self._ackers:
+                    acker.ledger.adopt(kernels)
             self._ackers = []
 
     def _load(self) -> None:
