@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from sparkstorm.api.components import Spout
 from sparkstorm.app.cluster import Cluster, wait_until
@@ -18,12 +18,13 @@ from sparkstorm.app.handle import TopologyHandle, TopologyProgress
 from sparkstorm.app.job import FAILED, INTERRUPTED, OK, PARKED, leave
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.results import collect
-from sparkstorm.app.watch import Outcome, Watch
-from sparkstorm.errors import NotAliveError, SlotsUnavailableError, WorkerFailedError
+from sparkstorm.app.watch import STORE_PATIENCE_S, Outcome, Watch
+from sparkstorm.errors import NotAliveError, SlotsUnavailableError, StoreUnavailableError, WorkerFailedError
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
 
 _END_WAIT_MS = 30_000
+Result = TypeVar("Result")
 
 
 class Run:
@@ -69,9 +70,9 @@ class Run:
         if outcome is Outcome.STOPPED:
             self._say_stopped(handle, progress)
             return INTERRUPTED
-        status = self._judge(handle, progress)
-        collect(self._job.results, handle, self._console.say)
-        _end(handle)
+        status = self._patiently(lambda: self._judge(handle, progress))
+        self._patiently(lambda: collect(self._job.results, handle, self._console.say))
+        self._patiently(lambda: _end(handle))
         return status
 
     def interrupt(self) -> None:
@@ -86,7 +87,7 @@ class Run:
 
     def _begin(self, cluster: Cluster) -> TopologyHandle:
         """The unfinished run of this name, or a new one."""
-        handle = cluster.find(self._job.name)
+        handle = self._patiently(lambda: cluster.find(self._job.name))
         if handle is not None and (self._is_fresh or handle.status() is TopologyStatus.KILLED):
             _end(handle)
             handle = None
@@ -95,6 +96,18 @@ class Run:
         self._console.say(f"going on with unfinished run {handle.topology_id}, in the code it began with (--fresh drops it)")
         handle.activate()
         return handle
+
+    def _patiently(self, call: Callable[[], Result]) -> Result:
+        """Call again while a store is away; safe for what may be done twice."""
+        deadline = time.monotonic() + STORE_PATIENCE_S
+        while True:
+            try:
+                return call()
+            except StoreUnavailableError as error:
+                if time.monotonic() > deadline:
+                    raise
+                self._console.say(f"waiting for the stores: {error}")
+                time.sleep(0.5)
 
     def _own_conf(self) -> dict[str, Any]:
         return {key: value for key, value in self._job.own_conf.items() if key.startswith(("topology.", "app."))}

@@ -19,7 +19,8 @@ from pathlib import Path
 from sparkstorm.testing.main_job import ROOT, MainJob, Sight, count_words
 from sparkstorm.testing.processes import is_gone, parent_of
 
-WORK_BETWEEN = 0.03  # share of the input between two faults
+WORDCOUNT = ROOT / "conf" / "wordcount.yaml"
+WORK_BETWEEN = 0.02  # share of the input between two faults
 Fault = Callable[["Stage"], float]
 
 
@@ -93,15 +94,22 @@ FAULTS: dict[str, Fault] = {
     "worker child": kill_worker,
     "slot's Python process": kill_slot,
     "Redis": kill_redis,
-    "ZooKeeper": kill_zookeeper,
     "driver, and a new run": kill_driver,
+    "ZooKeeper": kill_zookeeper,
 }
 CLUSTER_FAULTS: dict[str, Fault] = {"executor JVM": kill_executor}
 
 
-def run_with_faults(
-    job: MainJob, faults: Sequence[tuple[str, Fault]], files: Sequence[Path]
-) -> list[tuple[str, float]]:
+def make_corpus(folder: Path, copies: int) -> list[Path]:
+    """The standard library's own modules several times over, as links."""
+    folder.mkdir()
+    for module in Path(sysconfig.get_paths()["stdlib"]).glob("*.py"):
+        for copy in range(copies):
+            Path(folder, f"{copy}-{module.name}").symlink_to(module)
+    return sorted(folder.iterdir())
+
+
+def run_with_faults(job: MainJob, faults: Sequence[tuple[str, Fault]], files: Sequence[Path]) -> list[tuple[str, float]]:
     """One main job with faults one after the other; seconds of each. AssertionError unless the counts are exact."""
     taken = []
     job.start()
@@ -124,14 +132,15 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m sparkstorm.testing.recovery", description=__doc__)
     parser.add_argument("--repeat", type=int, default=5, help="how often each fault strikes")
     parser.add_argument("--pending", type=int, default=1000, help="topology.max.spout.pending: the fewer, the slower")
+    parser.add_argument("--copies", type=int, default=6, help="how often the input holds the same 4.7 MB")
     options = parser.parse_args(arguments)
-    files = sorted(p for p in Path(sysconfig.get_paths()["stdlib"]).glob("*.py") if p.is_file())
     seconds_by_fault: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
+        files = make_corpus(Path(folder, "corpus"), options.copies)
         plans = [("local[3]", FAULTS), ("local-cluster[2,2,1024]", CLUSTER_FAULTS)]
         for number, (master, faults) in enumerate(plans * options.repeat):
             settings = {"topology.max.spout.pending": options.pending}
-            job = MainJob(Path(folder, str(number)), ROOT / "conf" / "wordcount.yaml", files, master, settings)
+            job = MainJob(Path(folder, str(number)), WORDCOUNT, [files[0].parent], master, settings)
             for name, seconds in run_with_faults(job, list(faults.items()), files):
                 print(f"{master:<24}{name:<24}{seconds:8.3f} s", flush=True)
                 seconds_by_fault.setdefault(name, []).append(seconds)

@@ -1,0 +1,141 @@
+"""The main job as its users run it: exact counts, nothing left behind, whatever is killed, and a stop that can go on."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkstorm.testing.main_job import MainJob, count_words
+from sparkstorm.testing.recovery import CLUSTER_FAULTS, FAULTS, WORDCOUNT, make_corpus, run_with_faults
+
+pytestmark = pytest.mark.system
+SLOWLY = {"topology.max.spout.pending": 300}  # so that a run lasts long enough to be disturbed
+STANDARD_LIBRARY = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+ENDLESS = """
+from sparkstorm.api import Spout, StatefulBolt, TopologyBuilder
+
+class Forever(Spout):
+    outputs = ("number",)
+    def open(self, conf, context, collector):
+        self.collector, self.next = collector, 0
+    def next_tuple(self):
+        self.collector.emit((self.next % 100,), self.next)
+        self.next += 1
+
+class Count(StatefulBolt):
+    def execute(self, tup, collector):
+        self.state.put(tup.values[0], self.state.get(tup.values[0], 0) + 1)
+
+def build():
+    builder = TopologyBuilder()
+    builder.set_spout("forever", Forever())
+    builder.set_bolt("count", Count(), parallelism=2).fields_grouping("forever", "number")
+    return builder.build()
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Callable[..., MainJob]]:
+    made: list[MainJob] = []
+
+    def make(job_file: Path = WORDCOUNT, inputs: list[Path] | None = None, **settings: Any) -> MainJob:
+        plain = {key.replace("_", "."): value for key, value in settings.items()}
+        made.append(MainJob(tmp_path / "run", job_file, inputs or [], "local[3]", plain))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> list[Path]:
+    """Text, bytes that are no UTF-8, nothing at all, a last line without an end, a line of 300 kB."""
+    contents = {
+        "text.txt": b"the quick brown fox\njumps over the lazy dog\n" * 2000,
+        "latin.txt": b"caf\xe9 \xff\xfe th\xe9\n" * 500,
+        "empty.txt": b"",
+        "open.txt": "tail without an end \u2603".encode(),
+        "long.txt": b"word " * 60_000 + b"\n",
+    }
+    for name, data in contents.items():
+        (tmp_path / name).write_bytes(data)
+    return [tmp_path / name for name in contents]
+
+
+def test_counts_are_exact_progress_is_shown_and_nothing_is_left(job: Callable[..., MainJob], corpus: list[Path]) -> None:
+    run = job(inputs=corpus)
+    run.start()
+    assert run.wait(120) == 0  # returns when every process is gone
+    assert run.counts() == count_words(corpus)
+    said = run.said()
+    assert re.search(r"100\.0 % of \S+ [kM] +[\d,]+ tuples/s  pending 0  acked [\d,]+  failed 0  p50 \d+ ms  p99 \d+ ms", said)
+    assert "keys, " in said and "results are in " in said and "logs are in " in said
+    assert "Traceback" not in said
+    logs = run.folder / "storm-local" / "logs"
+    assert {path.name for path in logs.glob("slot-*.log")} == {"slot-node-1-6700.log", "slot-node-2-6700.log"}
+    assert not (run.folder / "storm-local" / "redis").exists()
+
+
+def test_killed_workers_slots_servers_and_drivers_cost_no_count(tmp_path: Path) -> None:
+    files = make_corpus(tmp_path / "corpus", 4)
+    run = MainJob(tmp_path / "run", WORDCOUNT, [tmp_path / "corpus"], "local[3]", SLOWLY)
+    taken = run_with_faults(run, list(FAULTS.items()), files)
+    print("\n" + "\n".join(f"{name}: {seconds:.3f} s" for name, seconds in taken))
+    assert len(taken) == len(FAULTS)
+
+
+def test_a_killed_executor_costs_no_count(tmp_path: Path) -> None:
+    files = make_corpus(tmp_path / "corpus", 1)
+    run = MainJob(tmp_path / "run", WORDCOUNT, [tmp_path / "corpus"], "local-cluster[2,2,1024]", SLOWLY)
+    [(name, seconds)] = run_with_faults(run, list(CLUSTER_FAULTS.items()), files)
+    print(f"\n{name}: {seconds:.3f} s")
+
+
+def test_an_interrupted_run_drains_and_the_next_one_goes_on_to_exact_counts(job: Callable[..., MainJob]) -> None:
+    run = job(inputs=STANDARD_LIBRARY, topology_max_spout_pending=300)
+    run.start()
+    sight = run.sight()
+    run.wait_for(lambda: sight.done()[0] > 0, "some progress")
+    sight.close()
+    run.tree()
+    os.killpg(run.pid, signal.SIGINT)  # as a terminal does: the launcher, the driver, all of the group
+    assert run.wait(60) == 130
+    assert "stopping: sources rest" in run.said() and "stopped; every tree is settled" in run.said()
+    run.start()
+    assert run.wait(180) == 0
+    assert "going on with unfinished run" in run.said()
+    assert run.counts() == count_words(STANDARD_LIBRARY)
+
+
+def test_an_endless_source_runs_until_it_is_told_to_stop(job: Callable[..., MainJob], tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    (tmp_path / "endless.yaml").write_text("topology: endless:build\ntopology.workers: 1\n")
+    run = job(tmp_path / "endless.yaml")
+    run.start()
+    sight = run.sight()
+    run.wait_for(lambda: (seen := sight.progress()) and any(c.acked > 1000 for c in seen.counts_by_task.values()), "acks")
+    sight.close()
+    run.kill(run.driver(), signal.SIGTERM)
+    assert run.wait(60) == 130
+    assert "stopped; every tree is settled" in run.said()
+
+
+def test_a_second_interrupt_ends_at_once_and_leaves_nothing(job: Callable[..., MainJob], tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    (tmp_path / "endless.yaml").write_text("topology: endless:build\ntopology.workers: 1\n")
+    run = job(tmp_path / "endless.yaml")
+    run.start()
+    run.sight().close()
+    driver = run.driver()
+    run.kill(driver, signal.SIGINT)
+    run.wait_for(lambda: "stopping: " in run.said(), "the first answer", 10)
+    run.kill(driver, signal.SIGINT)
+    assert run.wait(30) == 130
