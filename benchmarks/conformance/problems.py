@@ -336,7 +336,7 @@ def _add_old_workers(rng: Random, problem: Problem, tasks: list[int]) -> None:
     ]
     for at, task in enumerate(tasks):
         rng.choice(old)["tasks"].append(task) if rng.random() < 0.5 else old[at % len(old)]["tasks"].append(task)
-    problem["old_workers"] = old
+    problem["old_workers"] = old = [each for each in old if each["tasks"]]
     if rng.random() < 0.2:
         problem["conf"]["use.old.assignment"] = True
     if problem["assign_type"] == "MONITOR":

@@ -56,10 +56,10 @@ class IsolationScheduler:
         before = cluster.blacklisted_hosts
         isolated = {each.id: each for each in topologies.values() if each.name in self._machines}
         wanted = {topology_id: self._wanted(topology) for topology_id, topology in sorted(isolated.items())}
-        _keep_good_hosts(cluster, wanted)
+        keeps_dead = _keep_good_hosts(cluster, wanted)
         _give_hosts(cluster, wanted)
         if any(each.specs for each in wanted.values()):
-            _clear_shared_hosts(cluster, wanted)
+            _clear_shared_hosts(cluster, wanted, keeps_dead)
         else:
             rest = {key: topology for key, topology in topologies.items() if key not in wanted}
             schedule_by_default(cluster, scope=rest)
@@ -78,20 +78,26 @@ def _used_by_host(cluster: ClusterView) -> dict[str | None, list[WorkerSlot]]:
     return dict(sorted(slots_by_host.items(), key=lambda entry: entry[0] or ""))
 
 
-def _keep_good_hosts(cluster: ClusterView, wanted: Mapping[str, _Wanted]) -> None:
-    """A host whose workers are precisely ones that a topology wants is kept for it; others give isolated workers up."""
+def _keep_good_hosts(cluster: ClusterView, wanted: Mapping[str, _Wanted]) -> bool:
+    """A host whose workers are precisely ones that a topology wants is kept for it; others give isolated workers up.
+
+    Workers on dead supervisors count as one more host, as in Storm; whether that one was kept.
+    """
     taken = set(cluster.blacklisted_hosts)
+    keeps_dead = False
     for host, slots in _used_by_host(cluster).items():
         owners = {cluster.used_slots()[slot] for slot in slots}
         owner = next(iter(owners))
         workers = [frozenset(cluster.placement(cluster.used_slots()[s]).executors_by_slot[s]) for s in slots]
         if len(owners) == 1 and owner in wanted and wanted[owner].accepts(workers):
             wanted[owner].settle(workers)
+            keeps_dead = keeps_dead or host is None
             if host is not None:
                 taken.add(host)
         else:
             cluster.free_slots(slot for slot in slots if cluster.used_slots()[slot] in wanted)
     cluster.set_blacklisted_hosts(taken)
+    return keeps_dead
 
 
 def _hosts_by_room(cluster: ClusterView) -> list[tuple[str, list[WorkerSlot]]]:
@@ -127,11 +133,11 @@ def _give_hosts(cluster: ClusterView, wanted: Mapping[str, _Wanted]) -> None:
     cluster.set_blacklisted_hosts(taken)
 
 
-def _clear_shared_hosts(cluster: ClusterView, wanted: Mapping[str, _Wanted]) -> None:
+def _clear_shared_hosts(cluster: ClusterView, wanted: Mapping[str, _Wanted], keeps_dead: bool) -> None:
     """Not enough machines: everything not isolated gives way until there are (Storm clears and waits)."""
     short = [topology_id for topology_id, need in wanted.items() if need.specs]
     for topology_id in short:
         cluster.status[topology_id] = "Unable to isolate: no machine has enough worker slots for its workers"
     for host, slots in _used_by_host(cluster).items():
-        if host not in cluster.blacklisted_hosts:
+        if not (host in cluster.blacklisted_hosts or (host is None and keeps_dead)):
             cluster.free_slots(slots)

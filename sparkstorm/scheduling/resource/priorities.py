@@ -39,7 +39,10 @@ class PriorityOrder:
         self._left = ledger.shape.zero
         for node in ledger.cluster.supervisors:
             self._left = plus(self._left, ledger.offer(node))
-        self._offered_generic = [at for at in range(FIRST_GENERIC, len(self._left)) if self._left[at] > 0.0]
+        # A resource that supervisors declare counts, even when there is none of it.
+        declared = {name for each in ledger.cluster.supervisors.values() for name in each.resources}
+        names = ledger.shape.generic
+        self._offered_generic = [FIRST_GENERIC + at for at, name in enumerate(names) if name in declared]
 
     def order(self, guarantees: Mapping[str, Mapping[str, float]]) -> list[TopologyView]:
         """Every topology with an owner, first to be scheduled first; equal users by name."""
