@@ -27,7 +27,7 @@ from sparkstorm.runtime.tally import Tally
 from sparkstorm.runtime.ticks import Ticks
 from sparkstorm.runtime.timeouts import Timeouts
 from sparkstorm.transport.base import Commit, Transport
-from sparkstorm.transport.frames import NO_IDS, RowFrame
+from sparkstorm.transport.frames import NO_IDS, Row, RowFrame
 
 _CHUNKS_AHEAD = 8  # frames of one task kept decoded in memory
 _CAREFUL_UNITS = 5000
@@ -293,9 +293,15 @@ class Worker:
                     bolt = self._crew.bolts[target.task]
                     if bolt.is_behind:
                         continue
-                    source = route.source
-                    bolt.local.append(([Tuple(values, roots, source) for values, roots in target.rows], sender.oldest_ms))
+                    source, rows = route.source, self._travelled(target.rows) if self._plan.is_strict else target.rows
+                    bolt.local.append(([Tuple(values, roots, source) for values, roots in rows], sender.oldest_ms))
                     target.rows.clear()
+
+    def _travelled(self, rows: list[Row]) -> list[Row]:
+        """Rows as they would come out of a frame: what one receiver does to its values, no other sees."""
+        codec = self._plan.codec
+        values = codec.unpack(codec.pack([list(row[0]) for row in rows]))
+        return [(tuple(mine), row[1]) for mine, row in zip(values, rows, strict=True)]
 
     def _run_carefully(self, epoch: Epoch, now_ms: int) -> None:
         """One input per commit, announced first: an earlier process died in here (finding: poison tuples)."""

@@ -114,7 +114,7 @@ class SimWorker:
         while self._has_busy_thread() and not self._post.is_set():
             if not self._post.wait(max(0.0, deadline - time.monotonic())):
                 return False
-        return self._post.is_set() and self.worker is not None
+        return self.is_woken()
 
     # -- life and death --------------------------------------------------------------------------------------------
 
