@@ -24,6 +24,7 @@ RANK_BY_PART = {
     "scheduling": 2,
     "acking": 2,
     "grouping": 2,
+    "windowing": 2,
     "api": 3,
     "transport": 4,
     "cluster": 4,

@@ -1,14 +1,18 @@
-"""Owns what a user imports: Spout, Bolt, BasicBolt, StatefulBolt, TopologyBuilder, collector and context protocols."""
+"""Owns what a user imports: spouts, bolts, windowed bolts, TopologyBuilder, collector and context protocols."""
 
 from sparkstorm.api.builder import TopologyBuilder
 from sparkstorm.api.collector import BasicOutputCollector, OutputCollector, SpoutOutputCollector
 from sparkstorm.api.components import BasicBolt, Bolt, ReplayableSpout, Spout, Stateful, StatefulBolt
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.state import KeyValueState
+from sparkstorm.api.windows import Count, Duration, FoldingBolt, TimedBolt, Timers, Window, WindowedBolt
 from sparkstorm.model.topology import Stream
 from sparkstorm.model.tuples import Tuple
+from sparkstorm.windowing.timers import Timer
 
 __all__ = [
-    "BasicBolt", "BasicOutputCollector", "Bolt", "KeyValueState", "OutputCollector", "ReplayableSpout", "Spout",
-    "SpoutOutputCollector", "Stateful", "StatefulBolt", "Stream", "TopologyBuilder", "TopologyContext", "Tuple",
+    "BasicBolt", "BasicOutputCollector", "Bolt", "Count", "Duration", "FoldingBolt", "KeyValueState",
+    "OutputCollector", "ReplayableSpout", "Spout", "SpoutOutputCollector", "Stateful", "StatefulBolt",
+    "Stream", "TimedBolt", "Timer", "Timers", "TopologyBuilder", "TopologyContext", "Tuple", "Window",
+    "WindowedBolt",
 ]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from sparkstorm.api.components import BasicBolt, Bolt, Outputs, Spout
+from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_times, late_stream_of
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.topology import (
     DEFAULT_STREAM,
@@ -44,20 +45,24 @@ class TopologyBuilder:
         return self._add(Component(id, "spout", spout, parallelism, num_tasks, _conf(id, conf), streams))
 
     def set_bolt(
-        self, id: str, bolt: Bolt | BasicBolt, parallelism: int = 1, *, num_tasks: int | None = None,
+        self, id: str, bolt: Bolt | BasicBolt | WindowedBolt | TimedBolt, parallelism: int = 1, *, num_tasks: int | None = None,
         conf: Mapping[str, Any] | None = None, outputs: Outputs | None = None,
     ) -> Declarer:
         """Add a bolt; say what it listens to with the grouping methods of the returned declarer."""
-        if not isinstance(bolt, Bolt | BasicBolt):
+        if not isinstance(bolt, Bolt | BasicBolt | WindowedBolt | TimedBolt):
             raise InvalidTopologyError(
                 f"component '{id}': set_bolt needs an instance of Bolt or BasicBolt, not {_shown(bolt)}")
-        streams = _streams(id, bolt, outputs)
-        return self._add(Component(id, "bolt", bolt, parallelism, num_tasks, _conf(id, conf), streams))
+        own = _conf(id, conf)
+        if isinstance(bolt, WindowedBolt | TimedBolt):
+            own = {**bolt.time_conf(), **own}
+        streams = {**_streams(id, bolt, outputs), **late_stream_of(own)}
+        return self._add(Component(id, "bolt", bolt, parallelism, num_tasks, own, streams))
 
     def build(self) -> Topology:
         """Check everything and return the topology; InvalidTopologyError names the culprit and the mend."""
         topology = Topology(dict(self._components))
         validate(topology)
+        check_times(topology)
         return topology
 
     def _add(self, component: Component) -> Declarer:

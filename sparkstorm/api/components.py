@@ -36,6 +36,10 @@ class Spout:
         """Whether this source has come to its end; a run of finite spouts stops when all trees are settled."""
         return False
 
+    def has_ended(self) -> bool:
+        """Whether that end is for good: then event time runs to its end, and every window behind this source fires."""
+        return self.is_exhausted()
+
     def extent(self) -> tuple[int, int]:
         """(total, done) in any unit, for progress displays; (0, 0) when the source cannot tell."""
         return 0, 0

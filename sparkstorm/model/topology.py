@@ -14,6 +14,9 @@ DEFAULT_STREAM = "default"
 ACKER = "__acker"
 SYSTEM = "__system"
 TICK_STREAM = "__tick"
+WATERMARK_STREAM = "__watermark"
+LATE_PREFIX = "__late:"
+"""Rows that are late for their receiver travel under their stream's name with this before it."""
 
 GroupingKind = Literal[
     "shuffle", "fields", "partial_key", "all", "global", "none", "direct", "local_or_shuffle", "custom"]

@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from sparkstorm.model.topology import LATE_PREFIX
+
 Roots = int | tuple[int, ...]
 """The spout tuples a tuple descends from: 0 untracked, one 63-bit id, or several (multi-anchored)."""
 
 
 class Source:
-    """The producer of a tuple: component, task and stream, with the stream's declared fields."""
+    """The producer of a tuple: component, task and stream, with the stream's declared fields.
 
-    __slots__ = ("component", "task", "stream", "fields", "position_by_field")
+    `is_late`: its tuples are late by the receiver's settings; `channel` is the stream's name on the way there.
+    """
 
-    def __init__(self, component: str, task: int, stream: str, fields: tuple[str, ...]) -> None:
+    __slots__ = ("component", "task", "stream", "fields", "position_by_field", "is_late", "channel")
+
+    def __init__(self, component: str, task: int, stream: str, fields: tuple[str, ...], is_late: bool = False) -> None:
         self.component = component
         self.task = task
         self.stream = stream
         self.fields = fields
+        self.is_late = is_late
+        self.channel = LATE_PREFIX + stream if is_late else stream
         self.position_by_field: Mapping[str, int] = {name: i for i, name in enumerate(fields)}
 
     def position(self, field: str) -> int:

@@ -1,0 +1,65 @@
+"""Owns tumbling and sliding windows by count: the n-th tuple of a key stands at n, and every slide a window is due.
+
+Counting follows the order in which tuples come; a window that is not full when the input ends does not fire.
+"""
+
+from __future__ import annotations
+
+from sparkstorm.model.tuples import Tuple
+from sparkstorm.windowing.contents import Contents
+from sparkstorm.windowing.layout import Layout
+from sparkstorm.windowing.store import Key, Store
+from sparkstorm.windowing.windows import Firing
+
+
+class CountWindows:
+    """Windows over numbers of tuples, for each key its own."""
+
+    def __init__(self, layout: Layout, store: Store, contents: Contents, keeps_expired: bool = False) -> None:
+        self._layout = layout
+        self._store = store
+        self._contents = contents
+        self._keeps_expired = keeps_expired
+        for _ in contents.load():  # its index comes back with it
+            pass
+
+    def add(self, at: int, key: Key, tup: Tuple) -> list[Firing]:
+        place = ("n", *key)
+        count = self._store.get(place, 0)
+        for start in self._layout.cells_of(count):
+            self._contents.add(start, key, count, tup)
+        self._store.put(place, count + 1)
+        return [self._firing(count + 1, key)] if (count + 1) % self._layout.slide == 0 else []
+
+    def is_gone(self, at: int) -> bool:
+        return False
+
+    def next_end(self) -> int | None:
+        return None
+
+    def next_due(self, watermark: int) -> Firing | None:
+        return None
+
+    def done(self, firing: Firing) -> None:
+        """Forget what no later window of this key wants."""
+        layout = self._layout
+        kept = layout.slide if self._keeps_expired else 0
+        oldest = firing.end - layout.length - 2 * layout.slide
+        for start in range(oldest, firing.end, layout.cell if layout.is_shared else layout.slide):
+            ends = layout.ends_of(start)
+            if not ends or ends[-1] + kept <= firing.end:
+                self._contents.drop(start, firing.key)
+
+    def settle(self, watermark: int) -> None:
+        """Time means nothing here."""
+
+    def pause(self) -> None:
+        """Nothing fires but with a tuple."""
+
+    def _firing(self, end: int, key: Key) -> Firing:
+        layout, start = self._layout, end - self._layout.length
+        former = range(0)
+        if self._keeps_expired:
+            former = range(start - layout.slide, min(end - layout.slide, start), layout.cell)
+        content = self._contents.gather(layout.cells_in(end), key, max(start, end - layout.slide), former)
+        return Firing(key, max(start, 0), end, content)

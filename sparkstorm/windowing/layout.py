@@ -1,0 +1,49 @@
+"""Owns the arithmetic of tumbling and sliding windows over any axis: milliseconds of event time, or numbers of tuples.
+
+A window is half open, [end - length, end), and ends at a multiple of the slide, as Storm's do (Storm's own windows hold
+their end instead of their start). Rows are kept in *cells*: shared ones of the greatest common size, from which windows
+are put together, or one per window where the pieces cannot be put together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which cells a point goes into, and which windows take which cells."""
+
+    length: int
+    slide: int
+    is_shared: bool = True
+
+    @property
+    def cell(self) -> int:
+        """Size of a shared cell."""
+        return gcd(self.length, self.slide)
+
+    @property
+    def is_tumbling(self) -> bool:
+        """Whether every point is in exactly one window, which is one cell."""
+        return self.length == self.slide
+
+    def ends(self, at: int) -> range:
+        """Ends of the windows that hold a point (or a shared cell that begins there); none in the gaps of slide > length."""
+        first = (at // self.slide + 1) * self.slide
+        return range(first, at + self.length + 1, self.slide)
+
+    def cells_of(self, at: int) -> tuple[int, ...]:
+        """Starts of the cells that keep a point; none when no window wants it."""
+        if self.is_shared:
+            return (at - at % self.cell,) if self.is_tumbling or len(self.ends(at)) else ()
+        return tuple(end - self.length for end in self.ends(at))
+
+    def ends_of(self, cell: int) -> range:
+        """Ends of the windows that a cell is part of."""
+        return self.ends(cell) if self.is_shared else range(cell + self.length, cell + self.length + 1)
+
+    def cells_in(self, end: int) -> range:
+        """Starts of the cells that make up a window."""
+        return range(end - self.length, end, self.cell if self.is_shared else self.length)

@@ -1,0 +1,87 @@
+"""Owns watermarks: how far event time has come at a sender, at a receiver, and which rows are late.
+
+Laws:
+1. A sender's clock is a function of the rows it emitted to one subscriber, in their order, and of nothing else: not of
+   time, batching or placement. A row is late when its time is more than lag and allowed lateness behind the newest one
+   before it. So what is late is known where the row is born, and every receiver and every run agrees.
+2. A sender's mark (newest time minus lag) travels behind the rows that made it. Rows that come later and are no older
+   than the mark are on time; those between the mark and the allowed lateness are tardy; older ones are late.
+3. A receiver's watermark is the least mark of all tasks that may send to it, so no row that is on time can find its
+   window already fired. It never falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+NEVER = -1
+"""The mark of a sender that has said nothing yet; times are never negative."""
+END = 2**63 - 1
+"""The mark of a sender that will never send again."""
+
+Channel = tuple[int, str]
+"""Who sends: task and stream."""
+
+
+class SourceClock:
+    """Event time of the rows that one task sends to one subscriber (law 1)."""
+
+    __slots__ = ("newest_ms", "floor_ms", "_lag_ms", "_slack_ms")
+
+    def __init__(self, lag_ms: int, lateness_ms: int, newest_ms: int = NEVER) -> None:
+        self._lag_ms = lag_ms
+        self._slack_ms = lag_ms + lateness_ms
+        self.newest_ms = newest_ms
+        self.floor_ms = newest_ms - self._slack_ms
+
+    def is_late(self, at_ms: Any) -> bool:
+        """Take in the next row's time and say whether it is late; what is no time is the receiver's to refuse."""
+        if type(at_ms) is not int or at_ms > self.newest_ms:
+            if type(at_ms) is int:
+                self.set_newest(at_ms)
+            return False
+        return 0 <= at_ms < self.floor_ms
+
+    def set_newest(self, at_ms: int) -> None:
+        """Go on from here: a restored clock, or one whose last rows were taken back."""
+        self.newest_ms = at_ms
+        self.floor_ms = at_ms - self._slack_ms
+
+    @property
+    def mark_ms(self) -> int:
+        """No row that is on time will be older than this."""
+        return max(NEVER, self.newest_ms - self._lag_ms)
+
+
+class Watermarks:
+    """What a task has heard of every task and stream that may send to it (law 3)."""
+
+    def __init__(self, channels: Iterable[Channel], heard: Mapping[Channel, int] | None = None) -> None:
+        self._mark_by_channel = dict.fromkeys(sorted(channels), NEVER)
+        for channel, at_ms in (heard or {}).items():
+            if channel in self._mark_by_channel:
+                self._mark_by_channel[channel] = at_ms
+        self.low_ms = self._lowest()
+
+    def hear(self, channel: Channel, at_ms: int) -> bool:
+        """Take in a mark; whether it is news. A mark never falls, and one of a stranger is none."""
+        if at_ms <= self._mark_by_channel.get(channel, END):
+            return False
+        was_lowest = self._mark_by_channel[channel] == self.low_ms
+        self._mark_by_channel[channel] = at_ms
+        if was_lowest:
+            self.low_ms = self._lowest()
+        return True
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nobody will send any more; a task that hears from nobody cannot know."""
+        return bool(self._mark_by_channel) and self.low_ms == END
+
+    def behind(self) -> list[Channel]:
+        """Who holds the watermark back."""
+        return [channel for channel, at_ms in self._mark_by_channel.items() if at_ms == self.low_ms]
+
+    def _lowest(self) -> int:
+        return min(self._mark_by_channel.values(), default=NEVER)

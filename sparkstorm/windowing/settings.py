@@ -1,0 +1,126 @@
+"""Owns the settings of a windowed or timed bolt: Storm's `topology.bolts.*` keys, checked, as one frozen record.
+
+The builder writes a bolt's settings into its component's configuration, where the workers of those who send to it read
+them too: they say which of their rows are late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.model.topology import Component
+
+LENGTH_COUNT = "topology.bolts.window.length.count"
+LENGTH_MS = "topology.bolts.window.length.duration.ms"
+SLIDE_COUNT = "topology.bolts.window.sliding.interval.count"
+SLIDE_MS = "topology.bolts.window.sliding.interval.duration.ms"
+SESSION_GAP_MS = "topology.bolts.window.session.gap.ms"
+TIMESTAMP_FIELD = "topology.bolts.tuple.timestamp.field.name"
+LAG_MS = "topology.bolts.tuple.timestamp.max.lag.ms"
+LATENESS_MS = "topology.bolts.window.allowed.lateness.ms"
+LATE_STREAM = "topology.bolts.late.tuple.stream"
+SHAPE_KEYS = (LENGTH_COUNT, LENGTH_MS, SLIDE_COUNT, SLIDE_MS, SESSION_GAP_MS)
+LATE_FIELDS = ("component", "stream", "time_ms", "values")
+"""What a late tuple looks like on the late stream: whose it was, its time, and its values by field."""
+
+_LARGEST_MS = 100 * 366 * 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Which windows: tumbling and sliding ones by time or count, or sessions (length is their gap)."""
+
+    kind: Literal["time", "count", "session"]
+    length: int
+    slide: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSettings:
+    """Shape (none for a bolt that only wants timers), the field with the time (none: processing time), and patience."""
+
+    shape: Shape | None
+    timestamp_field: str | None
+    lag_ms: int
+    lateness_ms: int
+    late_stream: str | None
+
+    @property
+    def is_event_time(self) -> bool:
+        """Whether rows carry their own time."""
+        return self.timestamp_field is not None
+
+
+def is_timed(component: Component) -> bool:
+    """Whether a component keeps windows or timers: the builder leaves the key of the time's field in its settings."""
+    return TIMESTAMP_FIELD in component.conf
+
+
+def settings_of(component: Component, conf: Mapping[str, Any]) -> TimeSettings | None:
+    """The settings of a timed component over those of its topology; None for any other. InvalidTopologyError names it."""
+    if not is_timed(component):
+        return None
+    return read_settings(component.id, {**conf, **{k: v for k, v in component.conf.items() if v is not None}}, component.conf)
+
+
+def read_settings(id: str, conf: Mapping[str, Any], own: Mapping[str, Any]) -> TimeSettings:
+    """Settings from keys; a shape of the component's own keeps out the topology's."""
+    shapes = own if any(own.get(key) is not None for key in SHAPE_KEYS) else conf
+    field = conf.get(TIMESTAMP_FIELD)
+    if field is not None and (not isinstance(field, str) or not field):
+        raise InvalidTopologyError(f"component '{id}': {TIMESTAMP_FIELD} must be the name of a field, not {field!r}")
+    stream = conf.get(LATE_STREAM)
+    if stream is not None and (not isinstance(stream, str) or not stream or stream == "default"):
+        raise InvalidTopologyError(f"component '{id}': {LATE_STREAM} must name a stream of its own, not {stream!r}")
+    settings = TimeSettings(_shape(id, shapes), field, _millis(id, LAG_MS, conf), _millis(id, LATENESS_MS, conf), stream)
+    if field is None and (settings.late_stream or settings.lateness_ms):
+        raise InvalidTopologyError(
+            f"component '{id}': only rows with a time of their own can be late: set the timestamp field, or neither "
+            "a late stream nor an allowed lateness")
+    return settings
+
+
+def check_fields(id: str, settings: TimeSettings, keys: tuple[str, ...],
+                 streams: Mapping[tuple[str, str], tuple[str, ...]]) -> None:
+    """Every input must have the time's field and the key's fields; `streams` are their fields by component and stream."""
+    wanted = (*((settings.timestamp_field,) if settings.timestamp_field else ()), *keys)
+    for (component, stream), fields in streams.items():
+        missing = [name for name in wanted if name not in fields]
+        if missing:
+            raise InvalidTopologyError(
+                f"component '{id}' needs field '{missing[0]}' in stream '{stream}' of '{component}', which declares "
+                f"{', '.join(fields) or 'none'}")
+
+
+def _shape(id: str, conf: Mapping[str, Any]) -> Shape | None:
+    values = {key: conf.get(key) for key in SHAPE_KEYS}
+    for key, value in values.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _LARGEST_MS):
+            raise InvalidTopologyError(f"component '{id}': {key} must be a whole number of at least 1, not {value!r}")
+    given = [key for key in (LENGTH_COUNT, LENGTH_MS, SESSION_GAP_MS) if values[key] is not None]
+    if len(given) > 1:
+        raise InvalidTopologyError(f"component '{id}': {given[0]} and {given[1]} exclude each other")
+    if not given:
+        stray = next((key for key in (SLIDE_COUNT, SLIDE_MS) if values[key] is not None), None)
+        if stray is not None:
+            raise InvalidTopologyError(f"component '{id}': {stray} is set, but no length")
+        return None
+    length: int = values[given[0]]  # type: ignore[assignment]
+    if given[0] == SESSION_GAP_MS:
+        return Shape("session", length, length)
+    slide_key, other = (SLIDE_COUNT, SLIDE_MS) if given[0] == LENGTH_COUNT else (SLIDE_MS, SLIDE_COUNT)
+    if values[other] is not None:
+        raise InvalidTopologyError(f"component '{id}': {given[0]} and {other} do not go together; both by count or both by time")
+    slide = values[slide_key] or length
+    return Shape("count" if given[0] == LENGTH_COUNT else "time", length, slide)
+
+
+def _millis(id: str, key: str, conf: Mapping[str, Any]) -> int:
+    value = conf.get(key)
+    value = 0 if value is None else value
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST_MS:
+        raise InvalidTopologyError(f"component '{id}': {key} must be a whole number of milliseconds, not {value!r}")
+    return value

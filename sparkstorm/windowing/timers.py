@@ -1,0 +1,67 @@
+"""Owns timers: names that come due at a moment of event time or of processing time, kept in the store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sparkstorm.windowing.agenda import Agenda
+from sparkstorm.windowing.store import Key, Store
+
+Axis = Literal["event", "processing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """A timer that is due: its name (a tuple, or the one value it was set with), when it was due, and by which time."""
+
+    name: Any
+    at_ms: int
+    axis: Axis
+
+
+class TimerTable:
+    """A task's timers: one per name and axis; setting it again moves it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._agenda: dict[Axis, Agenda] = {"event": Agenda(), "processing": Agenda()}
+        for place, at_ms in store.items():
+            if place[0] == "timer":
+                self._agenda[place[1]].add(at_ms, place[2:])
+
+    def set(self, axis: Axis, name: Any, at_ms: int) -> None:
+        """Have the name come due at that moment, and at no other."""
+        if isinstance(at_ms, bool) or not isinstance(at_ms, int) or at_ms < 0:
+            raise ValueError(f"timer {name!r}: the time must be a whole number of milliseconds from 0 on, not {at_ms!r}")
+        key = _key(name)
+        self._store.put(("timer", axis, *key), at_ms)
+        self._agenda[axis].add(at_ms, key)
+
+    def cancel(self, axis: Axis, name: Any) -> None:
+        """Forget a timer; one that is not set is no error."""
+        self._store.delete(("timer", axis, *_key(name)))
+
+    def next_at(self, axis: Axis) -> int | None:
+        """When the next one is due (or was, if it has been moved since)."""
+        return self._agenda[axis].first_at()
+
+    def next_due(self, axis: Axis, until_ms: int) -> Timer | None:
+        """The earliest timer that is due; the same again until `done`, also when that was undone."""
+        agenda = self._agenda[axis]
+        while (at_ms := agenda.first_at()) is not None and at_ms <= until_ms:
+            key = agenda.first_key()
+            if self._store.get(("timer", axis, *key)) == at_ms:
+                return Timer(key[0] if len(key) == 1 else key, at_ms, axis)
+            agenda.drop_first()
+        return None
+
+    def done(self, timer: Timer) -> None:
+        """It has fired, unless it was set anew meanwhile."""
+        place = ("timer", timer.axis, *_key(timer.name))
+        if self._store.get(place) == timer.at_ms:
+            self._store.delete(place)
+
+
+def _key(name: Any) -> Key:
+    return tuple(name) if isinstance(name, tuple | list) else (name,)

@@ -1,0 +1,173 @@
+"""Owns tumbling and sliding windows by time: what is due at a watermark, what is late for good, what can be forgotten.
+
+A window fires when the watermark reaches its end, in the order of ends and then of keys; again for each tardy tuple
+(`is_update`); its cells are forgotten when no window can want them any more. How far it has fired is in the store, so
+that a new owner fires the rest and nothing twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Protocol
+
+from sparkstorm.model.tuples import Tuple
+from sparkstorm.windowing.agenda import Agenda
+from sparkstorm.windowing.contents import Content, Contents
+from sparkstorm.windowing.layout import Layout
+from sparkstorm.windowing.marks import NEVER
+from sparkstorm.windowing.store import Key, Store
+
+_FIRED_TO = ("W",)
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """One window to be handed to user code."""
+
+    key: Key
+    start: int
+    end: int
+    content: Content
+    is_update: bool = False
+
+
+class Windows(Protocol):
+    """Windows of one kind over one task's tuples."""
+
+    def add(self, at: int, key: Key, tup: Tuple) -> list[Firing]:
+        """Put a tuple where it belongs; returns windows that this makes due at once."""
+
+    def is_gone(self, at: int) -> bool:
+        """Whether every window for this time has been forgotten."""
+
+    def next_end(self) -> int | None:
+        """The earliest end of a window that has not fired."""
+
+    def next_due(self, watermark: int) -> Firing | None:
+        """The next window whose end the watermark has reached; the same again until `done`."""
+
+    def done(self, firing: Firing) -> None:
+        """That window has fired."""
+
+    def settle(self, watermark: int) -> None:
+        """Everything up to this watermark has fired: forget what nobody wants any more."""
+
+    def pause(self) -> None:
+        """Firing stops in the middle, and what has fired is to be remembered."""
+
+
+class TimeWindows:
+    """Tumbling and sliding windows over milliseconds."""
+
+    def __init__(self, layout: Layout, store: Store, contents: Contents, lateness: int = 0, keeps_expired: bool = False) -> None:
+        self._layout = layout
+        self._store = store
+        self._contents = contents
+        self._kept_for = lateness + (layout.slide if keeps_expired else 0)
+        self._lateness = lateness
+        self._keeps_expired = keeps_expired
+        self._drops_at_once = layout.is_tumbling and not self._kept_for
+        self._keys_by_cell: dict[int, dict[Key, None]] = {}
+        self._agenda = Agenda()
+        self._expiries: list[tuple[int, int]] = []
+        self._end = NEVER  # of the windows that are firing: some keys' have, in `_fired`
+        self._fired: dict[Key, None] = {}
+        self._marked: list[Key] = []
+        self.fired_to: int = store.get(_FIRED_TO, NEVER)
+        for start, key in contents.load():
+            self._schedule(start, key)
+        self._load_fired()
+
+    def add(self, at: int, key: Key, tup: Tuple) -> list[Firing]:
+        for start in self._layout.cells_of(at):
+            if self._contents.add(start, key, at, tup):
+                self._schedule(start, key)
+        if at >= self.fired_to and at >= self._end:
+            return []
+        return [self._firing(end, key, is_update=True) for end in self._layout.ends(at)
+                if end <= self.fired_to or (end == self._end and key in self._fired)]
+
+    def is_gone(self, at: int) -> bool:
+        if at >= self.fired_to:
+            return False
+        ends = self._layout.ends(at)
+        return not ends or ends[-1] + self._lateness <= self.fired_to
+
+    def next_end(self) -> int | None:
+        return self._agenda.first_at()
+
+    def next_due(self, watermark: int) -> Firing | None:
+        while (end := self._agenda.first_at()) is not None and end <= watermark:
+            if end != self._end:
+                self._finish()
+                self._end = end
+            key = self._agenda.first_key()
+            if any(self._contents.has(start, key) for start in self._layout.cells_in(end)):
+                return self._firing(end, key)
+            self._agenda.drop_first()
+        return None
+
+    def done(self, firing: Firing) -> None:
+        if firing.is_update:
+            return
+        self._agenda.drop_first()
+        self._fired[firing.key] = None
+        if self._drops_at_once:
+            self._contents.drop(firing.start, firing.key)
+
+    def settle(self, watermark: int) -> None:
+        if watermark <= self.fired_to:
+            return
+        self._finish()
+        self._advance(watermark)
+
+    def pause(self) -> None:
+        if not self._drops_at_once:
+            for key in list(self._fired)[len(self._marked):]:
+                self._store.put(("f", self._end, *key), 1)
+                self._marked.append(key)
+
+    def _schedule(self, start: int, key: Key) -> None:
+        keys = self._keys_by_cell.get(start)
+        ends = self._layout.ends_of(start)
+        if keys is None:
+            keys = self._keys_by_cell[start] = {}
+            heappush(self._expiries, (ends[-1] + self._kept_for, start))
+        keys[key] = None
+        for end in ends:
+            if end > self.fired_to and not (end == self._end and key in self._fired):
+                self._agenda.add(end, key)
+
+    def _firing(self, end: int, key: Key, is_update: bool = False) -> Firing:
+        layout, start = self._layout, end - self._layout.length
+        former = range(0)
+        if self._keeps_expired:
+            former = range(start - layout.slide, min(end - layout.slide, start), layout.cell)
+        content = self._contents.gather(layout.cells_in(end), key, max(start, end - layout.slide), former)
+        return Firing(key, start, end, content, is_update)
+
+    def _finish(self) -> None:
+        """Every key of the windows that were firing has had its turn."""
+        for key in self._marked:
+            self._store.delete(("f", self._end, *key))
+        self._fired.clear()
+        self._marked.clear()
+        if self._end > self.fired_to:
+            self._advance(self._end)
+
+    def _advance(self, watermark: int) -> None:
+        self.fired_to = watermark
+        self._store.put(_FIRED_TO, watermark)
+        while self._expiries and self._expiries[0][0] <= watermark:
+            _, start = heappop(self._expiries)
+            for key in self._keys_by_cell.pop(start, ()):
+                self._contents.drop(start, key)
+
+    def _load_fired(self) -> None:
+        for place, _ in self._store.items():
+            if place[0] == "f":
+                self._end = place[1]
+                self._fired[place[2:]] = None
+                self._agenda.drop(place[1], place[2:])
+        self._marked += self._fired
