@@ -27,14 +27,12 @@ def singles(count: int, first: int = 1) -> tuple[ExecutorId, ...]:
 
 def supervisor(name: str, *ports: int, host: str | None = None, rack: str | None = None, **resources: float) -> Any:
     """A supervisor; memory and cpu may be given by these words, other resources by their own."""
-    words = {"memory": "supervisor.memory.capacity.mb", "cpu": "supervisor.cpu.capacity"}
+    words = {"memory": "supervisor.memory.capacity.mb", "cpu": "supervisor.cpu.capacity", "gpu": "gpu.count"}
     offered = {words.get(key, key): value for key, value in resources.items()}
     return SupervisorView(name, host or f"host-{name}", ports, rack, 3_600_000, offered)
 
 
-def component(
-    name: str, parts: Sequence[ExecutorId], kind: str = "bolt", *inputs: str, **conf: Any
-) -> ComponentView:
+def component(name: str, parts: Sequence[ExecutorId], kind: str = "bolt", *inputs: str, **conf: Any) -> ComponentView:
     """A component that reads others by shuffle; underscores in conf names stand for dots."""
     named = {key.replace("__", "."): value for key, value in conf.items()}
     return ComponentView(name, kind, tuple(parts), named, tuple(InputView(each) for each in inputs))

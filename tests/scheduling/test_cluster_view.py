@@ -156,7 +156,7 @@ def test_free_slots_come_one_node_after_the_other_the_roomiest_first() -> None:
     free = FreeSlots()
     for node, ports in {"n1": (1, 2), "n2": (1, 2, 3), "n3": (3, 1, 2, 4)}.items():
         free.set_ports(node, ports)
-    wanted = "n3:1 n2:1 n1:1 n3:2 n2:2 n1:2 n3:3 n2:3 n3:4".split()
+    wanted = ["n3:1", "n2:1", "n1:1", "n3:2", "n2:2", "n1:2", "n3:3", "n2:3", "n3:4"]
     assert [str(each) for each in free.interleaved(99)] == wanted
     assert [str(each) for each in free.interleaved(4)] == wanted[:4]
     free.take(WorkerSlot("n3", 1))
@@ -200,7 +200,7 @@ class Counting:
 
 def test_a_scheduler_is_prepared_and_then_scheduled() -> None:
     """S4.1."""
-    mine: Scheduler = Counting()  # type: ignore[assignment]
+    mine: Scheduler = Counting()
     view = cluster([], [])
     mine.prepare({"a": 1})
     mine.schedule(view.topologies, view)

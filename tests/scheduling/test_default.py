@@ -4,13 +4,14 @@ import pytest
 
 from sparkstorm.scheduling.default import DefaultScheduler, bad_slots
 from sparkstorm.scheduling.even import EvenScheduler, reassignment
+from sparkstorm.scheduling.view import ClusterView
 from tests.scheduling.clusters import cluster, executors, places, singles, slot, supervisor, topology, workers_by_node
 
 
-def default(view: object, scope: str = "cluster") -> None:
+def default(view: ClusterView, scope: str = "cluster") -> None:
     scheduler = DefaultScheduler()
     scheduler.prepare({"default.scheduler.scope": scope})
-    scheduler.schedule(view.topologies, view)  # type: ignore[attr-defined]
+    scheduler.schedule(view.topologies, view)
 
 
 def test_default_visits_every_topology_that_needs_scheduling() -> None:

@@ -1,0 +1,343 @@
+"""JStorm's topology scheduler: workers to supervisors, then tasks to workers; none of its listed defects."""
+
+import json
+from typing import Any
+
+import pytest
+
+from sparkstorm.errors import FailedAssignTopologyError, InvalidConfigError
+from sparkstorm.scheduling.jstorm.records import (
+    AssignContext,
+    AssignType,
+    JStormComponent,
+    SupervisorPorts,
+    WorkerPlan,
+    give_task_ids,
+)
+from sparkstorm.scheduling.jstorm.scheduler import assign_tasks, has_single_master, num_workers
+from sparkstorm.scheduling.jstorm.slots import Slot
+from sparkstorm.scheduling.jstorm.tasks import TaskScheduler
+from sparkstorm.scheduling.jstorm.workers import Ports, place
+from sparkstorm.scheduling.records import InputView
+
+
+def part(name: str, count: int, kind: str = "bolt", *inputs: str, **conf: Any) -> JStormComponent:
+    named = {key.replace("__", "."): value for key, value in conf.items()}
+    return JStormComponent(name, kind, count, named, tuple(InputView(each) for each in inputs))
+
+
+def sup(name: str, *available: int, ports: int | None = None) -> SupervisorPorts:
+    everything = tuple(range(1, (ports or max(available, default=1)) + 1))
+    return SupervisorPorts(name, f"h-{name}", everything, available)
+
+
+def context(parts: list[JStormComponent], supervisors: list[SupervisorPorts], kind: str = "NEW", **more: Any) -> AssignContext:
+    tasks = more.pop("tasks", None) or give_task_ids(tuple(parts))
+    return AssignContext("t-1", AssignType(kind), tuple(parts), tuple(supervisors), tasks, more.pop("conf", {}), **more)
+
+
+def worker(where: str, *tasks: int) -> WorkerPlan:
+    node, _, port = where.partition(":")
+    return WorkerPlan(node, f"h-{node}", int(port), frozenset(tasks), 5, 1)
+
+
+def shown(plans: list[WorkerPlan]) -> dict[str, list[int]]:
+    return {f"{plan.node}:{plan.port}": sorted(plan.tasks) for plan in plans}
+
+
+def test_workers_are_counted_then_placed_then_given_tasks() -> None:
+    """S0.81: two workers for four tasks (system ones included), spread over the supervisors."""
+    parts = [part("in", 1, "spout"), part("out", 2, "bolt", "in"), part("__acker", 1, "system")]
+    found = assign_tasks(context(parts, [sup("a", 1, 2), sup("b", 1, 2)], conf={"topology.workers": 2}))
+    assert shown(found) == {"a:1": [1, 4], "b:1": [2, 3]}
+
+
+def test_too_few_free_ports_name_all_three_numbers() -> None:
+    """S0.82."""
+    asked = context([part("in", 3, "spout")], [sup("a", 1, 2, 3)], conf={"jstorm.reserve.workers": 1})
+    with pytest.raises(FailedAssignTopologyError) as error:
+        assign_tasks(asked)
+    assert str(error.value) == "there's no enough worker. allocWorkerNum=3, availableWorkerNum=3,reserveWorkerNum=1"
+
+
+def defined(counts: dict[str, int], **fields: Any) -> str:
+    return json.dumps({"componentToNum": json.dumps(counts), **fields})
+
+
+def test_user_defined_workers_come_first_with_their_tasks() -> None:
+    """S0.83."""
+    conf = {"topology.workers": 2, "use.userdefine.assignment": [defined({"in": 2}, hostName="h-b", mem="7", port="2")]}
+    found = assign_tasks(context([part("in", 3, "spout")], [sup("a", 1, 2), sup("b", 1, 2)], conf=conf))
+    assert shown(found)["b:2"] == [1, 2]
+    assert {plan.port: plan.memory_bytes for plan in found if plan.node == "b"} == {2: 7}
+
+
+def test_old_workers_are_preferred_when_the_conf_says_so() -> None:
+    """S0.84."""
+    old = (worker("b:2", 1, 2), worker("a:1", 3))
+    conf = {"topology.workers": 2, "use.old.assignment": True}
+    found = assign_tasks(context([part("in", 3, "spout")], [sup("a", 1, 2), sup("b", 1, 2)], conf=conf, old_workers=old))
+    assert shown(found) == {"a:1": [3], "b:2": [1, 2]}
+
+
+def test_a_plain_rebalance_copies_the_old_slots_up_to_the_number_of_workers() -> None:
+    """S0.85."""
+    old = (worker("a:1", 1), worker("a:2", 2), worker("b:1", 3))
+    asked = context(
+        [part("in", 3, "spout")], [sup("a", ports=2), sup("b", ports=2)], "REBALANCE", conf={"topology.workers": 2}, old_workers=old
+    )
+    assert shown(assign_tasks(asked)) == {"a:1": [1, 3], "a:2": [2]}
+
+
+def test_a_reassigning_rebalance_starts_with_blank_slots() -> None:
+    """S0.86: the rest (here: all) are new."""
+    old = (worker("a:2", 1, 2),)
+    asked = context(
+        [part("in", 2, "spout")],
+        [sup("a", 1, ports=2), sup("b", 1)],
+        "REBALANCE",
+        conf={"topology.workers": 1},
+        old_workers=old,
+        is_reassign=True,
+    )
+    assert shown(assign_tasks(asked)) == {"a:1": [1, 2]}
+
+
+def test_more_slots_than_workers_are_refused_with_numbers() -> None:
+    """S0.87: a defined worker and a reused one, where one worker is to be made."""
+    conf = {"topology.workers": 1, "use.userdefine.assignment": [defined({"in": 1}, hostName="h-a", port="0")]}
+    asked = context([part("in", 2, "spout")], [sup("a", 1, 2)], "REBALANCE", conf=conf, old_workers=(worker("a:2", 1, 2),))
+    with pytest.raises(FailedAssignTopologyError) as error:
+        assign_tasks(asked)
+    assert str(error.value) == (
+        "Too many workers are required for user define or old assignments. workersNum=1, assignedWorkersNum=2"
+    )
+
+
+def test_isolation_supervisors_are_the_only_ones_used() -> None:
+    """S0.88."""
+    conf = {"isolation.scheduler.machines": ["h-b", "h-z"]}
+    found = assign_tasks(context([part("in", 2, "spout")], [sup("a", 1, 2), sup("b", 1, 2)], conf=conf))
+    assert {plan.node for plan in found} == {"b"}
+    conf = {"isolation.scheduler.machines": ["h-z"]}
+    found = assign_tasks(context([part("in", 2, "spout")], [sup("a", 1, 2), sup("b", 1, 2)], conf=conf))
+    assert {plan.node for plan in found} == {"a", "b"}
+
+
+def test_only_supervisors_with_free_ports_take_part() -> None:
+    """S0.89."""
+    found = assign_tasks(context([part("in", 2, "spout")], [sup("a", ports=3), sup("b", 1, 2)]))
+    assert {plan.node for plan in found} == {"b"}
+
+
+def test_memory_and_cpu_are_set_last_where_nobody_did() -> None:
+    """S0.90."""
+    found = assign_tasks(context([part("in", 1, "spout")], [sup("a", 1)]))
+    assert (found[0].memory_bytes, found[0].cpu) == (2 * 1024**3, 1)
+    conf = {"worker.memory.size": 99, "worker.cpu.slot.num": 3}
+    found = assign_tasks(context([part("in", 1, "spout")], [sup("a", 1)], conf=conf))
+    assert (found[0].memory_bytes, found[0].cpu) == (99, 3)
+
+
+def ports(name: str, *free: int, of: int) -> Ports:
+    return Ports(name, f"h-{name}", of, list(free))
+
+
+def test_a_worker_that_names_a_host_goes_there_on_its_port_if_free() -> None:
+    """S0.91."""
+    slots = [Slot(host="h-b", port=2), Slot(host="h-b", port=2), Slot(host="h-b"), Slot()]
+    place(slots, [ports("a", 1, 2, of=2), ports("b", 1, 2, of=2)])
+    assert [f"{each.node}:{each.port}" for each in slots] == ["b:2", "b:1", "a:1", "a:2"]
+
+
+def test_the_rest_go_to_supervisors_by_free_ports_descending() -> None:
+    """S0.92: a is full after the named worker; c has more free ports than b."""
+    slots = [Slot(host="h-a"), Slot(), Slot()]
+    place(slots, [ports("a", 1, of=1), ports("b", 1, 2, of=2), ports("c", 1, 2, 3, of=3)])
+    assert [each.node for each in slots] == ["a", "c", "b"]
+
+
+def test_workers_are_placed_by_load() -> None:
+    """S0.93 and S0.95: lower-loaded supervisors first."""
+    slots = [Slot() for _ in range(3)]
+    place(slots, [ports("busy", 5, 6, 7, of=7), ports("idle", 1, 2, of=2)])
+    assert [each.node for each in slots] == ["idle", "idle", "busy"]
+
+
+def test_overloaded_means_more_used_ports_than_the_average_to_be() -> None:
+    """S0.94, mapped: the seed speaks of free ports below the average; the code compares used ports to the average."""
+    slots = [Slot(), Slot()]
+    place(slots, [ports("big", 8, 9, 10, of=10), ports("small", 1, 2, of=2)])
+    # used 7 and 0, average (7 + 2) // 2 + 1 = 5: big is overloaded although it has more free ports
+    assert [each.node for each in slots] == ["small", "small"]
+
+
+def test_when_all_are_overloaded_those_with_more_free_ports_come_first() -> None:
+    """S0.96."""
+    slots = [Slot(), Slot(), Slot(), Slot()]
+    place(slots, [ports("p", 9, of=9), ports("q", 8, 9, of=9), ports("r", 1, of=1)])
+    assert [each.node for each in slots] == ["r", "q", "p", "q"]
+
+
+def test_without_tasks_the_workers_placed_beforehand_are_returned() -> None:
+    """S0.97."""
+    slots = [Slot("a", "h-a", 1, {1}), Slot("a", "h-a", 2)]
+    asked = context([part("in", 1, "spout")], [sup("a", 1, 2)])
+    assert TaskScheduler(asked, set(), slots, False, None).assign() == [slots[0]]
+
+
+def test_differ_node_then_user_then_system_components() -> None:
+    """S0.98, S0.99 and S0.100: task ids say bolts first; the order of placing is another one."""
+    parts = [part("far", 1, "spout", task__on__differ__node=True), part("mid", 1), part("__acker", 1, "system")]
+    asked = context(parts, [sup("a", 1, 2, 3)])
+    tasks = TaskScheduler(asked, {1, 2, 3}, [Slot("a", "h-a", 1)], False, None)
+    assert tasks._groups() == ([3], [1], [2])
+
+
+def test_differ_node_tasks_run_on_different_supervisors_or_fail() -> None:
+    """S0.101."""
+    parts = [part("far", 2, task__on__differ__node=True), part("other", 4)]
+    found = assign_tasks(context(parts, [sup("a", 1, 2), sup("b", 1)], conf={"topology.workers": 3}))
+    holders = {task: plan.node for plan in found for task in plan.tasks}
+    assert holders[1] != holders[2]
+    with pytest.raises(FailedAssignTopologyError, match="no enough supervisor for making component: far 's tasks"):
+        assign_tasks(context(parts, [sup("a", 1, 2, 3)], conf={"topology.workers": 3}))
+
+
+def test_the_chain_of_selectors_picks_the_worker() -> None:
+    """S0.102: fewest of the component, then fewest tasks, then most neighbours; ties by host and port."""
+    parts = [part("out", 2, "bolt", "in"), part("in", 2, "spout")]
+    asked = context(parts, [sup("a", 1, 2), sup("b", 1, 2)])
+    slots = [Slot("a", "h-a", 1, {3}), Slot("b", "h-b", 1, {4}), Slot("b", "h-b", 2)]
+    TaskScheduler(asked, {1, 2}, slots, False, None).assign()
+    assert [sorted(each.tasks or ()) for each in slots] == [[2, 3], [4], [1]]
+
+
+def test_a_neighbour_decides_between_equals() -> None:
+    """S0.102: both have one task; the one with the input wins although it comes second."""
+    parts = [part("out", 1, "bolt", "in"), part("x", 1), part("in", 1, "spout")]
+    slots = [Slot("a", "h-a", 1, {2}), Slot("b", "h-b", 1, {3})]
+    TaskScheduler(context(parts, [sup("a", 1), sup("b", 1)]), {1}, slots, False, None).assign()
+    assert slots[1].tasks == {1, 3}
+
+
+def test_a_task_joins_its_worker_and_is_counted() -> None:
+    """S0.103 and S0.105."""
+    asked = context([part("in", 1, "spout")], [sup("a", 1)])
+    slot = Slot("a", "h-a", 1)
+    tasks = TaskScheduler(asked, {1}, [slot], False, None)
+    tasks.assign()
+    assert slot.tasks == {1}
+    assert tasks._tally.on_node("a", "in") == 1
+
+
+def test_a_worker_with_a_full_quota_leaves_the_pool() -> None:
+    """S0.104: seven tasks on three workers: one gets three, two get two."""
+    found = assign_tasks(context([part("in", 7, "spout")], [sup("a", 1, 2, 3)], conf={"topology.workers": 3}))
+    assert sorted(len(plan.tasks) for plan in found) == [2, 2, 3]
+
+
+def test_the_result_is_a_plan() -> None:
+    """S0.106: plain frozen records; nothing of the context changed."""
+    asked = context([part("in", 2, "spout")], [sup("a", 1, 2)])
+    first, second = assign_tasks(asked), assign_tasks(asked)
+    assert first == second
+    assert all(isinstance(plan, WorkerPlan) for plan in first)
+
+
+def test_a_monitor_round_moves_whole_workers_with_a_dead_task_only() -> None:
+    old = (worker("a:1", 1, 2), worker("b:1", 3, 4))
+    asked = context(
+        [part("in", 4, "spout")],
+        [sup("a", 2, ports=2), sup("b", 2, ports=2)],
+        "MONITOR",
+        conf={"topology.workers": 2},
+        old_workers=old,
+        dead_tasks=frozenset({2}),
+    )
+    assert shown(assign_tasks(asked)) == {"a:2": [1, 2], "b:1": [3, 4]}
+
+
+def test_workers_that_cannot_be_stopped_stay_on_their_lost_supervisor() -> None:
+    old = (worker("gone:1", 1), worker("a:1", 2))
+    asked = context(
+        [part("in", 2, "spout")],
+        [sup("a", 2, ports=2)],
+        "MONITOR",
+        conf={"topology.workers": 2},
+        old_workers=old,
+        dead_tasks=frozenset({2}),
+        unstopped_tasks=frozenset({1}),
+    )
+    assert shown(assign_tasks(asked)) == {"a:2": [2], "gone:1": [1]}
+
+
+def test_nothing_to_assign_is_said() -> None:
+    asked = context([part("in", 1, "spout")], [sup("a", 1)], "MONITOR", old_workers=(worker("a:1", 1),))
+    with pytest.raises(FailedAssignTopologyError, match="Don't need assign worker, all workers are fine"):
+        assign_tasks(asked)
+
+
+def test_the_topology_master_gets_a_worker_alone_with_its_own_memory() -> None:
+    parts = [part("in", 2, "spout"), part("__topology_master", 1, "system")]
+    conf = {"topology.master.single.worker": True, "topology.workers": 2, "topology.master.worker.memory.size": 77}
+    found = assign_tasks(context(parts, [sup("a", 1), sup("b", 1, 2)], conf=conf))
+    assert shown(found) == {"a:1": [2], "b:1": [1], "b:2": [3]}
+    assert [plan.memory_bytes == 77 for plan in found] == [False, True, False]
+
+
+# -- defects of the original that are not copied (storm-facts 2.16) --------------------------------------------------------
+
+
+def test_defect_1_no_port_left_after_named_hosts_is_an_error_not_a_division_by_zero() -> None:
+    slots = [Slot(host="h-a"), Slot()]
+    with pytest.raises(FailedAssignTopologyError, match="no supervisor has a free port for 1 of 2 workers"):
+        place(slots, [ports("a", 1, of=1)])
+    named = [Slot(host="h-a")]
+    place(named, [ports("a", 1, of=1)])
+    assert named[0].node == "a"
+
+
+def test_defect_2_a_reused_slot_on_a_dead_supervisor_moves() -> None:
+    old = (worker("gone:1", 1), worker("a:1", 2))
+    asked = context([part("in", 2, "spout")], [sup("a", 2, 3, ports=3)], "REBALANCE", conf={"topology.workers": 2}, old_workers=old)
+    assert {plan.node for plan in assign_tasks(asked)} == {"a"}
+
+
+def test_defect_3_workers_without_a_port_fail_the_assignment() -> None:
+    with pytest.raises(FailedAssignTopologyError, match="no supervisor has a free port for 1 of 3 workers"):
+        place([Slot(), Slot(), Slot()], [ports("a", 1, 2, of=2)])
+
+
+@pytest.mark.parametrize(("workers", "single"), [(9, False), (10, True), (11, True)])
+def test_defect_8_one_rule_says_whether_the_master_is_alone(workers: int, single: bool) -> None:
+    parts = [part("in", 20, "spout"), part("__topology_master", 1, "system")]
+    asked = context(parts, [], conf={"topology.workers": workers})
+    assert has_single_master(asked) is single
+    assert num_workers(asked) == workers + single
+    assert has_single_master(context(parts, [], conf={"topology.master.single.worker": "false", "topology.workers": 99})) is False
+
+
+def test_defect_12_quotas_of_kept_workers_are_not_counted_twice() -> None:
+    """Workers of 4, 2, 1 and 0 tasks; each round of retirement subtracts only what left in that round."""
+    old = (worker("a:1", 1, 2, 3, 4, 5), worker("a:2", 6, 7, 8), worker("a:3", 9), worker("a:4", 10))
+    asked = context(
+        [part("in", 12, "spout")], [sup("a", 5, 6, ports=6)], "REBALANCE", conf={"topology.workers": 4}, old_workers=old
+    )
+    sizes = sorted(len(plan.tasks) for plan in assign_tasks(asked))
+    assert sum(sizes) == 12
+    assert sizes == [2, 2, 3, 5]
+
+
+def test_defect_13_equal_workers_are_told_apart_by_host_and_port() -> None:
+    slots = [Slot("z", "h-z", 1), Slot("b", "h-b", 2), Slot("b", "h-b", 1)]
+    asked = context([part("in", 1, "spout")], [sup("b", 1, 2), sup("z", 1)])
+    TaskScheduler(asked, {1}, slots, False, None).assign()
+    assert [each.tasks for each in slots] == [None, None, {1}]
+
+
+@pytest.mark.parametrize("definition", ["nonsense", "[1]", 7, defined({"in": 1}, port="many")])
+def test_malformed_definitions_are_named(definition: object) -> None:
+    conf = {"use.userdefine.assignment": [definition]}
+    with pytest.raises(InvalidConfigError, match=r"use\.userdefine\.assignment"):
+        assign_tasks(context([part("in", 1, "spout")], [sup("a", 1)], conf=conf))
