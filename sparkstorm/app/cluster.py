@@ -40,7 +40,7 @@ from sparkstorm.hosting.spark import SparkSlots, make_context, slot_conf
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.worker_spec import RedisAddress as SlotRedis
 from sparkstorm.runtime.code import pack_topology
-from sparkstorm.scheduling.catalogue import scheduler_by_name
+from sparkstorm.scheduling.chosen import chosen_scheduler
 from sparkstorm.transport.redis import RedisAddress, RedisReader
 
 STOP_PATH = "/stop-slots"
@@ -160,10 +160,7 @@ class Cluster:
         self._start_slots()
 
     def _start_nimbus(self) -> None:
-        name = str(self.conf["storm.scheduler"] or "default")
-        scheduler = scheduler_by_name(name, self.conf)
-        if "." in name:  # a plug-in by its path
-            scheduler = GuardedScheduler(scheduler)
+        scheduler = chosen_scheduler(self.conf, GuardedScheduler)
         wake = threading.Event()
         depose_dead_leader(self.state)
         nimbus = Nimbus(self.state, self.blobs, scheduler, self.conf, own_name(), wake.set)

@@ -32,9 +32,7 @@ class Reading:
 
     def offered_slots(self) -> list[WorkerSlot]:
         """Every slot that a living supervisor offers."""
-        return [
-            WorkerSlot(info.supervisor_id, port) for info in self.snapshot.supervisors.values() for port in info.ports
-        ]
+        return [WorkerSlot(info.supervisor_id, port) for info in self.snapshot.supervisors.values() for port in info.ports]
 
 
 def conf_bytes(conf: dict[str, JsonValue]) -> bytes:
@@ -76,9 +74,7 @@ class ClusterReader:
         topologies = {each: known for each, known in topologies.items() if each not in problems}
         return Reading(_snapshot(topologies, assignments, supervisors), bases, beats, problems)
 
-    def _read_each(
-        self, names: list[str], read: Callable[[str], ReadT | None], problems: dict[str, str]
-    ) -> dict[str, ReadT]:
+    def _read_each(self, names: list[str], read: Callable[[str], ReadT | None], problems: dict[str, str]) -> dict[str, ReadT]:
         found = {}
         for name in names:
             try:
@@ -92,9 +88,7 @@ class ClusterReader:
 
     def _read_beats(self, topology_id: str, problems: dict[str, str]) -> list[WorkerBeat]:
         slots = {str(slot): slot for slot in self._state.worker_beat_slots(topology_id)}
-        beats = self._read_each(
-            list(slots), lambda name: self._state.read_worker_beat(topology_id, slots[name]), problems
-        )
+        beats = self._read_each(list(slots), lambda name: self._state.read_worker_beat(topology_id, slots[name]), problems)
         # A beat speaks for its own slot only, whatever it claims.
         return [
             beat
@@ -112,9 +106,7 @@ class ClusterReader:
             return cached[1]
         outline = self._state.read_outline(base.topology_id)
         if outline is None:
-            raise StoreInconsistentError(
-                f"topology {base.topology_id}: its outline is missing; kill it and submit again"
-            )
+            raise StoreInconsistentError(f"topology {base.topology_id}: its outline is missing; kill it and submit again")
         self._outline_by_id[base.topology_id] = (base.conf_key, outline)
         return outline
 

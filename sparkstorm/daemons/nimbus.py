@@ -35,6 +35,7 @@ from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
 from sparkstorm.scheduling.base import Scheduler
 from sparkstorm.scheduling.lifecycle import Decision, Effect, Request, due_request, transition
 from sparkstorm.scheduling.reconcile import movement, with_new_version
+from sparkstorm.scheduling.rehearsal import twin_of
 from sparkstorm.scheduling.round import KnownTopology, Plan, Snapshot, plan_round
 
 _LOG = logging.getLogger(__name__)
@@ -174,11 +175,16 @@ class Nimbus:
     # -- scheduling ----------------------------------------------------------------------------------------------
 
     def _plan(
-        self, snapshot: Snapshot, alive: Alive, now_ms: int, rebalanced: Mapping[str, RebalanceOptions] | None = None
+        self,
+        snapshot: Snapshot,
+        alive: Alive,
+        now_ms: int,
+        rebalanced: Mapping[str, RebalanceOptions] | None = None,
+        scheduler: Scheduler | None = None,
     ) -> Plan:
         """Ask the scheduler; whatever a plug-in raises comes out as FailedAssignTopologyError."""
         try:
-            return plan_round(snapshot, alive, self._scheduler, self._conf, now_ms, rebalanced)
+            return plan_round(snapshot, alive, scheduler or self._scheduler, self._conf, now_ms, rebalanced)
         except FailedAssignTopologyError:
             raise
         except Exception as error:  # user code: a scheduler that was plugged in
@@ -193,6 +199,7 @@ class Nimbus:
             _LOG.error("%s; the last good assignments stand", error)
             self.problems = {**self.problems, "scheduler": str(error)}
             return
+        self.problems = {**self.problems, **plan.refused}
         self._report_deaths(reading.snapshot, alive, now_ms)
         for assignment in plan.assignments:
             self._publish(assignment, reading.bases[assignment.topology_id].name)
@@ -260,8 +267,9 @@ class Nimbus:
 
     def _assign_new(self, base: TopologyBase, reading: Reading, now_ms: int) -> None:
         """Assignment first, base last (S0.65): a Nimbus that dies in between leaves an orphan, not a half topology."""
-        snapshot = _with_topology(reading.snapshot, self._reader.complete(base))
+        snapshot = self._with_backup(_with_topology(reading.snapshot, self._reader.complete(base)), base)
         plan = self._plan(snapshot, self._observer.alive(snapshot, now_ms), now_ms)
+        _raise_refusal(plan, base.topology_id)
         for assignment in plan.assignments:
             if assignment.topology_id == base.topology_id:
                 self._publish(assignment, base.name)
@@ -271,6 +279,17 @@ class Nimbus:
             # Our own create whose reply was lost, or an id that exists.
             if self._state.read_base(base.topology_id) != base:
                 raise
+
+    def _with_backup(self, snapshot: Snapshot, base: TopologyBase) -> Snapshot:
+        """The last assignment of the name too, when the topology wants its old places back (S0.84)."""
+        if not snapshot.topologies[base.topology_id].conf.get("use.old.assignment"):
+            return snapshot
+        try:
+            last = self._state.read_backup_assignment(base.name)
+        except (StoreInconsistentError, TamperedBlobError) as error:
+            _LOG.error("%s starts without its old places: %s", base.topology_id, error)
+            return snapshot
+        return replace(snapshot, backups={base.topology_id: last}) if last else snapshot
 
     # -- life cycle ----------------------------------------------------------------------------------------------
 
@@ -302,6 +321,7 @@ class Nimbus:
         try:
             snapshot = _with_topology(reading.snapshot, after)
             plan = self._plan(snapshot, self._observer.alive(snapshot, now_ms), now_ms, {base.topology_id: options})
+            _raise_refusal(plan, base.topology_id)
         except FailedAssignTopologyError as error:
             self._give_rebalance_up(known, error, now_ms)
             return
@@ -338,7 +358,8 @@ class Nimbus:
             after = rebalanced_topology(known, decision, {**self._conf, **own_conf}, known.base.conf_key)
             snapshot = _with_topology(reading.snapshot, after)
             alive = {each: found.slot_by_executor.keys() for each, found in snapshot.assignments.items()}
-            plan = self._plan(snapshot, alive, now_ms, {topology_id: options})
+            plan = self._plan(snapshot, alive, now_ms, {topology_id: options}, twin_of(self._scheduler))
+            _raise_refusal(plan, topology_id)
         before, placed = reading.snapshot.assignments.get(topology_id), plan.placed[topology_id]
         unplaced = tuple(each for each in after.executors() if each not in placed)
         moves = movement(before.slot_by_executor if before else {}, placed)
@@ -351,6 +372,11 @@ class Nimbus:
                 listener.notify(topology_name, action)
             except Exception:  # user code
                 _LOG.exception("a topology action listener failed on %s of %s", action, topology_name)
+
+
+def _raise_refusal(plan: Plan, topology_id: str) -> None:
+    if topology_id in plan.refused:
+        raise FailedAssignTopologyError(plan.refused[topology_id])
 
 
 def _with_topology(snapshot: Snapshot, known: KnownTopology) -> Snapshot:

@@ -49,9 +49,7 @@ def rebalanced_outline(outline: TopologyOutline, options: RebalanceOptions) -> T
     return replace(outline, components=components)
 
 
-def rebalanced_topology(
-    known: KnownTopology, decision: Decision, conf: Mapping[str, Any], conf_key: str
-) -> KnownTopology:
+def rebalanced_topology(known: KnownTopology, decision: Decision, conf: Mapping[str, Any], conf_key: str) -> KnownTopology:
     """The topology as it will be; `conf` is the whole configuration, `conf_key` the blob of the topology's own."""
     options = decision.rebalance or RebalanceOptions()
     base = replace(decision.base, conf_key=conf_key)

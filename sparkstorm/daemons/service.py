@@ -113,9 +113,7 @@ class NimbusService:
         if self._state.read_base(submission.prepared.topology_id):
             self._nimbus.notify(submission.prepared.name, "submitTopology")
 
-    def _prepare(
-        self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes, options: SubmitOptions
-    ) -> Prepared:
+    def _prepare(self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes, options: SubmitOptions) -> Prepared:
         if options.status not in (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE):
             raise InvalidTopologyError(f"topology {name} cannot start as {options.status}, only ACTIVE or INACTIVE")
         topology_id = self._new_id(name)
@@ -152,9 +150,7 @@ class NimbusService:
 
     # -- hot deploy ----------------------------------------------------------------------------------------------
 
-    def _hot_deploy(
-        self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes, options: SubmitOptions
-    ) -> str:
+    def _hot_deploy(self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes, options: SubmitOptions) -> str:
         """Kill, wait until the old one is gone, submit the new one (S0.33); the old one comes back when that fails."""
         validate_name(name)
         self._claim(name)
@@ -171,9 +167,7 @@ class NimbusService:
                 topology_id = self._begin(prepared).wait_done(self._wait_until)
             except SparkStormError as error:
                 back = self._begin(fallback).wait_done(self._wait_until)
-                raise FailedAssignTopologyError(
-                    f"hot deploy of {name} refused, the old one is back as {back}: {error}"
-                ) from error
+                raise FailedAssignTopologyError(f"hot deploy of {name} refused, the old one is back as {back}: {error}") from error
             if prepared.heir_of is None:
                 self._nimbus.undertaker.retirement.retire(old.topology_id)
         finally:
@@ -231,9 +225,7 @@ class NimbusService:
         base = self.require(name)
         default_wait_ms = self._message_timeout_ms(base)
         now_ms = self._clock.now_ms()
-        changed = self._state.update_base(
-            base.topology_id, lambda found: transition(found, request, now_ms, default_wait_ms).base
-        )
+        changed = self._state.update_base(base.topology_id, lambda found: transition(found, request, now_ms, default_wait_ms).base)
         if changed is None:
             raise NotAliveError(f"topology {name} is not alive")
         self._nimbus.wake()
@@ -254,9 +246,7 @@ class NimbusService:
         for component in (*options.executors_by_component, *options.resources_by_component):
             if component not in tasks:
                 known = ", ".join(sorted(tasks))
-                raise InvalidTopologyError(
-                    f"rebalance of {base.name}: there is no component '{component}', only {known}"
-                )
+                raise InvalidTopologyError(f"rebalance of {base.name}: there is no component '{component}', only {known}")
         for component, wanted in options.executors_by_component.items():
             if not 1 <= wanted <= tasks[component]:
                 raise InvalidTopologyError(
@@ -274,9 +264,7 @@ class NimbusService:
     def _outline(self, base: TopologyBase) -> TopologyOutline:
         outline = self._state.read_outline(base.topology_id)
         if outline is None:
-            raise StoreInconsistentError(
-                f"topology {base.topology_id}: its outline is missing; kill it and submit again"
-            )
+            raise StoreInconsistentError(f"topology {base.topology_id}: its outline is missing; kill it and submit again")
         return outline
 
     # -- looking -------------------------------------------------------------------------------------------------

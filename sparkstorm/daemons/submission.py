@@ -20,6 +20,7 @@ from sparkstorm.model.normalise import check_own_conf, normalise_conf, normalise
 from sparkstorm.model.outline import TopologyOutline, outline_of
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology, validate, validate_name
+from sparkstorm.scheduling.chosen import check_choice
 
 _LOG = logging.getLogger(__name__)
 ASSIGN_TIMEOUT_MS = 300_000  # S0.61
@@ -61,6 +62,7 @@ def prepare(
     total = {**cluster_conf, **conf}
     validate(topology)
     validate_sizes(total, topology_id)
+    check_choice(total)
     ask_validator(total, name, topology)
     return conf, outline_of(normalise_topology(topology, total), total)
 
@@ -192,11 +194,7 @@ class Submission:
         event = self._event
         assert event is not None
         if not wait_until(lambda: event.is_settled, timeout_ms) and self._nimbus.withdraw(event):
-            event.settle(
-                FailedAssignTopologyError(
-                    f"topology {self.prepared.name} was not assigned within {timeout_ms // 1000} s"
-                )
-            )
+            event.settle(FailedAssignTopologyError(f"topology {self.prepared.name} was not assigned within {timeout_ms // 1000} s"))
         done = self.poll_done()
         assert done is not None
         return done

@@ -9,11 +9,13 @@ from sparkstorm.scheduling.blacklist import BlacklistScheduler
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.even import EvenScheduler
 from sparkstorm.scheduling.isolation import IsolationScheduler
+from sparkstorm.scheduling.jstorm.adapter import JStormScheduler
 from sparkstorm.scheduling.multitenant.scheduler import MultitenantScheduler
 from sparkstorm.scheduling.records import Conf
 from sparkstorm.scheduling.resource.scheduler import ResourceAwareScheduler
 
 BLACKLIST = "blacklist"
+JSTORM = "jstorm"
 ALLOWED_KEY = "storm.scheduler.allowed"
 
 BUILT_IN: dict[str, Callable[[], Scheduler]] = {
@@ -36,14 +38,14 @@ def scheduler_by_name(name: str, conf: Conf, inner: str = "default") -> Schedule
 
 
 def _made(name: str, conf: Conf) -> Scheduler:
-    factory = BUILT_IN.get(name) or _plugged_in(name, conf)
+    factory = JStormScheduler if name == JSTORM else BUILT_IN.get(name) or _plugged_in(name, conf)
     return factory()
 
 
 def _plugged_in(path: str, conf: Conf) -> Callable[[], Scheduler]:
     allowed = conf.get(ALLOWED_KEY) or ()
     if path not in allowed:
-        names = ", ".join(sorted([*BUILT_IN, BLACKLIST]))
+        names = ", ".join(sorted([*BUILT_IN, BLACKLIST, JSTORM]))
         raise InvalidConfigError(f"storm.scheduler: {path!r} is neither one of {names} nor listed in {ALLOWED_KEY}")
     module_name, _, class_name = path.rpartition(".")
     try:

@@ -57,8 +57,7 @@ def next_assignment(
             each: old.start_ms_by_executor.get(each, now_ms) if old and each in stays else now_ms for each in placed
         },
         placed_version_by_executor={
-            each: old.placed_version_by_executor.get(each, version) if old and each in stays else version
-            for each in placed
+            each: old.placed_version_by_executor.get(each, version) if old and each in stays else version for each in placed
         },
         kind=wanted.kind,
     )
@@ -100,9 +99,7 @@ def kept_for_rebalance(
     return kept
 
 
-def check_answer(
-    answer: Placements, executors: Mapping[str, Collection[ExecutorId]], slots: Collection[WorkerSlot]
-) -> None:
+def check_answer(answer: Placements, executors: Mapping[str, Collection[ExecutorId]], slots: Collection[WorkerSlot]) -> None:
     """Refuse a scheduler's answer that places strangers, uses a slot twice or names a slot that nobody offers.
 
     `slots` are the offered ones and those already in use before the round.
@@ -116,9 +113,7 @@ def check_answer(
             if slot not in slots:
                 raise FailedAssignTopologyError(f"the scheduler put {topology_id} on {slot}, which nobody offers")
             if owner_by_slot.setdefault(slot, topology_id) != topology_id:
-                raise FailedAssignTopologyError(
-                    f"the scheduler put both {owner_by_slot[slot]} and {topology_id} on {slot}"
-                )
+                raise FailedAssignTopologyError(f"the scheduler put both {owner_by_slot[slot]} and {topology_id} on {slot}")
 
 
 def with_new_version(old: Assignment, kind: AssignmentKind) -> Assignment:

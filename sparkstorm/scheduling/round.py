@@ -19,6 +19,7 @@ from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.tasks import compute_executors
 from sparkstorm.scheduling.base import Scheduler
+from sparkstorm.scheduling.former import Cause, Former
 from sparkstorm.scheduling.liveness import dead_slots
 from sparkstorm.scheduling.reconcile import Wanted, check_answer, kept_for_rebalance, next_assignment
 from sparkstorm.scheduling.records import ComponentView, InputView, SupervisorView, TopologyView
@@ -48,6 +49,7 @@ class Snapshot:
     assignments: Mapping[str, Assignment]
     supervisors: Mapping[str, SupervisorInfo]
     reserved: Set[WorkerSlot] = frozenset()
+    backups: Mapping[str, Assignment] = field(default_factory=dict)  # of a former topology of the name, by the new id
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class Plan:
     assignments: tuple[Assignment, ...] = ()
     placed: Mapping[str, Placement] = field(default_factory=dict)
     status: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)  # those that must not be placed in part, and why
 
 
 def plan_round(
@@ -77,10 +80,11 @@ def plan_round(
     dead = dead_slots(_known_assignments(snapshot), alive) | snapshot.reserved
     supervisors = [supervisor_view(info, dead) for info in snapshot.supervisors.values()]
     cluster = ClusterView(supervisors, views.values(), kept, conf)
+    cluster.former = _former(snapshot, alive, rebalanced)
     scheduler.schedule({each: view for each, view in views.items() if each not in frozen}, cluster)
     answer = {each: placed for each, placed in cluster.assignments().items() if each not in frozen}
     _check(answer, views, cluster, kept)
-    return Plan(_differences(snapshot, answer, rebalanced, now_ms), answer, dict(cluster.status))
+    return Plan(_differences(snapshot, answer, rebalanced, now_ms), answer, dict(cluster.status), dict(cluster.refused))
 
 
 def topology_view(known: KnownTopology, now_ms: int) -> TopologyView:
@@ -133,15 +137,27 @@ def _kept(
     return {} if options.reassign else kept_for_rebalance(placed, view.executors, known.base.num_workers)
 
 
+def _former(
+    snapshot: Snapshot, alive: Mapping[str, Set[ExecutorId]], rebalanced: Mapping[str, RebalanceOptions]
+) -> dict[str, Former]:
+    found = {}
+    for topology_id in snapshot.topologies:
+        assignment, options = snapshot.assignments.get(topology_id), rebalanced.get(topology_id)
+        cause = Cause.DEATH if options is None else Cause.REASSIGN if options.reassign else Cause.REBALANCE
+        if assignment is None:
+            assignment, cause = snapshot.backups.get(topology_id), Cause.SUBMISSION
+        if assignment is not None:
+            living = alive.get(topology_id, frozenset())
+            found[topology_id] = Former(assignment.slot_by_executor, assignment.host_by_node, cause, living)
+    return found
+
+
 def _without_wishes(view: TopologyView, placed: Placement) -> TopologyView:
     """The view of a dying topology: it holds its slots and asks for nothing."""
     components = tuple(
-        ComponentView(part.id, part.kind, tuple(each for each in part.executors if each in placed))
-        for part in view.components
+        ComponentView(part.id, part.kind, tuple(each for each in part.executors if each in placed)) for part in view.components
     )
-    return TopologyView(
-        view.id, view.name, components, len(set(placed.values())), view.owner, view.uptime_ms, view.conf
-    )
+    return TopologyView(view.id, view.name, components, len(set(placed.values())), view.owner, view.uptime_ms, view.conf)
 
 
 def _known_assignments(snapshot: Snapshot) -> list[Assignment]:

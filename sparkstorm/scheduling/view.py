@@ -5,6 +5,7 @@ from typing import TypeAlias
 
 from sparkstorm.errors import FailedAssignTopologyError
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.scheduling.former import Former
 from sparkstorm.scheduling.free_slots import FreeSlots
 from sparkstorm.scheduling.placement import Placement
 from sparkstorm.scheduling.records import Conf, SupervisorView, TopologyView
@@ -34,7 +35,10 @@ class ClusterView:
         # Released from the blacklist because slots are short: used only after every other node.
         self.greylisted_nodes = frozenset(node for node, each in self.supervisors.items() if each.host in grey)
         self.status: dict[str, str] = {}
+        # Topologies that must not be placed in part, with the reason in words: a submission or rebalance fails by it.
+        self.refused: dict[str, str] = {}
         self.evicted: list[str] = []
+        self.former: Mapping[str, Former] = {}
         self.free = FreeSlots()
         self._blacklisted = set(blacklisted_hosts)
         self._owner_by_slot: dict[WorkerSlot, str] = {}

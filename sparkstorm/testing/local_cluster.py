@@ -18,7 +18,7 @@ from sparkstorm.model.topology import Topology, validate_name
 from sparkstorm.model.worker_messages import ComponentError
 from sparkstorm.runtime.dead_letter import DeadLetter
 from sparkstorm.runtime.progress import TaskCounts
-from sparkstorm.scheduling.catalogue import scheduler_by_name
+from sparkstorm.scheduling.chosen import chosen_scheduler
 from sparkstorm.scheduling.round import Plan, Snapshot, plan_round
 from sparkstorm.testing.sim_topology import SimTopology
 from sparkstorm.testing.sim_worker import MakeTransport, SimWorker
@@ -59,7 +59,7 @@ class LocalCluster:
     ) -> None:
         self.simulation = Simulation(seed)
         self.conf = merge(conf or {}).as_dict()
-        self._scheduler = scheduler_by_name(self.conf.get("storm.scheduler") or "default", self.conf)
+        self._scheduler = chosen_scheduler(self.conf)
         ports = tuple(range(_FIRST_PORT, _FIRST_PORT + slots))
         self._supervisors = {
             name: SupervisorInfo(name, f"host-{name}", self.now_ms, 0, ports)

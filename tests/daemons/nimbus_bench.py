@@ -105,9 +105,7 @@ class Bench:
         self.bytes_store = LocalBytesStore()
         self.conf = {**default_conf().as_dict(), **{key.replace("__", "."): value for key, value in conf.items()}}
         self.scheduler = scheduler or DefaultScheduler()
-        self.supervisors = {
-            f"node-{n}": FakeSupervisor(f"node-{n}", f"host-{n}", tuple(ports), self.tree) for n in range(nodes)
-        }
+        self.supervisors = {f"node-{n}": FakeSupervisor(f"node-{n}", f"host-{n}", tuple(ports), self.tree) for n in range(nodes)}
         self.store = LocalStateStore(self.tree)
         self.state = StormState(self.store, KEY)
         self.turns = 0

@@ -81,9 +81,7 @@ def test_a_lost_host_is_replaced_within_seconds_and_a_silent_worker_within_its_t
     bench.advance(15)
     assert victim not in bench.slots(topology_id).values()
     assert len(bench.slots(topology_id)) == 13
-    errors = [
-        each.text for c in bench.state.error_components(topology_id) for each in bench.state.read_errors(topology_id, c)
-    ]
+    errors = [each.text for c in bench.state.error_components(topology_id) for each in bench.state.read_errors(topology_id, c)]
     assert any("is dead on" in text and f":{victim.port}" in text for text in errors)
 
 
@@ -450,9 +448,7 @@ def test_a_damaged_backup_stops_no_other_topology() -> None:
     for _ in range(60):
         for supervisor in bench.supervisors.values():
             if supervisor.is_up:
-                supervisor.state.register_supervisor(
-                    SupervisorInfo(supervisor.node, supervisor.host, 0, 0, supervisor.ports)
-                )
+                supervisor.state.register_supervisor(SupervisorInfo(supervisor.node, supervisor.host, 0, 0, supervisor.ports))
         bench.nimbus.step(bench.clock.advance(1000))
     assert node not in {slot.node for slot in bench.slots(sound).values()}
     assert any("garbage" in problem for problem in bench.nimbus.problems.values())

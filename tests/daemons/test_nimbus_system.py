@@ -116,9 +116,7 @@ def test_another_password_is_refused_with_a_sentence(zookeeper_server: Any, clus
     cluster.state.store.put("/storms/x", b"")
     user, _ = zookeeper_server.auth
     with pytest.raises(StoreUnavailableError, match=r"storm\.zookeeper\.auth\.password"):
-        ZooKeeperStateStore(ZooKeeperAddress(zookeeper_server.hosts, cluster.root, user, "wrong", 4000)).get(
-            "/storms/x"
-        )
+        ZooKeeperStateStore(ZooKeeperAddress(zookeeper_server.hosts, cluster.root, user, "wrong", 4000)).get("/storms/x")
 
 
 def test_an_address_where_nobody_listens_is_named(tmp_path: Any) -> None:

@@ -177,9 +177,7 @@ class Refusing:
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
         if any(cluster.needs_scheduling(topology) for topology in topologies.values()):
-            raise FailedAssignTopologyError(
-                "there's no enough worker. allocWorkerNum=4, availableWorkerNum=2,reserveWorkerNum=0"
-            )
+            raise FailedAssignTopologyError("there's no enough worker. allocWorkerNum=4, availableWorkerNum=2,reserveWorkerNum=0")
 
 
 def test_a_topology_that_cannot_be_assigned_is_refused_with_the_numbers_and_leaves_nothing() -> None:

@@ -79,9 +79,7 @@ def spread(num: int, slots: int) -> dict[ExecutorId, WorkerSlot]:
     ("num", "slots", "workers", "kept"),
     [(12, 2, 4, 6), (12, 4, 2, 0), (12, 4, 4, 12), (7, 3, 3, 7), (12, 3, 4, 9), (4, 4, 8, 4), (0, 1, 3, 0)],
 )
-def test_growth_keeps_what_fits_and_shrinking_frees_what_must_merge(
-    num: int, slots: int, workers: int, kept: int
-) -> None:
+def test_growth_keeps_what_fits_and_shrinking_frees_what_must_merge(num: int, slots: int, workers: int, kept: int) -> None:
     assert len(kept_for_rebalance(spread(num, slots), E[:num], workers)) == kept
 
 
@@ -112,9 +110,7 @@ def test_what_is_freed_always_fits_the_workers_that_remain(
         ({"x": {E[0]: A}}, "which x does not have"),
     ],
 )
-def test_an_answer_that_breaks_the_rules_is_refused(
-    answer: dict[str, dict[ExecutorId, WorkerSlot]], complaint: str
-) -> None:
+def test_an_answer_that_breaks_the_rules_is_refused(answer: dict[str, dict[ExecutorId, WorkerSlot]], complaint: str) -> None:
     with pytest.raises(FailedAssignTopologyError, match=complaint):
         check_answer(answer, {"t": E[:2], "u": E[:2]}, {A, B})
 

@@ -22,13 +22,9 @@ OUTLINE = TopologyOutline(
     {1: "b", 2: "b", 3: "b", 4: "s"},
 )
 KNOWN = KnownTopology(BASE, OUTLINE, {"topology.priority": 3})
-SUPERVISORS = {
-    node: SupervisorInfo(node, f"host-{node}", 0, 0, (1, 2), resources={"cpu": 100.0}) for node in ("n1", "n2")
-}
+SUPERVISORS = {node: SupervisorInfo(node, f"host-{node}", 0, 0, (1, 2), resources={"cpu": 100.0}) for node in ("n1", "n2")}
 PLACED = {E[0]: SLOTS[0], E[1]: SLOTS[2], E[2]: SLOTS[0], E[3]: SLOTS[2]}
-OLD = Assignment(
-    "t-1", 5, "code", "conf", {"n1": "host-n1"}, PLACED, dict.fromkeys(PLACED, 7), dict.fromkeys(PLACED, 4)
-)
+OLD = Assignment("t-1", 5, "code", "conf", {"n1": "host-n1"}, PLACED, dict.fromkeys(PLACED, 7), dict.fromkeys(PLACED, 4))
 SNAPSHOT = Snapshot({"t-1": KNOWN}, {"t-1": OLD}, SUPERVISORS)
 
 

@@ -1,0 +1,145 @@
+"""Owns the choice of a scheduler per topology: `topology.scheduler`, where it is set, over the cluster's own.
+
+Each scheduler sees its own topologies only: slots that others use are not offered to it and what others take is taken
+off the supervisors' resources, so one scheduler's evictions and isolations never reach another's topologies, nor those
+that are being killed. What a guest does wrong costs its own topologies their round and nobody else's.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.scheduling.base import Scheduler
+from sparkstorm.scheduling.blacklist import BlacklistScheduler
+from sparkstorm.scheduling.catalogue import BLACKLIST, scheduler_by_name
+from sparkstorm.scheduling.reconcile import check_answer
+from sparkstorm.scheduling.records import Conf, SupervisorView, Topologies
+from sparkstorm.scheduling.resource.amounts import CPU, FIRST_GENERIC, MEMORY
+from sparkstorm.scheduling.resource.ledger import ResourceLedger
+from sparkstorm.scheduling.view import ClusterView
+
+CLUSTER_KEY = "storm.scheduler"
+TOPOLOGY_KEY = "topology.scheduler"
+DEFAULT = "default"
+
+Make = Callable[[str, Conf], Scheduler]
+Fence = Callable[[Scheduler], Scheduler]
+
+
+def chosen_scheduler(conf: Conf, fence: Fence = lambda scheduler: scheduler) -> Scheduler:
+    """The scheduler that a configuration asks for, prepared; plug-ins are put behind `fence`.
+
+    "blacklist" goes around all choices, so what it leaves out is left out for every topology.
+    """
+
+    def make(name: str, conf: Conf) -> Scheduler:
+        made = scheduler_by_name(name, conf)
+        return fence(made) if "." in name else made
+
+    name = str(conf.get(CLUSTER_KEY) or DEFAULT)
+    if name != BLACKLIST:
+        return ChosenSchedulers(name, make, conf)
+    scheduler = BlacklistScheduler(ChosenSchedulers(DEFAULT, make, conf))
+    scheduler.prepare(conf)
+    return scheduler
+
+
+def check_choice(conf: Conf) -> None:
+    """Refuse a topology's choice that cannot be made; `conf` is the cluster's configuration under the topology's."""
+    name = conf.get(TOPOLOGY_KEY)
+    if name == BLACKLIST:
+        raise InvalidConfigError(f"{TOPOLOGY_KEY}: {BLACKLIST} is for the whole cluster; set {CLUSTER_KEY}")
+    if name is not None:
+        scheduler_by_name(str(name), conf)
+
+
+class ChosenSchedulers:
+    """Storm's ISchedulers side by side; a guest is made when a topology first asks for it."""
+
+    def __init__(self, name: str, make: Make, conf: Conf) -> None:
+        self._name = name
+        self._make = make
+        self._own = make(name, conf)
+        self._guests: dict[str, Scheduler] = {}
+        self._conf = conf
+
+    def prepare(self, conf: Conf) -> None:
+        """Begin anew under another configuration."""
+        self._own, self._guests, self._conf = self._make(self._name, conf), {}, conf
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        """The cluster's own scheduler first, then the guests by name."""
+        groups: dict[str, list[str]] = {self._name: []}
+        for topology_id, topology in sorted(topologies.items()):
+            groups.setdefault(str(topology.conf.get(TOPOLOGY_KEY) or self._name), []).append(topology_id)
+        if len(groups) == 1 and len(topologies) == len(cluster.topologies):
+            self._own.schedule(topologies, cluster)
+            return
+        _schedule_apart(self._own, groups.pop(self._name), cluster)
+        for name, group in sorted(groups.items()):
+            self._host(name, group, cluster)
+
+    def _host(self, name: str, group: Collection[str], cluster: ClusterView) -> None:
+        try:
+            if name not in self._guests:
+                self._guests[name] = self._make(name, self._conf)
+            _schedule_apart(self._guests[name], group, cluster)
+        except Exception as error:  # user code: a scheduler that was plugged in
+            for topology_id in group:
+                if cluster.placement(topology_id).num_missing:
+                    reason = f"scheduler {name} failed: {type(error).__name__}: {error}"
+                    cluster.refused[topology_id] = cluster.status[topology_id] = reason
+
+
+def _schedule_apart(scheduler: Scheduler, group: Collection[str], cluster: ClusterView) -> None:
+    """Let a scheduler work on a view of its own topologies, check its answer, and take it over."""
+    apart = _view_of(group, cluster)
+    in_use = set(apart.used_slots())
+    scheduler.schedule({each: apart.topologies[each] for each in group}, apart)
+    offered = {WorkerSlot(node, port) for node, each in apart.supervisors.items() for port in each.ports}
+    answer = apart.assignments()
+    check_answer(answer, {each: view.executors for each, view in apart.topologies.items()}, offered | in_use)
+    changed = [each for each in group if answer[each] != cluster.placement(each).slot_by_executor]
+    for topology_id in changed:
+        cluster.unassign(topology_id)
+    for topology_id in changed:
+        cluster.set_assignment(topology_id, answer[topology_id])
+    cluster.status.update(apart.status)
+    cluster.refused.update(apart.refused)
+    cluster.evicted += apart.evicted
+
+
+def _view_of(group: Collection[str], cluster: ClusterView) -> ClusterView:
+    others = cluster.topologies.keys() - set(group)
+    taken = {slot for slot, owner in cluster.used_slots().items() if owner in others}
+    left = _left_by(others, cluster) if taken else {}
+    supervisors = [_without(each, taken, left) for each in cluster.supervisors.values()]
+    apart = ClusterView(
+        supervisors,
+        [cluster.topologies[each] for each in group],
+        {each: cluster.placement(each).slot_by_executor for each in group},
+        cluster.conf,
+        cluster.blacklisted_hosts,
+        {cluster.supervisors[node].host for node in cluster.greylisted_nodes if node in cluster.supervisors},
+    )
+    apart.former = cluster.former
+    return apart
+
+
+def _without(supervisor: SupervisorView, taken: Collection[WorkerSlot], left: Mapping[str, Mapping[str, float]]) -> SupervisorView:
+    ports = tuple(port for port in supervisor.ports if WorkerSlot(supervisor.id, port) not in taken)
+    if len(ports) == len(supervisor.ports):
+        return supervisor
+    return replace(supervisor, ports=ports, resources=left[supervisor.id])
+
+
+def _left_by(others: Collection[str], cluster: ClusterView) -> dict[str, dict[str, float]]:
+    """Resources of supervisors less what other schedulers' topologies take of them."""
+    placed = {each: cluster.placement(each).slot_by_executor for each in others}
+    ledger = ResourceLedger(
+        ClusterView(cluster.supervisors.values(), [cluster.topologies[each] for each in others], placed, cluster.conf)
+    )
+    names = {MEMORY: "supervisor.memory.capacity.mb", CPU: "supervisor.cpu.capacity"}
+    names |= dict(enumerate(ledger.shape.generic, start=FIRST_GENERIC))
+    return {node: {names[at]: amount for at, amount in enumerate(ledger.available(node))} for node in cluster.supervisors}

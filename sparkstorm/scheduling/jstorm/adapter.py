@@ -1,0 +1,126 @@
+"""Owns JStorm's topology scheduler as a Scheduler: topologies are placed one by one, each refused or placed whole.
+
+A JStorm task is one of our executors, numbered by its first task. JStorm asks for workers only when a task is dead, a
+topology is new or a rebalance was wanted: a topology that runs on fewer workers than it wished for is left alone.
+"""
+
+from sparkstorm.errors import FailedAssignTopologyError, InvalidConfigError
+from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.scheduling.former import Cause, Former
+from sparkstorm.scheduling.jstorm.records import (
+    AssignContext,
+    AssignType,
+    JStormComponent,
+    SupervisorPorts,
+    WorkerPlan,
+    flag,
+)
+from sparkstorm.scheduling.jstorm.scheduler import WORKERS_KEY, assign_tasks, num_workers
+from sparkstorm.scheduling.jstorm.slots import defined_slots
+from sparkstorm.scheduling.jstorm.workers import USE_OLD_KEY
+from sparkstorm.scheduling.records import Conf, Topologies, TopologyView
+from sparkstorm.scheduling.view import ClusterView
+
+_TYPE_BY_CAUSE = {
+    Cause.DEATH: AssignType.MONITOR,
+    Cause.REBALANCE: AssignType.REBALANCE,
+    Cause.REASSIGN: AssignType.REBALANCE,
+    Cause.SUBMISSION: AssignType.NEW,
+}
+
+
+class JStormScheduler:
+    """JStorm's DefaultTopologyScheduler over a cluster; what cannot be placed is refused with JStorm's sentence."""
+
+    def prepare(self, conf: Conf) -> None:
+        """Nothing to read: a topology's conf holds the cluster's."""
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        """Place every topology that is new, lacks executors or is being rebalanced, by id."""
+        for _, topology in sorted(topologies.items()):
+            former = cluster.former.get(topology.id)
+            is_rebalanced = former is not None and former.cause in (Cause.REBALANCE, Cause.REASSIGN)
+            if not is_rebalanced and not cluster.placement(topology.id).num_missing:
+                continue
+            try:
+                placed = _place(topology, former, cluster)
+            except (FailedAssignTopologyError, InvalidConfigError) as error:
+                cluster.refused[topology.id] = cluster.status[topology.id] = str(error)
+            else:
+                cluster.set_assignment(topology.id, placed)
+
+
+def _place(topology: TopologyView, former: Former | None, cluster: ClusterView) -> dict[ExecutorId, WorkerSlot]:
+    executor_by_task = {each.first_task: each for each in topology.executors}
+    context = context_of(topology, former, cluster)
+    _refuse_surplus(context)
+    plans = assign_tasks(context)
+    return {executor_by_task[task]: WorkerSlot(plan.node, plan.port) for plan in plans for task in plan.tasks}
+
+
+def _refuse_surplus(context: AssignContext) -> None:
+    """The seed's refusal (S0.87); JStorm's code leaves all of a user's definitions out, without a word, instead."""
+    wanted, defined = num_workers(context), len(defined_slots(context, (), is_new=True))
+    if context.assign_type is AssignType.NEW and defined > wanted:
+        raise FailedAssignTopologyError(
+            f"Too many workers are required for user define or old assignments. workersNum={wanted}, assignedWorkersNum={defined}"
+        )
+
+
+def context_of(topology: TopologyView, former: Former | None, cluster: ClusterView) -> AssignContext:
+    """What JStorm's scheduler is told of a topology (S0.74-S0.80)."""
+    cause = former.cause if former else Cause.SUBMISSION
+    placement = cluster.placement(topology.id)
+    dead = [each.first_task for each in topology.executors if each not in placement.slot_by_executor]
+    return AssignContext(
+        topology.id,
+        _TYPE_BY_CAUSE[cause],
+        tuple(JStormComponent(e.id, e.kind, len(e.executors), e.conf, e.inputs) for e in topology.components),
+        _supervisors(cluster),
+        {each.first_task: component for each, component in topology.component_by_executor.items()},
+        {**topology.conf, WORKERS_KEY: topology.num_workers},
+        cause is Cause.REASSIGN,
+        _old_workers(topology, former, cluster),
+        frozenset(dead if cause is Cause.DEATH else ()),
+        frozenset(_unstopped(former, cluster)),
+    )
+
+
+def _supervisors(cluster: ClusterView) -> tuple[SupervisorPorts, ...]:
+    return tuple(
+        SupervisorPorts(node, supervisor.host, supervisor.ports, cluster.free.ports(node))
+        for node, supervisor in cluster.supervisors.items()
+        if not cluster.is_blacklisted(node)
+    )
+
+
+def _unstopped(former: Former | None, cluster: ClusterView) -> list[int]:
+    """Tasks that live though their supervisor is lost or blacklisted: nobody would stop them, so they stay."""
+    if former is None or former.cause is Cause.SUBMISSION:
+        return []
+    placed = former.slot_by_executor.items()
+    return [each.first_task for each, slot in placed if each in former.alive and not _is_offered(slot.node, cluster)]
+
+
+def _is_offered(node: str, cluster: ClusterView) -> bool:
+    return node in cluster.supervisors and not cluster.is_blacklisted(node)
+
+
+def _old_workers(topology: TopologyView, former: Former | None, cluster: ClusterView) -> tuple[WorkerPlan, ...]:
+    if former is None or (former.cause is Cause.SUBMISSION and not flag(topology.conf, USE_OLD_KEY)):
+        return ()
+    tasks_by_slot: dict[WorkerSlot, set[int]] = {}
+    for executor, slot in former.slot_by_executor.items():
+        if executor in topology.component_by_executor and _is_of_use(slot, former, cluster):
+            tasks_by_slot.setdefault(slot, set()).add(executor.first_task)
+    hosts = former.host_by_node
+    return tuple(
+        WorkerPlan(slot.node, cluster.host_of(slot.node) or hosts.get(slot.node, ""), slot.port, frozenset(tasks))
+        for slot, tasks in sorted(tasks_by_slot.items())
+    )
+
+
+def _is_of_use(slot: WorkerSlot, former: Former, cluster: ClusterView) -> bool:
+    """A rebalance takes its old ports again, but not one that just went dead."""
+    is_rebalanced = former.cause in (Cause.REBALANCE, Cause.REASSIGN)
+    return not is_rebalanced or cluster.can_reassign(slot) or not _is_offered(slot.node, cluster)
