@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
@@ -90,30 +89,37 @@ class Deaths:
         self._topology_id, self._log_dir, self._say = topology_id, log_dir, say
         self._beat_by_slot: dict[WorkerSlot, WorkerBeat] = {}
         self._done: object = None
-        self._deaths_by_slot: Counter[WorkerSlot] = Counter()
+        self._deaths_before: dict[WorkerSlot, int] = {}  # how many workers had died at each slot when it last got on
 
     def look(self, beats: list[WorkerBeat], progress: TopologyProgress) -> None:
         """Say what changed; WorkerFailedError when it is no use to go on."""
         done = (progress.executed, progress.acked, progress.failed, progress.parked, progress.done)
         if done != self._done:
-            self._done, self._deaths_by_slot = done, Counter()
+            self._done, self._deaths_before = done, {}
         for beat in beats:
             slot = WorkerSlot(beat.node, beat.port)
             former = self._beat_by_slot.get(slot)
             if beat.state == "FAILED":
                 raise WorkerFailedError(f"worker {slot} of {self._topology_id} cannot run: {beat.message}")
             if former is not None and 0 != former.pid != beat.pid != 0:
-                self._note_death(slot, former, beat)
+                log = self._log(slot)
+                self._say(f"worker {slot} was replaced (process {former.pid} by {beat.pid}); its log is {log}")
             if former is None or beat.pid:
                 self._beat_by_slot[slot] = beat
+            self._check_deaths(slot, beat)
 
-    def _note_death(self, slot: WorkerSlot, former: WorkerBeat, beat: WorkerBeat) -> None:
-        log = self._log_dir / worker_log_name(self._topology_id, slot)
-        self._deaths_by_slot[slot] += 1
-        deaths = self._deaths_by_slot[slot]
-        self._say(f"worker {slot} was replaced (process {former.pid} by {beat.pid}); its log is {log}")
-        if deaths >= MAX_DEATHS_WITHOUT_PROGRESS:
+    def _check_deaths(self, slot: WorkerSlot, beat: WorkerBeat) -> None:
+        said = beat.stats.get("deaths", 0)
+        deaths = said if isinstance(said, int) else 0
+        before = min(deaths, self._deaths_before.get(slot, deaths))  # a slot that was restarted counts anew
+        self._deaths_before[slot] = before
+        if deaths - before >= MAX_DEATHS_WITHOUT_PROGRESS:
+            log = self._log(slot)
             tail = "\n".join(f"  {line}" for line in last_lines(log)) or "  (empty, or on the worker's own host)"
             raise WorkerFailedError(
-                f"worker {slot} of {self._topology_id} died {deaths} times without getting anything done; the end of {log}:\n{tail}"
+                f"worker {slot} of {self._topology_id} died {deaths - before} times without getting anything done; "
+                f"the end of {log}:\n{tail}"
             )
+
+    def _log(self, slot: WorkerSlot) -> Path:
+        return self._log_dir / worker_log_name(self._topology_id, slot)

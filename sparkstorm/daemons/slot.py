@@ -96,6 +96,7 @@ class Slot:
         self._spare: WorkerChild | None = None
         self._suspicion = Suspicion()
         self._message = ""
+        self._deaths = 0  # of workers under this assignment that nobody had asked to end
         self._beat_due_ms = self._house_due_ms = self._spare_due_ms = 0
 
     @property
@@ -179,7 +180,7 @@ class Slot:
 
     def _carry_out(self, action: SlotAction, now_ms: int) -> None:
         if isinstance(action, FetchBlob):
-            self._suspicion, self._message = Suspicion(), ""
+            self._suspicion, self._message, self._deaths = Suspicion(), "", 0
             self._clerk.order(action.assignment)
         elif isinstance(action, StartChild):
             self._start(action.assignment, now_ms)
@@ -260,6 +261,7 @@ class Slot:
             self._clerk.leave(child.spec.topology_id)
             self._message = ""
             return
+        self._deaths += 1
         if action.started:
             self._suspicion = self._suspicion.died(action.exit_code)
         tail = "\n".join(last_lines(Path(child.spec.log_path)))
@@ -294,7 +296,7 @@ class Slot:
             state=word,
             assignment_version=assignment.version,
             stats_by_executor=by_executor,
-            stats=of_worker,
+            stats={**of_worker, "deaths": self._deaths},
             message=self._message if word == FAILED else "",
         )
         self._clerk.beat(beat)

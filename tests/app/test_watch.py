@@ -47,8 +47,8 @@ def watch(handle: Handle) -> Watch:
     return Watch(handle, Console(), Path("/none"), 0.0)  # type: ignore[arg-type]
 
 
-def a_beat(pid: int, state: str = "RUNNING", message: str = "") -> WorkerBeat:
-    return WorkerBeat("words-1-1", "node-1", 6700, 0, 0, pid, pid, state, 1, message=message)
+def a_beat(pid: int, state: str = "RUNNING", message: str = "", deaths: int = 0) -> WorkerBeat:
+    return WorkerBeat("words-1-1", "node-1", 6700, 0, 0, pid, pid, state, 1, stats={"deaths": deaths}, message=message)
 
 
 def test_a_run_ends_when_it_is_seen_drained_twice() -> None:
@@ -100,16 +100,22 @@ def test_a_replaced_worker_is_said_with_its_log() -> None:
 def test_workers_that_die_for_ever_without_progress_end_the_run_with_the_log(tmp_path: Path) -> None:
     (tmp_path / "words-1-1-node-1-6700.log").write_text("I was here\nMemoryError\n")
     deaths = Deaths("words-1-1", tmp_path, lambda _: None)
-    for pid in range(1, MAX_DEATHS_WITHOUT_PROGRESS + 1):
-        deaths.look([a_beat(pid)], AT_WORK)
+    for died in range(1, MAX_DEATHS_WITHOUT_PROGRESS + 1):
+        deaths.look([a_beat(died, deaths=died)], AT_WORK)
     with pytest.raises(WorkerFailedError, match=r"(?s)died 6 times without getting anything done.*MemoryError"):
-        deaths.look([a_beat(99)], AT_WORK)
+        deaths.look([a_beat(99, deaths=MAX_DEATHS_WITHOUT_PROGRESS + 1)], AT_WORK)
+
+
+def test_a_slot_that_was_restarted_counts_deaths_anew(tmp_path: Path) -> None:
+    deaths = Deaths("words-1-1", tmp_path, lambda _: None)
+    for died in (5, 0, 5):
+        deaths.look([a_beat(died, deaths=died)], AT_WORK)
 
 
 def test_workers_that_die_but_get_on_are_borne() -> None:
     deaths = Deaths("words-1-1", Path("/logs"), lambda _: None)
     for pid in range(1, 5 * MAX_DEATHS_WITHOUT_PROGRESS):
-        deaths.look([a_beat(pid)], replace(AT_WORK, parked=pid // 4))
+        deaths.look([a_beat(pid, deaths=pid)], replace(AT_WORK, parked=pid // 4))
 
 
 def test_the_progress_line_shows_what_the_readme_promises() -> None:
