@@ -49,7 +49,8 @@ class Closing:
                 commit.cursors[inbox.task] = inbox.cursor
                 if inbox.drained:
                     commit.drained_bytes[inbox.task] = inbox.drained
-                inbox.moved, inbox.drained = False, 0
+                commit.consumed_bytes += inbox.consumed
+                inbox.moved, inbox.drained, inbox.consumed = False, 0, 0
         self._write_journals(commit)
 
     def _spill(self, epoch: Epoch, commit: Commit, bolt: BoltTask) -> None:

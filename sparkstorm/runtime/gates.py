@@ -32,18 +32,27 @@ class Gates:
         """Whether spouts must stop so that bolts can drain what there is."""
         return self._fullness >= _SPOUTS_STOP_AT
 
+    @property
+    def must_ask(self) -> bool:
+        """Whether anything is held back, so that only news of the pressure can set it free."""
+        return bool(self._full) or self._fullness >= _SPOUTS_STOP_AT
+
     def is_shut(self, task: int) -> bool:
         """Whether this task must wait for those it feeds."""
-        fed = self._fed_by_task[task]
-        return bool(self._full and not self._full.isdisjoint(fed)) or bool(fed and self._fullness >= _BOLTS_STOP_AT)
+        return bool(self._full) and not self._full.isdisjoint(self._fed_by_task[task])
 
     def note(self, pressure: Pressure) -> None:
-        """Take in what the last commit learned; a gate opens again at half the mark that shut it."""
+        """Take in what the last commit learned; a gate opens again at half the mark that shut it.
+
+        In a store that is nearly full whatever waits shuts the gate: it drains from the sinks upwards, and since the
+        last one that has anything waiting is never shut, it does drain.
+        """
         self._fullness = pressure.fullness
+        high = self._high if pressure.fullness < _BOLTS_STOP_AT else 0
         for task, waiting in pressure.backlog_by_task.items():
-            if waiting > self._high:
+            if waiting > high:
                 self._full.add(task)
-            elif waiting < self._high // 2:
+            elif waiting <= high // 2:
                 self._full.discard(task)
 
 

@@ -32,7 +32,7 @@ class Chunk:
 class Inbox:
     """Frames read but not consumed, oldest first."""
 
-    __slots__ = ("task", "chunks", "read_to", "cursor", "drained", "moved", "_codec", "_source", "_skip")
+    __slots__ = ("task", "chunks", "read_to", "cursor", "drained", "consumed", "moved", "_codec", "_source", "_skip")
 
     def __init__(self, task: int, codec: Codec, source: FindSource, cursor: Cursor = START) -> None:
         self.task = task
@@ -40,6 +40,7 @@ class Inbox:
         self.read_to = cursor.entry
         self.cursor = cursor
         self.drained = 0  # bytes of frames consumed since the last commit
+        self.consumed = 0  # the same, with the share of frames that are not consumed as a whole
         self.moved = False
         self._codec = codec
         self._source = source
@@ -63,6 +64,7 @@ class Inbox:
     def consume(self, chunk: Chunk, rows: int) -> None:
         """Note that so many more rows of the oldest frame are done."""
         chunk.done += rows
+        self.consumed += chunk.size * rows // chunk.total
         self.moved = True
         if chunk.done < chunk.total:
             self.cursor = Cursor(self.cursor.entry, chunk.done)

@@ -27,10 +27,13 @@ from sparkstorm.runtime.tally import Tally
 from sparkstorm.runtime.ticks import Ticks
 from sparkstorm.runtime.timeouts import Timeouts
 from sparkstorm.transport.base import Commit, Transport
-from sparkstorm.transport.frames import NO_IDS, Row, RowFrame
+from sparkstorm.transport.frames import NO_IDS, RowFrame, travelled
 
 _CHUNKS_AHEAD = 8  # frames of one task kept decoded in memory
 _CAREFUL_UNITS = 5000
+_REFUSED_MS = 20
+_PATIENCE = 50  # refusals, after which a commit that consumes goes through though it sends on more than that
+_GATED_MS = 5  # between two looks whether those that hold a task back have drained
 _CALLS_PER_TURN = 512
 _SPOUTS_WAIT_MS = 200  # bolts go first, but spouts elsewhere must not be able to keep them busy for ever
 
@@ -71,11 +74,13 @@ class Worker:
         self._timeouts = Timeouts(plan, self._crew, transport, clock.now_ms())
         self._ticks = Ticks(plan, self._crew.bolts, clock.now_ms())
         self._refused: Commit | None = None
+        self._refusals = 0
         self._budget_ms = self._idle_budget_ms
         self._careful_left = _CAREFUL_UNITS if plan.is_careful else 0
         self._quarantined: list[bytes] = []
         self._is_active = False
         self._said: Any = None
+        self._has_news = False
         self._turns = deque(self._crew.bolts.values())
         self._spouts_ran_ms = 0
 
@@ -293,15 +298,9 @@ class Worker:
                     bolt = self._crew.bolts[target.task]
                     if bolt.is_behind:
                         continue
-                    source, rows = route.source, self._travelled(target.rows) if self._plan.is_strict else target.rows
+                    source, rows = route.source, travelled(self._plan.codec, target.rows) if self._plan.is_strict else target.rows
                     bolt.local.append(([Tuple(values, roots, source) for values, roots in rows], sender.oldest_ms))
                     target.rows.clear()
-
-    def _travelled(self, rows: list[Row]) -> list[Row]:
-        """Rows as they would come out of a frame: what one receiver does to its values, no other sees."""
-        codec = self._plan.codec
-        values = codec.unpack(codec.pack([list(row[0]) for row in rows]))
-        return [(tuple(mine), row[1]) for mine, row in zip(values, rows, strict=True)]
 
     def _run_carefully(self, epoch: Epoch, now_ms: int) -> None:
         """One input per commit, announced first: an earlier process died in here (finding: poison tuples)."""
@@ -360,7 +359,8 @@ class Worker:
         if self._refused is None:
             self._tally.note(now_ms, self._closing.take_latencies())
             said = self._tally.gauges()
-            if commit.is_empty() and said == self._said:
+            self._has_news = not commit.is_empty() or said != self._said
+            if not self._has_news and not self._gates.must_ask:
                 return self._next_due(now_ms, did=False)
             self._said = said
             commit.progress = self.progress.encode()
@@ -368,14 +368,16 @@ class Worker:
             pressure = self._transport.commit(commit)
         except StoreFullError:
             self._refused = commit
+            self._refusals += 1
+            commit.is_urgent = bool(commit.cursors) and self._refusals >= _PATIENCE
             self._transport.release()
-            return now_ms + 20
-        self._refused = None
+            return now_ms + _REFUSED_MS
+        self._refused, self._refusals = None, 0
         self._seq = commit.seq
         self._gates.note(pressure)
         for sender in self._crew.senders():
             sender.oldest_ms = 0
-        return self._next_due(self._clock.now_ms(), did=True)
+        return self._next_due(self._clock.now_ms(), did=self._has_news)
 
     def _next_due(self, now_ms: int, did: bool) -> int | None:
         if did:
@@ -384,10 +386,10 @@ class Worker:
         due += [bolt.next_due_ms() for bolt in self._crew.bolts.values()]
         for bolt in self._crew.bolts.values():
             if bolt.next_chunk() is not None:
-                due.append(now_ms + 5)  # gated: look again soon
+                due.append(now_ms + _GATED_MS)
         for spout in self._crew.spouts.values():
             if self._is_active and not spout.is_exhausted and spout.pending.room:
-                due.append(max(spout.wait_until_ms, now_ms + 1))
+                due.append(max(spout.wait_until_ms, now_ms + (_GATED_MS if self._gates.must_ask else 1)))
         return min((d for d in due if d is not None), default=None)
 
     def _new_key(self) -> str:

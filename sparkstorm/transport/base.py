@@ -8,8 +8,9 @@ Laws of every Transport (tests/contracts/test_transport.py runs them against eac
    and the store no longer has. Whoever finds the store behind raises the generation, so that all owners claim anew.
 4. Frames of one sender for one task are read in the order they were committed, and kept until the cursor passed them.
 5. `poll` never blocks; `wait` returns no data. `claim` forgets what was read before it.
-6. A commit refused for lack of memory (StoreFullError) changed nothing. One that writes no more than the frames it
-   consumes is never refused for that, nor is a claim; `release` frees what stored cursors have passed.
+6. A commit refused for lack of memory (StoreFullError) changed nothing. One that sends no more bytes of rows than it
+   consumes, or is urgent, is never refused for that (acks and states are how a full store gets drained), nor is a claim;
+   `release` frees what stored cursors have passed.
 """
 
 from __future__ import annotations
@@ -48,15 +49,22 @@ class Commit:
     frames: list[tuple[int, bytes, int]] = field(default_factory=list)  # (task, frame, bytes that count as backlog)
     cursors: dict[int, Cursor] = field(default_factory=dict)
     drained_bytes: dict[int, int] = field(default_factory=dict)
+    consumed_bytes: int = 0  # of rows done with, also where the frame they lie in is not done with as a whole
     journal: list[tuple[int, bytes]] = field(default_factory=list)
     snapshots: dict[int, bytes] = field(default_factory=dict)
     held: list[tuple[int, str, bytes]] = field(default_factory=list)
     released: list[tuple[int, str]] = field(default_factory=list)
     parked: list[bytes] = field(default_factory=list)
     quarantined: list[bytes] = field(default_factory=list)
+    is_urgent: bool = False  # has been refused for long: only by going through can the rows it consumed be freed
     progress: bytes = b""
     low_ms: int | None = None
     watched: Sequence[int] = ()  # tasks whose backlog the owner wants to know
+
+    def frees(self, passed_bytes: int) -> bool:
+        """Whether it sends on no more bytes of rows than it consumes, given the bytes of whole frames that it passes."""
+        sent = sum(len(data) for _, data, counted in self.frames if counted)
+        return self.is_urgent or sent <= max(passed_bytes, self.consumed_bytes)
 
     def is_empty(self) -> bool:
         """Whether nothing but progress would be written."""

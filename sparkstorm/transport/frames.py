@@ -95,6 +95,12 @@ def encode_rows(codec: Codec, source_task: int, stream: str, oldest_ms: int, row
     return _framed(ROWS, codec.pack(body))
 
 
+def travelled(codec: Codec, rows: Sequence[Row]) -> list[Row]:
+    """Rows as they would come out of a frame: what one receiver does to its values, no other sees."""
+    values = codec.unpack(codec.pack([list(row[0]) for row in rows]))
+    return [(tuple(mine), row[1]) for mine, row in zip(values, rows, strict=True)]
+
+
 def encode_messages(codec: Codec, messages: AckerMessages) -> bytes:
     """Bytes of one epoch's messages to one acker."""
     m = messages

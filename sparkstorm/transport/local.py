@@ -173,7 +173,7 @@ class LocalTransport:
             return
         freed = sum(size for task, cursor in commit.cursors.items() for n, size in self._brought.get(task, ())
                     if n <= _number(cursor.entry))
-        if sum(len(data) for _, data, _ in commit.frames) > freed:
+        if not commit.frees(freed):
             raise StoreFullError("the store has reached its limit")
 
     def _apply(self, commit: Commit) -> None:

@@ -3,7 +3,7 @@
 Why a script and not MULTI/EXEC: fence, generation and seq are compared on the server, so that sending the very same
 commit again after a cut connection is always safe, and no state (WATCH) hangs on a connection that may be gone.
 A commit's first write is one that Redis refuses when memory is full, so a refused commit changed nothing; a commit
-that frees at least what it writes is let through, or a full store could never be drained.
+that sends no more rows than it consumes is let through, or a full store could never be drained.
 A server that was restarted may have lost its tail: on a new connection a commit also says which frames its owner has
 read but not consumed, and is refused when one of them is gone. docs/keys.md lists the keys.
 """
@@ -93,7 +93,7 @@ class RedisTransport:
 
     def commit(self, commit: Commit) -> Pressure:
         """One script call, sent again unchanged until its outcome is known."""
-        frees = self._reading.bytes_passed(commit.cursors) >= _growth(commit)
+        frees = commit.frees(self._reading.bytes_passed(commit.cursors))
         commands = [word for command in self._commands(commit) for word in (len(command), *command)]
         backlog = self._run(commit, commands, "free" if frees else "grow")
         self._standing = Commit(commit.owner, commit.token_by_task, commit.generation, commit.seq)
@@ -342,13 +342,6 @@ class RedisReader:
     def close(self) -> None:
         """Let go of the connection."""
         self._link.close()
-
-
-def _growth(commit: Commit) -> int:
-    """Bytes that a commit adds; a snapshot takes the place of an older one and its deltas, so it counts as nothing."""
-    added = [*(data for _, data, _ in commit.frames), *(data for _, data in commit.journal),
-             *(data for _, _, data in commit.held), *commit.parked, *commit.quarantined]
-    return sum(map(len, added))
 
 
 def _record(link: Link, k: Keys, task: int) -> TaskRecord:

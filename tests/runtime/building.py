@@ -39,8 +39,14 @@ class Collecting(Bolt):
         self.collector = collector
 
 
-def chain(spout: Spout, bolt: Bolt | BasicBolt, capture: BasicBolt | None = None, parallelism: int = 1,
-          group: Callable[[Declarer], Any] | None = None, bolt_conf: Any = None) -> Topology:
+def chain(
+    spout: Spout,
+    bolt: Bolt | BasicBolt,
+    capture: BasicBolt | None = None,
+    parallelism: int = 1,
+    group: Callable[[Declarer], Any] | None = None,
+    bolt_conf: Any = None,
+) -> Topology:
     """spout -> bolt (shuffle, unless `group` says otherwise) -> capture, where the bolt has an output."""
     builder = TopologyBuilder()
     builder.set_spout("spout", spout)

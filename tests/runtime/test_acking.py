@@ -235,8 +235,10 @@ def test_no_more_than_max_spout_pending_trees_are_open(workers: int) -> None:
 
     spout = FeederSpout()
     with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Hoard(), bolt_conf={"topology.tick.tuple.freq.secs": 10}),
-                       {**conf(workers), "topology.max.spout.pending": 5})
+        cluster.submit(
+            chain(spout, Hoard(), bolt_conf={"topology.tick.tuple.freq.secs": 10}),
+            {**conf(workers), "topology.max.spout.pending": 5},
+        )
         for n in range(12):
             spout.feed([n])
         cluster.advance(seconds=9)

@@ -107,7 +107,7 @@ def test_exactly_once_parks_after_the_last_try_and_only_then_fails_the_tree(work
         assert (bolt.tries.value, spout.failed) == ({1: 2}, [])  # the pause has doubled
         cluster.advance(ms=1200)
         assert (bolt.tries.value, spout.failed) == ({1: 3}, ["one"])
-        letter, = cluster.dead_letters
+        (letter,) = cluster.dead_letters
         assert (letter.component, letter.source_component, letter.stream) == ("bolt", "spout", "default")
         assert (letter.fields, letter.values, letter.attempts, letter.reason) == (("value",), (1,), 3, "ValueError: odd 1")
         assert cluster.counts("bolt").parked == 1

@@ -45,7 +45,6 @@ def run(group: Callable[[Declarer], Any], rows: Sequence[Any], tasks: int = 4, w
     return from_capture.values
 
 
-
 def test_shuffle_spreads_evenly() -> None:
     counts = Counter(task for task, _ in run(lambda d: d.shuffle_grouping("spout"), range(100)))
     assert sorted(counts.values()) == [25, 25, 25, 25]
