@@ -119,6 +119,7 @@ class Slot:
             if self._state.phase is not before.phase:
                 _LOG.info("slot %s: %s -> %s", self._place.slot, before.phase, self._state.phase)
                 self._beat_due_ms = now_ms
+                self._leave_if_over(before)
             if not actions and self._state == before:
                 break
         self._pass_status()
@@ -128,6 +129,13 @@ class Slot:
         except OSError as fault:  # a full disk or no more processes: no reason to end a worker that works
             _LOG.warning("slot %s: %s", self._place.slot, fault)
         return min(now_ms + MAX_STEP_MS, self._state.due_ms if self._state.due_ms > now_ms else now_ms + MAX_STEP_MS)
+
+    def _leave_if_over(self, before: SlotState) -> None:
+        """A topology that ends between two of its workers leaves no burial, but a beat that its end waits for."""
+        if before.phase is Phase.WAITING_FOR_RELAUNCH and before.assignment is not None:
+            now = self._state.assignment
+            if now is None or now.topology_id != before.assignment.topology_id:
+                self._clerk.leave(before.assignment.topology_id)
 
     def close(self) -> None:
         """Kill whatever still lives."""
