@@ -16,7 +16,7 @@ from sparkstorm.model.codec import Codec
 
 START, STATE, ROWS, DEAD, KEPT_STATE = 0, 1, 2, 3, 4
 KEPT = 0  # target of rows that no task of the topology waits for: they are results
-FIRST_ROWS, MOST_ROWS = 2048, 8192
+FIRST_ROWS, MOST_ROWS = 64, 8192
 _SMALL_BYTES, _LARGE_BYTES = 128 << 10, 1 << 20
 Row = tuple[tuple[Any, ...], int]
 """Values with the virtual time they were emitted at (in the place where a live row carries its roots)."""
@@ -86,8 +86,9 @@ class ChunkWriter:
 
     def rows(self, target: int, sender: int, stream: str, rows: list[Row]) -> Iterator[Chunk]:
         """Chunks of these rows; the list is empty afterwards."""
-        for start in range(0, len(rows), self.size.rows):
-            part = rows[start:start + self.size.rows] if len(rows) > self.size.rows else rows
+        most = self.size.rows
+        for start in range(0, len(rows), most):
+            part = rows[start:start + most] if len(rows) > most else rows
             data = pack_rows(self._codec, part, self._is_timed)
             self.size.learn(len(data), len(part))
             yield self._chunk(ROWS, target, part[0][1], sender, stream, len(part), data)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.topology import DEFAULT_STREAM, Topology
-from sparkstorm.replay.chunks import Row
 from sparkstorm.replay.plan import Feed
 
 FrameT = TypeVar("FrameT")
+LONG_AGO = -(2**63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +75,10 @@ def parse_states(topology: Topology, states: Mapping[str, FrameT]) -> dict[str, 
     return from_name
 
 
-def timed(rows: Iterable[tuple[tuple[Any, ...], int]], in_order: bool) -> Iterator[Row]:
-    """Rows whose times never fall: sorted ones as they are, others with the greatest time so far."""
-    if in_order:
-        yield from rows
-        return
-    latest = -(2**63)
-    for values, at_ms in rows:
-        latest = max(latest, at_ms)
-        yield values, latest
-
-
-def running_times(times: Iterable[int], start_ms: int) -> list[int]:
-    """The greatest time so far, row by row, from a start."""
-    return list(accumulate(times, max, initial=start_ms))[1:]
+def running_times(times: Iterable[int | None], start_ms: int) -> list[int | None]:
+    """The greatest time so far, row by row, from a start; a row without a time has none."""
+    latest, found = start_ms, list[int | None]()
+    for at_ms in times:
+        latest = latest if at_ms is None else max(latest, at_ms)
+        found.append(None if at_ms is None else latest)
+    return found

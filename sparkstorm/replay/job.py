@@ -46,15 +46,16 @@ class Switches:
 
 def make_job(plan: Plan, switches: Switches, by_value: Iterable[str] = ()) -> Job:
     """Pack the code once; InvalidTopologyError names a component that cannot be packed, or an unknown output."""
-    wanted = _wanted(plan, switches.outputs)
+    names = _wanted(plan, switches.outputs)
+    wanted = {feed for name, feed in result_names(plan).items() if name in names}
     code = pack_topology(plan.topology, by_value)
     kept = frozenset(
         Feed(bolt, stream) for stage in plan.stages for bolt in stage.bolts
         for stream, declared in plan.topology.components[bolt].streams.items()
-        if result_name(bolt, stream) in wanted and not declared.direct and not _carriers(plan, stage, bolt, stream)
+        if Feed(bolt, stream) in wanted and not declared.direct and not _carriers(plan, stage, bolt, stream)
     )
     states = frozenset(c.id for c in plan.topology.bolts
-                       if isinstance(c.instance, Stateful) and c.id + STATE_MARK in wanted)
+                       if isinstance(c.instance, Stateful) and c.id + STATE_MARK in names)
     bare = replace(plan, topology=Topology({c.id: replace(c, instance=None, inputs=()) for c in plan.topology}))
     return Job(bare, code, hashlib.sha256(code).hexdigest(), switches.is_timed, switches.skip_bad, kept, states)
 
@@ -65,8 +66,8 @@ def result_name(component: str, stream: str) -> str:
 
 
 def result_names(plan: Plan) -> dict[str, Feed]:
-    """Every stream a replay can return, by key."""
-    return {result_name(c.id, name): Feed(c.id, name) for c in plan.topology for name in c.streams}
+    """Every stream a replay can return, by key; what redirected bolts would have got is there under their names too."""
+    return {result_name(c.id, name): Feed(c.id, name) for c in plan.topology for name in c.streams} | dict(plan.redirected)
 
 
 def targets_of(plan: Plan, component: str, stream: str) -> list[int]:
@@ -77,7 +78,7 @@ def targets_of(plan: Plan, component: str, stream: str) -> list[int]:
 
 def _carriers(plan: Plan, stage: Stage, component: str, stream: str) -> list[int]:
     """The tasks behind an exchange that get every emission once between them; none when nobody does."""
-    direct: list[int] = []
+    direct = list(plan.deaf.get(Feed(component, stream), ()))
     for subscriber, grouping in plan.topology.subscribers(component, stream):
         if stage.has(subscriber):
             continue

@@ -13,9 +13,11 @@ from typing import Any
 from sparkstorm.config import check, merge
 from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay.chunks import DEAD, KEPT_STATE, ROWS, START, STATE, Chunk, ChunkWriter, order_of, unpack_rows
-from sparkstorm.replay.inputs import EventTime, parse_inputs, parse_states, timed
+from sparkstorm.replay.fidelity import ReplayWarning, sums_among, warnings_of
+from sparkstorm.replay.inputs import LONG_AGO, EventTime, parse_inputs, parse_states, running_times
 from sparkstorm.replay.job import Job, Switches, make_job, result_names, targets_of
 from sparkstorm.replay.plan import Feed, Plan, Stage, make_plan
 from sparkstorm.replay.stage import run_exchange, run_feed
@@ -33,6 +35,7 @@ class LocalResults:
     states: dict[str, dict[Any, Any]] = field(default_factory=dict)
     dead_letters: list[DeadLetter] = field(default_factory=list)
     counts: dict[str, Counter[str]] = field(default_factory=dict)
+    warnings: tuple[ReplayWarning, ...] = ()
 
     def __getitem__(self, name: str) -> list[tuple[Any, ...]]:
         return self.outputs[name]
@@ -65,6 +68,9 @@ def replay_locally(
             made = _run_exchange(job, stage, arrived, initial, results)
         chunks_by_stage[stage.number] = made
     _collect(plan, feeds, chunks_by_stage, results)
+    tasks = tasks_by_component(plan.component_by_task)
+    results.warnings = warnings_of(plan.topology, plan.conf, tasks, event_time is not None)
+    results.warnings += sums_among(plan.topology, results.counts, tasks)
     return results
 
 
@@ -81,15 +87,15 @@ def _run_feed(job: Job, stage: Stage, rows: Sequence[Values], event_time: EventT
 
 
 def _timed(job: Job, feed: Feed, rows: Sequence[Values], event_time: EventTime | None) -> list[Any]:
-    values = [tuple(row) for row in rows]
+    codec = Codec()
+    values = [tuple(map(codec.normalise, row)) for row in rows]
     if event_time is None:
         return [(row, 0) for row in values]
     fields = job.plan.topology.components[feed.spout].streams[feed.stream].fields
     place = fields.index(event_time.column(feed.spout, feed))
-    pairs = [(row, row[place]) for row in values]
     if event_time.in_order:
-        pairs.sort(key=lambda pair: pair[1])
-    return list(timed(pairs, event_time.in_order))
+        values.sort(key=lambda row: LONG_AGO if row[place] is None else row[place])
+    return list(zip(values, running_times([row[place] for row in values], LONG_AGO), strict=True))
 
 
 def _run_exchange(job: Job, stage: Stage, arrived: Iterable[Chunk], initial: Mapping[Any, Any],

@@ -19,6 +19,7 @@ from sparkstorm.model.topology import Component, Grouping, Topology, validate
 
 _FREE = ("shuffle", "none", "local_or_shuffle")  # groupings that leave the choice of the task to us
 REPLAYED, NOT_RUN = ("run", "idempotent"), ("mute", "redirect")
+INPUT_MARK = "!input"
 EFFECTS = (*REPLAYED, *NOT_RUN)
 
 
@@ -59,6 +60,8 @@ class Plan:
     component_by_task: Mapping[int, str]
     stages: tuple[Stage, ...]
     not_run: Mapping[str, str]  # bolts whose effects are muted or redirected
+    redirected: Mapping[str, Feed]  # by result name: the stream that a bolt that does not run would have got
+    deaf: Mapping[Feed, tuple[int, ...]]  # tasks that do not run but may be named by emit_direct
 
     def tasks(self, component: str) -> list[int]:
         """Sorted task ids of a component, numbered as live."""
@@ -86,7 +89,9 @@ def make_plan(topology: Topology, conf: Mapping[str, Any], name: str, effects: M
     kept = Topology({c.id: c for c in whole if c.id not in not_run})
     counts = {c: len(tasks) for c, tasks in tasks_by_component(component_by_task).items()}
     stages = _cut(kept, [c for c in order if c in kept.components], counts)
-    return Plan(name, _routed(kept, stages), conf, component_by_task, stages, not_run)
+    redirected = _redirected(whole, [c for c, how in not_run.items() if how == "redirect"])
+    deaf = _deaf(whole, not_run, tasks_by_component(component_by_task))
+    return Plan(name, _routed(kept, stages), conf, component_by_task, stages, not_run, redirected, deaf)
 
 
 def effect_of(component: Component) -> str:
@@ -113,6 +118,27 @@ def _effects(topology: Topology, given: Mapping[str, str]) -> dict[str, str]:
             raise InvalidTopologyError(
                 f"component '{id}' does not run in this replay ({how}), but '{running[0]}' listens to it")
     return effects
+
+
+def _redirected(topology: Topology, bolts: Sequence[str]) -> dict[str, Feed]:
+    """ "alert!input" where a bolt has one input, "alert!input:component:stream" where it has more."""
+    found: dict[str, Feed] = {}
+    for id in bolts:
+        inputs = topology.components[id].inputs
+        for s in inputs:
+            suffix = "" if len(inputs) == 1 else f":{s.component}:{s.stream}"
+            found[f"{id}{INPUT_MARK}{suffix}"] = Feed(s.component, s.stream)
+    return found
+
+
+def _deaf(topology: Topology, not_run: Mapping[str, str], tasks: Mapping[str, list[int]]) -> dict[Feed, tuple[int, ...]]:
+    found: dict[Feed, tuple[int, ...]] = {}
+    for id in not_run:
+        for s in topology.components[id].inputs:
+            if s.grouping.kind == "direct":
+                feed = Feed(s.component, s.stream)
+                found[feed] = (*found.get(feed, ()), *tasks[id])
+    return found
 
 
 def _in_order(topology: Topology) -> list[str]:

@@ -13,16 +13,21 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.replay.arrow_map import MapBatches, chunks_in, map_in_arrow
 from sparkstorm.replay.chunks import DEAD, KEPT_STATE, ROWS, Chunk
 from sparkstorm.replay.columns import definite_type, merged_type, seen_type, typed_array
+from sparkstorm.replay.fidelity import ReplayWarning, sums_among
 from sparkstorm.replay.job import STATE_MARK, result_names, targets_of
 from sparkstorm.replay.plan import Plan
 from sparkstorm.replay.spark import SparkStages
 from sparkstorm.runtime.dead_letter import DeadLetter
 
-_DEAD_DDL = ("component string, task int, source_component string, source_task int, stream string, record string, "
-             "attempts int, reason string, time_ms long")
+_DEAD = pa.schema([
+    ("component", pa.string()), ("task", pa.int32()), ("source_component", pa.string()), ("source_task", pa.int32()),
+    ("stream", pa.string()), ("record", pa.string()), ("attempts", pa.int32()), ("reason", pa.string()),
+    ("time_ms", pa.int64()),
+])
 
 
 class Replay(Mapping[str, DataFrame]):
@@ -32,8 +37,8 @@ class Replay(Mapping[str, DataFrame]):
     one, asking for it runs its stages once (they are kept) and takes the types that were seen. `close` frees what is kept.
     """
 
-    def __init__(self, plan: Plan, stages: SparkStages, types: Mapping[str, str], warnings: tuple[str, ...]) -> None:
-        self.warnings = warnings
+    def __init__(self, plan: Plan, stages: SparkStages, types: Mapping[str, str], warnings: tuple[ReplayWarning, ...]) -> None:
+        self._warnings = warnings
         self._plan = plan
         self._stages = stages
         self._types = dict(types)
@@ -68,6 +73,12 @@ class Replay(Mapping[str, DataFrame]):
             & sf.col("sender").between(tasks[0], tasks[-1]) & sf.col("target").between(targets[0], targets[-1]))
         return self._typed(chunks, component.streams[feed.stream].fields, types)
 
+    @property
+    def warnings(self) -> tuple[ReplayWarning, ...]:
+        """Why these results may differ from those of a live run, as far as the topology and the stages run so far tell."""
+        tasks = tasks_by_component(self._plan.component_by_task)
+        return self._warnings + sums_among(self._plan.topology, self.counts, tasks)
+
     def state(self, component: str) -> DataFrame:
         """A stateful bolt's final keys and values, with the task that holds them: fit to be another run's first state."""
         return self[component + STATE_MARK]
@@ -75,9 +86,9 @@ class Replay(Mapping[str, DataFrame]):
     @property
     def dead_letters(self) -> DataFrame:
         """Records that were put aside (skip_bad), each with its component, task and cause."""
-        frames = [self._stages.frame(stage) for stage in self._plan.stages if stage.bolts]
+        frames = [self._stages.frame(stage) for stage in self._plan.stages if stage.bolts or self._stages.is_timed]
         chunks = reduce(DataFrame.union, frames).where(sf.col("kind") == DEAD)
-        return map_in_arrow(chunks, _letters, _DEAD_DDL)
+        return map_in_arrow(chunks, _letters, from_arrow_schema(_DEAD))
 
     def run(self) -> dict[str, dict[str, int]]:
         """Run every stage now; what each component did: prepared, executed, emitted, parked."""
@@ -148,7 +159,6 @@ def _letters(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         record = repr(dict(zip(letter.fields, letter.values, strict=False)))
         values = [letter.component, letter.task, letter.source_component, letter.source_task, letter.stream, record,
                   letter.attempts, letter.reason, letter.time_ms]
-        names = [column.split()[0] for column in _DEAD_DDL.split(", ")]
-        yield pa.RecordBatch.from_pydict({name: [value] for name, value in zip(names, values, strict=True)})
+        yield pa.RecordBatch.from_arrays([pa.array([v], f.type) for v, f in zip(values, _DEAD, strict=True)], schema=_DEAD)
 
 

@@ -8,20 +8,21 @@ from typing import Any
 import pyarrow as pa
 from pyspark import AccumulatorParam, StorageLevel, TaskContext
 from pyspark.accumulators import Accumulator
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import IntegerType, LongType, ShortType, TimestampNTZType, TimestampType
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import DataType, IntegerType, LongType, ShortType, TimestampNTZType, TimestampType
 
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.replay.arrow_map import MapBatches, batches_of, chunks_in, map_in_arrow
-from sparkstorm.replay.chunks import DDL, ORDER, ROWS, START, Chunk, Row
+from sparkstorm.replay.chunks import DDL, ORDER, ROWS, START, Chunk
 from sparkstorm.replay.columns import problem_with, values_of
-from sparkstorm.replay.inputs import EventTime, running_times
+from sparkstorm.replay.inputs import LONG_AGO, EventTime, running_times
 from sparkstorm.replay.job import Job
 from sparkstorm.replay.local import state_chunks
 from sparkstorm.replay.plan import Feed, Plan, Stage
-from sparkstorm.replay.stage import run_exchange, run_feed
+from sparkstorm.replay.stage import TimedRow, run_exchange, run_feed
 from sparkstorm.replay.task import Counts
 
 _AT, _PLACE = "at ms", "place"  # no field can be called so: these carry a blank
@@ -82,6 +83,11 @@ class SparkStages:
             self._frames[stage.number] = made.persist(StorageLevel.MEMORY_AND_DISK)
         return self._frames[stage.number]
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether rows have a virtual time; then even plain data may hold bad records."""
+        return self._job.is_timed
+
     def keeps_state(self, component: str) -> bool:
         """Whether a bolt has a state and it is a result."""
         return component in self._job.kept_states
@@ -134,10 +140,17 @@ def _checked(name: str, frame: DataFrame, fields: Sequence[str], time: str | Non
     if "task" in frame.columns and fields == ("key", "value"):
         columns.append(sf.col("task").cast("int").alias("task"))
     timed = frame.select(*columns, *([_millis(name, frame, time).alias(_AT)] if time else []))
-    for field in to_arrow_schema(timed.schema):
-        if problem := problem_with(field.type):
+    for field in timed.schema:
+        if problem := _problem(field.dataType):
             raise ReplayFailedError(f"input '{name}', column '{field.name}': {problem}")
     return timed
+
+
+def _problem(kind: DataType) -> str:
+    try:
+        return problem_with(to_arrow_type(kind, timezone="UTC"))
+    except PySparkTypeError:
+        return f"{kind.simpleString()} is no type that tuples carry; cast it"
 
 
 def _field(frame: DataFrame, field: str, is_time: bool) -> Any:
@@ -190,10 +203,10 @@ def _key(key: Any) -> Any:
     return tuple(key.values()) if isinstance(key, dict) else tuple(key) if isinstance(key, list) else key
 
 
-def _rows(job: Job, stage: Stage, is_sorted: bool, batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[Row]]:
+def _rows(job: Job, stage: Stage, is_sorted: bool, batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[TimedRow]]:
     assert stage.feed is not None
     fields = job.plan.topology.components[stage.feed.spout].streams[stage.feed.stream].fields
-    latest = -(2**63)
+    latest = LONG_AGO
     for whole in batches:
         for start in range(0, whole.num_rows, _SLICE_ROWS):
             batch = whole.slice(start, _SLICE_ROWS)
@@ -204,7 +217,7 @@ def _rows(job: Job, stage: Stage, is_sorted: bool, batches: Iterator[pa.RecordBa
             times = batch.column(_AT).to_pylist()
             if not is_sorted:
                 times = running_times(times, latest)
-                latest = times[-1]
+                latest = max((at for at in times if at is not None), default=latest)
             yield zip(values, times, strict=True)
 
 

@@ -23,20 +23,26 @@ from sparkstorm.replay.merge import tuples_of
 from sparkstorm.replay.moments import Moments
 from sparkstorm.replay.plan import Feed, Stage
 from sparkstorm.replay.task import BoltRun, Counts, Manner, ReplayContext
+from sparkstorm.runtime.dead_letter import DeadLetter
 from sparkstorm.runtime.output import Route, build_routes
 
 Count = Callable[[str, Counts], None]
+TimedRow = tuple[tuple[Any, ...], int | None]
+"""A row of data with its time, which may be missing."""
+NO_TIME = "no event time"
 _target = attrgetter("target")
 
 
-def run_feed(job: Job, stage: Stage, partition: int, batches: Iterable[Iterable[Row]], count: Count) -> Iterator[Chunk]:
+def run_feed(
+    job: Job, stage: Stage, partition: int, batches: Iterable[Iterable[TimedRow]], count: Count
+) -> Iterator[Chunk]:
     """A spout's stream of data through the bolts of its stage; every batch is rows in their order."""
     assert stage.feed is not None
     run = _PartitionRun(job, stage, partition)
     route = run.feed_route(stage.feed)
     run.prepare({})
     for batch in batches:
-        _spread(route, batch)
+        _spread(route, run.with_times(route.source, batch) if job.is_timed else batch)
         run.pass_on()
         yield from run.cut()
     yield from run.end(count)
@@ -51,7 +57,7 @@ def run_exchange(job: Job, stage: Stage, chunks: Iterable[Chunk], count: Count) 
         yield from run.end(count)
 
 
-def _spread(route: Route, batch: Iterable[Row]) -> None:
+def _spread(route: Route, batch: Iterable[Any]) -> None:
     pick = route.pick
     if pick is None:
         unused: list[Any] = []
@@ -78,6 +84,7 @@ class _PartitionRun:
         self._local = frozenset(t for b in joined for t in self._mine[b])
         self._writer = ChunkWriter(self._codec, source_number(stage.number, partition), job.is_timed)
         self._sources: dict[tuple[int, str], Source] = {}
+        self._timeless: list[tuple[int, bytes]] = []  # rows of data without a time, as dead letters by task
         self._inputs: dict[int, list[tuple[Source, list[Row]]]] = {}
         self._outputs: list[tuple[Source, int, list[Row]]] = []
         self._runs = {task: self._make(b, task) for b in stage.bolts for task in self._mine[b]}
@@ -102,6 +109,8 @@ class _PartitionRun:
         for stream, route in routes.items():
             if Feed(component, stream) in self._job.kept:
                 route.subscribe(Grouping("global"), [Target(KEPT, [], False)], task, seed)
+            deaf = plan.deaf.get(Feed(component, stream), ())
+            route.subscribe(Grouping("direct"), [Target(t, [], False) for t in deaf], task, seed)
             for target in route.targets:
                 if target.is_local:
                     self._inputs.setdefault(target.task, []).append((route.source, target.rows))
@@ -120,6 +129,19 @@ class _PartitionRun:
             conf = {**plan.conf, **self._topology.components[component].conf}
             run.prepare(ReplayContext(f"{plan.name}-0-0", task, component, plan.component_by_task, tasks, conf,
                                       run.now_ms, resources))
+
+    def with_times(self, source: Source, batch: Iterable[TimedRow]) -> Iterator[Row]:
+        """The rows that have a time; another one is put aside, or ends the replay."""
+        for values, at_ms in batch:
+            if at_ms is not None:
+                yield values, at_ms
+            elif self._job.skip_bad:
+                letter = DeadLetter(source.component, source.task, source.component, source.task, source.stream,
+                                    source.fields, values, 0, NO_TIME, 0)
+                self._timeless.append((source.task, letter.encode(self._codec)))
+            else:
+                raise ReplayFailedError(f"input '{source.component}', stream '{source.stream}': {NO_TIME} in record "
+                                        f"{Tuple(values, 0, source)!r:.500}; skip_bad puts such records aside")
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -165,10 +187,9 @@ class _PartitionRun:
                     yield from self._writer.rows(target, source.task, source.stream, rows)
                 except CodecError as error:
                     raise self._culprit(source, rows, error) from error
-        for task, run in self._runs.items():
-            for letter in run.dead:
-                yield self._writer.dead(task, letter)
-            run.dead.clear()
+        for task, letter in [*self._timeless, *((t, letter) for t, run in self._runs.items() for letter in run.take_dead())]:
+            yield self._writer.dead(task, letter)
+        self._timeless.clear()
 
     def end(self, count: Count) -> Iterator[Chunk]:
         """Nothing more comes: end every task, hand out the rest and the states."""

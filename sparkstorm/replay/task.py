@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
@@ -50,6 +50,7 @@ class Counts:
     parked: int = 0
     waiting: int = 0  # inputs neither acked nor failed at the end
     reports: int = 0
+    floats: int = 0  # floating-point numbers in the final state
 
     def as_dict(self) -> dict[str, int]:
         """For adding up over tasks."""
@@ -90,7 +91,7 @@ class BoltRun:
     def __init__(self, bolt: Bolt | BasicBolt, routes: Mapping[str, Route], codec: Codec, manner: Manner,
                  moments: Moments) -> None:
         self.counts = Counts()
-        self.dead: list[bytes] = []
+        self._dead: list[bytes] = []
         self._bolt = bolt
         self._codec = codec
         self._manner = manner
@@ -146,6 +147,8 @@ class BoltRun:
         """No row will follow: wait for the bolt's own threads, then clean up."""
         if isinstance(self._runner, ManualRunner):
             self._wait_for_threads(self._runner)
+        if self.state is not None:
+            self.counts.floats = sum(type(value) is float for _, value in self.state.items())
         try:
             self._bolt.cleanup()
         except (Exception, SystemExit) as error:  # user code
@@ -156,6 +159,11 @@ class BoltRun:
         self.counts.emitted += self.emitter.take_counts()[0]
         if self.state is not None:
             self.state.undo.clear()
+
+    def take_dead(self) -> list[bytes]:
+        """The records put aside since the last call."""
+        taken, self._dead = self._dead, []
+        return taken
 
     def _execute(self, tuples: Sequence[Tuple]) -> None:
         for part in ([t] for t in tuples) if self._one_by_one else (tuples,):
@@ -194,7 +202,7 @@ class BoltRun:
         self.counts.parked += 1
         letter = DeadLetter(self.component, self.task, tup.component, tup.task, tup.stream, tup.fields, tup.values,
                             tries, reason, self.now_ms())
-        self.dead.append(letter.encode(self._codec))
+        self._dead.append(letter.encode(self._codec))
 
     def _take_late(self, runner: ManualRunner) -> None:
         runner.take_posts()
@@ -213,8 +221,3 @@ class BoltRun:
 
     def _report(self, component: str, task: int, text: str) -> None:
         self.counts.reports += 1
-
-
-def states_of(runs: Sequence[BoltRun]) -> Iterator[tuple[int, list[list[Any]]]]:
-    """The final state of each task that has one."""
-    return ((run.task, run.state.snapshot()) for run in runs if run.state is not None)

@@ -1,0 +1,94 @@
+"""Live equals replay, as docs/architecture.md defines it: random topologies of the class, on LocalCluster and replayed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkstorm.model.topology import Topology
+from sparkstorm.replay import LocalResults, replay, replay_locally
+from sparkstorm.testing import complete_topology
+from tests.replay.random_topologies import Partial, Rows, random_topology
+
+CASES = 1000
+CONF = {"topology.max.retries": 1}
+
+
+def multiset(rows: Any) -> Counter[str]:
+    return Counter(map(repr, rows))
+
+
+def merged(topology: Topology, component: str, state: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """A state per key; partial results are put together."""
+    if not isinstance(topology.components[component].instance, Partial):
+        return dict(state)
+    total: Counter[Any] = Counter()
+    for (_, key), value in state.items():
+        total[key] += value
+    return total
+
+
+def assert_equal_to_live(topology: Topology, rows: Rows, replayed: LocalResults, seed: int) -> None:
+    live = complete_topology(topology, rows, conf=CONF, seed=seed)
+    for component in topology.bolts:
+        for stream, declared in component.streams.items():
+            if not declared.direct:  # a capture cannot listen to direct streams
+                name = component.id if stream == "default" else f"{component.id}:{stream}"
+                assert multiset(replayed[name]) == multiset(live.values(component.id, stream)), name
+        if component.id in replayed.states:
+            state = merged(topology, component.id, replayed.states[component.id])
+            assert state == merged(topology, component.id, live.state(component.id)), component.id
+    parked = Counter((d.component, d.stream, repr(d.values)) for d in live.dead_letters)
+    assert Counter((d.component, d.stream, repr(d.values)) for d in replayed.dead_letters) == parked
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_a_replay_gives_what_the_live_run_gives(block: int) -> None:
+    for seed in range(block * CASES // 10, (block + 1) * CASES // 10):
+        random = Random(seed)
+        topology, rows = random_topology(random)
+        effects = {c.id: "run" for c in topology.bolts}
+        replayed = replay_locally(
+            topology, rows, conf=CONF, name="test", effects=effects, skip_bad=True, partitions=random.randint(1, 3)
+        )
+        try:
+            assert_equal_to_live(topology, rows, replayed, seed)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("seed", [7, 21, 77])
+def test_spark_gives_what_the_local_twin_gives(spark: SparkSession, seed: int) -> None:
+    random = Random(seed)
+    topology, rows = random_topology(random, ["a", "b", "ä", "", None])
+    frames = {id: spark.createDataFrame(of, "key string, value int") for id, of in rows.items()}
+    effects = {c.id: "run" for c in topology.bolts}
+    local = replay_locally(topology, rows, conf=CONF, effects=effects, skip_bad=True)
+    results = replay(topology, frames, conf=CONF, effects=effects, skip_bad=True)
+    for name in results:
+        if name.endswith("!state"):
+            component = name.removesuffix("!state")
+            found = {_key(row.key): row.value for row in results[name].collect()}
+            assert merged(topology, component, found) == merged(topology, component, local.states[component])
+        else:
+            assert multiset(_plain(tuple(row)) for row in results[name].collect()) == multiset(local[name]), name
+    assert results.dead_letters.count() == len(local.dead_letters)
+
+
+def _key(key: Any) -> Any:
+    return tuple(key) if isinstance(key, tuple) else key
+
+
+def _plain(value: Any) -> Any:
+    """A Spark row as the codec's values."""
+    if hasattr(value, "asDict"):
+        return {name: _plain(item) for name, item in value.asDict().items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return tuple(map(_plain, value)) if isinstance(value, tuple) else value

@@ -1,0 +1,175 @@
+"""Failing records, failing bolts and effects in a replay: named, put aside, kept from happening."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, OutputCollector, TopologyBuilder, TopologyContext, Tuple
+from sparkstorm.api.components import Conf
+from sparkstorm.errors import InvalidTopologyError, ReplayFailedError
+from sparkstorm.model.topology import Topology
+from sparkstorm.replay import replay, replay_locally
+from sparkstorm.replay.task import ReplayContext
+from tests.replay.bolts import Count, Picky, Source, Split
+
+
+def one_bolt(bolt: BasicBolt | Bolt, tasks: int = 1) -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("value"))
+    builder.set_bolt("bolt", bolt, tasks).fields_grouping("source", "value")
+    return builder.build()
+
+
+VALUES = [("a",), ("b",), ("c",)]
+
+
+class Sink(BasicBolt):
+    """Would tell the world."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        raise AssertionError("the world was told")
+
+
+class Keyed(BasicBolt):
+    """Writes under the key of its effect."""
+
+    outputs = ("key", "value")
+    effects = "idempotent"
+
+    def prepare(self, conf: Conf, context: TopologyContext) -> None:
+        assert isinstance(context, ReplayContext)
+        self.context = context
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit((self.context.effect_key(), tup.values[0]))
+
+
+class Refuses(Bolt):
+    """Fails what it does not like by hand, one input later."""
+
+    outputs = ("value",)
+
+    def prepare(self, conf: Conf, context: TopologyContext, collector: OutputCollector) -> None:
+        self.collector = collector
+        self.last: Tuple | None = None
+
+    def execute(self, tup: Tuple) -> None:
+        if self.last is not None:
+            self.collector.fail(self.last, "too late")
+        self.last = tup
+
+
+class EmitsObject(BasicBolt):
+    outputs = ("good", "bad")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit((1, 2**70))
+
+
+class CannotPrepare(BasicBolt):
+    def prepare(self, conf: Conf, context: TopologyContext) -> None:
+        raise OSError("no such model")
+
+
+def test_a_failing_record_is_named_with_its_component_and_task() -> None:
+    with pytest.raises(ReplayFailedError, match=r"component 'bolt' \(task 2\) failed 4 times.*value='b'.*not this one"):
+        replay_locally(one_bolt(Picky("b")), {"source": VALUES})
+
+
+def test_skipped_records_leave_no_trace_but_their_dead_letter() -> None:
+    results = replay_locally(one_bolt(Picky("b")), {"source": VALUES}, skip_bad=True)
+    assert sorted(results["bolt"]) == [("a",), ("c",)]
+    letter, = results.dead_letters
+    assert (letter.component, letter.values, letter.attempts) == ("bolt", ("b",), 4)
+    assert results.counts["bolt"]["parked"] == 1
+
+
+def test_an_input_failed_later_by_hand_is_put_aside_too() -> None:
+    results = replay_locally(one_bolt(Refuses()), {"source": VALUES}, conf={"topology.max.retries": 0}, skip_bad=True)
+    assert [d.values for d in results.dead_letters] == [("a",), ("b",)]
+    assert results.counts["bolt"]["waiting"] == 1
+
+
+@pytest.mark.parametrize("skip_bad", [False, True])
+def test_a_value_that_cannot_travel_is_named_by_its_field(skip_bad: bool) -> None:
+    topology = one_bolt(EmitsObject())
+    if skip_bad:
+        results = replay_locally(topology, {"source": VALUES}, skip_bad=True)
+        assert "field 'bad'" in results.dead_letters[0].reason and len(results.dead_letters) == 3
+    else:
+        with pytest.raises(ReplayFailedError, match=r"component 'bolt' \(task 2\), stream 'default', field 'bad'"):
+            replay_locally(topology, {"source": VALUES})
+
+
+def test_a_bolt_that_cannot_be_prepared_is_named() -> None:
+    with pytest.raises(ReplayFailedError, match=r"component 'bolt' \(task 2\) could not be prepared.*no such model"):
+        replay_locally(one_bolt(CannotPrepare()), {"source": VALUES}, effects={"bolt": "run"})
+
+
+def test_a_bolt_that_can_only_have_effects_does_not_run_and_its_input_is_a_result() -> None:
+    results = replay_locally(one_bolt(Sink()), {"source": VALUES})
+    assert results["bolt!input"] == VALUES
+    assert "bolt" not in results.counts
+
+
+def test_effects_can_be_muted_or_run_by_the_caller() -> None:
+    muted = replay_locally(one_bolt(Picky("b")), {"source": VALUES}, effects={"bolt": "mute"})
+    assert list(muted.outputs) == ["source"]
+    with pytest.raises(ReplayFailedError, match="the world was told"):
+        replay_locally(one_bolt(Sink()), {"source": VALUES}, effects={"bolt": "run"})
+
+
+def test_effects_have_keys_that_a_second_run_repeats() -> None:
+    runs = [sorted(replay_locally(one_bolt(Keyed(), 2), {"source": VALUES * 3})["bolt"]) for _ in range(2)]
+    assert runs[0] == runs[1]
+    assert len({key for key, _ in runs[0]}) == 9
+
+
+@pytest.mark.parametrize(("effects", "said"), [
+    ({"bolt": "sometimes"}, "effects is 'sometimes'"),
+    ({"blot": "mute"}, "effects names 'blot'"),
+    ({"split": "mute"}, "'split' does not run in this replay.*'count' listens"),
+])
+def test_wrong_effects_are_refused(effects: dict[str, str], said: str) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("value"))
+    builder.set_bolt("split", Split()).shuffle_grouping("source")
+    builder.set_bolt("count", Count()).fields_grouping("split", "word")
+    builder.set_bolt("bolt", Sink()).fields_grouping("count", "word")
+    with pytest.raises(InvalidTopologyError, match=said):
+        replay_locally(builder.build(), {"source": []}, effects=effects)
+
+
+def test_a_cycle_is_refused_by_the_names_on_it() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("value"))
+    builder.set_bolt("one", Picky(0)).shuffle_grouping("source").shuffle_grouping("two")
+    builder.set_bolt("two", Picky(0)).shuffle_grouping("one")
+    with pytest.raises(InvalidTopologyError, match="one <- two <- one"):
+        replay_locally(builder.build(), {"source": []})
+
+
+@pytest.mark.parametrize(("inputs", "said"), [
+    ({"lines": []}, "there is no spout 'lines', only source"),
+    ({"source:late": []}, "has no stream 'late'; its streams are source:default"),
+    ({"source": [], "source:default": []}, "given twice"),
+    ({}, "spout 'source' has no input"),
+    ({"bolt": []}, "there is no spout 'bolt'"),
+])
+def test_inputs_that_fit_no_spout_are_refused(inputs: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidTopologyError, match=said):
+        replay_locally(one_bolt(Picky(0)), inputs)
+
+
+@pytest.mark.system
+def test_on_spark_the_record_is_named_and_can_be_skipped(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([(f"v{n}",) for n in range(200)], "value string")
+    with pytest.raises(Exception, match=r"component 'bolt' \(task \d\) failed 4 times.*v77.*not this one"):
+        replay(one_bolt(Picky("v77"), 2), {"source": frame}, types={"bolt": "value string"})["bolt"].collect()
+    results = replay(one_bolt(Picky("v77"), 2), {"source": frame}, skip_bad=True)
+    assert results["bolt"].count() == 199
+    letter, = results.dead_letters.collect()
+    assert (letter.component, letter.record, letter.reason) == ("bolt", "{'value': 'v77'}", "ValueError: not this one")
