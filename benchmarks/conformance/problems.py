@@ -342,7 +342,9 @@ def _add_old_workers(rng: Random, problem: Problem, tasks: list[int]) -> None:
     if problem["assign_type"] == "MONITOR":
         problem["dead_tasks"] = sorted(rng.sample(tasks, rng.randint(1, len(tasks))))
     if problem["assign_type"] != "NEW" and rng.random() < 0.3:
-        problem["unstopped_tasks"] = sorted(task for each in old if each["node"] == "gone" for task in each["tasks"])
+        dead = set(problem.get("dead_tasks", ()))
+        alive = [each["tasks"] for each in old if each["node"] == "gone" and not dead & set(each["tasks"])]
+        problem["unstopped_tasks"] = sorted(task for tasks in alive for task in tasks)
 
 
 def _definitions(rng: Random, problem: Problem) -> list[str]:

@@ -41,7 +41,8 @@ def assign_tasks(context: AssignContext) -> list[WorkerPlan]:
     supervisors = [Ports.of(each) for each in sorted(context.supervisors, key=lambda each: each.id)]
     if context.assign_type is AssignType.REBALANCE:
         _free_used(context, supervisors)
-    need = _tasks_to_assign(context)
+    # What cannot be stopped still runs, as a whole worker: placed again, its tasks would run twice.
+    need = _tasks_to_assign(context).difference(*(worker.tasks for worker in unstopped))
     kept = _workers_to_keep(context, need)
     count = num_workers(context) - len(unstopped) - len(kept)
     if count <= 0:

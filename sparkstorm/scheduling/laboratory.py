@@ -1,0 +1,251 @@
+"""Owns the scheduler laboratory: make or load a cluster, schedule it under any scheduler, and compare, as plain data."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
+
+from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.scheduling.catalogue import scheduler_by_name
+from sparkstorm.scheduling.form.fields import parse
+from sparkstorm.scheduling.form.storm_problem import Round, problem_from, rows_of
+from sparkstorm.scheduling.records import ComponentView, Conf, InputView, SupervisorView, TopologyView
+from sparkstorm.scheduling.resource.ledger import ResourceLedger
+from sparkstorm.scheduling.view import Assignments, ClusterView
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A cluster state: what lives, what should run, where it runs now."""
+
+    supervisors: tuple[SupervisorView, ...]
+    topologies: tuple[TopologyView, ...]
+    assignments: Assignments
+    conf: Conf
+    blacklisted_hosts: tuple[str, ...] = ()
+
+    @classmethod
+    def from_text(cls, text: str) -> "Scene":
+        """Read a problem in the form of cluster files; its scheduler is left open. InvalidConfigError if malformed."""
+        problem = problem_from(parse(text))
+        first: Round = problem.first
+        return cls(first.supervisors, first.topologies, first.assignments or {}, problem.conf, first.blacklisted_hosts)
+
+    @classmethod
+    def from_records(
+        cls,
+        supervisors: Iterable[SupervisorView],
+        topologies: Iterable[TopologyView],
+        assignments: Assignments,
+        conf: Conf | None = None,
+    ) -> "Scene":
+        """A scene from the records that Nimbus schedules with: a live cluster."""
+        placed = {name: dict(rows) for name, rows in assignments.items()}
+        return cls(tuple(supervisors), tuple(topologies), placed, conf or {})
+
+    def view(self) -> ClusterView:
+        """A fresh cluster view of this scene."""
+        return ClusterView(self.supervisors, self.topologies, self.assignments, self.conf, self.blacklisted_hosts)
+
+    def without(self, *nodes: str) -> "Scene":
+        """The scene after these supervisors died: their executors are dead too, and no longer in the assignments."""
+        alive = {
+            name: {executor: slot for executor, slot in rows.items() if slot.node not in nodes}
+            for name, rows in self.assignments.items()
+        }
+        living = tuple(each for each in self.supervisors if each.id not in nodes)
+        return replace(self, supervisors=living, assignments=alive)
+
+    def scheduled(self, scheduler: str, conf: Conf | None = None, inner: str = "default") -> "Scene":
+        """The scene after one round of a scheduler, chosen by name."""
+        cluster = self.view()
+        scheduler_by_name(scheduler, {**self.conf, **(conf or {})}, inner).schedule(cluster.topologies, cluster)
+        return replace(self, assignments=cluster.assignments())
+
+    # -- tables ------------------------------------------------------------------------------------------------------
+
+    def rows(self) -> list[Row]:
+        """Every executor with its component and its place; what has no slot has None."""
+        hosts = {each.id: each.host for each in self.supervisors}
+        found = []
+        for topology in self.topologies:
+            placed = self.assignments.get(topology.id, {})
+            for executor in topology.executors:
+                slot = placed.get(executor)
+                found.append(
+                    {
+                        "topology": topology.id,
+                        "component": topology.component_by_executor[executor],
+                        "executor": str(executor),
+                        "tasks": len(executor.tasks),
+                        "node": slot.node if slot else None,
+                        "host": hosts.get(slot.node) if slot else None,
+                        "port": slot.port if slot else None,
+                    }
+                )
+        return found
+
+    def nodes(self) -> list[Row]:
+        """Every supervisor with its slots, workers and executors, and what resources are taken."""
+        ledger = ResourceLedger(self.view())
+        executors: dict[str, int] = {}
+        for rows in self.assignments.values():
+            for slot in rows.values():
+                executors[slot.node] = executors.get(slot.node, 0) + 1
+        workers = self._workers_by_node()
+        names = ("memory_mb", "cpu", *ledger.shape.generic)
+        found = []
+        for each in sorted(self.supervisors, key=lambda supervisor: supervisor.id):
+            row: Row = {"node": each.id, "host": each.host, "slots": len(each.ports)}
+            row |= {"workers": workers.get(each.id, 0), "executors": executors.get(each.id, 0)}
+            for name, taken, offered in zip(names, ledger.taken(each.id), ledger.offer(each.id), strict=True):
+                row |= {f"{name}_taken": taken, f"{name}_offered": offered}
+            found.append(row)
+        return found
+
+    def edges(self) -> list[Row]:
+        """Every subscription with the pairs of tasks it joins, and how many of those cross workers and nodes."""
+        found = []
+        for topology in self.topologies:
+            spread = _Spread(topology, self.assignments.get(topology.id, {}))
+            for component in topology.components:
+                for source in component.inputs:
+                    row: Row = {"topology": topology.id, "from": source.component, "to": component.id}
+                    found.append(row | spread.pairs(source.component, component.id))
+        return found
+
+    def _workers_by_node(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for slot in {slot for rows in self.assignments.values() for slot in rows.values()}:
+            counts[slot.node] = counts.get(slot.node, 0) + 1
+        return counts
+
+    def measures(self) -> Row:
+        """The scene in one row: executors without a slot, workers, balance over nodes, share of pairs that cross."""
+        workers = self._workers_by_node()
+        per_node = [workers.get(each.id, 0) for each in self.supervisors]
+        edges = self.edges()
+        pairs = sum(row["pairs"] for row in edges)
+        return {
+            "executors": sum(len(each.executors) for each in self.topologies),
+            "unplaced": sum(row["node"] is None for row in self.rows()),
+            "workers": sum(workers.values()),
+            "most_workers_on_a_node": max(per_node, default=0),
+            "fewest_workers_on_a_node": min(per_node, default=0),
+            "idle_nodes": per_node.count(0),
+            "crossing_nodes": sum(row["crossing_nodes"] for row in edges) / pairs if pairs else 0.0,
+            "crossing_workers": sum(row["crossing_workers"] for row in edges) / pairs if pairs else 0.0,
+        }
+
+    def to_text(self, scheduler: str = "default") -> str:
+        """The scene as a problem in the form of cluster files."""
+        return json.dumps(
+            {
+                "scheduler": scheduler,
+                "conf": dict(self.conf),
+                "supervisors": [_supervisor_row(each) for each in self.supervisors],
+                "blacklisted_hosts": list(self.blacklisted_hosts),
+                "topologies": [_topology_row(each) for each in self.topologies],
+                "assignments": {name: rows_of(placed) for name, placed in self.assignments.items()},
+            }
+        )
+
+
+class _Spread:
+    """Tasks per (component, slot) of one topology."""
+
+    def __init__(self, topology: TopologyView, placed: Mapping[ExecutorId, WorkerSlot]) -> None:
+        self._by_slot: dict[str, dict[WorkerSlot, int]] = {}
+        self._by_node: dict[str, dict[str, int]] = {}
+        for executor, slot in placed.items():
+            component = topology.component_by_executor.get(executor, "")
+            slots, nodes = self._by_slot.setdefault(component, {}), self._by_node.setdefault(component, {})
+            slots[slot] = slots.get(slot, 0) + len(executor.tasks)
+            nodes[slot.node] = nodes.get(slot.node, 0) + len(executor.tasks)
+
+    def pairs(self, source: str, target: str) -> Row:
+        """Pairs of placed tasks, and those not on one worker, not on one node."""
+        from_slots, to_slots = self._by_slot.get(source, {}), self._by_slot.get(target, {})
+        from_nodes, to_nodes = self._by_node.get(source, {}), self._by_node.get(target, {})
+        total = sum(from_slots.values()) * sum(to_slots.values())
+        same_worker = sum(count * to_slots.get(slot, 0) for slot, count in from_slots.items())
+        same_node = sum(count * to_nodes.get(node, 0) for node, count in from_nodes.items())
+        return {"pairs": total, "crossing_workers": total - same_worker, "crossing_nodes": total - same_node}
+
+
+def _supervisor_row(each: SupervisorView) -> Row:
+    row: Row = {"id": each.id, "host": each.host, "ports": list(each.ports), "resources": dict(each.resources)}
+    if each.rack is not None:
+        row["rack"] = each.rack
+    return row
+
+
+def _topology_row(each: TopologyView) -> Row:
+    parts = [
+        {
+            "id": part.id,
+            "kind": part.kind,
+            "executors": [list(executor) for executor in part.executors],
+            "conf": dict(part.conf),
+            "inputs": [{"from": a.component, "stream": a.stream, "grouping": a.grouping} for a in part.inputs],
+        }
+        for part in each.components
+    ]
+    conf = {**each.conf, "topology.workers": each.num_workers}
+    row = {"id": each.id, "name": each.name, "owner": each.owner, "uptime_secs": each.uptime_ms // 1000}
+    return {**row, "conf": conf, "components": parts}
+
+
+def generate(num_nodes: int, num_topologies: int, executors_each: int, workers_each: int, slots_per_node: int = 4) -> Scene:
+    """A regular cluster with nothing placed: chains of one spout and two bolts, nodes alike, racks of twenty."""
+    resources = {"supervisor.memory.capacity.mb": 65536.0, "supervisor.cpu.capacity": 3200.0}
+    ports = tuple(range(6700, 6700 + slots_per_node))
+    supervisors = tuple(
+        SupervisorView(f"node-{at:05}", f"host-{at:05}", ports, f"rack-{at // 20:04}", 3_600_000, resources)
+        for at in range(num_nodes)
+    )
+    topologies = tuple(_chain(f"topology-{at:05}", executors_each, workers_each) for at in range(num_topologies))
+    return Scene(supervisors, topologies, {}, {})
+
+
+def _chain(name: str, num_executors: int, workers: int) -> TopologyView:
+    third = max(num_executors // 3, 1)
+    cuts = (0, min(third, num_executors), min(2 * third, num_executors), num_executors)
+    parts: list[ComponentView] = []
+    for at, part in enumerate(("read", "split", "count")):
+        executors = tuple(ExecutorId(task + 1, task + 1) for task in range(cuts[at], cuts[at + 1]))
+        inputs = (InputView(parts[-1].id),) if parts else ()
+        parts.append(ComponentView(part, "bolt" if parts else "spout", executors, {}, inputs))
+    return TopologyView(name, name, tuple(parts), workers, "laboratory", 60_000, {"topology.workers": workers})
+
+
+def moved(before: Scene, after: Scene) -> list[Row]:
+    """Executors whose slot is another one now; those placed for the first time have None before."""
+    found = []
+    for topology in after.topologies:
+        old, new = before.assignments.get(topology.id, {}), after.assignments.get(topology.id, {})
+        for executor in topology.executors:
+            was, now = old.get(executor), new.get(executor)
+            if was != now:
+                places = {"before": str(was) if was else None, "after": str(now) if now else None}
+                found.append({"topology": topology.id, "executor": str(executor), **places})
+    return found
+
+
+def compare(scene: Scene, schedulers: Sequence[str], conf: Conf | None = None) -> list[Row]:
+    """One row per scheduler: the measures after its round, and how many running executors it moved."""
+    found = []
+    for name in schedulers:
+        after = scene.scheduled(name, conf)
+        changes = moved(scene, after)
+        row = {"scheduler": name, "placed": sum(each["before"] is None for each in changes)}
+        found.append(row | {"moved": sum(each["before"] is not None for each in changes)} | after.measures())
+    return found
+
+
+def frame(rows: Sequence[Row]) -> Any:
+    """Rows as a pandas DataFrame; ImportError when pandas is not installed."""
+    return import_module("pandas").DataFrame(list(rows))
