@@ -44,6 +44,7 @@ from sparkstorm.scheduling.chosen import chosen_scheduler
 from sparkstorm.transport.redis import RedisAddress, RedisReader
 
 STOP_PATH = "/stop-slots"
+_TRIES_PER_SLOT = 4  # a slot's job that has ended so often before it was up will not come up
 
 
 class Cluster:
@@ -206,12 +207,13 @@ class Cluster:
     def _wait_for_slots(self, wanted: int) -> None:
         """Until every slot is registered: scheduling earlier would place everything on the first one up."""
         timeout_ms = self.conf.millis("sparkstorm.slots.start.timeout.ms")
-        there = 0
-        if not wait_until(lambda: self._registered_slots() >= wanted, timeout_ms):
-            there = self._registered_slots()
+        hopeless = _TRIES_PER_SLOT * wanted
+        wait_until(lambda: self._registered_slots() >= wanted or self.slots.ends >= hopeless, timeout_ms)
+        there = self._registered_slots()
+        if there < wanted:
+            end = f"; the last slot job ended with {self.slots.last_end}" if self.slots.last_end else ""
             raise SlotsUnavailableError(
-                f"{wanted} worker slots were started, but {there} registered within {timeout_ms / 1000:.0f} s; "
-                f"see the slots' logs in {self.log_dir}"
+                f"{wanted} worker slots were started, but only {there} came up; their logs are in {self.log_dir}{end}"
             )
 
     def _registered_slots(self) -> int:

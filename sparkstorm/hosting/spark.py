@@ -45,6 +45,7 @@ EXECUTOR_WAIT_MS = 60_000
 STOP_WAIT_MS = 8_000
 KILL_WAIT_MS = 10_000
 _POLL_S = 0.05
+_PYTHON_ERROR = re.compile(r"(?!org\.|java\.|Py4J)[\w.]+(Error|Exception): ")
 
 
 def slot_conf(conf: SparkConf) -> SparkConf:
@@ -94,6 +95,8 @@ class SparkSlots:
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._active: set[int] = set()
+        self.ends = 0  # slot jobs that ended unasked
+        self.last_end = ""  # why the last of them did
 
     def start(self, wait_ms: int = EXECUTOR_WAIT_MS) -> None:
         """Submit a job per slot; SlotsUnavailableError when Spark has fewer cores even after `wait_ms`."""
@@ -145,6 +148,8 @@ class SparkSlots:
                 self._active.discard(index)
             if _is_stopped(self._sc):
                 return
+            self.last_end = reason
+            self.ends += 1
             if self._stopping.wait(pause.after_ms(round((time.monotonic() - began) * 1000)) / 1000):
                 return
             _LOG.warning("slot job %d ended (%s); it is submitted again", index, reason)
@@ -218,5 +223,7 @@ def _shortage(master: str, cores: int, count: int) -> str:
 def _cause_of(fault: Exception) -> str:
     """One line for a job's end: Spark's own sentence out of the many lines of a Java stack."""
     lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
+    if python := [line for line in lines if _PYTHON_ERROR.match(line)]:
+        return python[-1][:300]
     told = next((line for line in lines if "Job aborted" in line or "cancelled" in line), lines[0] if lines else "")
     return f"{type(fault).__name__}: {told[-300:]}"
