@@ -16,7 +16,7 @@ from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
 from sparkstorm.model.assignment import Assignment, SupervisorInfo, TopologyBase, WorkerBeat, WorkerSlot
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.status import JsonValue
-from sparkstorm.scheduling.round import KnownTopology, Snapshot
+from sparkstorm.scheduling.snapshot import KnownTopology, Snapshot
 
 ReadT = TypeVar("ReadT")
 

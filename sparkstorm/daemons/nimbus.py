@@ -36,7 +36,9 @@ from sparkstorm.scheduling.base import Scheduler
 from sparkstorm.scheduling.lifecycle import Decision, Effect, Request, due_request, transition
 from sparkstorm.scheduling.reconcile import movement, with_new_version
 from sparkstorm.scheduling.rehearsal import twin_of
-from sparkstorm.scheduling.round import KnownTopology, Plan, Snapshot, plan_round
+from sparkstorm.scheduling.round import plan_round
+from sparkstorm.scheduling.round_memory import RoundMemory
+from sparkstorm.scheduling.snapshot import KnownTopology, Plan, Snapshot
 
 _LOG = logging.getLogger(__name__)
 _DYING_RECHECK_MS = 200  # how often a killed topology is looked at until its workers are gone
@@ -70,6 +72,7 @@ class Nimbus:
         self._times = times
         self._reader = ClusterReader(state, blobs, self._conf)
         self._observer = Observer(conf, times)
+        self._memory = RoundMemory()
         self._events: deque[AssignEvent] = deque()
         self._lock = threading.RLock()
         self._is_dirty = True
@@ -184,7 +187,7 @@ class Nimbus:
     ) -> Plan:
         """Ask the scheduler; whatever a plug-in raises comes out as FailedAssignTopologyError."""
         try:
-            return plan_round(snapshot, alive, scheduler or self._scheduler, self._conf, now_ms, rebalanced)
+            return plan_round(snapshot, alive, scheduler or self._scheduler, self._conf, now_ms, rebalanced, self._memory)
         except FailedAssignTopologyError:
             raise
         except Exception as error:  # user code: a scheduler that was plugged in

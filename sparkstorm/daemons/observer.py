@@ -10,14 +10,16 @@ from sparkstorm.daemons.nimbus_times import NimbusTimes
 from sparkstorm.model.assignment import Assignment, ExecutorId, WorkerSlot
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.scheduling.liveness import (
+    Mates,
     Sightings,
     Timeouts,
     alive_executors,
     blind_ms_between,
     looks_like_our_fault,
+    mates_of,
     observe,
 )
-from sparkstorm.scheduling.round import Snapshot
+from sparkstorm.scheduling.snapshot import Snapshot
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,6 +35,7 @@ class Observer:
         self._sightings = Sightings()
         self._had_trouble = False
         self._has_waited = False
+        self._mates: dict[str, tuple[Assignment, dict[Mates, list[ExecutorId]]]] = {}
 
     def note_trouble(self) -> None:
         """The store did not answer, or our session was lost: what we see next may be stale."""
@@ -47,14 +50,19 @@ class Observer:
 
     def alive(self, snapshot: Snapshot, now_ms: int) -> Alive:
         """Living executors by topology; everybody, for one round, when the silence is more likely ours than theirs."""
-        everybody = {each: set(found.slot_by_executor) for each, found in snapshot.assignments.items()}
+        everybody = {each: found.slot_by_executor.keys() for each, found in snapshot.assignments.items()}
         if not self._reassigns:
             return everybody
+        self._mates = {each: self._mates_of(each, found) for each, found in snapshot.assignments.items()}
         alive = {
-            topology_id: alive_executors(assignment, self._sightings, now_ms, self._timeouts(snapshot, topology_id))
-            for topology_id, assignment in snapshot.assignments.items()
+            each: alive_executors(found, self._sightings, now_ms, self._timeouts(snapshot, each), self._mates[each][1])
+            for each, found in snapshot.assignments.items()
         }
         return everybody if self._must_wait(snapshot, alive) else alive
+
+    def _mates_of(self, topology_id: str, assignment: Assignment) -> tuple[Assignment, dict[Mates, list[ExecutorId]]]:
+        known = self._mates.get(topology_id)
+        return known if known and known[0] is assignment else (assignment, mates_of(assignment))
 
     def _timeouts(self, snapshot: Snapshot, topology_id: str) -> Timeouts:
         known = snapshot.topologies.get(topology_id)
@@ -65,18 +73,26 @@ class Observer:
         return replace(self._times.timeouts, task_ms=task_ms)
 
     def _must_wait(self, snapshot: Snapshot, alive: Alive) -> bool:
-        lives_by_worker: dict[WorkerSlot, bool] = {}
-        for topology_id, assignment in _running(snapshot).items():
-            for executor, slot in assignment.slot_by_executor.items():
-                lives_by_worker[slot] = lives_by_worker.get(slot, False) or executor in alive[topology_id]
-        num_dead = sum(not lives for lives in lives_by_worker.values())
-        ours = looks_like_our_fault(num_dead, len(lives_by_worker), self._had_trouble)
+        workers = self._workers(snapshot, alive)
+        num_dead = sum(not lives for lives in workers.values())
+        ours = looks_like_our_fault(num_dead, len(workers), self._had_trouble)
         self._has_waited = ours and not self._has_waited
         if self._has_waited:
-            _LOG.warning("%d of %d workers seem dead after trouble with the store", num_dead, len(lives_by_worker))
+            _LOG.warning("%d of %d workers seem dead after trouble with the store", num_dead, len(workers))
         else:
             self._had_trouble = False
         return self._has_waited
+
+    def _workers(self, snapshot: Snapshot, alive: Alive) -> dict[WorkerSlot, bool]:
+        """Whether anybody lives in each worker, dying topologies left out; nothing when all live."""
+        running = _running(snapshot)
+        if all(len(alive[each]) == len(assignment.slot_by_executor) for each, assignment in running.items()):
+            return {}
+        lives: dict[WorkerSlot, bool] = {}
+        for topology_id in running:
+            for (slot, _, _), executors in self._mates[topology_id][1].items():
+                lives[slot] = lives.get(slot, False) or executors[0] in alive[topology_id]
+        return lives
 
 
 def _running(snapshot: Snapshot) -> dict[str, Assignment]:

@@ -9,7 +9,7 @@ from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.status import JsonValue, RebalanceOptions
 from sparkstorm.scheduling.lifecycle import Decision
 from sparkstorm.scheduling.reconcile import Movement
-from sparkstorm.scheduling.round import KnownTopology
+from sparkstorm.scheduling.snapshot import KnownTopology
 
 # Storm's resource keys by the short words that rebalance options use.
 _RESOURCE_KEYS = {

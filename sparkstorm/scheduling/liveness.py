@@ -62,22 +62,39 @@ def observe(
     return Sightings(by_worker, homes, first_ms, now_ms)
 
 
-def alive_executors(assignment: Assignment, sightings: Sightings, now_ms: int, timeouts: Timeouts) -> set[ExecutorId]:
+# Executors of one slot that were placed together: what is true of one is true of all.
+Mates = tuple[WorkerSlot, int, int]  # slot, start time, version that placed them
+
+
+def mates_of(assignment: Assignment) -> dict[Mates, list[ExecutorId]]:
+    """The executors of an assignment by those that live and die together; good for as long as the assignment is."""
+    starts, versions = assignment.start_ms_by_executor, assignment.placed_version_by_executor
+    found: dict[Mates, list[ExecutorId]] = {}
+    for executor, slot in assignment.slot_by_executor.items():
+        found.setdefault((slot, starts.get(executor, 0), versions.get(executor, 0)), []).append(executor)
+    return found
+
+
+def alive_executors(
+    assignment: Assignment,
+    sightings: Sightings,
+    now_ms: int,
+    timeouts: Timeouts,
+    mates: Mapping[Mates, list[ExecutorId]] | None = None,
+) -> Set[ExecutorId]:
     """The executors of an assignment that live, or may still be starting."""
-    return {
-        executor
-        for executor, slot in assignment.slot_by_executor.items()
-        if _lives(executor, slot, assignment, sightings, now_ms, timeouts)
-    }
+    dead: set[ExecutorId] = set()
+    for each, executors in (mates_of(assignment) if mates is None else mates).items():
+        if not _live(each, assignment.topology_id, sightings, now_ms, timeouts):
+            dead.update(executors)
+    everybody = assignment.slot_by_executor.keys()
+    return everybody - dead if dead else everybody
 
 
-def _lives(
-    executor: ExecutorId, slot: WorkerSlot, assignment: Assignment, sightings: Sightings, now_ms: int, limit: Timeouts
-) -> bool:
-    sighting = sightings.by_worker.get((assignment.topology_id, slot))
-    start_ms = assignment.start_ms_by_executor.get(executor, 0)
+def _live(mates: Mates, topology_id: str, sightings: Sightings, now_ms: int, limit: Timeouts) -> bool:
+    slot, start_ms, placed = mates
+    sighting = sightings.by_worker.get((topology_id, slot))
     since_ms = max(start_ms, sightings.first_ms)
-    placed = assignment.placed_version_by_executor.get(executor, 0)
     heard_ms = max(since_ms, sighting.seen_ms) if sighting and placed <= sighting.version else since_ms
     home_gone_ms = now_ms - sightings.home_seen_ms.get(slot, since_ms)
     if home_gone_ms > 0:
@@ -90,12 +107,12 @@ def _lives(
 
 def dead_slots(assignments: Iterable[Assignment], alive: Mapping[str, Set[ExecutorId]]) -> set[WorkerSlot]:
     """Slots that hold a dead executor: not offered in the round that buries it (Storm's dead slots)."""
-    return {
-        slot
-        for assignment in assignments
-        for executor, slot in assignment.slot_by_executor.items()
-        if executor not in alive.get(assignment.topology_id, ())
-    }
+    dead: set[WorkerSlot] = set()
+    for assignment in assignments:
+        placed, living = assignment.slot_by_executor, alive.get(assignment.topology_id, frozenset())
+        if not placed.keys() <= living:
+            dead.update(placed[executor] for executor in placed.keys() - living)
+    return dead
 
 
 def looks_like_our_fault(num_dead: int, num_known: int, had_trouble: bool) -> bool:

@@ -1,5 +1,6 @@
 """Owns where the executors of one topology are: executor to slot and back (Storm's SchedulerAssignmentImpl, S4.30)."""
 
+import copy
 from collections.abc import Container, Mapping, Sequence
 
 from sparkstorm.errors import FailedAssignTopologyError
@@ -17,6 +18,7 @@ class Placement:
         taken: Container[WorkerSlot] = (),
     ) -> None:
         self._known = topology.component_by_executor
+        self.is_untouched = False  # only a fork can be: as it was handed to the round
         self.executors_by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
         self.slot_by_executor: dict[ExecutorId, WorkerSlot] = {}
         for executor, slot in slot_by_executor.items():
@@ -26,6 +28,17 @@ class Placement:
         placed = self._known.keys() & self.slot_by_executor.keys()
         self.num_missing = len(self._known) - len(placed)
         self.num_strangers = len(self.slot_by_executor) - len(placed)
+
+    def fork(self) -> "Placement":
+        """A copy that shares what it knows until it is changed; the original must not change any more."""
+        twin = copy.copy(self)
+        twin.is_untouched = True
+        return twin
+
+    def _own(self) -> None:
+        if self.is_untouched:
+            self.executors_by_slot, self.slot_by_executor = dict(self.executors_by_slot), dict(self.slot_by_executor)
+            self.is_untouched = False
 
     @property
     def num_workers(self) -> int:
@@ -51,12 +64,14 @@ class Placement:
                     f"executor {executor} is on slot {self.slot_by_executor[executor]} already; "
                     f"it must be unassigned before it can go to {slot}"
                 )
+        self._own()
         self.slot_by_executor.update(dict.fromkeys(executors, slot))
         self.executors_by_slot[slot] = list(executors)
         self._count(executors, 1)
 
     def unassign(self, slot: WorkerSlot) -> None:
         """Take everything off a slot."""
+        self._own()
         executors = self.executors_by_slot.pop(slot, [])
         for executor in executors:
             del self.slot_by_executor[executor]

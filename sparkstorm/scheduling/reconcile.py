@@ -4,7 +4,7 @@ Laws: no difference, no new assignment; an executor that stays on its slot keeps
 only grow; an answer that breaks the rules is refused as a whole and the last good assignment stands.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, replace
 
 from sparkstorm.errors import FailedAssignTopologyError
@@ -40,7 +40,7 @@ def next_assignment(
     now_ms: int,
 ) -> Assignment | None:
     """The assignment to write, or None when the present one says all of it already."""
-    if old and old.slot_by_executor == placed and _same_content(old, wanted):
+    if old and (old.slot_by_executor is placed or old.slot_by_executor == placed) and _same_content(old, wanted):
         return None
     version = old.version + 1 if old else 1
     stays = {each for each, slot in placed.items() if old and old.slot_by_executor.get(each) == slot}
@@ -99,17 +99,22 @@ def kept_for_rebalance(
     return kept
 
 
-def check_answer(answer: Placements, executors: Mapping[str, Collection[ExecutorId]], slots: Collection[WorkerSlot]) -> None:
+def check_answer(
+    answer: Placements,
+    executors: Mapping[str, Collection[ExecutorId]],
+    slots: Container[WorkerSlot],
+    taken: Mapping[WorkerSlot, str] | None = None,
+) -> None:
     """Refuse a scheduler's answer that places strangers, uses a slot twice or names a slot that nobody offers.
 
-    `slots` are the offered ones and those already in use before the round.
+    `slots` are the offered ones and those already in use before the round; `taken` those of topologies left alone.
     """
-    owner_by_slot: dict[WorkerSlot, str] = {}
+    owner_by_slot = dict(taken or {})
     for topology_id, placed in sorted(answer.items()):
-        known = frozenset(executors.get(topology_id, ()))
-        for executor, slot in placed.items():
-            if executor not in known:
-                raise FailedAssignTopologyError(f"the scheduler placed {executor}, which {topology_id} does not have")
+        strangers = placed.keys() - set(executors.get(topology_id, ()))
+        if strangers:
+            raise FailedAssignTopologyError(f"the scheduler placed {min(strangers)}, which {topology_id} does not have")
+        for slot in sorted(set(placed.values())):
             if slot not in slots:
                 raise FailedAssignTopologyError(f"the scheduler put {topology_id} on {slot}, which nobody offers")
             if owner_by_slot.setdefault(slot, topology_id) != topology_id:

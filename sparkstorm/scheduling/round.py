@@ -3,113 +3,64 @@
 Whoever calls reads the store before and writes the plan after; a plan that differs in nothing writes nothing.
 """
 
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping, Set
 from typing import Any
 
-from sparkstorm.model.assignment import (
-    Assignment,
-    AssignmentKind,
-    ExecutorId,
-    SupervisorInfo,
-    TopologyBase,
-    WorkerSlot,
-)
-from sparkstorm.model.outline import TopologyOutline
+from sparkstorm.model.assignment import Assignment, AssignmentKind, ExecutorId, SupervisorInfo, WorkerSlot
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
-from sparkstorm.model.tasks import compute_executors
 from sparkstorm.scheduling.base import Scheduler
 from sparkstorm.scheduling.former import Cause, Former
 from sparkstorm.scheduling.liveness import dead_slots
+from sparkstorm.scheduling.placement import Placement
 from sparkstorm.scheduling.reconcile import Wanted, check_answer, kept_for_rebalance, next_assignment
-from sparkstorm.scheduling.records import ComponentView, InputView, SupervisorView, TopologyView
+from sparkstorm.scheduling.records import ComponentView, SupervisorView, TopologyView
+from sparkstorm.scheduling.round_memory import RoundMemory
+from sparkstorm.scheduling.snapshot import KnownTopology, Placed, Plan, Snapshot
 from sparkstorm.scheduling.view import ClusterView
 
-Placement = Mapping[ExecutorId, WorkerSlot]
-
-
-@dataclass(frozen=True, slots=True)
-class KnownTopology:
-    """A topology as its records tell it; `conf` is the cluster's configuration under the topology's own."""
-
-    base: TopologyBase
-    outline: TopologyOutline
-    conf: Mapping[str, Any]
-
-    def executors(self) -> list[ExecutorId]:
-        """The executors it should have."""
-        return compute_executors(self.outline.component_by_task, self.base.executors_by_component)
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Everything a round looks at; `reserved` slots belong to topologies whose records cannot be read."""
-
-    topologies: Mapping[str, KnownTopology]
-    assignments: Mapping[str, Assignment]
-    supervisors: Mapping[str, SupervisorInfo]
-    reserved: Set[WorkerSlot] = frozenset()
-    backups: Mapping[str, Assignment] = field(default_factory=dict)  # of a former topology of the name, by the new id
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to write, and what a scheduler said about each topology."""
-
-    assignments: tuple[Assignment, ...] = ()
-    placed: Mapping[str, Placement] = field(default_factory=dict)
-    status: Mapping[str, str] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)  # those that must not be placed in part, and why
+Alive = Mapping[str, Set[ExecutorId]]
 
 
 def plan_round(
     snapshot: Snapshot,
-    alive: Mapping[str, Set[ExecutorId]],
+    alive: Alive,
     scheduler: Scheduler,
     conf: Mapping[str, Any],
     now_ms: int,
     rebalanced: Mapping[str, RebalanceOptions] | None = None,
+    memory: RoundMemory | None = None,
 ) -> Plan:
-    """Schedule what lacks a place; FailedAssignTopologyError when the scheduler says so or breaks the rules."""
-    rebalanced = rebalanced or {}
-    views = {each: topology_view(known, now_ms) for each, known in snapshot.topologies.items()}
-    kept = {each: _kept(views[each], known, snapshot, alive, rebalanced) for each, known in snapshot.topologies.items()}
+    """Schedule what lacks a place; FailedAssignTopologyError when the scheduler says so or breaks the rules.
+
+    What a memory of former rounds knows is not made anew; the plan is the same without one.
+    """
+    rebalanced, memory = rebalanced or {}, memory or RoundMemory()
+    memory.keep_only(snapshot.topologies.keys())
+    views = {each: memory.view(known, now_ms) for each, known in snapshot.topologies.items()}
+    kept = {each: _kept(views[each], known, snapshot, alive, rebalanced, memory) for each, known in snapshot.topologies.items()}
     frozen = {each for each, known in snapshot.topologies.items() if known.base.status == TopologyStatus.KILLED}
     for topology_id in frozen:
-        views[topology_id] = _without_wishes(views[topology_id], kept[topology_id])
-    dead = dead_slots(_known_assignments(snapshot), alive) | snapshot.reserved
-    supervisors = [supervisor_view(info, dead) for info in snapshot.supervisors.values()]
-    cluster = ClusterView(supervisors, views.values(), kept, conf)
+        views[topology_id] = _without_wishes(views[topology_id], snapshot.assignments.get(topology_id))
+    cluster = ClusterView(_supervisors(snapshot, alive, frozen), views.values(), kept, conf)
     cluster.former = _former(snapshot, alive, rebalanced)
+    in_use = frozenset(cluster.used_slots())
     scheduler.schedule({each: view for each, view in views.items() if each not in frozen}, cluster)
-    answer = {each: placed for each, placed in cluster.assignments().items() if each not in frozen}
-    _check(answer, views, cluster, kept)
+    _check(cluster, frozen, in_use)
+    answer = {each: cluster.placement(each).slot_by_executor for each in views if each not in frozen}
     return Plan(_differences(snapshot, answer, rebalanced, now_ms), answer, dict(cluster.status), dict(cluster.refused))
 
 
-def topology_view(known: KnownTopology, now_ms: int) -> TopologyView:
-    """A topology as schedulers see it."""
-    by_component: dict[str, list[ExecutorId]] = {each: [] for each in known.outline.components}
-    for executor in known.executors():
-        by_component[known.outline.component_by_task[executor.first_task]].append(executor)
-    components = tuple(
-        ComponentView(
-            name,
-            part.kind,
-            tuple(by_component[name]),
-            part.conf,
-            tuple(InputView(each.component, each.stream, each.grouping) for each in part.inputs),
-        )
-        for name, part in sorted(known.outline.components.items())
-    )
-    base = known.base
-    uptime_ms = max(0, now_ms - base.launch_ms)
-    return TopologyView(base.topology_id, base.name, components, base.num_workers, base.owner, uptime_ms, known.conf)
+def _supervisors(snapshot: Snapshot, alive: Alive, frozen: Container[str]) -> list[SupervisorView]:
+    running = [each for each in snapshot.assignments if each in snapshot.topologies and each not in frozen]
+    dead: dict[str, set[int]] = {}
+    for slot in dead_slots([snapshot.assignments[each] for each in running], alive) | snapshot.reserved:
+        dead.setdefault(slot.node, set()).add(slot.port)
+    return [supervisor_view(info, dead.get(info.supervisor_id, ())) for info in snapshot.supervisors.values()]
 
 
-def supervisor_view(info: SupervisorInfo, dead: Set[WorkerSlot]) -> SupervisorView:
+def supervisor_view(info: SupervisorInfo, dead: Container[int] = ()) -> SupervisorView:
     """A supervisor as schedulers see it, its dead ports left out."""
-    ports = tuple(port for port in info.ports if WorkerSlot(info.supervisor_id, port) not in dead)
+    ports = tuple(port for port in info.ports if port not in dead) if dead else info.ports
     rack = info.scheduler_meta.get("rack")
     return SupervisorView(
         info.supervisor_id, info.host, ports, rack if isinstance(rack, str) else None, info.uptime_ms, info.resources
@@ -120,26 +71,26 @@ def _kept(
     view: TopologyView,
     known: KnownTopology,
     snapshot: Snapshot,
-    alive: Mapping[str, Set[ExecutorId]],
+    alive: Alive,
     rebalanced: Mapping[str, RebalanceOptions],
-) -> dict[ExecutorId, WorkerSlot]:
+    memory: RoundMemory,
+) -> Placement | Placed:
     topology_id = known.base.topology_id
     assignment = snapshot.assignments.get(topology_id)
     if assignment is None:
         return {}
-    living = alive.get(topology_id, frozenset())
-    placed = {each: slot for each, slot in assignment.slot_by_executor.items() if each in living}
     if known.base.status == TopologyStatus.KILLED:
         return dict(assignment.slot_by_executor)
-    options = rebalanced.get(topology_id)
+    living, options = alive.get(topology_id, frozenset()), rebalanced.get(topology_id)
+    if options is None and assignment.slot_by_executor.keys() <= living:
+        return memory.placement(topology_id, assignment)
+    placed = {each: slot for each, slot in assignment.slot_by_executor.items() if each in living}
     if options is None:
         return {each: slot for each, slot in placed.items() if each in view.component_by_executor}
     return {} if options.reassign else kept_for_rebalance(placed, view.executors, known.base.num_workers)
 
 
-def _former(
-    snapshot: Snapshot, alive: Mapping[str, Set[ExecutorId]], rebalanced: Mapping[str, RebalanceOptions]
-) -> dict[str, Former]:
+def _former(snapshot: Snapshot, alive: Alive, rebalanced: Mapping[str, RebalanceOptions]) -> dict[str, Former]:
     found = {}
     for topology_id in snapshot.topologies:
         assignment, options = snapshot.assignments.get(topology_id), rebalanced.get(topology_id)
@@ -152,37 +103,45 @@ def _former(
     return found
 
 
-def _without_wishes(view: TopologyView, placed: Placement) -> TopologyView:
+def _without_wishes(view: TopologyView, assignment: Assignment | None) -> TopologyView:
     """The view of a dying topology: it holds its slots and asks for nothing."""
+    placed = assignment.slot_by_executor if assignment else {}
     components = tuple(
         ComponentView(part.id, part.kind, tuple(each for each in part.executors if each in placed)) for part in view.components
     )
     return TopologyView(view.id, view.name, components, len(set(placed.values())), view.owner, view.uptime_ms, view.conf)
 
 
-def _known_assignments(snapshot: Snapshot) -> list[Assignment]:
-    dying = {each for each, known in snapshot.topologies.items() if known.base.status == TopologyStatus.KILLED}
-    return [
-        assignment
-        for topology_id, assignment in snapshot.assignments.items()
-        if topology_id in snapshot.topologies and topology_id not in dying
-    ]
+class _Usable(Container[WorkerSlot]):
+    """Slots that are offered or were in use before the round."""
+
+    def __init__(self, cluster: ClusterView, in_use: Container[WorkerSlot]) -> None:
+        self._supervisors = cluster.supervisors
+        self._in_use = in_use
+
+    def __contains__(self, slot: object) -> bool:
+        assert isinstance(slot, tuple)
+        supervisor = self._supervisors.get(slot[0])
+        return (supervisor is not None and slot[1] in supervisor.ports) or slot in self._in_use
 
 
-def _check(
-    answer: Mapping[str, Placement],
-    views: Mapping[str, TopologyView],
-    cluster: ClusterView,
-    kept: Mapping[str, Placement],
-) -> None:
-    offered = {WorkerSlot(each.id, port) for each in cluster.supervisors.values() for port in each.ports}
-    in_use = {slot for placed in kept.values() for slot in placed.values()}
-    check_answer(answer, {each: view.executors for each, view in views.items()}, offered | in_use)
+def _check(cluster: ClusterView, frozen: Container[str], in_use: Container[WorkerSlot]) -> None:
+    """Hold what the scheduler touched against the rules; nobody may take what the untouched and the dying have."""
+    taken: dict[WorkerSlot, str] = {}
+    touched: dict[str, Placed] = {}
+    for topology_id in cluster.topologies:
+        placement = cluster.placement(topology_id)
+        if placement.is_untouched or topology_id in frozen:
+            taken.update(dict.fromkeys(placement.executors_by_slot, topology_id))
+        else:
+            touched[topology_id] = placement.slot_by_executor
+    executors = {each: cluster.topologies[each].component_by_executor.keys() for each in touched}
+    check_answer(touched, executors, _Usable(cluster, in_use), taken)
 
 
 def _differences(
     snapshot: Snapshot,
-    answer: Mapping[str, Placement],
+    answer: Mapping[str, Placed],
     rebalanced: Mapping[str, RebalanceOptions],
     now_ms: int,
 ) -> tuple[Assignment, ...]:

@@ -23,7 +23,7 @@ class ClusterView:
         self,
         supervisors: Iterable[SupervisorView],
         topologies: Iterable[TopologyView],
-        assignments: Assignments | None = None,
+        assignments: Mapping[str, Placement | Mapping[ExecutorId, WorkerSlot]] | None = None,
         conf: Conf | None = None,
         blacklisted_hosts: Iterable[str] = (),
         greylisted_hosts: Iterable[str] = (),
@@ -46,9 +46,9 @@ class ClusterView:
         self._hungry: set[str] = set()
         self._load(assignments or {})
 
-    def _load(self, assignments: Assignments) -> None:
+    def _load(self, assignments: Mapping[str, Placement | Mapping[ExecutorId, WorkerSlot]]) -> None:
         for topology_id, topology in self.topologies.items():
-            placement = Placement(topology, assignments.get(topology_id, {}), self._owner_by_slot)
+            placement = self._placed(topology, assignments.get(topology_id, {}))
             self._owner_by_slot.update(dict.fromkeys(placement.executors_by_slot, topology_id))
             self._placements[topology_id] = placement
             self._note_hunger(topology_id)
@@ -58,6 +58,13 @@ class ClusterView:
         for node, supervisor in self.supervisors.items():
             if supervisor.host not in self._blacklisted:
                 self.free.set_ports(node, set(supervisor.ports) - used_by_node.get(node, set()))
+
+    def _placed(self, topology: TopologyView, given: Placement | Mapping[ExecutorId, WorkerSlot]) -> Placement:
+        if not isinstance(given, Placement):
+            return Placement(topology, given, self._owner_by_slot)
+        if self._owner_by_slot.keys().isdisjoint(given.executors_by_slot):
+            return given
+        return Placement(topology, given.slot_by_executor, self._owner_by_slot)
 
     # -- hosts -------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,8 @@ from sparkstorm.model.worker_messages import ComponentError
 from sparkstorm.runtime.dead_letter import DeadLetter
 from sparkstorm.runtime.progress import TaskCounts
 from sparkstorm.scheduling.chosen import chosen_scheduler
-from sparkstorm.scheduling.round import Plan, Snapshot, plan_round
+from sparkstorm.scheduling.round import plan_round
+from sparkstorm.scheduling.snapshot import Plan, Snapshot
 from sparkstorm.testing.sim_topology import SimTopology
 from sparkstorm.testing.sim_worker import MakeTransport, SimWorker
 from sparkstorm.testing.simulation import Simulation

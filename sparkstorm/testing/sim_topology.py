@@ -21,7 +21,7 @@ from sparkstorm.runtime.assembly import WorkerPlan
 from sparkstorm.runtime.code import open_topology, pack_topology
 from sparkstorm.runtime.dead_letter import DeadLetter
 from sparkstorm.runtime.progress import Progress, TaskCounts, merge
-from sparkstorm.scheduling.round import KnownTopology
+from sparkstorm.scheduling.snapshot import KnownTopology
 from sparkstorm.testing.sim_transport import Arrivals
 from sparkstorm.testing.sim_worker import MakeTransport, SimWorker
 from sparkstorm.testing.simulation import Simulation
@@ -164,7 +164,7 @@ class SimTopology:
         total = TaskCounts(component)
         for counts in self.progress().counts_by_task.values():
             if counts.component == component:
-                for name in ("emitted", "transferred", "executed", "acked", "failed", "parked", "pending"):
+                for name in ("emitted", "transferred", "executed", "acked", "failed", "parked", "late", "pending"):
                     setattr(total, name, getattr(total, name) + getattr(counts, name))
         return total
 

@@ -7,7 +7,9 @@ from sparkstorm.model.outline import ComponentOutline, InputOutline, TopologyOut
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
-from sparkstorm.scheduling.round import KnownTopology, Snapshot, plan_round, topology_view
+from sparkstorm.scheduling.round import plan_round
+from sparkstorm.scheduling.round_memory import RoundMemory, topology_view
+from sparkstorm.scheduling.snapshot import KnownTopology, Snapshot
 from sparkstorm.scheduling.view import ClusterView
 
 E = [ExecutorId(n, n) for n in range(1, 5)]

@@ -1,0 +1,45 @@
+"""Owns what a round of scheduling looks at and what it answers: records in, a plan out. PURE."""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkstorm.model.assignment import Assignment, ExecutorId, SupervisorInfo, TopologyBase, WorkerSlot
+from sparkstorm.model.outline import TopologyOutline
+from sparkstorm.model.tasks import compute_executors
+
+Placed = Mapping[ExecutorId, WorkerSlot]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTopology:
+    """A topology as its records tell it; `conf` is the cluster's configuration under the topology's own."""
+
+    base: TopologyBase
+    outline: TopologyOutline
+    conf: Mapping[str, Any]
+
+    def executors(self) -> list[ExecutorId]:
+        """The executors it should have."""
+        return compute_executors(self.outline.component_by_task, self.base.executors_by_component)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything a round looks at; `reserved` slots belong to topologies whose records cannot be read."""
+
+    topologies: Mapping[str, KnownTopology]
+    assignments: Mapping[str, Assignment]
+    supervisors: Mapping[str, SupervisorInfo]
+    reserved: Set[WorkerSlot] = frozenset()
+    backups: Mapping[str, Assignment] = field(default_factory=dict)  # of a former topology of the name, by the new id
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to write, and what a scheduler said about each topology."""
+
+    assignments: tuple[Assignment, ...] = ()
+    placed: Mapping[str, Placed] = field(default_factory=dict)
+    status: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)  # those that must not be placed in part, and why
