@@ -142,7 +142,7 @@ class MainJob:
 
     def sight(self) -> Sight:
         """Eyes on the running topology."""
-        self.wait_for(lambda: "is assigned" in self.said()[self._former :], "assignment")
+        self.wait_for(lambda: "is assigned" in self.said()[self._former :], "assignment", 180)
         return Sight(self.folder)
 
 
