@@ -59,6 +59,7 @@ class SimTopology:
         self._codec = Codec()
         whole = normalise_topology(topology, self.conf)
         self._outline = outline_of(whole, self.conf)
+        self._submitted = topology  # keeps alive what components made for tests refer to
         code = pack_topology(whole)
         key = hashlib.sha256(code).hexdigest()
         self._topology, self._make_instance = open_topology(code, key)
