@@ -75,7 +75,7 @@ def show(title: str, figures: dict[str, list[float]]) -> None:
 def ours(cluster: Cluster, halves: list[Path], expected: Counter[str]) -> float:
     """Seconds from activation until everything is counted, acked and committed; counts are checked."""
     topology = word_count([str(half) for half in halves])
-    own = {"topology.workers": 2, "topology.acker.executors": 2, "topology.max.spout.pending": 20_000}
+    own = {"topology.workers": 2, "topology.acker.executors": 2, "topology.max.spout.pending": 5_000}
     handle = cluster.submit("bench", topology, own, options=SubmitOptions(TopologyStatus.INACTIVE))
     while len(handle.beats()) < 2 or any(b.state != "RUNNING" for b in handle.beats()):
         time.sleep(0.05)
