@@ -17,7 +17,7 @@ from sparkstorm.testing.recovery import CLUSTER_FAULTS, FAULTS, WORDCOUNT, make_
 
 pytestmark = pytest.mark.system
 SLOWLY = {"topology.max.spout.pending": 300}  # so that a run lasts long enough to be disturbed
-STANDARD_LIBRARY = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+SOME_MODULES = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("[a-h]*.py"))
 ENDLESS = """
 from sparkstorm.api import Spout, StatefulBolt, TopologyBuilder
 
@@ -100,7 +100,7 @@ def test_a_killed_executor_costs_no_count(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_run_drains_and_the_next_one_goes_on_to_exact_counts(job: Callable[..., MainJob]) -> None:
-    run = job(inputs=STANDARD_LIBRARY, topology_max_spout_pending=300)
+    run = job(inputs=SOME_MODULES, topology_max_spout_pending=100)
     run.start()
     sight = run.sight()
     run.wait_for(lambda: sight.done()[0] > 0, "some progress")
@@ -112,7 +112,7 @@ def test_an_interrupted_run_drains_and_the_next_one_goes_on_to_exact_counts(job:
     run.start()
     assert run.wait(180) == 0
     assert "going on with unfinished run" in run.said()
-    assert run.counts() == count_words(STANDARD_LIBRARY)
+    assert run.counts() == count_words(SOME_MODULES)
 
 
 def test_an_endless_source_runs_until_it_is_told_to_stop(job: Callable[..., MainJob], tmp_path: Path) -> None:
