@@ -15,7 +15,8 @@ from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, SparkSto
 from sparkstorm.model.topology import Topology, validate, validate_name
 from sparkstorm.runtime.code import modules_by_value
 
-_WORDS: Mapping[str, type] = {"name": str, "topology": str, "arguments": dict, "parallelism": dict, "results": dict}
+_WORDS: Mapping[str, type] = {
+    "name": str, "topology": str, "arguments": dict, "parallelism": dict, "results": dict, "replay": dict}
 _RESULT_WORDS: Mapping[str, type] = {"component": str, "top": int, "directory": str}
 
 
@@ -30,6 +31,7 @@ class JobFile:
     parallelism: Mapping[str, int] = field(default_factory=dict)
     results: Mapping[str, Any] = field(default_factory=dict)
     own_conf: Mapping[str, Any] = field(default_factory=dict)
+    replay: Mapping[str, Any] = field(default_factory=dict)  # for batch replay alone; app/replay_file.py reads it
 
     @property
     def conf(self) -> Conf:
@@ -62,6 +64,7 @@ def read_job_file(
         own.get("parallelism") or {},
         own.get("results") or {},
         {**conf, **(overrides or {})},
+        own.get("replay") or {},
     )
     validate_name(job.name)
     return job

@@ -17,9 +17,10 @@ from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.replay.arrow_map import MapBatches, chunks_in, map_in_arrow
 from sparkstorm.replay.chunks import DEAD, KEPT_STATE, ROWS, Chunk
 from sparkstorm.replay.columns import definite_type, merged_type, seen_type, typed_array
+from sparkstorm.replay.failures import unwrapped
 from sparkstorm.replay.fidelity import ReplayWarning, sums_among
 from sparkstorm.replay.job import STATE_MARK, result_names, targets_of
-from sparkstorm.replay.plan import Plan
+from sparkstorm.replay.plan import Feed, Plan
 from sparkstorm.replay.spark import SparkStages
 from sparkstorm.runtime.dead_letter import DeadLetter
 
@@ -50,6 +51,15 @@ class Replay(Mapping[str, DataFrame]):
         if name not in self._frames:
             self._frames[name] = self.frame(name, self._types.get(name))
         return self._frames[name]
+
+    @property
+    def sinks(self) -> list[str]:
+        """The results that no bolt of this replay works on further: ends of the graph, redirected inputs, states."""
+        heard = {Feed(s.component, s.stream) for c in self._plan.topology for s in c.inputs}
+        spouts = {c.id for c in self._plan.topology.spouts}
+        ends = [n for n, feed in self._feeds.items() if n in self._plan.redirected or not (feed in heard or feed.spout in spouts)]
+        return [*(n for n in ends if n in self._plan.redirected or self._feeds[n] not in self._plan.redirected.values()),
+                *self._stateful]
 
     def __iter__(self) -> Iterator[str]:
         return iter([*self._feeds, *self._stateful])
@@ -92,9 +102,10 @@ class Replay(Mapping[str, DataFrame]):
 
     def run(self) -> dict[str, dict[str, int]]:
         """Run every stage now; what each component did: prepared, executed, emitted, parked."""
-        for stage in self._plan.stages:
-            if stage.bolts:
-                self._stages.frame(stage).count()
+        with unwrapped():
+            for stage in self._plan.stages:
+                if stage.bolts:
+                    self._stages.frame(stage).count()
         return self.counts
 
     @property

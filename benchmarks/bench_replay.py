@@ -1,0 +1,277 @@
+"""Owns the benchmark of batch replay: word count, and a keyed tumbling sum of 10 s, beside hand-written PySpark.
+
+python benchmarks/bench_replay.py [--sentences 2000000] [--events 2000000] [--runs 3] [--only words|sums] [--variants ...]
+All variants read the same Parquet and run in turns in one session (Spark as the caller's SPARK settings make it); every
+result is checked against the exact answer. Times are from the first action to the last row of the result on the driver.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, Spout, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.model.topology import Topology
+from sparkstorm.replay import replay
+from sparkstorm.replay.arrow_map import map_in_arrow
+
+SENTENCES = (
+    "the cow jumped over the moon", "an apple a day keeps the doctor away", "four score and seven years ago",
+    "snow white and the seven dwarfs", "i am at two with nature",
+)  # those of Storm's RandomSentenceSpout
+TASKS = 2
+USERS, EVENTS_PER_S, WINDOW_MS = 10_000, 10_000, 10_000
+Variant = Callable[[SparkSession, str], dict[object, int]]
+
+
+class Data(Spout):
+    """Stands for the live source."""
+
+    def __init__(self, *fields: str) -> None:
+        self.outputs = fields
+
+
+class Split(BasicBolt):
+    outputs = ("word",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        for word in tup.values[0].split():
+            collector.emit((word,))
+
+
+class Count(StatefulBolt):
+    any_order = True
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.add(tup.values[0], 1)
+
+
+class WindowSum(StatefulBolt):
+    """Sums per user and window of 10 s; the key of the state is both."""
+
+    any_order = True
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        user, amount, at_ms = tup.values
+        self.state.add((user, at_ms // WINDOW_MS), amount)
+
+
+def word_topology() -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("lines", Data("line"))
+    builder.set_bolt("split", Split(), TASKS).local_or_shuffle_grouping("lines")
+    builder.set_bolt("count", Count(), TASKS).fields_grouping("split", "word")
+    return builder.build()
+
+
+def sum_topology() -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("events", Data("user", "amount", "at_ms"))
+    builder.set_bolt("sum", WindowSum(), TASKS).fields_grouping("events", "user")
+    return builder.build()
+
+
+# -- word count ----------------------------------------------------------------------------------------------------
+
+
+def replayed_words(spark: SparkSession, path: str) -> dict[object, int]:
+    results = replay(word_topology(), {"lines": spark.read.parquet(path)}, outputs=["count!state"],
+                     types={"count!state": "key string, value bigint"})
+    found = _pairs(results["count!state"].select("key", "value"))
+    results.close()
+    return found
+
+
+def split_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        words = [word for line in batch.column(0).to_pylist() for word in line.split()]
+        yield pa.RecordBatch.from_arrays([pa.array(words)], ["word"])
+
+
+def count_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    counts: dict[str, int] = {}
+    for batch in batches:
+        for word in batch.column(0).to_pylist():
+            counts[word] = counts.get(word, 0) + 1
+    yield pa.RecordBatch.from_arrays([pa.array(list(counts)), pa.array(list(counts.values()), pa.int64())], ["word", "n"])
+
+
+def partial_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    counts: dict[str, int] = {}
+    for batch in batches:
+        for line in batch.column(0).to_pylist():
+            for word in line.split():
+                counts[word] = counts.get(word, 0) + 1
+    yield pa.RecordBatch.from_arrays([pa.array(list(counts)), pa.array(list(counts.values()), pa.int64())], ["word", "n"])
+
+
+def same_work_words(spark: SparkSession, path: str) -> dict[object, int]:
+    """The same Python work in the same two steps, with Spark's shuffle of rows between them."""
+    words = map_in_arrow(spark.read.parquet(path), split_rows, "word string").repartition(TASKS, "word")
+    return _pairs(map_in_arrow(words, count_rows, "word string, n long"))
+
+
+def partial_words(spark: SparkSession, path: str) -> dict[object, int]:
+    """Counted before the shuffle: less work."""
+    counts = map_in_arrow(spark.read.parquet(path), partial_rows, "word string, n long")
+    return _pairs(counts.groupBy("word").agg(sf.sum("n").alias("n")))
+
+
+def frame_words(spark: SparkSession, path: str) -> dict[object, int]:
+    """The DataFrame API: no Python at all."""
+    words = spark.read.parquet(path).select(sf.explode(sf.split("line", " ")).alias("word"))
+    return _pairs(words.groupBy("word").count())
+
+
+# -- keyed tumbling sum ---------------------------------------------------------------------------------------------
+
+
+def replayed_sums(spark: SparkSession, path: str) -> dict[object, int]:
+    results = replay(sum_topology(), {"events": spark.read.parquet(path)}, outputs=["sum!state"],
+                     types={"sum!state": "key struct<user:bigint,window:bigint>, value bigint"})
+    frame = results["sum!state"].select("key.user", "key.window", "value")
+    found = _sums(frame)
+    results.close()
+    return found
+
+
+def sum_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    sums: dict[tuple[int, int], int] = {}
+    for batch in batches:
+        for user, amount, at_ms in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            key = (user, at_ms // WINDOW_MS)
+            sums[key] = sums.get(key, 0) + amount
+    users, windows = zip(*sums, strict=True) if sums else ((), ())
+    arrays = [pa.array(column, pa.int64()) for column in (users, windows, list(sums.values()))]
+    yield pa.RecordBatch.from_arrays(arrays, ["user", "window", "value"])
+
+
+def sum_columns(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    table = pa.Table.from_batches(list(batches), pa.schema([(n, pa.int64()) for n in ("user", "amount", "at_ms")]))
+    table = table.append_column("window", pc.divide(table["at_ms"], WINDOW_MS))
+    sums = table.group_by(["user", "window"]).aggregate([("amount", "sum")])
+    sums = sums.select(["user", "window", "amount_sum"]).rename_columns(["user", "window", "value"])
+    yield from sums.combine_chunks().to_batches()
+
+
+_SUMS = "user long, window long, value long"
+
+
+def same_work_sums(spark: SparkSession, path: str) -> dict[object, int]:
+    """The same Python loop behind Spark's shuffle by user."""
+    return _sums(map_in_arrow(spark.read.parquet(path).repartition(TASKS, "user"), sum_rows, _SUMS))
+
+
+def arrow_sums(spark: SparkSession, path: str) -> dict[object, int]:
+    """Arrow's group_by behind the same shuffle."""
+    return _sums(map_in_arrow(spark.read.parquet(path).repartition(TASKS, "user"), sum_columns, _SUMS))
+
+
+def frame_sums(spark: SparkSession, path: str) -> dict[object, int]:
+    """The DataFrame API."""
+    window = sf.floor(sf.col("at_ms") / WINDOW_MS).alias("window")
+    return _sums(spark.read.parquet(path).groupBy("user", window).agg(sf.sum("amount").alias("value")))
+
+
+def _pairs(frame: DataFrame) -> dict[object, int]:
+    table = frame.toArrow()
+    return dict(zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True))
+
+
+def _sums(frame: DataFrame) -> dict[object, int]:
+    users, windows, values = (column.to_pylist() for column in frame.toArrow().columns)
+    return dict(zip(zip(users, windows, strict=True), values, strict=True))
+
+
+# -- data, runs -----------------------------------------------------------------------------------------------------
+
+WORDS: dict[str, Variant] = {"replay": replayed_words, "mapInArrow, same work": same_work_words,
+                             "mapInArrow, partial counts": partial_words, "DataFrame API": frame_words}
+SUMS: dict[str, Variant] = {"replay": replayed_sums, "mapInArrow, same work": same_work_sums,
+                            "mapInArrow, Arrow group_by": arrow_sums, "DataFrame API": frame_sums}
+
+
+def write_sentences(folder: Path, count: int) -> tuple[int, dict[object, int]]:
+    """Parquet of sentences; (words, exact counts)."""
+    choice = np.random.default_rng(42).integers(0, len(SENTENCES), count)
+    _write(folder, pa.table({"line": pa.array(SENTENCES).take(pa.array(choice))}))
+    counts: Counter[object] = Counter()
+    for index, times in zip(*np.unique(choice, return_counts=True), strict=True):
+        for word in SENTENCES[index].split():
+            counts[word] += int(times)
+    return sum(counts.values()), dict(counts)
+
+
+def write_events(folder: Path, count: int) -> tuple[int, dict[object, int]]:
+    """Parquet of events, up to a second out of order; (events, exact sums)."""
+    random = np.random.default_rng(42)
+    at_ms = np.maximum(0, np.arange(count) * 1000 // EVENTS_PER_S + random.integers(-1000, 1000, count))
+    user, amount = random.integers(0, USERS, count), random.integers(1, 100, count)
+    _write(folder, pa.table({"user": user, "amount": amount, "at_ms": at_ms}))
+    keys, places = np.unique(user * 2**32 + at_ms // WINDOW_MS, return_inverse=True)
+    sums = np.bincount(places, amount).astype(int)
+    return count, {(int(k) >> 32, int(k) & 0xFFFFFFFF): int(v) for k, v in zip(keys, sums, strict=True)}
+
+
+def _write(folder: Path, table: pa.Table) -> None:
+    folder.mkdir()
+    size = -(-table.num_rows // 4)
+    for part in range(4):
+        pq.write_table(table.slice(part * size, size), folder / f"{part}.parquet")
+
+
+def measure(spark: SparkSession, title: str, variants: dict[str, Variant], path: Path, size: int, exact: dict[object, int],
+            runs: int) -> None:
+    """Every variant in turn, once cold and `runs` times warm; medians of the warm ones."""
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(runs + 1):
+        for name, variant in variants.items():
+            began = time.perf_counter()
+            found = variant(spark, str(path))
+            seconds[name].append(time.perf_counter() - began)
+            if found != exact:
+                sys.exit(f"{title}, {name}: wrong result")
+    print(f"\n{title}: {size:,} in all, median of {runs} warm runs, per second")
+    base = statistics.median(seconds["mapInArrow, same work"][1:])
+    for name, (cold, *warm) in seconds.items():
+        median = statistics.median(warm)
+        print(f"  {name:28} {size / median / 1e6:7.2f} M [{size / max(warm) / 1e6:.2f}..{size / min(warm) / 1e6:.2f}]"
+              f"  cold {size / cold / 1e6:6.2f} M  {base / median:5.2f} of the same work by hand")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--sentences", type=int, default=2_000_000)
+    parser.add_argument("--events", type=int, default=2_000_000)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--only", choices=("words", "sums"))
+    options = parser.parse_args()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark = SparkSession.builder.appName("bench-replay").config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    with tempfile.TemporaryDirectory() as folder:
+        if options.only != "sums":
+            size, exact = write_sentences(Path(folder, "words"), options.sentences)
+            measure(spark, "word count, words", WORDS, Path(folder, "words"), size, exact, options.runs)
+        if options.only != "words":
+            size, exact = write_events(Path(folder, "events"), options.events)
+            measure(spark, "keyed 10 s sums, events", SUMS, Path(folder, "events"), size, exact, options.runs)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

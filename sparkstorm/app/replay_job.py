@@ -1,0 +1,78 @@
+"""Owns the command line of a replay: what `spark-submit jobs/replay_history.py` does, with the job file of the live run."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from sparkstorm.app.job import FAILED, INTERRUPTED
+from sparkstorm.app.job_file import JobFile, make_topology, read_job_file
+from sparkstorm.app.replay_file import FORMATS, WRITTEN, ReplayFile, read_replay, with_inputs
+from sparkstorm.config import parse_override
+from sparkstorm.errors import InvalidConfigError, SparkStormError
+from sparkstorm.model.topology import DEFAULT_STREAM, Topology
+
+_EXITS = "exit status: 0 all done, 1 failed, 3 done but records were put aside, 130 stopped from outside"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Replay a job's topology over history; the result is the process's exit status, as `--help` explains it."""
+    options = _parse(arguments)
+    try:
+        job = read_job_file(options.conf, dict(parse_override(c) for c in options.c), options.name)
+        file = read_replay(options.conf, {**job.replay, **_given(options)})
+        topology, by_value = make_topology(job)
+        file = with_inputs(file, options.input, _only_stream(topology))
+        folder = _folder(options)
+        return _run(job, topology, by_value, file, folder, options.output_format)
+    except SparkStormError as error:
+        print(f"{type(error).__name__.removesuffix('Error')}: {error}", file=sys.stderr, flush=True)
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _run(job: JobFile, topology: Topology, by_value: Sequence[str], file: ReplayFile, folder: Path, written: str) -> int:
+    from sparkstorm.app.replay_run import ReplayRun
+
+    return ReplayRun(job, topology, by_value, file).write(folder, written)
+
+
+def _given(options: argparse.Namespace) -> dict[str, object]:
+    given = {"format": options.format, "event_time": options.event_time, "outputs": options.result or None}
+    if options.skip_bad:
+        given["skip_bad"] = True
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _folder(options: argparse.Namespace) -> Path:
+    folder = Path(options.output)
+    if folder.exists() and any(folder.iterdir()) and not options.overwrite:
+        raise InvalidConfigError(f"--output {folder}: there is something already; name another folder, or add --overwrite")
+    return folder
+
+
+def _only_stream(topology: Topology) -> str | None:
+    streams = [s.id if name == DEFAULT_STREAM else f"{s.id}:{name}" for s in topology.spouts for name in s.streams]
+    return streams[0] if len(streams) == 1 else None
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="replay_history.py", description="Run a topology over history, as a Spark batch.", epilog=_EXITS
+    )
+    parser.add_argument("conf", metavar="CONF.yaml", help="the job file of the live run; its `replay` part is for this")
+    parser.add_argument("--input", nargs="+", default=[], metavar="[SPOUT[:STREAM]=]PATH", help="the history of each spout")
+    parser.add_argument("--output", required=True, metavar="FOLDER", help="results are written below it, a folder each")
+    parser.add_argument("--format", choices=FORMATS, help="of the inputs; by the ending of their paths if not given")
+    parser.add_argument("--output-format", choices=WRITTEN, default="parquet", help="of the results")
+    parser.add_argument("--result", nargs="+", metavar="NAME", help="what to write; else what no bolt listens to, and states")
+    parser.add_argument("--event-time", metavar="COLUMN", help="the column that is the virtual time")
+    parser.add_argument("--skip-bad", action="store_true", help="put failing records aside instead of ending")
+    parser.add_argument("--overwrite", action="store_true", help="replace former results")
+    parser.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
+    parser.add_argument("--name", help="name of the topology")
+    return parser.parse_args(list(arguments))
+

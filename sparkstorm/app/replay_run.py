@@ -1,0 +1,142 @@
+"""Owns one replay from files to files: a session, the frames, progress on the terminal, what is written where."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark import SparkConf
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from sparkstorm.app.job import OK, PARKED
+from sparkstorm.app.job_file import JobFile
+from sparkstorm.app.replay_file import ReplayFile
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.model.topology import Topology
+from sparkstorm.replay import Replay, replay
+from sparkstorm.replay.failures import unwrapped
+from sparkstorm.replay.inputs import parse_name
+
+_LINE_EVERY_S = 5.0
+_PACKAGE_ROOT = str(Path(__file__).parents[2])
+
+
+class ReplayRun:
+    """One run; the session is the caller's if there is one."""
+
+    def __init__(self, job: JobFile, topology: Topology, by_value: Sequence[str], file: ReplayFile) -> None:
+        self._job, self._topology, self._by_value, self._file = job, topology, by_value, file
+
+    def write(self, folder: Path, written: str) -> int:
+        """Replay and write every result; the exit status."""
+        began = time.monotonic()
+        spark = _session(self._job.name)
+        frames = {name: self._read(spark, name, path) for name, path in self._file.inputs.items()}
+        names = list(self._file.outputs) or self.results(spark, frames, None).sinks
+        results = self.results(spark, frames, names)
+        for warning in results.warnings:
+            print(f"note: {warning}", flush=True)
+        with _progress(spark, results), unwrapped():
+            for name in names:
+                self._write(results[name], folder / _folder_name(name), written)
+        parked = sum(counts["parked"] for counts in results.counts.values())
+        if self._file.skip_bad:
+            with unwrapped():
+                parked = results.dead_letters.count()
+                self._write(results.dead_letters, folder / "dead-letters", "json")
+        executed = sum(counts["executed"] for counts in results.counts.values())
+        took = time.monotonic() - began
+        print(f"{executed:,} tuples executed in {took:.1f} s ({executed / took:,.0f}/s), {parked:,} records put aside; "
+              f"results are in {folder.resolve()}", flush=True)
+        return PARKED if parked else OK
+
+    def results(self, spark: SparkSession, frames: Mapping[str, DataFrame], names: Collection[str] | None) -> Replay:
+        """The lazy results; what nobody asks for is not kept."""
+        file = self._file
+        states = {name: _load(spark, name, path, None) for name, path in file.states.items()}
+        conf = {key: value for key, value in self._job.own_conf.items() if key.startswith(("topology.", "app."))}
+        return replay(
+            self._topology, frames, conf=conf, name=self._job.name, event_time=file.time, states=states, types=file.types,
+            outputs=names, effects=file.effects, skip_bad=file.skip_bad, by_value=self._by_value)
+
+    def _read(self, spark: SparkSession, name: str, path: str) -> DataFrame:
+        feed = parse_name(self._topology, name)
+        frame = _load(spark, name, path, self._file.format, self._file.columns.get(name))
+        fields = self._topology.components[feed.spout].streams[feed.stream].fields
+        if frame.columns == ["value"] and len(fields) == 1:  # lines of text
+            return frame.toDF(fields[0])
+        return frame
+
+    def _write(self, frame: DataFrame, folder: Path, written: str) -> None:
+        frame.write.mode("overwrite").format(written).save(str(folder))
+
+
+def _load(spark: SparkSession, name: str, path: str, format: str | None, columns: str | None = None) -> DataFrame:
+    kind = format or _format_of(path)
+    try:
+        if kind == "table":
+            return spark.table(path)
+        reader = spark.read.format(kind).option("recursiveFileLookup", "true")
+        if columns:
+            reader = reader.schema(columns)
+        if kind == "csv":
+            reader = reader.option("header", "true").option("inferSchema", str(not columns).lower())
+        return reader.load(path)
+    except AnalysisException as error:
+        raise InvalidConfigError(f"input '{name}': {path} cannot be read as {kind}: {str(error).splitlines()[0]}") from error
+
+
+def _format_of(path: str) -> str:
+    endings = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".orc": "orc"}
+    here = Path(path)
+    files = [here] if here.suffix or not here.is_dir() else sorted(p for p in here.rglob("*") if p.is_file())
+    return next((endings[p.suffix] for p in files if p.suffix in endings), "text")
+
+
+def _folder_name(result: str) -> str:
+    return result.replace("!", ".").replace(":", ".").replace("/", "-")
+
+
+def _session(name: str) -> SparkSession:
+    conf = SparkConf()
+    given = conf.get("spark.executorEnv.PYTHONPATH") or os.environ.get("PYTHONPATH")
+    conf.set("spark.executorEnv.PYTHONPATH", os.pathsep.join([_PACKAGE_ROOT, *([given] if given else [])]))
+    conf.setIfMissing("spark.ui.showConsoleProgress", "false")
+    builder = SparkSession.builder.appName(f"{name} replay")
+    for key, value in conf.getAll():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")  # what fails is said by us, in one sentence
+    return session
+
+
+@contextmanager
+def _progress(spark: SparkSession, results: Replay) -> Iterator[None]:
+    """A line every few seconds, while actions run on this thread."""
+    over = threading.Event()
+    thread = threading.Thread(target=_say_progress, args=(spark, results, over), name="replay-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _say_progress(spark: SparkSession, results: Replay, over: threading.Event) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    while not over.wait(_LINE_EVERY_S):
+        stages = [info for id in tracker.getActiveStageIds() if (info := tracker.getStageInfo(id)) is not None]
+        tasks = ", ".join(f"{s.numCompletedTasks} of {s.numTasks}" for s in stages) or "none"
+        done = ", ".join(f"{name} {counts['executed']:,}" for name, counts in _sorted(results.counts))
+        print(f"Spark tasks done in running stages: {tasks}; tuples executed by finished tasks: {done or 'none yet'}",
+              flush=True)
+
+
+def _sorted(counts: Mapping[str, Mapping[str, int]]) -> list[tuple[str, Mapping[str, int]]]:
+    return sorted(counts.items())
