@@ -23,7 +23,7 @@ from sparkstorm.scheduling.view import ClusterView
 
 STORM = ("even", "default", "isolation", "multitenant", "resource-aware")
 SEEDS = st.integers(0, 10**9)
-FEW = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def problem_of(name: str, seed: int) -> Problem:

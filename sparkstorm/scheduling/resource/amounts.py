@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import add
 from typing import Any, TypeAlias
 
 from sparkstorm.model.assignment import ExecutorId
@@ -124,16 +125,17 @@ class Requests:
         for executor in executors:
             request = self._by_executor.get(executor)
             if request is not None:
-                total = [have + more for have, more in zip(total, request.vector, strict=True)]
+                total = list(map(add, total, request.vector))
         return tuple(total)
 
     def worker(self, executors: Iterable[ExecutorId], min_cpu: float) -> tuple[Vector, float]:
         """What a worker with these executors takes, CPU at least `min_cpu`, and its heap in MB."""
+        # Added up one by one, as the original does: sum() rounds differently from one Python to the next.
         total, heap = list(self._shape.zero), 0.0
         for executor in executors:
             request = self._by_executor.get(executor)
             if request is not None:
-                total = [have + more for have, more in zip(total, request.vector, strict=True)]
+                total = list(map(add, total, request.vector))
                 heap += request.on_heap
         total[CPU] = max(total[CPU], min_cpu)
         return tuple(total), heap
@@ -141,7 +143,7 @@ class Requests:
 
 def plus(left: Vector, right: Vector) -> Vector:
     """Sum, resource by resource."""
-    return tuple(a + b for a, b in zip(left, right, strict=True))
+    return tuple(map(add, left, right))
 
 
 def minus(left: Vector, right: Vector) -> tuple[Vector, bool]:

@@ -31,6 +31,8 @@ def ranked(names: Sequence[str], available: Floats, held: Ints, request: Request
 
     Generic resources that the executor did not ask for count against their owner, so rare ones are kept free.
     """
+    if len(names) == 1:
+        return list(names)
     overall = available.sum(axis=0)
     shares = available.copy()
     if request is not None and sort is not NodeSort.DEFAULT:
@@ -122,7 +124,7 @@ class NodeOrder:
         self._hosts: dict[str, list[str]] = {}
         self._members: dict[str, list[str]] = {}
         racks = list(nodes.hosts_by_rack)
-        self._racks = ranked(racks, *nodes.rack_sums(self._held), request, sort) if racks else []
+        self._racks = ranked(racks, *nodes.rack_sums(self._held), request, sort) if len(racks) > 1 else racks
 
     def __iter__(self) -> Iterator[str]:
         """Favored nodes, then rack by rack, then unfavored and greylisted ones."""
@@ -139,6 +141,8 @@ class NodeOrder:
     def _hosts_of(self, rack: str) -> list[str]:
         if rack not in self._hosts:
             hosts = self._nodes.hosts_by_rack[rack]
+            if len(hosts) == 1:
+                return hosts
             sums = self._nodes.host_sums(rack, self._held)
             self._hosts[rack] = ranked(hosts, *sums, self._request, self._sort)
         return self._hosts[rack]
