@@ -338,3 +338,70 @@ def test_complete_latency_is_measured_in_simulated_time() -> None:
         buckets = cluster.topology().progress().latency_buckets
         assert sum(buckets.values()) == 1
         assert next(iter(buckets)) >= 79  # 8 buckets per doubling: a second is in the 80th
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_trees_whose_acks_wait_for_a_dead_acker_do_not_time_out(guarantee: str) -> None:
+    spout = FeederSpout()
+    with LocalCluster(supervisors=3, slots=1) as cluster:
+        cluster.submit(
+            chain(spout, Nothing()),
+            {"topology.workers": 3, "topology.acker.executors": 1, "topology.delivery.guarantee": guarantee},
+        )
+        acker = cluster.topology().worker_of("__acker")
+        assert acker is not cluster.topology().worker_of("spout")
+        acker.bury(-9, "its machine is lost", restart_ms=120_000)
+        for n in range(10):
+            spout.feed([n])
+        cluster.advance(seconds=100)
+        assert cluster.counts("bolt").executed == 10
+        assert (spout.acked, spout.failed) == ([], [])
+        cluster.run_until_idle()
+        assert sorted(spout.acked) == list(range(10))
+        assert not spout.failed
+
+
+@pytest.mark.parametrize("dead", ["bolt", "capture"])
+def test_trees_that_wait_for_a_dead_bolt_do_not_time_out(dead: str) -> None:
+    spout, capture = FeederSpout(), CaptureBolt()
+    with LocalCluster(supervisors=4, slots=1) as cluster:
+        cluster.submit(chain(spout, Pass(), capture), {"topology.workers": 4, "topology.acker.executors": 1})
+        worker = cluster.topology().worker_of(dead)
+        assert worker is not cluster.topology().worker_of("spout")
+        worker.bury(-9, "its machine is lost", restart_ms=200_000)
+        for n in range(10):
+            spout.feed([n])
+        cluster.run_until_idle()
+        assert sorted(capture.values) == [(n,) for n in range(10)]
+        assert not spout.failed
+
+
+def test_a_tree_that_waits_for_its_next_try_does_not_time_out() -> None:
+    spout = FeederSpout()
+    with LocalCluster() as cluster:
+        cluster.submit(
+            chain(spout, FailOn("x")), {"topology.workers": 2, "topology.max.retries": 5, "topology.retry.backoff.ms": 20_000}
+        )
+        spout.feed(["x"])
+        cluster.advance(seconds=45)
+        assert not spout.failed
+        cluster.run_until_idle()
+        assert [letter.attempts for letter in cluster.dead_letters] == [6]
+
+
+def test_the_watermark_of_a_worker_that_lost_its_tasks_holds_nobody_back() -> None:
+    failing, forgotten, builder = FeederSpout(), FeederSpout(), TopologyBuilder()
+    builder.set_spout("failing", failing)
+    builder.set_spout("forgotten", forgotten)
+    builder.set_bolt("fails", FailOn("x")).shuffle_grouping("failing")
+    builder.set_bolt("forgets", Forgetful("y")).shuffle_grouping("forgotten")
+    with LocalCluster(supervisors=4, slots=1) as cluster:
+        cluster.submit(builder.build(), {"topology.workers": 4, "topology.max.retries": 2, "topology.retry.backoff.ms": 5_000})
+        failing.feed(["x"], message_id="x")
+        cluster.advance(seconds=1)  # its next try holds the watermark of the worker that has it
+        cluster.rebalance(workers=1, reassign=True)
+        cluster.advance(seconds=60)
+        assert failing.failed == ["x"]
+        forgotten.feed(["y"])
+        cluster.advance(seconds=32)
+        assert forgotten.failed == [0]

@@ -1,0 +1,218 @@
+"""The schedule of a simulation, clocks that run ahead, and frames that arrive late."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkstorm.api import TopologyBuilder
+from sparkstorm.clock import SimClock
+from sparkstorm.testing import LocalCluster, Simulation, SlowBolt
+from sparkstorm.testing.components import FeederSpout
+from sparkstorm.testing.faults import CommitFault, FaultSchedule, FaultyTransport
+from sparkstorm.testing.invariants import Invariants
+from sparkstorm.testing.sim_transport import Arrivals, SimTransport
+from sparkstorm.testing.simulated_time import WorkerClock, spend
+from sparkstorm.testing.simulation import START_MS
+from sparkstorm.transport.base import Commit
+from sparkstorm.transport.local import LocalStore
+from tests.sim.topologies import word_count
+
+
+class Actor:
+    """Steps every so many milliseconds, or when woken."""
+
+    def __init__(self, name: str, every_ms: int | None, diary: list[tuple[int, str]]) -> None:
+        self.name, self.every_ms, self.diary = name, every_ms, diary
+        self.woken = False
+
+    def step(self, now_ms: int) -> int | None:
+        self.woken = False
+        self.diary.append((now_ms - START_MS, self.name))
+        return None if self.every_ms is None else now_ms + self.every_ms
+
+    def is_woken(self) -> bool:
+        return self.woken
+
+    def wait_for_threads(self) -> bool:
+        return False
+
+
+def test_time_leaps_to_what_is_due_and_ends_where_it_was_told_to() -> None:
+    diary: list[tuple[int, str]] = []
+    simulation = Simulation()
+    simulation.add(Actor("a", 300, diary))
+    simulation.add(Actor("b", None, diary))
+    simulation.advance(1000)
+    assert [entry for entry in diary if entry[1] == "a"] == [(0, "a"), (300, "a"), (600, "a"), (900, "a")]
+    assert [entry for entry in diary if entry[1] == "b"] == [(0, "b")]
+    assert simulation.clock.now_ms() - START_MS == 1000
+    assert simulation.steps == 5
+
+
+def test_a_woken_actor_is_stepped_without_being_due() -> None:
+    diary: list[tuple[int, str]] = []
+    simulation, idle = Simulation(), Actor("idle", None, diary)
+    simulation.add(idle)
+    simulation.advance(10)
+    idle.woken = True
+    simulation.advance(10)
+    simulation.wake(idle)
+    simulation.advance(10)
+    assert diary == [(0, "idle"), (10, "idle"), (20, "idle")]
+
+
+def test_the_order_comes_from_the_seed() -> None:
+    def order(seed: int) -> list[tuple[int, str]]:
+        diary: list[tuple[int, str]] = []
+        simulation = Simulation(seed)
+        for name in "abcdef":
+            simulation.add(Actor(name, 10, diary))
+        simulation.advance(50)
+        return diary
+
+    assert order(1) == order(1)
+    assert order(1) != order(2)
+    assert sorted(order(1)) == sorted(order(2))
+
+
+def test_an_actor_that_has_gone_is_not_stepped_even_in_the_same_round() -> None:
+    diary: list[tuple[int, str]] = []
+    simulation = Simulation()
+    actors = [Actor(name, 10, diary) for name in "ab"]
+    for actor in actors:
+        simulation.add(actor)
+
+    def all_go() -> None:
+        for actor in actors:
+            simulation.discard(actor)
+
+    simulation.watchers.append(all_go)
+    simulation.advance(100)
+    assert len(diary) == 1
+
+
+def test_watchers_are_called_after_every_step() -> None:
+    seen: list[int] = []
+    simulation = Simulation()
+    simulation.add(Actor("a", 10, []))
+    simulation.watchers.append(lambda: seen.append(simulation.steps))
+    simulation.advance(35)
+    assert seen == [1, 2, 3, 4]
+
+
+# -- clocks and arrivals
+
+
+def test_a_busy_workers_clock_runs_ahead_and_is_caught_up_with() -> None:
+    base = SimClock(100)
+    clock = WorkerClock(base)
+    with clock.running():
+        spend(30)
+        spend(20)
+    assert (clock.now_ms(), clock.is_busy, base.now_ms()) == (150, True, 100)
+    base.advance(60)
+    assert (clock.now_ms(), clock.is_busy) == (160, False)
+    with pytest.raises(ValueError, match="backwards"):
+        clock.spend(-1)
+
+
+def test_frames_of_a_busy_sender_arrive_when_its_clock_says_so_and_in_order() -> None:
+    store, base = LocalStore(), SimClock(1000)
+    arrivals, slow = Arrivals(store), WorkerClock(base)
+    sender, receiver = SimTransport(store, slow, arrivals), SimTransport(store, WorkerClock(base), arrivals)
+    sender.claim("s", {1: 1})
+    receiver.claim("r", {2: 1})
+    slow.spend(50)
+    sender.commit(Commit("s", {1: 1}, 0, 1, frames=[(2, b"late", 4)]))
+    slow.busy_until_ms = 0
+    sender.commit(Commit("s", {1: 1}, 0, 2, frames=[(2, b"behind it", 9)]))
+    assert receiver.poll({2: "0-0"}, 10) == []
+    assert (arrivals.newest(2, 1049), arrivals.next_ms()) == (0, 1050)
+    base.advance(50)
+    assert [entry.data for entry in receiver.poll({2: "0-0"}, 10)] == [b"late", b"behind it"]
+    assert arrivals.next_ms() is None
+
+
+# -- faults and invariants
+
+
+@pytest.mark.parametrize(("fault", "applied", "dies"), [
+    (CommitFault.NONE, 1, False), (CommitFault.CRASH_BEFORE, 0, True), (CommitFault.CRASH_AFTER, 1, True),
+    (CommitFault.LOST_ANSWER, 1, False), (CommitFault.NOT_SENT, 1, False), (CommitFault.SENT_TWICE, 1, False),
+])  # fmt: skip
+def test_each_fault_does_what_it_says(fault: CommitFault, applied: int, dies: bool) -> None:
+    case = word_count(1)
+    faults = [fault]
+    with LocalCluster(make_transport=lambda w: FaultyTransport(w, lambda: faults.pop() if faults else CommitFault.NONE)) as c:
+        c.submit(case.topology, {"topology.workers": 1})
+        c.simulation.advance(0)
+        (worker,) = c.topology().workers
+        assert bool(worker.deaths) == dies
+        if dies:
+            assert sum(c.topology().store.seq_by_owner.values()) == applied
+        c.run_until_idle()
+        case.check(c)
+
+
+def test_the_same_seed_does_the_same_harm() -> None:
+    def log(seed: int) -> list[str]:
+        schedule, case = FaultSchedule(seed), word_count(8)
+        with LocalCluster(supervisors=3, slots=2, seed=seed, make_transport=schedule.make_transport) as cluster:
+            cluster.submit(case.topology, {"topology.workers": 3, "topology.max.worker.deaths": 1000})
+            schedule.run(cluster, 20)
+            cluster.run_until_idle()
+            return [*schedule.log, str(cluster.simulation.steps), str(cluster.now_ms)]
+
+    assert log(5) == log(5)
+    assert log(5) != log(6)
+
+
+def test_the_invariants_see_a_root_in_two_places_and_a_lost_message() -> None:
+    case = word_count(6)
+    with LocalCluster() as cluster:
+        cluster.submit(case.topology, {"topology.workers": 2, "topology.epoch.rows": 1})
+        invariants = Invariants(cluster.topology())
+        while not any(len(s.pending) for w in cluster.topology().workers if w.worker for s in w.worker.crew.spouts.values()):
+            cluster.simulation.run_round()
+            cluster.simulation.clock.advance(1)
+        invariants()
+        spouts = [s for w in cluster.topology().workers if w.worker for s in w.worker.crew.spouts.values()]
+        holder = next(s for s in spouts if len(s.pending))
+        other = next(s for s in spouts if s is not holder)
+        root, message_id, born_ms = holder.pending.snapshot()[0][0]
+        other.pending.add(root, message_id, born_ms)
+        invariants._seen = []
+        with pytest.raises(AssertionError, match=f"root {root} is at tasks"):
+            invariants()
+        other.pending.settle([root], (), born_ms)
+        other.pending.confirm(other.pending.take_callbacks())
+        holder.pending.settle([root], (), born_ms)
+        holder.pending.confirm(holder.pending.take_callbacks())
+        invariants._seen = []
+        with pytest.raises(AssertionError, match="emitted 1, but 0 settled and 0 open"):
+            invariants()
+
+
+def test_the_invariants_see_an_executor_in_two_slots() -> None:
+    case = word_count(6)
+    with LocalCluster() as cluster:
+        cluster.submit(case.topology, {"topology.workers": 2})
+        cluster.advance(ms=10)
+        one, two = cluster.topology().workers
+        two.version_by_executor.update(one.version_by_executor)
+        with pytest.raises(AssertionError, match="is in 2 slots"):
+            Invariants(cluster.topology())()
+
+
+def test_a_slow_bolt_delays_its_own_frames() -> None:
+    spout = FeederSpout()
+    builder = TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("slow", SlowBolt(500)).shuffle_grouping("spout")
+    with LocalCluster(supervisors=3, slots=1) as cluster:
+        cluster.submit(builder.build(), {"topology.workers": 3})
+        spout.feed([1])
+        cluster.advance(ms=400)
+        assert not spout.acked
+        cluster.advance(ms=200)
+        assert spout.acked == [0]
