@@ -106,7 +106,8 @@ class Cluster:
         return self.handle(topology_id)
 
     def find(self, name: str) -> TopologyHandle | None:
-        """The running topology of a name."""
+        """The running topology of a name; a hot deploy that a former driver left unfinished is waited for."""
+        self.service.wait_deployed(name)
         base = self.service.find(name)
         return None if base is None else self.handle(base.topology_id)
 

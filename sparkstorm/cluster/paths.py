@@ -16,6 +16,7 @@ TASKBEATS = "/taskbeats"
 GRAY_UPGRADE = "/gray_upgrade"
 BLOBS = "/blobs"
 SUBMISSIONS = "/nimbus/submissions"
+DEPLOYS = "/nimbus/deploys"
 SUBMITTED_COUNT = "/nimbus/submitted_count"
 LEADER = "/nimbus/leader"
 
@@ -105,3 +106,8 @@ def blob(key: str) -> str:
 def submission(name: str) -> str:
     """Path that marks a topology name as being submitted."""
     return under(SUBMISSIONS, name)
+
+
+def deploy(name: str) -> str:
+    """Path of a hot deploy under way, by topology name."""
+    return under(DEPLOYS, name)

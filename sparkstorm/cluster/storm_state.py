@@ -53,6 +53,15 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
+class Deploy:
+    """A hot deploy under way: the base of the topology that follows, and whether it takes over what the old one left."""
+
+    old_id: str
+    base: TopologyBase
+    inherits: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Count:
     count: int
 
@@ -352,6 +361,23 @@ class StormState:
         """Submissions under way, by topology name."""
         found = {name: self._read_plain(Submission, paths.submission(name)) for name in self._names(paths.SUBMISSIONS)}
         return {name: submission for name, submission in found.items() if submission}
+
+    def write_deploy(self, name: str, deploy: Deploy) -> None:
+        """Record a hot deploy, so that any Nimbus can finish it."""
+        self._write(paths.deploy(name), deploy)
+
+    def read_deploy(self, name: str) -> Deploy | None:
+        """The unfinished hot deploy of a name."""
+        return self._read_record(Deploy, paths.deploy(name))
+
+    def remove_deploy(self, name: str) -> None:
+        """A hot deploy is finished, or given up."""
+        self.store.delete(paths.deploy(name))
+
+    def deploys(self) -> dict[str, Deploy]:
+        """Hot deploys that are not finished, by topology name."""
+        found = {name: self.read_deploy(name) for name in self._names(paths.DEPLOYS)}
+        return {name: deploy for name, deploy in found.items() if deploy}
 
     def try_lead(self, info: NimbusInfo) -> bool:
         """Stand for election; True while this session leads."""

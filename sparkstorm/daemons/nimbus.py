@@ -16,10 +16,12 @@ from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.storm_state import NimbusInfo, StormState
 from sparkstorm.daemons.assign_event import AssignEvent
 from sparkstorm.daemons.cluster_reader import ClusterReader, Reading, conf_bytes
+from sparkstorm.daemons.deploy_finisher import DeployFinisher
 from sparkstorm.daemons.listeners import TopologyActionListener
 from sparkstorm.daemons.nimbus_times import NimbusTimes
 from sparkstorm.daemons.observer import Alive, Observer
 from sparkstorm.daemons.rebalancer import RebalancePlan, rebalanced_conf, rebalanced_topology
+from sparkstorm.daemons.reporter import Reporter
 from sparkstorm.daemons.undertaker import Undertaker
 from sparkstorm.errors import (
     FailedAssignTopologyError,
@@ -30,7 +32,7 @@ from sparkstorm.errors import (
     StoreUnavailableError,
     TamperedBlobError,
 )
-from sparkstorm.model.assignment import Assignment, ExecutorId, TaskError, TopologyBase, WorkerSlot
+from sparkstorm.model.assignment import Assignment, TaskError, TopologyBase
 from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
 from sparkstorm.scheduling.base import Scheduler
 from sparkstorm.scheduling.lifecycle import Decision, Effect, Request, due_request, transition
@@ -72,6 +74,8 @@ class Nimbus:
         self._times = times
         self._reader = ClusterReader(state, blobs, self._conf)
         self._observer = Observer(conf, times)
+        self._reporter = Reporter(state)
+        self._finisher = DeployFinisher(state, self.undertaker, self._assign_new)
         self._memory = RoundMemory()
         self._events: deque[AssignEvent] = deque()
         self._lock = threading.RLock()
@@ -119,8 +123,11 @@ class Nimbus:
         reading = self._read(now_ms)
         if self._restore(reading) or self._run_timers(reading, now_ms):
             reading = self._read(now_ms)
+        if self._finisher.advance(reading, now_ms):
+            reading = self._read(now_ms)
         if self._serve_events(reading, now_ms):
             reading = self._read(now_ms)
+        self.problems = {**self.problems, **self._finisher.problems}
         self._monitor(reading, now_ms)
         self.undertaker.sweep(reading, now_ms)
         self._plan_next_turn(reading, now_ms)
@@ -196,6 +203,8 @@ class Nimbus:
 
     def _monitor(self, reading: Reading, now_ms: int) -> None:
         alive = self._observer.alive(reading.snapshot, now_ms)
+        failing = self._reporter.report_failed_starts(reading.snapshot, reading.beats, now_ms)
+        self.problems = {**self.problems, **failing}
         try:
             plan = self._plan(reading.snapshot, alive, now_ms)
         except FailedAssignTopologyError as error:
@@ -203,34 +212,13 @@ class Nimbus:
             self.problems = {**self.problems, "scheduler": str(error)}
             return
         self.problems = {**self.problems, **plan.refused}
-        self._report_deaths(reading.snapshot, alive, now_ms)
+        self._reporter.report_deaths(reading.snapshot, alive, now_ms)
         for assignment in plan.assignments:
             self._publish(assignment, reading.bases[assignment.topology_id].name)
 
     def _publish(self, assignment: Assignment, name: str) -> None:
         self._state.write_assignment(assignment)
         self._state.backup_assignment(name, assignment)
-
-    def _report_deaths(self, snapshot: Snapshot, alive: Alive, now_ms: int) -> None:
-        for topology_id, known in snapshot.topologies.items():
-            assignment = snapshot.assignments.get(topology_id)
-            if assignment and known.base.status != TopologyStatus.KILLED:
-                dead_by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
-                for executor in sorted(assignment.slot_by_executor.keys() - alive[topology_id]):
-                    dead_by_slot.setdefault(assignment.slot_by_executor[executor], []).append(executor)
-                for slot, dead in dead_by_slot.items():
-                    self._report_death(known, assignment, slot, dead, now_ms)
-
-    def _report_death(
-        self, known: KnownTopology, assignment: Assignment, slot: WorkerSlot, dead: list[ExecutorId], now_ms: int
-    ) -> None:
-        host = assignment.host_by_node.get(slot.node, slot.node)
-        tasks = ", ".join(str(task) for executor in dead for task in executor.tasks)
-        first = dead[0].first_task
-        component = known.outline.component_by_task[first]
-        text = f"Task-[{tasks}] is dead on {host}:{slot.port}"
-        _LOG.warning("%s: %s", assignment.topology_id, text)
-        self._state.report_error(assignment.topology_id, TaskError(now_ms, component, first, host, slot.port, text))
 
     # -- submissions ---------------------------------------------------------------------------------------------
 

@@ -17,17 +17,17 @@ from sparkstorm.clock import Clock
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.storm_state import Submission as SubmissionMark
 from sparkstorm.daemons.cluster_reader import conf_from_bytes
+from sparkstorm.daemons.deploy_finisher import call_off
+from sparkstorm.daemons.hot_deploy import HotDeploy
 from sparkstorm.daemons.nimbus import Nimbus
 from sparkstorm.daemons.rebalancer import RebalancePlan
 from sparkstorm.daemons.submission import Prepared, Submission, SubmitOptions, prepare
 from sparkstorm.daemons.waiting import WaitUntil, wait_in_real_time
 from sparkstorm.errors import (
     AlreadyAliveError,
-    FailedAssignTopologyError,
     InvalidConfigError,
     InvalidTopologyError,
     NotAliveError,
-    SparkStormError,
     StoreInconsistentError,
     TamperedBlobError,
 )
@@ -102,7 +102,11 @@ class NimbusService:
             self._mark(prepared)
             if self.find(name):
                 raise AlreadyAliveError(f"topology {name} runs already; kill it first, or hot deploy")
-            return self._begin(prepared)
+            if self._state.read_deploy(name):
+                raise AlreadyAliveError(f"a hot deploy of {name} is being finished; wait for it, or kill {name}")
+            submission = self._submission(prepared)
+            submission.begin()
+            return submission
         except BaseException:
             self._release(name)
             raise
@@ -123,10 +127,8 @@ class NimbusService:
     def _new_id(self, name: str) -> str:
         return f"{name}-{self._state.next_submission_number()}-{self._clock.now_ms() // 1000}"
 
-    def _begin(self, prepared: Prepared) -> Submission:
-        submission = Submission(prepared, self._state, self._blobs, self._nimbus, self._clock.now_ms())
-        submission.begin()
-        return submission
+    def _submission(self, prepared: Prepared) -> Submission:
+        return Submission(prepared, self._state, self._blobs, self._nimbus, self._clock.now_ms())
 
     def _claim(self, name: str) -> None:
         with self._names_lock:
@@ -162,18 +164,25 @@ class NimbusService:
             if fallback.outline.component_by_task == prepared.outline.component_by_task:
                 # Only the same tasks under the same numbers can go on with the old streams and states.
                 prepared = replace(prepared, heir_of=old.topology_id)
-            self._end_for_heir(old)
-            try:
-                topology_id = self._begin(prepared).wait_done(self._wait_until)
-            except SparkStormError as error:
-                back = self._begin(fallback).wait_done(self._wait_until)
-                raise FailedAssignTopologyError(f"hot deploy of {name} refused, the old one is back as {back}: {error}") from error
-            if prepared.heir_of is None:
-                self._nimbus.undertaker.retirement.retire(old.topology_id)
+            topology_id = self._deploy_of(old).run(prepared, fallback, self._end_grace_ms())
         finally:
             self._release(name)
         self._nimbus.notify(name, "submitTopology")
         return topology_id
+
+    def _deploy_of(self, old: TopologyBase) -> HotDeploy:
+        kill = Request(Action.KILL, 0, has_heir=True)
+        return HotDeploy(
+            old,
+            self._state,
+            self._nimbus.undertaker,
+            self._submission,
+            lambda: self._request(old.name, kill, "killTopology"),
+            self._wait_until,
+        )
+
+    def _end_grace_ms(self) -> int:
+        return 2 * round(1000 * float(self._conf.get("task.cleanup.timeout.sec") or 10)) + 30_000
 
     def _remember(self, old: TopologyBase) -> Prepared:
         """The old topology as a submission of its own, read while it is still there."""
@@ -187,19 +196,16 @@ class NimbusService:
         code = self._blobs.get(old.code_key)
         return Prepared(topology_id, old.name, conf, outline, code, options, heir_of=old.topology_id)
 
-    def _end_for_heir(self, old: TopologyBase) -> None:
-        self._request(old.name, Request(Action.KILL, 0, has_heir=True), "killTopology")
-        grace_ms = 2 * round(1000 * float(self._conf.get("task.cleanup.timeout.sec") or 10)) + 30_000
-        if not self._wait_until(lambda: self._state.read_base(old.topology_id) is None, grace_ms):
-            self._state.update_base(old.topology_id, _disinherit)  # nobody will take over what it leaves
-            raise FailedAssignTopologyError(
-                f"hot deploy of {old.name}: the old one did not end within {grace_ms // 1000} s; nothing was deployed"
-            )
-
     # -- life cycle ----------------------------------------------------------------------------------------------
 
     def kill(self, name: str, wait_secs: float | None = None) -> None:
-        """End a topology after a wait (its message timeout unless given), in which its spouts are silent."""
+        """End a topology after a wait (its message timeout unless given), in which its spouts are silent.
+
+        A hot deploy whose driver is gone and whose new topology cannot start is called off.
+        """
+        if self.find(name) is None and call_off(name, self._state, self._nimbus.undertaker):
+            self._nimbus.wake()
+            return
         self._request(name, Request(Action.KILL, _millis(wait_secs)), "killTopology")
 
     def activate(self, name: str) -> None:
@@ -269,6 +275,10 @@ class NimbusService:
 
     # -- looking -------------------------------------------------------------------------------------------------
 
+    def wait_deployed(self, name: str, timeout_ms: int = 120_000) -> bool:
+        """Wait until no hot deploy of that name is under way: one that another driver left is finished by Nimbus."""
+        return self._wait_until(lambda: self._state.read_deploy(name) is None, timeout_ms)
+
     def find(self, name: str) -> TopologyBase | None:
         """The topology of that name, dying ones included."""
         for topology_id in self._state.topology_ids():
@@ -306,10 +316,6 @@ class NimbusService:
             len(table.info_by_task) if table else 0,
             base.owner,
         )
-
-
-def _disinherit(base: TopologyBase) -> TopologyBase:
-    return replace(base, pending=replace(base.pending, has_heir=False)) if base.pending else base
 
 
 def _millis(secs: float | None) -> int | None:

@@ -107,9 +107,27 @@ class Submission:
         self._event: AssignEvent | None = None
         self._done: list[Step] = []
 
+    @property
+    def base(self) -> TopologyBase:
+        """The topology's base, once its blobs are stored."""
+        assert self._base is not None
+        return self._base
+
     def begin(self) -> None:
         """All steps up to the event; what fails is undone and raised."""
-        for step in self._steps():
+        self.store()
+        self.enqueue()
+
+    def store(self) -> None:
+        """The records; nothing that runs sees them yet."""
+        self._run(self._records())
+
+    def enqueue(self) -> None:
+        """The inheritance, and the event for Nimbus."""
+        self._run([Step("inheritance", self._inherit, self._hand_back), Step("assignment", self._queue, self._withdraw)])
+
+    def _run(self, steps: list[Step]) -> None:
+        for step in steps:
             self._done.append(step)
             try:
                 step.do()
@@ -117,7 +135,7 @@ class Submission:
                 self.undo()
                 raise
 
-    def _steps(self) -> list[Step]:
+    def _records(self) -> list[Step]:
         topology_id = self.prepared.topology_id
         forget = lambda: self._state.remove_topology(topology_id)  # noqa: E731 - the one undo of all records
         return [
@@ -127,8 +145,6 @@ class Submission:
             Step("error root", lambda: self._state.prepare_errors(topology_id)),
             Step("gray upgrade paths", lambda: self._state.prepare_gray_upgrade(topology_id)),
             Step("worker beats", lambda: self._state.prepare_worker_beats(topology_id)),
-            Step("inheritance", self._inherit, self._hand_back),
-            Step("assignment", self._queue, self._withdraw),
         ]
 
     def _store_blobs(self) -> None:
@@ -181,8 +197,7 @@ class Submission:
             self._nimbus.undertaker.retirement.hand_over(self.prepared.topology_id, self.prepared.heir_of)
 
     def _queue(self) -> None:
-        assert self._base is not None
-        self._event = AssignEvent(self._base)
+        self._event = AssignEvent(self.base)
         self._nimbus.submit(self._event)
 
     def _withdraw(self) -> None:

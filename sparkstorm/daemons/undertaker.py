@@ -62,12 +62,14 @@ class Undertaker:
         if now_ms < self._next_sweep_ms:
             return
         self._next_sweep_ms = now_ms + self._times.round_ms
-        submitting = {each.topology_id for each in self._state.submissions().values()}
-        for topology_id in sorted(self._state.known_ids() - set(self._state.topology_ids()) - submitting):
+        names = self._state.submissions().keys() | self._state.deploys().keys()
+        for topology_id in sorted(self._state.known_ids() - set(self._state.topology_ids())):
+            if topology_id.rsplit("-", 2)[0] in names:
+                continue  # somebody is at it
             _LOG.info("removing what was left of %s", topology_id)
             self.retirement.retire(topology_id)
             self._state.remove_topology(topology_id)
-        if not submitting and not reading.problems:
+        if not names and not reading.problems:
             self._sweep_blobs(reading, now_ms)
             self._sweep_chunks()
 

@@ -73,9 +73,7 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = 20) 
 class SlotBench:
     """What Nimbus would do for slots, done by hand."""
 
-    def __init__(
-        self, redis_server: RedisServer, zookeeper: ZooKeeperServer, folder: Path, conf: Mapping[str, JsonValue]
-    ) -> None:
+    def __init__(self, redis_server: RedisServer, zookeeper: ZooKeeperServer, folder: Path, conf: Mapping[str, JsonValue]) -> None:
         self.folder = folder
         root = f"/slots-{os.getpid()}-{folder.name}"
         user, password = zookeeper.auth
@@ -108,9 +106,7 @@ class SlotBench:
             table = TaskTable({executor.first_task: TaskInfo("count", "bolt") for executor in slot_by_executor})
             self.state.write_tasks(topology_id, table)
             status = TopologyStatus.ACTIVE
-            base = TopologyBase(
-                topology_id, topology_id, 0, status, len(slots), {"count": len(slots)}, code_key, conf_key
-            )
+            base = TopologyBase(topology_id, topology_id, 0, status, len(slots), {"count": len(slots)}, code_key, conf_key)
             self.state.create_base(base)
         assignment = Assignment(
             topology_id,
@@ -147,9 +143,7 @@ class SlotBench:
 
     def wait_running(self, topology_id: str, slot: WorkerSlot, other_than: int = 0, seconds: float = 20) -> WorkerBeat:
         """Wait for a running worker there, of another pid than the former one."""
-        return self.wait_beat(
-            topology_id, slot, lambda beat: beat.state == "RUNNING" and beat.pid not in (0, other_than), seconds
-        )
+        return self.wait_beat(topology_id, slot, lambda beat: beat.state == "RUNNING" and beat.pid not in (0, other_than), seconds)
 
     def logs(self) -> str:
         """Everything that slots and workers have written."""

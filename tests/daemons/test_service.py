@@ -312,7 +312,8 @@ class Heirs:
         self.state_by_id.pop(topology_id, None)
 
     def hand_over(self, old_id: str, new_id: str) -> None:
-        self.state_by_id[new_id] = self.state_by_id.pop(old_id)
+        if old_id in self.state_by_id:  # a hand-over may be repeated
+            self.state_by_id[new_id] = self.state_by_id.pop(old_id)
 
 
 def test_a_hot_deploy_runs_the_new_code_only_after_the_old_is_gone_and_hands_its_state_over() -> None:

@@ -113,9 +113,7 @@ TABLE: list[tuple[str, SlotState, Observation, int, Phase, list[SlotAction]]] = 
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("state", "seen", "now_ms", "phase", "actions"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
-)
+@pytest.mark.parametrize(("state", "seen", "now_ms", "phase", "actions"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
 def test_table(state: SlotState, seen: Observation, now_ms: int, phase: Phase, actions: list[SlotAction]) -> None:
     after, asked = step(state, seen, now_ms, TIMING)
     assert (after.phase, asked) == (phase, actions)

@@ -99,9 +99,7 @@ def test_what_is_wanted_of_a_node_is_what_the_assignments_say(places: dict[str, 
         (LocalBeat("t", 6700, (9,), 70_000), True, WorkerClass.VALID),
     ],
 )
-def test_a_worker_is_judged_by_its_local_heartbeat(
-    beat: LocalBeat | None, is_wanted: bool, judged: WorkerClass
-) -> None:
+def test_a_worker_is_judged_by_its_local_heartbeat(beat: LocalBeat | None, is_wanted: bool, judged: WorkerClass) -> None:
     wanted = part_of(assignment("t", "n1:6700"), WorkerSlot("n1", 6700)) if is_wanted else None
     assert classify(beat, wanted, now_ms=100_000, timeout_ms=30_000) is judged
 
@@ -146,9 +144,7 @@ def test_a_lost_session_is_mended_at_the_next_step(store: LocalStateStore, super
     assert registered(store).time_ms == 1
 
 
-def test_used_ports_are_those_with_a_valid_worker(
-    node_dir: NodeDir, store: LocalStateStore, supervisor: Supervisor
-) -> None:
+def test_used_ports_are_those_with_a_valid_worker(node_dir: NodeDir, store: LocalStateStore, supervisor: Supervisor) -> None:
     wanted = {"t": assignment("t", "n1:6700")}
     supervisor.step(0, wanted)
     assert registered(store).used_ports == ()
@@ -164,9 +160,7 @@ def test_the_wanted_state_outlives_the_supervisor(node_dir: NodeDir, supervisor:
     assert found[6701].version == 3
 
 
-def test_a_new_holder_keeps_who_was_on_a_port(
-    node_dir: NodeDir, store: LocalStateStore, supervisor: Supervisor
-) -> None:
+def test_a_new_holder_keeps_who_was_on_a_port(node_dir: NodeDir, store: LocalStateStore, supervisor: Supervisor) -> None:
     supervisor.step(0, {"b": assignment("b", "n1:6700")})
     supervisor.resign()
     successor = Supervisor(SETTINGS, node_dir, StormState(store))

@@ -1,0 +1,97 @@
+"""Owns hot deploys (S0.33): the old topology ends, then the new one starts, and takes over where its tasks are the same.
+
+Everything the new topology needs is stored, and a `Deploy` record says who follows whom, before the old one is killed:
+from then on any Nimbus can finish what a driver began and died over. A new topology that is refused gives way to the
+old one, under a new id and with its data.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sparkstorm.cluster.storm_state import Deploy, StormState
+from sparkstorm.daemons.submission import Prepared, Submission
+from sparkstorm.daemons.undertaker import Undertaker
+from sparkstorm.daemons.waiting import WaitUntil
+from sparkstorm.errors import FailedAssignTopologyError, SparkStormError, StoreUnavailableError
+from sparkstorm.model.assignment import TopologyBase
+
+
+class HotDeploy:
+    """One hot deploy as its driver sees it; `kill` asks for the old one's end, `make` makes a submission."""
+
+    def __init__(
+        self,
+        old: TopologyBase,
+        state: StormState,
+        undertaker: Undertaker,
+        make: Callable[[Prepared], Submission],
+        kill: Callable[[], None],
+        wait_until: WaitUntil,
+    ) -> None:
+        self._old = old
+        self._state = state
+        self._undertaker = undertaker
+        self._make = make
+        self._kill = kill
+        self._wait_until = wait_until
+
+    def run(self, prepared: Prepared, fallback: Prepared, grace_ms: int) -> str:
+        """The new topology's id; FailedAssignTopologyError says what runs instead.
+
+        A store that goes away after the kill leaves the rest to Nimbus, which finishes it.
+        """
+        submission = self._make(prepared)
+        submission.store()
+        try:
+            self._announce(submission)
+            self._end_old(grace_ms)
+        except StoreUnavailableError:
+            raise  # the kill may have been written: who can read the store again will know
+        except SparkStormError:
+            self._state.remove_deploy(self._old.name)
+            submission.undo()
+            raise
+        try:
+            topology_id = self._start(submission)
+        except StoreUnavailableError:
+            raise
+        except SparkStormError as error:
+            back = self._bring_back(fallback)
+            raise FailedAssignTopologyError(
+                f"hot deploy of {self._old.name} refused, the old one is back as {back}: {error}"
+            ) from error
+        self._close(prepared)
+        return topology_id
+
+    def _announce(self, submission: Submission) -> None:
+        prepared = submission.prepared
+        self._state.write_deploy(prepared.name, Deploy(self._old.topology_id, submission.base, prepared.heir_of is not None))
+
+    def _end_old(self, grace_ms: int) -> None:
+        self._kill()
+        if not self._wait_until(lambda: self._state.read_base(self._old.topology_id) is None, grace_ms):
+            self._state.update_base(self._old.topology_id, _disinherit)  # nobody will take over what it leaves
+            raise FailedAssignTopologyError(
+                f"hot deploy of {self._old.name}: the old one did not end within {grace_ms // 1000} s; nothing was deployed"
+            )
+
+    def _start(self, submission: Submission) -> str:
+        submission.enqueue()
+        return submission.wait_done(self._wait_until)
+
+    def _bring_back(self, fallback: Prepared) -> str:
+        submission = self._make(fallback)
+        submission.store()
+        self._announce(submission)
+        back = self._start(submission)
+        self._close(fallback)
+        return back
+
+    def _close(self, prepared: Prepared) -> None:
+        if prepared.heir_of is None:
+            self._undertaker.retirement.retire(self._old.topology_id)
+        self._state.remove_deploy(self._old.name)
+
+
+def _disinherit(base: TopologyBase) -> TopologyBase:
+    return replace(base, pending=replace(base.pending, has_heir=False)) if base.pending else base
