@@ -1,9 +1,11 @@
 """Owns the comparison's command: the same problems to both sides, the differences counted, tagged and kept."""
 
 import argparse
+import gzip
 import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,19 @@ def compare(scheduler: str, seed: int, count: int, folder: Path) -> int:
     return found["DIFFERENT"]
 
 
+def record(schedulers: Sequence[str], seed: int, count: int, folder: Path, path: Path) -> None:
+    """Write problems with the originals' answers, for tests that run without Java; those that made them raise are out."""
+    rows = []
+    for scheduler in schedulers:
+        problems = generate(scheduler, seed, count)
+        lines = [json.dumps(problem) for problem in problems]
+        for problem, answer in zip(problems, answers(original_for(scheduler), lines, folder / "record.log"), strict=True):
+            ours = json.loads(answer_to(json.dumps(problem))[0])
+            if same(problem, ours, json.loads(answer)):
+                rows.append(json.dumps({"problem": problem, "answer": json.loads(answer)}))
+    path.write_bytes(gzip.compress("\n".join(rows).encode(), mtime=0))
+
+
 def main() -> int:
     """Compare; 1 when a difference is left unexplained."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.conformance", description=__doc__)
@@ -41,9 +56,13 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=2000, help="problems per scheduler (2000)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the problems (1)")
     parser.add_argument("--out", type=Path, default=Path("build/conformance"), help="where differences are written")
+    parser.add_argument("--record", type=Path, help="write problems and the originals' answers there, compare nothing")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     names = arguments.schedulers or list(GENERATORS)
+    if arguments.record is not None:
+        record(names, arguments.seed, arguments.count, arguments.out, arguments.record)
+        return 0
     left = sum(compare(name, arguments.seed, arguments.count, arguments.out) for name in names)
     return int(left > 0)
 

@@ -1,0 +1,181 @@
+"""The JSON form of problems is read strictly; each mistake is named; the command answers all problems in order."""
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkstorm.cli import main
+from sparkstorm.scheduling.form.solve import answer_to, solve
+
+Problem = dict[str, Any]
+
+
+def problem(**more: Any) -> Problem:
+    base: Problem = {
+        "scheduler": "even",
+        "supervisors": [{"id": "s1", "host": "h1", "ports": [1, 2]}],
+        "topologies": [{"id": "t", "name": "t", "components": [{"id": "in", "kind": "spout", "executors": [[1, 2], [3, 3]]}]}],
+    }
+    return {**base, **more}
+
+
+def jstorm(**more: Any) -> Problem:
+    base: Problem = {
+        "scheduler": "jstorm",
+        "supervisors": [{"id": "s1", "host": "h1", "ports": [1, 2]}],
+        "topology": {"id": "t", "components": [{"id": "in", "kind": "spout", "parallelism": 2}]},
+    }
+    return {**base, **more}
+
+
+def error_of(text: str) -> str:
+    answer, well_formed = answer_to(text)
+    assert not well_formed
+    found = json.loads(answer)
+    assert list(found) == ["error"]
+    return str(found["error"])
+
+
+def test_rows_are_sorted_and_every_topology_has_a_key() -> None:
+    empty = {"id": "z", "name": "z", "components": []}
+    asked = problem()
+    asked["topologies"].append(empty)
+    assert solve(asked)["assignments"] == {
+        "t": [{"executor": [1, 2], "node": "s1", "port": 1}, {"executor": [3, 3], "node": "s1", "port": 1}],
+        "z": [],
+    }
+
+
+Change = Callable[[Problem], object]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda p: p.update(colour="red"), "problem: unknown field 'colour'"),
+        (lambda p: p["supervisors"][0].update(port=1), "supervisors[0]: unknown field 'port'"),
+        (lambda p: p["topologies"][0]["components"][0].update(tasks=1), "components[0]: unknown field 'tasks'"),
+        (lambda p: p.pop("supervisors"), "supervisors: missing"),
+        (lambda p: p.pop("scheduler"), "scheduler: missing"),
+        (lambda p: p.update(scheduler="odd"), "scheduler: expected one of even"),
+        (lambda p: p.update(inner="blacklist"), "inner: expected one of"),
+        (lambda p: p["supervisors"][0].update(ports=[True]), "supervisors[0].ports[0]: expected an integer"),
+        (lambda p: p["supervisors"][0].update(ports=[-1]), "supervisors[0].ports[0]"),
+        (lambda p: p["supervisors"][0].update(resources={"cpu": "much"}), "supervisors[0].resources.cpu"),
+        (lambda p: p["supervisors"].append(p["supervisors"][0]), "supervisors: 's1' occurs twice"),
+        (lambda p: p["topologies"].append(p["topologies"][0]), "topologies: 't' occurs twice"),
+        (lambda p: p["topologies"][0]["components"][0].update(kind="pump"), "kind: expected one of spout"),
+        (lambda p: p["topologies"][0]["components"][0].update(executors=[[2, 1]]), "executors[0]: expected [first"),
+        (lambda p: p["topologies"][0]["components"][0].update(executors=[[1, 3], [3, 4]]), "task 3 is in two"),
+        (lambda p: p["topologies"][0].update(conf={"topology.workers": "3"}), "conf['topology.workers']"),
+        (lambda p: p["topologies"][0].update(uptime_secs=-1), "topologies[0].uptime_secs"),
+        (lambda p: p.update(assignments={"u": []}), "assignments: no topology is called 'u'"),
+        (
+            lambda p: p.update(assignments={"t": [{"executor": [1, 2], "node": "s1", "port": 1}] * 2}),
+            "assignments.t: executor [1, 2] occurs twice",
+        ),
+        (lambda p: p.update(rounds=[{"topology": []}]), "rounds[0]: unknown field 'topology'"),
+        (lambda p: p.update(scheduler="isolation"), "isolation.scheduler.machines"),
+        (lambda p: p.update(dead_ports={"s1": [70000]}), "dead_ports.s1[0]"),
+    ],
+)
+def test_each_mistake_is_named(change: Change, text: str) -> None:
+    asked = problem()
+    change(asked)
+    assert text in error_of(json.dumps(asked))
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda p: p.update(assign_type="OLD"), "assign_type: expected one of NEW"),
+        (lambda p: p.update(speed=1), "problem: unknown field 'speed'"),
+        (lambda p: p["topology"].update(speed=1), "topology: unknown field 'speed'"),
+        (lambda p: p.update(tasks={"one": "in"}), "tasks: expected a task id"),
+        (lambda p: p.update(tasks={"1": "out"}), "tasks: task 1: no component is called 'out'"),
+        (lambda p: p["supervisors"][0].update(available=[9]), "supervisors[0].available: 9 is not one of its ports"),
+        (lambda p: p["topology"]["components"][0].update(parallelism=2_000_000), "more than 1000000 tasks"),
+        (lambda p: p.update(old_workers=[{"node": "s1"}]), "old_workers[0].host: missing"),
+    ],
+)
+def test_mistakes_in_jstorm_problems_are_named_too(change: Change, text: str) -> None:
+    asked = jstorm()
+    change(asked)
+    assert text in error_of(json.dumps(asked))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "7", '"x"', '{"a": 1, "a": 2}', '{"scheduler": NaN}', "[" * 100_000, "1" * 5_000, '{"scheduler": Infinity}'],
+)
+def test_what_is_not_a_json_object_is_an_error(text: str) -> None:
+    assert error_of(text)
+
+
+def test_null_in_a_conf_means_the_default() -> None:
+    asked = problem(conf={"topology.workers": None})
+    assert len({row["port"] for row in solve(asked)["assignments"]["t"]}) == 1
+
+
+def test_the_clusters_conf_lies_under_the_topologys() -> None:
+    asked = problem(conf={"topology.workers": 2})
+    assert len({row["port"] for row in solve(asked)["assignments"]["t"]}) == 2
+    asked["topologies"][0]["conf"] = {"topology.workers": 1}
+    assert len({row["port"] for row in solve(asked)["assignments"]["t"]}) == 1
+
+
+def test_later_rounds_keep_what_they_do_not_replace() -> None:
+    asked = problem(rounds=[{}, {"supervisors": [{"id": "s2", "host": "h2", "ports": [5]}]}, {}])
+    nodes = [each["assignments"]["t"][0]["node"] for each in solve(asked)["rounds"]]
+    assert nodes == ["s1", "s2", "s2"]
+
+
+def test_worker_resources_are_checked_and_accepted() -> None:
+    asked = problem(worker_resources={"t": [{"node": "s1", "port": 1, "memory_on_heap_mb": 768.0, "cpu": 100.0}]})
+    assert "assignments" in solve(asked)
+    asked["worker_resources"]["t"][0]["gpu"] = 1
+    assert "unknown field 'gpu'" in error_of(json.dumps(asked))
+
+
+def test_jstorm_tasks_may_be_named() -> None:
+    asked = jstorm(tasks={"7": "in", "9": "in"})
+    assert [row["tasks"] for row in solve(asked)["workers"]] == [[7], [9]]
+
+
+def test_a_failed_assignment_is_an_answer_not_an_error() -> None:
+    asked = jstorm(conf={"topology.workers": 2, "jstorm.reserve.workers": 5})
+    answer, well_formed = answer_to(json.dumps(asked))
+    assert well_formed
+    assert json.loads(answer)["failed"].startswith("there's no enough worker. allocWorkerNum=2")
+
+
+def test_the_command_answers_all_and_fails_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = tmp_path / "problems.jsonl"
+    lines.write_text("\n".join([json.dumps(problem()), "{", "", json.dumps(jstorm())]))
+    assert main(["schedule", "--lines", str(lines)]) == 1
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [sorted(each)[0] for each in answers] == ["assignments", "error", "workers"]
+
+
+def test_the_command_reads_files_and_standard_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = tmp_path / "one.json"
+    one.write_text(json.dumps(problem(), indent=2))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(json.dumps(jstorm(), indent=1).encode())))
+    assert main(["schedule", str(one), "-"]) == 0
+    assert [sorted(json.loads(line))[0] for line in capsys.readouterr().out.splitlines()] == ["assignments", "workers"]
+
+
+def test_a_file_that_cannot_be_read_is_an_error_and_the_rest_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    good.write_text(json.dumps(problem()))
+    bad.write_bytes(b"\xff\xfe")
+    assert main(["schedule", str(tmp_path / "none.json"), str(bad), str(good)]) == 1
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [sorted(each)[0] for each in answers] == ["error", "error", "assignments"]

@@ -1,0 +1,73 @@
+"""Our schedulers against answers that the original Java classes gave (recorded by benchmarks/conformance)."""
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.conformance.compare import same, tag
+from benchmarks.conformance.problems import GENERATORS, generate
+from sparkstorm.scheduling.form.solve import solve
+
+HERE = Path(__file__).parent
+WORKED = Path(__file__).parents[2] / "benchmarks" / "conformance" / "worked"
+ROWS = [json.loads(line) for line in gzip.decompress((HERE / "recorded.jsonl.gz").read_bytes()).splitlines()]
+
+
+@pytest.mark.parametrize("scheduler", list(GENERATORS))
+def test_recorded_problems_are_answered_as_the_originals_did(scheduler: str) -> None:
+    rows = [row for row in ROWS if row["problem"]["scheduler"] == scheduler]
+    assert len(rows) >= 20
+    assert [at for at, row in enumerate(rows) if not same(row["problem"], solve(row["problem"]), row["answer"])] == []
+
+
+@pytest.mark.parametrize("scheduler", list(GENERATORS))
+def test_the_worked_problem_has_the_answer_beside_it(scheduler: str) -> None:
+    problem, answer = (json.loads((WORKED / f"{scheduler}.{kind}.json").read_text()) for kind in ("problem", "answer"))
+    assert solve(problem) == answer
+
+
+def test_equal_means_every_row_for_even_and_default() -> None:
+    problem, answer = json.loads((WORKED / "even.problem.json").read_text()), {"assignments": {"t": [{"port": 1}]}}
+    assert same(problem, answer, answer)
+    assert not same(problem, answer, {"assignments": {"t": [{"port": 2}]}})
+
+
+def test_a_slot_may_differ_under_resources_but_not_a_node() -> None:
+    problem = {"scheduler": "resource-aware"}
+
+    def placed(node: str, port: int) -> dict[str, Any]:
+        return {"assignments": {"t": [{"executor": [1, 1], "node": node, "port": port}]}}
+
+    assert same(problem, placed("a", 1), placed("a", 2))
+    assert not same(problem, placed("a", 1), placed("b", 1))
+
+
+def test_defects_are_tagged_with_their_number() -> None:
+    problem = {"scheduler": "jstorm", "assign_type": "NEW", "conf": {}, "supervisors": []}
+    raised = {"raised": "java.lang.ArithmeticException: / by zero"}
+    assert (tag(problem, {"failed": "x"}, raised) or "").startswith("defect 1")
+    lost = {"workers": [{"node": None, "port": 0, "tasks": [1]}]}
+    assert (tag(problem, {"failed": "x"}, lost) or "").startswith("defect 3")
+    stale = {"workers": [{"node": "gone", "port": 1, "tasks": [1]}]}
+    old = {**problem, "old_workers": [{"node": "gone", "port": 1}]}
+    assert (tag(old, {"workers": []}, stale) or "").startswith("defect 2")
+    assert tag(problem, {"workers": []}, {"workers": []}) is None
+
+
+@pytest.mark.parametrize("scheduler", list(GENERATORS))
+def test_the_same_seed_gives_the_same_problems(scheduler: str) -> None:
+    assert generate(scheduler, 3, 4) == generate(scheduler, 3, 4)
+    assert generate(scheduler, 3, 4) != generate(scheduler, 4, 4)
+
+
+def test_generated_problems_cover_the_rare_fields() -> None:
+    seen: Counter[str] = Counter()
+    for scheduler in GENERATORS:
+        for problem in generate(scheduler, 1, 40):
+            seen.update(problem.keys())
+    for field in ("dead_ports", "blacklisted_hosts", "greylisted_hosts", "assignments", "rounds", "old_workers"):
+        assert seen[field] > 0, field
