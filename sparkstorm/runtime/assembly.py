@@ -18,6 +18,7 @@ from sparkstorm.model.topology import ACKER, Topology
 from sparkstorm.model.tuples import Source
 from sparkstorm.runtime.acker_task import AckerTask
 from sparkstorm.runtime.blocking import ThreadedBolt
+from sparkstorm.runtime.blocking_spout import threaded
 from sparkstorm.runtime.bolt_task import BasicCollector, BasicRunner, BoltTask, ManualRunner, ReportError
 from sparkstorm.runtime.epoch import IdSource, shown
 from sparkstorm.runtime.held import decode_held
@@ -155,6 +156,8 @@ class Assembly:
         collector = SpoutCollector(emitter, task, self._root_maker(), self._around.report_error, self._plan.codec)
         has_callbacks = type(spout).ack is not Spout.ack or type(spout).fail is not Spout.fail
         pending = Pending(self._conf(component).get("topology.max.spout.pending"), has_callbacks)
+        if spout.blocking:
+            spout = threaded(spout, self._around.wake)
         made = SpoutTask(task, component, spout, emitter, collector, pending, crew.inboxes[task])
         fields = list(crew.journals[task].read(record))
         deltas = [f["p"] for f in fields if f.get("p")]

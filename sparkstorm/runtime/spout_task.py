@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sparkstorm.acking.pending import Pending
+from sparkstorm.acking.pending import Outcome, Pending
 from sparkstorm.api.components import ReplayableSpout, Spout
 from sparkstorm.errors import CodecError, WorkerFailedError
 from sparkstorm.model.codec import INT_MAX, INT_MIN, Codec
+from sparkstorm.runtime.blocking_spout import ThreadedSpout
 from sparkstorm.runtime.bolt_task import ReportError
 from sparkstorm.runtime.epoch import Epoch, shown
 from sparkstorm.runtime.inbox import Inbox
@@ -49,6 +50,10 @@ class SpoutCollector:
         self._emitter.roots = root = self._root(message_id)
         self._emitter.emit_direct(task, values, stream)
         self._note(root, message_id)
+
+    def check(self, values: Any, message_id: Any, stream: str, task: int | None = None) -> tuple[tuple[Any, ...], Any]:
+        """What a thread is about to emit, as the loop may take it; raises where the culprit can be named: in the thread."""
+        return self._emitter.check(values, stream, task), None if message_id is None else self._checked(message_id)
 
     def report_error(self, error: BaseException | str) -> None:
         """Record an error without failing anything."""
@@ -157,13 +162,16 @@ class SpoutTask:
 
     def make_callbacks(self) -> bool:
         """Tell user code what the last commit settled; whether it emitted anything on that occasion."""
-        outcomes = self.pending.take_callbacks()
-        for outcome in outcomes:
-            self._call(self.spout.ack if outcome.acked else self.spout.fail, as_message_id(outcome.message_id))
+        outcomes = [o._replace(message_id=as_message_id(o.message_id)) for o in self.pending.take_callbacks()]
+        immediate = [Outcome(0, message_id, "") for message_id in self.collector.immediate]
+        self.collector.immediate.clear()
+        if isinstance(self.spout, ThreadedSpout):
+            self.spout.call_back([*outcomes, *immediate])
+            self.pending.confirm(self.spout.take_called())
+            return False  # what it emits on that occasion comes as a batch
+        for outcome in [*outcomes, *immediate]:
+            self._call(self.spout.ack if outcome.acked else self.spout.fail, outcome.message_id)
         self.pending.confirm(outcomes)
-        immediate, self.collector.immediate = self.collector.immediate, []
-        for message_id in immediate:
-            self._call(self.spout.ack, message_id)
         return bool(self.emitter.log or self.collector.born)
 
     def take_position(self) -> Any:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sparkstorm.api.collector import BasicOutputCollector, SpoutOutputCollector
-from sparkstorm.api.components import BasicBolt, Conf, Outputs, ReplayableSpout
+from sparkstorm.api.components import BasicBolt, Conf, Outputs, ReplayableSpout, Stateful, StatefulBolt
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.state import KeyValueState
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.testing.by_reference import ByReference, Shared
 from sparkstorm.testing.sim_worker import die
@@ -49,6 +50,7 @@ class FeederSpout(ReplayableSpout):
         self.outputs = outputs
         self.tracker = tracker or AckFailTracker()
         self._feed: Shared[list[tuple[Values, Any, str]]] = Shared([])
+        self._is_final: Shared[bool] = Shared(False)
         self._is_tracked = is_tracked
         self._next = 0
 
@@ -58,6 +60,10 @@ class FeederSpout(ReplayableSpout):
         message_id = len(feed) if message_id is None else message_id
         feed.append((values, message_id, stream))
         return message_id
+
+    def finish(self) -> None:
+        """Say that nothing more will be fed: event time runs to its end, and every window fires."""
+        self._is_final.value = True
 
     @property
     def emitted(self) -> int:
@@ -87,6 +93,9 @@ class FeederSpout(ReplayableSpout):
 
     def is_exhausted(self) -> bool:
         return self._next >= len(self._feed.value)
+
+    def has_ended(self) -> bool:
+        return self._is_final.value and self.is_exhausted()
 
     def snapshot(self) -> Any:
         return self._next
@@ -136,7 +145,7 @@ class CaptureBolt(BasicBolt):
         self._captured.value.append(tup)
 
 
-class _Wrapper(BasicBolt):
+class _Wrapper(StatefulBolt):
     """A BasicBolt around another one, which may be stateful."""
 
     def __init__(self, bolt: BasicBolt) -> None:
@@ -145,6 +154,11 @@ class _Wrapper(BasicBolt):
 
     def prepare(self, conf: Conf, context: TopologyContext) -> None:
         self.bolt.prepare(conf, context)
+
+    def init_state(self, state: KeyValueState) -> None:
+        super().init_state(state)
+        if isinstance(self.bolt, Stateful):
+            self.bolt.init_state(state)
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         self.bolt.execute(tup, collector)
@@ -212,4 +226,5 @@ def fed(outputs: Mapping[str, Any] | Outputs, rows: Sequence[Values] | Mapping[s
     for stream, values_list in (rows if isinstance(rows, Mapping) else {"default": rows}).items():
         for values in values_list:
             spout.feed(values, stream=stream)
+    spout.finish()
     return spout

@@ -13,6 +13,7 @@ from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.model.worker_messages import ComponentError, ExitCode, Passed, Trying
 from sparkstorm.runtime.assembly import WorkerPlan
 from sparkstorm.runtime.blocking import ThreadedBolt
+from sparkstorm.runtime.blocking_spout import ThreadedSpout
 from sparkstorm.runtime.epoch import RandomIds
 from sparkstorm.runtime.worker import Worker
 from sparkstorm.testing.sim_transport import Arrivals, SimTransport
@@ -143,7 +144,7 @@ class SimWorker:
         if self.worker is None:
             return None
         left = self.worker, self.clock
-        self.clock = WorkerClock(self._simulation.clock)
+        self.worker, self.clock = None, WorkerClock(self._simulation.clock)
         self.bury(-9, "given up")
         return left
 
@@ -161,6 +162,9 @@ class SimWorker:
 
     def bury(self, code: int, reason: str, restart_ms: int = RESTART_MS) -> int:
         """Forget the worker's memory; returns when the next one starts."""
+        for spout in self.worker.crew.spouts.values() if self.worker is not None else ():
+            if isinstance(spout.spout, ThreadedSpout):
+                spout.spout.abandon()  # a process would have taken its threads along
         self.worker = None
         self.deaths.append(reason)
         self.suspicion = self.suspicion.died(code)

@@ -188,6 +188,16 @@ def test_a_flaky_bolt_fails_as_often_as_it_was_told() -> None:
         assert sorted(spout.acked) == [0, 1]
 
 
+def test_a_flaky_bolt_undoes_what_a_stateful_one_has_put() -> None:
+    spout = FeederSpout(["word"])
+    with LocalCluster() as cluster:
+        cluster.submit(one_bolt(spout, FlakyBolt(Count(), failures=2)))
+        for word in ("a", "b", "a"):
+            spout.feed([word])
+        cluster.run_until_idle()
+        assert cluster.state("bolt") == {"a": 2, "b": 1}
+
+
 def test_a_slow_bolt_takes_simulated_time_of_its_own_worker_only() -> None:
     spout, builder, capture = FeederSpout(), TopologyBuilder(), CaptureBolt()
     builder.set_spout("spout", spout)

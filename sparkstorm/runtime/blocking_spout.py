@@ -1,0 +1,198 @@
+"""Owns the thread of a spout that declared itself blocking: the thread asks the source, the loop emits what came.
+
+The thread never touches the epoch. What one `next_tuple` emitted, and the position behind it, is one batch, which the
+loop takes whole; a batch that no commit has taken is asked for again after a crash, from the committed position.
+Callbacks run on the thread as well, between two calls of `next_tuple`, and count as made only when they returned.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sparkstorm.acking.pending import Outcome
+from sparkstorm.api.components import Conf, ReplayableSpout, Spout
+from sparkstorm.api.context import TopologyContext
+
+MAX_AHEAD = 256  # batches that wait for the loop
+_LONGEST_REST_S = 0.01
+
+Call = tuple[str, tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    calls: list[Call]
+    position: Any
+    error: BaseException | None
+
+
+class ThreadedSpout(Spout):
+    """A Spout for the loop around user code that runs on a thread of its own, from its first activation on."""
+
+    def __init__(self, spout: Spout, wake: Callable[[], None]) -> None:
+        self.inner = spout
+        self._wake = wake
+        self._batches: deque[_Batch] = deque()
+        self._orders: deque[Callable[[], None]] = deque()
+        self._called: deque[Outcome] = deque()
+        self._ring = threading.Event()
+        self._is_active = self._is_closing = self._is_exhausted = self._has_ended = False
+        self._extent = (0, 0)
+        self._position: Any = None
+        self._thread = threading.Thread(target=self._run, name="blocking-spout", daemon=True)
+
+    # -- what the loop calls ---------------------------------------------------------------------------------------
+
+    def open(self, conf: Conf, context: TopologyContext, collector: Any) -> None:
+        self._collector = collector
+        self._recorder = _Recorder(collector)
+        self.inner.open(conf, context, self._recorder)
+
+    def next_tuple(self) -> None:
+        """Emit the next batch, if there is one; raises what the source raised."""
+        if not self._batches:
+            return
+        batch = self._batches.popleft()
+        self._ring.set()
+        for method, arguments in batch.calls:
+            getattr(self._collector, method)(*arguments)
+        self._position = batch.position
+        if batch.error is not None:
+            raise batch.error
+
+    def is_exhausted(self) -> bool:
+        # the thread raises the flag after it has handed over the last batch
+        return self._is_exhausted and not self._batches
+
+    def has_ended(self) -> bool:
+        return self._has_ended and not self._batches
+
+    def extent(self) -> tuple[int, int]:
+        return self._extent
+
+    def activate(self) -> None:
+        self._is_active = True
+        self._order(self.inner.activate)
+        if not self._thread.is_alive():
+            self._thread.start()
+
+    def deactivate(self) -> None:
+        self._is_active = False
+        self._order(self.inner.deactivate)
+
+    def close(self) -> None:
+        """Let the thread finish the call it is at, then close the source."""
+        self.abandon()
+        if self._thread.is_alive():
+            self._thread.join(timeout=2.0)
+        self.inner.close()
+
+    def abandon(self) -> None:
+        """Ask the source no more."""
+        self._is_closing = True
+        self._ring.set()
+
+    def call_back(self, outcomes: Iterable[Outcome]) -> None:
+        """Have the thread tell the source about these."""
+        for outcome in outcomes:
+            self._order(lambda o=outcome: self._tell(o))  # type: ignore[misc]
+
+    def take_called(self) -> list[Outcome]:
+        """Outcomes that the source has been told since the last call."""
+        return [self._called.popleft() for _ in range(len(self._called))]
+
+    # -- the thread ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        rest_s = 0.0
+        while not self._is_closing:
+            while self._orders:
+                self._guarded(self._orders.popleft())
+            self._note_end()
+            if not self._is_active or self._is_exhausted or len(self._batches) >= MAX_AHEAD:
+                rest_s = _LONGEST_REST_S
+            else:
+                rest_s = 0.0 if self._guarded(self.inner.next_tuple) else min(max(0.001, rest_s * 2), _LONGEST_REST_S)
+                self._note_end()
+            if rest_s:
+                self._ring.wait(rest_s)
+                self._ring.clear()
+
+    def _guarded(self, call: Callable[[], None]) -> bool:
+        """Call user code and hand over what it asked for, whole or, when it raised, only the error."""
+        error: BaseException | None = None
+        try:
+            call()
+        except (Exception, SystemExit) as raised:
+            self._recorder.take()
+            error = raised
+        calls = self._recorder.take()
+        if calls or error is not None:
+            self._batches.append(_Batch(calls, self._snapshot(), error))
+            self._wake()
+        return bool(calls)
+
+    def _snapshot(self) -> Any:
+        return self.inner.snapshot() if isinstance(self.inner, ReplayableSpout) else None
+
+    def _note_end(self) -> None:
+        self._extent = self.inner.extent()
+        is_exhausted, has_ended = self.inner.is_exhausted(), self.inner.has_ended()
+        if (is_exhausted, has_ended) != (self._is_exhausted, self._has_ended):
+            self._is_exhausted, self._has_ended = is_exhausted, has_ended
+            self._wake()
+
+    def _tell(self, outcome: Outcome) -> None:
+        try:
+            (self.inner.ack if outcome.acked else self.inner.fail)(outcome.message_id)
+        finally:
+            self._called.append(outcome)
+            self._wake()
+
+    def _order(self, call: Callable[[], None]) -> None:
+        self._orders.append(call)
+        self._ring.set()
+
+
+class ThreadedReplayableSpout(ThreadedSpout, ReplayableSpout):
+    """The same around a source that knows its position."""
+
+    def snapshot(self) -> Any:
+        return self._position
+
+    def restore(self, position: Any) -> None:
+        assert isinstance(self.inner, ReplayableSpout)
+        self._position = position
+        self.inner.restore(position)
+
+
+def threaded(spout: Spout, wake: Callable[[], None]) -> ThreadedSpout:
+    """The right wrapper for a blocking spout."""
+    return (ThreadedReplayableSpout if isinstance(spout, ReplayableSpout) else ThreadedSpout)(spout, wake)
+
+
+class _Recorder:
+    """A SpoutOutputCollector that checks and writes down what user code asks for, on the thread."""
+
+    def __init__(self, collector: Any) -> None:
+        self._collector = collector
+        self._calls: list[Call] = []
+
+    def take(self) -> list[Call]:
+        calls, self._calls = self._calls, []
+        return calls
+
+    def emit(self, values: Any, message_id: Any = None, stream: str = "default") -> None:
+        values, message_id = self._collector.check(values, message_id, stream)
+        self._calls.append(("emit", (values, message_id, stream)))
+
+    def emit_direct(self, task: int, values: Any, message_id: Any = None, stream: str = "default") -> None:
+        values, message_id = self._collector.check(values, message_id, stream, task)
+        self._calls.append(("emit_direct", (task, values, message_id, stream)))
+
+    def report_error(self, error: BaseException | str) -> None:
+        self._calls.append(("report_error", (error,)))
