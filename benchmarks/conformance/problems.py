@@ -334,8 +334,10 @@ def _add_old_workers(rng: Random, problem: Problem, tasks: list[int]) -> None:
         {"node": each["id"], "host": each["host"], "port": port, "tasks": [], "memory_bytes": 2 * 1024**3, "cpu": 1}
         for each, port in slots
     ]
+    deal = rng.choice(("evenly", "at random", "steeply"))
     for at, task in enumerate(tasks):
-        rng.choice(old)["tasks"].append(task) if rng.random() < 0.5 else old[at % len(old)]["tasks"].append(task)
+        steep = min(int(rng.expovariate(0.7)), len(old) - 1)
+        old[{"evenly": at % len(old), "at random": rng.randrange(len(old)), "steeply": steep}[deal]]["tasks"].append(task)
     problem["old_workers"] = old = [each for each in old if each["tasks"]]
     if rng.random() < 0.2:
         problem["conf"]["use.old.assignment"] = True

@@ -319,14 +319,17 @@ def test_defect_8_one_rule_says_whether_the_master_is_alone(workers: int, single
 
 
 def test_defect_12_quotas_of_kept_workers_are_not_counted_twice() -> None:
-    """Workers of 4, 2, 1 and 0 tasks; each round of retirement subtracts only what left in that round."""
-    old = (worker("a:1", 1, 2, 3, 4, 5), worker("a:2", 6, 7, 8), worker("a:3", 9), worker("a:4", 10))
-    asked = context(
-        [part("in", 12, "spout")], [sup("a", 5, 6, ports=6)], "REBALANCE", conf={"topology.workers": 4}, old_workers=old
+    """25 tasks: 9 stay on one worker and 4 on another; what remains is 4 each, not 1 each as cumulative counts say."""
+    sizes = (9, 4, 3, 2, 1)
+    starts = [sum(sizes[:at]) for at in range(5)]
+    old = tuple(
+        worker(f"a:{at + 1}", *range(start + 1, start + size + 1))
+        for at, (start, size) in enumerate(zip(starts, sizes, strict=True))
     )
-    sizes = sorted(len(plan.tasks) for plan in assign_tasks(asked))
-    assert sum(sizes) == 12
-    assert sizes == [2, 2, 3, 5]
+    asked = context([part("in", 25, "spout")], [sup("a", ports=5)], "REBALANCE", conf={"topology.workers": 5}, old_workers=old)
+    found = {plan.port: plan.tasks for plan in assign_tasks(asked)}
+    assert [len(found[port]) for port in sorted(found)] == [9, 4, 4, 4, 4]
+    assert all(before.tasks <= found[before.port] for before in old)
 
 
 def test_defect_13_equal_workers_are_told_apart_by_host_and_port() -> None:
