@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from sparkstorm.grouping.routes import is_single
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay.chunks import KEPT
 from sparkstorm.replay.plan import Feed, Plan, Stage
-from sparkstorm.runtime.code import open_topology, pack_topology
+from sparkstorm.runtime.code import modules_by_value, open_topology, pack_topology
 
 STATE_MARK = "!state"
 
@@ -48,7 +49,7 @@ def make_job(plan: Plan, switches: Switches, by_value: Iterable[str] = ()) -> Jo
     """Pack the code once; InvalidTopologyError names a component that cannot be packed, or an unknown output."""
     names = _wanted(plan, switches.outputs)
     wanted = {feed for name, feed in result_names(plan).items() if name in names}
-    code = pack_topology(plan.topology, by_value)
+    code = pack_topology(plan.topology, sorted({*by_value, *_modules(plan.topology)}))
     kept = frozenset(
         Feed(bolt, stream) for stage in plan.stages for bolt in stage.bolts
         for stream, declared in plan.topology.components[bolt].streams.items()
@@ -89,6 +90,14 @@ def _carriers(plan: Plan, stage: Stage, component: str, stream: str) -> list[int
             return tasks[:1]
         direct += tasks if grouping.kind == "direct" else []
     return direct
+
+
+def _modules(topology: Topology) -> Iterator[str]:
+    """Modules of the components' classes that executors will not find installed."""
+    for component in topology:
+        module = sys.modules.get(type(component.instance).__module__)
+        if module is not None and module.__name__ != "__main__":
+            yield from modules_by_value(module)
 
 
 def _wanted(plan: Plan, outputs: Collection[str] | None) -> Collection[str]:

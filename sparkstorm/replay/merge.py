@@ -32,7 +32,7 @@ def tuples_of(codec: Codec, chunks: Iterable[Chunk], source_of: Callable[[int, s
 def _plain(codec: Codec, chunk: Chunk, source_of: Callable[[int, str], Source]) -> list[Tuple]:
     source = source_of(chunk.sender, chunk.stream)
     values, _ = unpack_rows(codec, chunk)
-    return [Tuple(row, 0, source) for row in values]
+    return list(map(Tuple, values, repeat(0), repeat(source)))
 
 
 def _by_time(codec: Codec, chunks: Iterable[Chunk], source_of: Callable[[int, str], Source]) -> Iterator[list[Tuple]]:

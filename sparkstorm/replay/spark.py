@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +29,7 @@ from sparkstorm.replay.task import Counts
 
 _AT, _PLACE = "at ms", "place"  # no field can be called so: these carry a blank
 _SLICE_ROWS = 4096
+_GC_THRESHOLDS = 100_000, 20, 50  # as a live worker's
 _WHOLE = (IntegerType, LongType, ShortType)
 Tally = dict[str, dict[str, int]]
 
@@ -124,8 +127,9 @@ class SparkStages:
 
     def _starts(self, tasks: Sequence[int]) -> DataFrame:
         """One chunk per task, so that a task without rows is prepared and cleaned up too."""
-        starts = [Chunk(START, task, 0, 0, 0, task, "", 0, b"") for task in tasks]
-        return self.spark.createDataFrame(starts, DDL)
+        task, nothing = (sf.col("id") + tasks[0]).cast("int"), sf.lit(0).cast("long")
+        columns = [sf.lit(START), task, nothing, nothing, nothing, task, sf.lit(""), sf.lit(0), sf.lit(b"")]
+        return self.spark.range(0, len(tasks), 1, 1).select(*columns).toDF(*Chunk._fields)
 
 
 def _checked(name: str, frame: DataFrame, fields: Sequence[str], time: str | None) -> DataFrame:
@@ -173,14 +177,27 @@ def _millis(name: str, frame: DataFrame, time: str) -> Any:
 def _feeding(job: Job, stage: Stage, is_sorted: bool, tally: Accumulator[Tally]) -> MapBatches:
     def feed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = _rows(job, stage, is_sorted, batches)
-        yield from batches_of(run_feed(job, stage, _partition(), rows, _into(tally)))
+        with _rare_collections():
+            yield from batches_of(run_feed(job, stage, _partition(), rows, _into(tally)))
     return feed
 
 
 def _exchanging(job: Job, stage: Stage, tally: Accumulator[Tally]) -> MapBatches:
     def exchange(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from batches_of(run_exchange(job, stage, chunks_in(batches), _into(tally)))
+        with _rare_collections():
+            yield from batches_of(run_exchange(job, stage, chunks_in(batches), _into(tally)))
     return exchange
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Rows are many and short-lived and hold no cycles: looking for some after every 700th costs half of the time."""
+    former = gc.get_threshold()
+    gc.set_threshold(*_GC_THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*former)
 
 
 def _packing(tasks: Sequence[int]) -> MapBatches:
