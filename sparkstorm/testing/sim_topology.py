@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from sparkstorm.daemons.suspicion import Suspicion
@@ -26,6 +26,9 @@ from sparkstorm.testing.sim_transport import Arrivals
 from sparkstorm.testing.sim_worker import MakeTransport, SimWorker
 from sparkstorm.testing.simulation import Simulation
 from sparkstorm.transport.local import LocalReader, LocalStore
+
+_GAUGES = {"component", "token", "is_exhausted", "is_waiting", "total", "done"}
+_SUMMED = [field.name for field in fields(TaskCounts) if field.name not in _GAUGES]
 
 
 class SimTopology:
@@ -165,7 +168,7 @@ class SimTopology:
         total = TaskCounts(component)
         for counts in self.progress().counts_by_task.values():
             if counts.component == component:
-                for name in ("emitted", "transferred", "executed", "acked", "failed", "parked", "late", "pending"):
+                for name in _SUMMED:
                     setattr(total, name, getattr(total, name) + getattr(counts, name))
         return total
 
