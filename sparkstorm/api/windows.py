@@ -128,6 +128,7 @@ class TimeAware(Stateful):
     outputs: Outputs = ()
     blocking: ClassVar[bool] = False
     key_fields: Sequence[str] = ()
+    in_order: ClassVar[bool] = True
     timers: Timers
     _time: Mapping[str, Any] = {settings.TIMESTAMP_FIELD: None}
 
@@ -164,8 +165,10 @@ class TimeAware(Stateful):
 class TimedBolt(TimeAware):
     """A bolt with timers and a key-value state: `execute` per tuple, `on_timer` when a timer is due.
 
-    Tuples are acked when `execute` returns. With a timestamp field, late tuples do not reach `execute`: they go to the late
-    stream, or are dropped and counted.
+    With a timestamp field, tuples are acked when they are stored and wait until the watermark has passed them, so that they
+    and the timers come in the order of event time whatever the order of arrival (`in_order = False`: at once, and timers
+    when the watermark gets there). Late tuples do not reach `execute`: they go to the late stream, or are dropped and
+    counted.
     """
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
@@ -177,7 +180,8 @@ class WindowedBolt(TimeAware):
     """A bolt that is called once per window and key (Storm's IWindowedBolt); its tuples are acked when they are stored.
 
     `key_fields` (or `with_key`) makes windows per value of these fields: group by the same fields. Windows by count
-    follow the order of arrival. `keeps_expired = False` halves what windows keep where nobody asks for expired tuples.
+    follow the order of event time if there is a timestamp field (unless `in_order = False`), else that of arrival.
+    `keeps_expired = False` halves what windows keep where nobody asks for expired tuples.
     """
 
     keeps_expired: ClassVar[bool] = True

@@ -11,10 +11,11 @@ from sparkstorm.acking.pending import Pending
 from sparkstorm.acking.table_ledger import TableLedger
 from sparkstorm.api.components import BasicBolt, Bolt, Spout, Stateful
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
 from sparkstorm.errors import MalformedFrameError, SparkStormError, WorkerFailedError
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.topology import ACKER, Topology
+from sparkstorm.model.topology import ACKER, LATE_PREFIX, WATERMARK_STREAM, Topology
 from sparkstorm.model.tuples import Source
 from sparkstorm.runtime.acker_task import AckerTask
 from sparkstorm.runtime.blocking import ThreadedBolt
@@ -24,9 +25,13 @@ from sparkstorm.runtime.epoch import IdSource, shown
 from sparkstorm.runtime.held import decode_held
 from sparkstorm.runtime.inbox import Inbox, entry_order
 from sparkstorm.runtime.journal import Journal
+from sparkstorm.runtime.marks import MARK_FIELDS, TimePlan, add_lanes, add_routes
 from sparkstorm.runtime.output import Emitter, build_routes
+from sparkstorm.runtime.runner import Runner
 from sparkstorm.runtime.spout_task import SpoutCollector, SpoutTask
 from sparkstorm.runtime.state import MemoryState
+from sparkstorm.runtime.task_time import Hearing, Outlook, TaskTime
+from sparkstorm.runtime.windowed import Patience, TimedRunner
 from sparkstorm.transport.base import Claim, TaskRecord
 
 
@@ -93,6 +98,7 @@ class Assembly:
         self._sources: dict[tuple[int, str], Source] = {}
         self._resources: dict[str, Any] = {}
         self._tasks = tasks_by_component(plan.component_by_task)
+        self._time_plan = TimePlan(plan.topology, plan.conf)
 
     def build(self, claim: Claim) -> Crew:
         """Every task of the plan, restored from what the claim found, with `open`/`prepare` called."""
@@ -124,16 +130,22 @@ class Assembly:
         known = self._sources.get((task, stream))
         if known is None:
             component = self._plan.topology.components.get(self._plan.component_by_task.get(task, ""))
-            if component is None or stream not in component.streams:
+            name = stream.removeprefix(LATE_PREFIX)
+            if component is None or name not in (*component.streams, WATERMARK_STREAM):
                 raise MalformedFrameError(f"task {task} has no stream '{stream}' in this topology")
-            known = self._sources[task, stream] = Source(component.id, task, stream, component.streams[stream].fields)
+            fields = MARK_FIELDS if name == WATERMARK_STREAM else component.streams[name].fields
+            known = self._sources[task, stream] = Source(component.id, task, name, fields, is_late=name != stream)
         return known
 
     def _emitter(self, task: int, component: str) -> Emitter:
         seed = crc32(f"{self._plan.topology_id.rsplit('-', 2)[0]}/{task}".encode())
-        routes = build_routes(self._plan.topology, component, task, self._tasks,
-                              frozenset(self._plan.tasks), self._plan.codec, seed)
-        return Emitter(component, routes, self._plan.is_strict or self._plan.is_careful)
+        topology, codec, local_tasks = self._plan.topology, self._plan.codec, frozenset(self._plan.tasks)
+        lanes = add_lanes(self._time_plan, topology, component, task, self._tasks, local_tasks)
+        routes = build_routes(topology, component, task, self._tasks, local_tasks, codec, seed, lanes)
+        add_routes(routes, lanes, component, task, codec)
+        emitter = Emitter(component, routes, self._plan.is_strict or self._plan.is_careful)
+        emitter.lanes = tuple(lanes.values())
+        return emitter
 
     def _context(self, task: int, component: str) -> TopologyContext:
         plan = self._plan
@@ -160,6 +172,9 @@ class Assembly:
             spout = threaded(spout, self._around.wake)
         made = SpoutTask(task, component, spout, emitter, collector, pending, crew.inboxes[task])
         fields = list(crew.journals[task].read(record))
+        if self._time_plan.is_told(component):
+            times = self._stored(fields, "w", "x")
+            made.time = TaskTime(times, Outlook(times, emitter.lanes))
         deltas = [f["p"] for f in fields if f.get("p")]
         has_whole = bool(record.snapshot and fields and fields[0].get("p"))
         pending.load(deltas.pop(0) if has_whole else None, deltas)
@@ -170,11 +185,14 @@ class Assembly:
         return made
 
     def _bolt(self, task: int, component: str, crew: Crew, record: TaskRecord) -> BoltTask:
-        bolt: Bolt | BasicBolt = self._plan.make_instance(component)
+        bolt: Bolt | BasicBolt | WindowedBolt | TimedBolt = self._plan.make_instance(component)
         emitter = self._emitter(task, component)
-        state = self._state(task, crew, record) if isinstance(bolt, Stateful) else None
-        runner = self._runner(bolt, emitter, state, task)
+        fields = list(crew.journals[task].read(record))
+        state = self._stored(fields, "s", "d") if isinstance(bolt, Stateful) else None
+        times = self._stored(fields, "w", "x") if self._time_plan.is_told(component) else None
+        runner = self._runner(bolt, emitter, state, times, task)
         made = BoltTask(task, component, runner, emitter, state, crew.inboxes[task], self._around.new_key)
+        self._add_time(made, times)
         made.caught_up_at = entry_order(record.last_entry)
         for key in sorted(record.held):
             made.hold(decode_held(self._plan.codec, key, record.held[key], self.source, self._around.now_ms()))
@@ -189,8 +207,30 @@ class Assembly:
             bolt.init_state(state if thread is None or thread.state is None else thread.state)
         return made
 
-    def _runner(self, bolt: Any, emitter: Emitter, state: MemoryState | None, task: int) -> BasicRunner | ManualRunner:
+    def _add_time(self, made: BoltTask, times: MemoryState | None) -> None:
+        """Who tells it of time, and whom it tells."""
+        if times is None:
+            return
+        plan, component = self._time_plan, made.component
+        hearing = Hearing(times, plan.inputs(component, self._tasks), plan.is_in_cycle(component))
+        timing = made.runner if isinstance(made.runner, TimedRunner) else None
+        made.time = TaskTime(times, Outlook(times, made.emitter.lanes), hearing, timing)
+
+    def _timed_runner(self, bolt: WindowedBolt | TimedBolt, emitter: Emitter, state: MemoryState, times: MemoryState,
+                      task: int) -> TimedRunner:
+        plan, around = self._plan, self._around
+        settings = check_bolt(plan.topology, plan.topology.components[emitter.component], bolt, plan.conf)
+        retries = plan.conf.get("topology.max.retries")
+        patience = Patience((3 if retries is None else int(retries)) if plan.guarantee == "exactly-once" else 0,
+                            int(plan.conf.get("topology.retry.backoff.ms") or 100))
+        collector = BasicCollector(emitter, task, around.report_error)
+        return TimedRunner(bolt, settings, emitter, state, times, collector, self.source, around.now_ms, patience)
+
+    def _runner(self, bolt: Any, emitter: Emitter, state: MemoryState | None, times: MemoryState | None, task: int) -> Runner:
         around = self._around
+        if isinstance(bolt, WindowedBolt | TimedBolt):
+            assert state is not None and times is not None
+            return self._timed_runner(bolt, emitter, state, times, task)
         if bolt.blocking:
             bolt = ThreadedBolt(bolt, self._copy(state))
         if isinstance(bolt, BasicBolt):
@@ -205,10 +245,11 @@ class Assembly:
         copy.load(state.snapshot())
         return copy
 
-    def _state(self, task: int, crew: Crew, record: TaskRecord) -> MemoryState:
+    def _stored(self, deltas: list[dict[str, Any]], changed: str, deleted: str) -> MemoryState:
+        """Pairs as a journal tells them, under the names of its fields."""
         state = MemoryState(self._plan.codec, self._plan.is_strict or self._plan.is_careful)
-        for fields in crew.journals[task].read(record):
-            state.load(fields.get("s", ()), fields.get("d", ()))
+        for fields in deltas:
+            state.load(fields.get(changed, ()), fields.get(deleted, ()))
         return state
 
     def _root_maker(self) -> Callable[[], int] | None:

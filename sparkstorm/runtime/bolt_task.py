@@ -9,16 +9,19 @@ from threading import get_ident
 from typing import Any
 
 from sparkstorm.api.components import BasicBolt, Bolt
+from sparkstorm.model.topology import WATERMARK_STREAM
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.runtime.blocking import ThreadedBolt
 from sparkstorm.runtime.epoch import Epoch, shown, union
 from sparkstorm.runtime.held import Held
 from sparkstorm.runtime.inbox import Chunk, Inbox, entry_order
 from sparkstorm.runtime.output import Emitter, fast_emit
+from sparkstorm.runtime.runner import Failure as Failure
+from sparkstorm.runtime.runner import Runner
 from sparkstorm.runtime.state import MemoryState
+from sparkstorm.runtime.task_time import TaskTime
 from sparkstorm.transport.frames import NO_IDS, Ids
 
-Failure = tuple[Tuple, str]
 ReportError = Callable[[str, int, str], None]
 
 
@@ -231,7 +234,7 @@ class ManualRunner:
 class BoltTask:
     """One task of a bolt: its inbox, its local rows, its held inputs and its runner."""
 
-    def __init__(self, task: int, component: str, runner: BasicRunner | ManualRunner, emitter: Emitter,
+    def __init__(self, task: int, component: str, runner: Runner, emitter: Emitter,
                  state: MemoryState | None, inbox: Inbox, new_key: Callable[[], str]) -> None:
         self.task = task
         self.component = component
@@ -250,11 +253,16 @@ class BoltTask:
         self.caught_up_at = (0, 0)  # newest frame of former owners; until it is consumed, local rows queue behind it too
         self.pace = 1  # rows between two looks at the clock: few until the bolt has shown that it is fast
         self.new_key = new_key
+        self.time: TaskTime | None = None  # none: nobody who lives by time is here or behind it
         self._held_by_tuple: dict[int, str] = {}
         self._births: list[tuple[int, str]] = []  # heap over held inputs; those let go of are dropped when they surface
 
     def execute(self, epoch: Epoch, tuples: Sequence[Tuple], ids: Ids = NO_IDS) -> list[tuple[Tuple, int, str]]:
         """Run rows; returns failed ones as (tuple, edge id, reason). Everything else is done or waits for its ack."""
+        if tuples[0].source.stream == WATERMARK_STREAM:
+            if self.time is not None:
+                self.time.hear(tuples)
+            return []
         self.executed += len(tuples)
         epoch.rows += len(tuples)
         failures = self.runner.run(tuples)
@@ -360,7 +368,13 @@ class BoltTask:
     @property
     def is_waiting(self) -> bool:
         """Whether anything of this task is in memory and not done."""
-        return bool(self.inbox.chunks or self.local or self.held)
+        is_firing = self.time is not None and self.time.is_firing
+        return bool(self.inbox.chunks or self.local or self.held) or is_firing
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether this task will never emit again: nobody will send to it, and nothing is left in it."""
+        return self.time is not None and self.time.nobody_sends and not self.is_waiting and not self.is_thread_busy
 
 
 def _roots(anchors: Tuple | Sequence[Tuple] | None) -> Any:

@@ -17,6 +17,8 @@ from sparkstorm.runtime.assembly import Crew, WorkerPlan
 from sparkstorm.runtime.bolt_task import BoltTask
 from sparkstorm.runtime.epoch import Epoch
 from sparkstorm.runtime.output import Emitter
+from sparkstorm.runtime.spout_task import SpoutTask
+from sparkstorm.runtime.state import MemoryState
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import Commit
 from sparkstorm.transport.frames import AckerMessages, Ids, Row, SettledRoots
@@ -39,7 +41,10 @@ class Closing:
         for bolt in self._crew.bolts.values():
             self._spill(epoch, commit, bolt)
         for sender in self._crew.senders():
-            self._send_rows(epoch, commit, sender.emitter, sender.oldest_ms)
+            if sender.time is not None:
+                sender.time.outlook.has_ended |= sender.has_ended
+                sender.time.put_marks(lambda target: True)
+            self._send_rows(epoch, commit, sender.emitter, sender.oldest_ms or self._now_ms())
         for bolt in self._crew.bolts.values():
             self._keep_held(epoch, commit, bolt)
         if epoch.is_tracking:
@@ -74,7 +79,7 @@ class Closing:
         for start in range(0, len(rows), _ROWS_PER_FRAME):
             part = rows[start:start + _ROWS_PER_FRAME]
             try:
-                data = frames.encode_rows(self._plan.codec, source.task, source.stream, oldest_ms, part, epoch.leave(part))
+                data = frames.encode_rows(self._plan.codec, source.task, source.channel, oldest_ms, part, epoch.leave(part))
             except CodecError as error:
                 raise CodecError(f"component '{source.component}', stream '{source.stream}': {error}") from error
             epoch.bytes += len(data)
@@ -189,13 +194,32 @@ class Closing:
                 delta["p"] = pending
             if (position := spout.take_position()) is not None:
                 delta["o"] = position
-            journals[task].write(commit, delta, lambda s=spout: {"p": s.pending.snapshot(), "o": s.position})  # type: ignore[misc]
+            delta |= _changed_times(spout)
+            whole = lambda s=spout: {"p": s.pending.snapshot(), "o": s.position, **_all_times(s)}  # noqa: E731
+            journals[task].write(commit, delta, whole)
         for task, acker in self._crew.ackers.items():
             if ledger := acker.ledger.take_delta():
                 journals[task].write(commit, {"l": ledger}, lambda a=acker: {"l": a.ledger.snapshot()})  # type: ignore[misc]
         for task, bolt in self._crew.bolts.items():
-            if bolt.state is not None and bolt.state.undo:
-                state = bolt.state
-                changed, deleted = state.take_changes()
-                delta = {"s": changed, **({"d": deleted} if deleted else {})}
-                journals[task].write(commit, delta, lambda s=state: {"s": s.snapshot()})  # type: ignore[misc]
+            delta = _changed(bolt.state, "s", "d") | _changed_times(bolt)
+            whole = lambda b=bolt: {**({} if b.state is None else {"s": b.state.snapshot()}), **_all_times(b)}  # noqa: E731
+            journals[task].write(commit, delta, whole)
+
+
+def _changed(state: MemoryState | None, changed: str, deleted: str) -> dict[str, Any]:
+    """What a state's keys have become since the last commit, under the names of the journal's fields."""
+    if state is None or not state.undo:
+        return {}
+    pairs, gone = state.take_changes()
+    return {**({changed: pairs} if pairs else {}), **({deleted: gone} if gone else {})}
+
+
+def _changed_times(task: SpoutTask | BoltTask) -> dict[str, Any]:
+    if task.time is None:
+        return {}
+    task.time.outlook.save()
+    return _changed(task.time.times, "w", "x")
+
+
+def _all_times(task: SpoutTask | BoltTask) -> dict[str, Any]:
+    return {} if task.time is None else {"w": task.time.times.snapshot()}

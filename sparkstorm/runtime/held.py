@@ -33,7 +33,7 @@ class Held:
         """The record that brings this input back after a crash."""
         tup = self.tuple
         roots = list(tup.roots) if type(tup.roots) is tuple else tup.roots
-        return codec.pack([tup.source.task, tup.source.stream, list(tup.values), roots, self.edge,
+        return codec.pack([tup.source.task, tup.source.channel, list(tup.values), roots, self.edge,
                            self.attempts, self.born_ms, self.reason])
 
 

@@ -1,8 +1,9 @@
 """Owns what the store keeps of a task between commits: a list of deltas on top of a snapshot, each a msgpack mapping.
 
-Fields: `s` changed state pairs, `d` deleted state keys, `p` pending (spouts), `l` ledger (ackers), `o` spout position.
-A delta is appended per commit; when the deltas outweigh twice the last snapshot a new snapshot replaces them all, so
-that what is written stays in proportion to what changes, and what is read at a restart to what is kept.
+Fields: `s` changed state pairs, `d` deleted state keys, `w` and `x` the same of windows, timers and marks, `p` pending
+(spouts), `l` ledger (ackers), `o` spout position. A delta is appended per commit; when the deltas outweigh twice the last
+snapshot a new snapshot replaces them all, so that what is written stays in proportion to what changes, and what is read
+at a restart to what is kept.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from sparkstorm.model.codec import Codec
 from sparkstorm.transport.base import Commit, TaskRecord
 
 _SNAPSHOT_FROM_BYTES = 256 * 1024
-_FIELDS = frozenset("sdplo")
+_FIELDS = frozenset("sdwxplo")
 
 
 class Journal:

@@ -13,13 +13,14 @@ from sparkstorm.grouping.routes import PickMany, PickOne, Rows, Target, is_singl
 from sparkstorm.model.codec import SCALARS, Codec
 from sparkstorm.model.topology import DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.model.tuples import Roots, Source
+from sparkstorm.runtime.lanes import Lane
 
 MAX_ROWS_PER_TUPLE = 1_000_000  # in strict mode, where the culprit can be named; beyond it a commit would block the store
 
 class Route:
     """One output stream of one task: its fields, its subscribers' tasks, and how to pick among them."""
 
-    __slots__ = ("source", "width", "pick", "singles", "multis", "targets", "direct_rows", "is_direct", "_codec")
+    __slots__ = ("source", "width", "pick", "singles", "multis", "targets", "direct_rows", "direct_lanes", "is_direct", "_codec")
 
     def __init__(self, source: Source, codec: Codec, is_direct: bool) -> None:
         self.source = source
@@ -29,19 +30,23 @@ class Route:
         self.multis: list[PickMany] = []
         self.targets: list[Target] = []
         self.direct_rows: dict[int, Rows] = {}
+        self.direct_lanes: dict[int, Lane] = {}
         self.is_direct = is_direct
         self._codec = codec
 
-    def subscribe(self, grouping: Grouping, targets: Sequence[Target], task: int, seed: int) -> None:
-        """Add one subscriber component."""
+    def subscribe(self, grouping: Grouping, targets: Sequence[Target], task: int, seed: int, lane: Lane | None = None) -> None:
+        """Add one subscriber component; with a lane, one that is told about time."""
         self.targets += targets
         if grouping.kind == "direct":
             self.direct_rows.update((t.task, t.rows) for t in targets)
+            self.direct_lanes.update((t.task, lane) for t in targets if lane is not None)
         elif is_single(grouping):
             positions = [self.source.position(f) for f in grouping.fields]
-            self.singles.append(pick_one(grouping, positions, targets, seed))
+            picker = pick_one(grouping, positions, targets, seed)
+            self.singles.append(picker if lane is None else lane.one(picker))
         else:
-            self.multis.append(pick_many(grouping, task, targets))
+            several = pick_many(grouping, task, targets)
+            self.multis.append(several if lane is None else lane.many(several))
         self.pick = self.singles[0] if len(self.singles) == 1 and not self.multis else None
 
     def spread(self, values: tuple[Any, ...], roots: Roots, log: list[Rows]) -> int:
@@ -75,7 +80,7 @@ class Route:
 class Emitter:
     """A task's output streams; `roots` is what new rows descend from."""
 
-    __slots__ = ("routes", "log", "roots", "is_strict", "component", "spreads")
+    __slots__ = ("routes", "log", "roots", "is_strict", "component", "spreads", "lanes")
 
     def __init__(self, component: str, routes: Mapping[str, Route], is_strict: bool) -> None:
         self.component = component
@@ -83,6 +88,7 @@ class Emitter:
         self.log: list[Rows] = []
         self.spreads: list[tuple[int, int]] = []  # (place in log, rows) of emissions that made other than one row
         self.roots: Roots = 0
+        self.lanes: Sequence[Lane] = ()  # ways to subscribers that are told about time
         self.is_strict = is_strict  # check every value, not only those of unusual types
 
     def emit(self, values: Any, stream: str = "default") -> None:
@@ -117,7 +123,10 @@ class Emitter:
         if route is None or not route.is_direct:
             raise self._no_route(stream)
         rows = self._direct_rows(route, task)
-        rows.append((route.checked(values), self.roots))
+        values = route.checked(values)
+        if task in route.direct_lanes:
+            rows = route.direct_lanes[task].divert(rows, values)
+        rows.append((values, self.roots))
         self.log.append(rows)
 
     def check(self, values: Any, stream: str, task: int | None) -> tuple[Any, ...]:
@@ -135,6 +144,8 @@ class Emitter:
         emitted = transferred + sum(1 - rows for _, rows in self.spreads)
         self.log.clear()
         self.spreads.clear()
+        for lane in self.lanes:
+            lane.settle()
         return emitted, transferred
 
     def roll_back(self, mark: int) -> None:
@@ -144,6 +155,8 @@ class Emitter:
             log.pop().pop()
         while self.spreads and self.spreads[-1][0] >= mark:
             self.spreads.pop()
+        for lane in self.lanes:
+            lane.recount()
 
     def _direct_rows(self, route: Route, task: int) -> Rows:
         rows = route.direct_rows.get(task)
@@ -153,11 +166,11 @@ class Emitter:
         return rows
 
     def _no_route(self, stream: str) -> InvalidTopologyError:
-        if stream in self.routes:
+        if stream in self.routes and not stream.startswith("__"):
             return InvalidTopologyError(
                 f"component '{self.component}': stream '{stream}' is "
                 + ("direct: use emit_direct" if self.routes[stream].is_direct else "not direct: use emit"))
-        known = ", ".join(sorted(self.routes)) or "none"
+        known = ", ".join(sorted(name for name in self.routes if not name.startswith("__"))) or "none"
         return InvalidTopologyError(f"component '{self.component}' emitted to undeclared stream '{stream}'; it declares {known}")
 
 
@@ -186,13 +199,14 @@ def fast_emit(emitter: Emitter) -> Callable[..., None]:
 
 def build_routes(
     topology: Topology, component: str, task: int, tasks_of: Mapping[str, Sequence[int]], local_tasks: frozenset[int],
-    codec: Codec, seed: int,
+    codec: Codec, seed: int, lanes: Mapping[tuple[str, str], Lane] | None = None,
 ) -> dict[str, Route]:
     """Routes of a task by stream, with a row list for every target task of every subscriber."""
     routes = {}
     for name, stream in topology.components[component].streams.items():
         route = routes[name] = Route(Source(component, task, name, stream.fields), codec, stream.direct)
         for subscriber, grouping in topology.subscribers(component, name):
-            targets = [Target(t, [], t in local_tasks) for t in tasks_of.get(subscriber, ())]
-            route.subscribe(grouping, targets, task, seed)
+            lane = (lanes or {}).get((name, subscriber))
+            targets = lane.targets if lane else [Target(t, [], t in local_tasks) for t in tasks_of.get(subscriber, ())]
+            route.subscribe(grouping, targets, task, seed, lane)
     return routes

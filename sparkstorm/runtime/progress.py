@@ -27,6 +27,7 @@ class TaskCounts:
     acked: int = 0
     failed: int = 0
     parked: int = 0
+    late: int = 0  # tuples that came too late for their windows
     pending: int = 0
     is_exhausted: bool = False
     is_waiting: bool = False
@@ -104,6 +105,6 @@ def merge(records: Iterable[Progress]) -> Progress:
 def _added(one: TaskCounts, other: TaskCounts) -> TaskCounts:
     newest = one if one.token >= other.token else other
     values: dict[str, Any] = {name: getattr(newest, name) for name in _NAMES}
-    for name in ("emitted", "transferred", "executed", "acked", "failed", "parked"):
+    for name in ("emitted", "transferred", "executed", "acked", "failed", "parked", "late"):
         values[name] = getattr(one, name) + getattr(other, name)
     return TaskCounts(**values)

@@ -14,6 +14,7 @@ from sparkstorm.runtime.bolt_task import ReportError
 from sparkstorm.runtime.epoch import Epoch, shown
 from sparkstorm.runtime.inbox import Inbox
 from sparkstorm.runtime.output import Emitter, fast_emit
+from sparkstorm.runtime.task_time import TaskTime
 
 _FAILURES_IN_A_ROW = 10
 _LONGEST_BACK_OFF_MS = 1000
@@ -102,6 +103,7 @@ class SpoutTask:
         self.is_active = False
         self.wait_until_ms = 0
         self.acked = self.failed = 0
+        self.time: TaskTime | None = None  # none: nobody behind it lives by time
         self._idle_ms = 0
         self._failures = 0
         self._position: Any = None
@@ -111,6 +113,16 @@ class SpoutTask:
     def is_exhausted(self) -> bool:
         """Whether the source has come to its end."""
         return self.is_open and self.spout.is_exhausted()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether this task will never emit again, not even to replace a tuple that fails."""
+        return self.time is not None and self.is_open and self.spout.has_ended() and not len(self.pending)
+
+    @property
+    def has_said_all(self) -> bool:
+        """Whether whoever must know of its end has been told."""
+        return self.time is None or self.time.outlook.has_ended or not self.spout.has_ended()
 
     def run(self, epoch: Epoch, calls: int, now_ms: int) -> bool:
         """Call next_tuple up to so many times; False when the source had nothing."""

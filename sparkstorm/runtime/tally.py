@@ -35,13 +35,15 @@ class Tally:
             counts.token = self._plan.token_by_task[task]
             counts.acked, spout.acked = counts.acked + spout.acked, 0
             counts.failed, spout.failed = counts.failed + spout.failed, 0
-            counts.pending, counts.is_exhausted = len(spout.pending), spout.is_exhausted
+            counts.pending, counts.is_exhausted = len(spout.pending), spout.is_exhausted and spout.has_said_all
             counts.total, counts.done = spout.extent()
         for task, bolt in self._crew.bolts.items():
             counts = self.of(task)
             counts.token = self._plan.token_by_task[task]
             counts.executed, bolt.executed = counts.executed + bolt.executed, 0
             counts.is_waiting = bolt.is_waiting
+            if bolt.time is not None and bolt.time.timing is not None:
+                counts.late, bolt.time.timing.late = counts.late + bolt.time.timing.late, 0
 
     def gauges(self) -> Any:
         """What makes a commit worth while though it moves no data: trees that lived and died inside one epoch count."""

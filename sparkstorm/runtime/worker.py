@@ -22,9 +22,9 @@ from sparkstorm.runtime.failures import Failures
 from sparkstorm.runtime.gates import Gates
 from sparkstorm.runtime.inbox import Chunk, entry_order
 from sparkstorm.runtime.progress import Progress
+from sparkstorm.runtime.pulse import Pulse
 from sparkstorm.runtime.spout_task import SpoutTask
 from sparkstorm.runtime.tally import Tally
-from sparkstorm.runtime.ticks import Ticks
 from sparkstorm.runtime.timeouts import Timeouts
 from sparkstorm.transport.base import Commit, Transport
 from sparkstorm.transport.frames import NO_IDS, RowFrame, travelled
@@ -72,7 +72,7 @@ class Worker:
         self._tally = Tally(plan, self._crew, self.progress)
         self._failures = Failures(plan, self._tally.of, reporter.error, clock.now_ms)
         self._timeouts = Timeouts(plan, self._crew, transport, clock.now_ms())
-        self._ticks = Ticks(plan, self._crew.bolts, clock.now_ms())
+        self._pulse = Pulse(plan, self._crew, clock, reporter.error, self._failures.park)
         self._refused: Commit | None = None
         self._refusals = 0
         self._budget_ms = self._idle_budget_ms
@@ -204,10 +204,7 @@ class Worker:
         self._take_posts(epoch)
 
     def _run_ticks(self, epoch: Epoch, now_ms: int) -> None:
-        for bolt, tick in self._ticks.due(now_ms):
-            bolt.begin(now_ms)
-            for reason in bolt.tick(epoch, tick):
-                self._reporter.error(bolt.component, bolt.task, f"on a tick: {reason}")
+        for bolt in self._pulse.run(epoch, now_ms):
             self._finish(epoch, bolt)
 
     def _take_posts(self, epoch: Epoch) -> None:
@@ -221,6 +218,7 @@ class Worker:
         """What user code has just done goes into one commit as a whole: its emissions, and its acks of earlier inputs."""
         if bolt.runner.late_acks or bolt.runner.late_failures:
             self._failures.take_late(epoch, bolt)
+        self._pulse.advance(epoch, bolt)
         self._deliver(bolt)
 
     def _run_bolt(self, epoch: Epoch, bolt: BoltTask) -> bool:
@@ -290,7 +288,7 @@ class Worker:
         emitted, transferred = emitter.take_counts()
         counts.emitted += emitted
         counts.transferred += transferred
-        if not transferred or self._careful_left:
+        if self._careful_left or not (self._pulse.tell(sender) or transferred):
             return
         for route in emitter.routes.values():
             for target in route.targets:
@@ -382,7 +380,7 @@ class Worker:
     def _next_due(self, now_ms: int, did: bool) -> int | None:
         if did:
             return now_ms
-        due = [self._ticks.next_due_ms(), self._timeouts.next_due_ms()]
+        due = [self._pulse.next_due_ms(), self._timeouts.next_due_ms()]
         due += [bolt.next_due_ms() for bolt in self._crew.bolts.values()]
         for bolt in self._crew.bolts.values():
             if bolt.next_chunk() is not None:

@@ -20,6 +20,9 @@ NEVER = -1
 END = 2**63 - 1
 """The mark of a sender that will never send again."""
 
+LAST_MS = 2**53
+"""No row may claim to be later: a clock that one bad row had set that far would call everything else late."""
+
 Channel = tuple[int, str]
 """Who sends: task and stream."""
 
@@ -37,8 +40,10 @@ class SourceClock:
 
     def is_late(self, at_ms: Any) -> bool:
         """Take in the next row's time and say whether it is late; what is no time is the receiver's to refuse."""
-        if type(at_ms) is not int or at_ms > self.newest_ms:
-            if type(at_ms) is int:
+        if type(at_ms) is not int:
+            return False
+        if at_ms > self.newest_ms:
+            if at_ms <= LAST_MS:
                 self.set_newest(at_ms)
             return False
         return 0 <= at_ms < self.floor_ms
@@ -48,10 +53,9 @@ class SourceClock:
         self.newest_ms = at_ms
         self.floor_ms = at_ms - self._slack_ms
 
-    @property
-    def mark_ms(self) -> int:
-        """No row that is on time will be older than this."""
-        return max(NEVER, self.newest_ms - self._lag_ms)
+    def mark_ms(self, low_ms: int = NEVER) -> int:
+        """No row that is on time will be older than this; `low_ms` is how far the sender itself says it has come."""
+        return max(NEVER, max(self.newest_ms, low_ms) - self._lag_ms)
 
 
 class Watermarks:

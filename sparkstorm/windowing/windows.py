@@ -80,12 +80,14 @@ class TimeWindows:
         self._load_fired()
 
     def add(self, at: int, key: Key, tup: Tuple) -> list[Firing]:
+        is_tardy = at < self.fired_to or at < self._end
+        known = [end for end in self._layout.ends(at) if self._holds(end, key)] if is_tardy else []
         for start in self._layout.cells_of(at):
             if self._contents.add(start, key, at, tup):
                 self._schedule(start, key)
-        if at >= self.fired_to and at >= self._end:
+        if not is_tardy:
             return []
-        return [self._firing(end, key, is_update=True) for end in self._layout.ends(at)
+        return [self._firing(end, key, end in known) for end in self._layout.ends(at)
                 if end <= self.fired_to or (end == self._end and key in self._fired)]
 
     def is_gone(self, at: int) -> bool:
@@ -103,14 +105,14 @@ class TimeWindows:
                 self._finish()
                 self._end = end
             key = self._agenda.first_key()
-            if any(self._contents.has(start, key) for start in self._layout.cells_in(end)):
+            if self._holds(end, key):
                 return self._firing(end, key)
             self._agenda.drop_first()
         return None
 
     def done(self, firing: Firing) -> None:
-        if firing.is_update:
-            return
+        if firing.end <= self.fired_to or firing.key in self._fired:
+            return  # one that a tardy tuple has brought about
         self._agenda.drop_first()
         self._fired[firing.key] = None
         if self._drops_at_once:
@@ -138,6 +140,9 @@ class TimeWindows:
         for end in ends:
             if end > self.fired_to and not (end == self._end and key in self._fired):
                 self._agenda.add(end, key)
+
+    def _holds(self, end: int, key: Key) -> bool:
+        return any(self._contents.has(start, key) for start in self._layout.cells_in(end))
 
     def _firing(self, end: int, key: Key, is_update: bool = False) -> Firing:
         layout, start = self._layout, end - self._layout.length

@@ -1,0 +1,63 @@
+"""Owns what time itself sets off in a worker: ticks, timers and windows by the clock, and telling receivers of time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sparkstorm.clock import Clock
+from sparkstorm.grouping.routes import Target
+from sparkstorm.runtime.assembly import Crew, WorkerPlan
+from sparkstorm.runtime.bolt_task import BoltTask, ReportError
+from sparkstorm.runtime.epoch import Epoch
+from sparkstorm.runtime.spout_task import SpoutTask
+from sparkstorm.runtime.ticks import Ticks
+
+Park = Callable[[Epoch, BoltTask, Any, int, str], None]
+
+
+class Pulse:
+    """A worker's ticks and its tasks that live by time."""
+
+    def __init__(self, plan: WorkerPlan, crew: Crew, clock: Clock, report: ReportError, park: Park) -> None:
+        self._ticks = Ticks(plan, crew.bolts, clock.now_ms())
+        self._bolts = crew.bolts
+        self._timed = [(bolt, bolt.time) for bolt in crew.bolts.values() if bolt.time is not None]
+        self._clock = clock
+        self._report = report
+        self._park = park
+
+    def run(self, epoch: Epoch, now_ms: int) -> Iterator[BoltTask]:
+        """Run ticks; names every bolt that had one, or that has something due by the clock."""
+        for bolt, tick in self._ticks.due(now_ms):
+            bolt.begin(now_ms)
+            for reason in bolt.tick(epoch, tick):
+                self._report(bolt.component, bolt.task, f"on a tick: {reason}")
+            yield bolt
+        for bolt, time in self._timed:
+            due_ms = time.next_firing_ms()
+            if due_ms is not None and due_ms <= now_ms:
+                bolt.begin(now_ms)
+                yield bolt
+
+    def advance(self, epoch: Epoch, bolt: BoltTask) -> None:
+        """Fire what its marks and the clock have made due; park what keeps failing."""
+        timing = None if bolt.time is None else bolt.time.timing
+        if bolt.time is None or timing is None:
+            return
+        epoch.rows += timing.advance(bolt.time.heard_ms, self._clock.now_ms())
+        given_up, timing.given_up = timing.given_up, []
+        for what, tries, reason in given_up:
+            self._park(epoch, bolt, what, tries, reason)
+
+    def tell(self, sender: BoltTask | SpoutTask) -> bool:
+        """Put marks behind the rows for tasks of this worker; whether there were any."""
+        return sender.time is not None and sender.time.put_marks(self._takes_rows)
+
+    def next_due_ms(self) -> int | None:
+        """The earliest tick, timer or window by the clock."""
+        due = [self._ticks.next_due_ms(), *(time.next_firing_ms() for _, time in self._timed)]
+        return min((at_ms for at_ms in due if at_ms is not None), default=None)
+
+    def _takes_rows(self, target: Target) -> bool:
+        return target.is_local and not self._bolts[target.task].is_behind

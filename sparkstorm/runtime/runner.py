@@ -1,0 +1,45 @@
+"""Owns what a bolt task wants of the code that runs a bolt: rows in, failures out; for windows and timers also time in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from sparkstorm.model.tuples import Tuple
+
+Failure = tuple[Tuple, str]
+
+
+class Runner(Protocol):
+    """Around any bolt."""
+
+    bolt: Any
+    late_acks: list[Tuple]
+    late_failures: list[Failure]
+
+    def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
+        """Execute every tuple; a failed one leaves no trace but its entry in the result."""
+
+    def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
+        """Inputs of a run that wait for an ack."""
+
+    def forget(self, tup: Tuple) -> None:
+        """Expect no ack of this input."""
+
+
+class Timing(Protocol):
+    """Around a bolt with windows or timers."""
+
+    given_up: list[tuple[Tuple, int, str]]
+    late: int
+    low_ms: int
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something is due and has not fired."""
+
+    def advance(self, watermark_ms: int, now_ms: int) -> int:
+        """Fire what is due; returns how many have fired."""
+
+    def next_due_ms(self) -> int | None:
+        """When to call `advance` again though no watermark has come."""

@@ -1,0 +1,314 @@
+"""Windows in a whole cluster: event time and the clock, late tuples, workers that die, marks across workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import (
+    BasicOutputCollector,
+    Count,
+    Duration,
+    FoldingBolt,
+    TimedBolt,
+    Timer,
+    TopologyBuilder,
+    Tuple,
+    Window,
+    WindowedBolt,
+)
+from sparkstorm.model.topology import Topology
+from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
+
+WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
+ROW = ("key", "ts", "value")
+
+
+class Listing(WindowedBolt):
+    """Says what each window holds."""
+
+    outputs: Any = ("key", "start", "end", "values")
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        collector.emit((list(window.key), window.start, window.end, [tup["value"] for tup in window.get()]))
+
+
+class Sum(FoldingBolt):
+    """Sums values per window; results carry the window's last moment, so that further windows can take them."""
+
+    outputs: Any = ROW
+
+    def initial(self) -> int:
+        return 0
+
+    def fold(self, accumulator: int, tup: Tuple) -> int:
+        return accumulator + int(tup["value"])
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        collector.emit((window.key[0] if window.key else "all", window.last_ms, window.value))
+
+
+class MergingSum(Sum):
+    """The same, with accumulators that can be put together."""
+
+    def merge(self, one: int, other: int) -> int:
+        return one + other
+
+
+def seconds(count: float) -> Duration:
+    return Duration.seconds(count)
+
+
+def windowed(spout: FeederSpout, bolt: Any, capture: CaptureBolt, parallelism: int = 2) -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("windows", bolt, parallelism).fields_grouping("spout", "key")
+    declarer = builder.set_bolt("capture", capture).global_grouping("windows")
+    if late := bolt.time_conf().get("topology.bolts.late.tuple.stream"):
+        declarer.global_grouping("windows", stream=late)
+    return builder.build()
+
+
+def run(topology: Topology, workers: int = 1, **conf: Any) -> LocalCluster:
+    cluster = LocalCluster()
+    cluster.submit(topology, {"topology.workers": workers, **conf})
+    cluster.run_until_idle()
+    return cluster
+
+
+@WORKERS
+def test_tumbling_windows_fire_when_the_watermark_reaches_their_end(workers: int) -> None:
+    spout, capture = FeederSpout(ROW), CaptureBolt()
+    bolt = Listing().with_tumbling_window(seconds(10)).with_timestamp_field("ts").with_lag(seconds(2)).with_key("key")
+    with LocalCluster() as cluster:
+        cluster.submit(windowed(spout, bolt, capture), {"topology.workers": workers})
+        spout.feed(["b", 3000, 3000])
+        for ts in (1000, 4000, 11_000, 9_500):
+            spout.feed(["a", ts, ts])
+        cluster.run_until_idle()
+        assert capture.values == []  # the watermark stands at 9 s
+        spout.feed(["c", 12_000, 12_000])
+        cluster.run_until_idle()
+        assert sorted(capture.values) == [
+            (["a"], 0, 10_000, [1000, 4000, 9500]), (["b"], 0, 10_000, [3000])]
+        assert sorted(spout.acked) == list(range(6))  # stored is acked: nobody waits for a window to fire
+        spout.finish()
+        cluster.run_until_idle()
+        assert sorted(capture.values)[1:] == [
+            (["a"], 10_000, 20_000, [11_000]), (["b"], 0, 10_000, [3000]), (["c"], 10_000, 20_000, [12_000])]
+
+
+@WORKERS
+@pytest.mark.parametrize("bolt", [Sum(), MergingSum()])
+def test_folding_gives_the_same_sums_sliding_too(workers: int, bolt: Sum) -> None:
+    spout, capture = FeederSpout(ROW), CaptureBolt()
+    bolt = bolt.with_window(seconds(10), seconds(5)).with_timestamp_field("ts").with_key("key")
+    for ts in range(0, 30_000, 1000):
+        spout.feed(["ab"[ts // 1000 % 2], ts, 1])
+    spout.finish()
+    with run(windowed(spout, bolt, capture), workers):
+        sums = {(key, last + 1): value for key, last, value in capture.values}
+        assert sums == {(key, end): sum(1 for ts in range(0, 30_000, 1000)
+                                        if "ab"[ts // 1000 % 2] == key and end - 10_000 <= ts < end)
+                        for key in "ab" for end in range(5000, 40_000, 5000)}
+        assert len(capture.values) == len(sums)
+
+
+@WORKERS
+def test_late_tuples_go_to_their_stream_and_on_time_ones_never(workers: int) -> None:
+    spout, capture = FeederSpout(ROW), CaptureBolt()
+    bolt = (Listing().with_tumbling_window(seconds(10)).with_timestamp_field("ts").with_lag(seconds(1)).with_key("key")
+            .with_late_tuple_stream("late"))
+    for ts in (5000, 12_000, 10_999, 11_000, 30_000, 28_999, 29_000):
+        spout.feed(["a", ts, ts])
+    spout.finish()
+    with run(windowed(spout, bolt, capture), workers) as cluster:
+        late = capture.values_of("windows", "late")
+        assert [(row[0], row[1], row[2], row[3]["value"]) for row in late] == [
+            ("spout", "default", 10_999, 10_999), ("spout", "default", 28_999, 28_999)]
+        assert [row[3] for row in capture.values_of("windows")] == [[5000], [11_000, 12_000], [29_000], [30_000]]
+        assert cluster.counts("windows").late == 2
+
+
+def test_late_tuples_without_a_stream_are_dropped_and_counted() -> None:
+    spout, capture = FeederSpout(ROW), CaptureBolt()
+    bolt = Listing().with_tumbling_window(seconds(10)).with_timestamp_field("ts").with_key("key")
+    for ts in (5000, 12_000, 4000):
+        spout.feed(["a", ts, ts])
+    spout.finish()
+    with run(windowed(spout, bolt, capture), 2) as cluster:
+        assert [row[3] for row in capture.values] == [[5000], [12_000]]
+        assert cluster.counts("windows").late == 1
+        assert sorted(spout.acked) == [0, 1, 2]
+
+
+@WORKERS
+def test_windows_survive_workers_that_die_in_the_middle(workers: int) -> None:
+    def results(kill: bool) -> list[tuple[Any, ...]]:
+        spout, capture = FeederSpout(ROW), CaptureBolt()
+        bolt = (Listing().with_window(seconds(10), seconds(5)).with_timestamp_field("ts").with_lag(seconds(3)).with_key("key")
+                .with_late_tuple_stream("late"))
+        with LocalCluster() as cluster:
+            cluster.submit(windowed(spout, bolt, capture), {"topology.workers": workers})
+            for number in range(60):
+                ts = number * 1000 - (number * 7919 % 5000)
+                spout.feed(["abc"[number % 3], max(0, ts), number])
+                if number % 20 == 19:
+                    cluster.run_until_idle()
+                    if kill:
+                        for which in range(len(cluster.topology().workers)):
+                            cluster.kill_worker(which)
+            spout.finish()
+            cluster.run_until_idle()
+            return sorted(capture.values, key=repr)
+
+    assert results(kill=True) == results(kill=False)
+    assert len(results(kill=False)) > 30
+
+
+@WORKERS
+def test_a_watermark_reaches_windows_behind_windows_across_workers(workers: int) -> None:
+    spout, capture = FeederSpout(ROW), CaptureBolt()
+    builder = TopologyBuilder()
+    builder.set_spout("spout", spout, 2)
+    first = Sum().with_tumbling_window(seconds(1)).with_timestamp_field("ts").with_lag(seconds(5)).with_key("key")
+    builder.set_bolt("first", first, 3).fields_grouping("spout", "key")
+    second = Sum().with_tumbling_window(seconds(10)).with_timestamp_field("ts")
+    builder.set_bolt("second", second).global_grouping("first")
+    builder.set_bolt("capture", capture).global_grouping("second")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), {"topology.workers": workers})
+        for number in range(400):
+            spout.feed([f"k{number % 7}", number * 100, 1])
+        cluster.run_until_idle()
+        assert capture.values == [("all", 9_999, 100), ("all", 19_999, 100), ("all", 29_999, 100)]
+        spout.finish()
+        cluster.run_until_idle()
+        assert capture.values[3:] == [("all", 39_999, 100)]
+        assert cluster.counts("first").late == cluster.counts("second").late == 0
+
+
+@WORKERS
+def test_windows_by_count(workers: int) -> None:
+    spout, capture = FeederSpout(ROW), CaptureBolt()
+    bolt = Listing().with_window(Count(4), Count(2)).with_key("key")
+    for number in range(7):
+        spout.feed(["a", 0, number])
+    spout.feed(["b", 0, 100])
+    with run(windowed(spout, bolt, capture), workers):
+        assert [(row[1], row[2], row[3]) for row in capture.values] == [(0, 2, [0, 1]), (0, 4, [0, 1, 2, 3]), (2, 6, [2, 3, 4, 5])]
+
+
+@WORKERS
+def test_processing_time_windows_fire_by_the_clock(workers: int) -> None:
+    spout, capture = FeederSpout(ROW), CaptureBolt()
+    bolt = Listing().with_tumbling_window(seconds(10)).with_key("key")
+    with LocalCluster() as cluster:
+        cluster.submit(windowed(spout, bolt, capture), {"topology.workers": workers})
+        spout.feed(["a", 0, 1])
+        spout.feed(["a", 0, 2])
+        cluster.run_until_idle()
+        start = cluster.now_ms - cluster.now_ms % 10_000
+        assert capture.values == []
+        cluster.advance(ms=10_100)
+        assert capture.values == [(["a"], start, start + 10_000, [1, 2])]
+        spout.feed(["a", 0, 3])
+        spout.finish()
+        cluster.run_until_idle()  # the input has ended: nothing to wait for
+        assert [row[3] for row in capture.values] == [[1, 2], [3]]
+
+
+class Sessions(Sum):
+    """Sums per session, with its bounds."""
+
+    outputs = ("key", "start", "end", "value")
+
+    def merge(self, one: int, other: int) -> int:
+        return one + other
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        collector.emit((window.key[0], window.start, window.end, window.value))
+
+
+@WORKERS
+def test_sessions_join_over_a_tuple_that_comes_between_them(workers: int) -> None:
+    spout, capture = FeederSpout(ROW), CaptureBolt()
+    bolt = Sessions().with_session_window(seconds(5)).with_timestamp_field("ts").with_lag(seconds(10)).with_key("key")
+    for ts in (1000, 8000, 4500, 13_000, 40_000):
+        spout.feed(["a", ts, 1])
+    spout.finish()
+    with run(windowed(spout, bolt, capture), workers):
+        assert capture.values == [("a", 1000, 13_000, 3), ("a", 13_000, 18_000, 1), ("a", 40_000, 45_000, 1)]
+
+
+@WORKERS
+def test_a_tardy_tuple_makes_its_window_fire_again(workers: int) -> None:
+    class Updates(Listing):
+        outputs = ("update", "values")
+
+        def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+            collector.emit((window.is_update, [tup["value"] for tup in window]))
+
+    spout, capture = FeederSpout(ROW), CaptureBolt()
+    bolt = (Updates().with_tumbling_window(seconds(10)).with_timestamp_field("ts").with_key("key")
+            .with_allowed_lateness(seconds(5)))
+    with LocalCluster() as cluster:
+        cluster.submit(windowed(spout, bolt, capture), {"topology.workers": workers})
+        for ts in (1000, 12_000, 9000, 30_000, 26_000, 24_999):
+            spout.feed(["a", ts, ts])
+            cluster.run_until_idle()
+        assert capture.values == [(False, [1000]), (True, [1000, 9000]), (False, [12_000]), (False, [26_000])]
+        assert cluster.counts("windows").late == 1
+
+
+class Alarm(TimedBolt):
+    """Says when a key was silent for five seconds of event time, or for a minute of the clock."""
+
+    outputs = ("key", "axis", "at")
+    key_fields = ("key",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.add(tup["key"])
+        self.timers.set_event_timer(tup["key"], tup["ts"] + 5000)
+        if tup["value"]:
+            self.timers.set_processing_timer((tup["key"], "clock"), tup["value"])
+
+    def on_timer(self, timer: Timer, collector: BasicOutputCollector) -> None:
+        collector.emit((timer.name if timer.axis == "event" else timer.name[0], timer.axis, timer.at_ms))
+
+
+@WORKERS
+@pytest.mark.parametrize("kill", [False, True])
+def test_timers_of_both_kinds(workers: int, kill: bool) -> None:
+    spout, capture = FeederSpout(ROW), CaptureBolt()
+    with LocalCluster() as cluster:
+        bolt = Alarm().with_timestamp_field("ts").with_lag(seconds(6))
+        cluster.submit(windowed(spout, bolt, capture), {"topology.workers": workers})
+        at_ms = cluster.now_ms + 60_000
+        for key, ts, value in (("a", 1000, 0), ("b", 7500, 0), ("a", 4000, 0), ("b", 2000, at_ms)):
+            spout.feed([key, ts, value])
+        cluster.run_until_idle()
+        assert capture.values == []
+        if kill:
+            cluster.kill_worker("windows")
+        spout.feed(["c", 15_000, 0])  # the watermark is 9 s
+        cluster.run_until_idle()
+        assert sorted(capture.values) == [("a", "event", 9000), ("b", "event", 7000)]
+        cluster.advance(ms=61_000)
+        assert capture.values[2:] == [("b", "processing", at_ms)]
+        spout.finish()
+        cluster.run_until_idle()
+        assert sorted(capture.values[3:]) == [("b", "event", 12_500), ("c", "event", 20_000)]
+        assert cluster.state("windows") == {"a": 2, "b": 2, "c": 1}
+
+
+@WORKERS
+def test_counting_follows_event_time_where_there_is_one(workers: int) -> None:
+    spout, capture = FeederSpout(ROW), CaptureBolt()
+    bolt = Listing().with_window(Count(2)).with_key("key").with_timestamp_field("ts").with_lag(seconds(5))
+    for number in (3, 1, 2, 5, 0, 4):
+        spout.feed(["a", number * 1000, number])
+    spout.finish()
+    with run(windowed(spout, bolt, capture), workers):
+        assert [row[3] for row in capture.values] == [[0, 1], [2, 3], [4, 5]]
