@@ -58,6 +58,7 @@ class Cluster:
         self.stores = stores
         self.sc = sc
         self.clock = SystemClock()
+        self._service: NimbusService | None = None
         self._owns_context = owns_context
         self._closers = contextlib.ExitStack()
         at = stores.connection
@@ -89,6 +90,12 @@ class Cluster:
             opened.callback(cluster._closers.close)
             cluster._start()
             yield cluster
+
+    @property
+    def service(self) -> NimbusService:
+        """What may be asked of Nimbus; the same one over all of this driver's Nimbuses."""
+        assert self._service is not None
+        return self._service
 
     # -- topologies --------------------------------------------------------------------------------------------------
 
@@ -167,7 +174,10 @@ class Cluster:
         depose_dead_leader(self.state)
         nimbus = Nimbus(self.state, self.blobs, scheduler, self.conf, own_name(), wake.set)
         nimbus.undertaker.retirement = RedisRetirement(self.redis_address)
-        self.service = NimbusService(self.state, self.blobs, nimbus, self.conf, self.clock)
+        if self._service is None:
+            self._service = NimbusService(self.state, self.blobs, nimbus, self.conf, self.clock)
+        else:
+            self._service.attach(nimbus)
         self._nimbus = NimbusThread(nimbus, self.clock, wake)
         self._nimbus.start()
 

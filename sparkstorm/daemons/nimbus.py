@@ -5,6 +5,7 @@ the old one was (S3.37). Memory holds only sightings (who beat when), which a ne
 anyone. Nimbus never sleeps and starts no thread: whoever drives it calls `step` when it is due or `wake` was called.
 """
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -79,6 +80,7 @@ class Nimbus:
         self._memory = RoundMemory()
         self._events: deque[AssignEvent] = deque()
         self._lock = threading.RLock()
+        self._successor: Nimbus | None = None
         self._is_dirty = True
         self._due_ms = 0
         self._epoch = state.store.session_epoch
@@ -223,8 +225,18 @@ class Nimbus:
     # -- submissions ---------------------------------------------------------------------------------------------
 
     def submit(self, event: AssignEvent) -> None:
-        """Queue a new topology for its first assignment (S0.59)."""
+        """Queue a new topology for its first assignment (S0.59); any thread, never blocks."""
         self._events.append(event)
+        if self._successor is not None:
+            self._successor.take_over(self)
+        self.wake()
+
+    def take_over(self, former: "Nimbus") -> None:
+        """Follow a Nimbus of this driver that was stopped: its listeners, and the events it had not served."""
+        former._successor = self
+        self.listeners = former.listeners
+        while former._events:
+            self._events.append(former._events.popleft())
         self.wake()
 
     def withdraw(self, event: AssignEvent) -> bool:
@@ -232,7 +244,8 @@ class Nimbus:
         with self._lock:
             if event.is_settled:
                 return False
-            self._events.remove(event)
+            with contextlib.suppress(ValueError):  # it waits in a Nimbus that was stopped
+                self._events.remove(event)
             return True
 
     def _serve_events(self, reading: Reading, now_ms: int) -> bool:

@@ -64,6 +64,11 @@ class NimbusService:
         self._claimed: set[str] = set()
         self._marked: set[str] = set()
 
+    def attach(self, nimbus: Nimbus) -> None:
+        """Go on with another Nimbus in place of one that was stopped; submissions under way wait for it."""
+        former, self._nimbus = self._nimbus, nimbus
+        nimbus.take_over(former)
+
     # -- submission ----------------------------------------------------------------------------------------------
 
     def submit(
@@ -128,7 +133,7 @@ class NimbusService:
         return f"{name}-{self._state.next_submission_number()}-{self._clock.now_ms() // 1000}"
 
     def _submission(self, prepared: Prepared) -> Submission:
-        return Submission(prepared, self._state, self._blobs, self._nimbus, self._clock.now_ms())
+        return Submission(prepared, self._state, self._blobs, lambda: self._nimbus, self._clock.now_ms())
 
     def _claim(self, name: str) -> None:
         with self._names_lock:

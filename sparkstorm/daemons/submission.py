@@ -95,9 +95,9 @@ class Step:
 
 
 class Submission:
-    """Runs the steps up to the assignment event, then waits for Nimbus; `fail` undoes everything."""
+    """Runs the steps up to the assignment event, then waits for Nimbus, the one of the moment; `undo` undoes everything."""
 
-    def __init__(self, prepared: Prepared, state: StormState, blobs: BlobStore, nimbus: Nimbus, now_ms: int) -> None:
+    def __init__(self, prepared: Prepared, state: StormState, blobs: BlobStore, nimbus: Callable[[], Nimbus], now_ms: int) -> None:
         self.prepared = prepared
         self._state = state
         self._blobs = blobs
@@ -190,25 +190,25 @@ class Submission:
 
     def _inherit(self) -> None:
         if self.prepared.heir_of:
-            self._nimbus.undertaker.retirement.hand_over(self.prepared.heir_of, self.prepared.topology_id)
+            self._nimbus().undertaker.retirement.hand_over(self.prepared.heir_of, self.prepared.topology_id)
 
     def _hand_back(self) -> None:
         if self.prepared.heir_of:
-            self._nimbus.undertaker.retirement.hand_over(self.prepared.topology_id, self.prepared.heir_of)
+            self._nimbus().undertaker.retirement.hand_over(self.prepared.topology_id, self.prepared.heir_of)
 
     def _queue(self) -> None:
         self._event = AssignEvent(self.base)
-        self._nimbus.submit(self._event)
+        self._nimbus().submit(self._event)
 
     def _withdraw(self) -> None:
         if self._event is not None and not self._event.is_settled:
-            self._nimbus.withdraw(self._event)
+            self._nimbus().withdraw(self._event)
 
     def wait_done(self, wait_until: WaitUntil, timeout_ms: int = ASSIGN_TIMEOUT_MS) -> str:
         """Wait for Nimbus's answer; the topology's id, or FailedAssignTopologyError with everything undone."""
         event = self._event
         assert event is not None
-        if not wait_until(lambda: event.is_settled, timeout_ms) and self._nimbus.withdraw(event):
+        if not wait_until(lambda: event.is_settled, timeout_ms) and self._nimbus().withdraw(event):
             event.settle(FailedAssignTopologyError(f"topology {self.prepared.name} was not assigned within {timeout_ms // 1000} s"))
         done = self.poll_done()
         assert done is not None

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from sparkstorm.blobs.local import LocalBytesStore
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.daemons.assign_event import AssignEvent
+from sparkstorm.daemons.nimbus import Nimbus
 from sparkstorm.daemons.service import NimbusService
 from sparkstorm.daemons.submission import SubmitOptions
 from sparkstorm.errors import (
@@ -427,3 +430,30 @@ def test_a_hot_deploy_whose_old_topology_does_not_end_deploys_nothing() -> None:
     bench.advance(20)
     assert bench.state.known_ids() == set()
     assert heirs.state_by_id == {}
+
+
+def test_submissions_under_way_are_served_by_the_nimbus_that_follows() -> None:
+    bench, heard = Bench(nodes=3), Ear()
+    bench.nimbus.listeners.append(heard)
+    before = bench.service.begin_submit("before", wordcount(), {"topology.workers": 1}, CODE)
+    former, bench.nimbus = bench.nimbus, Nimbus(bench.state, bench.blobs, bench.scheduler, bench.conf)
+    bench.service.attach(bench.nimbus)
+    after = bench.service.begin_submit("after", wordcount(), {"topology.workers": 1}, CODE)
+    late = AssignEvent(replace(before.base, topology_id="late-9-1", name="late", num_workers=1))
+    bench.state.write_outline("late-9-1", before.prepared.outline)
+    former.submit(late)  # by a thread that had asked for Nimbus a moment before
+    bench.tick()
+    assert before.poll_done() and after.poll_done() and late.is_settled and late.error is None
+    assert ("late", "startTopology") in heard.told
+    never = AssignEvent(before.base)
+    assert bench.nimbus.withdraw(never)
+
+
+class Ear:
+    """Hears what was done."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def notify(self, topology_name: str, action: str) -> None:
+        self.told.append((topology_name, action))

@@ -2,11 +2,16 @@
 
 Run as `python -m tests.system.nimbus_driver CONF.json FOLDER`. A topology that runs already is taken up, else one is
 submitted. Each command is answered by one line: `wait N` (until N bytes are done), `rebalance WORKERS SPLIT COUNT
-SECS`, `restart`, `deploy`, `show`, `finish` (waits for the end, then writes counts.json into the folder's parent).
+SECS`, `restart`, `deploy`, `restart_in_deploy` and `doom` (Nimbus is restarted, or the process
+kills itself, as soon as the next deploy has killed the old topology), `show`,
+`finish` (waits for the end, then writes counts.json into the folder's parent).
 """
 
 import json
+import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +21,7 @@ from sparkstorm.app.cluster import Cluster
 from sparkstorm.app.handle import TopologyHandle
 from sparkstorm.config import merge
 from sparkstorm.connectors import FileLines, find_files
-from sparkstorm.model.status import RebalanceOptions
+from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology
 
 NAME = "words"
@@ -69,6 +74,8 @@ class Driver:
             "rebalance": self.rebalance,
             "restart": self._cluster.restart_nimbus,
             "deploy": self.deploy,
+            "doom": self.doom,
+            "restart_in_deploy": self.restart_in_deploy,
             "show": self.show,
             "finish": self.finish,
         }
@@ -93,10 +100,27 @@ class Driver:
         self._handle = self._submit({"topology.hot.deploy.enable": True})
         return self._handle.topology_id
 
+    def doom(self) -> None:
+        self._once_killed(lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+    def restart_in_deploy(self) -> None:
+        self._once_killed(self._cluster.restart_nimbus)
+
+    def _once_killed(self, act: Callable[[], None]) -> None:
+        old_id, state = self._handle.topology_id, self._cluster.state
+
+        def watch() -> None:
+            while (base := state.read_base(old_id)) and base.status is not TopologyStatus.KILLED:
+                time.sleep(0.002)
+            act()
+
+        threading.Thread(target=watch, daemon=True).start()
+
     def show(self) -> dict[str, object]:
         found = self._cluster.state.read_assignment(self._handle.topology_id)
         slots = found.slot_by_executor if found else {}
         return {
+            "id": self._handle.topology_id,
             "status": str(self._handle.status()),
             "workers": len(set(slots.values())),
             "executors": len(slots),

@@ -18,7 +18,8 @@ import pytest
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[2]
 ANSWER_S = 200.0
-LINES = 60_000
+LINES = 120_000
+LEAST_LOAD = 20_000  # tuples per second
 
 
 class Driver:
@@ -64,10 +65,35 @@ class Driver:
             if pipe:
                 pipe.close()
 
+    def wait_dead(self) -> None:
+        assert self._process.wait(60) < 0
+        self.kill()
+
     def end(self) -> None:
         if self._process.poll() is None:
             self.tell("end")
             self._process.wait(60)
+
+
+class Load:
+    """Tuples per second while drivers work: lines and words, by the bytes that are done."""
+
+    def __init__(self, tuples_per_byte: float) -> None:
+        self._tuples_per_byte = tuples_per_byte
+        self._bytes = 0
+        self._secs = 0.0
+        self._since: tuple[float, int] | None = None
+
+    def begin(self, done: int) -> None:
+        self._since = (time.monotonic(), done)
+
+    def stop(self, done: int) -> None:
+        assert self._since
+        start, before = self._since
+        self._secs, self._bytes, self._since = self._secs + time.monotonic() - start, self._bytes + done - before, None
+
+    def per_second(self) -> float:
+        return self._bytes * self._tuples_per_byte / self._secs
 
 
 class Scene:
@@ -78,6 +104,7 @@ class Scene:
         self.folder = tmp_path / "corpus"
         self.folder.mkdir()
         self.expected = self._write_corpus()
+        self.load = Load((LINES + self.expected.total()) / self.size())
         user, password = zookeeper.auth
         conf = {
             "sparkstorm.supervisors": 3, "storm.local.dir": str(tmp_path / "local"), "nimbus.monitor.freq.secs": 1,
@@ -110,8 +137,14 @@ class Scene:
 
     def assert_exact(self, driver: Driver) -> None:
         assert driver.ask("finish") == "drained"
+        self.load.stop(self.size())
         counts = json.loads((self.tmp / "counts.json").read_text())
         assert counts == dict(self.expected)
+
+    def assert_loaded(self) -> None:
+        rate = self.load.per_second()
+        print(f"{rate:,.0f} tuples/s on average while rebalanced and deployed")
+        assert rate >= LEAST_LOAD
 
     def close(self) -> None:
         for driver in self.drivers:
@@ -135,32 +168,63 @@ def wait_for(driver: Driver, **wanted: object) -> dict[str, Any]:
         time.sleep(0.1)
 
 
+def is_under_load(driver: Driver, size: int) -> int:
+    done: int = driver.ask("show")["done"]
+    assert done < size, "the work was done before the test was"
+    return done
+
+
 @pytest.mark.parametrize("disturbed", [False, True], ids=["undisturbed", "nimbus restarted in the middle"])
 def test_rebalances_and_a_hot_deploy_under_load_keep_the_counts_exact(scene: Scene, disturbed: bool) -> None:
     driver, size = scene.start(), scene.size()
-    driver.ask(f"wait {size // 10}")
+    scene.load.begin(driver.ask(f"wait {size // 20}"))
     driver.ask("rebalance 3 2 4 0.3")
     if disturbed:
         driver.ask("restart")
     wait_for(driver, status="ACTIVE", workers=3, executors=10)
-    done = driver.ask("show")["done"]
-    driver.ask(f"wait {min(done + size // 10, size)}")
+    driver.ask(f"wait {is_under_load(driver, size) + size // 20}")
     driver.ask("rebalance 1 1 1 0.3")
     if disturbed:
         driver.ask("restart")
     wait_for(driver, status="ACTIVE", workers=1, executors=6)
+    driver.ask(f"wait {is_under_load(driver, size) + size // 20}")
+    is_under_load(driver, size)
+    if disturbed:
+        driver.ask("restart_in_deploy")
     driver.ask("deploy")
+    is_under_load(driver, size)
     wait_for(driver, status="ACTIVE", workers=2)
     scene.assert_exact(driver)
+    scene.assert_loaded()
     driver.end()
 
 
-def test_a_driver_killed_in_a_rebalance_is_followed_by_one_that_finishes_it_exactly(scene: Scene) -> None:
+def test_drivers_killed_in_rebalances_and_in_a_hot_deploy_are_followed_by_ones_that_finish_them_exactly(
+    scene: Scene,
+) -> None:
     first, size = scene.start(), scene.size()
-    first.ask(f"wait {size // 10}")
+    scene.load.begin(first.ask(f"wait {size // 20}"))
     first.ask("rebalance 3 2 4 1")
+    scene.load.stop(is_under_load(first, size))
     first.kill()
     second = scene.start()
     wait_for(second, status="ACTIVE", workers=3, executors=10)
-    scene.assert_exact(second)
-    second.end()
+    scene.load.begin(is_under_load(second, size))
+    second.ask(f"wait {is_under_load(second, size) + size // 20}")
+    second.ask("rebalance 1 1 1 1")
+    scene.load.stop(is_under_load(second, size))
+    second.kill()
+    third = scene.start()
+    old_id = wait_for(third, status="ACTIVE", workers=1, executors=6)["id"]
+    scene.load.begin(is_under_load(third, size))
+    third.ask(f"wait {is_under_load(third, size) + size // 20}")
+    third.ask("doom")
+    scene.load.stop(is_under_load(third, size))
+    third.tell("deploy")
+    third.wait_dead()
+    fourth = scene.start()
+    assert wait_for(fourth, status="ACTIVE", workers=2)["id"] != old_id
+    scene.load.begin(is_under_load(fourth, size))
+    scene.assert_exact(fourth)
+    scene.assert_loaded()
+    fourth.end()
