@@ -1,0 +1,134 @@
+"""Owns the driving of windowed and timed bolts without a cluster: rows and marks in, what they emit out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sparkstorm.api import BasicOutputCollector, FoldingBolt, TimedBolt, Timer, Tuple, Window, WindowedBolt
+from sparkstorm.grouping.routes import Target
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.topology import Grouping
+from sparkstorm.model.tuples import Source
+from sparkstorm.runtime.bolt_task import BasicCollector
+from sparkstorm.runtime.output import Emitter, Route
+from sparkstorm.runtime.runner import Failure
+from sparkstorm.runtime.state import MemoryState
+from sparkstorm.runtime.windowed import Patience, TimedRunner
+from sparkstorm.windowing.marks import END, SourceClock
+from sparkstorm.windowing.settings import TIMESTAMP_FIELD, read_settings
+
+FIELDS = ("key", "ts", "value")
+Event = tuple[Any, Any, Any]
+
+
+class Listing(WindowedBolt):
+    """Emits what each window holds."""
+
+    outputs: Any = ("window",)
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        collector.emit(([list(window.key), window.start, window.end, window.is_update, [t["value"] for t in window.get()],
+                         [t["value"] for t in window.get_new()], [t["value"] for t in window.get_expired()]],))
+
+
+class Adding(FoldingBolt):
+    """Emits how many and how much; every window for itself."""
+
+    outputs: Any = ("window",)
+
+    def initial(self) -> list[int]:
+        return [0, 0]
+
+    def fold(self, accumulator: list[int], tup: Tuple) -> list[int]:
+        return [accumulator[0] + 1, accumulator[1] + tup["value"]]
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        collector.emit(([list(window.key), window.start, window.end, window.is_update, window.value],))
+
+
+class Merging(Adding):
+    """The same, put together from shared cells."""
+
+    def merge(self, one: list[int], other: list[int]) -> list[int]:
+        return [one[0] + other[0], one[1] + other[1]]
+
+
+class Ordered(TimedBolt):
+    """Emits tuples and timers in the order in which they come; a value sets a timer that much later."""
+
+    outputs: Any = ("what",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit((["row", tup["ts"], tup["key"], tup["value"]],))
+        self.timers.set_event_timer(tup["key"], tup["ts"] + tup["value"])
+
+    def on_timer(self, timer: Timer, collector: BasicOutputCollector) -> None:
+        collector.emit((["timer", timer.at_ms, timer.name],))
+
+
+class Driver:
+    """One task around a bolt; `state` and `times` may be a former driver's, as after a restart."""
+
+    def __init__(self, bolt: WindowedBolt | TimedBolt, stored: list[Any] | None = None, retries: int = 0) -> None:
+        codec = Codec()
+        conf = bolt.time_conf()
+        self.settings = read_settings("bolt", conf, conf)
+        self.state, self.times = MemoryState(codec, is_strict=True), MemoryState(codec, is_strict=True)
+        self.times.load(stored or [])
+        self.errors: list[str] = []
+        self.now_ms = 0
+        routes = {name: Route(Source("bolt", 9, name, tuple(fields)), codec, is_direct=False)
+                  for name, fields in (("default", bolt.outputs), ("late", ("component", "stream", "time_ms", "values")))}
+        self._targets = {name: Target(1, [], False) for name in routes}
+        for name, route in routes.items():
+            route.subscribe(Grouping("global"), [self._targets[name]], 9, 0)
+        emitter = Emitter("bolt", routes, is_strict=True)
+        collector = BasicCollector(emitter, 9, lambda component, task, text: self.errors.append(text))
+        bolt.init_state(self.state)
+        self.runner = TimedRunner(bolt, self.settings, emitter, self.state, self.times, collector, self.source,
+                                  lambda: self.now_ms, Patience(retries, 100))
+        self._sources: dict[int, Source] = {}
+        self._emitter = emitter
+
+    def source(self, task: int, stream: str = "default") -> Source:
+        return Source("spout", task, stream, FIELDS)
+
+    def rows(self, events: Iterable[Event], task: int = 1) -> list[Failure]:
+        source = self._sources.setdefault(task, self.source(task))
+        tuples = [Tuple(event, 0, source) for event in events]
+        return self.runner.run(tuples) if tuples else []
+
+    def late_rows(self, events: Sequence[Event]) -> list[Failure]:
+        source = Source("spout", 1, "default", FIELDS, is_late=True)
+        return self.runner.run([Tuple(event, 0, source) for event in events])
+
+    def advance(self, watermark_ms: int, most: int = 1 << 30) -> None:
+        self.runner.advance(watermark_ms, self.now_ms, most)
+
+    def end(self) -> None:
+        self.advance(END)
+
+    def emitted(self, stream: str = "default") -> list[Any]:
+        return [values[0] if stream == "default" else values for values, _ in self._targets[stream].rows]
+
+    def stored(self) -> list[Any]:
+        """What a commit would keep now."""
+        self.times.take_changes()
+        codec = Codec()
+        kept: list[Any] = codec.unpack(codec.pack(self.times.snapshot()))
+        return kept
+
+
+def split_late(events: Sequence[Event], lag: int, lateness: int = 0) -> tuple[list[Event], list[Event]]:
+    """(on time, late) by the definition, from one sender."""
+    clock = SourceClock(lag, lateness)
+    on_time, late = [], []
+    for event in events:
+        (late if clock.is_late(event[1]) else on_time).append(event)
+    return on_time, late
+
+
+def timed(bolt: Any, **conf: Any) -> Any:
+    """A bolt with event time and these settings on top."""
+    return bolt._with({TIMESTAMP_FIELD: "ts", **conf})

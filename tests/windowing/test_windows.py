@@ -1,0 +1,238 @@
+"""Windows by the definition: every event in exactly the right ones, whatever the order, batching and restarts."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparkstorm.api import Count, Duration
+from sparkstorm.windowing.layout import Layout
+from sparkstorm.windowing.marks import END, NEVER, SourceClock, Watermarks
+from sparkstorm.windowing.settings import LAG_MS, LATENESS_MS
+from tests.windowing.driving import Adding, Driver, Event, Listing, Merging, Ordered, split_late, timed
+
+LENGTHS = st.integers(1, 12)
+EVENTS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 60), st.integers(0, 9)), max_size=40)
+
+
+def ms(count: int) -> Duration:
+    return Duration.millis(count)
+
+
+def expected(events: list[Event], length: int, slide: int) -> dict[tuple[str, int], list[Event]]:
+    """Windows by key and end, straight from the definition."""
+    found: dict[tuple[str, int], list[Event]] = {}
+    for event in events:
+        for end in range(slide, 200, slide):
+            if end - length <= event[1] < end:
+                found.setdefault((event[0], end), []).append(event)
+    return found
+
+
+def totals(windows: dict[tuple[str, int], list[Event]]) -> dict[tuple[str, int], list[int]]:
+    return {place: [len(events), sum(event[2] for event in events)] for place, events in windows.items()}
+
+
+def run_through(bolt: Any, events: list[Event], lag: int, cuts: list[int] | None = None) -> Driver:
+    """Rows of one sender with a mark behind each piece; `cuts` are where the task is begun anew from what it stored."""
+    driver = Driver(copy.copy(bolt))
+    clock = SourceClock(lag, 0)
+    emitted: list[Any] = []
+    for number, event in enumerate(events):
+        assert not clock.is_late(event[1])
+        driver.rows([event])
+        if number % 3 == 2:
+            driver.advance(clock.mark_ms())
+        if cuts and number in cuts:
+            emitted += driver.emitted()
+            driver = Driver(copy.copy(bolt), driver.stored())
+            driver.advance(clock.mark_ms())
+    driver.end()
+    driver._targets["default"].rows[:0] = [((row,), 0) for row in emitted]
+    return driver
+
+
+@given(LENGTHS, LENGTHS, st.integers(0, 100))
+def test_a_point_is_in_exactly_the_windows_that_hold_it(length: int, slide: int, at: int) -> None:
+    held = {end for end in range(0, 200, slide) if end - length <= at < end}
+    for is_shared in (True, False):
+        layout = Layout(length, slide, is_shared)
+        assert set(layout.ends(at)) == held
+        cells = layout.cells_of(at)
+        for end in range(0, 200, slide):
+            assert any(cell in layout.cells_in(end) for cell in cells) == (end in held)
+        for cell in cells:
+            assert set(layout.ends_of(cell)) <= held
+
+
+@given(LENGTHS, LENGTHS, EVENTS, st.integers(0, 20))
+def test_collected_windows_hold_what_the_definition_says(length: int, slide: int, events: list[Event], lag: int) -> None:
+    on_time, _ = split_late(events, lag)
+    bolt = timed(Listing().with_window(ms(length), ms(slide)).with_key("key"))
+    windows = expected(on_time, length, slide)
+    found = run_through(bolt, on_time, lag).emitted()
+    assert {(row[0][0], row[2]): sorted(row[4]) for row in found} == {p: sorted(e[2] for e in es) for p, es in windows.items()}
+    assert len(found) == len(windows)
+    assert [row[2] for row in found] == sorted(row[2] for row in found)
+    for row in found:
+        key, end = row[0][0], row[2]
+        former = windows.get((key, end - slide), [])
+        assert sorted(row[5]) == sorted(e[2] for e in windows[key, end] if e not in former)
+        assert sorted(row[6]) == sorted(e[2] for e in former if not end - length <= e[1] < end)
+
+
+@pytest.mark.parametrize("kind", [Adding, Merging])
+@given(LENGTHS, LENGTHS, EVENTS, st.integers(0, 20), st.lists(st.integers(0, 40), max_size=3))
+def test_folded_windows_agree_and_survive_restarts(kind: Any, length: int, slide: int, events: list[Event], lag: int,
+                                                   cuts: list[int]) -> None:
+    on_time, _ = split_late(events, lag)
+    bolt = timed(kind().with_window(ms(length), ms(slide)).with_key("key"))
+    found = run_through(bolt, on_time, lag, cuts).emitted()
+    assert {(row[0][0], row[2]): row[4] for row in found} == totals(expected(on_time, length, slide))
+    assert len(found) == len({(row[0][0], row[2]) for row in found})
+
+
+@given(EVENTS, st.integers(0, 20), st.randoms(use_true_random=False))
+def test_another_order_within_the_lag_changes_nothing(events: list[Event], lag: int, random: Any) -> None:
+    in_order = sorted(events, key=lambda event: event[1])
+    mixed = sorted(in_order, key=lambda event: event[1] + random.uniform(0, lag))
+    assert split_late(mixed, lag)[1] == []
+    for bolt in (timed(Merging().with_window(ms(10), ms(5)).with_key("key")),
+                 timed(Merging().with_session_window(ms(4)).with_key("key"))):
+        assert run_through(bolt, mixed, lag).emitted() == run_through(bolt, in_order, lag).emitted()
+
+
+@given(LENGTHS, EVENTS, st.integers(0, 20), st.lists(st.integers(0, 40), max_size=3))
+def test_sessions_are_runs_without_a_gap(gap: int, events: list[Event], lag: int, cuts: list[int]) -> None:
+    on_time, _ = split_late(events, lag)
+    wanted = []
+    for key in "ab":
+        session: list[Event] = []
+        for event in [*sorted((e for e in on_time if e[0] == key), key=lambda e: e[1]), (key, 10_000, 0)]:
+            if session and event[1] - session[-1][1] >= gap:
+                wanted.append((key, session[0][1], session[-1][1] + gap, [len(session), sum(e[2] for e in session)]))
+                session = []
+            session.append(event)
+    folded = run_through(timed(Merging().with_session_window(ms(gap)).with_key("key")), on_time, lag, cuts).emitted()
+    assert sorted((row[0][0], row[1], row[2], row[4]) for row in folded) == sorted(wanted)
+    listed = run_through(timed(Listing().with_session_window(ms(gap)).with_key("key")), on_time, lag, cuts).emitted()
+    assert sorted((row[0][0], row[1], row[2], [len(row[4]), sum(row[4])]) for row in listed) == sorted(wanted)
+
+
+@given(EVENTS, st.integers(0, 15), st.integers(0, 15))
+def test_late_is_exactly_what_is_further_behind_the_newest_than_lag_and_lateness(events: list[Event], lag: int,
+                                                                                lateness: int) -> None:
+    on_time, late = split_late(events, lag, lateness)
+    newest, wanted = -1, []
+    for event in events:
+        if newest - event[1] > lag + lateness:
+            wanted.append(event)
+        newest = max(newest, event[1])
+    assert late == wanted
+    assert len(on_time) + len(late) == len(events)
+
+
+@pytest.mark.parametrize("kind", ["tumbling", "sliding", "session"])
+@given(EVENTS, st.integers(0, 8), st.integers(1, 10), st.lists(st.integers(0, 40), max_size=2))
+def test_with_allowed_lateness_the_last_firing_of_a_window_is_complete(kind: str, events: list[Event], lag: int, lateness: int,
+                                                                      cuts: list[int]) -> None:
+    bolt = Merging().with_key("key")
+    bolt = bolt.with_session_window(ms(5)) if kind == "session" else bolt.with_window(ms(10), ms(5 if kind == "sliding" else 10))
+    bolt = timed(bolt, **{LAG_MS: lag, LATENESS_MS: lateness})
+    on_time, _ = split_late(events, lag, lateness)
+    driver, clock, emitted = Driver(copy.copy(bolt)), SourceClock(lag, lateness), []
+    for number, event in enumerate(on_time):
+        clock.is_late(event[1])
+        assert driver.rows([event]) == []
+        driver.advance(clock.mark_ms())
+        if number in cuts:
+            emitted += driver.emitted()
+            driver = Driver(copy.copy(bolt), driver.stored())
+    driver.end()
+    emitted += driver.emitted()
+    assert driver.runner.late == 0
+    last = {(row[0][0], row[1], row[2]): row[4] for row in emitted}
+    if kind != "session":
+        complete = totals(expected(on_time, 10, 5 if kind == "sliding" else 10))
+        assert {(key, end): value for (key, _, end), value in last.items()} == complete
+    first = {}
+    for row in emitted:
+        assert row[3] == ((row[0][0], row[2]) in first) or kind == "session"
+        first[row[0][0], row[2]] = True
+    assert not [place for place, _ in driver.times.items() if place[0] in ("a", "t", "s", "f")]  # nothing is left behind
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50)), max_size=30))
+def test_a_watermark_is_the_least_mark_and_never_falls(marks: list[tuple[int, int]]) -> None:
+    channels = [(task, "default") for task in range(3)]
+    watermarks, heard = Watermarks(channels), dict.fromkeys(range(3), NEVER)
+    for task, at_ms in marks:
+        before = watermarks.low_ms
+        assert watermarks.hear((task, "default"), at_ms) == (task in heard and at_ms > heard[task])
+        if task in heard:
+            heard[task] = max(heard[task], at_ms)
+        assert watermarks.low_ms == min(heard.values()) >= before
+    assert not watermarks.is_ended
+    for channel in channels:
+        watermarks.hear(channel, END)
+    assert watermarks.is_ended
+
+
+def test_a_task_that_hears_from_nobody_never_ends() -> None:
+    assert not Watermarks([]).is_ended
+
+
+@given(EVENTS, st.integers(1, 5), st.integers(1, 5), st.lists(st.integers(0, 40), max_size=3))
+def test_windows_by_count_hold_the_last_tuples_at_every_slide(events: list[Event], length: int, slide: int,
+                                                              cuts: list[int]) -> None:
+    for kind in (Listing, Adding, Merging):
+        bolt = kind().with_window(Count(length), Count(slide)).with_key("key")
+        driver, emitted = Driver(copy.copy(bolt)), []
+        for number, event in enumerate(events):
+            driver.rows([event])
+            if number in cuts:
+                emitted += driver.emitted()
+                driver = Driver(copy.copy(bolt), driver.stored())
+        emitted += driver.emitted()
+        for key in "ab":
+            values = [event[2] for event in events if event[0] == key]
+            wanted = [values[max(0, end - length):end] for end in range(slide, len(values) + 1, slide)]
+            mine = [row[4] for row in emitted if row[0] == [key]]
+            assert mine == (wanted if kind is Listing else [[len(each), sum(each)] for each in wanted])
+
+
+@given(EVENTS, st.integers(0, 20), st.randoms(use_true_random=False), st.lists(st.integers(0, 40), max_size=3))
+def test_timed_bolts_see_rows_and_timers_in_the_order_of_time(events: list[Event], lag: int, random: Any, cuts: list[int]) -> None:
+    events = [(key, ts, value + 1) for key, ts, value in {event[1]: event for event in events}.values()]
+    in_order = sorted(events, key=lambda event: event[1])
+    mixed = sorted(in_order, key=lambda event: event[1] + random.uniform(0, lag))
+    wanted, timers = [], dict[str, int]()
+    for key, ts, value in [*in_order, ("end", 10_000, 0)]:
+        for name, at in sorted(timers.items(), key=lambda item: (item[1], item[0])):
+            if at <= ts:
+                wanted.append(["timer", at, name])
+                del timers[name]
+        wanted.append(["row", ts, key, value])
+        timers[key] = ts + value
+    assert run_through(timed(Ordered()), mixed, lag, cuts).emitted() == wanted[:-1]
+
+
+@settings(max_examples=30)
+@given(EVENTS)
+def test_firing_a_few_at_a_time_fires_the_same_and_survives_a_restart_in_between(events: list[Event]) -> None:
+    for bolt in (timed(Listing().with_window(ms(10), ms(5)).with_key("key")), timed(Merging().with_window(ms(10)).with_key("key")),
+                 timed(Merging().with_session_window(ms(5)).with_key("key"), **{LATENESS_MS: 5})):
+        whole = Driver(copy.copy(bolt))
+        whole.rows(events)
+        whole.end()
+        driver, emitted = Driver(copy.copy(bolt)), []
+        driver.rows(events)
+        for _ in range(200):
+            driver.advance(END, most=1)
+            emitted += driver.emitted()
+            driver = Driver(copy.copy(bolt), driver.stored())
+        assert emitted == whole.emitted()
