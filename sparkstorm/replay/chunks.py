@@ -7,12 +7,17 @@ the same order; times never fall within a chunk, nor from chunk to chunk of one 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
+from sparkstorm.api.columns import batch_of, rows_of
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.tuples import Source
+from sparkstorm.replay.batches import Way, is_batch, pack_batch, put_together, slices, unpack_batch
 
 START, STATE, ROWS, DEAD, KEPT_STATE = 0, 1, 2, 3, 4
 KEPT = 0  # target of rows that no task of the topology waits for: they are results
@@ -55,9 +60,22 @@ def pack_rows(codec: Codec, rows: Sequence[Row], is_timed: bool) -> bytes:
 
 def unpack_rows(codec: Codec, chunk: Chunk) -> tuple[Iterable[tuple[Any, ...]], Iterable[int]]:
     """The values and the times of a chunk's rows."""
+    if is_batch(chunk.data):
+        return rows_of(unpack_batch(chunk.data)), repeat(chunk.first_ms, chunk.rows)
     times, columns = codec.unpack(chunk.data)
     values = zip(*columns, strict=True) if columns else repeat((), chunk.rows)
     return values, repeat(0, chunk.rows) if times is None else times
+
+
+def batch_in(codec: Codec, chunk: Chunk, source: Source, types: Mapping[str, Any]) -> pa.RecordBatch | None:
+    """A chunk's rows as a batch; none when no columns hold them."""
+    if is_batch(chunk.data):
+        return unpack_batch(chunk.data)
+    _, columns = codec.unpack(chunk.data)
+    try:
+        return batch_of(source.fields, columns, types)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return None
 
 
 class ChunkSize:
@@ -93,6 +111,13 @@ class ChunkWriter:
             self.size.learn(len(data), len(part))
             yield self._chunk(ROWS, target, part[0][1], sender, stream, len(part), data)
         rows.clear()
+
+    def batches(self, way: Way) -> Iterator[Chunk]:
+        """Chunks of a way's batches; afterwards there are none."""
+        for batch, at_ms in put_together(way.batches):
+            for part in slices(batch):
+                yield self._chunk(ROWS, way.target, at_ms, way.source.task, way.source.stream, part.num_rows, pack_batch(part))
+        way.batches.clear()
 
     def state(self, kind: int, task: int, pairs: Sequence[Sequence[Any]]) -> Iterator[Chunk]:
         """Chunks of a task's keys and values."""

@@ -49,12 +49,13 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
-def typed_array(values: Sequence[Any], kind: pa.DataType, name: str) -> pa.Array:
+def typed_array(values: Any, kind: pa.DataType, name: str) -> pa.Array:
     """A result's column; ReplayFailedError names the column and the mend when a value does not fit."""
-    if pa.types.is_nested(kind):
-        values = [_fitted(value, kind) for value in values]
+    is_array = isinstance(values, pa.Array)
+    if pa.types.is_nested(kind) and not (is_array and values.type == kind):
+        values = [_fitted(value, kind) for value in (values.to_pylist() if is_array else values)]
     try:
-        return pa.array(values, kind)
+        return values.cast(kind) if isinstance(values, pa.Array) else pa.array(values, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as error:
         raise ReplayFailedError(f"column '{name}' does not hold {kind} throughout ({str(error)[:200]}); "
                                 "declare another type for it") from error
@@ -73,8 +74,10 @@ def _fitted(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
-def seen_type(values: Sequence[Any], name: str) -> pa.DataType:
-    """The type that holds these values; ReplayFailedError when no one type does."""
+def seen_type(values: Any, name: str) -> pa.DataType:
+    """The type that holds these values (a list or an array); ReplayFailedError when no one type does."""
+    if isinstance(values, pa.Array):
+        return values.type
     try:
         kind = pa.array(values).type
     except (pa.ArrowInvalid, pa.ArrowTypeError):

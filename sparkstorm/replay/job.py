@@ -30,6 +30,7 @@ class Job:
     skip_bad: bool
     kept: frozenset[Feed]
     kept_states: frozenset[str]
+    columns: bool = True
 
     def open(self) -> tuple[Topology, Callable[[str], Any]]:
         """The topology with routing's groupings, and a maker of fresh instances."""
@@ -42,6 +43,7 @@ class Switches:
 
     is_timed: bool = False
     skip_bad: bool = False
+    columns: bool = True  # bolts that take batches get batches; else rows, as live
     outputs: Collection[str] | None = None  # which results are kept beyond what stages exchange; None: every one
 
 
@@ -58,7 +60,8 @@ def make_job(plan: Plan, switches: Switches, by_value: Iterable[str] = ()) -> Jo
     states = frozenset(c.id for c in plan.topology.bolts
                        if isinstance(c.instance, Stateful) and c.id + STATE_MARK in names)
     bare = replace(plan, topology=Topology({c.id: replace(c, instance=None, inputs=()) for c in plan.topology}))
-    return Job(bare, code, hashlib.sha256(code).hexdigest(), switches.is_timed, switches.skip_bad, kept, states)
+    return Job(bare, code, hashlib.sha256(code).hexdigest(), switches.is_timed, switches.skip_bad, kept, states,
+               switches.columns)
 
 
 def result_name(component: str, stream: str) -> str:

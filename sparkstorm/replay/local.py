@@ -51,11 +51,12 @@ def replay_locally(
     states: Mapping[str, Mapping[Any, Any]] | None = None,
     effects: Mapping[str, str] | None = None,
     skip_bad: bool = False,
+    columns: bool = True,
     partitions: int = 1,
 ) -> LocalResults:
     """Replay rows given as lists; the event time is the name of a field. Rows are dealt to `partitions` in runs."""
     plan = make_plan(topology, merge(check(conf or {}, "the settings of the replay")).as_dict(), name, effects or {})
-    job = make_job(plan, Switches(event_time is not None, skip_bad))
+    job = make_job(plan, Switches(event_time is not None, skip_bad, columns))
     feeds = parse_inputs(topology, inputs)
     results = LocalResults(states={component: {} for component in job.kept_states})
     chunks_by_stage: dict[int, list[Chunk]] = {}

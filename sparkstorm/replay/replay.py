@@ -31,6 +31,7 @@ def replay(
     outputs: Collection[str] | None = None,
     effects: Mapping[str, str] | None = None,
     skip_bad: bool = False,
+    columns: bool = True,
     by_value: Iterable[str] = (),
 ) -> Replay:
     """Run a topology over history: spouts replaced by {"spout-id[:stream]": DataFrame}, bolts unchanged; lazily.
@@ -38,13 +39,14 @@ def replay(
     `conf` and `name` as for the live run, so that tasks and shuffle starts are the same. `event_time` names the column
     that is the virtual time. `states` are first states (columns key, value and, from a former run, task). `types` are the
     columns of results ("word string, n bigint"); without them they are found by running. `outputs` restricts what is
-    kept. `effects` overrides what bolts declare. `by_value` names modules that must travel to the executors.
+    kept. `effects` overrides what bolts declare. Without `columns`, bolts that take batches get rows, as live. `by_value`
+    names modules that must travel to the executors beside those of the components.
     """
     plan = make_plan(topology, merge(check(conf or {}, "the settings of the replay")).as_dict(), name, effects or {})
     feeds = parse_inputs(topology, inputs)
     names = {parse_name(topology, name): name for name in inputs}
     time = EventTime(event_time) if isinstance(event_time, str) else event_time
-    job = make_job(plan, Switches(time is not None, skip_bad, outputs), by_value)
+    job = make_job(plan, Switches(time is not None, skip_bad, columns, outputs), by_value)
     if not feeds:
         raise InvalidTopologyError("a replay needs data for every spout")
     stages = SparkStages(next(iter(feeds.values())).sparkSession, plan, job)

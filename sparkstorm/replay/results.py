@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.replay.arrow_map import MapBatches, chunks_in, map_in_arrow
+from sparkstorm.replay.batches import is_batch, unpack_batch
 from sparkstorm.replay.chunks import DEAD, KEPT_STATE, ROWS, Chunk
 from sparkstorm.replay.columns import definite_type, merged_type, seen_type, typed_array
 from sparkstorm.replay.failures import unwrapped
@@ -140,7 +141,10 @@ def _typing(schema: pa.Schema) -> MapBatches:
     return type_rows
 
 
-def _columns(codec: Codec, chunk: Chunk) -> list[list[Any]]:
+def _columns(codec: Codec, chunk: Chunk) -> Sequence[Any]:
+    """A chunk's columns: lists of values, or Arrow arrays as they are."""
+    if is_batch(chunk.data):
+        return list(unpack_batch(chunk.data).columns)
     columns: list[list[Any]] = codec.unpack(chunk.data)[1]
     return [*columns, [chunk.target] * chunk.rows] if chunk.kind == KEPT_STATE else columns
 

@@ -220,17 +220,19 @@ def _key(key: Any) -> Any:
     return tuple(key.values()) if isinstance(key, dict) else tuple(key) if isinstance(key, list) else key
 
 
-def _rows(job: Job, stage: Stage, is_sorted: bool, batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[TimedRow]]:
+def _rows(
+    job: Job, stage: Stage, is_sorted: bool, batches: Iterator[pa.RecordBatch]
+) -> Iterator[Iterator[TimedRow] | pa.RecordBatch]:
     assert stage.feed is not None
     fields = job.plan.topology.components[stage.feed.spout].streams[stage.feed.stream].fields
     latest = LONG_AGO
     for whole in batches:
         for start in range(0, whole.num_rows, _SLICE_ROWS):
             batch = whole.slice(start, _SLICE_ROWS)
-            values = values_of(batch, fields)
             if not job.is_timed:
-                yield zip(values, [0] * batch.num_rows, strict=True)
+                yield batch.select(fields)
                 continue
+            values = values_of(batch, fields)
             times = batch.column(_AT).to_pylist()
             if not is_sorted:
                 times = running_times(times, latest)

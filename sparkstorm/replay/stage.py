@@ -11,13 +11,29 @@ from operator import attrgetter
 from typing import Any
 from zlib import crc32
 
+import pyarrow as pa
+
+from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.grouping.routes import Target
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import Grouping
 from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.replay.chunks import KEPT, KEPT_STATE, START, STATE, Chunk, ChunkWriter, Row, source_number
+from sparkstorm.replay.batches import BatchRoute, Way, put_together
+from sparkstorm.replay.chunks import (
+    KEPT,
+    KEPT_STATE,
+    START,
+    STATE,
+    Chunk,
+    ChunkWriter,
+    Row,
+    batch_in,
+    source_number,
+    unpack_rows,
+)
+from sparkstorm.replay.column_task import ColumnRun
 from sparkstorm.replay.job import Job
 from sparkstorm.replay.merge import tuples_of
 from sparkstorm.replay.moments import Moments
@@ -34,15 +50,15 @@ _target = attrgetter("target")
 
 
 def run_feed(
-    job: Job, stage: Stage, partition: int, batches: Iterable[Iterable[TimedRow]], count: Count
+    job: Job, stage: Stage, partition: int, batches: Iterable[Iterable[TimedRow] | pa.RecordBatch], count: Count
 ) -> Iterator[Chunk]:
-    """A spout's stream of data through the bolts of its stage; every batch is rows in their order."""
+    """A spout's stream of data through the bolts of its stage; every batch is rows in their order, columns if untimed."""
     assert stage.feed is not None
     run = _PartitionRun(job, stage, partition)
     route = run.feed_route(stage.feed)
     run.prepare({})
     for batch in batches:
-        _spread(route, run.with_times(route.source, batch) if job.is_timed else batch)
+        run.spread(route, batch)
         run.pass_on()
         yield from run.cut()
     yield from run.end(count)
@@ -55,18 +71,6 @@ def run_exchange(job: Job, stage: Stage, chunks: Iterable[Chunk], count: Count) 
         run = _PartitionRun(job, stage, target - first)
         yield from run.over(of_task)
         yield from run.end(count)
-
-
-def _spread(route: Route, batch: Iterable[Any]) -> None:
-    pick = route.pick
-    if pick is None:
-        unused: list[Any] = []
-        for values, at_ms in batch:
-            route.spread(values, at_ms, unused)
-            unused.clear()
-        return
-    for row in batch:
-        pick(row[0]).append(row)
 
 
 class _PartitionRun:
@@ -85,8 +89,9 @@ class _PartitionRun:
         self._writer = ChunkWriter(self._codec, source_number(stage.number, partition), job.is_timed)
         self._sources: dict[tuple[int, str], Source] = {}
         self._timeless: list[tuple[int, bytes]] = []  # rows of data without a time, as dead letters by task
-        self._inputs: dict[int, list[tuple[Source, list[Row]]]] = {}
-        self._outputs: list[tuple[Source, int, list[Row]]] = []
+        self._inputs: dict[int, list[Way]] = {}
+        self._outputs: list[Way] = []
+        self._batch_routes: dict[tuple[int, str], BatchRoute] = {}
         self._runs = {task: self._make(b, task) for b in stage.bolts for task in self._mine[b]}
 
     # -- making ----------------------------------------------------------------------------------------------------
@@ -100,7 +105,13 @@ class _PartitionRun:
         conf = {**self._job.plan.conf, **self._topology.components[component].conf}
         manner = Manner(self._job.is_timed, self._job.skip_bad, _retries(conf))
         routes = self._routes(component, task)
-        return BoltRun(self._make_instance(component), routes, self._codec, manner, Moments(conf, manner.is_timed))
+        bolt, moments = self._make_instance(component), Moments(conf, manner.is_timed)
+        if not (isinstance(bolt, ColumnBolt) and self._job.columns):
+            return BoltRun(bolt, routes, self._codec, manner, moments)
+        run = ColumnRun(bolt, routes, self._codec, manner, moments)
+        run.ways = [way for way in self._every_way() if way.source.task == task]
+        run.batch_routes = {stream: self._batch_routes[task, stream] for stream in routes if (task, stream) in self._batch_routes}
+        return run
 
     def _routes(self, component: str, task: int) -> dict[str, Route]:
         plan = self._job.plan
@@ -111,12 +122,34 @@ class _PartitionRun:
                 route.subscribe(Grouping("global"), [Target(KEPT, [], False)], task, seed)
             deaf = plan.deaf.get(Feed(component, stream), ())
             route.subscribe(Grouping("direct"), [Target(t, [], False) for t in deaf], task, seed)
-            for target in route.targets:
-                if target.is_local:
-                    self._inputs.setdefault(target.task, []).append((route.source, target.rows))
-                else:
-                    self._outputs.append((route.source, target.task, target.rows))
+            ways = {target.task: Way(route.source, target.task, target.is_local, target.rows) for target in route.targets}
+            self._add_ways(ways.values())
+            if not route.is_direct:
+                self._batch_routes[task, stream] = self._batch_route(route, ways, seed)
         return routes
+
+    def _batch_route(self, route: Route, ways: Mapping[int, Way], seed: int) -> BatchRoute:
+        """The same subscribers for batches."""
+        source = route.source
+        made = BatchRoute(source.task, seed)
+        for subscriber, grouping in self._topology.subscribers(source.component, source.stream):
+            positions = [source.position(f) for f in grouping.fields]
+            made.subscribe(grouping, positions, [ways[task] for task in self._tasks[subscriber]])
+        if KEPT in ways:
+            made.subscribe(Grouping("global"), (), [ways[KEPT]])
+        return made
+
+    def _add_ways(self, ways: Iterable[Way]) -> None:
+        for way in ways:
+            if way.is_local:
+                self._inputs.setdefault(way.target, []).append(way)
+            else:
+                self._outputs.append(way)
+
+    def _every_way(self) -> Iterator[Way]:
+        yield from self._outputs
+        for ways in self._inputs.values():
+            yield from ways
 
     def prepare(self, states: Mapping[int, Iterable[Sequence[Any]]]) -> None:
         """Load states, then prepare every task, in the order of their ids."""
@@ -130,7 +163,7 @@ class _PartitionRun:
             run.prepare(ReplayContext(f"{plan.name}-0-0", task, component, plan.component_by_task, tasks, conf,
                                       run.now_ms, resources))
 
-    def with_times(self, source: Source, batch: Iterable[TimedRow]) -> Iterator[Row]:
+    def _with_times(self, source: Source, batch: Iterable[TimedRow]) -> Iterator[Row]:
         """The rows that have a time; another one is put aside, or ends the replay."""
         for values, at_ms in batch:
             if at_ms is not None:
@@ -154,39 +187,72 @@ class _PartitionRun:
             pairs += _pairs(self._codec, first)
             first = next(chunks, None)
         self.prepare({head: pairs})
-        rest = _and_then(first, chunks)
-        for tuples in tuples_of(self._codec, rest, self.source, self._job.is_timed):
-            self._runs[head].run(tuples)
+        for _ in self._feed_head(self._runs[head], _and_then(first, chunks)):
             self.pass_on()
             yield from self.cut()
 
+    def spread(self, route: Route, batch: Iterable[TimedRow] | pa.RecordBatch) -> None:
+        """Rows of data to those who listen."""
+        if isinstance(batch, pa.RecordBatch):
+            self._batch_routes[route.source.task, route.source.stream].spread(batch, 0)
+            return
+        unused: list[Any] = []
+        for values, at_ms in self._with_times(route.source, batch) if self._job.is_timed else batch:
+            route.spread(values, at_ms or 0, unused)
+            unused.clear()
+
+    def _feed_head(self, run: BoltRun, chunks: Iterator[Chunk]) -> Iterator[None]:
+        """What other stages sent to the first bolt's task, in its order; yields after every batch."""
+        if not isinstance(run, ColumnRun) or self._job.is_timed:
+            for tuples in tuples_of(self._codec, chunks, self.source, self._job.is_timed):
+                run.run(tuples)
+                yield
+            return
+        for chunk in chunks:
+            source = self.source(chunk.sender, chunk.stream)
+            batch = batch_in(self._codec, chunk, source, run.types)
+            if batch is None:
+                values, _ = unpack_rows(self._codec, chunk)
+                run.run([Tuple(row, 0, source) for row in values])
+            else:
+                run.run_batch(batch, source, 0)
+            yield
+
     def pass_on(self) -> None:
-        """Run what lies in local rows, component by component in order; afterwards nothing does."""
+        """Run what lies in local rows and batches, component by component in order; afterwards nothing does."""
         for task, run in self._runs.items():
+            if isinstance(run, ColumnRun) and not self._job.is_timed:
+                self._pass_batches(task, run)
             tuples = self._gather(task)
             if tuples:
                 run.run(tuples)
         for run in self._runs.values():
             run.take_emitted()
 
+    def _pass_batches(self, task: int, run: ColumnRun) -> None:
+        for way in self._inputs.get(task, ()):
+            batches, way.batches[:] = list(way.batches), []
+            for batch, at_ms in put_together(batches):
+                run.run_batch(batch, way.source, at_ms)
+
     def _gather(self, task: int) -> list[Tuple]:
-        links = [(source, rows) for source, rows in self._inputs.get(task, ()) if rows]
-        tuples = [Tuple(values, at_ms, source) for source, rows in links for values, at_ms in rows]
-        for _, rows in links:
-            rows.clear()
-        if self._job.is_timed and len(links) > 1:
+        ways = [way for way in self._inputs.get(task, ()) if way.rows or way.batches]
+        tuples = [Tuple(values, at_ms, way.source) for way in ways for values, at_ms in way.take_rows()]
+        if self._job.is_timed:
             tuples.sort(key=attrgetter("roots"))
         return tuples
 
     def cut(self, whole: bool = False) -> Iterator[Chunk]:
         """Chunks of what has gathered for other stages and for the results; `whole`: everything, else what is worth it."""
         least = 1 if whole else self._writer.size.rows
-        for source, target, rows in self._outputs:
-            if len(rows) >= least:
+        for way in self._outputs:
+            if len(way.rows) >= least:
                 try:
-                    yield from self._writer.rows(target, source.task, source.stream, rows)
+                    yield from self._writer.rows(way.target, way.source.task, way.source.stream, way.rows)
                 except CodecError as error:
-                    raise self._culprit(source, rows, error) from error
+                    raise self._culprit(way.source, way.rows, error) from error
+            if way.batches and (whole or way.is_full):
+                yield from self._writer.batches(way)
         for task, letter in [*self._timeless, *((t, letter) for t, run in self._runs.items() for letter in run.take_dead())]:
             yield self._writer.dead(task, letter)
         self._timeless.clear()

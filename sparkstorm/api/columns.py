@@ -1,0 +1,89 @@
+"""Owns ColumnBolt: a bolt that takes whole Arrow batches, in a replay; live, every tuple is a batch of one row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sparkstorm.api.collector import BasicOutputCollector
+from sparkstorm.api.components import BasicBolt
+from sparkstorm.model.tuples import Source, Tuple
+
+if TYPE_CHECKING:
+    from pyarrow import DataType, RecordBatch
+
+
+class BatchCollector(BasicOutputCollector, Protocol):
+    """Emits rows, or whole batches whose columns are the stream's fields in their order."""
+
+    def emit_batch(self, batch: RecordBatch, stream: str = "default") -> None:
+        """Send every row of a batch to every subscriber of a stream; columns count by place, not by name."""
+
+
+class ColumnBolt(BasicBolt):
+    """Processes `pyarrow.RecordBatch`es: all rows of one come from one source, columns are its fields.
+
+    How rows are cut into batches means nothing: the results must not depend on it. A failing batch leaves no trace and its
+    rows are executed one by one, so that only the culprit fails. `execute` may be given as well (live it is faster than
+    batches of one row); then both must do the same. `types` gives Arrow types of fields that single rows cannot tell.
+    """
+
+    types: Mapping[str, DataType] = {}
+
+    def execute_batch(self, batch: RecordBatch, source: Source, collector: BatchCollector) -> None:
+        """Process some rows of one source; raising undoes what was emitted and put for all of them."""
+        raise NotImplementedError
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """One row as a batch."""
+        batch = batch_of(tup.fields, [[value] for value in tup.values], self.types)
+        self.execute_batch(batch, tup.source, RowCollector(collector))
+
+
+class RowCollector:
+    """Emits batches row by row through a collector of rows."""
+
+    def __init__(self, collector: BasicOutputCollector) -> None:
+        self.emit = collector.emit
+        self.emit_direct = collector.emit_direct
+        self.report_error = collector.report_error
+
+    def emit_batch(self, batch: RecordBatch, stream: str = "default") -> None:
+        """Send every row."""
+        for values in rows_of(batch):
+            self.emit(values, stream)
+
+
+def batch_of(fields: Sequence[str], columns: Sequence[Sequence[Any]], types: Mapping[str, DataType]) -> RecordBatch:
+    """Columns of values as a batch."""
+    import pyarrow as pa
+
+    arrays = [pa.array(column, types.get(field)) for field, column in zip(fields, columns, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, list(fields))
+
+
+def rows_of(batch: RecordBatch) -> list[tuple[Any, ...]]:
+    """A batch as rows of plain values."""
+    if not batch.num_columns:
+        return [()] * batch.num_rows
+    return list(zip(*[_plain_column(column) for column in batch.columns], strict=True))
+
+
+def _plain_column(array: Any) -> list[Any]:
+    import pyarrow as pa
+
+    values: list[Any] = array.to_pylist()
+    return [_plain(value, array.type) for value in values] if pa.types.is_nested(array.type) else values
+
+
+def _plain(value: Any, kind: Any) -> Any:
+    """Maps come out of Arrow as lists of pairs."""
+    import pyarrow as pa
+
+    if value is None or not pa.types.is_nested(kind):
+        return value
+    if pa.types.is_map(kind):
+        return {key: _plain(item, kind.item_type) for key, item in value}
+    if pa.types.is_struct(kind):
+        return {field.name: _plain(value[field.name], field.type) for field in kind}
+    return [_plain(item, kind.value_type) for item in value]

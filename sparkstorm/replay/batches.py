@@ -1,0 +1,187 @@
+"""Owns whole batches in a replay: dividing one among the tasks of its subscribers, and its bytes in a chunk.
+
+Laws: a batch's rows reach the tasks that its rows would reach one by one (shuffles give whole batches in turn); how
+batches are cut or put together changes no result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sparkstorm.api.columns import rows_of
+from sparkstorm.grouping.hashing import stable_hash
+from sparkstorm.grouping.routes import Target, is_single, pick_many, pick_one
+from sparkstorm.model.topology import Grouping
+from sparkstorm.model.tuples import Source
+
+_IPC = b"\xff\xff\xff\xff"  # an Arrow stream begins so, a packed value never does
+_MOST_ROWS, _MOST_BYTES, _FULL_ROWS = 65_536, 1 << 20, 8_192
+_CACHED_KEYS = 1 << 17
+
+
+@dataclass(slots=True)
+class Way:
+    """What one task sends to one task on one stream: rows, and batches with the time of their emission."""
+
+    source: Source
+    target: int
+    is_local: bool
+    rows: list[Any]
+    batches: list[tuple[pa.RecordBatch, int]] = field(default_factory=list)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the batches are worth a chunk."""
+        rows: int = sum(batch.num_rows for batch, _ in self.batches)
+        return rows >= _FULL_ROWS
+
+    def take_rows(self) -> list[Any]:
+        """Everything as rows with their times; nothing is left."""
+        taken, self.rows[:] = list(self.rows), []
+        for batch, at_ms in self.batches:
+            taken += [(values, at_ms) for values in rows_of(batch)]
+        self.batches.clear()
+        return taken
+
+
+class BatchRoute:
+    """One stream of one task, for batches."""
+
+    def __init__(self, task: int, seed: int) -> None:
+        self._task = task
+        self._seed = seed
+        self._divide: list[Callable[[pa.RecordBatch, int], None]] = []
+
+    def subscribe(self, grouping: Grouping, positions: Sequence[int], ways: Sequence[Way]) -> None:
+        """Add one subscriber's tasks, sorted."""
+        match grouping.kind:
+            case "all":
+                self._divide.append(lambda batch, at_ms: _to_all(ways, batch, at_ms))
+            case "global":
+                self._divide.append(lambda batch, at_ms: ways[0].batches.append((batch, at_ms)))
+            case "fields":
+                self._divide.append(_ByKey(positions, ways).divide)
+            case "shuffle" | "none" | "local_or_shuffle":
+                preferred = [w for w in ways if w.is_local and grouping.kind == "local_or_shuffle"] or list(ways)
+                start = self._seed % len(preferred)
+                turns = cycle([*preferred[start:], *preferred[:start]])
+                self._divide.append(lambda batch, at_ms: next(turns).batches.append((batch, at_ms)))
+            case _:
+                self._divide.append(self._by_rows(grouping, positions, ways))
+
+    def spread(self, batch: pa.RecordBatch, at_ms: int) -> None:
+        """Hand a batch to every subscriber."""
+        if batch.num_rows:
+            for divide in self._divide:
+                divide(batch, at_ms)
+
+    def _by_rows(self, grouping: Grouping, positions: Sequence[int],
+                 ways: Sequence[Way]) -> Callable[[pa.RecordBatch, int], None]:
+        """Groupings that look at every row: partial key counts, custom is user code."""
+        targets = [Target(way.target, way.rows, way.is_local) for way in ways]
+        one = pick_one(grouping, positions, targets, self._seed) if is_single(grouping) else None
+        many = None if one else pick_many(grouping, self._task, targets)
+
+        def divide(batch: pa.RecordBatch, at_ms: int) -> None:
+            for values in rows_of(batch):
+                for rows in [one(values)] if one else many(values) if many else ():
+                    rows.append((values, at_ms))
+
+        return divide
+
+
+class _ByKey:
+    """Fields grouping, a key hashed once: the task of a row is that of live (stable_hash modulo tasks)."""
+
+    def __init__(self, positions: Sequence[int], ways: Sequence[Way]) -> None:
+        self._positions = positions
+        self._ways = ways
+        self._place_by_key: dict[Any, int] = {}
+
+    def divide(self, batch: pa.RecordBatch, at_ms: int) -> None:
+        """Append to every task's batches the rows that are its."""
+        if len(self._ways) == 1:
+            self._ways[0].batches.append((batch, at_ms))
+            return
+        places = self._places(batch)
+        for place, way in enumerate(self._ways):
+            chosen = np.flatnonzero(places == place)
+            if len(chosen):
+                way.batches.append((batch.take(pa.array(chosen)), at_ms))
+
+    def _places(self, batch: pa.RecordBatch) -> np.ndarray[Any, Any]:
+        columns = [batch.column(p) for p in self._positions]
+        if len(columns) == 1 and not pa.types.is_nested(columns[0].type):
+            encoded = columns[0].dictionary_encode(null_encoding="encode")
+            of_keys = np.array([self._place(key) for key in encoded.dictionary.to_pylist()], np.int64)
+            found: np.ndarray[Any, Any] = of_keys[encoded.indices.to_numpy()]
+            return found
+        rows = rows_of(batch.select(list(self._positions)))
+        keys = rows if len(columns) > 1 else [row[0] for row in rows]
+        return np.array([self._place(key) for key in keys], np.int64)
+
+    def _place(self, key: Any) -> int:
+        try:
+            place = self._place_by_key.get(key)
+        except TypeError:  # a list or mapping cannot be remembered
+            return stable_hash(key) % len(self._ways)
+        if place is None:
+            if len(self._place_by_key) >= _CACHED_KEYS:
+                self._place_by_key.clear()
+            place = self._place_by_key[key] = stable_hash(key) % len(self._ways)
+        return place
+
+
+def _to_all(ways: Sequence[Way], batch: pa.RecordBatch, at_ms: int) -> None:
+    for way in ways:
+        way.batches.append((batch, at_ms))
+
+
+def is_batch(data: bytes) -> bool:
+    """Whether a chunk's bytes are a batch."""
+    return data.startswith(_IPC)
+
+
+def pack_batch(batch: pa.RecordBatch) -> bytes:
+    """Bytes of a batch."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def unpack_batch(data: bytes) -> pa.RecordBatch:
+    """The batch in a chunk."""
+    return pa.ipc.open_stream(pa.py_buffer(data)).read_next_batch()
+
+
+def put_together(batches: Sequence[tuple[pa.RecordBatch, int]]) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Batches of the same columns and time, as few as sizes allow."""
+    waiting: list[pa.RecordBatch] = []
+    rows, since_ms = 0, 0
+    for batch, at_ms in batches:
+        fits = waiting and at_ms == since_ms and batch.schema.equals(waiting[0].schema) and rows < _MOST_ROWS
+        if waiting and not fits:
+            yield _joined(waiting), since_ms
+            waiting, rows = [], 0
+        waiting.append(batch)
+        rows += batch.num_rows
+        since_ms = at_ms
+    if waiting:
+        yield _joined(waiting), since_ms
+
+
+def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Pieces of about a megabyte."""
+    step = max(1, batch.num_rows * _MOST_BYTES // max(batch.nbytes, 1))
+    return (batch.slice(start, step) for start in range(0, batch.num_rows, step))
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

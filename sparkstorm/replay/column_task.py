@@ -1,0 +1,97 @@
+"""Owns one task of a ColumnBolt in a replay: whole batches in, row by row only where a batch fails."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+import pyarrow as pa
+
+from sparkstorm.api.columns import ColumnBolt, batch_of, rows_of
+from sparkstorm.errors import CodecError, InvalidTopologyError
+from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.replay.batches import BatchRoute, Way
+from sparkstorm.replay.columns import problem_with
+from sparkstorm.replay.task import BoltRun
+
+_source = attrgetter("source")
+
+
+class ColumnRun(BoltRun):
+    """A BoltRun whose bolt takes batches; `ways` are where its rows go, `batch_routes` divide batches among them."""
+
+    ways: Sequence[Way] = ()
+    batch_routes: Mapping[str, BatchRoute] = {}
+
+    @property
+    def types(self) -> Mapping[str, Any]:
+        """Arrow types by field, as the bolt declares them."""
+        assert isinstance(self._bolt, ColumnBolt)
+        return self._bolt.types
+
+    def run_batch(self, batch: pa.RecordBatch, source: Source, at_ms: int) -> None:
+        """Execute one batch; when it raises, undo it and execute its rows."""
+        assert isinstance(self._bolt, ColumnBolt)
+        marks = [(len(way.rows), len(way.batches)) for way in self.ways]
+        log_mark, emitted = len(self.emitter.log), self.counts.emitted
+        undo_mark = len(self.state.undo) if self.state is not None else 0
+        self.emitter.roots = at_ms
+        try:
+            self._bolt.execute_batch(batch, source, _Columns(self))
+            self.counts.executed += batch.num_rows
+        except (Exception, SystemExit):
+            self.emitter.roll_back(log_mark)
+            for way, (rows, batches) in zip(self.ways, marks, strict=True):  # what no log knows of
+                del way.rows[rows:], way.batches[batches:]
+            self.counts.emitted = emitted
+            if self.state is not None:
+                self.state.roll_back(undo_mark)
+            super()._execute([Tuple(values, at_ms, source) for values in rows_of(batch)])
+
+    def emit_batch(self, batch: pa.RecordBatch, stream: str) -> None:
+        """What the bolt emits, checked; through the rows' way where batches have none."""
+        route = self.emitter.routes.get(stream)
+        if route is None or route.is_direct or batch.num_columns != route.width:
+            self.emitter.emit(rows_of(batch)[0] if batch.num_rows else (), stream)  # says what is wrong
+            raise InvalidTopologyError(f"component '{self.component}': stream '{stream}' takes {route and route.width} columns")
+        for field, column in zip(route.source.fields, batch.columns, strict=True):
+            if problem := problem_with(column.type):
+                raise CodecError(f"component '{self.component}', stream '{stream}', field '{field}': {problem}")
+        if stream not in self.batch_routes:
+            for values in rows_of(batch):
+                self.emitter.emit(values, stream)
+            return
+        self.counts.emitted += batch.num_rows
+        named = pa.RecordBatch.from_arrays(batch.columns, list(route.source.fields)) if batch.num_columns else batch
+        self.batch_routes[stream].spread(named, int(self.now_ms()))
+
+    def _execute(self, tuples: Sequence[Tuple]) -> None:
+        """Rows between two ticks, as batches of one source each; times do not matter inside one."""
+        for source, group in groupby(tuples, key=_source):
+            rows = list(group)
+            try:
+                columns = list(zip(*[t.values for t in rows], strict=True))
+                batch = batch_of(source.fields, columns, self.types)
+            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # no column holds these values together
+                super()._execute(rows)
+                continue
+            self.run_batch(batch, source, int(rows[-1].roots))  # type: ignore[arg-type]
+
+
+class _Columns:
+    """BatchCollector."""
+
+    def __init__(self, run: ColumnRun) -> None:
+        self._run = run
+        self.emit = run.emitter.emit
+        self.emit_direct = run.emitter.emit_direct
+
+    def emit_batch(self, batch: Any, stream: str = "default") -> None:
+        """Send every row of a batch."""
+        self._run.emit_batch(batch, stream)
+
+    def report_error(self, error: BaseException | str) -> None:
+        """Count it."""
+        self._run.counts.reports += 1

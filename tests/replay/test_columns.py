@@ -1,0 +1,206 @@
+"""Bolts over whole Arrow batches: equal to their rows, in a replay and live; a failing batch costs only its culprit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkstorm.api import Stateful, TopologyBuilder, TopologyContext
+from sparkstorm.api.columns import BatchCollector, ColumnBolt
+from sparkstorm.api.components import Conf
+from sparkstorm.errors import ReplayFailedError
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.topology import Grouping, Topology
+from sparkstorm.model.tuples import Source as Sender
+from sparkstorm.replay import EventTime, LocalResults, replay, replay_locally
+from sparkstorm.replay.batches import BatchRoute, Way
+from sparkstorm.replay.chunks import ChunkWriter, unpack_rows
+from sparkstorm.testing import complete_topology
+from tests.replay.bolts import Count, Source, Timed
+from tests.replay.random_topologies import ByKey
+
+
+class Double(ColumnBolt):
+    """Twice the value; odd ones go to a stream of their own."""
+
+    outputs = {"default": ("key", "value"), "odd": ("key", "value")}  # noqa: RUF012
+
+    def execute_batch(self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector) -> None:
+        odd = pc.equal(pc.bit_wise_and(batch["value"], 1), 1)
+        doubled = pa.RecordBatch.from_arrays([batch["key"], pc.multiply(batch["value"], 2)], ["a", "b"])
+        collector.emit_batch(doubled.filter(pc.invert(odd)))
+        collector.emit_batch(doubled.filter(odd), "odd")
+
+
+class SumByKey(Stateful, ColumnBolt):
+    """Sums by key; emits a row for every batch too, to the state alone it matters nothing."""
+
+    any_order = True
+    types = {"value": pa.int64()}  # noqa: RUF012
+
+    def execute_batch(self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector) -> None:
+        sums = pa.table(batch).group_by("key").aggregate([("value", "sum")])
+        for row in sums.to_pylist():
+            self.state.add(row["key"], row["value_sum"])
+
+
+class NoSevens(Stateful, ColumnBolt):
+    """Fails on a 7, after it has put and emitted everything."""
+
+    outputs = ("value",)
+
+    def execute_batch(self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector) -> None:
+        self.state.add("rows", batch.num_rows)
+        collector.emit_batch(batch.select(["value"]))
+        if 7 in batch["value"].to_pylist():
+            raise ValueError("a seven")
+
+
+class Wrong(ColumnBolt):
+    outputs = ("a", "b")
+
+    def execute_batch(self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector) -> None:
+        collector.emit_batch(batch.select(["value"]))
+
+
+class BothWays(ColumnBolt):
+    """Says which of its two methods ran, and at what time."""
+
+    outputs = ("how", "now_ms")
+
+    def prepare(self, conf: Conf, context: TopologyContext) -> None:
+        self.now_ms = context.now_ms
+
+    def execute_batch(self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector) -> None:
+        for _ in range(batch.num_rows):
+            collector.emit(("batch", self.now_ms()))
+
+    def execute(self, tup: Any, collector: Any) -> None:
+        collector.emit(("row", self.now_ms()))
+
+
+def topology(tasks: int = 2) -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("key", "value"))
+    builder.set_bolt("double", Double(), tasks).shuffle_grouping("source")
+    builder.set_bolt("sum", SumByKey(), tasks + 1).fields_grouping("double", "key").fields_grouping("double", "key", stream="odd")
+    builder.set_bolt("rows", Count(), 2).fields_grouping("double", "key", stream="odd")
+    return builder.build()
+
+
+def one(bolt: ColumnBolt) -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("value", "ts"))
+    builder.set_bolt("bolt", bolt).fields_grouping("source", "value")
+    return builder.build()
+
+
+def rows(seed: int, count: int = 200) -> list[tuple[Any, ...]]:
+    random = Random(seed)
+    return [(random.choice(["a", "b", "ä", None, ""]), random.randint(-99, 99)) for _ in range(count)]
+
+
+def assert_same(one: LocalResults, other: LocalResults) -> None:
+    assert one.states == other.states
+    for name in one.outputs:
+        assert Counter(one[name]) == Counter(other[name]), name
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_batches_and_rows_give_the_same_results(seed: int) -> None:
+    whole = replay_locally(topology(), {"source": rows(seed)}, partitions=2)
+    assert_same(whole, replay_locally(topology(), {"source": rows(seed)}, columns=False))
+
+
+def test_a_live_run_gives_the_same_results() -> None:
+    replayed = replay_locally(topology(), {"source": rows(1)})
+    live = complete_topology(topology(), {"source": rows(1)})
+    assert replayed.states == {id: dict(live.state(id)) for id in ("sum", "rows")}
+    assert Counter(replayed["double"]) == Counter(live["double"])
+
+
+def test_a_failing_batch_leaves_no_trace_but_its_culprit() -> None:
+    values = [(n % 10, n) for n in range(100)]
+    results = replay_locally(one(NoSevens()), {"source": values}, skip_bad=True)
+    assert [d.values[0] for d in results.dead_letters] == [7] * 10
+    assert Counter(results["bolt"]) == Counter((n % 10,) for n in range(100) if n % 10 != 7)
+    assert results.states["bolt"] == {"rows": 90}
+    with pytest.raises(ReplayFailedError, match="failed 4 times on record .*value=7.*a seven"):
+        replay_locally(one(NoSevens()), {"source": values})
+
+
+def test_a_batch_of_wrong_width_is_refused_as_a_row_would_be() -> None:
+    with pytest.raises(ReplayFailedError, match="emitted 1 values for 2 fields"):
+        replay_locally(one(Wrong()), {"source": [(1, 2)]})
+
+
+def test_values_of_several_types_in_one_column_are_executed_row_by_row() -> None:
+    results = replay_locally(one(BothWays()), {"source": [(1, 1), ("a", 2), (None, 3)]})
+    assert [how for how, _ in results["bolt"]] == ["row"] * 3
+
+
+def test_a_batch_has_the_time_of_its_last_row_and_ticks_cut_it() -> None:
+    conf = {"topology.tick.tuple.freq.secs": 1}
+    values = [("a", 500), ("a", 900), ("a", 1100), ("a", 1200)]
+    results = replay_locally(one(BothWays()), {"source": values}, event_time=EventTime("ts"), conf=conf)
+    assert results["bolt"] == [("batch", 900)] * 2 + [("row", 1000)] + [("batch", 1200)] * 2
+
+
+@pytest.mark.parametrize("grouping", [
+    Grouping("fields", ("key",)), Grouping("fields", ("key", "value")), Grouping("all"), Grouping("global"),
+    Grouping("partial_key", ("key",)), Grouping("custom", custom=ByKey())])
+def test_a_batch_is_divided_as_its_rows_are(grouping: Grouping) -> None:
+    sender = Sender("c", 1, "default", ("key", "value"))
+    values = rows(5)
+    found = []
+    for size in (1, len(values)):
+        ways = [Way(sender, task, False, []) for task in (4, 5, 6)]
+        route = BatchRoute(1, 0)
+        route.subscribe(grouping, [sender.position(f) for f in grouping.fields], ways)
+        for start in range(0, len(values), size):
+            route.spread(pa.RecordBatch.from_pydict(dict(zip(
+                sender.fields, zip(*values[start:start + size], strict=True), strict=True))), 0)
+        found.append([[row for row, _ in way.take_rows()] for way in ways])
+    assert found[0] == found[1]
+    assert sum(map(len, found[0])) > 0
+
+
+def test_batches_come_back_from_chunks_in_order() -> None:
+    way = Way(Sender("c", 1, "default", ("n", "m")), 3, False, [])
+    for start in range(0, 100_000, 7_000):
+        column = pa.array(range(start, start + 7_000))
+        maps = pa.array([[("k", n)] for n in range(7_000)], pa.map_(pa.string(), pa.int64()))
+        way.batches.append((pa.RecordBatch.from_arrays([column, maps], ["n", "m"]), 5))
+    chunks = list(ChunkWriter(Codec(), 0, is_timed=False).batches(way))
+    read = [row for chunk in chunks for row in unpack_rows(Codec(), chunk)[0]]
+    assert [n for n, _ in read] == list(range(105_000)) and read[1] == (1, {"k": 1})
+    assert max(len(chunk.data) for chunk in chunks) < 3 << 20
+
+
+@pytest.mark.system
+def test_on_spark_batches_give_what_rows_give(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(rows(3), "key string, value int").repartition(3)
+    local = replay_locally(topology(), {"source": rows(3)}, columns=False)
+    results = replay(topology(), {"source": frame})
+    for id in ("sum", "rows"):
+        assert {row.key: row.value for row in results.state(id).collect()} == local.states[id]
+    for name in ("double", "double:odd", "rows"):
+        assert Counter(map(tuple, results[name].collect())) == Counter(local[name])
+
+
+@pytest.mark.system
+def test_on_spark_timed_rows_reach_batch_bolts_in_order(spark: SparkSession) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("value", "ts"))
+    builder.set_bolt("bolt", BothWays()).global_grouping("source")
+    builder.set_bolt("timed", Timed()).global_grouping("bolt")
+    frame = spark.createDataFrame([(str(n), 1000 - n) for n in range(100)], "value string, ts bigint")
+    found = replay(builder.build(), {"source": frame}, event_time="ts")["timed"].collect()
+    assert [row.value for row in found] == ["batch"] * 100
+    assert [row.now_ms for row in found] == sorted(row.now_ms for row in found)
