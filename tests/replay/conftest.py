@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # not longer: the system tests after these make contexts of their own
 def spark() -> Iterator[SparkSession]:
     """A session of two cores; frames are small, so are its shuffles."""
     former = {name: os.environ.get(name) for name in ENVIRONMENT}
