@@ -111,7 +111,7 @@ class Collected:
 
     def add(self, start: int, key: Key, at: int, tup: Tuple) -> bool:
         self._last += 1
-        self._store.put(("t", self._last, start, *key), [at, tup.source.task, tup.source.stream, list(tup.values)])
+        self._store.put(("t", self._last, start, *key), [at, tup.source.task, tup.source.stream, *tup.values])
         numbers = self._numbers.get((start, key))
         if numbers is None:
             self._numbers[start, key] = [self._last]
@@ -167,4 +167,4 @@ class Collected:
                 if row is not None:
                     found.append((row[0], row[1], number, row))
         found.sort(key=lambda each: each[:3])
-        return [(at, Tuple(tuple(row[3]), 0, self._find_source(task, row[2]))) for at, task, _, row in found]
+        return [(at, Tuple(tuple(row[3:]), 0, self._find_source(task, row[2]))) for at, task, _, row in found]

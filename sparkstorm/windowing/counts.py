@@ -8,6 +8,7 @@ from __future__ import annotations
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.windowing.contents import Contents
 from sparkstorm.windowing.layout import Layout
+from sparkstorm.windowing.marks import NEVER
 from sparkstorm.windowing.store import Key, Store
 from sparkstorm.windowing.windows import Firing
 
@@ -20,6 +21,7 @@ class CountWindows:
         self._store = store
         self._contents = contents
         self._keeps_expired = keeps_expired
+        self.fired_to = NEVER
         for _ in contents.load():  # its index comes back with it
             pass
 

@@ -7,27 +7,23 @@ are put together, or one per window where the pieces cannot be put together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import gcd
 
 
-@dataclass(frozen=True, slots=True)
 class Layout:
-    """Which cells a point goes into, and which windows take which cells."""
+    """Which cells a point goes into, and which windows take which cells.
 
-    length: int
-    slide: int
-    is_shared: bool = True
+    `cell` is the size of a shared cell; when windows tumble, every point is in exactly one window, which is one cell.
+    """
 
-    @property
-    def cell(self) -> int:
-        """Size of a shared cell."""
-        return gcd(self.length, self.slide)
+    __slots__ = ("length", "slide", "is_shared", "cell", "is_tumbling")
 
-    @property
-    def is_tumbling(self) -> bool:
-        """Whether every point is in exactly one window, which is one cell."""
-        return self.length == self.slide
+    def __init__(self, length: int, slide: int, is_shared: bool = True) -> None:
+        self.length = length
+        self.slide = slide
+        self.is_shared = is_shared
+        self.cell = gcd(length, slide)
+        self.is_tumbling = length == slide
 
     def ends(self, at: int) -> range:
         """Ends of the windows that hold a point (or a shared cell that begins there); none in the gaps of slide > length."""

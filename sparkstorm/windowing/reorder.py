@@ -39,7 +39,7 @@ class Reorder:
     def add(self, at_ms: int, tup: Tuple) -> None:
         """Keep a tuple until its turn."""
         self._last += 1
-        self._store.put(("q", at_ms, tup.source.task, self._last), [tup.source.stream, list(tup.values)])
+        self._store.put(("q", at_ms, tup.source.task, self._last), [tup.source.stream, *tup.values])
         self._agenda.add(at_ms, (tup.source.task, self._last))
 
     def next_due(self, watermark_ms: int) -> Row | None:
@@ -48,7 +48,7 @@ class Reorder:
             task, number = self._agenda.first_key()
             kept = self._store.get(("q", at_ms, task, number))
             if kept is not None:
-                return Row(at_ms, number, Tuple(tuple(kept[1]), 0, self._find_source(task, kept[0])))
+                return Row(at_ms, number, Tuple(tuple(kept[1:]), 0, self._find_source(task, kept[0])))
             self._agenda.drop_first()
         return None
 

@@ -7,6 +7,7 @@ that a new owner fires the rest and nothing twice.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Protocol
@@ -35,7 +36,10 @@ class Firing:
 class Windows(Protocol):
     """Windows of one kind over one task's tuples."""
 
-    def add(self, at: int, key: Key, tup: Tuple) -> list[Firing]:
+    fired_to: int
+    """Every window that ends by then has fired."""
+
+    def add(self, at: int, key: Key, tup: Tuple) -> Sequence[Firing]:
         """Put a tuple where it belongs; returns windows that this makes due at once."""
 
     def is_gone(self, at: int) -> bool:
@@ -68,6 +72,7 @@ class TimeWindows:
         self._lateness = lateness
         self._keeps_expired = keeps_expired
         self._drops_at_once = layout.is_tumbling and not self._kept_for
+        self._is_plain = layout.is_tumbling and layout.is_shared
         self._keys_by_cell: dict[int, dict[Key, None]] = {}
         self._agenda = Agenda()
         self._expiries: list[tuple[int, int]] = []
@@ -79,14 +84,19 @@ class TimeWindows:
             self._schedule(start, key)
         self._load_fired()
 
-    def add(self, at: int, key: Key, tup: Tuple) -> list[Firing]:
+    def add(self, at: int, key: Key, tup: Tuple) -> Sequence[Firing]:
+        if self._is_plain and at >= self.fired_to and at >= self._end:  # the usual case, written out
+            start = at - at % self._layout.length
+            if self._contents.add(start, key, at, tup):
+                self._schedule(start, key)
+            return ()
         is_tardy = at < self.fired_to or at < self._end
         known = [end for end in self._layout.ends(at) if self._holds(end, key)] if is_tardy else []
         for start in self._layout.cells_of(at):
             if self._contents.add(start, key, at, tup):
                 self._schedule(start, key)
         if not is_tardy:
-            return []
+            return ()
         return [self._firing(end, key, end in known) for end in self._layout.ends(at)
                 if end <= self.fired_to or (end == self._end and key in self._fired)]
 

@@ -123,7 +123,8 @@ class Driver:
 def split_late(events: Sequence[Event], lag: int, lateness: int = 0) -> tuple[list[Event], list[Event]]:
     """(on time, late) by the definition, from one sender."""
     clock = SourceClock(lag, lateness)
-    on_time, late = [], []
+    on_time: list[Event] = []
+    late: list[Event] = []
     for event in events:
         (late if clock.is_late(event[1]) else on_time).append(event)
     return on_time, late
