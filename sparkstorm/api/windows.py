@@ -261,6 +261,8 @@ def check_bolt(topology: Topology, component: Component, bolt: TimeAware, conf: 
     where = f"component '{component.id}'"
     if bolt.blocking:
         raise InvalidTopologyError(f"{where}: bolts with windows or timers cannot be blocking; block in a bolt behind them")
+    if isinstance(bolt, WindowedBolt) and read.shape is None and conf:  # else a topology's configuration may still say
+        raise InvalidTopologyError(f"{where} has no window: use with_window, with_session_window or {settings.LENGTH_MS}")
     if isinstance(bolt, FoldingBolt) and type(bolt).merge is FoldingBolt.merge and read.shape and read.shape.kind == "session":
         raise InvalidTopologyError(f"{where}: sessions need a merge beside fold, since one tuple can join two of them")
     return read

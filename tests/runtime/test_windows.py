@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
 
 from sparkstorm.api import (
+    BasicBolt,
     BasicOutputCollector,
     Count,
     Duration,
     FoldingBolt,
+    Stream,
     TimedBolt,
     Timer,
     TopologyBuilder,
@@ -312,3 +315,133 @@ def test_counting_follows_event_time_where_there_is_one(workers: int) -> None:
     spout.finish()
     with run(windowed(spout, bolt, capture), workers):
         assert [row[3] for row in capture.values] == [[0, 1], [2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_moves_kills_and_groupings_of_any_kind_change_no_window(seed: int) -> None:
+    def results(harm: bool) -> list[Any]:
+        spout, capture, chance, luck = FeederSpout(ROW), CaptureBolt(), Random(seed), Random(-seed)
+        builder = TopologyBuilder()
+        builder.set_spout("spout", spout)
+        bolt = (MergingSum().with_window(seconds(4), seconds(2)).with_timestamp_field("ts").with_lag(seconds(2)).with_key("key")
+                .with_late_tuple_stream("late"))
+        builder.set_bolt("windows", bolt, 3).fields_grouping("spout", "key")
+        builder.set_bolt("every", Listing().with_window(seconds(4)).with_timestamp_field("ts"), 2).all_grouping("spout")
+        total = Sum().with_tumbling_window(seconds(8)).with_timestamp_field("ts")
+        builder.set_bolt("total", total).global_grouping("windows")
+        builder.set_bolt("capture", capture).global_grouping("total").global_grouping("windows", stream="late") \
+            .global_grouping("every")
+        with LocalCluster(seed=seed) as cluster:
+            cluster.submit(builder.build(), {"topology.workers": 3})
+            for number in range(120):
+                spout.feed(["abcd"[number % 4], max(0, number * 250 - chance.randrange(4000)), 1])
+                if harm and number % 15 == 14:
+                    cluster.advance(ms=luck.randrange(1, 30))
+                    cluster.kill_worker(luck.randrange(len(cluster.topology().workers)))
+                    if luck.random() < 0.3:
+                        cluster.rebalance(workers=luck.randrange(1, 5))
+            spout.finish()
+            cluster.run_until_idle()
+            assert spout.failed == []
+            return sorted(map(repr, ((tup.component, tup.stream, tup.task, tup.values) for tup in capture.tuples)))
+
+    whole = results(harm=False)
+    assert results(harm=True) == whole
+    assert len([line for line in whole if "'late'" in line]) > 3
+
+
+class Direct(BasicBolt):
+    """Names the task by the key."""
+
+    def __init__(self) -> None:
+        self.outputs = {"default": Stream(ROW, direct=True)}
+
+    def prepare(self, conf: Any, context: Any) -> None:
+        self.tasks = context.component_tasks("windows")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit_direct(self.tasks[tup["value"] % len(self.tasks)], tup.values)
+
+
+class Both:
+    """A custom grouping that chooses every task twice as often as none."""
+
+    def prepare(self, tasks: list[int]) -> None:
+        self.tasks = tasks
+
+    def choose_tasks(self, task: int, values: Any) -> list[int]:
+        return self.tasks if values[2] % 3 else []
+
+
+@WORKERS
+@pytest.mark.parametrize("how", ["direct", "custom", "shuffle", "partial_key"])
+def test_late_rows_and_marks_take_every_kind_of_way(workers: int, how: str) -> None:
+    spout, capture, builder = FeederSpout(ROW), CaptureBolt(), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    bolt = Listing().with_tumbling_window(seconds(10)).with_timestamp_field("ts").with_late_tuple_stream("late")
+    declarer = builder.set_bolt("windows", bolt, 2)
+    if how == "direct":
+        builder.set_bolt("direct", Direct()).global_grouping("spout")
+        declarer.direct_grouping("direct")
+    elif how == "custom":
+        declarer.custom_grouping("spout", Both())
+    elif how == "shuffle":
+        declarer.shuffle_grouping("spout")
+    else:
+        declarer.partial_key_grouping("spout", "key")
+    builder.set_bolt("capture", capture).global_grouping("windows").global_grouping("windows", stream="late")
+    for number, ts in enumerate((1000, 12_000, 3000, 25_000, 24_999, 26_000)):
+        spout.feed([f"k{number}", ts, number])
+    spout.finish()
+    with run(builder.build(), workers):
+        late = sorted(row[3]["value"] for row in capture.values_of("windows", "late"))
+        windows = sorted(value for row in capture.values_of("windows") for value in row[3])
+        assert late == ([2, 2, 4, 4] if how == "custom" else [2, 4])
+        assert windows == ([1, 1, 5, 5] if how == "custom" else [0, 1, 3, 5])
+
+
+def test_what_a_failed_execute_emitted_moves_no_clock() -> None:
+    class Leaping(BasicBolt):
+        outputs: Any = ROW
+
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            collector.emit(tup.values)
+            if tup["value"] == 2:
+                collector.emit(("a", 10**9, 0))
+                raise RuntimeError("too far")
+
+    spout, capture, builder = FeederSpout(ROW), CaptureBolt(), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("leaping", Leaping()).global_grouping("spout")
+    bolt = Listing().with_tumbling_window(seconds(10)).with_timestamp_field("ts")
+    builder.set_bolt("windows", bolt).global_grouping("leaping")
+    builder.set_bolt("capture", capture).global_grouping("windows")
+    for number in range(5):
+        spout.feed(["a", number * 1000, number])
+    spout.finish()
+    with run(builder.build(), 1) as cluster:
+        assert [row[3] for row in capture.values] == [[0, 1, 3, 4]]
+        assert (cluster.counts("windows").late, len(cluster.dead_letters)) == (0, 1)
+
+
+def test_a_component_with_windows_in_a_cycle_goes_on() -> None:
+    class Once(BasicBolt):
+        outputs: Any = ROW
+
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            if tup["key"] == "a":
+                collector.emit(("again", tup["ts"], tup["value"]))
+
+    spout, capture, builder = FeederSpout(ROW), CaptureBolt(), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    bolt = Sum().with_tumbling_window(seconds(10)).with_timestamp_field("ts").with_lag(seconds(10)).with_key("key")
+    builder.set_bolt("windows", bolt).global_grouping("spout").global_grouping("once")
+    builder.set_bolt("once", Once()).global_grouping("windows")
+    builder.set_bolt("capture", capture).global_grouping("windows")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build())
+        for ts in (1000, 25_000, 60_000):
+            spout.feed(["a", ts, 1])
+            cluster.run_until_idle()
+        assert ("a", 9999, 1) in capture.values
+        assert ("a", 29_999, 1) in capture.values

@@ -1,0 +1,191 @@
+"""What is wrong with windows or their tuples is said by name, and hurts nobody else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import Count, Duration, TopologyBuilder, WindowedBolt
+from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.model.topology import Topology
+from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
+from sparkstorm.windowing.marks import LAST_MS
+from tests.windowing.driving import FIELDS, Adding, Driver, Listing, Ordered, timed
+
+NO_TIME = [None, -1, "1000", 1000.0, True, LAST_MS + 1, 2**63 - 1, [1], b"1"]
+
+
+def built(bolt: Any, conf: Any = None, spout: FeederSpout | None = None) -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("spout", spout or FeederSpout(FIELDS))
+    builder.set_bolt("windows", bolt, conf=conf).global_grouping("spout")
+    builder.set_bolt("capture", CaptureBolt()).global_grouping("windows")
+    return builder.build()
+
+
+@pytest.mark.parametrize(("bolt", "complaint"), [
+    (Listing().with_window(Duration(0)), r"component 'windows': .*length.duration.ms must be a whole number of at least 1, not 0"),
+    (Listing().with_window(Duration(-5)), "at least 1, not -5"),
+    (Listing().with_window(Count(0)), "length.count must be a whole number of at least 1"),
+    (Listing().with_window(Duration(10), Duration(0)), "sliding.interval.duration.ms must be a whole number"),
+    (Listing().with_window(Duration(10), Count(3)), "do not go together"),
+    (Listing().with_window(Duration(10**15)), "at least 1"),
+    (Listing().with_session_window(Duration(0)), "session.gap.ms must be"),
+    (Adding().with_session_window(Duration(5)), "sessions need a merge"),
+    (timed(Listing().with_window(Duration(5))).with_timestamp_field("when"),
+     "component 'windows' needs field 'when' in stream 'default' of 'spout', which declares key, ts, value"),
+    (Listing().with_window(Duration(5)).with_key("who"), "needs field 'who'"),
+    (timed(Listing().with_window(Duration(5))).with_lag(Duration(-1)), "max.lag.ms must be a whole number of milliseconds"),
+    (timed(Listing().with_window(Duration(5))).with_allowed_lateness(Duration(-1)), "allowed.lateness.ms must be"),
+    (timed(Listing().with_window(Duration(5))).with_late_tuple_stream("default"), "a stream of its own"),
+    (Listing().with_window(Duration(5)).with_late_tuple_stream("late"), "only rows with a time of their own can be late"),
+])
+def test_settings_that_make_no_sense_are_refused_when_the_topology_is_built(bolt: Any, complaint: str) -> None:
+    with pytest.raises(InvalidTopologyError, match=complaint):
+        built(bolt)
+
+
+def test_a_bolt_without_any_window_is_refused_when_it_is_submitted() -> None:
+    with LocalCluster() as cluster, pytest.raises(InvalidTopologyError, match="component 'windows' has no window"):
+        cluster.submit(built(Listing()))
+
+
+def test_blocking_bolts_cannot_have_windows() -> None:
+    class Blocking(Listing):
+        blocking = True
+
+    with pytest.raises(InvalidTopologyError, match="cannot be blocking"):
+        built(Blocking().with_window(Duration(5)))
+
+
+def test_a_length_from_the_configuration_serves_a_bolt_that_has_none_of_its_own() -> None:
+    spout, bolt = FeederSpout(FIELDS), Listing()
+    with LocalCluster() as cluster:
+        cluster.submit(built(bolt, {"topology.bolts.tuple.timestamp.field.name": "ts"}, spout),
+                       {"topology.bolts.window.length.duration.ms": 10})
+        for ts in (1, 9, 10):
+            spout.feed(["a", ts, ts])
+        cluster.run_until_idle()
+        assert cluster.counts("windows").emitted == 1
+    with LocalCluster() as cluster:
+        cluster.submit(built(Listing().with_window(Count(3)), None, spout), {"topology.bolts.window.length.duration.ms": 10})
+        cluster.run_until_idle()
+        assert cluster.counts("windows").emitted == 1  # its own shape keeps out the other
+
+
+@pytest.mark.parametrize("bolt", [
+    timed(Listing().with_window(Duration(10))), timed(Adding().with_window(Duration(10))), timed(Ordered()),
+    timed(Listing().with_window(Count(2)))])
+@pytest.mark.parametrize("at", NO_TIME)
+def test_a_tuple_without_a_time_fails_alone_and_says_why(bolt: WindowedBolt, at: Any) -> None:
+    driver = Driver(bolt)
+    (failed, reason), = driver.rows([("a", 1, 1), ("a", at, 2), ("a", 3, 3)])
+    assert failed.values == ("a", at, 2)
+    assert reason.startswith("ValueError: field 'ts' holds")
+    assert "whole number of milliseconds" in reason
+    driver.end()
+    assert len(driver.emitted()) == (4 if isinstance(bolt, Ordered) else 1)
+
+
+@pytest.mark.parametrize("at", NO_TIME)
+def test_such_a_tuple_is_parked_and_moves_no_clock(at: Any) -> None:
+    spout = FeederSpout(FIELDS)
+    with LocalCluster() as cluster:
+        cluster.submit(built(timed(Listing().with_window(Duration(10))), None, spout), {"topology.max.retries": 1})
+        for ts in (5, at, 7):
+            spout.feed(["a", ts, 1])
+        spout.finish()
+        cluster.run_until_idle()
+        letter, = cluster.dead_letters
+        assert letter.fields == FIELDS
+        assert "field 'ts' holds" in letter.reason
+        assert (sorted(spout.acked), spout.failed) == ([0, 2], [1])
+        assert cluster.counts("windows").emitted == 1
+        assert cluster.counts("windows").late == 0
+
+
+@pytest.mark.parametrize("key", [[1], {"a": 1}, [[]]])
+@pytest.mark.parametrize("bolt", [
+    timed(Listing().with_window(Duration(10)).with_key("key")), timed(Adding().with_window(Duration(10)).with_key("key")),
+    Listing().with_window(Count(2)).with_key("key")])
+def test_a_key_that_cannot_be_one_is_named(bolt: WindowedBolt, key: Any) -> None:
+    driver = Driver(bolt)
+    (_, reason), = driver.rows([("a", 1, 1), (key, 1, 2), ("a", 1, 3)])
+    assert reason.startswith(f"key field 'key' holds a {type(key).__name__}")
+
+
+def test_keys_of_any_kind_have_windows_side_by_side() -> None:
+    driver = Driver(timed(Listing().with_window(Duration(10)).with_key("key")))
+    keys = [None, "a", "", 1, 2.5, b"a", True, -1]
+    assert driver.rows([(key, 1, number) for number, key in enumerate(keys)]) == []
+    driver.end()
+    held = {repr(row[0][0]): row[4] for row in driver.emitted()}
+    assert held == {"None": [0], "'a'": [1], "''": [2], "1": [3, 6], "2.5": [4], "b'a'": [5], "-1": [7]}  # 1 == True, as in a dict
+
+
+class Failing(Adding):
+    """Fails windows that end at 10, as often as it is told."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def execute(self, window: Any, collector: Any) -> None:
+        super().execute(window, collector)
+        self.state.add("fired")
+        if window.end == 10 and self.times:
+            self.times -= 1
+            raise RuntimeError("no such window")
+
+
+def test_a_window_that_fails_is_tried_again_and_holds_up_the_ones_behind_it() -> None:
+    driver = Driver(timed(Failing(2).with_window(Duration(10))), retries=2)
+    driver.rows([("a", 5, 1), ("a", 15, 1)])
+    driver.end()
+    assert (driver.emitted(), dict(driver.state.items()), driver.runner.next_due_ms()) == ([], {}, 100)
+    driver.now_ms = 99
+    driver.end()
+    assert len(driver.errors) == 1
+    driver.now_ms = 100
+    driver.end()
+    assert (len(driver.errors), driver.runner.next_due_ms(), driver.runner.low_ms) == (2, 300, -1)
+    driver.now_ms = 300
+    driver.end()
+    assert [row[2] for row in driver.emitted()] == [10, 20]
+    assert dict(driver.state.items()) == {"fired": 2}
+
+
+def test_a_window_that_always_fails_is_parked_with_its_bounds() -> None:
+    spout = FeederSpout(FIELDS)
+    with LocalCluster() as cluster:
+        bolt = timed(Failing(99).with_window(Duration(10)).with_key("key"))
+        cluster.submit(built(bolt, None, spout), {"topology.max.retries": 2})
+        for key, ts in (("a", 5), ("b", 6), ("a", 15)):
+            spout.feed([key, ts, 1])
+        spout.finish()
+        cluster.run_until_idle()
+        assert sorted((letter.stream, letter.values, letter.attempts) for letter in cluster.dead_letters) == [
+            ("__window", (["a"], 0, 10), 3), ("__window", (["b"], 0, 10), 3)]
+        assert cluster.counts("windows").emitted == 1
+        assert cluster.state("windows") == {"fired": 1}
+
+
+@pytest.mark.parametrize("at", [-1, 1.5, None, "1", True])
+def test_a_timer_needs_a_time(at: Any) -> None:
+    class Setting(Ordered):
+        def execute(self, tup: Any, collector: Any) -> None:
+            self.timers.set_event_timer("x", at)
+
+    driver = Driver(timed(Setting()))
+    driver.rows([("a", 1, 1)])
+    driver.end()
+    assert "timer 'x': the time must be a whole number" in driver.errors[0]
+
+
+def test_a_window_in_no_window_is_no_harm() -> None:
+    driver = Driver(timed(Listing().with_window(Duration(2), Duration(10))))
+    assert driver.rows([("a", 5, 1), ("a", 8, 2), ("a", 9, 3), ("a", 10, 4)]) == []
+    driver.end()
+    assert [(row[1], row[2], row[4]) for row in driver.emitted()] == [(8, 10, [2, 3])]
+
+
