@@ -12,6 +12,7 @@ from sparkstorm.testing.components import (
     PoisonBolt,
     SlowBolt,
 )
+from sparkstorm.testing.determinism import check_deterministic, find_nondeterminism
 from sparkstorm.testing.local_cluster import LocalCluster
 from sparkstorm.testing.sim_worker import SimulatedDeath, die
 from sparkstorm.testing.simulated_time import spend
@@ -31,7 +32,9 @@ __all__ = [
     "SimulatedDeath",
     "Simulation",
     "SlowBolt",
+    "check_deterministic",
     "complete_topology",
     "die",
+    "find_nondeterminism",
     "spend",
 ]

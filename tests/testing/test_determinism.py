@@ -1,0 +1,151 @@
+"""The checker finds bolts that read the clock of the wall or unseeded chance, and accuses nobody else."""
+
+from __future__ import annotations
+
+import datetime
+import random
+import time
+import uuid
+from collections.abc import Callable
+from random import choice
+from time import time as wall_clock
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, Duration, FoldingBolt, StatefulBolt, TopologyBuilder, Tuple, Window
+from sparkstorm.model.topology import Topology
+from sparkstorm.testing import FeederSpout
+from sparkstorm.testing.determinism import Finding, NondeterminismError, check_deterministic, find_nondeterminism
+
+ROWS = {"numbers": [[n, n * 100] for n in range(12)]}
+
+
+class Mapping(BasicBolt):
+    """Emits what a function makes of a number."""
+
+    outputs = ("value", "ts")
+
+    def __init__(self, function: Callable[[int], Any]) -> None:
+        self.function = function
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit((self.function(tup[0]), tup[1]))
+
+
+class Keep(StatefulBolt):
+    """Counts values."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.add(str(tup[0]))
+
+
+class Sum(FoldingBolt):
+    """A sum per window."""
+
+    outputs = ("value",)
+
+    def initial(self) -> int:
+        return 0
+
+    def fold(self, accumulator: int, tup: Tuple) -> int:
+        return accumulator + int(tup[0])
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        collector.emit((window.value,))
+
+
+def topology(function: Callable[[int], Any]) -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("numbers", FeederSpout(("value", "ts")))
+    builder.set_bolt("map", Mapping(function), 2).shuffle_grouping("numbers")
+    builder.set_bolt("keep", Keep(), 2).fields_grouping("map", "value")
+    return builder.build()
+
+
+def square(n: int) -> int:
+    return n * n
+
+
+def seeded(n: int) -> float:
+    return random.Random(n).random()
+
+
+def coin(n: int) -> int:
+    return choice([1, 2, 3])
+
+
+def tired(n: int) -> int:
+    return 7 if wall_clock() > 0 else 8
+
+
+@pytest.mark.parametrize("function", [square, seeded])
+def test_who_follows_from_the_input_is_not_accused(function: Callable[[int], Any]) -> None:
+    assert find_nondeterminism(topology(function), ROWS) == []
+    check_deterministic(topology(function), ROWS)
+
+
+@pytest.mark.parametrize(("function", "asked"), [
+    (lambda n: time.time(), "time.time"),
+    (lambda n: time.time_ns(), "time.time_ns"),
+    (lambda n: time.monotonic(), "time.monotonic"),
+    (lambda n: str(datetime.datetime.now()), "datetime.datetime.now"),
+    (lambda n: random.random(), "random (unseeded)"),
+    (coin, "random (unseeded)"),
+    (lambda n: random.Random().random(), "random.Random() without a seed"),
+    (lambda n: str(uuid.uuid4()), "os.urandom"),
+])
+def test_who_asks_the_machine_is_named_with_what_was_asked_for(function: Callable[[int], Any], asked: str) -> None:
+    finding, = find_nondeterminism(topology(function), ROWS)
+    assert (finding.component, finding.asked) == ("map", (asked,))
+    assert " on stream 'default' in one of them" in finding.example
+    with pytest.raises(NondeterminismError, match=r"component 'map' asks for .* and gave different results in two runs"):
+        check_deterministic(topology(function), ROWS)
+
+
+def test_asking_is_found_though_both_runs_agree_by_luck() -> None:
+    assert find_nondeterminism(topology(tired), ROWS) == [Finding("map", ("time.time",))]
+    assert find_nondeterminism(topology(lambda n: str(datetime.date.today())), ROWS)[0].asked == ("datetime.date.today",)
+    assert find_nondeterminism(topology(lambda n: hash(str(n))), ROWS)[0].asked == ("hash",)
+
+
+def test_differing_is_found_though_nothing_was_asked_for() -> None:
+    calls: list[int] = []
+    builder = TopologyBuilder()
+    builder.set_spout("numbers", FeederSpout(("value", "ts")))
+    builder.set_bolt("keep", Remembering(calls)).global_grouping("numbers")
+    finding, = find_nondeterminism(builder.build(), ROWS)
+    assert (finding.component, finding.asked) == ("keep", ())
+    assert finding.example.startswith("state 'calls' is 12 and 24")
+
+
+MEMORY: list[int] = []
+
+
+class Remembering(StatefulBolt):
+    """Lets a module's variable into its state."""
+
+    def __init__(self, calls: list[int]) -> None:
+        self.calls = calls
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        MEMORY.append(1)
+        self.state.put("calls", len(MEMORY))
+
+
+def test_windows_and_the_time_of_the_context_are_no_findings() -> None:
+    class Stamped(BasicBolt):
+        outputs = ("value", "ts")
+
+        def prepare(self, conf: Any, context: Any) -> None:
+            self.context = context
+
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            collector.emit((self.context.now_ms(), tup[1]))
+
+    builder = TopologyBuilder()
+    builder.set_spout("numbers", FeederSpout(("value", "ts")))
+    builder.set_bolt("stamped", Stamped()).shuffle_grouping("numbers")
+    bolt = Sum().with_tumbling_window(Duration.millis(500)).with_timestamp_field("ts")
+    builder.set_bolt("windows", bolt).global_grouping("stamped")
+    assert find_nondeterminism(builder.build(), ROWS) == []
