@@ -188,7 +188,7 @@ class ManualRunner:
         elif id(tup) not in self._outstanding:
             self.report_error(f"on a tick: {reason}" if tup.is_tick() else f"fail of a tuple that is not outstanding: {tup!r}")
         else:
-            self._failed.append((tup, reason or "failed by the bolt"))
+            self._failed.append((tup, shown(reason or "failed by the bolt")))
 
     def report_error(self, error: BaseException | str) -> None:
         """Record an error without failing anything."""

@@ -24,6 +24,7 @@ from sparkstorm.transport.base import Commit
 from sparkstorm.transport.frames import AckerMessages, Ids, Row, SettledRoots
 
 _ROWS_PER_FRAME = 8192
+_BYTES_PER_FRAME = 4 << 20  # rows that are heavier together leave in several frames
 
 
 class Closing:
@@ -78,14 +79,26 @@ class Closing:
         count = 0
         for start in range(0, len(rows), _ROWS_PER_FRAME):
             part = rows[start:start + _ROWS_PER_FRAME]
-            try:
-                data = frames.encode_rows(self._plan.codec, source.task, source.channel, oldest_ms, part, epoch.leave(part))
-            except CodecError as error:
-                raise CodecError(f"component '{source.component}', stream '{source.stream}': {error}") from error
-            epoch.bytes += len(data)
-            commit.frames.append((task, data, len(data)))
-            count += 1
+            for data in self._encoded(source, oldest_ms, part, epoch.leave(part)):
+                epoch.bytes += len(data)
+                commit.frames.append((task, data, len(data)))
+                count += 1
         return count
+
+    def _encoded(self, source: Source, oldest_ms: int, rows: Sequence[Row], ids: Ids) -> Iterator[bytes]:
+        try:
+            data = frames.encode_rows(self._plan.codec, source.task, source.channel, oldest_ms, rows, ids)
+            if len(rows) == 1 and len(data) > frames.MAX_FRAME_BYTES:
+                raise CodecError(f"a tuple of {len(data)} bytes; the limit is {frames.MAX_FRAME_BYTES}")
+        except CodecError as error:
+            raise CodecError(f"component '{source.component}', stream '{source.stream}': {error}") from error
+        if len(data) <= _BYTES_PER_FRAME or len(rows) == 1:
+            yield data
+            return
+        step = max(1, len(rows) * _BYTES_PER_FRAME // len(data))
+        for start in range(0, len(rows), step):
+            stop = start + step
+            yield from self._encoded(source, oldest_ms, rows[start:stop], ids[start:stop])
 
     def _keep_held(self, epoch: Epoch, commit: Commit, bolt: BoltTask) -> None:
         for key in bolt.changed_held:

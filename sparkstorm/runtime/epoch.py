@@ -128,9 +128,12 @@ def union(roots: Iterable[Roots]) -> Roots:
 
 
 def shown(error: BaseException | str) -> str:
-    """An error as one line for reasons and reports."""
-    text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-    return text[:500]
+    """An error, or the reason of a fail, as a text that can be kept: short, and with bytes in UTF-8."""
+    try:
+        text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+    except Exception as fault:  # user code: an error that cannot say what it is
+        text = f"{type(error).__name__} (its text raises {type(fault).__name__})"
+    return text[:500].encode(errors="backslashreplace").decode()
 
 
 def as_roots(value: Any) -> Roots:
