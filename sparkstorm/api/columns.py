@@ -55,11 +55,23 @@ class RowCollector:
 
 
 def batch_of(fields: Sequence[str], columns: Sequence[Sequence[Any]], types: Mapping[str, DataType]) -> RecordBatch:
-    """Columns of values as a batch."""
+    """Columns of values as a batch; ArrowInvalid or ArrowTypeError when a column would change a value."""
     import pyarrow as pa
 
-    arrays = [pa.array(column, types.get(field)) for field, column in zip(fields, columns, strict=True)]
+    arrays = [_array(column, types.get(field)) for field, column in zip(fields, columns, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, list(fields))
+
+
+def _array(column: Sequence[Any], kind: DataType | None) -> Any:
+    """Arrow makes one type of several: of whole numbers among others, bytes among text, mappings with different keys."""
+    import pyarrow as pa
+
+    if kind is None and len(column) > 1:
+        kinds = set(map(type, column)) - {type(None)}
+        if len(kinds) > 1 or kinds & {list, dict}:
+            names = ", ".join(sorted(k.__name__ for k in kinds))
+            raise pa.ArrowInvalid(f"values of {names} in one column need a declared type")
+    return pa.array(column, kind)
 
 
 def rows_of(batch: RecordBatch) -> list[tuple[Any, ...]]:

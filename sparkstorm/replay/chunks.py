@@ -102,7 +102,7 @@ class ChunkWriter:
         self._seq = 0
         self.size = ChunkSize()
 
-    def rows(self, target: int, sender: int, stream: str, rows: list[Row]) -> Iterator[Chunk]:
+    def rows(self, target: int, sender: int, stream: str, rows: list[Any]) -> Iterator[Chunk]:
         """Chunks of these rows; the list is empty afterwards."""
         most = self.size.rows
         for start in range(0, len(rows), most):

@@ -14,6 +14,7 @@ from typing import Any
 
 from sparkstorm.api.components import Stateful
 from sparkstorm.model.topology import Component, Topology
+from sparkstorm.windowing.settings import settings_of
 
 _DEPENDABLE = ("fields", "global", "all")
 _CLOCKS = {("time", "time"), ("time", "time_ns"), ("time", "monotonic"), ("datetime", "now"), ("datetime", "utcnow"),
@@ -40,6 +41,7 @@ def warnings_of(topology: Topology, conf: Mapping[str, Any], tasks_by_component:
     for bolt in topology.bolts:
         found += _of_groupings(bolt)
         found += _of_order(topology, bolt, tasks_by_component)
+        found += _of_windows(topology, bolt, conf, tasks_by_component)
         found += _of_time({**conf, **bolt.conf}, bolt, is_timed)
         found += _of_code(bolt)
         found += _of_guarantee({**conf, **bolt.conf}, bolt)
@@ -63,7 +65,8 @@ def _of_groupings(bolt: Component) -> Iterator[ReplayWarning]:
 
 
 def _of_order(topology: Topology, bolt: Component, tasks: Mapping[str, list[int]]) -> Iterator[ReplayWarning]:
-    if keeps_anything(bolt) and not bolt.instance.any_order and not _has_one_order(topology, bolt, tasks):
+    is_free = getattr(bolt.instance, "any_order", False) or _is_by_event_time(bolt)
+    if keeps_anything(bolt) and not is_free and not _has_one_order(topology, bolt, tasks):
         yield ReplayWarning(bolt.id, "order of senders",
                             "has state and several senders, whose tuples a live run interleaves by chance; if its results do "
                             "not depend on that order, declare any_order = True")
@@ -78,6 +81,31 @@ def _is_ordered(topology: Topology, id: str, tasks: Mapping[str, list[int]]) -> 
 
 def _has_one_order(topology: Topology, component: Component, tasks: Mapping[str, list[int]]) -> bool:
     return len(component.inputs) < 2 and all(_is_ordered(topology, s.component, tasks) for s in component.inputs)
+
+
+def _is_by_event_time(bolt: Component) -> bool:
+    """Windows over event time hold their tuples in an order of their own; which call comes first means nothing to them."""
+    settings = settings_of(bolt, {})
+    return settings is not None and settings.shape is not None and settings.is_event_time
+
+
+def _of_windows(topology: Topology, bolt: Component, conf: Mapping[str, Any],
+                tasks: Mapping[str, list[int]]) -> Iterator[ReplayWarning]:
+    settings = settings_of(bolt, conf)
+    if settings is None:
+        return
+    if not settings.is_event_time and settings.shape is not None and settings.shape.kind != "count":
+        yield ReplayWarning(bolt.id, "processing time", "has windows by the clock of the moment: live that is the machine's, "
+                                                        "here virtual time; give it a timestamp field")
+    if not settings.is_event_time:
+        return
+    if settings.lateness_ms:
+        yield ReplayWarning(bolt.id, "updates", "allows lateness: whether a tardy tuple still finds its window open, or changes "
+                                                "one that has fired, is chance in a live run")
+    senders = {s.component for s in bolt.inputs}
+    if not all(topology.components[id].kind == "spout" or _is_ordered(topology, id, tasks) for id in senders):
+        yield ReplayWarning(bolt.id, "late data", "gets its tuples from bolts that chance orders in a live run, and whether a "
+                                                  "tuple is late depends on what its sender sent before")
 
 
 def _of_time(conf: Mapping[str, Any], bolt: Component, is_timed: bool) -> Iterator[ReplayWarning]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkstorm.api.components import Stateful
@@ -31,6 +31,7 @@ class Job:
     kept: frozenset[Feed]
     kept_states: frozenset[str]
     columns: bool = True
+    time_fields: Mapping[Feed, str] = field(default_factory=dict)  # the column of each input that is its virtual time
 
     def open(self) -> tuple[Topology, Callable[[str], Any]]:
         """The topology with routing's groupings, and a maker of fresh instances."""
@@ -41,7 +42,7 @@ class Job:
 class Switches:
     """How a replay is run."""
 
-    is_timed: bool = False
+    time_fields: Mapping[Feed, str] = field(default_factory=dict)  # of every input, or of none
     skip_bad: bool = False
     columns: bool = True  # bolts that take batches get batches; else rows, as live
     outputs: Collection[str] | None = None  # which results are kept beyond what stages exchange; None: every one
@@ -60,8 +61,8 @@ def make_job(plan: Plan, switches: Switches, by_value: Iterable[str] = ()) -> Jo
     states = frozenset(c.id for c in plan.topology.bolts
                        if isinstance(c.instance, Stateful) and c.id + STATE_MARK in names)
     bare = replace(plan, topology=Topology({c.id: replace(c, instance=None, inputs=()) for c in plan.topology}))
-    return Job(bare, code, hashlib.sha256(code).hexdigest(), switches.is_timed, switches.skip_bad, kept, states,
-               switches.columns)
+    return Job(bare, code, hashlib.sha256(code).hexdigest(), bool(switches.time_fields), switches.skip_bad, kept, states,
+               switches.columns, switches.time_fields)
 
 
 def result_name(component: str, stream: str) -> str:

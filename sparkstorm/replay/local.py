@@ -14,7 +14,7 @@ from sparkstorm.config import check, merge
 from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.topology import Topology
+from sparkstorm.model.topology import LATE_PREFIX, Topology
 from sparkstorm.replay.chunks import DEAD, KEPT_STATE, ROWS, START, STATE, Chunk, ChunkWriter, order_of, unpack_rows
 from sparkstorm.replay.fidelity import ReplayWarning, sums_among, warnings_of
 from sparkstorm.replay.inputs import LONG_AGO, EventTime, parse_inputs, parse_states, running_times
@@ -56,8 +56,9 @@ def replay_locally(
 ) -> LocalResults:
     """Replay rows given as lists; the event time is the name of a field. Rows are dealt to `partitions` in runs."""
     plan = make_plan(topology, merge(check(conf or {}, "the settings of the replay")).as_dict(), name, effects or {})
-    job = make_job(plan, Switches(event_time is not None, skip_bad, columns))
     feeds = parse_inputs(topology, inputs)
+    times = {feed: event_time.column(feed.spout, feed) for feed in feeds} if event_time is not None else {}
+    job = make_job(plan, Switches(times, skip_bad, columns))
     results = LocalResults(states={component: {} for component in job.kept_states})
     chunks_by_stage: dict[int, list[Chunk]] = {}
     for stage in plan.stages:
@@ -135,7 +136,7 @@ def _collect(plan: Plan, feeds: Mapping[Feed, Sequence[Any]], chunks_by_stage: M
         tasks, targets = plan.tasks(feed.spout), targets_of(plan, feed.spout, feed.stream)
         results.outputs[name] = [
             values for c in every
-            if c.kind == ROWS and c.sender in tasks and c.stream == feed.stream and c.target in targets
+            if c.kind == ROWS and c.sender in tasks and c.stream.removeprefix(LATE_PREFIX) == feed.stream and c.target in targets
             for values in unpack_rows(codec, c)[0]
         ]
     for chunk in every:

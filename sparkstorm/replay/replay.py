@@ -46,7 +46,8 @@ def replay(
     feeds = parse_inputs(topology, inputs)
     names = {parse_name(topology, name): name for name in inputs}
     time = EventTime(event_time) if isinstance(event_time, str) else event_time
-    job = make_job(plan, Switches(time is not None, skip_bad, columns, outputs), by_value)
+    times = {feed: time.column(names[feed], feed) for feed in feeds} if time is not None else {}
+    job = make_job(plan, Switches(times, skip_bad, columns, outputs), by_value)
     if not feeds:
         raise InvalidTopologyError("a replay needs data for every spout")
     stages = SparkStages(next(iter(feeds.values())).sparkSession, plan, job)

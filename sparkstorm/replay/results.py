@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import tasks_by_component
+from sparkstorm.model.topology import LATE_PREFIX
 from sparkstorm.replay.arrow_map import MapBatches, chunks_in, map_in_arrow
 from sparkstorm.replay.batches import is_batch, unpack_batch
 from sparkstorm.replay.chunks import DEAD, KEPT_STATE, ROWS, Chunk
@@ -80,7 +81,7 @@ class Replay(Mapping[str, DataFrame]):
             return self._stages.input(feed)
         tasks, targets = self._plan.tasks(feed.spout), targets_of(self._plan, feed.spout, feed.stream)
         chunks = self._stages.frame(self._plan.stage_of(feed.spout, feed.stream)).where(
-            (sf.col("kind") == ROWS) & (sf.col("stream") == feed.stream)
+            (sf.col("kind") == ROWS) & sf.col("stream").isin(feed.stream, LATE_PREFIX + feed.stream)
             & sf.col("sender").between(tasks[0], tasks[-1]) & sf.col("target").between(targets[0], targets[-1]))
         return self._typed(chunks, component.streams[feed.stream].fields, types)
 

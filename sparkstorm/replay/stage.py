@@ -6,19 +6,20 @@ The same code runs inside Spark and in the local twin; it knows neither.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, repeat
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 from zlib import crc32
 
 import pyarrow as pa
 
-from sparkstorm.api.columns import ColumnBolt
+from sparkstorm.api.columns import ColumnBolt, rows_of
+from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
 from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.grouping.routes import Target
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.topology import Grouping
+from sparkstorm.model.topology import LATE_PREFIX, WATERMARK_STREAM, Grouping
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.replay.batches import BatchRoute, Way, put_together
 from sparkstorm.replay.chunks import (
@@ -39,10 +40,14 @@ from sparkstorm.replay.merge import tuples_of
 from sparkstorm.replay.moments import Moments
 from sparkstorm.replay.plan import Feed, Stage
 from sparkstorm.replay.task import BoltRun, Counts, Manner, ReplayContext
+from sparkstorm.replay.window_task import Times, WindowRun
 from sparkstorm.runtime.dead_letter import DeadLetter
+from sparkstorm.runtime.lanes import Lane
+from sparkstorm.runtime.marks import MARK_FIELDS, TimePlan, add_lanes, add_routes
 from sparkstorm.runtime.output import Route, build_routes
 
 Count = Callable[[str, Counts], None]
+RunT = TypeVar("RunT", bound=BoltRun)
 TimedRow = tuple[tuple[Any, ...], int | None]
 """A row of data with its time, which may be missing."""
 NO_TIME = "no event time"
@@ -83,6 +88,7 @@ class _PartitionRun:
         self._codec = Codec()
         self._topology, self._make_instance = job.open()
         self._tasks = tasks_by_component(job.plan.component_by_task)
+        self._time_plan = TimePlan(self._topology, job.plan.conf)
         self._mine = {b: self._tasks[b][partition % stage.width::stage.width] for b in stage.bolts}
         joined = stage.bolts if stage.feed else stage.bolts[1:]
         self._local = frozenset(t for b in joined for t in self._mine[b])
@@ -90,8 +96,9 @@ class _PartitionRun:
         self._sources: dict[tuple[int, str], Source] = {}
         self._timeless: list[tuple[int, bytes]] = []  # rows of data without a time, as dead letters by task
         self._inputs: dict[int, list[Way]] = {}
-        self._outputs: list[Way] = []
+        self._ways_by_ends: dict[tuple[int, int], list[Way]] = {}  # by sending and receiving task
         self._batch_routes: dict[tuple[int, str], BatchRoute] = {}
+        self._lanes: dict[int, tuple[Lane, ...]] = {}
         self._runs = {task: self._make(b, task) for b in stage.bolts for task in self._mine[b]}
 
     # -- making ----------------------------------------------------------------------------------------------------
@@ -106,17 +113,35 @@ class _PartitionRun:
         manner = Manner(self._job.is_timed, self._job.skip_bad, _retries(conf))
         routes = self._routes(component, task)
         bolt, moments = self._make_instance(component), Moments(conf, manner.is_timed)
+        if isinstance(bolt, WindowedBolt | TimedBolt):
+            return self._with_lanes(task, WindowRun(bolt, routes, self._codec, manner, moments, self._times(component, bolt)))
         if not (isinstance(bolt, ColumnBolt) and self._job.columns):
-            return BoltRun(bolt, routes, self._codec, manner, moments)
+            return self._with_lanes(task, BoltRun(bolt, routes, self._codec, manner, moments))
         run = ColumnRun(bolt, routes, self._codec, manner, moments)
         run.ways = [way for way in self._every_way() if way.source.task == task]
         run.batch_routes = {stream: self._batch_routes[task, stream] for stream in routes if (task, stream) in self._batch_routes}
+        return self._with_lanes(task, run)
+
+    def _with_lanes(self, task: int, run: RunT) -> RunT:
+        run.emitter.lanes = self._lanes[task]
         return run
+
+    def _times(self, component: str, bolt: WindowedBolt | TimedBolt) -> Times:
+        """Who tells a task of time: other tasks by marks, data by the time of its rows where that is the bolt's own."""
+        settings = check_bolt(self._topology, self._topology.components[component], bolt, self._job.plan.conf)
+        data = [(task, s.stream) for s in self._topology.components[component].inputs
+                if self._job.time_fields.get(Feed(s.component, s.stream)) == settings.timestamp_field
+                for task in self._tasks[s.component]]
+        return Times(settings, self._time_plan.inputs(component, self._tasks), data, self.source)
 
     def _routes(self, component: str, task: int) -> dict[str, Route]:
         plan = self._job.plan
         seed = crc32(f"{plan.name}/{task}".encode())
-        routes = build_routes(self._topology, component, task, self._tasks, self._local, self._codec, seed)
+        lanes = add_lanes(self._time_plan, self._topology, component, task, self._tasks, self._local)
+        self._lanes[task] = tuple(lanes.values())
+        routes = build_routes(self._topology, component, task, self._tasks, self._local, self._codec, seed, lanes)
+        watched = {stream for (stream, _), lane in lanes.items() if lane.clock is not None}
+        add_routes(routes, lanes, component, task, self._codec)
         for stream, route in routes.items():
             if Feed(component, stream) in self._job.kept:
                 route.subscribe(Grouping("global"), [Target(KEPT, [], False)], task, seed)
@@ -124,7 +149,7 @@ class _PartitionRun:
             route.subscribe(Grouping("direct"), [Target(t, [], False) for t in deaf], task, seed)
             ways = {target.task: Way(route.source, target.task, target.is_local, target.rows) for target in route.targets}
             self._add_ways(ways.values())
-            if not route.is_direct:
+            if not route.is_direct and stream not in watched:  # which rows are late is seen row by row
                 self._batch_routes[task, stream] = self._batch_route(route, ways, seed)
         return routes
 
@@ -144,11 +169,10 @@ class _PartitionRun:
             if way.is_local:
                 self._inputs.setdefault(way.target, []).append(way)
             else:
-                self._outputs.append(way)
+                self._ways_by_ends.setdefault((way.source.task, way.target), []).append(way)
 
     def _every_way(self) -> Iterator[Way]:
-        yield from self._outputs
-        for ways in self._inputs.values():
+        for ways in (*self._ways_by_ends.values(), *self._inputs.values()):
             yield from ways
 
     def prepare(self, states: Mapping[int, Iterable[Sequence[Any]]]) -> None:
@@ -194,8 +218,11 @@ class _PartitionRun:
     def spread(self, route: Route, batch: Iterable[TimedRow] | pa.RecordBatch) -> None:
         """Rows of data to those who listen."""
         if isinstance(batch, pa.RecordBatch):
-            self._batch_routes[route.source.task, route.source.stream].spread(batch, 0)
-            return
+            batch_route = self._batch_routes.get((route.source.task, route.source.stream))
+            if batch_route is not None:
+                batch_route.spread(batch, 0)
+                return
+            batch = zip(rows_of(batch), repeat(0), strict=False)
         unused: list[Any] = []
         for values, at_ms in self._with_times(route.source, batch) if self._job.is_timed else batch:
             route.spread(values, at_ms or 0, unused)
@@ -228,6 +255,7 @@ class _PartitionRun:
                 run.run(tuples)
         for run in self._runs.values():
             run.take_emitted()
+            run.put_marks()
 
     def _pass_batches(self, task: int, run: ColumnRun) -> None:
         for way in self._inputs.get(task, ()):
@@ -245,23 +273,27 @@ class _PartitionRun:
     def cut(self, whole: bool = False) -> Iterator[Chunk]:
         """Chunks of what has gathered for other stages and for the results; `whole`: everything, else what is worth it."""
         least = 1 if whole else self._writer.size.rows
-        for way in self._outputs:
-            if len(way.rows) >= least:
-                try:
-                    yield from self._writer.rows(way.target, way.source.task, way.source.stream, way.rows)
-                except CodecError as error:
-                    raise self._culprit(way.source, way.rows, error) from error
-            if way.batches and (whole or way.is_full):
-                yield from self._writer.batches(way)
+        for ways in self._ways_by_ends.values():
+            if any(len(way.rows) >= least or (way.batches and (whole or way.is_full)) for way in ways):
+                for way in ways:  # together and in this order: marks stand behind the rows they speak of
+                    yield from self._chunks_of(way)
         for task, letter in [*self._timeless, *((t, letter) for t, run in self._runs.items() for letter in run.take_dead())]:
             yield self._writer.dead(task, letter)
         self._timeless.clear()
+
+    def _chunks_of(self, way: Way) -> Iterator[Chunk]:
+        try:
+            yield from self._writer.rows(way.target, way.source.task, way.source.channel, way.rows)
+        except CodecError as error:
+            raise self._culprit(way.source, way.rows, error) from error
+        yield from self._writer.batches(way)
 
     def end(self, count: Count) -> Iterator[Chunk]:
         """Nothing more comes: end every task, hand out the rest and the states."""
         for run in self._runs.values():
             run.end()
             self.pass_on()
+            run.put_marks(has_ended=True)
         yield from self.cut(whole=True)
         for task, run in self._runs.items():
             if run.state is not None and run.component in self._job.kept_states:
@@ -272,9 +304,10 @@ class _PartitionRun:
         """Who sent a chunk, one object per task and stream."""
         known = self._sources.get((task, stream))
         if known is None:
-            component = self._job.plan.component_by_task[task]
-            fields = self._topology.components[component].streams[stream].fields
-            known = self._sources[task, stream] = Source(component, task, stream, fields)
+            component, name = self._job.plan.component_by_task[task], stream.removeprefix(LATE_PREFIX)
+            is_mark = name == WATERMARK_STREAM
+            fields = MARK_FIELDS if is_mark else self._topology.components[component].streams[name].fields
+            known = self._sources[task, stream] = Source(component, task, name, fields, is_late=name != stream)
         return known
 
     def _culprit(self, source: Source, rows: Iterable[Row], error: CodecError) -> ReplayFailedError:

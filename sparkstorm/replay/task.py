@@ -15,7 +15,9 @@ from typing import Any
 
 from sparkstorm.api.components import BasicBolt, Bolt, Stateful
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.errors import ReplayFailedError
+from sparkstorm.grouping.routes import Target
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.replay.moments import Moments
@@ -24,7 +26,9 @@ from sparkstorm.runtime.dead_letter import DeadLetter
 from sparkstorm.runtime.epoch import shown
 from sparkstorm.runtime.output import Emitter, Route
 from sparkstorm.runtime.state import MemoryState
+from sparkstorm.windowing.marks import NEVER
 
+AnyBolt = Bolt | BasicBolt | WindowedBolt | TimedBolt
 _AT = attrgetter("roots")
 _SHOWN_RECORD = 500
 _THREADS_PATIENCE_SECS = 10.0
@@ -50,6 +54,7 @@ class Counts:
     parked: int = 0
     waiting: int = 0  # inputs neither acked nor failed at the end
     reports: int = 0
+    late: int = 0
     floats: int = 0  # floating-point numbers in the final state
 
     def as_dict(self) -> dict[str, int]:
@@ -88,7 +93,7 @@ class Manner:
 class BoltRun:
     """One task of a bolt, from prepare to cleanup."""
 
-    def __init__(self, bolt: Bolt | BasicBolt, routes: Mapping[str, Route], codec: Codec, manner: Manner,
+    def __init__(self, bolt: AnyBolt, routes: Mapping[str, Route], codec: Codec, manner: Manner,
                  moments: Moments) -> None:
         self.counts = Counts()
         self._dead: list[bytes] = []
@@ -121,10 +126,11 @@ class BoltRun:
             raise ReplayFailedError(
                 f"component '{self.component}' (task {self.task}) could not be prepared: {shown(error)}") from error
 
-    def _make_runner(self) -> BasicRunner | ManualRunner:
+    def _make_runner(self) -> Any:
         if isinstance(self._bolt, BasicBolt):
             collector = BasicCollector(self.emitter, self.task, self._report)
             return BasicRunner(self._bolt, self.emitter, self.state, collector)
+        assert isinstance(self._bolt, Bolt)
         return ManualRunner(self._bolt, self.emitter, self.state, self.task, self._report, self._woken.set)
 
     def now_ms(self) -> int:
@@ -157,6 +163,8 @@ class BoltRun:
     def take_emitted(self) -> None:
         """Count what was emitted; it stays emitted."""
         self.counts.emitted += self.emitter.take_counts()[0]
+        for lane in self.emitter.lanes:
+            lane.settle()
         if self.state is not None:
             self.state.undo.clear()
 
@@ -164,6 +172,18 @@ class BoltRun:
         """The records put aside since the last call."""
         taken, self._dead = self._dead, []
         return taken
+
+    @property
+    def low_ms(self) -> int:
+        """Up to when everything has fired here: a bolt without windows does not say."""
+        return NEVER
+
+    def put_marks(self, has_ended: bool = False) -> None:
+        """Tell receivers with windows how far event time has come, in a row behind what they were sent."""
+        for lane in self.emitter.lanes:
+            if lane.clock is not None and lane.put_marks(self.low_ms, has_ended, _always):
+                for target in lane.marks.values():
+                    target.rows[:] = [(values, at_ms or self.now_ms()) for values, at_ms in target.rows]
 
     def _execute(self, tuples: Sequence[Tuple]) -> None:
         for part in ([t] for t in tuples) if self._one_by_one else (tuples,):
@@ -199,6 +219,9 @@ class BoltRun:
             raise ReplayFailedError(f"component '{self.component}' (task {self.task}) failed {tries} times on record "
                                     f"{record}: {reason}; skip_bad puts such records aside")
         self._runner.forget(tup)
+        self._put_aside(tup, tries, reason)
+
+    def _put_aside(self, tup: Tuple, tries: int, reason: str) -> None:
         self.counts.parked += 1
         letter = DeadLetter(self.component, self.task, tup.component, tup.task, tup.stream, tup.fields, tup.values,
                             tries, reason, self.now_ms())
@@ -221,3 +244,7 @@ class BoltRun:
 
     def _report(self, component: str, task: int, text: str) -> None:
         self.counts.reports += 1
+
+
+def _always(target: Target) -> bool:
+    return True

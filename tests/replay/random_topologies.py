@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from sparkstorm.api import (
     BasicBolt,
     BasicOutputCollector,
@@ -18,13 +21,16 @@ from sparkstorm.api import (
     Tuple,
 )
 from sparkstorm.api.builder import Declarer
+from sparkstorm.api.columns import BatchCollector, ColumnBolt
 from sparkstorm.api.components import Conf
+from sparkstorm.api.windows import Duration, FoldingBolt, Window, WindowedBolt
 from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.model.topology import Topology
+from sparkstorm.model.tuples import Source as Sender
 from tests.replay.bolts import Source
 
 Rows = dict[str, list[tuple[Any, ...]]]
-FIELDS = ("key", "value")
+FIELDS = ("key", "value", "ts")
 
 
 class Shift(BasicBolt):
@@ -33,7 +39,7 @@ class Shift(BasicBolt):
     outputs = FIELDS
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        collector.emit((tup["key"], tup["value"] + 1))
+        collector.emit((tup["key"], tup["value"] + 1, tup["ts"]))
 
 
 class Repeat(BasicBolt):
@@ -43,7 +49,7 @@ class Repeat(BasicBolt):
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         for n in range(tup["value"] % 4):
-            collector.emit([tup["key"], tup["value"] + n, (n, {"n": (n,)})])
+            collector.emit([tup["key"], tup["value"] + n, tup["ts"], (n, {"n": (n,)})])
 
 
 class Route(BasicBolt):
@@ -58,7 +64,7 @@ class Route(BasicBolt):
         self.tasks = context.component_tasks(self.direct_to) if self.direct_to else []
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        values = (tup["key"], tup["value"])
+        values = (tup["key"], tup["value"], tup["ts"])
         collector.emit(values, "odd" if tup["value"] % 2 else "default")
         if self.tasks:
             collector.emit_direct(self.tasks[stable_hash(tup["key"]) % len(self.tasks)], values, "to")
@@ -73,9 +79,9 @@ class ByHand(Bolt):
         self.collector = collector
 
     def execute(self, tup: Tuple) -> None:
-        self.collector.emit((tup["key"], tup["value"]), [tup])
+        self.collector.emit((tup["key"], tup["value"], tup["ts"]), [tup])
         if tup["value"] % 3 == 0:
-            self.collector.emit((tup["key"], -1))
+            self.collector.emit((tup["key"], -1, tup["ts"]))
         self.collector.ack(tup)
 
 
@@ -87,7 +93,7 @@ class Once(StatefulBolt):
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         if tup["key"] not in self.state:
-            collector.emit((tup["key"], 1))
+            collector.emit((tup["key"], 1, 0))
         count, total = self.state.get(tup["key"], [0, 0])
         self.state.put(tup["key"], [count + 1, total + tup["value"]])
 
@@ -99,7 +105,7 @@ class Running(StatefulBolt):
     any_order = True
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        collector.emit((tup["key"], self.state.add(tup["key"], 1)))
+        collector.emit((tup["key"], self.state.add(tup["key"], 1), 0))
 
 
 class Partial(StatefulBolt):
@@ -118,9 +124,61 @@ class Fussy(BasicBolt):
     outputs = FIELDS
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        collector.emit((tup["key"], tup["value"]))
+        collector.emit((tup["key"], tup["value"], tup["ts"]))
         if tup["value"] % 7 == 3:
             raise ValueError("three of seven")
+
+
+class Negate(ColumnBolt):
+    """Whole batches: the value's other side."""
+
+    outputs = FIELDS
+
+    def execute_batch(self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector) -> None:
+        values = pc.negate(batch["value"].cast(pa.int64()))
+        collector.emit_batch(pa.RecordBatch.from_arrays([batch["key"], values, batch["ts"]], FIELDS))
+
+
+class WindowSums(FoldingBolt):
+    """Sums per key and window."""
+
+    outputs = FIELDS
+    key_fields = ("key",)
+
+    def initial(self) -> int:
+        return 0
+
+    def fold(self, accumulator: int, tup: Tuple) -> int:
+        return accumulator + int(tup["value"])
+
+    def merge(self, one: int, other: int) -> int:
+        return one + other
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        collector.emit((*window.key, window.value, window.last_ms))
+
+
+class WindowMembers(WindowedBolt):
+    """What is in a window of all keys, and its first and last time; ties of time are chance."""
+
+    outputs = (*FIELDS, "members")
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        members = sorted((t["ts"], t["value"], repr(t["key"])) for t in window)
+        collector.emit((len(window), window.end, window.last_ms, members))
+
+
+def timed(bolt: Any, random: Random, lag_ms: int) -> Any:
+    """With a window of some shape over event time."""
+    length = Duration.millis(random.choice((50, 100, 333)))
+    match random.choice(("tumbling", "sliding", "session")):
+        case "tumbling":
+            bolt.with_tumbling_window(length)
+        case "sliding":
+            bolt.with_window(length, Duration.millis(random.choice((20, 50, 400))))
+        case _:
+            bolt.with_session_window(length)
+    return bolt.with_timestamp_field("ts").with_lag(Duration.millis(lag_ms)).with_late_tuple_stream("late")
 
 
 class ByKey:
@@ -135,13 +193,14 @@ class ByKey:
         return {0: [], 1: [chosen, self.tasks[0]]}.get(number % 4, [chosen])
 
 
-KEYS: tuple[Any, ...] = ("a", "b", "ä", "", 1, 2, -3, 2**40, None, b"\x00", 1.5, (1, "x"))
+KEYS: tuple[Any, ...] = ("a", "b", "ä", "", 1, 2, -3, 2**40, None, b"\x00", 1.5)
 
 
 def random_rows(random: Random, all_keys: Sequence[Any] = KEYS) -> list[tuple[Any, ...]]:
     """Up to forty rows over a few keys of any kind."""
     keys = random.sample(all_keys, random.randint(1, min(6, len(all_keys))))
-    return [(random.choice(keys), random.randint(-50, 50)) for _ in range(random.choice((0, 1, 5, 20, 40)))]
+    count = random.choice((0, 1, 5, 20, 40))
+    return [(random.choice(keys), random.randint(-50, 50), 10 * n + random.randint(0, 80)) for n in range(count)]
 
 
 def random_topology(random: Random, keys: Sequence[Any] = KEYS) -> tuple[Topology, Rows]:
@@ -153,11 +212,14 @@ def random_topology(random: Random, keys: Sequence[Any] = KEYS) -> tuple[Topolog
         rows[f"s{n}"] = random_rows(random, keys)
     for n in range(random.randint(1, 6)):
         id = f"b{random.randint(0, 9)}-{n}"
-        make = random.choice((Shift, Repeat, Route, ByHand, Once, Running, Partial, Fussy))
+        inputs = random.sample(streams, min(len(streams), random.choice((1, 1, 2, 3))))
+        make = random.choice((Shift, Repeat, Route, ByHand, Once, Running, Partial, Fussy, Negate, WindowSums, WindowMembers))
         bolt = _route(builder, random, id) if make is Route else make()
+        if isinstance(bolt, WindowedBolt):  # behind bolts, what is late is chance: then nothing is
+            timed(bolt, random, 15 if all(component in rows for component, _ in inputs) else 10_000)
         tasks = random.randint(1, 4)
         declarer = builder.set_bolt(id, bolt, random.randint(1, tasks), num_tasks=tasks)
-        for component, stream in random.sample(streams, min(len(streams), random.choice((1, 1, 2, 3)))):
+        for component, stream in inputs:
             _subscribe(declarer, bolt, component, stream, random)
         streams += [(id, stream) for stream in _streams(bolt)]
     return builder.build(), rows
@@ -183,6 +245,10 @@ def _subscribe(declarer: Declarer, bolt: Any, component: str, stream: str, rando
     kinds = ["fields", "global", "all"]
     if isinstance(bolt, Partial):
         kinds = ["shuffle", "partial_key", "local_or_shuffle", "none"]
+    elif isinstance(bolt, WindowSums):
+        kinds = ["fields"]
+    elif isinstance(bolt, WindowMembers):
+        kinds = ["global", "all"]
     elif not isinstance(bolt, StatefulBolt):
         kinds += ["shuffle", "shuffle", "local_or_shuffle", "local_or_shuffle", "none", "partial_key", "custom"]
     match random.choice(kinds):

@@ -131,7 +131,7 @@ def test_a_failing_batch_leaves_no_trace_but_its_culprit() -> None:
     assert [d.values[0] for d in results.dead_letters] == [7] * 10
     assert Counter(results["bolt"]) == Counter((n % 10,) for n in range(100) if n % 10 != 7)
     assert results.states["bolt"] == {"rows": 90}
-    with pytest.raises(ReplayFailedError, match="failed 4 times on record .*value=7.*a seven"):
+    with pytest.raises(ReplayFailedError, match=r"failed 4 times on record .*value=7.*a seven"):
         replay_locally(one(NoSevens()), {"source": values})
 
 

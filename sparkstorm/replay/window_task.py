@@ -1,0 +1,130 @@
+"""Owns one task of a windowed or timed bolt in a replay: the live runner, told of time by marks and by its rows.
+
+Which rows are late is decided where they are emitted, as live. Windows fire when the marks of every sending task allow it;
+data's own event time stands for the marks of a spout, whose tasks are as many as its data has partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from sparkstorm.api.windows import TimedBolt, WindowedBolt
+from sparkstorm.errors import ReplayFailedError
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.topology import WATERMARK_STREAM
+from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.replay.moments import Moments
+from sparkstorm.replay.task import BoltRun, ClockedEmitter, Manner
+from sparkstorm.runtime.bolt_task import BasicCollector
+from sparkstorm.runtime.output import Route
+from sparkstorm.runtime.state import MemoryState
+from sparkstorm.runtime.windowed import Patience, TimedRunner
+from sparkstorm.windowing.marks import END, NEVER, Channel, Watermarks
+from sparkstorm.windowing.settings import TimeSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What a task must know of time: its settings, who sends to it, and which of them is plain data with a known time."""
+
+    settings: TimeSettings
+    channels: Sequence[Channel]
+    data: Sequence[Channel]
+    find_source: Callable[[int, str], Source]
+
+
+class WindowRun(BoltRun):
+    """A BoltRun around windows and timers."""
+
+    def __init__(self, bolt: WindowedBolt | TimedBolt, routes: Mapping[str, Route], codec: Codec, manner: Manner,
+                 moments: Moments, times: Times) -> None:
+        self._timed: TimedRunner
+        super().__init__(bolt, routes, codec, manner, moments)
+        self._times = times
+        self._store = MemoryState(codec, manner.skip_bad)
+        self._marks = Watermarks(times.channels)
+        self._one_by_one = manner.is_timed and (isinstance(bolt, TimedBolt) or not times.settings.is_event_time)
+
+    def _make_runner(self) -> Any:
+        assert isinstance(self._bolt, WindowedBolt | TimedBolt) and self.state is not None
+        collector = BasicCollector(self.emitter, self.task, self._report)
+        patience = Patience(self._manner.retries, 0)
+        self._timed = TimedRunner(self._bolt, self._times.settings, self.emitter, self.state, self._store, collector,
+                                  self._times.find_source, self.now_ms, patience)
+        return self._timed
+
+    def end(self) -> None:
+        """Nobody will send any more: everything left is complete."""
+        self._advance(END, self.now_ms())
+        super().end()
+
+    def take_emitted(self) -> None:
+        """Count what was emitted and what was late; both stay so."""
+        super().take_emitted()
+        self._store.undo.clear()
+        self.counts.late += self._timed.late
+        self._timed.late = 0
+
+    @property
+    def low_ms(self) -> int:
+        """Up to when everything has fired here."""
+        return self._timed.low_ms
+
+    def _execute(self, tuples: Sequence[Tuple]) -> None:
+        for are_marks, group in groupby(tuples, key=_is_mark):
+            part = list(group)
+            if not are_marks:
+                self._take_in(part)
+            for mark in part if are_marks else ():
+                stream, mark_ms = mark.values
+                self._marks.hear((mark.source.task, stream), mark_ms)
+        at_ms = _at(tuples[-1])
+        self._hear_data(at_ms)
+        self._set_clock(at_ms)
+        self._advance(self._marks.low_ms, at_ms)
+
+    def _take_in(self, tuples: Sequence[Tuple]) -> None:
+        if not self._one_by_one:
+            super()._execute(tuples)
+            return
+        for tup in tuples:
+            at_ms = _at(tup)
+            while (due_ms := self._timed.next_due_ms()) is not None and due_ms <= at_ms:
+                self._set_clock(due_ms)
+                self._advance(self._marks.low_ms, max(due_ms, self.now_ms()))
+            super()._execute([tup])
+
+    def _hear_data(self, at_ms: int) -> None:
+        """Rows come in the order of their times: of data, nothing on time is older than the lag allows."""
+        if self._manner.is_timed:
+            for channel in self._times.data:
+                self._marks.hear(channel, max(NEVER, at_ms - self._times.settings.lag_ms))
+
+    def _set_clock(self, at_ms: int) -> None:
+        assert isinstance(self.emitter, ClockedEmitter)
+        self.emitter.at_ms = max(self.emitter.at_ms, at_ms)
+
+    def _advance(self, low_ms: int, now_ms: int) -> None:
+        """Fire what is due; what fails is tried again at once, then put aside."""
+        self._timed.advance(low_ms, now_ms)
+        while self._timed.is_waiting:
+            now_ms = max(now_ms, self._timed.next_due_ms() or now_ms)
+            self._timed.advance(low_ms, now_ms)
+        given_up, self._timed.given_up = self._timed.given_up, []
+        for what, tries, reason in given_up:
+            if not self._manner.skip_bad:
+                raise ReplayFailedError(f"component '{self.component}' (task {self.task}) failed {tries} times on {what!r}: "
+                                        f"{reason}; skip_bad puts such windows aside")
+            self._put_aside(what, tries, reason)
+
+
+def _is_mark(tup: Tuple) -> bool:
+    return tup.source.stream == WATERMARK_STREAM
+
+
+def _at(tup: Tuple) -> int:
+    at_ms: Any = tup.roots
+    return int(at_ms)

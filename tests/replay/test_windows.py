@@ -1,0 +1,182 @@
+"""Windows and timers in a replay: the same firings, late tuples and states as live, with bounded memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
+from sparkstorm.api.windows import Count, Duration, FoldingBolt, TimedBolt, Window, WindowedBolt
+from sparkstorm.errors import ReplayFailedError
+from sparkstorm.model.topology import Topology
+from sparkstorm.replay import EventTime, LocalResults, replay, replay_locally
+from sparkstorm.testing import complete_topology
+from sparkstorm.windowing.timers import Timer
+from tests.replay.bolts import Source
+
+MS = Duration.millis
+
+
+class Sum(FoldingBolt):
+    """The sum of a key's values, with the last moment of its window as time."""
+
+    outputs = ("key", "value", "ts")
+    key_fields = ("key",)
+
+    def initial(self) -> int:
+        return 0
+
+    def fold(self, accumulator: int, tup: Tuple) -> int:
+        return accumulator + int(tup["value"])
+
+    def merge(self, one: int, other: int) -> int:
+        return one + other
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        collector.emit((*window.key, window.value, window.last_ms))
+
+
+class Members(WindowedBolt):
+    """Every tuple of a window, in its order."""
+
+    outputs = ("key", "values", "end")
+    key_fields = ("key",)
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        collector.emit((*window.key, [[t["ts"], t["value"]] for t in window], window.end))
+
+
+class Silence(TimedBolt):
+    """Says that a key has been silent for 50 ms, by event time."""
+
+    outputs = ("key", "at_ms")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        last = max(tup["ts"], self.state.get(tup["key"], 0))
+        self.state.put(tup["key"], last)
+        self.timers.set_event_timer(tup["key"], last + 50)
+
+    def init_state(self, state: Any) -> None:
+        self.state = state
+
+    def on_timer(self, timer: Timer, collector: BasicOutputCollector) -> None:
+        collector.emit((timer.name, timer.at_ms))
+
+
+class Pass(BasicBolt):
+    outputs = ("key", "value", "ts")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit(tup.values)
+
+
+class FailsAt(Sum):
+    """Cannot stand one window."""
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        super().execute(window, collector)
+        if window.end == 200:
+            raise ValueError("not this window")
+
+
+def chain(*bolts: Any, tasks: int = 3) -> Topology:
+    """source -> pass -> the given bolts, one after the other, keyed."""
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("key", "value", "ts"))
+    builder.set_bolt("pass", Pass()).local_or_shuffle_grouping("source")
+    former = "pass"
+    for n, bolt in enumerate(bolts):
+        builder.set_bolt(f"w{n}", bolt, tasks).fields_grouping(former, "key")
+        former = f"w{n}"
+    return builder.build()
+
+
+def rows(seed: int, count: int = 300, disorder_ms: int = 40) -> list[tuple[Any, ...]]:
+    """Events of three keys over about three seconds, out of order by so much, now and then much more."""
+    random = Random(seed)
+    found = []
+    for n in range(count):
+        late = random.choice((0, 0, 0, 0, 0, 0, 0, 0, 0, 500))
+        found.append((random.choice("abc"), random.randint(1, 9), max(0, 10 * n - random.randint(0, disorder_ms) - late)))
+    return found
+
+
+def by_ts(bolt: Any, lag_ms: int = 50) -> Any:
+    return bolt.with_timestamp_field("ts").with_lag(MS(lag_ms))
+
+
+SHAPES: dict[str, Callable[[], list[Any]]] = {
+    "tumbling": lambda: [by_ts(Sum().with_tumbling_window(MS(100))).with_late_tuple_stream("late")],
+    "sliding": lambda: [by_ts(Sum().with_window(MS(100), MS(30))).with_late_tuple_stream("late")],
+    "sessions": lambda: [by_ts(Sum().with_session_window(MS(40)))],
+    "members": lambda: [by_ts(Members().with_window(MS(120), MS(40)))],
+    "timers": lambda: [by_ts(Silence()).with_late_tuple_stream("late")],
+    "windows of windows": lambda: [
+        by_ts(Sum().with_tumbling_window(MS(50))), by_ts(Sum().with_tumbling_window(MS(200)), 0)],
+    "counts": lambda: [Members().with_window(Count(5), Count(2))],
+}
+TIMES = {"in place": EventTime("ts", in_order=False), "no event time": None}
+
+
+def assert_like_live(topology: Topology, replayed: LocalResults, data: list[Any], seed: int) -> None:
+    live = complete_topology(topology, {"source": data}, seed=seed)
+    for bolt in topology.bolts:
+        for stream in bolt.streams:
+            name = bolt.id if stream == "default" else f"{bolt.id}:{stream}"
+            assert Counter(map(repr, replayed[name])) == Counter(map(repr, live.values(bolt.id, stream))), name
+        assert replayed.states.get(bolt.id, {}) == live.state(bolt.id)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("time", TIMES)
+@pytest.mark.parametrize("seed", range(5))
+def test_firings_late_tuples_and_states_are_those_of_a_live_run(shape: str, time: str, seed: int) -> None:
+    topology = chain(*SHAPES[shape]())
+    replayed = replay_locally(topology, {"source": rows(seed)}, event_time=TIMES[time])
+    assert_like_live(topology, replayed, rows(seed), seed)
+
+
+def test_late_rows_are_late_in_both_runs_and_none_is_when_rows_are_sorted() -> None:
+    topology = chain(*SHAPES["tumbling"]())
+    in_place = replay_locally(topology, {"source": rows(3)}, event_time=TIMES["in place"])
+    in_order = replay_locally(topology, {"source": rows(3)}, event_time=EventTime("ts"))
+    assert in_place["w0:late"] and in_place.counts["w0"]["late"] == len(in_place["w0:late"])
+    assert in_order["w0:late"] == []
+    assert sum(value for _, value, _ in in_order["w0"]) == sum(value for _, value, _ in rows(3))
+
+
+def test_windows_fire_along_the_way_when_time_is_known() -> None:
+    """What is emitted carries the time of its firing: all at the end would have the last one's."""
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("key", "value", "ts"))
+    builder.set_bolt("sum", by_ts(Sum().with_tumbling_window(MS(1000))), 2).fields_grouping("source", "key")
+    builder.set_bolt("again", by_ts(Sum().with_tumbling_window(MS(5000)), 0), 2).fields_grouping("sum", "key")
+    data = [(f"k{n % 5}", 1, n) for n in range(50_000)]
+    results = replay_locally(builder.build(), {"source": data}, event_time=EventTime("ts"), partitions=3)
+    assert Counter(value for _, value, _ in results["sum"]) == {200: 250}
+    assert Counter(value for _, value, _ in results["again"]) == {1000: 50}
+
+
+def test_a_window_that_fails_is_named_or_put_aside() -> None:
+    topology = chain(by_ts(FailsAt().with_tumbling_window(MS(100))))
+    data = [("a", 1, 10), ("a", 2, 110), ("a", 3, 210)]
+    with pytest.raises(ReplayFailedError, match=r"component 'w0' \(task \d\) failed 4 times on .*end=200.*not this window"):
+        replay_locally(topology, {"source": data})
+    results = replay_locally(topology, {"source": data}, skip_bad=True)
+    assert sorted(results["w0"]) == [("a", 1, 99), ("a", 3, 299)]
+    assert [d.values for d in results.dead_letters] == [(["a"], 100, 200)]
+
+
+@pytest.mark.system
+def test_on_spark_windows_are_those_of_a_live_run(spark: SparkSession) -> None:
+    topology = chain(*SHAPES["windows of windows"]())
+    frame = spark.createDataFrame(rows(1), "key string, value int, ts bigint").coalesce(1)
+    results = replay(topology, {"source": frame}, event_time=TIMES["in place"])
+    live = complete_topology(topology, {"source": rows(1)})
+    for name in ("w0", "w1"):
+        assert Counter(map(tuple, results[name].collect())) == Counter(live[name])
