@@ -83,7 +83,7 @@ def make_plan(topology: Topology, conf: Mapping[str, Any], name: str, effects: M
     """Check, number the tasks as live, cut into stages; InvalidTopologyError names a cycle or a wrong effect."""
     validate(topology)
     whole = normalise_topology(topology, conf)
-    order = _in_order(whole)
+    order = components_in_order(whole)
     component_by_task = number_tasks(whole, conf)
     not_run = {c: how for c, how in _effects(whole, effects).items() if how in NOT_RUN}
     kept = Topology({c.id: c for c in whole if c.id not in not_run})
@@ -141,7 +141,7 @@ def _deaf(topology: Topology, not_run: Mapping[str, str], tasks: Mapping[str, li
     return found
 
 
-def _in_order(topology: Topology) -> list[str]:
+def components_in_order(topology: Topology) -> list[str]:
     """Component ids, sources first, ties by id; a cycle is refused by the names of its components."""
     missing = {c.id: {s.component for s in c.inputs} for c in topology}
     order: list[str] = []
