@@ -59,5 +59,5 @@ class Reporter:
     ) -> None:
         host = assignment.host_by_node.get(slot.node, slot.node)
         component = known.outline.component_by_task[first.first_task]
-        _LOG.warning("%s: %s on %s", assignment.topology_id, text, slot)
+        _LOG.warning("%s at %s: %s", assignment.topology_id, slot, text)
         self._state.report_error(assignment.topology_id, TaskError(now_ms, component, first.first_task, host, slot.port, text))

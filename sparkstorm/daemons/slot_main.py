@@ -140,8 +140,8 @@ def _connect(spec: SlotSpec, place: Place) -> Desk:
         monitor_ms=conf.millis("supervisor.monitor.frequency.secs"),
         worker_timeout_ms=conf.millis("supervisor.worker.timeout.secs"),
         resources={
-            "cpu": float(conf["supervisor.cpu.capacity"]),
-            "memory.mb": float(conf["supervisor.memory.capacity.mb"]),
+            "supervisor.cpu.capacity": float(conf["supervisor.cpu.capacity"]),
+            "supervisor.memory.capacity.mb": float(conf["supervisor.memory.capacity.mb"]),
             **{name: float(value) for name, value in (conf["supervisor.resources.map"] or {}).items()},
         },
     )

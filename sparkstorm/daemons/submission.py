@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
+import pwd
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sparkstorm.blobs.store import BlobStore
@@ -26,12 +28,23 @@ _LOG = logging.getLogger(__name__)
 ASSIGN_TIMEOUT_MS = 300_000  # S0.61
 
 
+def owner_of_this_process() -> str:
+    """The user's name; in a container whose user has none, its number."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return f"uid-{os.geteuid()}"
+
+
 @dataclass(frozen=True, slots=True)
 class SubmitOptions:
-    """How to submit; `status` is the first status, ACTIVE or INACTIVE."""
+    """How to submit; `status` is the first status, ACTIVE or INACTIVE; the owner is whoever this process belongs to.
+
+    Schedulers with pools and priorities per user pass over topologies without an owner, as Storm's do.
+    """
 
     status: TopologyStatus = TopologyStatus.ACTIVE
-    owner: str = ""
+    owner: str = field(default_factory=owner_of_this_process)
 
 
 @dataclass(frozen=True, slots=True)

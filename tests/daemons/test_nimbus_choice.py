@@ -1,5 +1,7 @@
 """Tells how a topology gets the scheduler it names, what JStorm's does with live topologies, and that a guest harms nobody."""
 
+import os
+import pwd
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -213,3 +215,14 @@ def test_a_dry_run_is_no_round_for_a_scheduler_that_counts_rounds() -> None:
     (first,), (second,) = asked.state.topology_ids(), left.state.topology_ids()
     assert asked.slots(first) == left.slots(second)
     assert "node-2" in {slot.node for slot in asked.slots(first).values()}
+
+
+def test_a_topology_belongs_to_whoever_submits_it_so_that_the_resource_aware_scheduler_takes_it() -> None:
+    bench = bench_of(storm__scheduler="resource-aware")
+    for supervisor in bench.supervisors.values():
+        supervisor.resources = {"supervisor.cpu.capacity": 400.0, "supervisor.memory.capacity.mb": 4096.0}
+        supervisor.step(bench.clock.now_ms())
+    topology_id = bench.submit(topology__workers=2)
+    base = bench.state.read_base(topology_id)
+    assert base and base.owner == pwd.getpwuid(os.geteuid()).pw_name
+    assert len(bench.slots(topology_id)) == 11

@@ -38,7 +38,7 @@ class JStormScheduler:
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
         """Place every topology that is new, lacks executors or is being rebalanced, by id."""
         for _, topology in sorted(topologies.items()):
-            former = cluster.former.get(topology.id)
+            former = cluster.former.get(topology.id) or _what_lives(topology, cluster)
             is_rebalanced = former is not None and former.cause in (Cause.REBALANCE, Cause.REASSIGN)
             if not is_rebalanced and not cluster.placement(topology.id).num_missing:
                 continue
@@ -56,6 +56,12 @@ def _place(topology: TopologyView, former: Former | None, cluster: ClusterView) 
     _refuse_surplus(context)
     plans = assign_tasks(context)
     return {executor_by_task[task]: WorkerSlot(plan.node, plan.port) for plan in plans for task in plan.tasks}
+
+
+def _what_lives(topology: TopologyView, cluster: ClusterView) -> Former | None:
+    """What is placed stands for what was there before, where nobody said more (a problem from a file)."""
+    placed = cluster.placement(topology.id).slot_by_executor
+    return Former(dict(placed), {}, alive=frozenset(placed)) if placed else None
 
 
 def _refuse_surplus(context: AssignContext) -> None:

@@ -1,0 +1,1 @@
+"""Owns what people look at: tables and pictures of a cluster."""

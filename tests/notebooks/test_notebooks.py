@@ -1,0 +1,53 @@
+"""Tells that the notebooks run from top to bottom on an embedded cluster and show what they promise; none keeps outputs."""
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+_read: Any = nbformat.read  # has no types
+FOLDER = Path(__file__).parents[2] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_kept_without_outputs(path: Path) -> None:
+    notebook = _read(path, 4)
+    nbformat.validate(notebook)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert cells and not any(cell.outputs or cell.execution_count for cell in cells)
+    assert notebook.cells[0].cell_type == "markdown"
+
+
+def run(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Outputs of a notebook's cells; a cell that raises fails the test with its traceback."""
+    monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent))
+    notebook = _read(FOLDER / f"{name}.ipynb", 4)
+    client = NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}})
+    client.execute()
+    return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+
+
+@pytest.mark.system
+@pytest.mark.filterwarnings("default")  # what Jupyter's libraries warn of is not ours
+def test_inspect_assignments_shows_a_rebalance_a_lost_supervisor_and_what_others_would_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outputs = run("inspect_assignments", monkeypatch)
+    pictures = [output.data["image/svg+xml"] for output in outputs if "image/svg+xml" in output.get("data", {})]
+    first, rebalanced, survived, *others = ["".join(picture) for picture in pictures]
+    for picture in pictures:
+        ElementTree.fromstring("".join(picture))
+    assert (first.count("(moved)"), first.count(">gone<")) == (0, 0) and first.count("<title>RUNNING") == 3
+    assert rebalanced.count("(moved)") == 9 and rebalanced.count("<title>RUNNING") == 6
+    assert survived.count(">gone<") == 1 and 0 < survived.count("(moved)") < 9 and survived.count("<title>RUNNING") == 6
+    assert len(others) == 2 and all(picture.count(">gone<") == 1 for picture in others)
+    tables = [output.data["text/plain"] for output in outputs if "text/html" in output.get("data", {})]
+    titles = ["topologies", "supervisors", "slots", "executors", "tasks", "tree below /", "moved"]
+    assert [table.splitlines()[0] for table in tables][:7] == titles
+    comparison = {line.split()[0]: line.split()[1:] for line in tables[-1].splitlines()[2:]}
+    for scheduler in ("default", "even", "jstorm", "resource-aware", "multitenant"):
+        assert (comparison[scheduler][0], comparison[scheduler][1]) == ("4", "0"), "it places what was lost and moves nothing else"
