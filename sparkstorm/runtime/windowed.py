@@ -247,7 +247,8 @@ class TimedRunner:
 
         def step(tup: Tuple) -> None:
             at = time_of(tup)
-            if at < windows.fired_to and is_gone(at):  # no sender of ours makes such a row: its clock had been lost, or its receiver's settings changed
+            # no sender of ours makes such a row: its clock had been lost, or its receiver's settings changed
+            if at < windows.fired_to and is_gone(at):
                 take_late(tup)
                 return
             for firing in add(at, key_of(tup.values), tup):

@@ -8,7 +8,7 @@ from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.round import plan_round
-from sparkstorm.scheduling.round_memory import RoundMemory, topology_view
+from sparkstorm.scheduling.round_memory import topology_view
 from sparkstorm.scheduling.snapshot import KnownTopology, Snapshot
 from sparkstorm.scheduling.view import ClusterView
 
