@@ -25,6 +25,7 @@ from sparkstorm.daemons.submission import Prepared, Submission, SubmitOptions, p
 from sparkstorm.daemons.waiting import WaitUntil, wait_in_real_time
 from sparkstorm.errors import (
     AlreadyAliveError,
+    IllegalTransitionError,
     InvalidConfigError,
     InvalidTopologyError,
     NotAliveError,
@@ -208,7 +209,10 @@ class NimbusService:
 
         A hot deploy whose driver is gone and whose new topology cannot start is called off.
         """
-        if self.find(name) is None and call_off(name, self._state, self._nimbus.undertaker):
+        base, deploy = self.find(name), self._state.read_deploy(name)
+        if base and deploy and base.topology_id == deploy.old_id:
+            raise IllegalTransitionError(f"a hot deploy of {name} is under way; wait for it, then kill what runs")
+        if base is None and call_off(name, self._state, self._nimbus.undertaker):
             self._nimbus.wake()
             return
         self._request(name, Request(Action.KILL, _millis(wait_secs)), "killTopology")

@@ -8,7 +8,7 @@ from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.daemons.service import NimbusService
-from sparkstorm.errors import AlreadyAliveError, NotAliveError, StoreUnavailableError
+from sparkstorm.errors import AlreadyAliveError, IllegalTransitionError, NotAliveError, StoreUnavailableError
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
 from tests.daemons.nimbus_bench import CODE, KEY, Bench, wordcount
@@ -121,12 +121,24 @@ def die(session: LocalStateStore) -> bool:
 def test_the_name_is_taken_until_the_deploy_is_finished_and_waiting_for_it_helps() -> None:
     bench, keeper = Bench(nodes=3), Keeper()
     old = left_over(bench, keeper)
-    assert bench.wait_until(lambda: bench.state.read_base(old) is None, 30_000) or True
     with pytest.raises(AlreadyAliveError):
         bench.service.begin_submit("wc", wordcount(), {"topology.workers": 1}, CODE)
     assert bench.service.wait_deployed("wc")
     (new,) = bench.state.topology_ids()
     assert new != old and keeper.data == {new: {"states"}}
+
+
+def test_what_is_being_deployed_cannot_be_killed_half_way_and_keeps_its_data() -> None:
+    bench, keeper = Bench(nodes=3), Keeper()
+    left_over(bench, keeper)
+    with pytest.raises(IllegalTransitionError, match="hot deploy of wc is under way"):
+        bench.service.kill("wc", 0)
+    assert bench.service.wait_deployed("wc")
+    (new,) = bench.state.topology_ids()
+    assert keeper.data == {new: {"states"}}
+    bench.service.kill("wc", 0)
+    bench.advance(30)
+    assert bench.state.known_ids() == set() and keeper.data == {}
 
 
 def test_a_deploy_that_cannot_be_finished_is_told_of_tried_again_and_can_be_called_off() -> None:

@@ -342,6 +342,14 @@ def test_a_hot_deploy_with_other_tasks_starts_afresh_and_leaves_nothing_of_the_o
     assert heirs.state_by_id == {}
 
 
+def test_a_gray_upgrade_is_refused_in_words() -> None:
+    bench = Bench()
+    old = bench.submit()
+    with pytest.raises(InvalidConfigError, match=r"gray upgrades are not in this release"):
+        bench.submit(topology__upgrade=True)
+    assert bench.state.topology_ids() == [old]
+
+
 def test_a_hot_deploy_of_nothing_is_refused() -> None:
     bench = Bench()
     with pytest.raises(NotAliveError):
