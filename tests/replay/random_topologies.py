@@ -164,8 +164,8 @@ class WindowMembers(WindowedBolt):
     outputs = (*FIELDS, "members")
 
     def execute(self, window: Window, collector: BasicOutputCollector) -> None:
-        members = sorted((t["ts"], t["value"], repr(t["key"])) for t in window)
-        collector.emit((len(window), window.end, window.last_ms, members))
+        members = sorted(f"{t['ts']} {t['value']} {t['key']!r}" for t in window)
+        collector.emit((str(len(window)), window.end, window.last_ms, members))
 
 
 def timed(bolt: Any, random: Random, lag_ms: int) -> Any:
