@@ -147,7 +147,7 @@ class ManualRunner:
 
     def take_posts(self) -> None:
         """Do what other threads asked for since the last time."""
-        while self._posts:
+        for _ in range(len(self._posts)):  # no more than there are now: threads may go on posting for ever
             self._posts.popleft()()
         self._sort_out(())
 
@@ -362,8 +362,8 @@ class BoltTask:
         return min((h.born_ms for h in self.held.values() if h.due_ms is not None or id(h.tuple) in queued), default=None)
 
     def next_due_ms(self) -> int | None:
-        """When the next try is due."""
-        return self.retries[0][0] if self.retries else None
+        """When the next try is due; None while the thread that would make it has enough to do and will say when not."""
+        return self.retries[0][0] if self.retries and not self.is_full else None
 
     @property
     def is_waiting(self) -> bool:

@@ -36,6 +36,11 @@ class Failures:
         self._back_off_ms = int(plan.conf.get("topology.retry.backoff.ms") or 100)
         self.parked: list[bytes] = []
 
+    def deaths_of(self, row: tuple[int, str, int]) -> int:
+        """How often this input has killed its worker, if that is too often; else 0."""
+        deaths = self._plan.deaths_by_row.get(row, 0)
+        return deaths if deaths >= int(self._plan.conf.get("topology.max.worker.deaths") or 3) else 0
+
     def settle(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, edge: int, reason: str) -> None:
         """A first failure of an input."""
         self._report(bolt.component, bolt.task, reason)

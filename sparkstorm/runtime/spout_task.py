@@ -102,6 +102,7 @@ class SpoutTask:
         self.is_open = False
         self.is_active = False
         self.wait_until_ms = 0
+        self.pace = 1  # calls between two looks at the clock: few until the source has shown that it is fast
         self.acked = self.failed = 0
         self.time: TaskTime | None = None  # none: nobody behind it lives by time
         self._idle_ms = 0

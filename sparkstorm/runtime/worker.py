@@ -32,7 +32,7 @@ from sparkstorm.transport.frames import NO_IDS, RowFrame, travelled
 _CHUNKS_AHEAD = 8  # frames of one task kept decoded in memory
 _CAREFUL_UNITS = 5000
 _REFUSED_MS = 20
-_PATIENCE = 50  # refusals, after which a commit that consumes goes through though it sends on more than that
+_PATIENCE = 50  # refusals, after which a commit goes through: this worker may be the only one who can free anything
 _GATED_MS = 5  # between two looks whether those that hold a task back have drained
 _CALLS_PER_TURN = 512
 _SPOUTS_WAIT_MS = 200  # bolts go first, but spouts elsewhere must not be able to keep them busy for ever
@@ -80,6 +80,7 @@ class Worker:
         self._quarantined: list[bytes] = []
         self._is_active = False
         self._said: Any = None
+        self._low_ms: int | None = None  # as last committed
         self._has_news = False
         self._turns = deque(self._crew.bolts.values())
         self._spouts_ran_ms = 0
@@ -173,8 +174,7 @@ class Worker:
     def _run(self, epoch: Epoch, now_ms: int) -> None:
         deadline_ms = now_ms + self._budget_ms
         row_budget = int(self._plan.conf.get("topology.epoch.rows") or 20_000)
-        self._run_timed(epoch, now_ms)
-        is_over, did = False, True
+        is_over, did = self._run_timed(epoch, now_ms, deadline_ms), True
         while did and not is_over:
             did = False
             for _ in range(len(self._turns)):
@@ -194,14 +194,17 @@ class Worker:
         did = [self._run_spout(epoch, spout, calls) for spout in self._crew.spouts.values()]
         return any(did)
 
-    def _run_timed(self, epoch: Epoch, now_ms: int) -> None:
-        """Ticks, second tries, and what other threads have asked for."""
+    def _run_timed(self, epoch: Epoch, now_ms: int, deadline_ms: int) -> bool:
+        """Ticks, what other threads have asked for, and second tries, before anything newer; whether time is over."""
         self._run_ticks(epoch, now_ms)
-        for bolt in self._crew.bolts.values():
-            for held in bolt.due(now_ms):
-                self._failures.try_again(epoch, bolt, held)
-                self._finish(epoch, bolt)
         self._take_posts(epoch)
+        for bolt in self._crew.bolts.values():
+            while not bolt.is_full and (due := bolt.due(now_ms, most=1)):
+                self._failures.try_again(epoch, bolt, due[0])
+                self._finish(epoch, bolt)
+                if self._clock.now_ms() >= deadline_ms:
+                    return True
+        return False
 
     def _run_ticks(self, epoch: Epoch, now_ms: int) -> None:
         for bolt in self._pulse.run(epoch, now_ms):
@@ -218,7 +221,8 @@ class Worker:
         """What user code has just done goes into one commit as a whole: its emissions, and its acks of earlier inputs."""
         if bolt.runner.late_acks or bolt.runner.late_failures:
             self._failures.take_late(epoch, bolt)
-        self._pulse.advance(epoch, bolt)
+        if not self._careful_left:
+            self._pulse.advance(epoch, bolt)
         self._deliver(bolt)
 
     def _run_bolt(self, epoch: Epoch, bolt: BoltTask) -> bool:
@@ -242,10 +246,13 @@ class Worker:
         assert isinstance(frame, RowFrame)
         stop = min(chunk.done + rows, chunk.total)
         self._execute(epoch, bolt, chunk.tuples[chunk.done:stop], frame.ids[chunk.done:stop], frame.oldest_ms)
-        if stop == chunk.total and bolt.spilled and frame.source_task in self._plan.token_by_task \
-                and entry_order(chunk.entry) > bolt.caught_up_at:
+        self._consume(bolt, chunk, stop - chunk.done)
+
+    def _consume(self, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
+        bolt.inbox.consume(chunk, rows)
+        is_done = chunk.done == chunk.total and entry_order(chunk.entry) > bolt.caught_up_at
+        if is_done and bolt.spilled and chunk.tuples[0].task in self._plan.token_by_task:
             bolt.spilled -= 1
-        bolt.inbox.consume(chunk, stop - chunk.done)
 
     def _execute(self, epoch: Epoch, bolt: BoltTask, tuples: list[Tuple], ids: Any, oldest_ms: int) -> None:
         bolt.begin(oldest_ms)
@@ -254,11 +261,7 @@ class Worker:
         for tup, edge, reason in failed:
             self._failures.settle(epoch, bolt, tup, edge, reason)
         self._finish(epoch, bolt)
-        took_ms = self._clock.now_ms() - started_ms
-        if took_ms <= 1 and len(tuples) == bolt.pace:
-            bolt.pace = min(bolt.pace * 2, 4096)
-        elif took_ms > 4:
-            bolt.pace = max(1, bolt.pace * 4 // took_ms)
+        bolt.pace = _adapted(bolt.pace, len(tuples), self._clock.now_ms() - started_ms, 4096)
 
     def _run_spout(self, epoch: Epoch, spout: SpoutTask, calls: int) -> bool:
         now_ms = self._clock.now_ms()
@@ -267,8 +270,10 @@ class Worker:
         if spout.pending.room == 0 or spout.is_exhausted:
             return False
         spout.oldest_ms = spout.oldest_ms or now_ms
+        calls = min(calls, spout.pace)
         did = spout.run(epoch, calls, now_ms)
         self._deliver(spout)
+        spout.pace = _adapted(spout.pace, calls, self._clock.now_ms() - now_ms, _CALLS_PER_TURN)
         if did:
             spout.wake()
         else:
@@ -307,7 +312,10 @@ class Worker:
             return  # the input under suspicion is with a thread: nothing else may be blamed for it
         self._run_ticks(epoch, now_ms)
         bolts = self._crew.bolts.values()
-        did = (any(self._try_held(epoch, bolt, now_ms) for bolt in bolts)
+        fired = self._pulse.fire_one(epoch, now_ms, self._reporter.trying, self._failures.deaths_of)
+        if fired is not None:
+            self._deliver(fired)
+        did = (fired is not None or any(self._try_held(epoch, bolt, now_ms) for bolt in bolts)
                or any(self._try_bolt(epoch, bolt) for bolt in bolts if not self._gates.is_shut(bolt.task)))
         if not did:
             for spout in self._crew.spouts.values():
@@ -317,21 +325,13 @@ class Worker:
         if self._careful_left == 0:
             self._reporter.passed()
 
-    def _is_poison(self, row: tuple[int, str, int]) -> bool:
-        """Whether this input has killed its worker too often; announces it when not."""
-        if self._plan.deaths_by_row.get(row, 0) >= int(self._plan.conf.get("topology.max.worker.deaths") or 3):
-            return True
-        self._reporter.trying(*row)
-        return False
-
     def _try_held(self, epoch: Epoch, bolt: BoltTask, now_ms: int) -> bool:
         for held in bolt.due(now_ms, most=1):
-            row = (bolt.task, f"held:{held.key}", 0)
-            if self._is_poison(row):
-                deaths = self._plan.deaths_by_row[row]
+            if deaths := self._failures.deaths_of(row := (bolt.task, f"held:{held.key}", 0)):
                 bolt.let_go(held.key)
                 self._failures.park(epoch, bolt, held.tuple, deaths, f"killed its worker {deaths} times")
             else:
+                self._reporter.trying(*row)
                 self._failures.try_again(epoch, bolt, held)
                 self._finish(epoch, bolt)
             return True
@@ -341,12 +341,11 @@ class Worker:
         chunk = bolt.next_chunk()
         if chunk is None or bolt.is_full:
             return False
-        row = (bolt.task, chunk.entry, chunk.done)
-        if self._is_poison(row):
-            deaths = self._plan.deaths_by_row[row]
+        if deaths := self._failures.deaths_of(row := (bolt.task, chunk.entry, chunk.done)):
             self._failures.park(epoch, bolt, chunk.tuples[chunk.done], deaths, f"killed its worker {deaths} times")
-            bolt.inbox.consume(chunk, 1)
+            self._consume(bolt, chunk, 1)
             return True
+        self._reporter.trying(*row)
         self._run_chunk(epoch, bolt, chunk, 1)
         return True
 
@@ -357,7 +356,7 @@ class Worker:
         if self._refused is None:
             self._tally.note(now_ms, self._closing.take_latencies())
             said = self._tally.gauges()
-            self._has_news = not commit.is_empty() or said != self._said
+            self._has_news = not commit.is_empty() or said != self._said or commit.low_ms != self._low_ms
             if not self._has_news and not self._gates.must_ask:
                 return self._next_due(now_ms, did=False)
             self._said = said
@@ -367,11 +366,11 @@ class Worker:
         except StoreFullError:
             self._refused = commit
             self._refusals += 1
-            commit.is_urgent = bool(commit.cursors) and self._refusals >= _PATIENCE
+            commit.is_urgent = self._refusals >= _PATIENCE
             self._transport.release()
             return now_ms + _REFUSED_MS
         self._refused, self._refusals = None, 0
-        self._seq = commit.seq
+        self._seq, self._low_ms = commit.seq, commit.low_ms
         self._gates.note(pressure)
         for sender in self._crew.senders():
             sender.oldest_ms = 0
@@ -393,3 +392,10 @@ class Worker:
     def _new_key(self) -> str:
         self._keys += 1
         return f"{max(self._plan.token_by_task.values(), default=0):014x}-{self._keys:010x}"
+
+
+def _adapted(pace: int, done: int, took_ms: int, most: int) -> int:
+    """How much to do between two looks at the clock, after so much took so long: a few milliseconds' worth."""
+    if took_ms <= 1 and done == pace:
+        return min(pace * 2, most)
+    return max(1, pace * 4 // took_ms) if took_ms > 4 else pace
