@@ -10,6 +10,7 @@ from sparkstorm.grouping.routes import Target
 from sparkstorm.runtime.assembly import Crew, WorkerPlan
 from sparkstorm.runtime.bolt_task import BoltTask, ReportError
 from sparkstorm.runtime.epoch import Epoch
+from sparkstorm.runtime.runner import Timing
 from sparkstorm.runtime.spout_task import SpoutTask
 from sparkstorm.runtime.ticks import Ticks
 
@@ -42,10 +43,28 @@ class Pulse:
 
     def advance(self, epoch: Epoch, bolt: BoltTask) -> None:
         """Fire what its marks and the clock have made due; park what keeps failing."""
-        timing = None if bolt.time is None else bolt.time.timing
-        if bolt.time is None or timing is None:
-            return
-        epoch.rows += timing.advance(bolt.time.heard_ms, self._clock.now_ms())
+        if bolt.time is not None and bolt.time.timing is not None:
+            epoch.rows += bolt.time.timing.advance(bolt.time.heard_ms, self._clock.now_ms())
+            self._park_given_up(epoch, bolt, bolt.time.timing)
+
+    def fire_one(self, epoch: Epoch, now_ms: int, trying: Callable[[int, str, int], None],
+                 deaths_of: Callable[[tuple[int, str, int]], int]) -> BoltTask | None:
+        """Fire a single window or timer, announced before, or park it when it has killed too often; whose it was."""
+        for bolt, time in self._timed:
+            name = None if time.timing is None else time.timing.next_name(time.heard_ms, now_ms)
+            if time.timing is None or name is None:
+                continue
+            bolt.begin(now_ms)
+            if deaths := deaths_of((bolt.task, name, 0)):
+                time.timing.give_up_next(now_ms, deaths, f"killed its worker {deaths} times")
+            else:
+                trying(bolt.task, name, 0)
+                epoch.rows += time.timing.advance(time.heard_ms, now_ms, 1)
+            self._park_given_up(epoch, bolt, time.timing)
+            return bolt
+        return None
+
+    def _park_given_up(self, epoch: Epoch, bolt: BoltTask, timing: Timing) -> None:
         given_up, timing.given_up = timing.given_up, []
         for what, tries, reason in given_up:
             self._park(epoch, bolt, what, tries, reason)

@@ -38,8 +38,14 @@ class Timing(Protocol):
     def is_waiting(self) -> bool:
         """Whether something is due and has not fired."""
 
-    def advance(self, watermark_ms: int, now_ms: int) -> int:
-        """Fire what is due; returns how many have fired."""
+    def advance(self, watermark_ms: int, now_ms: int, most: int = ...) -> int:
+        """Fire what is due, no more than so many; returns how many have fired."""
+
+    def next_name(self, watermark_ms: int, now_ms: int) -> str | None:
+        """What would fire next, by a name that is the same after a restart; None when nothing would."""
+
+    def give_up_next(self, now_ms: int, tries: int, reason: str) -> None:
+        """Park what would fire next instead of firing it."""
 
     def next_due_ms(self) -> int | None:
         """When to call `advance` again though no watermark has come."""

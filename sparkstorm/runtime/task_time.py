@@ -93,7 +93,7 @@ class TaskTime:
     @property
     def is_firing(self) -> bool:
         """Whether something is due and has not fired."""
-        return self.timing is not None and self.timing.is_waiting
+        return self.timing is not None and (self.timing.is_waiting or self.timing.low_ms < self.heard_ms)
 
     def next_firing_ms(self) -> int | None:
         """When windows or timers are due by the clock."""

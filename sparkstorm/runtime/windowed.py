@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
+from zlib import crc32
 
 from sparkstorm.api.windows import TimedBolt, Window, WindowedBolt
 from sparkstorm.errors import CodecError
@@ -125,6 +126,18 @@ class TimedRunner:
             self._windows.settle(self._watermark_ms if self._settings.is_event_time else last_end)
         return fired
 
+    def next_name(self, watermark_ms: int, now_ms: int) -> str | None:
+        """What would fire next, by a name that is the same after a restart; None when nothing would."""
+        self.advance(watermark_ms, now_ms, most=0)
+        due = None if now_ms < self._retry_ms else self._next_due(now_ms)
+        return None if due is None else f"due:{_moment(due)}:{crc32(repr(_as_tuple('', due)).encode())}"
+
+    def give_up_next(self, now_ms: int, tries: int, reason: str) -> None:
+        """Park what would fire next instead of firing it."""
+        due = self._next_due(now_ms)
+        if due is not None:
+            self._give_up(due, tries, reason)
+
     def next_due_ms(self) -> int | None:
         """When to call `advance` again though no watermark has come; 0 means now."""
         if self._has_more:
@@ -205,10 +218,13 @@ class TimedRunner:
             self._has_more = True
             self._pause()
             return False
-        self.given_up.append((_as_tuple(self._emitter.component, due), self._attempts, reason))
+        self._give_up(due, self._attempts, reason)
+        return True
+
+    def _give_up(self, due: Due, tries: int, reason: str) -> None:
+        self.given_up.append((_as_tuple(self._emitter.component, due), tries, reason))
         self._attempts = 0
         self._done(due)
-        return True
 
     def _call(self, firing: Firing) -> None:
         assert isinstance(self.bolt, WindowedBolt) and self._windows is not None

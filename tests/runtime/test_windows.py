@@ -22,7 +22,7 @@ from sparkstorm.api import (
     WindowedBolt,
 )
 from sparkstorm.model.topology import Topology
-from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
+from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, die
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
 ROW = ("key", "ts", "value")
@@ -445,3 +445,30 @@ def test_a_component_with_windows_in_a_cycle_goes_on() -> None:
             cluster.run_until_idle()
         assert ("a", 9999, 1) in capture.values
         assert ("a", 29_999, 1) in capture.values
+
+
+@WORKERS
+@pytest.mark.parametrize("axis", ["event", "processing"])
+def test_a_window_that_kills_its_worker_is_found_and_parked_alone(workers: int, axis: str) -> None:
+    class Deadly(Sum):
+        def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+            if window.key == ("b",):
+                die()
+            super().execute(window, collector)
+
+    spout, capture = FeederSpout(ROW), CaptureBolt()
+    bolt = Deadly().with_tumbling_window(seconds(10)).with_key("key")
+    bolt = bolt.with_timestamp_field("ts") if axis == "event" else bolt
+    with LocalCluster() as cluster:
+        cluster.submit(windowed(spout, bolt, capture), {"topology.workers": workers})
+        for number in range(12):
+            spout.feed(["abc"[number % 3], number * 1000, 1])
+        cluster.run_until_idle()
+        cluster.advance(ms=12_000)
+        spout.finish()
+        cluster.run_until_idle()
+        assert {(letter.stream, *letter.values[0], letter.attempts) for letter in cluster.dead_letters} == {("__window", "b", 3)}
+        sums: dict[str, int] = {}
+        for key, _, value in set(capture.values):  # what was captured in an epoch without a commit is there twice
+            sums[key] = sums.get(key, 0) + value
+        assert sums == {"a": 4, "c": 4}
