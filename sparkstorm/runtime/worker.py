@@ -311,10 +311,9 @@ class Worker:
         if any(bolt.is_thread_busy for bolt in self._crew.bolts.values()):
             return  # the input under suspicion is with a thread: nothing else may be blamed for it
         self._run_ticks(epoch, now_ms)
-        bolts = self._crew.bolts.values()
-        fired = self._pulse.fire_one(epoch, now_ms, self._reporter.trying, self._failures.deaths_of)
-        if fired is not None:
+        if (fired := self._pulse.fire_one(epoch, now_ms, self._reporter.trying, self._failures.deaths_of)) is not None:
             self._deliver(fired)
+        bolts = self._crew.bolts.values()
         did = (fired is not None or any(self._try_held(epoch, bolt, now_ms) for bolt in bolts)
                or any(self._try_bolt(epoch, bolt) for bolt in bolts if not self._gates.is_shut(bolt.task)))
         if not did:
