@@ -44,7 +44,7 @@ class Closing:
         for sender in self._crew.senders():
             if sender.time is not None:
                 sender.time.outlook.has_ended |= sender.has_ended
-                sender.time.put_marks(lambda target: True)
+                sender.time.put_marks(lambda target: True, self._now_ms())
             self._send_rows(epoch, commit, sender.emitter, sender.oldest_ms or self._now_ms())
         for bolt in self._crew.bolts.values():
             self._keep_held(epoch, commit, bolt)

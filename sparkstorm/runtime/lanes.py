@@ -7,14 +7,15 @@ from typing import Any
 
 from sparkstorm.grouping.routes import PickMany, PickOne, Rows, Target
 from sparkstorm.model.tuples import Source
-from sparkstorm.windowing.marks import END, LAST_MS, NEVER, SourceClock
+from sparkstorm.windowing.marks import END, IDLE, LAST_MS, NEVER, SourceClock
 from sparkstorm.windowing.settings import TimeSettings
 
 
 class Lane:
     """One stream of one task on its way to one subscriber that is told about time."""
 
-    __slots__ = ("stream", "subscriber", "clock", "targets", "late", "base_ms", "marks", "_position", "_sent", "_late_by_rows")
+    __slots__ = ("stream", "subscriber", "clock", "targets", "late", "base_ms", "marks", "idle_at_ms",
+                 "_idle_ms", "_has_rows", "_position", "_sent", "_late_by_rows")
 
     def __init__(self, stream: str, subscriber: str, targets: Sequence[Target], marks: Mapping[int, Target]) -> None:
         self.stream = stream
@@ -24,6 +25,9 @@ class Lane:
         self.late: list[Target] = []
         self.base_ms = NEVER  # newest time among rows that can no longer be taken back
         self.marks = marks
+        self.idle_at_ms: int | None = None  # when it counts as idle if no row comes; none: never, or it does already
+        self._idle_ms = 0
+        self._has_rows = False
         self._position = 0
         self._sent = {target.task: NEVER for target in targets}
         self._late_by_rows: dict[int, Rows] = {}
@@ -33,6 +37,8 @@ class Lane:
         assert settings.timestamp_field is not None
         self._position = source.position(settings.timestamp_field)
         self.clock = SourceClock(settings.lag_ms, settings.lateness_ms)
+        self._idle_ms = settings.idle_ms
+        self._has_rows = True  # a beginning counts as well
         self.late = [Target(target.task, [], target.is_local) for target in self.targets]
         self._late_by_rows = {id(on_time.rows): late.rows for on_time, late in zip(self.targets, self.late, strict=True)}
 
@@ -90,9 +96,16 @@ class Lane:
         """What was emitted so far can no longer be taken back."""
         if self.clock is not None:
             self.base_ms = self.clock.newest_ms
+            if self._idle_ms and not self._has_rows:
+                self._has_rows = any(target.rows for target in (*self.targets, *self.late))
 
-    def put_marks(self, low_ms: int, has_ended: bool, may_have: Callable[[Target], bool]) -> bool:
-        """Put a mark behind the rows of every target that may have one now and does not know it yet."""
+    def put_marks(self, low_ms: int, has_ended: bool, may_have: Callable[[Target], bool], now_ms: int | None = None) -> bool:
+        """Put a mark behind the rows of every target that may have one now and does not know it yet.
+
+        With the time of the clock it also says when it has been silent for too long, where the subscriber wants to know.
+        """
+        if now_ms is not None and self._idle_ms:
+            self._watch_silence(now_ms)
         mark_ms = END if has_ended else NEVER if self.clock is None else self.clock.mark_ms(low_ms)
         did = False
         for task, sent_ms in self._sent.items():
@@ -103,3 +116,15 @@ class Lane:
                 self._sent[task] = mark_ms
                 did = True
         return did
+
+    def _watch_silence(self, now_ms: int) -> None:
+        if self._has_rows:
+            if self.idle_at_ms is None:  # whoever was told of a silence must hear that it is over, even if time stood still
+                self._sent = dict.fromkeys(self._sent, NEVER)
+            self.idle_at_ms, self._has_rows = now_ms + self._idle_ms, False
+        elif self.idle_at_ms is not None and now_ms >= self.idle_at_ms:
+            self.idle_at_ms = None
+            for task, sent_ms in self._sent.items():
+                if sent_ms < END:
+                    rows = self.marks[task].rows
+                    rows[:] = [*(row for row in rows if row[0][0] != self.stream), ((self.stream, IDLE), 0)]

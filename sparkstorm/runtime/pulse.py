@@ -24,6 +24,7 @@ class Pulse:
         self._ticks = Ticks(plan, crew.bolts, clock.now_ms())
         self._bolts = crew.bolts
         self._timed = [(bolt, bolt.time) for bolt in crew.bolts.values() if bolt.time is not None]
+        self._senders = [sender.time for sender in crew.senders() if sender.time is not None]
         self._clock = clock
         self._report = report
         self._park = park
@@ -75,7 +76,8 @@ class Pulse:
 
     def next_due_ms(self) -> int | None:
         """The earliest tick, timer or window by the clock."""
-        due = [self._ticks.next_due_ms(), *(time.next_firing_ms() for _, time in self._timed)]
+        due = [self._ticks.next_due_ms(), *(time.next_firing_ms() for _, time in self._timed),
+               *(time.next_idle_ms() for time in self._senders)]
         return min((at_ms for at_ms in due if at_ms is not None), default=None)
 
     def _takes_rows(self, target: Target) -> bool:

@@ -9,7 +9,7 @@ from sparkstorm.model.tuples import Tuple
 from sparkstorm.runtime.lanes import Lane
 from sparkstorm.runtime.runner import Timing
 from sparkstorm.runtime.state import MemoryState
-from sparkstorm.windowing.marks import NEVER, Channel, Watermarks
+from sparkstorm.windowing.marks import IDLE, NEVER, Channel, Watermarks
 
 
 class Outlook:
@@ -22,12 +22,16 @@ class Outlook:
         for lane in lanes:
             lane.restore(times.get(("h", lane.stream, lane.subscriber), NEVER))
 
-    def put_marks(self, low_ms: int, may_have: Callable[[Target], bool]) -> bool:
+    def put_marks(self, low_ms: int, may_have: Callable[[Target], bool], now_ms: int | None = None) -> bool:
         """Say what is new; `low_ms` is how far this task itself has come, if it lives by time."""
         did = False
         for lane in self.lanes:
-            did |= lane.put_marks(low_ms, self.has_ended, may_have)
+            did |= lane.put_marks(low_ms, self.has_ended, may_have, now_ms)
         return did
+
+    def next_idle_ms(self) -> int | None:
+        """When a silence becomes worth telling."""
+        return min((lane.idle_at_ms for lane in self.lanes if lane.idle_at_ms is not None), default=None)
 
     def save(self) -> None:
         """Put the clocks that have moved into the store."""
@@ -45,6 +49,9 @@ class Hearing:
         self._is_in_cycle = is_in_cycle
         heard = {(place[1], place[2]): at_ms for place, at_ms in times.items() if place[0] == "m"}
         self.watermarks = Watermarks(channels, heard)
+        for place, _ in times.items():
+            if place[0] == "i":
+                self.watermarks.rest((place[1], place[2]))
 
     @property
     def has_ended(self) -> bool:
@@ -57,8 +64,11 @@ class Hearing:
             stream, at_ms = mark.values
             if type(at_ms) is not int or type(stream) is not str:
                 continue  # no task of ours says so
-            if self.watermarks.hear((mark.source.task, stream), at_ms):
-                self._times.put(("m", mark.source.task, stream), at_ms)
+            place = mark.source.task, stream
+            if self.watermarks.is_idle(place) and at_ms != IDLE:
+                self._times.delete(("i", *place))
+            if self.watermarks.hear(place, at_ms):
+                self._times.put(("i" if at_ms == IDLE else "m", *place), at_ms)
 
 
 class TaskTime:
@@ -99,6 +109,10 @@ class TaskTime:
         """When windows or timers are due by the clock."""
         return None if self.timing is None else self.timing.next_due_ms()
 
-    def put_marks(self, may_have: Callable[[Target], bool]) -> bool:
+    def next_idle_ms(self) -> int | None:
+        """When a silence becomes worth telling those it sends to."""
+        return self.outlook.next_idle_ms()
+
+    def put_marks(self, may_have: Callable[[Target], bool], now_ms: int | None = None) -> bool:
         """Put a mark behind the rows of every target that may have one now and does not know it yet."""
-        return self.outlook.put_marks(self.low_ms, may_have)
+        return self.outlook.put_marks(self.low_ms, may_have, now_ms)

@@ -7,7 +7,8 @@ Laws:
 2. A sender's mark (newest time minus lag) travels behind the rows that made it. Rows that come later and are no older
    than the mark are on time; those between the mark and the allowed lateness are tardy; older ones are late.
 3. A receiver's watermark is the least mark of all tasks that may send to it, so no row that is on time can find its
-   window already fired. It never falls.
+   window already fired. It never falls. Those that have said that they are idle are left out (where that is allowed, this
+   law no longer holds for the first rows after such a silence).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ NEVER = -1
 END = 2**63 - 1
 """The mark of a sender that will never send again."""
 
+IDLE = -2
+"""What a sender says that has been silent for long: time may pass without it, until its next mark."""
 LAST_MS = 2**53
 """No row may claim to be later: a clock that one bad row had set that far would call everything else late."""
 
@@ -66,26 +69,44 @@ class Watermarks:
         for channel, at_ms in (heard or {}).items():
             if channel in self._mark_by_channel:
                 self._mark_by_channel[channel] = at_ms
+        self._idle: set[Channel] = set()
         self.low_ms = self._lowest()
 
     def hear(self, channel: Channel, at_ms: int) -> bool:
         """Take in a mark; whether it is news. A mark never falls, and one of a stranger is none."""
+        if at_ms == IDLE and channel in self._mark_by_channel:
+            return self.rest(channel)
+        self._idle.discard(channel)
         if at_ms <= self._mark_by_channel.get(channel, END):
             return False
-        was_lowest = self._mark_by_channel[channel] == self.low_ms
+        was_lowest = self._mark_by_channel[channel] <= self.low_ms
         self._mark_by_channel[channel] = at_ms
         if was_lowest:
-            self.low_ms = self._lowest()
+            self.low_ms = max(self.low_ms, self._lowest())
         return True
+
+    def rest(self, channel: Channel) -> bool:
+        """Let time pass without this sender until its next mark; whether that is news."""
+        was_idle = channel in self._idle
+        self._idle.add(channel)
+        self.low_ms = max(self.low_ms, self._lowest())
+        return not was_idle
+
+    def is_idle(self, channel: Channel) -> bool:
+        """Whether time passes without this sender."""
+        return channel in self._idle
 
     @property
     def is_ended(self) -> bool:
         """Whether nobody will send any more; a task that hears from nobody cannot know."""
-        return bool(self._mark_by_channel) and self.low_ms == END
+        return bool(self._mark_by_channel) and min(self._mark_by_channel.values()) == END
 
     def behind(self) -> list[Channel]:
         """Who holds the watermark back."""
         return [channel for channel, at_ms in self._mark_by_channel.items() if at_ms == self.low_ms]
 
     def _lowest(self) -> int:
-        return min(self._mark_by_channel.values(), default=NEVER)
+        if not self._idle:
+            return min(self._mark_by_channel.values(), default=NEVER)
+        return min((at_ms for channel, at_ms in self._mark_by_channel.items() if channel not in self._idle and at_ms < END),
+                   default=NEVER)

@@ -21,6 +21,7 @@ SESSION_GAP_MS = "topology.bolts.window.session.gap.ms"
 TIMESTAMP_FIELD = "topology.bolts.tuple.timestamp.field.name"
 LAG_MS = "topology.bolts.tuple.timestamp.max.lag.ms"
 LATENESS_MS = "topology.bolts.window.allowed.lateness.ms"
+IDLE_MS = "topology.bolts.watermark.idle.timeout.ms"
 LATE_STREAM = "topology.bolts.late.tuple.stream"
 SHAPE_KEYS = (LENGTH_COUNT, LENGTH_MS, SLIDE_COUNT, SLIDE_MS, SESSION_GAP_MS)
 LATE_FIELDS = ("component", "stream", "time_ms", "values")
@@ -47,6 +48,7 @@ class TimeSettings:
     lag_ms: int
     lateness_ms: int
     late_stream: str | None
+    idle_ms: int = 0  # silence after which time passes without a sender; 0: it never does
 
     @property
     def is_event_time(self) -> bool:
@@ -75,7 +77,8 @@ def read_settings(id: str, conf: Mapping[str, Any], own: Mapping[str, Any]) -> T
     stream = conf.get(LATE_STREAM)
     if stream is not None and (not isinstance(stream, str) or not stream or stream == "default"):
         raise InvalidTopologyError(f"component '{id}': {LATE_STREAM} must name a stream of its own, not {stream!r}")
-    settings = TimeSettings(_shape(id, shapes), field, _millis(id, LAG_MS, conf), _millis(id, LATENESS_MS, conf), stream)
+    settings = TimeSettings(_shape(id, shapes), field, _millis(id, LAG_MS, conf), _millis(id, LATENESS_MS, conf), stream,
+                            _millis(id, IDLE_MS, conf))
     if field is None and (settings.late_stream or settings.lateness_ms):
         raise InvalidTopologyError(
             f"component '{id}': only rows with a time of their own can be late: set the timestamp field, or neither "

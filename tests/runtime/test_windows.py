@@ -472,3 +472,51 @@ def test_a_window_that_kills_its_worker_is_found_and_parked_alone(workers: int, 
         for key, _, value in set(capture.values):  # what was captured in an epoch without a commit is there twice
             sums[key] = sums.get(key, 0) + value
         assert sums == {"a": 4, "c": 4}
+
+
+def half_silent(capture: CaptureBolt, spout: FeederSpout, idle_ms: int) -> Topology:
+    """Two tasks send to the windows, but one of them never gets anything to send."""
+    class First(BasicBolt):
+        outputs: Any = ROW
+
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            collector.emit(tup.values)
+
+    builder = TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("pass", First(), 2).fields_grouping("spout", "key")
+    bolt = Listing().with_tumbling_window(seconds(10)).with_timestamp_field("ts").with_late_tuple_stream("late")
+    builder.set_bolt("windows", bolt, conf={"topology.bolts.watermark.idle.timeout.ms": idle_ms}).global_grouping("pass")
+    builder.set_bolt("capture", capture).global_grouping("windows").global_grouping("windows", stream="late")
+    return builder.build()
+
+
+@WORKERS
+def test_a_silent_sender_holds_time_back_unless_it_may_be_left_behind(workers: int) -> None:
+    for idle_ms in (0, 1000):
+        spout, capture = FeederSpout(ROW), CaptureBolt()
+        with LocalCluster() as cluster:
+            cluster.submit(half_silent(capture, spout, idle_ms), {"topology.workers": workers})
+            for ts in (1000, 12_000):
+                spout.feed(["a", ts, ts])
+            cluster.advance(ms=900)
+            assert capture.values == []
+            spout.feed(["a", 13_000, 13_000])
+            cluster.advance(ms=300)
+            assert [row[3] for row in capture.values] == ([[1000]] if idle_ms else [])
+            cluster.kill_worker("windows")  # what it was told once it still knows
+            spout.feed(["a", 21_000, 21_000])
+            cluster.advance(ms=500)
+            assert [row[3] for row in capture.values] == ([[1000], [12_000, 13_000]] if idle_ms else [])
+            for key in "bcdefgh":  # the other one wakes up, with an old time and then a new one
+                spout.feed([key, 15_000, 15_000])
+            for key in "abcdefgh":
+                spout.feed([key, 31_000, 31_000])
+            cluster.run_until_idle()
+            spout.finish()
+            cluster.run_until_idle()
+            if idle_ms:
+                assert cluster.counts("windows").late == 7
+                assert [row[3] for row in capture.values_of("windows")][2:] == [[21_000], [31_000] * 8]
+            else:
+                assert cluster.counts("windows").late < 7
