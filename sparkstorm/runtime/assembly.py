@@ -235,7 +235,8 @@ class Assembly:
             bolt = ThreadedBolt(bolt, self._copy(state))
         if isinstance(bolt, BasicBolt):
             return BasicRunner(bolt, emitter, state, BasicCollector(emitter, task, around.report_error))
-        return ManualRunner(bolt, emitter, state, task, around.report_error, around.wake)
+        return ManualRunner(bolt, emitter, state, task, around.report_error, around.wake,
+                            is_answering=self._plan.guarantee == "exactly-once")
 
     def _copy(self, state: MemoryState | None) -> MemoryState | None:
         """A copy for a thread to work on; the loop's own follows when an execute is taken in."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from typing import Any, cast
 
 from sparkstorm.api.collector import BasicOutputCollector
@@ -19,6 +19,8 @@ from sparkstorm.runtime.epoch import shown
 from sparkstorm.runtime.state import MemoryState
 
 MAX_QUEUED = 256
+Calls = list[tuple[str, tuple[Any, ...]]]
+Changes = tuple[list[list[Any]], list[Any]]
 
 
 class ThreadedBolt(Bolt):
@@ -49,7 +51,7 @@ class ThreadedBolt(Bolt):
     def prepare(self, conf: Conf, context: TopologyContext, collector: Any) -> None:
         """Prepare the user's bolt, then start its thread."""
         self._runner = collector
-        self._recorder = _Recorder(isinstance(self._bolt, BasicBolt), collector.check)
+        self._recorder = _Recorder(isinstance(self._bolt, BasicBolt), collector)
         if isinstance(self._bolt, BasicBolt):
             self._bolt.prepare(conf, context)
         else:
@@ -68,9 +70,12 @@ class ThreadedBolt(Bolt):
         self._bolt.cleanup()
 
     def _run(self) -> None:
+        self._recorder.thread = threading.get_ident()
         while (tup := self._queue.get()) is not None:
             reason = self._execute(tup)
-            calls = self._recorder.take()
+            if reason is not None and self.state is not None:
+                self.state.roll_back(0)
+            calls = self._recorder.take(None if reason is None else tup)
             changes = self.state.take_changes() if self.state is not None else None
             self._runner.post(lambda t=tup, r=reason, c=calls, s=changes: self._take_in(t, r, c, s))
 
@@ -82,54 +87,61 @@ class ThreadedBolt(Bolt):
                 self._recorder.ack(tup)
             else:
                 self._bolt.execute(tup)
-            return None
-        except (Exception, SystemExit) as error:
-            self._recorder.take()
-            if self.state is not None:
-                self.state.roll_back(0)
+            return self._recorder.failure_of(tup)
+        except BaseException as error:  # whatever it is (a cancelled coroutine): without its thread the bolt would hang for ever
             return shown(error)
 
-    def _take_in(self, tup: Tuple, reason: str | None, calls: Sequence[tuple[str, tuple[Any, ...]]],
-                 changes: tuple[list[list[Any]], list[Any]] | None) -> None:
+    def _take_in(self, tup: Tuple, reason: str | None, calls: Calls, changes: Changes | None) -> None:
         self._open.pop(id(tup), None)
+        self._runner.take_outcome(tup, calls, changes)
         if reason is not None:
             self._runner.fail(tup, reason)
-            return
-        for method, arguments in calls:
-            getattr(self._runner, method)(*arguments)
-        if changes is not None:
-            self._runner.note_changes(changes)
 
 
 class _Recorder:
-    """Both collectors in one: writes down what user code asks for, on the thread."""
+    """Both collectors in one: writes down what user code asks for on the bolt's thread, and passes on what others ask for."""
 
-    def __init__(self, is_basic: bool, check: Callable[..., tuple[Any, ...]]) -> None:
+    def __init__(self, is_basic: bool, collector: Any) -> None:
         self._is_basic = is_basic
-        self._check = check
+        self._collector = collector
+        self.thread = 0
         self.current: Tuple | None = None
         self._calls: list[tuple[str, tuple[Any, ...]]] = []
 
-    def take(self) -> list[tuple[str, tuple[Any, ...]]]:
+    def take(self, failed: Tuple | None) -> Calls:
+        """The calls since the last time; of an execute that failed, what does not depend on its success."""
         calls, self._calls = self._calls, []
-        return calls
+        if failed is None:
+            return calls
+        return [c for c in calls if c[0] == "report_error" or (c[0] == "fail" and c[1][0] is not failed)]
+
+    def failure_of(self, tup: Tuple) -> str | None:
+        """Why user code has failed this input, if it has."""
+        return next((shown(args[1] or "failed by the bolt") for method, args in self._calls
+                     if method == "fail" and args[0] is tup), None)
 
     def emit(self, values: Any, anchors: Any = None, stream: str | None = None) -> None:
         anchors, stream = self._basic(anchors, stream)
-        self._calls.append(("emit", (self._check(values, stream), anchors, stream)))
+        self._call("emit", self._collector.check(values, stream), anchors, stream)
 
     def emit_direct(self, task: int, values: Any, anchors: Any = None, stream: str | None = None) -> None:
         anchors, stream = self._basic(anchors, stream)
-        self._calls.append(("emit_direct", (task, self._check(values, stream, task), anchors, stream)))
+        self._call("emit_direct", task, self._collector.check(values, stream, task), anchors, stream)
 
     def ack(self, tup: Tuple) -> None:
-        self._calls.append(("ack", (tup,)))
+        self._call("ack", tup)
 
     def fail(self, tup: Tuple, reason: str = "") -> None:
-        self._calls.append(("fail", (tup, reason)))
+        self._call("fail", tup, reason)
 
     def report_error(self, error: BaseException | str) -> None:
-        self._calls.append(("report_error", (error,)))
+        self._call("report_error", error)
+
+    def _call(self, method: str, *arguments: Any) -> None:
+        if threading.get_ident() == self.thread:
+            self._calls.append((method, arguments))
+        else:
+            getattr(self._collector, method)(*arguments)
 
     def _basic(self, anchors: Any, stream: str | None) -> tuple[Any, str]:
         if self._is_basic:  # a BasicBolt's emit(values, stream)

@@ -5,24 +5,22 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
-from threading import get_ident
-from typing import Any
 
-from sparkstorm.api.components import BasicBolt, Bolt
+from sparkstorm.api.components import BasicBolt
 from sparkstorm.model.topology import WATERMARK_STREAM
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.runtime.blocking import ThreadedBolt
-from sparkstorm.runtime.epoch import Epoch, shown, union
+from sparkstorm.runtime.epoch import Epoch, shown
 from sparkstorm.runtime.held import Held
 from sparkstorm.runtime.inbox import Chunk, Inbox, entry_order
+from sparkstorm.runtime.manual_runner import ManualRunner as ManualRunner
 from sparkstorm.runtime.output import Emitter, fast_emit
 from sparkstorm.runtime.runner import Failure as Failure
+from sparkstorm.runtime.runner import ReportError as ReportError
 from sparkstorm.runtime.runner import Runner
 from sparkstorm.runtime.state import MemoryState
 from sparkstorm.runtime.task_time import TaskTime
 from sparkstorm.transport.frames import NO_IDS, Ids
-
-ReportError = Callable[[str, int, str], None]
 
 
 class BasicCollector:
@@ -88,147 +86,6 @@ class BasicRunner:
 
     def forget(self, tup: Tuple) -> None:
         """Expect no ack of this input: there is none to expect."""
-
-
-class ManualRunner:
-    """Runs a Bolt over rows and is its OutputCollector; calls from other threads are taken in by the loop."""
-
-    def __init__(self, bolt: Bolt, emitter: Emitter, state: MemoryState | None, task: int, report: ReportError,
-                 wake: Callable[[], None]) -> None:
-        self.bolt = bolt
-        self._emitter = emitter
-        self._state = state
-        self._task = task
-        self._report = report
-        self._wake = wake
-        self._thread = get_ident()
-        self._posts: deque[Callable[[], None]] = deque()
-        self._outstanding: dict[int, Tuple] = {}
-        self._acked: list[Tuple] = []
-        self._failed: list[Failure] = []
-        self.late_acks: list[Tuple] = []
-        self.late_failures: list[Failure] = []
-
-    def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
-        """Execute every tuple; failures are those that raised or were failed in this run."""
-        failures: list[Failure] = []
-        for tup in tuples:
-            self._outstanding[id(tup)] = tup
-            marks = len(self._emitter.log), len(self._state.undo) if self._state is not None else 0, len(self._acked)
-            try:
-                self.bolt.execute(tup)
-                reason = next((r for failed, r in self._failed if failed is tup), None)
-            except (Exception, SystemExit) as error:
-                reason = shown(error)
-            if reason is not None:
-                self._undo(*marks)
-                self._failed = [f for f in self._failed if f[0] is not tup]
-                self._outstanding.pop(id(tup), None)
-                failures.append((tup, reason))
-        return failures + self._sort_out(tuples)
-
-    def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
-        """Inputs of this run that wait for an ack."""
-        return [tup for tup in tuples if id(tup) in self._outstanding]
-
-    def forget(self, tup: Tuple) -> None:
-        """Expect no ack of this input."""
-        self._outstanding.pop(id(tup), None)
-
-    @property
-    def outstanding(self) -> int:
-        """Inputs that were neither acked nor failed so far."""
-        return len(self._outstanding)
-
-    @property
-    def has_posts(self) -> bool:
-        """Whether other threads have asked for anything."""
-        return bool(self._posts)
-
-    def take_posts(self) -> None:
-        """Do what other threads asked for since the last time."""
-        for _ in range(len(self._posts)):  # no more than there are now: threads may go on posting for ever
-            self._posts.popleft()()
-        self._sort_out(())
-
-    def emit(self, values: Any, anchors: Tuple | Sequence[Tuple] | None = None, stream: str = "default") -> None:
-        """Send values anchored to given tuples."""
-        if get_ident() != self._thread:
-            values = self.check(values, stream)
-            self.post(lambda: self.emit(values, anchors, stream))
-            return
-        self._emitter.roots = _roots(anchors)
-        self._emitter.emit(values, stream)
-
-    def emit_direct(
-        self, task: int, values: Any, anchors: Tuple | Sequence[Tuple] | None = None, stream: str = "default"
-    ) -> None:
-        """Send values to one task of a direct stream's subscriber."""
-        if get_ident() != self._thread:
-            values = self.check(values, stream, task)
-            self.post(lambda: self.emit_direct(task, values, anchors, stream))
-            return
-        self._emitter.roots = _roots(anchors)
-        self._emitter.emit_direct(task, values, stream)
-
-    def ack(self, tup: Tuple) -> None:
-        """This input is done."""
-        if get_ident() != self._thread:
-            self.post(lambda: self.ack(tup))
-        elif self._outstanding.pop(id(tup), None) is None:
-            if not tup.is_tick():
-                self.report_error(f"ack of a tuple that is not outstanding (acked twice, or not an input of this task): {tup!r}")
-        else:
-            self._acked.append(tup)
-
-    def fail(self, tup: Tuple, reason: str = "") -> None:
-        """This input failed."""
-        if get_ident() != self._thread:
-            self.post(lambda: self.fail(tup, reason))
-        elif id(tup) not in self._outstanding:
-            self.report_error(f"on a tick: {reason}" if tup.is_tick() else f"fail of a tuple that is not outstanding: {tup!r}")
-        else:
-            self._failed.append((tup, shown(reason or "failed by the bolt")))
-
-    def report_error(self, error: BaseException | str) -> None:
-        """Record an error without failing anything."""
-        self._report(self._emitter.component, self._task, shown(error))
-
-    def check(self, values: Any, stream: str, task: int | None = None) -> tuple[Any, ...]:
-        """What a thread is about to emit, as the loop may take it; raises where the culprit can be named: in the thread."""
-        return self._emitter.check(values, stream, task)
-
-    def note_changes(self, changes: tuple[list[list[Any]], list[Any]]) -> None:
-        """Changes that a blocking bolt's thread has made to its copy of the state."""
-        assert self._state is not None
-        for key, value in changes[0]:
-            self._state.put(key, value)
-        for key in changes[1]:
-            self._state.delete(key)
-
-    def post(self, call: Callable[[], None]) -> None:
-        """Have the loop make this call; from any thread."""
-        self._posts.append(call)
-        self._wake()
-
-    def _undo(self, log_mark: int, undo_mark: int, acked_mark: int) -> None:
-        self._emitter.roll_back(log_mark)
-        if self._state is not None:
-            self._state.roll_back(undo_mark)
-        for tup in self._acked[acked_mark:]:
-            self._outstanding[id(tup)] = tup
-        del self._acked[acked_mark:]
-
-    def _sort_out(self, tuples: Sequence[Tuple]) -> list[Failure]:
-        """Split verdicts into those on this run's inputs and those on inputs held since earlier."""
-        mine = {id(t) for t in tuples}
-        failures: list[Failure] = []
-        for tup, reason in self._failed:
-            self._outstanding.pop(id(tup), None)
-            (failures if id(tup) in mine else self.late_failures).append((tup, reason))
-        self.late_acks += [t for t in self._acked if id(t) not in mine]
-        self._acked, self._failed = [], []
-        return failures
 
 
 class BoltTask:
@@ -375,11 +232,3 @@ class BoltTask:
     def has_ended(self) -> bool:
         """Whether this task will never emit again: nobody will send to it, and nothing is left in it."""
         return self.time is not None and self.time.nobody_sends and not self.is_waiting and not self.is_thread_busy
-
-
-def _roots(anchors: Tuple | Sequence[Tuple] | None) -> Any:
-    if anchors is None:
-        return 0
-    if isinstance(anchors, Tuple):
-        return anchors.roots
-    return union(tup.roots for tup in anchors)

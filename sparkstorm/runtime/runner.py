@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from sparkstorm.model.tuples import Tuple
 
 Failure = tuple[Tuple, str]
+ReportError = Callable[[str, int, str], None]
+"""Component, task and text of what went wrong."""
 
 
 class Runner(Protocol):
