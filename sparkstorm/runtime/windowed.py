@@ -263,7 +263,7 @@ class TimedRunner:
 
         def step(tup: Tuple) -> None:
             at = time_of(tup)
-            # no sender of ours makes such a row: its clock had been lost, or its receiver's settings changed
+            # its sender was left behind after a silence, or the bolt's settings changed
             if at < windows.fired_to and is_gone(at):
                 take_late(tup)
                 return
