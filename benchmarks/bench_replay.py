@@ -1,6 +1,6 @@
 """Owns the benchmark of batch replay: word count, and a keyed tumbling sum of 10 s, beside hand-written PySpark.
 
-python benchmarks/bench_replay.py [--sentences 2000000] [--events 2000000] [--runs 3] [--only words|sums] [--variants ...]
+python benchmarks/bench_replay.py [--sentences 2000000] [--events 2000000] [--runs 3] [--only words|sums]
 All variants read the same Parquet and run in turns in one session (Spark as the caller's SPARK settings make it); every
 result is checked against the exact answer. Times are from the first action to the last row of the result on the driver.
 """
@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,9 +25,12 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Spout, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import BasicBolt, BasicOutputCollector, Spout, Stateful, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api.columns import BatchCollector, ColumnBolt
+from sparkstorm.api.windows import Duration, FoldingBolt, Window
 from sparkstorm.model.topology import Topology
-from sparkstorm.replay import replay
+from sparkstorm.model.tuples import Source
+from sparkstorm.replay import EventTime, replay
 from sparkstorm.replay.arrow_map import map_in_arrow
 
 SENTENCES = (
@@ -70,18 +74,65 @@ class WindowSum(StatefulBolt):
         self.state.add((user, at_ms // WINDOW_MS), amount)
 
 
-def word_topology() -> Topology:
+class SplitColumns(ColumnBolt):
+    outputs = ("word",)
+
+    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+        words = pc.list_flatten(pc.utf8_split_whitespace(batch.column(0)))
+        collector.emit_batch(pa.RecordBatch.from_arrays([words], ["word"]))
+
+
+class CountColumns(Stateful, ColumnBolt):
+    any_order = True
+
+    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+        for found in batch.column(0).value_counts().to_pylist():
+            self.state.add(found["values"], found["counts"])
+
+
+class SumColumns(Stateful, ColumnBolt):
+    any_order = True
+
+    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
+        windows = pc.divide(batch["at_ms"], WINDOW_MS)
+        table = pa.table([batch["user"], windows, batch["amount"]], ["user", "window", "amount"])
+        sums = table.group_by(["user", "window"]).aggregate([("amount", "sum")])
+        for user, window, amount in zip(*(column.to_pylist() for column in sums.columns), strict=True):
+            self.state.add((user, window), amount)
+
+
+class RealWindows(FoldingBolt):
+    """The same sums by the windows of the API, which also know late tuples and hand out each window once."""
+
+    outputs = ("user", "window", "value")
+    key_fields = ("user",)
+
+    def initial(self) -> int:
+        return 0
+
+    def fold(self, accumulator: int, tup: Tuple) -> int:
+        total: int = accumulator + tup.values[1]
+        return total
+
+    def merge(self, one: int, other: int) -> int:
+        return one + other
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        collector.emit((*window.key, window.start // WINDOW_MS, window.value))
+
+
+def word_topology(split: BasicBolt, count: BasicBolt) -> Topology:
     builder = TopologyBuilder()
     builder.set_spout("lines", Data("line"))
-    builder.set_bolt("split", Split(), TASKS).local_or_shuffle_grouping("lines")
-    builder.set_bolt("count", Count(), TASKS).fields_grouping("split", "word")
+    builder.set_bolt("split", split, TASKS).local_or_shuffle_grouping("lines")
+    builder.set_bolt("count", count, TASKS).fields_grouping("split", "word")
     return builder.build()
 
 
-def sum_topology() -> Topology:
+def sum_topology(bolt: Any) -> Topology:
     builder = TopologyBuilder()
     builder.set_spout("events", Data("user", "amount", "at_ms"))
-    builder.set_bolt("sum", WindowSum(), TASKS).fields_grouping("events", "user")
+    builder.set_bolt("sum", bolt, TASKS).fields_grouping("events", "user")
     return builder.build()
 
 
@@ -89,7 +140,15 @@ def sum_topology() -> Topology:
 
 
 def replayed_words(spark: SparkSession, path: str) -> dict[object, int]:
-    results = replay(word_topology(), {"lines": spark.read.parquet(path)}, outputs=["count!state"],
+    return _counted(spark, path, word_topology(Split(), Count()))
+
+
+def replayed_word_columns(spark: SparkSession, path: str) -> dict[object, int]:
+    return _counted(spark, path, word_topology(SplitColumns(), CountColumns()))
+
+
+def _counted(spark: SparkSession, path: str, topology: Topology) -> dict[object, int]:
+    results = replay(topology, {"lines": spark.read.parquet(path)}, outputs=["count!state"],
                      types={"count!state": "key string, value bigint"})
     found = _pairs(results["count!state"].select("key", "value"))
     results.close()
@@ -125,6 +184,23 @@ def same_work_words(spark: SparkSession, path: str) -> dict[object, int]:
     return _pairs(map_in_arrow(words, count_rows, "word string, n long"))
 
 
+def split_columns(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.RecordBatch.from_arrays([pc.list_flatten(pc.utf8_split_whitespace(batch.column(0)))], ["word"])
+
+
+def count_columns(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    table = pa.Table.from_batches(list(batches), pa.schema([("word", pa.string())]))
+    counts = table.group_by("word").aggregate([("word", "count")]).rename_columns(["word", "n"])
+    yield from counts.combine_chunks().to_batches()
+
+
+def arrow_words(spark: SparkSession, path: str) -> dict[object, int]:
+    """The same two steps in Arrow's functions."""
+    words = map_in_arrow(spark.read.parquet(path), split_columns, "word string").repartition(TASKS, "word")
+    return _pairs(map_in_arrow(words, count_columns, "word string, n long"))
+
+
 def partial_words(spark: SparkSession, path: str) -> dict[object, int]:
     """Counted before the shuffle: less work."""
     counts = map_in_arrow(spark.read.parquet(path), partial_rows, "word string, n long")
@@ -141,10 +217,27 @@ def frame_words(spark: SparkSession, path: str) -> dict[object, int]:
 
 
 def replayed_sums(spark: SparkSession, path: str) -> dict[object, int]:
-    results = replay(sum_topology(), {"events": spark.read.parquet(path)}, outputs=["sum!state"],
+    return _summed(spark, path, sum_topology(WindowSum()))
+
+
+def replayed_sum_columns(spark: SparkSession, path: str) -> dict[object, int]:
+    return _summed(spark, path, sum_topology(SumColumns()))
+
+
+def replayed_windows(spark: SparkSession, path: str) -> dict[object, int]:
+    windows = RealWindows().with_tumbling_window(Duration.millis(WINDOW_MS))
+    bolt = windows.with_timestamp_field("at_ms").with_lag(Duration.seconds(3))
+    results = replay(sum_topology(bolt), {"events": spark.read.parquet(path)}, outputs=["sum"],
+                     event_time=EventTime("at_ms"), types={"sum": "user bigint, window bigint, value bigint"})
+    found = _sums(results["sum"])
+    results.close()
+    return found
+
+
+def _summed(spark: SparkSession, path: str, topology: Topology) -> dict[object, int]:
+    results = replay(topology, {"events": spark.read.parquet(path)}, outputs=["sum!state"],
                      types={"sum!state": "key struct<user:bigint,window:bigint>, value bigint"})
-    frame = results["sum!state"].select("key.user", "key.window", "value")
-    found = _sums(frame)
+    found = _sums(results["sum!state"].select("key.user", "key.window", "value"))
     results.close()
     return found
 
@@ -199,10 +292,13 @@ def _sums(frame: DataFrame) -> dict[object, int]:
 
 # -- data, runs -----------------------------------------------------------------------------------------------------
 
-WORDS: dict[str, Variant] = {"replay": replayed_words, "mapInArrow, same work": same_work_words,
-                             "mapInArrow, partial counts": partial_words, "DataFrame API": frame_words}
-SUMS: dict[str, Variant] = {"replay": replayed_sums, "mapInArrow, same work": same_work_sums,
-                            "mapInArrow, Arrow group_by": arrow_sums, "DataFrame API": frame_sums}
+ROWS, COLUMNS = "mapInArrow by rows", "mapInArrow by columns"
+WORDS: dict[str, Variant] = {
+    "replay by rows": replayed_words, ROWS: same_work_words, "replay by columns": replayed_word_columns, COLUMNS: arrow_words,
+    "mapInArrow, partial counts": partial_words, "DataFrame API": frame_words}
+SUMS: dict[str, Variant] = {
+    "replay by rows": replayed_sums, ROWS: same_work_sums, "replay by columns": replayed_sum_columns, COLUMNS: arrow_sums,
+    "replay, windows of the API": replayed_windows, "DataFrame API": frame_sums}
 
 
 def write_sentences(folder: Path, count: int) -> tuple[int, dict[object, int]]:
@@ -246,9 +342,10 @@ def measure(spark: SparkSession, title: str, variants: dict[str, Variant], path:
             if found != exact:
                 sys.exit(f"{title}, {name}: wrong result")
     print(f"\n{title}: {size:,} in all, median of {runs} warm runs, per second")
-    base = statistics.median(seconds["mapInArrow, same work"][1:])
+    by_hand = {how: statistics.median(seconds[how][1:]) for how in (ROWS, COLUMNS)}
     for name, (cold, *warm) in seconds.items():
         median = statistics.median(warm)
+        base = by_hand[COLUMNS if "columns" in name else ROWS]
         print(f"  {name:28} {size / median / 1e6:7.2f} M [{size / max(warm) / 1e6:.2f}..{size / min(warm) / 1e6:.2f}]"
               f"  cold {size / cold / 1e6:6.2f} M  {base / median:5.2f} of the same work by hand")
 

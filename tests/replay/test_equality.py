@@ -87,6 +87,8 @@ def _key(key: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     """A Spark row as the codec's values."""
+    if hasattr(value, "asDict") and value.__fields__[0] == "_1":  # a list of a fixed make
+        return list(map(_plain, value))
     if hasattr(value, "asDict"):
         return {name: _plain(item) for name, item in value.asDict().items()}
     if isinstance(value, list):
