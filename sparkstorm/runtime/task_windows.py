@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
+from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.runtime.state import MemoryState
 from sparkstorm.windowing.contents import Collected, FindSource, Fold, Folded
 from sparkstorm.windowing.counts import CountWindows
@@ -51,6 +52,7 @@ def make_windows(bolt: WindowedBolt, settings: TimeSettings, times: MemoryState,
     """The windows that a bolt's settings ask for, with what the store has of them."""
     shape = settings.shape
     assert shape is not None
+    _check_shape(times, [shape.kind, shape.length, shape.slide, isinstance(bolt, FoldingBolt)])
     fold = None
     if isinstance(bolt, FoldingBolt):
         has_merge = type(bolt).merge is not FoldingBolt.merge
@@ -64,6 +66,17 @@ def make_windows(bolt: WindowedBolt, settings: TimeSettings, times: MemoryState,
     if shape.kind == "count":
         return CountWindows(layout, times, contents, keeps_expired)
     return TimeWindows(layout, times, contents, settings.lateness_ms, keeps_expired)
+
+
+def _check_shape(times: MemoryState, shape: list[Any]) -> None:
+    """What was stored under another shape cannot be put into these windows (after a hot deploy, say)."""
+    stored = times.get(("shape",))
+    if stored is None:
+        times.put(("shape",), shape)
+    elif stored != shape:
+        kinds = [f"{'folded' if s[3] else 'collected'} windows by {s[0]} of {s[1]} every {s[2]}" for s in (stored, shape)]
+        raise InvalidTopologyError(f"the store holds {kinds[0]}, the code now has {kinds[1]}: give the component another id, "
+                                   "or kill the topology")
 
 
 def must_reorder(bolt: WindowedBolt | TimedBolt, settings: TimeSettings) -> bool:

@@ -520,3 +520,21 @@ def test_a_silent_sender_holds_time_back_unless_it_may_be_left_behind(workers: i
                 assert [row[3] for row in capture.values_of("windows")][2:] == [[21_000], [31_000] * 8]
             else:
                 assert cluster.counts("windows").late < 7
+
+
+def test_much_in_a_window_goes_into_a_snapshot_and_comes_back() -> None:
+    spout, capture = FeederSpout(ROW), CaptureBolt()
+    bolt = Listing().with_tumbling_window(seconds(100)).with_timestamp_field("ts").with_key("key")
+    with LocalCluster() as cluster:
+        cluster.submit(windowed(spout, bolt, capture, 1), {"topology.workers": 2})
+        texts = [f"{number:05}" * 100 for number in range(1500)]
+        for number, text in enumerate(texts):
+            spout.feed(["ab"[number % 2], number, text])
+            if number % 300 == 299:
+                cluster.run_until_idle()
+                cluster.kill_worker("windows")
+        records = [cluster.topology().store.task(task) for task in cluster.topology().component_by_task]
+        assert max(len(record.snapshot or b"") for record in records) > 256 * 1024
+        spout.finish()
+        cluster.run_until_idle()
+        assert sorted(row[3] for row in capture.values) == [texts[0::2], texts[1::2]]

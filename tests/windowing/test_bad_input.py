@@ -170,6 +170,15 @@ def test_a_window_that_always_fails_is_parked_with_its_bounds() -> None:
         assert cluster.state("windows") == {"fired": 1}
 
 
+def test_windows_of_another_shape_are_not_put_into_what_is_stored() -> None:
+    driver = Driver(timed(Adding().with_window(Duration(10))))
+    driver.rows([("a", 5, 1)])
+    Driver(timed(Adding().with_window(Duration(10))), driver.stored())
+    for bolt in (Adding().with_window(Duration(5)), Listing().with_window(Duration(10)), Adding().with_window(Count(10))):
+        with pytest.raises(InvalidTopologyError, match="the store holds folded windows by time of 10 every 10, the code now has"):
+            Driver(timed(bolt), driver.stored())
+
+
 @pytest.mark.parametrize("at", [-1, 1.5, None, "1", True])
 def test_a_timer_needs_a_time(at: Any) -> None:
     class Setting(Ordered):
