@@ -2,7 +2,7 @@
 
 Run as `python -m tests.system.nimbus_driver CONF.json FOLDER`. A topology that runs already is taken up, else one is
 submitted. Each command is answered by one line: `wait N` (until N bytes are done), `rebalance WORKERS SPLIT COUNT
-SECS`, `restart`, `deploy`, `restart_in_deploy` and `doom` (Nimbus is restarted, or the process
+SECS`, `stop` and `restart` (Nimbus), `deploy`, `restart_in_deploy` and `doom` (Nimbus is restarted, or the process
 kills itself, as soon as the next deploy has killed the old topology), `show`,
 `finish` (waits for the end, then writes counts.json into the folder's parent).
 """
@@ -72,6 +72,7 @@ class Driver:
         commands: dict[str, Callable[..., object]] = {
             "wait": self.wait,
             "rebalance": self.rebalance,
+            "stop": self._cluster.stop_nimbus,
             "restart": self._cluster.restart_nimbus,
             "deploy": self.deploy,
             "doom": self.doom,

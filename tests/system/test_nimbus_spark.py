@@ -178,6 +178,10 @@ def is_under_load(driver: Driver, size: int) -> int:
 def test_rebalances_and_a_hot_deploy_under_load_keep_the_counts_exact(scene: Scene, disturbed: bool) -> None:
     driver, size = scene.start(), scene.size()
     scene.load.begin(driver.ask(f"wait {size // 20}"))
+    if disturbed:
+        driver.ask("stop")
+        driver.ask(f"wait {is_under_load(driver, size) + size // 20}")  # workers go on without a Nimbus
+        driver.ask("restart")
     driver.ask("rebalance 3 2 4 0.3")
     if disturbed:
         driver.ask("restart")
