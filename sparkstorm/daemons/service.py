@@ -37,6 +37,7 @@ from sparkstorm.model.normalise import check_own_conf
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology, validate_name
+from sparkstorm.scheduling.chosen import check_choice
 from sparkstorm.scheduling.lifecycle import Request, transition
 
 # Tasks, and with them ackers, are fixed at submission (S3.12); ids are Nimbus's.
@@ -275,6 +276,7 @@ class NimbusService:
         fixed = [key for key in _FIXED_KEYS if key in options.conf]
         if fixed:
             raise InvalidConfigError(f"rebalance of {base.name}: {fixed[0]} is fixed for a topology's life")
+        check_choice({**self._conf, **options.conf})
 
     def _outline(self, base: TopologyBase) -> TopologyOutline:
         outline = self._state.read_outline(base.topology_id)

@@ -58,6 +58,17 @@ def test_a_choice_that_cannot_be_made_is_refused_at_submission() -> None:
     assert bench.state.known_ids() == set()
 
 
+def test_a_rebalance_may_choose_another_scheduler_but_none_that_there_is_not() -> None:
+    bench = bench_of(nodes=4)
+    topology_id = bench.submit(topology__workers=2)
+    with pytest.raises(InvalidConfigError, match="neither one of"):
+        bench.service.rebalance("wc", RebalanceOptions(None, {}, {"topology.scheduler": "nonsense"}))
+    conf: dict[str, Any] = {"topology.scheduler": "jstorm", "isolation.scheduler.machines": ["host-1"]}
+    bench.service.rebalance("wc", RebalanceOptions(2, {}, conf, reassign=True), wait_secs=0)
+    bench.advance(3)
+    assert nodes_of(bench, topology_id) == ["node-1"]
+
+
 def test_too_few_workers_are_refused_in_the_seeds_words_with_their_numbers() -> None:
     bench = bench_of(nodes=2, storm__scheduler="jstorm", jstorm__reserve__workers=1)
     words = r"there's no enough worker\. allocWorkerNum=4, availableWorkerNum=4,reserveWorkerNum=1"
