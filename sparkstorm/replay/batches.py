@@ -21,7 +21,7 @@ from sparkstorm.model.topology import Grouping
 from sparkstorm.model.tuples import Source
 
 _IPC = b"\xff\xff\xff\xff"  # an Arrow stream begins so, a packed value never does
-_MOST_ROWS, _MOST_BYTES, _FULL_ROWS = 65_536, 1 << 20, 8_192
+_MOST_ROWS, _MOST_BYTES, _FULL_ROWS, _PIECE_ROWS = 65_536, 1 << 20, 8_192, 16_384
 _CACHED_KEYS = 1 << 17
 
 
@@ -178,8 +178,8 @@ def put_together(batches: Sequence[tuple[pa.RecordBatch, int]]) -> Iterator[tupl
 
 
 def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Pieces of about a megabyte."""
-    step = max(1, batch.num_rows * _MOST_BYTES // max(batch.nbytes, 1))
+    """Pieces of at most about a megabyte."""
+    step = max(1, min(_PIECE_ROWS, batch.num_rows * _MOST_BYTES // max(batch.nbytes, 1)))
     return (batch.slice(start, step) for start in range(0, batch.num_rows, step))
 
 

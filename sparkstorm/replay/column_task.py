@@ -13,7 +13,7 @@ from sparkstorm.api.columns import ColumnBolt, batch_of, rows_of
 from sparkstorm.errors import CodecError, InvalidTopologyError
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.replay.batches import BatchRoute, Way
-from sparkstorm.replay.columns import problem_with
+from sparkstorm.replay.result_types import problem_with
 from sparkstorm.replay.task import BoltRun
 
 _source = attrgetter("source")

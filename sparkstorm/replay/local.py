@@ -20,7 +20,7 @@ from sparkstorm.replay.fidelity import ReplayWarning, sums_among, warnings_of
 from sparkstorm.replay.inputs import LONG_AGO, EventTime, parse_inputs, parse_states, running_times
 from sparkstorm.replay.job import Job, Switches, make_job, result_names, targets_of
 from sparkstorm.replay.plan import Feed, Plan, Stage, make_plan
-from sparkstorm.replay.stage import run_exchange, run_feed
+from sparkstorm.replay.stage import TimedRows, run_exchange, run_feed
 from sparkstorm.replay.task import Counts
 from sparkstorm.runtime.dead_letter import DeadLetter
 
@@ -88,16 +88,16 @@ def _run_feed(job: Job, stage: Stage, rows: Sequence[Values], event_time: EventT
     return made
 
 
-def _timed(job: Job, feed: Feed, rows: Sequence[Values], event_time: EventTime | None) -> list[Any]:
+def _timed(job: Job, feed: Feed, rows: Sequence[Values], event_time: EventTime | None) -> TimedRows:
     codec = Codec()
     values = [tuple(map(codec.normalise, row)) for row in rows]
     if event_time is None:
-        return [(row, 0) for row in values]
+        return values, [0] * len(values)
     fields = job.plan.topology.components[feed.spout].streams[feed.stream].fields
     place = fields.index(event_time.column(feed.spout, feed))
     if event_time.in_order:
         values.sort(key=lambda row: LONG_AGO if row[place] is None else row[place])
-    return list(zip(values, running_times([row[place] for row in values], LONG_AGO), strict=True))
+    return values, running_times([row[place] for row in values], LONG_AGO)
 
 
 def _run_exchange(job: Job, stage: Stage, arrived: Iterable[Chunk], initial: Mapping[Any, Any],

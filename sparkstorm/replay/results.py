@@ -18,11 +18,11 @@ from sparkstorm.model.topology import LATE_PREFIX
 from sparkstorm.replay.arrow_map import MapBatches, chunks_in, map_in_arrow
 from sparkstorm.replay.batches import is_batch, unpack_batch
 from sparkstorm.replay.chunks import DEAD, KEPT_STATE, ROWS, Chunk
-from sparkstorm.replay.columns import definite_type, merged_type, seen_type, typed_array
 from sparkstorm.replay.failures import unwrapped
 from sparkstorm.replay.fidelity import ReplayWarning, sums_among
 from sparkstorm.replay.job import STATE_MARK, result_names, targets_of
 from sparkstorm.replay.plan import Feed, Plan
+from sparkstorm.replay.result_types import definite_type, merged_type, seen_type, typed_array
 from sparkstorm.replay.spark import SparkStages
 from sparkstorm.runtime.dead_letter import DeadLetter
 

@@ -16,19 +16,20 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, IntegerType, LongType, ShortType, TimestampNTZType, TimestampType
 
+from sparkstorm.api.columns import rows_of
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.replay.arrow_map import MapBatches, batches_of, chunks_in, map_in_arrow
+from sparkstorm.replay.batches import slices
 from sparkstorm.replay.chunks import DDL, ORDER, ROWS, START, Chunk
-from sparkstorm.replay.columns import problem_with, values_of
 from sparkstorm.replay.inputs import LONG_AGO, EventTime, running_times
 from sparkstorm.replay.job import Job
 from sparkstorm.replay.local import state_chunks
 from sparkstorm.replay.plan import Feed, Plan, Stage
-from sparkstorm.replay.stage import TimedRow, run_exchange, run_feed
+from sparkstorm.replay.result_types import problem_with
+from sparkstorm.replay.stage import TimedRows, run_exchange, run_feed
 from sparkstorm.replay.task import Counts
 
 _AT, _PLACE = "at ms", "place"  # no field can be called so: these carry a blank
-_SLICE_ROWS = 4096
 _GC_THRESHOLDS = 100_000, 20, 50  # as a live worker's
 _WHOLE = (IntegerType, LongType, ShortType)
 Tally = dict[str, dict[str, int]]
@@ -206,7 +207,8 @@ def _packing(tasks: Sequence[int]) -> MapBatches:
         for batch in batches:
             has_task = "task" in batch.schema.names
             homes = batch.column("task").to_pylist() if has_task else [None] * batch.num_rows
-            pairs = [(_key(k), v, h) for (k, v), h in zip(values_of(batch, ("key", "value")), homes, strict=True)]
+            rows = rows_of(batch.select(["key", "value"]))
+            pairs = [(_key(k), v, h) for (k, v), h in zip(rows, homes, strict=True)]
             wrong = next((h for _, _, h in pairs if h is not None and h not in tasks), None)
             if wrong is not None:
                 raise ReplayFailedError(f"initial state: task {wrong} is none of {tasks[0]} to {tasks[-1]}; was the "
@@ -220,24 +222,19 @@ def _key(key: Any) -> Any:
     return tuple(key.values()) if isinstance(key, dict) else tuple(key) if isinstance(key, list) else key
 
 
-def _rows(
-    job: Job, stage: Stage, is_sorted: bool, batches: Iterator[pa.RecordBatch]
-) -> Iterator[Iterator[TimedRow] | pa.RecordBatch]:
+def _rows(job: Job, stage: Stage, is_sorted: bool, batches: Iterator[pa.RecordBatch]) -> Iterator[TimedRows | pa.RecordBatch]:
     assert stage.feed is not None
     fields = job.plan.topology.components[stage.feed.spout].streams[stage.feed.stream].fields
     latest = LONG_AGO
-    for whole in batches:
-        for start in range(0, whole.num_rows, _SLICE_ROWS):
-            batch = whole.slice(start, _SLICE_ROWS)
-            if not job.is_timed:
-                yield batch.select(fields)
-                continue
-            values = values_of(batch, fields)
-            times = batch.column(_AT).to_pylist()
-            if not is_sorted:
-                times = running_times(times, latest)
-                latest = max((at for at in times if at is not None), default=latest)
-            yield zip(values, times, strict=True)
+    for batch in (piece for whole in batches for piece in slices(whole)):
+        if not job.is_timed:
+            yield batch.select(fields)
+            continue
+        times = batch.column(_AT).to_pylist()
+        if not is_sorted:
+            times = running_times(times, latest)
+            latest = max((at for at in times if at is not None), default=latest)
+        yield list(rows_of(batch.select(fields))), times
 
 
 def _partition() -> int:

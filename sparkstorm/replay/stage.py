@@ -6,7 +6,7 @@ The same code runs inside Spark and in the local twin; it knows neither.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, repeat
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, TypeVar
 from zlib import crc32
@@ -48,14 +48,14 @@ from sparkstorm.runtime.output import Route, build_routes
 
 Count = Callable[[str, Counts], None]
 RunT = TypeVar("RunT", bound=BoltRun)
-TimedRow = tuple[tuple[Any, ...], int | None]
-"""A row of data with its time, which may be missing."""
+TimedRows = tuple[Iterable[tuple[Any, ...]], list[int | None]]
+"""Rows of data and their times, which may be missing."""
 NO_TIME = "no event time"
 _target = attrgetter("target")
 
 
 def run_feed(
-    job: Job, stage: Stage, partition: int, batches: Iterable[Iterable[TimedRow] | pa.RecordBatch], count: Count
+    job: Job, stage: Stage, partition: int, batches: Iterable[TimedRows | pa.RecordBatch], count: Count
 ) -> Iterator[Chunk]:
     """A spout's stream of data through the bolts of its stage; every batch is rows in their order, columns if untimed."""
     assert stage.feed is not None
@@ -187,9 +187,9 @@ class _PartitionRun:
             run.prepare(ReplayContext(f"{plan.name}-0-0", task, component, plan.component_by_task, tasks, conf,
                                       run.now_ms, resources))
 
-    def _with_times(self, source: Source, batch: Iterable[TimedRow]) -> Iterator[Row]:
+    def _with_times(self, source: Source, batch: TimedRows) -> Iterator[Row]:
         """The rows that have a time; another one is put aside, or ends the replay."""
-        for values, at_ms in batch:
+        for values, at_ms in zip(*batch, strict=True):
             if at_ms is not None:
                 yield values, at_ms
             elif self._job.skip_bad:
@@ -215,16 +215,22 @@ class _PartitionRun:
             self.pass_on()
             yield from self.cut()
 
-    def spread(self, route: Route, batch: Iterable[TimedRow] | pa.RecordBatch) -> None:
+    def spread(self, route: Route, batch: TimedRows | pa.RecordBatch) -> None:
         """Rows of data to those who listen."""
         if isinstance(batch, pa.RecordBatch):
             batch_route = self._batch_routes.get((route.source.task, route.source.stream))
             if batch_route is not None:
                 batch_route.spread(batch, 0)
                 return
-            batch = zip(rows_of(batch), repeat(0), strict=False)
+            batch = rows_of(batch), [0] * batch.num_rows
+        rows = zip(*batch, strict=True) if None not in batch[1] else self._with_times(route.source, batch)
+        pick = route.pick
+        if pick is not None:
+            for row in rows:
+                pick(row[0]).append(row)
+            return
         unused: list[Any] = []
-        for values, at_ms in self._with_times(route.source, batch) if self._job.is_timed else batch:
+        for values, at_ms in rows:
             route.spread(values, at_ms or 0, unused)
             unused.clear()
 

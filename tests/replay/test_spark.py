@@ -38,3 +38,11 @@ def test_a_bolt_runs_once_however_many_results_are_used(spark: SparkSession) -> 
     results.run()
     assert {name: counts["prepared"] for name, counts in results.counts.items()} == {"split": 2, "count": 3}
     assert {name: counts["executed"] for name, counts in results.counts.items()} == {"split": 5, "count": 8}
+
+
+def test_results_that_were_let_go_are_computed_again_and_are_the_same(spark: SparkSession) -> None:
+    results = replay(word_count(2, 3), {"lines": spark.createDataFrame(LINES, "line string").repartition(3)})
+    first = sorted(map(tuple, results["count"].collect()))
+    results.close()
+    assert sorted(map(tuple, results["count"].collect())) == first
+    assert results.counts["count"]["prepared"] == 6

@@ -1,8 +1,7 @@
-"""Owns the way between the codec's values and typed Arrow columns: reading input frames, typing results."""
+"""Owns the types of Arrow columns against the codec's values: which inputs are refused, how results are typed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -24,29 +23,6 @@ def problem_with(kind: pa.DataType) -> str:
     if pa.types.is_map(kind):
         return problem_with(kind.key_type) or problem_with(kind.item_type)
     return f"{kind} is none of true/false, whole and floating numbers, text, bytes, lists, mappings; cast it"
-
-
-def values_of(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """The named columns as rows of codec values: structs and maps become mappings."""
-    columns = [_column(batch.column(name)) for name in names]
-    return zip(*columns, strict=True) if columns else iter([()] * batch.num_rows)
-
-
-def _column(array: pa.Array) -> list[Any]:
-    values: list[Any] = array.to_pylist()
-    return [_plain(v, array.type) for v in values] if _has_map(array.type) else values
-
-
-def _plain(value: Any, kind: pa.DataType) -> Any:
-    if value is None:
-        return None
-    if pa.types.is_map(kind):
-        return {key: _plain(item, kind.item_type) for key, item in value}
-    if pa.types.is_struct(kind):
-        return {field.name: _plain(value[field.name], field.type) for field in kind}
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return [_plain(item, kind.value_type) for item in value]
-    return value
 
 
 def typed_array(values: Any, kind: pa.DataType, name: str) -> pa.Array:
@@ -107,11 +83,3 @@ def definite_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([(field.name, definite_type(field.type)) for field in kind])
     return kind
-
-
-def _has_map(kind: pa.DataType) -> bool:
-    if pa.types.is_map(kind):
-        return True
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _has_map(kind.value_type)
-    return pa.types.is_struct(kind) and any(_has_map(field.type) for field in kind)
