@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sparkstorm.model.assignment import Assignment, ExecutorId, SupervisorInfo, TopologyBase, WorkerSlot
@@ -45,6 +45,7 @@ HAPPENINGS = st.one_of(
 
 
 @settings(max_examples=120, deadline=None)
+@example([("calm", 0), ("supervisors", 1), ("die", 1), ("rebalance", 2)], JStormScheduler)
 @given(st.lists(HAPPENINGS, max_size=12), st.sampled_from([DefaultScheduler, EvenScheduler, JStormScheduler]))
 def test_a_memory_changes_no_plan(happenings: list[tuple[str, int]], make: type[DefaultScheduler]) -> None:
     memory = RoundMemory()
