@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from sparkstorm.errors import CodecError
@@ -52,6 +52,18 @@ class MemoryState:
         self.undo.append((key, former))
         data[key] = total
         return total
+
+    def fold(self, key: Any, function: Callable[[Any, Any], Any], item: Any) -> bool:
+        """Replace a number or text under a key by function(it, item); False when there is nothing of the kind."""
+        former = self._data.get(key, _MISSING)
+        if type(former) not in SCALARS:
+            return False
+        value = function(former, item)
+        if type(value) not in self._unchecked:
+            value = self._codec.normalise(value)
+        self.undo.append((key, former))
+        self._data[key] = value
+        return True
 
     def delete(self, key: Any) -> None:
         """Forget a key."""

@@ -13,8 +13,9 @@ from operator import itemgetter
 from typing import Any
 from zlib import crc32
 
-from sparkstorm.api.windows import TimedBolt, Window, WindowedBolt
+from sparkstorm.api.windows import FoldingBolt, TimedBolt, Window, WindowedBolt
 from sparkstorm.errors import CodecError
+from sparkstorm.model.codec import SCALARS
 from sparkstorm.model.topology import TICK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.runtime.bolt_task import BasicCollector
@@ -28,7 +29,7 @@ from sparkstorm.windowing.marks import END, LAST_MS, NEVER
 from sparkstorm.windowing.reorder import Reorder, Row
 from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.timers import Timer, TimerTable
-from sparkstorm.windowing.windows import Firing, Windows
+from sparkstorm.windowing.windows import Firing, TimeWindows, Windows
 
 MOST_AT_ONCE = 4096  # windows and timers per call of advance: between two of them rows may come and commits be made
 _LONGEST_BACK_OFF_MS = 30_000
@@ -252,6 +253,8 @@ class TimedRunner:
             step = self._reorder_step(source, self._reorder)
         elif self._windows is not None:
             step = self._window_step(source, self._windows)
+            if isinstance(self._windows, TimeWindows) and self._windows.fires_whole_cells and isinstance(self.bolt, FoldingBolt):
+                step = self._folding_step(source, self._windows.length, self.bolt.fold, step)
         else:
             step = self._timed_step(source)
         self._step_by_source[source] = step
@@ -270,6 +273,23 @@ class TimedRunner:
             for firing in add(at, key_of(tup.values), tup):
                 self._emitter.roots = 0
                 self._call(firing)
+
+        return step
+
+    def _folding_step(self, source: Source, length: int, fold: Callable[[Any, Tuple], Any],
+                      otherwise: Callable[[Tuple], None]) -> Callable[[Tuple], None]:
+        """The usual case written out: one more tuple for an accumulator that is there and is a number or text."""
+        if not self._settings.is_event_time or len(self.bolt.key_fields) != 1:
+            return otherwise
+        time_at, key_at = (source.position(field) for field in (self._settings.timestamp_field or "", self.bolt.key_fields[0]))
+        fold_in = self._times.fold
+
+        def step(tup: Tuple) -> None:
+            values = tup.values
+            at = values[time_at]
+            if type(at) is not int or type(key := values[key_at]) not in SCALARS \
+                    or not fold_in(("a", at - at % length, key), fold, tup):
+                otherwise(tup)
 
         return step
 

@@ -73,6 +73,7 @@ class TimeWindows:
         self._keeps_expired = keeps_expired
         self._drops_at_once = layout.is_tumbling and not self._kept_for
         self._is_plain = layout.is_tumbling and layout.is_shared
+        self.fires_whole_cells = self._is_plain and self._drops_at_once  # a cell that is there has not fired
         self._keys_by_cell: dict[int, dict[Key, None]] = {}
         self._agenda = Agenda()
         self._expiries: list[tuple[int, int]] = []
@@ -99,6 +100,11 @@ class TimeWindows:
             return ()
         return [self._firing(end, key, end in known) for end in self._layout.ends(at)
                 if end <= self.fired_to or (end == self._end and key in self._fired)]
+
+    @property
+    def length(self) -> int:
+        """Length of a window."""
+        return self._layout.length
 
     def is_gone(self, at: int) -> bool:
         if at >= self.fired_to:
