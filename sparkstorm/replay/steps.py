@@ -1,0 +1,110 @@
+"""Owns stepping one bolt through recorded input, tuple by tuple: to reproduce a failure in a unit test or a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+
+from sparkstorm.api.windows import TimedBolt, WindowedBolt
+from sparkstorm.config import check, merge
+from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.grouping.routes import Target
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.topology import DEFAULT_STREAM, Grouping, Topology
+from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.replay.moments import Moments
+from sparkstorm.replay.plan import Plan, make_plan
+from sparkstorm.replay.task import BoltRun, Manner, ReplayContext
+from sparkstorm.runtime.dead_letter import DeadLetter
+from sparkstorm.runtime.output import Route
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one tuple did: emitted values by stream, the reason if it failed, and the state after it."""
+
+    input: Tuple
+    emitted: Mapping[str, list[tuple[Any, ...]]]
+    failure: str | None
+    state: Mapping[Any, Any]
+
+
+class Steps:
+    """One task of a bolt, driven by hand.
+
+    >>> from sparkstorm.api import TopologyBuilder
+    >>> from sparkstorm.testing import FeederSpout, Nothing
+    >>> builder = TopologyBuilder()
+    >>> _ = builder.set_spout("numbers", FeederSpout(["n"]))
+    >>> _ = builder.set_bolt("nothing", Nothing()).shuffle_grouping("numbers")
+    >>> steps = Steps(builder.build(), "nothing")
+    >>> steps.execute([7], "numbers").failure is None
+    True
+    """
+
+    def __init__(self, topology: Topology, component: str, *, conf: Mapping[str, Any] | None = None,
+                 state: Mapping[Any, Any] | None = None, task_index: int = 0) -> None:
+        self._plan = make_plan(topology, merge(check(conf or {}, "the settings of the steps")).as_dict(), "steps",
+                               {c.id: "run" for c in topology.bolts})
+        if component not in self._plan.topology.components or topology.components[component].kind != "bolt":
+            raise InvalidTopologyError(f"there is no bolt '{component}', only {', '.join(c.id for c in topology.bolts)}")
+        if isinstance(topology.components[component].instance, WindowedBolt | TimedBolt):
+            raise InvalidTopologyError(f"'{component}' lives by event time: replay_locally runs its input whole")
+        self._component = self._plan.topology.components[component]
+        self._rows: dict[str, list[Any]] = {}
+        self._run = self._prepared(cloudpickle.loads(cloudpickle.dumps(self._component.instance)), task_index, state or {})
+
+    def execute(self, values: Sequence[Any], component: str, stream: str = DEFAULT_STREAM, at_ms: int = 0) -> Step:
+        """Execute one tuple as if that component had sent it; a failing one is tried once and leaves no trace."""
+        source = self._source(component, stream)
+        tup = Tuple(tuple(map(Codec().normalise, values)), at_ms, source)
+        if len(tup.values) != len(source.fields):
+            raise InvalidTopologyError(f"stream '{stream}' of '{component}' has the fields {', '.join(source.fields)}; "
+                                       f"{len(tup.values)} values were given")
+        self._run.run([tup])
+        self._run.take_emitted()
+        dead = [DeadLetter.decode(Codec(), data) for data in self._run.take_dead()]
+        emitted = {stream: [row for row, _ in rows] for stream, rows in self._rows.items() if rows}
+        for rows in self._rows.values():
+            rows.clear()
+        state = dict(self._run.state.items()) if self._run.state is not None else {}
+        return Step(tup, emitted, dead[0].reason if dead else None, state)
+
+    def through(self, rows: Iterable[Sequence[Any]], component: str, stream: str = DEFAULT_STREAM) -> Iterator[Step]:
+        """Step through recorded rows, lazily."""
+        return (self.execute(row, component, stream) for row in rows)
+
+    def _prepared(self, bolt: Any, task_index: int, state: Mapping[Any, Any]) -> BoltRun:
+        plan, id = self._plan, self._component.id
+        tasks = plan.tasks(id)
+        conf = {**plan.conf, **self._component.conf}
+        run = BoltRun(bolt, self._routes(tasks[task_index]), Codec(), Manner(False, True, 0), Moments(conf, False))
+        if run.state is not None:
+            run.state.load(state.items())
+        run.prepare(ReplayContext("steps-0-0", tasks[task_index], id, plan.component_by_task, (tasks[task_index],), conf,
+                                  run.now_ms, {}))
+        return run
+
+    def _routes(self, task: int) -> dict[str, Route]:
+        routes = {}
+        for name, stream in self._component.streams.items():
+            route = routes[name] = Route(Source(self._component.id, task, name, stream.fields), Codec(), stream.direct)
+            rows = self._rows[name] = list[Any]()
+            every = _every_task(self._plan) if stream.direct else [0]
+            route.subscribe(Grouping("direct" if stream.direct else "global"), [Target(t, rows, False) for t in every], task, 0)
+        return routes
+
+    def _source(self, component: str, stream: str) -> Source:
+        inputs = {(s.component, s.stream) for s in self._component.inputs}
+        if (component, stream) not in inputs:
+            known = ", ".join(f"{c}:{s}" for c, s in sorted(inputs))
+            raise InvalidTopologyError(f"'{self._component.id}' does not listen to {component}:{stream}, only to {known}")
+        fields = self._plan.topology.components[component].streams[stream].fields
+        return Source(component, self._plan.tasks(component)[0], stream, fields)
+
+
+def _every_task(plan: Plan) -> list[int]:
+    return sorted(plan.component_by_task)
