@@ -10,9 +10,13 @@ from sparkstorm.grouping.routes import Target
 from sparkstorm.runtime.assembly import Crew, WorkerPlan
 from sparkstorm.runtime.bolt_task import BoltTask, ReportError
 from sparkstorm.runtime.epoch import Epoch
+from sparkstorm.runtime.gates import Gates
 from sparkstorm.runtime.runner import Timing
 from sparkstorm.runtime.spout_task import SpoutTask
+from sparkstorm.runtime.task_time import TaskTime
 from sparkstorm.runtime.ticks import Ticks
+
+_GATED_MS = 5  # between two looks whether those that hold a task back have drained
 
 Park = Callable[[Epoch, BoltTask, Any, int, str], None]
 
@@ -20,12 +24,13 @@ Park = Callable[[Epoch, BoltTask, Any, int, str], None]
 class Pulse:
     """A worker's ticks and its tasks that live by time."""
 
-    def __init__(self, plan: WorkerPlan, crew: Crew, clock: Clock, report: ReportError, park: Park) -> None:
+    def __init__(self, plan: WorkerPlan, crew: Crew, clock: Clock, gates: Gates, report: ReportError, park: Park) -> None:
         self._ticks = Ticks(plan, crew.bolts, clock.now_ms())
         self._bolts = crew.bolts
         self._timed = [(bolt, bolt.time) for bolt in crew.bolts.values() if bolt.time is not None]
         self._senders = [sender.time for sender in crew.senders() if sender.time is not None]
         self._clock = clock
+        self._gates = gates
         self._report = report
         self._park = park
 
@@ -37,7 +42,7 @@ class Pulse:
                 self._report(bolt.component, bolt.task, f"on a tick: {reason}")
             yield bolt
         for bolt, time in self._timed:
-            due_ms = time.next_firing_ms()
+            due_ms = self._firing_ms(bolt, time, now_ms)
             if due_ms is not None and due_ms <= now_ms:
                 bolt.begin(now_ms)
                 yield bolt
@@ -76,9 +81,15 @@ class Pulse:
 
     def next_due_ms(self) -> int | None:
         """The earliest tick, timer or window by the clock."""
-        due = [self._ticks.next_due_ms(), *(time.next_firing_ms() for _, time in self._timed),
+        now_ms = self._clock.now_ms()
+        due = [self._ticks.next_due_ms(), *(self._firing_ms(bolt, time, now_ms) for bolt, time in self._timed),
                *(time.next_idle_ms() for time in self._senders)]
         return min((at_ms for at_ms in due if at_ms is not None), default=None)
+
+    def _firing_ms(self, bolt: BoltTask, time: TaskTime, now_ms: int) -> int | None:
+        """When this task has something due, but not before those that it feeds have room."""
+        due_ms = time.next_firing_ms()
+        return due_ms if due_ms is None or not self._gates.is_shut(bolt.task) else max(due_ms, now_ms + _GATED_MS)
 
     def _takes_rows(self, target: Target) -> bool:
         return target.is_local and not self._bolts[target.task].is_behind

@@ -72,7 +72,7 @@ class Worker:
         self._tally = Tally(plan, self._crew, self.progress)
         self._failures = Failures(plan, self._tally.of, reporter.error, clock.now_ms)
         self._timeouts = Timeouts(plan, self._crew, transport, clock.now_ms())
-        self._pulse = Pulse(plan, self._crew, clock, reporter.error, self._failures.park)
+        self._pulse = Pulse(plan, self._crew, clock, self._gates, reporter.error, self._failures.park)
         self._refused: Commit | None = None
         self._refusals = 0
         self._budget_ms = self._idle_budget_ms

@@ -22,7 +22,7 @@ from sparkstorm.api import (
     WindowedBolt,
 )
 from sparkstorm.model.topology import Topology
-from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, die
+from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, SlowBolt, die
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
 ROW = ("key", "ts", "value")
@@ -538,3 +538,31 @@ def test_much_in_a_window_goes_into_a_snapshot_and_comes_back() -> None:
         spout.finish()
         cluster.run_until_idle()
         assert sorted(row[3] for row in capture.values) == [texts[0::2], texts[1::2]]
+
+
+def test_windows_wait_for_those_they_feed() -> None:
+    class Wordy(Sum):
+        outputs: Any = ("text",)
+
+        def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+            collector.emit((f"{window.key[0]:06}" * 100,))
+
+    spout, capture, builder = FeederSpout(ROW), CaptureBolt(), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    bolt = Wordy().with_tumbling_window(seconds(10)).with_timestamp_field("ts").with_key("key")
+    builder.set_bolt("windows", bolt).global_grouping("spout")
+    builder.set_bolt("capture", SlowBolt(1, capture)).global_grouping("windows")
+    with LocalCluster(slots=1) as cluster:
+        cluster.submit(builder.build(), {"topology.workers": 2, "topology.inbox.high.bytes": 1 << 20})
+        for key in range(20_000):
+            spout.feed([key, 1000, 1])
+        spout.finish()
+        backlog = 0
+        while not capture.values or cluster.counts("windows").emitted < 20_000:
+            cluster.advance(ms=500)
+            store = cluster.topology().store
+            backlog = max(backlog, *(sum(len(data) for _, data in store.task(task).stream)
+                                     for task in cluster.topology().component_by_task))
+        assert backlog < 6 << 20  # 12 MB in all
+        cluster.run_until_idle()
+        assert len(capture.values) == 20_000
