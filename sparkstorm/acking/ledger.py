@@ -115,6 +115,12 @@ class DictLedger:
             self._remove(root)
         return len(late)
 
+    def renew_begun(self) -> None:
+        """Move every root whose spout task is known to the newest bucket: only what nobody has begun grows old."""
+        for entry in self._entries.values():
+            if entry.task != UNKNOWN_TASK:
+                entry.generation = self._generation
+
     def reset_timeouts(self, roots: Column) -> None:
         """Move open roots to the newest bucket (Storm's `__ack_reset_timeout`); unknown ones are ignored."""
         for root in roots_of(roots, "__ack_reset_timeout").tolist():

@@ -163,6 +163,12 @@ class TableLedger:
         table.shrink()
         return len(late)
 
+    def renew_begun(self) -> None:
+        """Move every root whose spout task is known to the newest bucket: only what nobody has begun grows old."""
+        table = self._table
+        at = np.flatnonzero((table.ids > 0) & (table.tasks != UNKNOWN_TASK))
+        table.flags[at] = (table.flags.take(at) & ~np.uint8(BUCKET_BITS)) | self._newest()
+
     def reset_timeouts(self, roots: Column) -> None:
         """Move open roots to the newest bucket (Storm's `__ack_reset_timeout`); unknown ones are ignored."""
         table = self._table

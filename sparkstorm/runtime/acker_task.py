@@ -34,8 +34,10 @@ class AckerTask:
                                     list(m.fail_reasons))
         return self._verdicts(settled, min(m.oldest_ms for m in messages)) if settled else {}
 
-    def rotate(self) -> None:
+    def rotate(self, keeps_begun: bool = False) -> None:
         """Age the ledger by one bucket; what drops out is forgotten silently (S1.19)."""
+        if keeps_begun:
+            self.ledger.renew_begun()
         self.ledger.rotate()
         self._reason_by_root = {r: why for r, why in self._reason_by_root.items() if r in self.ledger}
 

@@ -122,11 +122,12 @@ class Transport(Protocol):
     def release(self) -> None:
         """Free what stored cursors have passed, without a commit (a full store refuses those)."""
 
-    def heads(self, also: Sequence[int] = ()) -> list[bytes]:
-        """The oldest unconsumed frame of every task of the topology that has a backlog, and of these tasks."""
+    def oldest_waiting_ms(self, also: Sequence[int] = (), floor_ms: int = 0) -> int | None:
+        """Birth of the oldest root that waits, everywhere at one moment; None when nothing does.
 
-    def low_watermark_ms(self) -> int | None:
-        """The least watermark that owners have committed (for what waits outside the streams); None without any."""
+        Looked at: every frame of tasks with a backlog and of these tasks, and the watermarks that owners have committed
+        for what waits outside the streams. Once something not younger than the floor is found, that is the answer.
+        """
 
     def close(self) -> None:
         """Let go of connections."""

@@ -1,12 +1,14 @@
 """Owns the bytes of a frame: many tuples, or many acker messages, for one task.
 
 Laws: a frame is read completely checked or not at all (MalformedFrameError); sizes are capped before anything is
-allocated; nothing in it is ever executed. Layout: b"SF", version, kind, then msgpack; ids and roots are columns of
-little-endian 64-bit integers, values are one list per field.
+allocated; nothing in it is ever executed. Layout: b"SF", version, kind, birth of the oldest root in it (8 bytes, ms),
+then msgpack; ids and roots are columns of little-endian 64-bit integers, values are one list per field. `oldest.lua`
+reads the birth where it stands.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +29,7 @@ MAX_FRAME_BYTES = 64 << 20
 MAX_ROWS = 1 << 20
 NO_IDS: Ids = np.empty(0, np.uint64)
 _MAGIC = b"SF"
+_HEADER = struct.Struct("<2sBBq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +82,18 @@ def kind_of(data: bytes) -> int:
     """Kind of a frame by its first bytes; control frames (acks) never count as backlog."""
     if len(data) > MAX_FRAME_BYTES:
         raise MalformedFrameError(f"a frame of {len(data)} bytes; the limit is {MAX_FRAME_BYTES}")
-    if len(data) < 4 or data[:2] != _MAGIC or data[2] != VERSION or data[3] not in (ROWS, MESSAGES, SETTLED):
+    if len(data) < _HEADER.size or data[:2] != _MAGIC or data[2] != VERSION or data[3] not in (ROWS, MESSAGES, SETTLED):
         raise MalformedFrameError(f"not a frame of version {VERSION}: begins with {data[:4]!r}")
     return data[3]
+
+
+def birth_of(data: bytes) -> int | None:
+    """Birth of the oldest root in a frame, without opening it; None when it is not a frame."""
+    try:
+        kind_of(data)
+    except MalformedFrameError:
+        return None
+    return int(_HEADER.unpack_from(data)[3])
 
 
 def encode_rows(codec: Codec, source_task: int, stream: str, oldest_ms: int, rows: Sequence[Row], ids: Ids) -> bytes:
@@ -90,9 +102,9 @@ def encode_rows(codec: Codec, source_task: int, stream: str, oldest_ms: int, row
     several = {i: list(r) for i, r in enumerate(roots) if type(r) is tuple} if tuple in set(map(type, roots)) else None
     single = [0 if type(r) is tuple else r for r in roots] if several else roots
     columns = [list(column) for column in zip(*values, strict=True)]
-    body = [source_task, stream, oldest_ms, len(rows), columns,
+    body = [source_task, stream, len(rows), columns,
             np.array(single, "<u8").tobytes() if len(ids) else b"", ids.astype("<u8").tobytes(), several]
-    return _framed(ROWS, codec.pack(body))
+    return _framed(ROWS, oldest_ms, codec.pack(body))
 
 
 def travelled(codec: Codec, rows: Sequence[Row]) -> list[Row]:
@@ -105,30 +117,31 @@ def encode_messages(codec: Codec, messages: AckerMessages) -> bytes:
     """Bytes of one epoch's messages to one acker."""
     m = messages
     body = [_column(m.init_roots), _column(m.init_values), _column(m.init_tasks),
-            _column(m.ack_roots), _column(m.ack_values), m.fail_reasons, m.oldest_ms]
-    return _framed(MESSAGES, codec.pack(body))
+            _column(m.ack_roots), _column(m.ack_values), m.fail_reasons]
+    return _framed(MESSAGES, m.oldest_ms, codec.pack(body))
 
 
 def encode_settled(codec: Codec, settled: SettledRoots) -> bytes:
     """Bytes of an acker's verdicts for one spout task."""
-    return _framed(SETTLED, codec.pack([_column(settled.acked), settled.failed, settled.oldest_ms]))
+    return _framed(SETTLED, settled.oldest_ms, codec.pack([_column(settled.acked), settled.failed]))
 
 
 def decode(codec: Codec, data: bytes) -> Frame:
     """Check and open a frame; MalformedFrameError says what is wrong with it."""
     kind = kind_of(data)
-    body = codec.unpack(memoryview(data)[4:])
+    oldest_ms = _HEADER.unpack_from(data)[3]
+    body = codec.unpack(memoryview(data)[_HEADER.size:])
     if not isinstance(body, list):
         raise MalformedFrameError("the body is not a list")
     try:
-        return _DECODERS[kind](body)
+        return _DECODERS[kind](body, oldest_ms)
     except (ValueError, TypeError, OverflowError) as error:
         raise MalformedFrameError(f"frame of kind {kind}: {error}") from error
 
 
-def _decode_rows(body: list[Any]) -> RowFrame:
-    source_task, stream, oldest_ms, count, columns, roots, ids, several = body
-    _check(type(source_task) is int and type(stream) is str and type(oldest_ms) is int, "its header has wrong types")
+def _decode_rows(body: list[Any], oldest_ms: int) -> RowFrame:
+    source_task, stream, count, columns, roots, ids, several = body
+    _check(type(source_task) is int and type(stream) is str, "its source has wrong types")
     _check(type(count) is int and 0 < count <= MAX_ROWS, f"it claims {count!r:.40} rows")
     _check(type(columns) is list and all(type(c) is list and len(c) == count for c in columns), "uneven columns")
     values = list(zip(*columns, strict=True)) if columns else [()] * count
@@ -144,27 +157,25 @@ def _decode_rows(body: list[Any]) -> RowFrame:
     return RowFrame(source_task, stream, oldest_ms, values, row_roots, row_ids)
 
 
-def _decode_messages(body: list[Any]) -> AckerMessages:
-    init_roots, init_values, init_tasks, ack_roots, ack_values, reasons, oldest_ms = body
-    _check(type(oldest_ms) is int, "its time is no number")
+def _decode_messages(body: list[Any], oldest_ms: int) -> AckerMessages:
+    init_roots, init_values, init_tasks, ack_roots, ack_values, reasons = body
     roots, values, tasks = (_numbers(column) for column in (init_roots, init_values, init_tasks))
     acked, edges = (_numbers(column) for column in (ack_roots, ack_values))
     _check(len(roots) == len(values) == len(tasks) and len(acked) == len(edges), "uneven columns")
     return AckerMessages(roots, values, tasks, acked, edges, _reasons(reasons), oldest_ms)
 
 
-def _decode_settled(body: list[Any]) -> SettledRoots:
-    acked, failed, oldest_ms = body
-    _check(type(oldest_ms) is int, "its time is no number")
+def _decode_settled(body: list[Any], oldest_ms: int) -> SettledRoots:
+    acked, failed = body
     return SettledRoots(_numbers(acked).tolist(), _reasons(failed), oldest_ms)
 
 
-_DECODERS: dict[int, Callable[[list[Any]], Frame]] = {
+_DECODERS: dict[int, Callable[[list[Any], int], Frame]] = {
     ROWS: _decode_rows, MESSAGES: _decode_messages, SETTLED: _decode_settled}
 
 
-def _framed(kind: int, body: bytes) -> bytes:
-    return _MAGIC + bytes((VERSION, kind)) + body
+def _framed(kind: int, oldest_ms: int, body: bytes) -> bytes:
+    return _HEADER.pack(_MAGIC, VERSION, kind, oldest_ms) + body
 
 
 def _column(numbers: Sequence[int] | Ids) -> bytes:

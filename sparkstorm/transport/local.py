@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from sparkstorm.errors import FencedError, StoreFullError, StoreRolledBackError
 from sparkstorm.transport.base import START, Claim, Commit, Cursor, Entry, Pressure, TaskRecord
+from sparkstorm.transport.frames import birth_of
 
 
 @dataclass(slots=True)
@@ -126,14 +127,13 @@ class LocalTransport:
     def release(self) -> None:
         """Streams are trimmed within each commit here."""
 
-    def heads(self, also: Sequence[int] = ()) -> list[bytes]:
-        """The oldest unconsumed frame of every task that has a backlog, and of these tasks."""
-        return [keys.stream[0][1] for task, keys in self._store.task_keys.items()
-                if keys.stream and (keys.backlog > 0 or task in also)]
-
-    def low_watermark_ms(self) -> int | None:
-        """The least of all owners' watermarks."""
+    def oldest_waiting_ms(self, also: Sequence[int] = (), floor_ms: int = 0) -> int | None:
+        """The least of all frames' births and all owners' watermarks."""
         waiting = [low for low in self._store.low_by_owner.values() if low]
+        for task, keys in self._store.task_keys.items():
+            if keys.backlog > 0 or task in also:
+                births = (birth_of(data) for _, data in keys.stream)
+                waiting += [birth_ms for birth_ms in births if birth_ms is not None]
         return min(waiting, default=None)
 
     def close(self) -> None:

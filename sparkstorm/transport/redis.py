@@ -66,6 +66,7 @@ class RedisTransport:
         self._reading = _Reading(address, self._keys)
         self._commit_script = Script("commit.lua", self._link)
         self._claim_script = Script("claim.lua", self._link)
+        self._oldest_script = Script("oldest.lua", self._link)
         self._standing = Commit("", {}, 0, 0)  # the last commit known to stand, without its changes
         self._proven = 0  # number of the connection on which the store is known to hold what this owner has read
         self._fullness = 0.0
@@ -117,19 +118,10 @@ class RedisTransport:
             cursor = _cursor(self._link.ask(("HGET", self._keys("cursor"), task))[0])
             self._link.ask(_trim(self._keys, task, cursor))
 
-    def heads(self, also: Sequence[int] = ()) -> list[bytes]:
-        """The oldest frame of every stream with a backlog, and of these; a commit trims what it consumes."""
-        backlog = _by_task(self._link, self._keys("backlog"))
-        waiting = sorted({*also, *(task for task, size in backlog.items() if size > 0)})
-        if not waiting:
-            return []
-        streams = self._link.ask(*[("XRANGE", self._keys.stream(t), "-", "+", "COUNT", 1) for t in waiting])
-        return [entries[0][1][1] for entries in streams if entries]
-
-    def low_watermark_ms(self) -> int | None:
-        """The least of all owners' watermarks; 0 means that the owner has nothing waiting."""
-        waiting = [int(low) for low in self._link.ask(("HVALS", self._keys("low")))[0] if int(low)]
-        return min(waiting, default=None)
+    def oldest_waiting_ms(self, also: Sequence[int] = (), floor_ms: int = 0) -> int | None:
+        """The least of all frames' births and all owners' watermarks, found by the server; a commit trims what it consumes."""
+        found = self._oldest_script.run(self._keys.prefix, lambda: [floor_ms, *also])[0]
+        return int(found) if found else None
 
     def close(self) -> None:
         """Close both connections."""

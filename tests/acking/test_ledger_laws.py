@@ -233,3 +233,14 @@ def test_a_fresh_ledger_has_no_bytes_per_root(make: MakeLedger) -> None:
     assert ledger.bytes_per_root() == 0.0
     ack(ledger, (1, 2))
     assert ledger.bytes_per_root() > 20
+
+
+def test_without_time_outs_only_what_nobody_has_begun_is_forgotten(make: MakeLedger) -> None:
+    ledger = make()
+    ledger.apply(([1], [5], [7]), ([2], [9]), [3])
+    for _ in range(5):
+        ledger.renew_begun()
+        ledger.rotate()
+    assert [root in ledger for root in (1, 2, 3)] == [True, False, False]
+    settled = ledger.apply(acks=([1], [5]))
+    assert settled.acked_roots.tolist() == [1]

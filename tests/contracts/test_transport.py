@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from sparkstorm.errors import FencedError, StoreRolledBackError
+from sparkstorm.model.codec import Codec
 from sparkstorm.transport.base import START, Commit, Cursor, Transport
+from sparkstorm.transport.frames import SettledRoots, encode_settled
 from tests.contracts.benches import Bench, LocalBench, RedisBench, consumed, read, wait_until
 
 
@@ -426,40 +428,56 @@ def test_a_commit_tells_the_backlog_of_the_tasks_it_watches(bench: Bench) -> Non
     assert receiver.commit(drained_bytes={2: 4}, watched=(2, 5)).backlog_by_task == {2: 9, 5: 0}
 
 
-def test_heads_are_the_oldest_frames_of_tasks_with_a_backlog(bench: Bench) -> None:
+def test_the_oldest_that_waits_is_looked_for_in_every_frame_of_tasks_with_a_backlog_and_of_those_named(bench: Bench) -> None:
     sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2, 3))
-    assert sender.transport.heads() == []
-    sender.commit(frames=[*frames_for(2, b"a", b"b"), *frames_for(3, b"c"), (4, b"control", 0)])
-    assert sorted(sender.transport.heads()) == [b"a", b"c"]
-    assert sorted(sender.transport.heads(also=[4, 3, 5])) == [b"a", b"c", b"control"]
-    found = read(receiver.transport, {2: START.entry, 3: START.entry}, 3)
-    first = next(e for e in found if e.data == b"a")
-    receiver.commit(cursors={2: Cursor(first.id, 0)}, drained_bytes={2: 1})
-    assert sorted(sender.transport.heads()) == [b"b", b"c"]
+    assert sender.transport.oldest_waiting_ms() is None
+    sender.commit(frames=[*frames_for(2, born(700), born(500), b"garbage", born(600)), (4, born(300), 0)])
+    assert sender.transport.oldest_waiting_ms() == 500
+    assert sender.transport.oldest_waiting_ms(also=[5, 4]) == 300
+    receiver.commit(low_ms=400)
+    assert sender.transport.oldest_waiting_ms() == 400
+    receiver.commit(low_ms=0)
+    found = read(receiver.transport, {2: START.entry}, 4)
+    receiver.commit(cursors={2: Cursor(found[1].id, 0)}, drained_bytes={2: 2 * len(born(0))})
+    assert sender.transport.oldest_waiting_ms() == 600
+
+
+def test_whatever_is_not_younger_than_the_floor_ends_the_search(bench: Bench) -> None:
+    sender = Owner(bench, "s", (1,))
+    sender.commit(frames=[*frames_for(2, *[born(900 - n) for n in range(200)]), *frames_for(3, born(800), born(400))])
+    assert sender.transport.oldest_waiting_ms() == 400
+    assert sender.transport.oldest_waiting_ms(floor_ms=399) == 400
+    found = sender.transport.oldest_waiting_ms(floor_ms=750)
+    assert found is not None and found <= 750
+
+
+def born(at_ms: int) -> bytes:
+    """A frame whose oldest root was born then."""
+    return encode_settled(Codec(), SettledRoots([], {}, at_ms))
 
 
 def test_the_low_watermark_is_the_least_of_all_owners_and_zero_means_nothing_waits(bench: Bench) -> None:
     one, two = Owner(bench, "one", (1,)), Owner(bench, "two", (2,))
-    assert one.transport.low_watermark_ms() is None
+    assert one.transport.oldest_waiting_ms() is None
     one.commit(low_ms=500)
     two.commit(low_ms=300)
-    assert one.transport.low_watermark_ms() == 300
+    assert one.transport.oldest_waiting_ms() == 300
     two.commit(low_ms=0)
-    assert one.transport.low_watermark_ms() == 500
+    assert one.transport.oldest_waiting_ms() == 500
     one.commit(low_ms=None, journal=[(1, b"x")])
-    assert one.transport.low_watermark_ms() == 500
+    assert one.transport.oldest_waiting_ms() == 500
 
 
 def test_a_former_owner_no_longer_holds_the_watermark_down_once_its_last_task_is_claimed(bench: Bench) -> None:
     gone = Owner(bench, "gone", (1, 2))
     gone.commit(low_ms=100)
     heir = Owner(bench, "heir", (1,), token=2)
-    assert heir.transport.low_watermark_ms() == 100
+    assert heir.transport.oldest_waiting_ms() == 100
     other = Owner(bench, "other", (2,), token=2)
-    assert other.transport.low_watermark_ms() is None
+    assert other.transport.oldest_waiting_ms() is None
     other.commit(low_ms=200)
     Owner(bench, "other", (2,), token=3)  # the same owner, restarted: what it held still waits
-    assert heir.transport.low_watermark_ms() == 200
+    assert heir.transport.oldest_waiting_ms() == 200
 
 
 def test_release_frees_what_the_stored_cursor_has_passed_and_no_more(bench: Bench) -> None:

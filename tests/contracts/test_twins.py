@@ -84,7 +84,7 @@ class History:
         records = [(r.snapshot, r.journal, r.held, r.cursor.row) for r in map(reader.record, TASKS)]
         backlog = {t: size for t, size in reader.backlog().items() if size}
         return (records, backlog, reader.progress(), [data for _, data in reader.parked(99)], self.bench.quarantine(),
-                [self.bench.frames(t) for t in TASKS], self.transports["a"].low_watermark_ms())
+                [self.bench.frames(t) for t in TASKS], self.transports["a"].oldest_waiting_ms(TASKS))
 
 
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])

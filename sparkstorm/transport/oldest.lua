@@ -1,0 +1,65 @@
+-- Owns one look at all that waits, at one moment: nothing can move from where it was not seen yet to where it was.
+-- Keys it reads: {p}:low, {p}:backlog, {p}:task:*. ARGV: a floor in ms, then tasks to look at though they have no backlog.
+-- Answers the birth of the oldest root that waits ('' for none), or of any that is not younger than the floor.
+local p, floor = KEYS[1], tonumber(ARGV[1])
+local oldest
+
+local function note(ms)
+  if ms and (not oldest or ms < oldest) then
+    oldest = ms
+  end
+end
+
+local function look(task, from, count)
+  local entries = redis.call('XRANGE', p .. ':task:' .. task, from, '+', 'COUNT', count)
+  for _, entry in ipairs(entries) do
+    local data = entry[2][2]
+    if #data >= 12 and string.sub(data, 1, 3) == 'SF\1' then  -- anything else is for its owner's quarantine
+      note((struct.unpack('<i8', data, 5)))
+    end
+  end
+  return entries
+end
+
+local function is_found()
+  return oldest and oldest <= floor
+end
+
+for _, low in ipairs(redis.call('HVALS', p .. ':low')) do
+  if tonumber(low) > 0 then
+    note(tonumber(low))
+  end
+end
+local size_by_task, tasks = {}, {}
+for i = 2, #ARGV do
+  size_by_task[ARGV[i]] = 0
+end
+local backlog = redis.call('HGETALL', p .. ':backlog')
+for i = 1, #backlog, 2 do
+  local size = tonumber(backlog[i + 1])
+  if size > 0 then
+    size_by_task[backlog[i]] = size
+  end
+end
+for task in pairs(size_by_task) do
+  tasks[#tasks + 1] = task
+end
+-- short streams first: what is found there spares the long ones
+table.sort(tasks, function(one, other)
+  local a, b = size_by_task[one], size_by_task[other]
+  return a < b or (a == b and one < other)
+end)
+for _, task in ipairs(tasks) do
+  look(task, '-', 1)
+end
+for _, task in ipairs(tasks) do
+  local from = '-'
+  repeat
+    if is_found() then
+      break
+    end
+    local entries = look(task, from, 64)
+    from = #entries == 64 and '(' .. entries[64][1]
+  until not from
+end
+return {oldest and string.format('%.0f', oldest) or ''}
