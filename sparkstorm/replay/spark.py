@@ -76,8 +76,10 @@ class SparkStages:
             self._states[component] = _checked(f"{component}!state", frame, ("key", "value"), None)
 
     def input(self, feed: Feed) -> DataFrame:
-        """A spout's data, as its stream's fields."""
+        """A spout's data, as its stream's fields; a stream without any is an empty frame of text."""
         fields = self._plan.topology.components[feed.spout].streams[feed.stream].fields
+        if feed not in self._feeds:
+            return self.spark.range(0).select(*[sf.lit("").alias(f) for f in fields])
         return self._feeds[feed].select(*[f"`{f}`" for f in fields])
 
     def frame(self, stage: Stage) -> DataFrame:

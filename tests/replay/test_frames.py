@@ -133,3 +133,16 @@ def test_an_unknown_result_is_a_key_error(spark: SparkSession) -> None:
     assert results["count!state"].count() == 4
     with pytest.raises(InvalidTopologyError, match="output 'cuont' is none"):
         replay(word_count(), {"lines": spark.createDataFrame(LINES, "line string")}, outputs=["cuont"])
+
+
+def test_streams_of_a_spout_have_data_each_or_none(spark: SparkSession) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source(), outputs={"default": ["word"], "more": ["word", "weight"], "none": ["word"]})
+    declarer = builder.set_bolt("count", Count(), 2).fields_grouping("source", "word")
+    declarer.fields_grouping("source", "word", stream="more").fields_grouping("source", "word", stream="none")
+    one = spark.createDataFrame([("a",), ("b",)], "word string")
+    more = spark.createDataFrame([(3, "a", "unused")], "weight int, word string, rest string")
+    results = replay(builder.build(), {"source": one, "source:more": more})
+    assert {row.key: row.value for row in results.state("count").collect()} == {"a": 2, "b": 1}
+    assert results["source:more"].columns == ["word", "weight"]
+    assert results["source:none"].count() == 0
