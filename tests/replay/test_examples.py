@@ -82,7 +82,8 @@ def test_the_command_line_replays_a_history_with_the_live_job_file(tmp_path: Pat
     done = replay_history(ROOT / "conf" / "file_times_replay.yaml", "--input", tmp_path / "files.csv",
                           "--output", tmp_path / "out", "--output-format", "json")
     assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for part in (tmp_path / "out" / "largest.state").glob("*.json") for line in part.read_text().splitlines()]
+    parts = [part.read_text() for part in (tmp_path / "out" / "largest.state").glob("*.json")]
+    found = [json.loads(line) for part in parts for line in part.splitlines()]
     expected = states(job.build(), rows, "files", EventTime("changed_ms", in_order=False))
     assert {row["key"]: row["value"] for row in found} == expected["largest"]
     assert f"0 records put aside; results are in {tmp_path / 'out'}" in done.stdout
