@@ -566,3 +566,25 @@ def test_windows_wait_for_those_they_feed() -> None:
         assert backlog < 6 << 20  # 12 MB in all
         cluster.run_until_idle()
         assert len(capture.values) == 20_000
+
+
+@WORKERS
+@pytest.mark.parametrize("tracked", [True, False])
+def test_a_run_looks_finished_only_when_its_last_windows_have_fired(workers: int, tracked: bool) -> None:
+    for late_ms in range(4):
+        spout, capture = FeederSpout(ROW, is_tracked=tracked), CaptureBolt()
+        bolt = Sum().with_tumbling_window(seconds(10)).with_timestamp_field("ts").with_key("key")
+        with LocalCluster(seed=late_ms) as cluster:
+            for ts in range(0, 40_000, 1000):
+                spout.feed([f"k{ts % 7}", ts, 1])
+            spout.finish()
+            cluster.submit(windowed(spout, bolt, capture), {"topology.workers": workers})
+            topology = cluster.topology()
+            for _ in range(2000):
+                counts = list(topology.progress().counts_by_task.values())
+                is_settled = not any(c.pending or c.is_waiting for c in counts) and not any(
+                    topology.store.task(task).stream for task in topology.component_by_task)
+                if is_settled and any(c.is_exhausted for c in counts):
+                    break
+                cluster.advance(ms=1)
+            assert sum(row[2] for row in capture.values) == 40

@@ -246,3 +246,45 @@ def test_firing_a_few_at_a_time_fires_the_same_and_survives_a_restart_in_between
             emitted += driver.emitted()
             driver = Driver(copy.copy(bolt), driver.stored())
         assert emitted == whole.emitted()
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from([1, 2]), st.integers(0, 4)), max_size=30), st.lists(st.integers(0, 29), max_size=3))
+def test_of_the_same_time_the_lower_sender_comes_first_and_then_the_order_of_arrival(rows: list[tuple[int, int]],
+                                                                                    cuts: list[int]) -> None:
+    class Plain(Ordered):
+        def execute(self, tup: Any, collector: Any) -> None:
+            collector.emit(([tup["ts"], tup.task, tup["value"]],))
+
+    driver = Driver(timed(Plain()))
+    for number, (task, ts) in enumerate(rows):
+        driver.rows([("a", ts, number)], task)
+        if number in cuts:
+            driver = Driver(timed(Plain()), driver.stored())
+    driver.end()
+    assert driver.emitted() == sorted([ts, task, number] for number, (task, ts) in enumerate(rows))
+
+
+def test_a_row_as_old_as_the_watermark_waits_for_others_of_its_time() -> None:
+    driver = Driver(timed(Ordered()))
+    driver.rows([("b", 5, 9)], task=2)
+    driver.advance(5)
+    assert driver.emitted() == []
+    driver.rows([("a", 5, 9)], task=1)
+    driver.advance(6)
+    assert [row[2] for row in driver.emitted()] == ["a", "b"]
+
+
+def test_a_timer_that_sets_itself_again_comes_to_an_end_with_the_input() -> None:
+    class Heart(Ordered):
+        def on_timer(self, timer: Any, collector: Any) -> None:
+            super().on_timer(timer, collector)
+            self.timers.set_event_timer(timer.name, timer.at_ms + 10)
+
+    driver = Driver(timed(Heart()))
+    driver.rows([("a", 5, 10)])
+    driver.advance(40)
+    assert [row[1] for row in driver.emitted()] == [5, 15, 25, 35]
+    driver.end()
+    assert [row[1] for row in driver.emitted()] == [5, 15, 25, 35, 45]
+    assert driver.runner.next_due_ms() is None
