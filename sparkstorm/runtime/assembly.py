@@ -24,7 +24,7 @@ from sparkstorm.runtime.bolt_task import BasicCollector, BasicRunner, BoltTask, 
 from sparkstorm.runtime.epoch import IdSource, shown
 from sparkstorm.runtime.held import decode_held
 from sparkstorm.runtime.inbox import Inbox, entry_order
-from sparkstorm.runtime.journal import Journal
+from sparkstorm.runtime.journal import Journal, whole_and_deltas
 from sparkstorm.runtime.marks import MARK_FIELDS, TimePlan, add_lanes, add_routes
 from sparkstorm.runtime.output import Emitter, build_routes
 from sparkstorm.runtime.runner import Runner
@@ -157,9 +157,8 @@ class Assembly:
 
     def _acker(self, task: int, crew: Crew, record: TaskRecord) -> AckerTask:
         ledger = TableLedger()
-        deltas = [fields["l"] for fields in crew.journals[task].read(record)]
-        snapshot = deltas.pop(0) if record.snapshot else b""
-        ledger.load(snapshot, deltas)
+        whole, deltas = whole_and_deltas(list(crew.journals[task].read(record)), "l")
+        ledger.load(whole or b"", deltas)
         return AckerTask(task, ledger, crew.inboxes[task])
 
     def _spout(self, task: int, component: str, crew: Crew, record: TaskRecord) -> SpoutTask:
@@ -175,9 +174,7 @@ class Assembly:
         if self._time_plan.is_told(component):
             times = self._stored(fields, "w", "x")
             made.time = TaskTime(times, Outlook(times, emitter.lanes))
-        deltas = [f["p"] for f in fields if f.get("p")]
-        has_whole = bool(record.snapshot and fields and fields[0].get("p"))
-        pending.load(deltas.pop(0) if has_whole else None, deltas)
+        pending.load(*whole_and_deltas(fields, "p"))
         spout.open(self._conf(component), self._context(task, component), collector)
         made.is_open = True
         for position in [f["o"] for f in fields if "o" in f][-1:]:

@@ -7,15 +7,18 @@ the messages to ackers, local verdicts, and last the journals, since all of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from sparkstorm.errors import CodecError
 from sparkstorm.model.tuples import Source
+from sparkstorm.runtime.acker_task import AckerTask
 from sparkstorm.runtime.assembly import Crew, WorkerPlan
 from sparkstorm.runtime.bolt_task import BoltTask
 from sparkstorm.runtime.epoch import Epoch
+from sparkstorm.runtime.journal import Whole
 from sparkstorm.runtime.output import Emitter
 from sparkstorm.runtime.spout_task import SpoutTask
 from sparkstorm.runtime.state import MemoryState
@@ -208,15 +211,13 @@ class Closing:
             if (position := spout.take_position()) is not None:
                 delta["o"] = position
             delta |= _changed_times(spout)
-            whole = lambda s=spout: {"p": s.pending.snapshot(), "o": s.position, **_all_times(s)}  # noqa: E731
-            journals[task].write(commit, delta, whole)
+            journals[task].write(commit, delta, partial(_whole_of_spout, spout))
         for task, acker in self._crew.ackers.items():
             if ledger := acker.ledger.take_delta():
-                journals[task].write(commit, {"l": ledger}, lambda a=acker: {"l": a.ledger.snapshot()})  # type: ignore[misc]
+                journals[task].write(commit, {"l": ledger}, partial(_whole_of_acker, acker))
         for task, bolt in self._crew.bolts.items():
             delta = _changed(bolt.state, "s", "d") | _changed_times(bolt)
-            whole = lambda b=bolt: {**({} if b.state is None else {"s": b.state.snapshot()}), **_all_times(b)}  # noqa: E731
-            journals[task].write(commit, delta, whole)
+            journals[task].write(commit, delta, partial(_whole_of_bolt, bolt))
 
 
 def _changed(state: MemoryState | None, changed: str, deleted: str) -> dict[str, Any]:
@@ -234,5 +235,18 @@ def _changed_times(task: SpoutTask | BoltTask) -> dict[str, Any]:
     return _changed(task.time.times, "w", "x")
 
 
-def _all_times(task: SpoutTask | BoltTask) -> dict[str, Any]:
-    return {} if task.time is None else {"w": task.time.times.snapshot()}
+def _whole_of_spout(spout: SpoutTask) -> Whole:
+    position = {} if spout.position is None else {"o": spout.position}
+    return {"P": spout.pending.snapshot(), **position}, _times(spout)
+
+
+def _whole_of_acker(acker: AckerTask) -> Whole:
+    return {"L": acker.ledger.snapshot()}, {}
+
+
+def _whole_of_bolt(bolt: BoltTask) -> Whole:
+    return {}, {**({} if bolt.state is None else {"s": bolt.state}), **_times(bolt)}
+
+
+def _times(task: SpoutTask | BoltTask) -> dict[str, MemoryState]:
+    return {} if task.time is None else {"w": task.time.times}

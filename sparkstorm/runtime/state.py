@@ -96,6 +96,15 @@ class MemoryState:
         data = self._data
         return [[k, data[k]] for k in touched if k in data], [k for k in touched if k not in data]
 
+    def keys(self) -> list[Any]:
+        """Every key, as of now."""
+        return list(self._data)
+
+    def pairs(self, keys: Iterable[Any]) -> list[list[Any]]:
+        """[key, value] of those keys that there are."""
+        data = self._data
+        return [[k, data[k]] for k in keys if k in data]
+
     def snapshot(self) -> list[list[Any]]:
         """Every [key, value]."""
         return [[k, v] for k, v in self._data.items()]

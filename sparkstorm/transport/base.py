@@ -51,7 +51,7 @@ class Commit:
     drained_bytes: dict[int, int] = field(default_factory=dict)
     consumed_bytes: int = 0  # of rows done with, also where the frame they lie in is not done with as a whole
     journal: list[tuple[int, bytes]] = field(default_factory=list)
-    snapshots: dict[int, bytes] = field(default_factory=dict)
+    dropped: dict[int, int] = field(default_factory=dict)  # how many of a journal's oldest entries go
     held: list[tuple[int, str, bytes]] = field(default_factory=list)
     released: list[tuple[int, str]] = field(default_factory=list)
     parked: list[bytes] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Commit:
 
     def is_empty(self) -> bool:
         """Whether nothing but progress would be written."""
-        return not (self.frames or self.cursors or self.journal or self.snapshots or self.held or self.released
+        return not (self.frames or self.cursors or self.journal or self.dropped or self.held or self.released
                     or self.parked or self.quarantined)
 
 
@@ -77,7 +77,6 @@ class TaskRecord:
     """What the store keeps of one task."""
 
     cursor: Cursor
-    snapshot: bytes | None
     journal: list[bytes]
     held: dict[str, bytes]
     last_entry: str = "0-0"  # newest frame in the stream: up to it, frames of former owners may lie there

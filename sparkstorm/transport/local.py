@@ -21,7 +21,6 @@ class _TaskKeys:
     fence: int = 0
     owner: str = ""
     journal: list[bytes] = field(default_factory=list)
-    snapshot: bytes | None = None
     held: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -194,11 +193,10 @@ class LocalTransport:
 
     def _apply_records(self, commit: Commit) -> None:
         store = self._store
-        for task, snapshot in commit.snapshots.items():
-            store.task(task).snapshot = snapshot
-            store.task(task).journal = []
         for task, delta in commit.journal:
             store.task(task).journal.append(delta)
+        for task, count in commit.dropped.items():
+            del store.task(task).journal[:count]
         for task, key in commit.released:
             store.task(task).held.pop(key, None)
         for task, key, data in commit.held:
@@ -240,7 +238,7 @@ class LocalReader:
 
 def _record(keys: _TaskKeys) -> TaskRecord:
     last = f"{keys.stream[-1][0]}-0" if keys.stream else "0-0"
-    return TaskRecord(keys.cursor, keys.snapshot, list(keys.journal), dict(keys.held), last)
+    return TaskRecord(keys.cursor, list(keys.journal), dict(keys.held), last)
 
 
 def _number(entry: str) -> int:

@@ -161,11 +161,10 @@ class RedisTransport:
             yield _trim(k, task, cursor)
         for task, size in commit.drained_bytes.items():
             yield ("HINCRBY", k("backlog"), task, -size)
-        for task, snapshot in commit.snapshots.items():
-            yield ("SET", k("snapshot", task), snapshot)
-            yield ("DEL", k("journal", task))
         for task, delta in commit.journal:
             yield ("RPUSH", k("journal", task), delta)
+        for task, count in commit.dropped.items():
+            yield ("LTRIM", k("journal", task), count, -1)
         yield from self._outcomes(commit)
 
     def _outcomes(self, commit: Commit) -> Iterable[tuple[Any, ...]]:
@@ -337,11 +336,11 @@ class RedisReader:
 
 
 def _record(link: Link, k: Keys, task: int) -> TaskRecord:
-    cursor, snapshot, journal, held, newest = link.ask(
-        ("HGET", k("cursor"), task), ("GET", k("snapshot", task)), ("LRANGE", k("journal", task), 0, -1),
+    cursor, journal, held, newest = link.ask(
+        ("HGET", k("cursor"), task), ("LRANGE", k("journal", task), 0, -1),
         ("HGETALL", k("held", task)), ("XREVRANGE", k.stream(task), "+", "-", "COUNT", 1))
     pairs = zip(held[::2], held[1::2], strict=True)
-    return TaskRecord(_cursor(cursor), snapshot, list(journal), {text(key): data for key, data in pairs},
+    return TaskRecord(_cursor(cursor), list(journal), {text(key): data for key, data in pairs},
                       text(newest[0][0]) if newest else START.entry)
 
 

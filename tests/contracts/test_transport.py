@@ -54,7 +54,7 @@ def everything(task: int, entry: str) -> dict[str, Any]:
     """A commit that touches every kind of key."""
     return {
         "frames": frames_for(9, b"frame"), "cursors": {task: Cursor(entry, 0)}, "drained_bytes": {task: 3},
-        "journal": [(task, b"delta")], "snapshots": {task: b"snapshot"}, "held": [(task, "h1", b"held")],
+        "journal": [(task, b"delta")], "dropped": {task: 1}, "held": [(task, "h1", b"held")],
         "released": [(task, "h0")], "parked": [b"parked"], "quarantined": [b"strange"], "progress": b"progress",
         "low_ms": 77}
 
@@ -173,7 +173,6 @@ def test_a_claim_returns_what_was_committed(bench: Bench) -> None:
     record = claimed.record_by_task[1]
     assert (claimed.seq, claimed.progress, claimed.generation) == (4, b"progress", 0)
     assert record.cursor == Cursor(entry, 0)
-    assert record.snapshot == b"snapshot"
     assert record.journal == [b"delta", b"later", b"last"]
     assert record.held == {"h1": b"one", "h2": b"two"}
     assert record.last_entry > entry
@@ -185,12 +184,12 @@ def test_a_claim_returns_what_was_committed(bench: Bench) -> None:
     assert bench.quarantine() == [b"strange"]
 
 
-def test_a_snapshot_takes_the_place_of_the_deltas_before_it_and_of_those_alone(bench: Bench) -> None:
-    owner = Owner(bench, "o", (1,))
-    owner.commit(journal=[(1, b"before")])
-    owner.commit(snapshots={1: b"all"}, journal=[(1, b"after")])
-    record = Owner(bench, "p", (1,), token=2).claimed.record_by_task[1]
-    assert (record.snapshot, record.journal) == (b"all", [b"after"])
+def test_the_oldest_entries_of_a_journal_are_dropped_by_their_number(bench: Bench) -> None:
+    owner = Owner(bench, "o", (1, 2))
+    owner.commit(journal=[(1, b"a"), (1, b"b"), (2, b"other")])
+    owner.commit(journal=[(1, b"c")], dropped={1: 2})
+    records = Owner(bench, "p", (1, 2), token=2).claimed.record_by_task
+    assert (records[1].journal, records[2].journal) == ([b"c"], [b"other"])
 
 
 def test_progress_is_kept_by_owner_and_an_empty_one_overwrites_nothing(bench: Bench) -> None:

@@ -21,7 +21,7 @@ small = st.binary(min_size=1, max_size=3)
 task = st.sampled_from(TASKS)
 changes = st.fixed_dictionaries({}, optional={
     "frames": st.lists(st.tuples(task, small, st.integers(0, 3)), max_size=3),
-    "journal": st.lists(st.tuples(task, small), max_size=2), "snapshots": st.dictionaries(task, small, max_size=1),
+    "journal": st.lists(st.tuples(task, small), max_size=2), "dropped": st.dictionaries(task, st.integers(0, 3), max_size=1),
     "held": st.lists(st.tuples(task, st.sampled_from("kl"), small), max_size=2),
     "released": st.lists(st.tuples(task, st.sampled_from("kl")), max_size=2),
     "parked": st.lists(small, max_size=1), "quarantined": st.lists(small, max_size=1), "progress": small,
@@ -55,7 +55,7 @@ class History:
         claim = self.transports[name].claim(name, tokens)
         self.standing[name] = Commit(name, tokens, claim.generation, claim.seq)
         self.after[name] = {t: record.cursor.entry for t, record in claim.record_by_task.items()}
-        records = [(t, r.snapshot, r.journal, r.held, r.cursor.row, r.cursor == START)
+        records = [(t, r.journal, r.held, r.cursor.row, r.cursor == START)
                    for t, r in sorted(claim.record_by_task.items())]
         return claim.generation, claim.seq, claim.progress, records
 
@@ -81,7 +81,7 @@ class History:
     def stored(self) -> Any:
         """What outsiders see at the end."""
         reader = self.bench.reader()
-        records = [(r.snapshot, r.journal, r.held, r.cursor.row) for r in map(reader.record, TASKS)]
+        records = [(r.journal, r.held, r.cursor.row) for r in map(reader.record, TASKS)]
         backlog = {t: size for t, size in reader.backlog().items() if size}
         return (records, backlog, reader.progress(), [data for _, data in reader.parked(99)], self.bench.quarantine(),
                 [self.bench.frames(t) for t in TASKS], self.transports["a"].oldest_waiting_ms(TASKS))

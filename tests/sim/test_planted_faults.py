@@ -34,7 +34,7 @@ class ForgetsState(FaultyTransport):
     """Writes no journal."""
 
     def commit(self, commit: Commit) -> Pressure:
-        commit.journal, commit.snapshots = [], {}
+        commit.journal, commit.dropped = [], {}
         return super().commit(commit)
 
 
