@@ -353,9 +353,12 @@ class StormState:
         path = paths.submission(name)
         return self.store.try_ephemeral(path, encode_record(submission))
 
-    def end_submission(self, name: str) -> None:
-        """Take the mark away."""
-        self.store.delete(paths.submission(name))
+    def end_submission(self, name: str, topology_id: str | None = None) -> None:
+        """Take the mark away; with an id, only when it is that submission's."""
+        path = paths.submission(name)
+        found = self._read_plain(Submission, path) if topology_id else None
+        if topology_id is None or (found and found.topology_id == topology_id):
+            self.store.delete(path)
 
     def submissions(self) -> dict[str, Submission]:
         """Submissions under way, by topology name."""

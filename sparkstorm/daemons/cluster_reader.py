@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.base import Hint
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
+from sparkstorm.errors import InvalidConfigError, StoreInconsistentError, TamperedBlobError
 from sparkstorm.model.assignment import Assignment, SupervisorInfo, TopologyBase, WorkerBeat, WorkerSlot
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.status import JsonValue
@@ -36,8 +36,23 @@ class Reading:
 
 
 def conf_bytes(conf: dict[str, JsonValue]) -> bytes:
-    """A topology's configuration as the bytes of its blob; equal confs have equal bytes."""
-    return json.dumps(conf, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    """A topology's configuration as the bytes of its blob; equal confs have equal bytes.
+
+    InvalidConfigError names a key whose value is no JSON: an infinite number, say.
+    """
+    try:
+        return json.dumps(conf, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    except ValueError as error:
+        culprit = next((key for key, value in conf.items() if not _is_json(value)), "configuration")
+        raise InvalidConfigError(f"{culprit}: {error}") from error
+
+
+def _is_json(value: JsonValue) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return False
+    return True
 
 
 def conf_from_bytes(data: bytes, key: str) -> dict[str, JsonValue]:

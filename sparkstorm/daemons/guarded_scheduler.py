@@ -6,7 +6,8 @@ for that round alone. Until that thread is back no new call is made. Built-in sc
 
 import threading
 
-from sparkstorm.errors import FailedAssignTopologyError
+from sparkstorm.errors import FailedAssignTopologyError, InvalidConfigError, SparkStormError
+from sparkstorm.scheduling import chosen
 from sparkstorm.scheduling.base import Scheduler
 from sparkstorm.scheduling.records import Conf, Topologies
 from sparkstorm.scheduling.view import ClusterView
@@ -43,3 +44,17 @@ class GuardedScheduler:
             self._scheduler.schedule(topologies, cluster)
         except Exception as error:  # user code; told to the caller, who translates
             failure.append(error)
+        except BaseException as error:  # SystemExit would end this thread without a word, as if all were placed
+            failure.append(FailedAssignTopologyError(f"it raised {type(error).__name__}: {error}"))
+
+
+def check_choice(conf: Conf) -> None:
+    """Refuse a topology.scheduler that cannot be had, whatever a plug-in's own code raises: InvalidConfigError."""
+    try:
+        chosen.check_choice(conf)
+    except SparkStormError as error:
+        reason = str(error).removeprefix(f"{chosen.TOPOLOGY_KEY}: ").removeprefix(f"{chosen.CLUSTER_KEY}: ")
+        raise InvalidConfigError(f"{chosen.TOPOLOGY_KEY}: {reason}") from error
+    except Exception as error:  # user code
+        name = conf.get(chosen.TOPOLOGY_KEY)
+        raise InvalidConfigError(f"{chosen.TOPOLOGY_KEY}: {name} cannot be made: {type(error).__name__}: {error}") from error

@@ -9,8 +9,10 @@ from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.status import JsonValue, RebalanceOptions
 from sparkstorm.scheduling.lifecycle import Decision
 from sparkstorm.scheduling.reconcile import Movement
+from sparkstorm.scheduling.resource.amounts import normalised
 from sparkstorm.scheduling.snapshot import KnownTopology
 
+_RESOURCES_MAP = "topology.component.resources.map"
 # Storm's resource keys by the short words that rebalance options use.
 _RESOURCE_KEYS = {
     "cpu": "topology.component.cpu.pcore.percent",
@@ -44,8 +46,11 @@ def rebalanced_outline(outline: TopologyOutline, options: RebalanceOptions) -> T
     components = dict(outline.components)
     for component_id, resources in options.resources_by_component.items():
         part = components[component_id]
-        asked: dict[str, JsonValue] = {_RESOURCE_KEYS.get(name, name): value for name, value in resources.items()}
-        components[component_id] = replace(part, conf={**part.conf, **asked})
+        asked = {_RESOURCE_KEYS.get(name, name): amount for name, amount in resources.items()}
+        # The map goes before single keys and holds resources of any name (Storm's rebalance writes it too).
+        before: Any = part.conf.get(_RESOURCES_MAP)
+        amounts: dict[str, JsonValue] = {**normalised(before), **normalised(asked)}
+        components[component_id] = replace(part, conf={**part.conf, _RESOURCES_MAP: amounts})
     return replace(outline, components=components)
 
 

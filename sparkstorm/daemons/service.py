@@ -6,8 +6,9 @@ request outlives the Nimbus that took it. Waiting happens here, in the caller's 
 
 from __future__ import annotations
 
+import contextlib
+import math
 import threading
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from sparkstorm.daemons.cluster_reader import conf_from_bytes
 from sparkstorm.daemons.deploy_finisher import call_off
 from sparkstorm.daemons.hot_deploy import HotDeploy
 from sparkstorm.daemons.nimbus import Nimbus
+from sparkstorm.daemons.rebalance_rules import checked_rebalance
 from sparkstorm.daemons.rebalancer import RebalancePlan
 from sparkstorm.daemons.submission import Prepared, Submission, SubmitOptions, prepare
 from sparkstorm.daemons.waiting import WaitUntil, wait_in_real_time
@@ -30,6 +32,7 @@ from sparkstorm.errors import (
     InvalidTopologyError,
     NotAliveError,
     StoreInconsistentError,
+    StoreUnavailableError,
     TamperedBlobError,
 )
 from sparkstorm.model.assignment import TopologyBase, TopologySummary
@@ -37,11 +40,9 @@ from sparkstorm.model.normalise import check_own_conf
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology, validate_name
-from sparkstorm.scheduling.chosen import check_choice
 from sparkstorm.scheduling.lifecycle import Request, transition
 
-# Tasks, and with them ackers, are fixed at submission (S3.12); ids are Nimbus's.
-_FIXED_KEYS = ("topology.acker.executors", "topology.delivery.guarantee", "topology.id", "storm.id", "topology.name")
+_UNMARK_MS = 30_000  # a store that is away for longer ends our session, and with it the mark
 
 
 class NimbusService:
@@ -64,7 +65,7 @@ class NimbusService:
         self._wait_until = wait_until
         self._names_lock = threading.Lock()
         self._claimed: set[str] = set()
-        self._marked: set[str] = set()
+        self._marked: dict[str, str] = {}  # topology id by name
 
     def attach(self, nimbus: Nimbus) -> None:
         """Go on with another Nimbus in place of one that was stopped; submissions under way wait for it."""
@@ -82,6 +83,8 @@ class NimbusService:
         options: SubmitOptions | None = None,
     ) -> str:
         """Submit a new topology, or hot deploy one (topology.hot.deploy.enable); its id once it is assigned (S0.2)."""
+        validate_name(name)  # first of all, whatever is asked for (S0.3)
+        check_own_conf(conf, self._conf, name)
         options = options or SubmitOptions()
         if conf.get("topology.upgrade"):
             raise InvalidConfigError("topology.upgrade: gray upgrades are not in this release; use a hot deploy")
@@ -121,12 +124,14 @@ class NimbusService:
     def end_submit(self, submission: Submission) -> None:
         """Give the name free again, and tell the listeners when it went well (S0.51)."""
         self._release(submission.prepared.name)
-        if self._state.read_base(submission.prepared.topology_id):
+        if submission.is_assigned:
             self._nimbus.notify(submission.prepared.name, "submitTopology")
 
     def _prepare(self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes, options: SubmitOptions) -> Prepared:
         if options.status not in (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE):
             raise InvalidTopologyError(f"topology {name} cannot start as {options.status}, only ACTIVE or INACTIVE")
+        if not isinstance(options.owner, str):
+            raise InvalidTopologyError(f"topology {name}: its owner must be a user's name, not {options.owner!r:.60}")
         topology_id = self._new_id(name)
         own_conf, outline = prepare(topology_id, name, topology, conf, self._conf)
         return Prepared(topology_id, name, own_conf, outline, code, options)
@@ -145,23 +150,34 @@ class NimbusService:
 
     def _mark(self, prepared: Prepared) -> None:
         """Keep other drivers from the name, and the sweep from what the submission writes."""
+        # Noted first: a store that goes away now may have taken the mark all the same.
+        self._marked[prepared.name] = prepared.topology_id
         mark = SubmissionMark(prepared.topology_id, self._clock.now_ms())
         if not self._state.begin_submission(prepared.name, mark):
+            del self._marked[prepared.name]
             raise AlreadyAliveError(f"topology {prepared.name} is being submitted by another driver")
-        self._marked.add(prepared.name)
 
     def _release(self, name: str) -> None:
-        if name in self._marked:
-            self._marked.discard(name)
-            self._state.end_submission(name)
-        with self._names_lock:
-            self._claimed.discard(name)
+        """Give a name free; while its mark stands, nobody else could have it and nothing would be swept."""
+        try:
+            topology_id = self._marked.pop(name, None)
+            if topology_id and not self._unmark(name, topology_id):
+                self._wait_until(lambda: self._unmark(name, topology_id), _UNMARK_MS)
+        finally:
+            with self._names_lock:
+                self._claimed.discard(name)
+
+    def _unmark(self, name: str, topology_id: str) -> bool:
+        try:
+            self._state.end_submission(name, topology_id)
+        except StoreUnavailableError:
+            return False
+        return True
 
     # -- hot deploy ----------------------------------------------------------------------------------------------
 
     def _hot_deploy(self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes, options: SubmitOptions) -> str:
         """Kill, wait until the old one is gone, submit the new one (S0.33); the old one comes back when that fails."""
-        validate_name(name)
         self._claim(name)
         try:
             old = self.require(name)
@@ -210,13 +226,14 @@ class NimbusService:
 
         A hot deploy whose driver is gone and whose new topology cannot start is called off.
         """
+        wait_ms = _millis(name, wait_secs)
         base, deploy = self.find(name), self._state.read_deploy(name)
         if base and deploy and base.topology_id == deploy.old_id:
             raise IllegalTransitionError(f"a hot deploy of {name} is under way; wait for it, then kill what runs")
         if base is None and call_off(name, self._state, self._nimbus.undertaker):
             self._nimbus.wake()
             return
-        self._request(name, Request(Action.KILL, _millis(wait_secs)), "killTopology")
+        self._request(name, Request(Action.KILL, wait_ms), "killTopology")
 
     def activate(self, name: str) -> None:
         """Let the spouts emit again."""
@@ -228,14 +245,13 @@ class NimbusService:
 
     def rebalance(self, name: str, options: RebalanceOptions, wait_secs: float | None = None) -> None:
         """Change workers, executors, configuration or resources of a running topology after a wait."""
-        self._check_rebalance(self.require(name), options)
-        self._request(name, Request(Action.REBALANCE, _millis(wait_secs), options), "rebalanceRequested")
+        checked = self._checked(self.require(name), options)
+        self._request(name, Request(Action.REBALANCE, _millis(name, wait_secs), checked), "rebalanceRequested")
 
     def plan_rebalance(self, name: str, options: RebalanceOptions) -> RebalancePlan:
         """What that rebalance would do now; nothing is changed."""
         base = self.require(name)
-        self._check_rebalance(base, options)
-        return self._nimbus.plan_rebalance(base.topology_id, options, self._clock.now_ms())
+        return self._nimbus.plan_rebalance(base.topology_id, self._checked(base, options), self._clock.now_ms())
 
     def _request(self, name: str, request: Request, action: str) -> None:
         base = self.require(name)
@@ -255,28 +271,8 @@ class NimbusService:
         value = {**self._conf, **conf}.get("topology.message.timeout.secs")
         return round(1000 * value) if isinstance(value, (int, float)) and value >= 0 else 30_000
 
-    def _check_rebalance(self, base: TopologyBase, options: RebalanceOptions) -> None:
-        tasks = Counter(self._outline(base).component_by_task.values())
-        if options.num_workers is not None and options.num_workers < 1:
-            raise InvalidTopologyError(f"rebalance of {base.name}: {options.num_workers} workers; at least 1 is needed")
-        for component in (*options.executors_by_component, *options.resources_by_component):
-            if component not in tasks:
-                known = ", ".join(sorted(tasks))
-                raise InvalidTopologyError(f"rebalance of {base.name}: there is no component '{component}', only {known}")
-        for component, wanted in options.executors_by_component.items():
-            if not 1 <= wanted <= tasks[component]:
-                raise InvalidTopologyError(
-                    f"rebalance of {base.name}: component '{component}' has {tasks[component]} tasks, "
-                    f"so it can have 1 to {tasks[component]} executors, not {wanted}"
-                )
-        self._check_rebalanced_conf(base, options)
-
-    def _check_rebalanced_conf(self, base: TopologyBase, options: RebalanceOptions) -> None:
-        check_own_conf(options.conf, self._conf, base.name)
-        fixed = [key for key in _FIXED_KEYS if key in options.conf]
-        if fixed:
-            raise InvalidConfigError(f"rebalance of {base.name}: {fixed[0]} is fixed for a topology's life")
-        check_choice({**self._conf, **options.conf})
+    def _checked(self, base: TopologyBase, options: RebalanceOptions) -> RebalanceOptions:
+        return checked_rebalance(base.name, options, self._outline(base), self._conf)
 
     def _outline(self, base: TopologyBase) -> TopologyOutline:
         outline = self._state.read_outline(base.topology_id)
@@ -291,11 +287,18 @@ class NimbusService:
         return self._wait_until(lambda: self._state.read_deploy(name) is None, timeout_ms)
 
     def find(self, name: str) -> TopologyBase | None:
-        """The topology of that name, dying ones included."""
+        """The topology of that name, dying ones included; StoreInconsistentError when its record cannot be read."""
         for topology_id in self._state.topology_ids():
-            if topology_id.rsplit("-", 2)[0] == name and (base := self._state.read_base(topology_id)):
+            if topology_id.rsplit("-", 2)[0] == name and (base := self._read_base(topology_id)):
                 return base
         return None
+
+    def _read_base(self, topology_id: str) -> TopologyBase | None:
+        try:
+            return self._state.read_base(topology_id)
+        except (StoreInconsistentError, TamperedBlobError) as error:
+            advice = "delete that node, and Nimbus removes what is left of the topology"
+            raise StoreInconsistentError(f"{error}; {advice}") from error
 
     def require(self, name: str) -> TopologyBase:
         """The topology of that name; NotAliveError when there is none."""
@@ -305,12 +308,13 @@ class NimbusService:
         return base
 
     def summaries(self) -> list[TopologySummary]:
-        """One line per topology, by id."""
+        """One line per topology, by id; those whose record cannot be read are among Nimbus's problems instead."""
         found = []
         for topology_id in self._state.topology_ids():
-            base = self._state.read_base(topology_id)
-            if base:
-                found.append(self._summary(base))
+            with contextlib.suppress(StoreInconsistentError, TamperedBlobError):
+                base = self._state.read_base(topology_id)
+                if base:
+                    found.append(self._summary(base))
         return found
 
     def _summary(self, base: TopologyBase) -> TopologySummary:
@@ -329,5 +333,9 @@ class NimbusService:
         )
 
 
-def _millis(secs: float | None) -> int | None:
-    return None if secs is None else round(secs * 1000)
+def _millis(name: str, secs: float | None) -> int | None:
+    if secs is None:
+        return None
+    if isinstance(secs, bool) or not isinstance(secs, (int, float)) or not math.isfinite(secs):
+        raise InvalidConfigError(f"the wait of {name}: expected seconds, got {secs!r:.60}")
+    return round(secs * 1000)

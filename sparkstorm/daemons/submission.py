@@ -14,6 +14,7 @@ from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.daemons.assign_event import AssignEvent
 from sparkstorm.daemons.cluster_reader import conf_bytes
+from sparkstorm.daemons.guarded_scheduler import check_choice
 from sparkstorm.daemons.nimbus import Nimbus
 from sparkstorm.daemons.waiting import WaitUntil
 from sparkstorm.errors import FailedAssignTopologyError, InvalidConfigError, InvalidTopologyError, SparkStormError
@@ -22,7 +23,6 @@ from sparkstorm.model.normalise import check_own_conf, normalise_conf, normalise
 from sparkstorm.model.outline import TopologyOutline, outline_of
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology, validate, validate_name
-from sparkstorm.scheduling.chosen import check_choice
 
 _LOG = logging.getLogger(__name__)
 ASSIGN_TIMEOUT_MS = 300_000  # S0.61
@@ -77,6 +77,7 @@ def prepare(
     validate_sizes(total, topology_id)
     check_choice(total)
     ask_validator(total, name, topology)
+    conf_bytes(conf)
     return conf, outline_of(normalise_topology(topology, total), total)
 
 
@@ -125,6 +126,11 @@ class Submission:
         """The topology's base, once its blobs are stored."""
         assert self._base is not None
         return self._base
+
+    @property
+    def is_assigned(self) -> bool:
+        """Whether Nimbus has said yes."""
+        return self._event is not None and self._event.is_settled and self._event.error is None
 
     def begin(self) -> None:
         """All steps up to the event; what fails is undone and raised."""
@@ -194,8 +200,6 @@ class Submission:
     def _write_tasks(self) -> None:
         topology_id, outline = self.prepared.topology_id, self.prepared.outline
         infos = outline.task_infos()
-        if not infos:
-            raise InvalidTopologyError("Failed to generate TaskIDs map")
         master = next((task for task, info in infos.items() if info.component_id == "__topology_master"), None)
         self._state.write_outline(topology_id, outline)
         self._state.write_task_beats(TaskBeats(topology_id, master))

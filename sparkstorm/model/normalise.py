@@ -14,6 +14,8 @@ _PARALLELISM_KEY = {"spout": "topology.spout.parallelism", "bolt": "topology.bol
 
 def check_own_conf(conf: Mapping[str, Any], cluster_conf: Mapping[str, Any], name: str) -> dict[str, Any]:
     """A topology's own settings, checked; InvalidConfigError for one that only the cluster may set differently."""
+    if not isinstance(conf, Mapping):
+        raise InvalidConfigError(f"configuration of {name}: expected settings by key, got {conf!r:.60}")
     checked = check(conf, f"configuration of {name}")
     for key, value in checked.items():
         if not _is_for_topologies(key) and key in cluster_conf and cluster_conf[key] != value:

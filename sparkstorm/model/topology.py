@@ -15,6 +15,7 @@ ACKER = "__acker"
 SYSTEM = "__system"
 TICK_STREAM = "__tick"
 WATERMARK_STREAM = "__watermark"
+MAX_NAME_CHARS = 150  # a worker's log is named after it, and file systems take 255
 LATE_PREFIX = "__late:"
 """Rows that are late for their receiver travel under their stream's name with this before it."""
 
@@ -106,6 +107,9 @@ class Topology:
 
 def validate_name(name: str) -> None:
     """A topology's name as JStorm's Common.charValidate wants it."""
+    if isinstance(name, str) and len(name) > MAX_NAME_CHARS:
+        raise InvalidTopologyError(
+            f"'{name[:40]}...' is not a valid topology name: it has {len(name)} characters, at most {MAX_NAME_CHARS} are allowed")
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.isdigit() or name == "null":
         raise InvalidTopologyError(
             f"'{name}' is not a valid topology name: use letters, digits, '-', '_' and '.', not digits alone")

@@ -15,6 +15,7 @@ from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.model.status import RebalanceOptions
 from sparkstorm.model.topology import Topology
 from sparkstorm.scheduling.chosen import chosen_scheduler
+from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.view import ClusterView
 from tests.daemons.nimbus_bench import Bench, wordcount
@@ -53,7 +54,7 @@ def test_two_topologies_are_placed_by_two_schedulers() -> None:
 def test_a_choice_that_cannot_be_made_is_refused_at_submission() -> None:
     bench = bench_of()
     for name, words in (("nonsense", "neither one of"), ("blacklist", "whole cluster"), (f"{HERE}.Rogue", "allowed")):
-        with pytest.raises(InvalidConfigError, match=words):
+        with pytest.raises(InvalidConfigError, match=rf"^topology\.scheduler: .*{words}"):
             bench.submit("wc", topology__scheduler=name)
     assert bench.state.known_ids() == set()
 
@@ -171,32 +172,82 @@ def test_a_jstorm_rebalance_keeps_every_task_where_it_was_unless_told_to_reassig
 
 
 class Rogue:
-    """A plug-in that harms others on purpose: it raises, or takes slots that are not its own."""
+    """A plug-in that harms others on purpose: it raises, or leaves nonsense behind."""
 
-    way = "raises"
+    way = ""
 
     def prepare(self, conf: object) -> None:
-        pass
+        if self.way == "cannot be prepared":
+            raise RuntimeError("no table")
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
         if self.way == "raises":
             raise RuntimeError("boom")
+        if self.way == "ends the process":
+            raise SystemExit(3)
         for topology_id, topology in topologies.items():
             cluster.unassign(topology_id)
-            cluster.assign(WorkerSlot("node-0", 6700), topology_id, topology.executors)
+            if self.way == "takes another's slot":
+                cluster.assign(WorkerSlot("node-0", 6700), topology_id, topology.executors)
+            if self.way == "invents executors":
+                cluster.assign(cluster.available_slots()[0], topology_id, [ExecutorId(900, 900)])
+            if self.way == "answers with text":
+                answer: Any = {"executor": "slot"}
+                cluster.set_assignment(topology_id, answer)
 
 
-@pytest.mark.parametrize("way", ["raises", "takes another's slot"])
-def test_what_a_guest_does_wrong_costs_only_its_own_topology(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Rogue, "way", way)
-    bench = bench_of(nodes=2, ports=(6700, 6701, 6702), storm__scheduler__allowed=[f"{HERE}.Rogue"])
+ROGUE: dict[str, Any] = {"storm__scheduler__allowed": [f"{HERE}.Rogue"]}
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("raises", r"Rogue failed: RuntimeError: boom"),
+        ("ends the process", r"Rogue failed: .*SystemExit: 3"),
+        ("takes another's slot", r"Rogue failed: .*node-0:6700, which nobody offers"),
+        ("invents executors", r"Rogue failed: .*900-900, which bad-.* does not have"),
+        ("answers with text", r"Rogue failed: "),
+    ],
+)
+def test_what_a_guest_does_wrong_costs_only_its_own_topology(way: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = bench_of(nodes=2, ports=(6700, 6701, 6702), **ROGUE)
     good = bench.submit("good", topology__workers=3)
     before = bench.slots(good)
     assert WorkerSlot("node-0", 6700) in before.values()
-    with pytest.raises(FailedAssignTopologyError, match=r"Rogue failed: .*(boom|nobody offers)"):
+    monkeypatch.setattr(Rogue, "way", way)
+    with pytest.raises(FailedAssignTopologyError, match=words):
         bench.submit("bad", topology__workers=1, topology__scheduler=f"{HERE}.Rogue")
     assert bench.submit("fine", topology__workers=1)
     assert bench.slots(good) == before and "scheduler" not in bench.nimbus.problems
+
+
+def test_a_guest_that_cannot_even_be_made_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Rogue, "way", "cannot be prepared")
+    bench = bench_of(**ROGUE)
+    with pytest.raises(InvalidConfigError, match=r"topology\.scheduler: .*Rogue cannot be made: RuntimeError: no table"):
+        bench.submit("bad", topology__workers=1, topology__scheduler=f"{HERE}.Rogue")
+    assert bench.state.known_ids() == set()
+
+
+def test_a_guest_that_fails_later_leaves_its_own_topology_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Rogue, "schedule", lambda self, topologies, cluster: DefaultScheduler().schedule(topologies, cluster))
+    bench = bench_of(nodes=3, **ROGUE)
+    topology_id = bench.submit("late", topology__workers=4, topology__scheduler=f"{HERE}.Rogue")
+    before = bench.state.read_assignment(topology_id)
+    assert before and len(before.slot_by_executor) == 13
+    monkeypatch.undo()
+    monkeypatch.setattr(Rogue, "way", "raises")
+    lost = next(iter(before.slot_by_executor.values())).node
+    bench.service.rebalance("late", RebalanceOptions(2), wait_secs=0)
+    bench.advance(3)
+    base = bench.state.read_base(topology_id)
+    assert base and (base.num_workers, base.pending) == (4, None)
+    assert bench.slots(topology_id) == before.slot_by_executor
+    bench.supervisors[lost].die()
+    bench.advance(60)
+    assert "Rogue failed: RuntimeError: boom" in bench.nimbus.problems[topology_id]
+    living = {each: slot for each, slot in before.slot_by_executor.items() if slot.node != lost}
+    assert bench.slots(topology_id) == living
 
 
 def test_evictions_of_one_scheduler_never_reach_anothers_topologies() -> None:

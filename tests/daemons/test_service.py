@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from sparkstorm.blobs.local import LocalBytesStore
-from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.daemons.assign_event import AssignEvent
@@ -23,10 +22,11 @@ from sparkstorm.errors import (
     InvalidTopologyError,
     NotAliveError,
     SparkStormError,
-    StoreUnavailableError,
+    StateConflictError,
 )
-from sparkstorm.model.status import RebalanceOptions, TopologyStatus
-from sparkstorm.model.topology import Component, Topology
+from sparkstorm.model.assignment import TaskBeats
+from sparkstorm.model.status import TopologyStatus
+from sparkstorm.model.topology import Component, Grouping, Stream, Subscription, Topology
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.view import ClusterView
@@ -38,6 +38,15 @@ def assert_nothing_is_left(bench: Bench) -> None:
     assert bench.state.blob_keys() == []
     assert bench.bytes_store.list_keys() == []
     assert bench.state.submissions() == {}
+
+
+STREAM = Stream(("word",))
+SPOUT = Component("s", "spout", None, streams={"default": STREAM})
+FROM_SPOUT = Subscription("s", "default", Grouping("shuffle"))
+
+
+def of(*components: Component) -> Topology:
+    return Topology({each.id: each for each in components})
 
 
 def refuse(name: str, conf: Any, topology: Any) -> None:
@@ -52,12 +61,27 @@ def refuse(name: str, conf: Any, topology: Any) -> None:
         ("", wordcount(), {}, InvalidTopologyError, "not a valid topology name"),
         ("123", wordcount(), {}, InvalidTopologyError, "not a valid topology name"),
         ("../x", wordcount(), {}, InvalidTopologyError, "not a valid topology name"),
+        ("null", wordcount(), {}, InvalidTopologyError, "not a valid topology name"),
+        (None, wordcount(), {}, InvalidTopologyError, "not a valid topology name"),
+        ("x" * 151, wordcount(), {}, InvalidTopologyError, "it has 151 characters, at most 150 are allowed"),
+        ("a b", wordcount(), {"topology.upgrade": True}, InvalidTopologyError, "not a valid topology name"),
+        ("a b", wordcount(), {"topology.hot.deploy.enable": True}, InvalidTopologyError, "not a valid topology name"),
         ("wc", Topology({}), {}, InvalidTopologyError, "at least one spout"),
-        ("wc", Topology({"__s": Component("__s", "spout", None)}), {}, InvalidTopologyError, "reserved"),
+        ("wc", of(Component("__s", "spout", None)), {}, InvalidTopologyError, "component id '__s' is reserved"),
+        ("wc", of(Component("a b", "spout", None)), {}, InvalidTopologyError, "component id 'a b' is not valid"),
+        ("wc", of(Component("s", "spout", None, streams={"a b": STREAM})), {}, InvalidTopologyError, "stream id .a b. is not"),
+        ("wc", of(Component("s", "spout", None, streams={"__s": STREAM})), {}, InvalidTopologyError, "stream id '__s' is reserved"),
+        ("wc", of(SPOUT, replace(SPOUT, id="t", inputs=(FROM_SPOUT,))), {}, InvalidTopologyError, "'t' may not declare inputs"),
         ("wc", wordcount(), {"topology.wrokers": 2}, InvalidConfigError, "did you mean topology.workers"),
         ("wc", wordcount(), {"topology.workers": 0}, InvalidConfigError, "topology.workers"),
         ("wc", wordcount(), {"topology.workers": None}, InvalidConfigError, "topology.workers"),
+        ("wc", wordcount(), {"topology.workers": "two"}, InvalidConfigError, "topology.workers"),
         ("wc", wordcount(), {"topology.acker.executors": -1}, InvalidConfigError, "topology.acker.executors"),
+        ("wc", wordcount(), {"topology.hot.deploy.enable": True, "topology.wrokers": 2}, InvalidConfigError, "did you mean"),
+        ("wc", wordcount(), {"topology.hot.deploy.enable": "yes"}, InvalidConfigError, "topology.hot.deploy.enable"),
+        ("wc", wordcount(), {"app.x": float("nan")}, InvalidConfigError, "app.x: .*not JSON"),
+        ("wc", wordcount(), None, InvalidConfigError, "expected settings by key, got None"),
+        ("wc", wordcount(), "conf", InvalidConfigError, "expected settings by key, got 'conf'"),
         (
             "wc",
             wordcount(),
@@ -70,12 +94,14 @@ def refuse(name: str, conf: Any, topology: Any) -> None:
     ],
 )
 def test_an_illegal_submission_is_refused_by_name_and_leaves_nothing(
-    name: str, topology: Topology, conf: dict[str, Any], error: type[SparkStormError], words: str
+    name: Any, topology: Topology, conf: Any, error: type[SparkStormError], words: str
 ) -> None:
-    bench = Bench()
+    bench, heard = Bench(), Ear()
+    bench.nimbus.listeners.append(heard)
     with pytest.raises(error, match=words):
         bench.service.submit(name, topology, conf, CODE)
     assert_nothing_is_left(bench)
+    assert heard.told == []
     assert bench.submit()
 
 
@@ -136,42 +162,6 @@ def test_another_driver_cannot_take_a_name_under_submission() -> None:
         other.begin_submit("wc", wordcount(), {"topology.workers": 1}, CODE)
 
 
-class Failing:
-    """A state store that fails at its n-th write."""
-
-    def __init__(self, inner: LocalStateStore, at: int) -> None:
-        self._inner, self._left = inner, at
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        if name not in ("put", "create", "ensure_path", "create_sequential"):
-            return found
-
-        def write(*arguments: Any, **options: Any) -> Any:
-            self._left -= 1
-            if self._left == 0:
-                raise StoreUnavailableError("the store went away")
-            return found(*arguments, **options)
-
-        return write
-
-
-@pytest.mark.parametrize("at", range(2, 12))  # the first write is the submission counter's
-def test_a_submission_whose_store_fails_at_any_write_leaves_nothing(at: int) -> None:
-    bench = Bench()
-    failing: Any = Failing(bench.store, at)
-    state = StormState(failing, KEY)
-    blobs = BlobStore(state, bench.bytes_store, KEY)
-    service = NimbusService(state, blobs, bench.nimbus, bench.conf, bench.clock, bench.wait_until)
-    try:
-        service.submit("wc", wordcount(), {"topology.workers": 2}, CODE)
-    except StoreUnavailableError:
-        assert_nothing_is_left(bench)
-        assert bench.submit()
-    else:
-        assert at > 8, "this submission should have failed"
-
-
 class Refusing:
     """A scheduler that lacks workers."""
 
@@ -185,9 +175,12 @@ class Refusing:
 
 def test_a_topology_that_cannot_be_assigned_is_refused_with_the_numbers_and_leaves_nothing() -> None:
     bench = Bench(scheduler=Refusing())
+    heard = Ear()
+    bench.nimbus.listeners.append(heard)
     with pytest.raises(FailedAssignTopologyError, match="allocWorkerNum=4, availableWorkerNum=2"):
         bench.submit()
     assert_nothing_is_left(bench)
+    assert heard.told == []
 
 
 def test_a_submission_that_nimbus_does_not_serve_is_given_up_after_five_minutes() -> None:
@@ -221,18 +214,21 @@ def test_a_submission_survives_a_store_that_is_away_while_it_waits() -> None:
 
 def test_everything_a_submission_records_is_there() -> None:
     bench = Bench()
+    began_ms = bench.clock.now_ms()
     topology_id = bench.submit(topology__workers=3, app__colour="red", topology__bolt__parallelism={"split": 6})
-    assert topology_id == f"wc-1-{bench.clock.now_ms() // 1000}"
+    assert topology_id == f"wc-1-{began_ms // 1000}"
     base, tasks = bench.state.read_base(topology_id), bench.state.read_tasks(topology_id)
     assert base and tasks
+    assert (base.name, base.launch_ms, base.status, base.num_workers) == ("wc", began_ms, TopologyStatus.ACTIVE, 3)
     assert base.executors_by_component == {"__acker": 3, "count": 4, "lines": 1, "split": 6}
     by_component: dict[str, list[int]] = {}
     for task, info in sorted(tasks.info_by_task.items()):
         by_component.setdefault(info.component_id, []).append(task)
         assert info.kind == ("spout" if info.component_id == "lines" else "bolt")
-    assert sorted(by_component) == ["__acker", "count", "lines", "split"]
+    assert list(by_component) == ["__acker", "count", "lines", "split"]  # numbered in the order of names, from 1
+    assert sorted(tasks.info_by_task) == list(range(1, 3 + 4 + 1 + 6 + 1))
     assert all(found == list(range(found[0], found[-1] + 1)) for found in by_component.values())
-    assert bench.state.read_task_beats(topology_id)
+    assert bench.state.read_task_beats(topology_id) == TaskBeats(topology_id, None)
     assert bench.store.get(f"/errors/{topology_id}") is not None
     assert bench.store.children(f"/gray_upgrade/{topology_id}") == ["upgraded_workers", "upgrading_workers"]
     assert (bench.store.get(f"/workerbeats/{topology_id}") or (None,))[0] == b""
@@ -271,38 +267,6 @@ def test_a_killed_topology_cannot_be_activated() -> None:
     bench.service.kill("wc", wait_secs=100)
     with pytest.raises(IllegalTransitionError, match="KILLED"):
         bench.service.activate("wc")
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (RebalanceOptions(0), "at least 1"),
-        (RebalanceOptions(None, {"split": 5}), "'split' has 4 tasks, so it can have 1 to 4 executors, not 5"),
-        (RebalanceOptions(None, {"split": 0}), "not 0"),
-        (RebalanceOptions(None, {"nobody": 1}), "no component 'nobody', only __acker, count, lines, split"),
-        (RebalanceOptions(None, {}, {"topology.wrokers": 1}), "did you mean"),
-        (RebalanceOptions(None, {}, {"topology.acker.executors": 9}), "fixed for a topology's life"),
-        (RebalanceOptions(None, {}, {"storm.local.dir": "/x"}), "belongs to the cluster"),
-        (RebalanceOptions(None, {}, {}, {"nobody": {"cpu": 1.0}}), "no component 'nobody'"),
-    ],
-)
-def test_an_impossible_rebalance_is_refused_and_changes_nothing(options: RebalanceOptions, words: str) -> None:
-    bench = Bench()
-    topology_id = bench.submit()
-    before = bench.state.read_base(topology_id)
-    for ask in (bench.service.rebalance, bench.service.plan_rebalance):
-        with pytest.raises(SparkStormError, match=words):
-            ask("wc", options)
-    assert bench.state.read_base(topology_id) == before
-
-
-def test_a_rebalance_of_resources_is_seen_by_schedulers() -> None:
-    bench = Bench()
-    topology_id = bench.submit()
-    bench.service.rebalance("wc", RebalanceOptions(resources_by_component={"split": {"cpu": 55.0}}), wait_secs=0)
-    bench.advance(2)
-    outline = bench.state.read_outline(topology_id)
-    assert outline and outline.components["split"].conf == {"topology.component.cpu.pcore.percent": 55.0}
 
 
 class Heirs:
@@ -453,8 +417,37 @@ def test_submissions_under_way_are_served_by_the_nimbus_that_follows() -> None:
     bench.tick()
     assert before.poll_done() and after.poll_done() and late.is_settled and late.error is None
     assert ("late", "startTopology") in heard.told
-    never = AssignEvent(before.base)
-    assert bench.nimbus.withdraw(never)
+    assert bench.nimbus.withdraw(AssignEvent(before.base))  # it waits in a Nimbus that was stopped
+
+
+def test_an_event_that_was_taken_back_is_not_served() -> None:
+    bench = Bench()
+    submission = bench.service.begin_submit("wc", wordcount(), {"topology.workers": 1}, CODE)
+    event = submission._event
+    assert event and bench.nimbus.withdraw(event)
+    bench.advance(3)
+    assert not event.is_settled and bench.state.assignment_ids() == []
+    other = bench.service.begin_submit("other", wordcount(), {"topology.workers": 1}, CODE)
+    bench.advance(1)
+    assert other.poll_done() and other._event and not bench.nimbus.withdraw(other._event)
+
+
+def test_a_submission_whose_base_cannot_be_recorded_leaves_no_assignment() -> None:
+    bench = Bench()
+    submission = bench.service.begin_submit("wc", wordcount(), {"topology.workers": 1}, CODE)
+    bench.state.create_base(replace(submission.base, owner="somebody else"))
+    bench.tick()
+    with pytest.raises(StateConflictError):
+        submission.poll_done()
+    bench.service.end_submit(submission)
+    assert bench.state.assignment_ids() == []
+
+
+def test_a_topologys_own_setting_goes_before_the_clusters() -> None:
+    bench = Bench(topology__max__task__parallelism=1)
+    topology_id = bench.submit(topology__max__task__parallelism=3)
+    base = bench.state.read_base(topology_id)
+    assert base and base.executors_by_component["split"] == 3
 
 
 class Ear:

@@ -1,0 +1,59 @@
+"""Owns stores that fail at their n-th write: once, as a store that was away for a moment, or for good, as a process that died."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sparkstorm.errors import StoreUnavailableError
+
+WRITES = ("put", "create", "ensure_path", "create_sequential", "delete", "put_ephemeral", "try_ephemeral")
+
+
+class Fuse:
+    """Counts the writes of all stores it is put around; at the n-th it burns, before the write is done or after."""
+
+    def __init__(self, at: int, is_written: bool = False, is_final: bool = True) -> None:
+        self._left, self._is_written, self._is_final = at, is_written, is_final
+        self._stores: list[Any] = []
+        self.is_burnt = False
+
+    def around(self, store: Any) -> Any:
+        """The store with the fuse in it."""
+        self._stores.append(store)
+        return _Fused(store, self)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether nothing reaches the stores any more."""
+        return self.is_burnt and self._is_final
+
+    def write(self, do: Callable[[], Any]) -> Any:
+        """Let a write through, or burn."""
+        self._left -= 1
+        if self._left:
+            return do()
+        if self._is_written:
+            do()
+        self.is_burnt = True
+        if self._is_final:
+            for store in self._stores:
+                getattr(store, "close", lambda: None)()
+        raise StoreUnavailableError("the store went away")
+
+
+class _Fused:
+    def __init__(self, inner: Any, fuse: Fuse) -> None:
+        self._inner, self._fuse = inner, fuse
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if not callable(found) or name == "close":
+            return found
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            if self._fuse.is_dead:
+                raise StoreUnavailableError("the process died")
+            if name in WRITES:
+                return self._fuse.write(lambda: found(*arguments, **options))
+            return found(*arguments, **options)
+
+        return call

@@ -1,0 +1,303 @@
+"""Enumerates where Nimbus, or its whole driver, may die in the middle of a request: every write, before and after it."""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from sparkstorm.blobs.store import BlobStore
+from sparkstorm.cluster.local import LocalStateStore
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.daemons.nimbus import Nimbus
+from sparkstorm.errors import StoreUnavailableError
+from sparkstorm.model.assignment import Assignment, AssignmentKind
+from sparkstorm.model.status import RebalanceOptions, TopologyStatus
+from tests.daemons.fuses import Fuse
+from tests.daemons.nimbus_bench import KEY, Bench, wordcount
+
+NEW_CODE = b"new code"
+REBALANCE = RebalanceOptions(2, {"split": 2}, {"app.colour": "red"}, {"split": {"cpu": 55.0}})
+LIMIT = 60  # more writes than any request takes
+BOTH = pytest.mark.parametrize("is_written", [False, True], ids=["before the write", "after the write"])
+
+
+@dataclass
+class Keeper:
+    """Keeps what topologies leave outside the state store."""
+
+    data: dict[str, str] = field(default_factory=dict)
+
+    def retire(self, topology_id: str) -> None:
+        self.data.pop(topology_id, None)
+
+    def hand_over(self, old_id: str, new_id: str) -> None:
+        if old_id in self.data:
+            self.data[new_id] = self.data.pop(old_id)
+
+
+class Phoenix(Bench):
+    """A cluster with a topology in it; Nimbus, or the driver with it, dies at its n-th write and is followed by another."""
+
+    def __init__(self, is_inactive: bool = False) -> None:
+        super().__init__(nodes=3, nimbus__topology__blobstore__deletion__delay__ms=1000, task__cleanup__timeout__sec=2)
+        self.keeper = Keeper()
+        self.nimbus.undertaker.retirement = self.keeper
+        self.old = self.submit()
+        self.keeper.data[self.old] = "counts"
+        if is_inactive:
+            self.service.deactivate("wc")
+        self.advance(3)
+        self.before = self.assignment()
+        self.fuse: Fuse | None = None
+
+    def assignment(self) -> Assignment:
+        (topology_id,) = self.state.topology_ids()
+        found = self.state.read_assignment(topology_id)
+        assert found
+        return found
+
+    def doom_nimbus(self, fuse: Fuse) -> None:
+        """Another Nimbus in the same driver, which will die; the service lives."""
+        self.store.close()
+        self.fuse = fuse
+        self._follow(fuse.around(LocalStateStore(self.tree)), fuse.around(self.bytes_store))
+        self.store = LocalStateStore(self.tree)
+        self.state = self.service._state = StormState(self.store, KEY)
+        self.blobs = self.service._blobs = BlobStore(self.state, self.bytes_store, KEY)
+
+    def doom_driver(self, fuse: Fuse) -> None:
+        """Another driver, which will die: Nimbus and its service over one session."""
+        self.store.close()
+        self.fuse = fuse
+        self.store = fuse.around(LocalStateStore(self.tree))
+        self.state = StormState(self.store, KEY)
+        whole, self.bytes_store = self.bytes_store, fuse.around(self.bytes_store)
+        self.start_nimbus()
+        self.bytes_store = whole
+        self.nimbus.undertaker.retirement = self.keeper
+
+    def follow_driver(self) -> None:
+        """The driver that comes after."""
+        self.fuse = None
+        self.restart_nimbus()
+        self.nimbus.undertaker.retirement = self.keeper
+
+    def _follow(self, store: Any, bytes_store: Any) -> None:
+        state = StormState(store, KEY)
+        self.nimbus = Nimbus(state, BlobStore(state, bytes_store, KEY), self.scheduler, self.conf)
+        self.nimbus.undertaker.retirement = self.keeper
+        self.service.attach(self.nimbus)
+
+    def tick(self, delta_ms: int = 1000) -> None:
+        now_ms = self.clock.advance(delta_ms)
+        for supervisor in self.supervisors.values():
+            supervisor.step(now_ms)
+        try:
+            self.nimbus.step(now_ms)
+        except StoreUnavailableError:
+            assert self.fuse and self.fuse.is_dead
+            if not self.state.store.is_connected:
+                raise  # the whole driver
+            self._follow(LocalStateStore(self.tree), self.bytes_store)
+        self.check()
+
+
+def is_untouched(bench: Phoenix, status: TopologyStatus = TopologyStatus.ACTIVE) -> bool:
+    """Whether the request was never made."""
+    if bench.state.topology_ids() != [bench.old] or bench.keeper.data != {bench.old: "counts"}:
+        return False
+    base, now = bench.state.read_base(bench.old), bench.assignment()
+    assert base
+    return (base.status, base.pending, base.num_workers) == (status, None, 4) and now == bench.before
+
+
+def is_killed(bench: Phoenix) -> bool:
+    return not bench.state.known_ids() and bench.keeper.data == {} and not bench.bytes_store.list_keys()
+
+
+def is_rebalanced(bench: Phoenix, status: TopologyStatus = TopologyStatus.ACTIVE) -> bool:
+    base, outline = bench.state.read_base(bench.old), bench.state.read_outline(bench.old)
+    now = bench.assignment()
+    assert base and outline and bench.keeper.data == {bench.old: "counts"}
+    own = bench.blobs.get(base.conf_key)
+    resources = outline.components["split"].conf.get("topology.component.resources.map")
+    return (
+        (base.status, base.pending, base.previous_status, base.num_workers) == (status, None, None, 2)
+        and base.executors_by_component["split"] == 2
+        and (len(now.slot_by_executor), len(set(now.slot_by_executor.values()))) == (11, 2)
+        and (now.conf_key, now.kind) == (base.conf_key, AssignmentKind.REBALANCE)
+        and b'"app.colour":"red"' in own
+        and b'"topology.workers":2' in own
+        and resources == {"cpu.pcore.percent": 55.0}
+    )
+
+
+def is_deployed(bench: Phoenix) -> bool:
+    (now,) = bench.state.topology_ids()
+    base = bench.state.read_base(now)
+    assert base
+    is_new = now != bench.old and bench.blobs.get(base.code_key) == NEW_CODE and bench.keeper.data == {now: "counts"}
+    return is_new and base.status == TopologyStatus.ACTIVE and len(bench.slots(now)) == 13
+
+
+def has_status(status: TopologyStatus) -> Callable[[Phoenix], bool]:
+    def holds(bench: Phoenix) -> bool:
+        base = bench.state.read_base(bench.old)
+        assert base
+        return (base.status, base.pending) == (status, None) and bench.assignment() == bench.before
+
+    return holds
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request, what was before it, and what it comes to."""
+
+    ask: Callable[[Phoenix], object]
+    after: Callable[[Phoenix], bool]
+    is_inactive: bool = False
+
+    @property
+    def status(self) -> TopologyStatus:
+        return TopologyStatus.INACTIVE if self.is_inactive else TopologyStatus.ACTIVE
+
+
+ASKS = {
+    "deactivate": Ask(lambda bench: bench.service.deactivate("wc"), has_status(TopologyStatus.INACTIVE)),
+    "activate": Ask(lambda bench: bench.service.activate("wc"), has_status(TopologyStatus.ACTIVE), True),
+    "kill": Ask(lambda bench: bench.service.kill("wc", 2), is_killed),
+    "rebalance": Ask(lambda bench: bench.service.rebalance("wc", REBALANCE, 2), is_rebalanced),
+    "rebalance while inactive": Ask(
+        lambda bench: bench.service.rebalance("wc", REBALANCE, 2),
+        lambda bench: is_rebalanced(bench, TopologyStatus.INACTIVE),
+        True,
+    ),
+    "hot deploy": Ask(lambda bench: bench.submit(code=NEW_CODE, topology__hot__deploy__enable=True), is_deployed),
+}
+
+
+def assert_tidy(bench: Phoenix, at: int) -> None:
+    """Nothing is left but what the topologies that run need."""
+    running = [bench.state.read_base(each) for each in bench.state.topology_ids()]
+    used = {key for base in running if base for key in (base.code_key, base.conf_key)}
+    assert bench.state.known_ids() == {base.topology_id for base in running if base}, at
+    assert not bench.state.submissions() and not bench.state.deploys(), at
+    assert set(bench.state.blob_keys()) == used, at
+    assert {key.partition(":")[0] for key in bench.bytes_store.list_keys()} == used, at
+    assert not bench.nimbus.problems, at
+
+
+@BOTH
+@pytest.mark.parametrize("name", [each for each in ASKS if each not in ("activate", "deactivate")])  # those are the service's own
+def test_wherever_nimbus_dies_in_its_driver_the_next_one_brings_every_request_to_its_end(name: str, is_written: bool) -> None:
+    asked = ASKS[name]
+    for at in range(1, LIMIT):
+        bench, fuse = Phoenix(asked.is_inactive), Fuse(at, is_written)
+        bench.doom_nimbus(fuse)
+        asked.ask(bench)
+        bench.advance(40)
+        assert asked.after(bench), at
+        assert_tidy(bench, at)
+        if not fuse.is_burnt:
+            break
+    else:
+        raise AssertionError("Nimbus died every time")
+    assert at > 3
+
+
+@BOTH
+@pytest.mark.parametrize("name", ASKS)
+def test_wherever_the_driver_dies_a_request_was_never_made_or_comes_to_its_end(name: str, is_written: bool) -> None:
+    asked, ends = ASKS[name], set()
+    for at in range(1, LIMIT):
+        bench, fuse = Phoenix(asked.is_inactive), Fuse(at, is_written)
+        bench.doom_driver(fuse)
+        try:
+            asked.ask(bench)
+            bench.advance(20)
+        except StoreUnavailableError:
+            assert fuse.is_dead
+        bench.follow_driver()
+        bench.advance(60)
+        is_done = asked.after(bench)
+        assert is_done or is_untouched(bench, asked.status), at
+        assert_tidy(bench, at)
+        ends.add(is_done)
+        if not fuse.is_burnt:
+            break
+    else:
+        raise AssertionError("the driver died every time")
+    # A request is one write of the service, after which it is Nimbus's; a hot deploy stores the new topology first.
+    assert ends == ({True} if is_written and name != "hot deploy" else {True, False})
+
+
+@BOTH
+def test_wherever_the_driver_dies_in_a_submission_it_runs_or_nothing_is_left(is_written: bool) -> None:
+    ends = set()
+    for at in range(1, LIMIT):
+        bench, fuse = Phoenix(), Fuse(at, is_written)
+        bench.doom_driver(fuse)
+        try:
+            bench.submit("other", wordcount(2), b"other code", topology__workers=1)
+        except StoreUnavailableError:
+            assert fuse.is_dead
+        bench.follow_driver()
+        bench.advance(30)
+        others = [each for each in bench.state.topology_ids() if each != bench.old]
+        assert all(len(bench.slots(each)) == 8 for each in others), at
+        assert bench.state.read_assignment(bench.old) == bench.before, at
+        assert_tidy(bench, at)
+        ends.add(len(others))
+        if not fuse.is_burnt:
+            break
+        if not others:
+            assert bench.submit("other", wordcount(2), b"other code", topology__workers=1)
+    else:
+        raise AssertionError("the driver died every time")
+    assert ends == {0, 1}
+
+
+@BOTH
+def test_wherever_nimbus_dies_in_a_submission_the_next_one_serves_it(is_written: bool) -> None:
+    for at in range(1, LIMIT):
+        bench, fuse = Phoenix(), Fuse(at, is_written)
+        bench.doom_nimbus(fuse)
+        other = bench.submit("other", wordcount(2), b"other code", topology__workers=1)
+        bench.advance(10)
+        base = bench.state.read_base(other)
+        assert base and base.status == TopologyStatus.ACTIVE and len(bench.slots(other)) == 8, at
+        assert_tidy(bench, at)
+        if not fuse.is_burnt:
+            return
+    raise AssertionError("Nimbus died every time")
+
+
+@BOTH
+def test_a_submission_whose_stores_fail_for_a_moment_at_any_write_leaves_nothing(is_written: bool) -> None:
+    refused = 0
+    for at in range(1, LIMIT):
+        bench, fuse = Bench(), Fuse(at, is_written, is_final=False)
+        session = LocalStateStore(bench.tree)
+        bench.service._state = StormState(fuse.around(session), KEY)
+        bench.service._blobs = BlobStore(bench.service._state, fuse.around(bench.bytes_store), KEY)
+        with contextlib.suppress(StoreUnavailableError):
+            bench.submit()
+        if bench.state.topology_ids():
+            # Only the mark of the submission was to be taken away yet, which is tried again.
+            assert refused > 8 and bench.state.submissions() == {}, at
+        else:
+            refused += 1
+            assert fuse.is_burnt, at
+            assert_nothing_is_left(bench)
+            assert bench.submit(), at
+        if not fuse.is_burnt:
+            return
+    raise AssertionError("the store failed every time")
+
+
+def assert_nothing_is_left(bench: Bench) -> None:
+    assert bench.state.known_ids() == set()
+    assert bench.state.blob_keys() == bench.bytes_store.list_keys() == []
+    assert bench.state.submissions() == {}
