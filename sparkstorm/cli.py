@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="sparkstorm", description="Storm topologies in Python, hosted on Spark.")
     verbs = made.add_subparsers(required=True, metavar="VERB")
     verb = verbs.add_parser("schedule", help="answer scheduling problems", description=schedule.__doc__)
-    verb.add_argument("files", nargs="+", metavar="FILE", help='a problem in the form of cluster files, "-" for stdin')
+    verb.add_argument("files", nargs="+", metavar="FILE", help='a problem as JSON (shown in benchmarks/conformance), "-" for stdin')
     verb.add_argument("--lines", action="store_true", help="one problem per line")
     verb.set_defaults(run=schedule)
     return made

@@ -7,7 +7,11 @@ from typing import Any, Protocol
 
 
 class KeyValueState(Protocol):
-    """Keys (str, int, bytes, or tuples of them) to values of the codec's closed set; survives every crash."""
+    """Keys (str, int, bytes, or tuples of them) to values of the codec's closed set; survives every crash.
+
+    `state[key]`, `state[key] = value`, `del state[key]` and iteration mean what they do for a dict. Values are handed out as
+    copies: a list that was changed is put again.
+    """
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The value last put under a key."""
@@ -27,3 +31,11 @@ class KeyValueState(Protocol):
     def __len__(self) -> int: ...
 
     def __contains__(self, key: Any) -> bool: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def __getitem__(self, key: Any) -> Any: ...
+
+    def __setitem__(self, key: Any, value: Any) -> None: ...
+
+    def __delitem__(self, key: Any) -> None: ...

@@ -167,6 +167,7 @@ class Cluster:
         self._start_nimbus()
         self._closers.callback(lambda: self._nimbus.stop())
         self._start_slots()
+        self._closers.callback(lambda: self._nimbus.stop())  # first of all: else it would call slots that end dead
 
     def _start_nimbus(self) -> None:
         scheduler = chosen_scheduler(self.conf, GuardedScheduler)

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
         return _run(job, options.fresh)
     except SparkStormError as error:
         sys.stdout.flush()
-        print(f"{_title(error)}: {error}", file=sys.stderr, flush=True)
+        print(f"{title(error)}: {error}", file=sys.stderr, flush=True)
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -50,7 +50,7 @@ def _run(job: JobFile, is_fresh: bool) -> int:
     return Run(job, topology, by_value, is_fresh).in_own_cluster()
 
 
-def _title(error: SparkStormError) -> str:
+def title(error: SparkStormError) -> str:
     """InvalidConfigError: Invalid config."""
     name = type(error).__name__.removesuffix("Error")
     words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -134,6 +135,7 @@ def _import(job: JobFile, module_name: str) -> Any:
 
 
 def _call(job: JobFile, factory: Any) -> Topology:
+    _check_arguments(job, factory)
     try:
         topology = factory(**job.arguments)
     except SparkStormError:
@@ -143,6 +145,19 @@ def _call(job: JobFile, factory: Any) -> Topology:
     if not isinstance(topology, Topology):
         raise InvalidTopologyError(f"{job.path}: {job.topology} returned a {type(topology).__name__}; return builder.build()")
     return topology
+
+
+def _check_arguments(job: JobFile, factory: Any) -> None:
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):  # some callables of C have none: the call itself will tell
+        return
+    try:
+        signature.bind(**job.arguments)
+    except TypeError as error:
+        given = ", ".join(sorted(map(str, job.arguments))) or "none"
+        raise InvalidTopologyError(
+            f"{job.path}: {job.topology}{signature} does not take the arguments given ({given}): {error}") from None
 
 
 def _with_parallelism(job: JobFile, topology: Topology) -> Topology:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparkstorm.app.job import FAILED, INTERRUPTED
+from sparkstorm.app.job import FAILED, INTERRUPTED, title
 from sparkstorm.app.job_file import JobFile, make_topology, read_job_file
 from sparkstorm.app.replay_file import FORMATS, WRITTEN, ReplayFile, read_replay, with_inputs
 from sparkstorm.config import parse_override
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
         folder = _folder(options)
         return _run(job, topology, by_value, file, folder, options.output_format)
     except SparkStormError as error:
-        print(f"{type(error).__name__.removesuffix('Error')}: {error}", file=sys.stderr, flush=True)
+        print(f"{title(error)}: {error}", file=sys.stderr, flush=True)
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED

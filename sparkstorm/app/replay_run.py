@@ -70,6 +70,9 @@ class ReplayRun:
         fields = self._topology.components[feed.spout].streams[feed.stream].fields
         if frame.columns == ["value"] and len(fields) == 1:  # lines of text
             return frame.toDF(fields[0])
+        if len(fields) == 1 and fields[0] not in frame.columns:
+            raise InvalidConfigError(f"input '{name}': {path} has no column '{fields[0]}'; it has {', '.join(frame.columns)} "
+                                     f"(--format text takes every line as '{fields[0]}')")
         return frame
 
     def _write(self, frame: DataFrame, folder: Path, written: str) -> None:

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -127,8 +127,8 @@ class Run:
 
     def _judge(self, handle: TopologyHandle, progress: TopologyProgress) -> int:
         if progress.parked:
-            self._console.say(f"{progress.parked:,} tuples were parked after their tries; the first causes:")
-            for letter in handle.dead_letters(5):
+            self._console.say(f"{progress.parked:,} tuples were parked after their tries; the first causes, each once:")
+            for letter in different_causes(handle.dead_letters(1000), 5):
                 self._console.say(f"  {letter['component']}#{letter['task']}: {letter['reason']}  {letter['values']!r:.100}")
             return PARKED
         if progress.failed and not self._replays():
@@ -139,6 +139,14 @@ class Run:
     def _replays(self) -> bool:
         spouts = [c.instance for c in self._topology if c.kind == "spout"]
         return all(type(spout).fail is not Spout.fail for spout in spouts)
+
+
+def different_causes(letters: Iterable[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    """The first letter of each component and reason: a thousand tuples with one fault would hide the other fault."""
+    first: dict[tuple[str, str], dict[str, Any]] = {}
+    for letter in letters:
+        first.setdefault((letter["component"], letter["reason"]), letter)
+    return list(first.values())[:most]
 
 
 def _end(handle: TopologyHandle) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from sparkstorm.model.tuples import Roots
+from sparkstorm.runtime.culprit import place_of
 from sparkstorm.transport.frames import NO_IDS, AckerMessages, Ids, Row
 
 
@@ -128,12 +129,13 @@ def union(roots: Iterable[Roots]) -> Roots:
 
 
 def shown(error: BaseException | str) -> str:
-    """An error, or the reason of a fail, as a text that can be kept: short, and with bytes in UTF-8."""
+    """An error and the user's line it came from, or the reason of a fail: a text that can be kept, short and UTF-8."""
     try:
         text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
     except Exception as fault:  # user code: an error that cannot say what it is
         text = f"{type(error).__name__} (its text raises {type(fault).__name__})"
-    return text[:500].encode(errors="backslashreplace").decode()
+    place = place_of(error) if isinstance(error, BaseException) else ""
+    return (text[:500] + place).encode(errors="backslashreplace").decode()
 
 
 def as_roots(value: Any) -> Roots:

@@ -80,6 +80,22 @@ class MemoryState:
     def __contains__(self, key: Any) -> bool:
         return key in self._data
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(list(self._data))
+
+    def __getitem__(self, key: Any) -> Any:
+        if key not in self._data:
+            raise KeyError(key)
+        return self.get(key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.put(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        if key not in self._data:
+            raise KeyError(key)
+        self.delete(key)
+
     def roll_back(self, mark: int) -> None:
         """Undo every change made since `undo` had this length."""
         while len(self.undo) > mark:

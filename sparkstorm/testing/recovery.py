@@ -129,7 +129,10 @@ def run_with_faults(job: MainJob, faults: Sequence[tuple[str, Fault]], files: Se
 
 def main(arguments: Sequence[str]) -> int:
     """Print the table: medians, least and most."""
-    parser = argparse.ArgumentParser(prog="python -m sparkstorm.testing.recovery", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m sparkstorm.testing.recovery",
+        description="Kill each part of a main job at work, and print how long each took to recover.",
+    )
     parser.add_argument("--repeat", type=int, default=5, help="how often each fault strikes")
     parser.add_argument("--pending", type=int, default=1000, help="topology.max.spout.pending: the fewer, the slower")
     parser.add_argument("--copies", type=int, default=6, help="how often the input holds the same 4.7 MB")

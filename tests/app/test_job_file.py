@@ -106,7 +106,7 @@ def test_a_mistake_in_the_file_is_one_sentence(tmp_path: Path, yaml: str, senten
         ("build = 7\n", "has no function 'build'"),
         ("def build():\n    raise KeyError('host')\n", "raised KeyError: 'host' (topology_"),
         ("def build():\n    return [1]\n", "returned a list; return builder.build()"),
-        ("def build(count):\n    pass\n", "missing 1 required positional argument: 'count'"),
+        ("def build(count):\n    pass\n", "does not take the arguments given (none): missing a required argument: 'count'"),
     ],
 )
 def test_a_mistake_in_the_module_is_one_sentence(tmp_path: Path, module: str, sentence: str) -> None:
@@ -118,7 +118,7 @@ def test_a_mistake_in_the_module_is_one_sentence(tmp_path: Path, module: str, se
     [
         ("parallelism: {spilt: 2}\n", "parallelism names unknown component 'spilt'; there are lines, split"),
         ("results: {component: count}\n", "results names unknown component 'count'; there are lines, split"),
-        ("arguments: {inptu: [x]}\n", "unexpected keyword argument 'inptu'"),
+        ("arguments: {inptu: [x]}\n", ":build(input=()) does not take the arguments given (inptu): got an unexpected keyword"),
         ("arguments: {input: [/no/such/path]}\n", "input /no/such/path: there is no such file or folder"),
     ],
 )
@@ -150,7 +150,7 @@ def test_a_bad_override_is_quoted(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_errors_of_every_kind_have_a_title_people_can_read() -> None:
-    from sparkstorm.app.job import _title
+    from sparkstorm.app.job import title
 
-    assert _title(InvalidTopologyError("x")) == "Invalid topology"
-    assert all(" error" not in _title(kind("x")) for kind in SparkStormError.__subclasses__())
+    assert title(InvalidTopologyError("x")) == "Invalid topology"
+    assert all(" error" not in title(kind("x")) for kind in SparkStormError.__subclasses__())

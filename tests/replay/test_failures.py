@@ -172,4 +172,5 @@ def test_on_spark_the_record_is_named_and_can_be_skipped(spark: SparkSession) ->
     results = replay(one_bolt(Picky("v77"), 2), {"source": frame}, skip_bad=True)
     assert results["bolt"].count() == 199
     letter, = results.dead_letters.collect()
-    assert (letter.component, letter.record, letter.reason) == ("bolt", "{'value': 'v77'}", "ValueError: not this one")
+    assert (letter.component, letter.record) == ("bolt", "{'value': 'v77'}")
+    assert letter.reason.startswith("ValueError: not this one (test_failures.py, line ")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -11,11 +13,12 @@ from sparkstorm.model.tasks import number_tasks
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.runtime.assembly import WorkerPlan
 from sparkstorm.runtime.bolt_task import BasicCollector, BasicRunner, BoltTask
-from sparkstorm.runtime.epoch import Epoch, RandomIds, union, xor_by_root
+from sparkstorm.runtime.epoch import Epoch, RandomIds, shown, union, xor_by_root
 from sparkstorm.runtime.gates import Gates
 from sparkstorm.runtime.held import Held
 from sparkstorm.runtime.inbox import Inbox
 from sparkstorm.runtime.output import Emitter
+from sparkstorm.runtime.state import MemoryState
 from sparkstorm.testing import FeederSpout
 from sparkstorm.transport.base import Commit, Cursor, Pressure
 from tests.runtime.building import Pass
@@ -148,3 +151,36 @@ def test_due_inputs_are_named_once_and_at_most_as_many_as_wanted() -> None:
     assert bolt.due(15) == []
     assert bolt.next_due_ms() == 20
     assert bolt.waiting_since_ms() == 100
+
+
+def _parse(text: str) -> int:
+    return int(json.loads(text)["n"])
+
+
+@pytest.mark.parametrize(("text", "name"), [("[]", "TypeError"), ("{", "JSONDecodeError")])
+def test_an_error_is_shown_with_the_line_of_the_users_file_and_not_of_a_library_it_called(text: str, name: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as raised:
+        _parse(text)
+    here = _parse.__code__.co_firstlineno + 1
+    assert shown(raised.value).startswith(f"{name}: ") and shown(raised.value).endswith(f" (test_parts.py, line {here})")
+
+
+def test_an_error_of_ours_alone_is_shown_without_a_line() -> None:
+    with pytest.raises(KeyError) as raised:
+        MemoryState(Codec())["k"]
+    ours = raised.value.with_traceback(raised.value.__traceback__ and raised.value.__traceback__.tb_next)
+    assert shown(ours) == "KeyError: 'k'"
+
+
+def test_state_may_be_used_like_a_dict_and_is_undone_all_the_same() -> None:
+    state = MemoryState(Codec())
+    state["a"], state["b"] = 1, [2]
+    mark = len(state.undo)
+    state["b"] += [3]
+    state["c"] = 4
+    del state["a"]
+    assert list(state) == ["b", "c"] and state["b"] == [2, 3] and "a" not in state
+    with pytest.raises(KeyError):
+        del state["a"]
+    state.roll_back(mark)
+    assert sorted(state.items()) == [("a", 1), ("b", [2])]

@@ -271,7 +271,7 @@ def test_a_callback_that_raises_is_reported_and_not_made_again() -> None:
         spout.feed(["x"])
         cluster.run_until_idle()
         assert spout.acked == [0]
-        assert [error.text for error in cluster.errors] == ["ValueError: thanks, but no"]
+        assert [error.text.partition(" (")[0] for error in cluster.errors] == ["ValueError: thanks, but no"]
 
 
 # -- an orderly life

@@ -107,7 +107,8 @@ def test_a_blocking_bolt_that_always_raises_fails_like_any_other(guarantee: str)
         assert capture.values == []
         assert spout.failed == [0]
         assert len(bolt.tries.value) == (3 if guarantee == "exactly-once" else 1)
-        assert [letter.reason for letter in cluster.dead_letters] == ["OSError: no answer"] * (guarantee == "exactly-once")
+        reasons = [letter.reason.partition(" (")[0] for letter in cluster.dead_letters]
+        assert reasons == ["OSError: no answer"] * (guarantee == "exactly-once")
 
 
 def test_what_a_thread_emits_is_checked_where_the_culprit_can_be_named() -> None:
@@ -310,7 +311,7 @@ def test_a_bolt_that_raises_on_a_tick_is_reported_and_goes_on(blocking: bool) ->
     with LocalCluster() as cluster:
         cluster.submit(chain(spout, bolt, bolt_conf={"topology.tick.tuple.freq.secs": 1}))
         cluster.advance(seconds=1.5)
-        assert [error.text for error in cluster.errors] == ["on a tick: ValueError: no ticks please"]
+        assert [error.text.partition(" (")[0] for error in cluster.errors] == ["on a tick: ValueError: no ticks please"]
         spout.feed([1])
         cluster.advance(seconds=0.1)
         assert spout.acked == [0]
