@@ -1,0 +1,61 @@
+"""Checks docs/keys.md, docs/dependencies.md and the links between documents against the code, in both directions."""
+
+from __future__ import annotations
+
+import configparser
+import re
+from pathlib import Path
+
+import pytest
+
+from sparkstorm.app.cluster import STOP_PATH
+from sparkstorm.cluster import paths
+
+ROOT = Path(__file__).parents[1]
+KEYS = (ROOT / "docs" / "keys.md").read_text(encoding="utf-8")
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").rglob("*.md")])
+_NAMED_IN_LUA = re.compile(r"p \.\. ':(\w+)")
+_NAMED_IN_PYTHON = re.compile(r'\b_?k(?:eys)?\("(\w+)"|\{self\.prefix\}:(\w+)')
+
+
+def _rows(part: str) -> list[str]:
+    """What stands in the first column of a part's table."""
+    return re.findall(r"^\| `([^`]+)` \|", KEYS.partition(f"## {part}\n")[2].partition("\n## ")[0], re.MULTILINE)
+
+
+def test_every_zookeeper_path_is_listed_and_every_listed_one_is_used() -> None:
+    used = {value.lstrip("/") for name, value in vars(paths).items() if name.isupper()} | {STOP_PATH.lstrip("/")}
+    listed = {re.sub(r"/[<{].*", "", row) for row in _rows("ZooKeeper")}
+    assert listed == used
+
+
+def test_every_redis_key_is_listed_and_every_listed_one_is_used() -> None:
+    folder = ROOT / "sparkstorm" / "transport"
+    used = {name for file in folder.glob("*.lua") for name in _NAMED_IN_LUA.findall(file.read_text(encoding="utf-8"))}
+    for file in folder.glob("*.py"):
+        used |= {name for found in _NAMED_IN_PYTHON.findall(file.read_text(encoding="utf-8")) for name in found if name}
+    listed = {row.removeprefix("{p}:").partition(":")[0] for row in _rows("Redis") if row.startswith("{p}:")}
+    assert listed == used
+
+
+def test_every_dependency_is_argued_and_every_argued_one_is_there() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    text = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
+    core, extras = text.partition("## Extras")[::2]
+    declared = {line.partition("==")[0] for line in setup["options"]["install_requires"].split("\n") if line}
+    assert {*re.findall(r"^\| ([a-zA-Z]+) \|", core, re.MULTILINE)} - {"package"} == declared
+    wanted = {(extra, line.partition("==")[0]) for extra, lines in setup["options.extras_require"].items()
+              for line in lines.split("\n") if line}
+    rows = re.findall(r"^\| (\w+) \| ([\w, ]+) \|", extras, re.MULTILINE)
+    assert {(extra, name) for extra, names in rows for name in names.split(", ")} - {("extra", "package")} == wanted
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_and_named_files_lead_somewhere(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    missing = [link for link in links if link and not (document.parent / link).exists()]
+    named = re.findall(r"`((?:docs|conf|jobs|notebooks|tests|benchmarks|sparkstorm)/[\w./-]+\.\w+)`", text)
+    missing += [name for name in named if not (ROOT / name).exists()]
+    assert missing == []
