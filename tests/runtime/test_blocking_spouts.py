@@ -58,8 +58,13 @@ def test_a_source_that_blocks_stops_nobody_else_in_its_worker(workers: int) -> N
         for value in "abc":
             blocked.queue.value.put(value)
         cluster.run_until(lambda: cluster.counts("blocked").acked == 3)
-        blocked.queue.value.put("d")  # callbacks wait for next_tuple to return
-        cluster.run_until(lambda: len(blocked.told.acked) >= 3)
+
+        def has_been_told() -> bool:
+            if blocked.queue.value.empty():
+                blocked.queue.value.put("d")  # callbacks wait for next_tuple to return
+            return len(blocked.told.acked) >= 3
+
+        cluster.run_until(has_been_told)
         assert capture.values_of("blocked")[:3] == [("a",), ("b",), ("c",)]
         assert blocked.threads.value == {"blocking-spout"}
         blocked.queue.value.put("end")
