@@ -1,4 +1,4 @@
-"""spark-submit jobs/run_topology.py CONF.yaml [--input PATH...] [-c key=value ...] [--name N] [--fresh]"""
+"""spark-submit jobs/run_topology.py CONF.yaml [--input PATH...] [-c key=value ...] [--name N] [--from CHECKPOINT] [--fresh]"""
 
 import sys
 

@@ -79,3 +79,7 @@ class WorkerFailedError(SparkStormError):
 
 class ReplayFailedError(SparkStormError):
     """A batch replay cannot go on; names the component, the task and the record, or the input and its column."""
+
+
+class CheckpointError(SparkStormError):
+    """A checkpoint is damaged, or does not fit the topology that is to begin from it; names the file and the field."""

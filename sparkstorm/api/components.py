@@ -75,6 +75,17 @@ class ReplayableSpout(Spout):
         """Go on from a position that `snapshot` returned."""
         raise NotImplementedError
 
+    def hand_over(self) -> Any:
+        """What a later submission needs to go on from here; the position, unless a spout can say it in lasting terms."""
+        return self.snapshot()
+
+    def take_over(self, handed: Sequence[Any]) -> ReplayableSpout | None:
+        """A spout that goes on behind what all tasks of a former submission handed over, on any number of tasks.
+
+        None (the default): each task is restored to what the task of its place handed over, so there must be as many.
+        """
+        return None
+
 
 class Bolt:
     """Processing step with acking by hand (Storm's IRichBolt): every input must be acked or failed, now or later.
@@ -125,7 +136,13 @@ class BasicBolt:
 
 
 class Stateful:
-    """Mix into a bolt to get a key-value state that is written in the epoch's commit (Storm's IStatefulBolt)."""
+    """Mix into a bolt to get a key-value state that is written in the epoch's commit (Storm's IStatefulBolt).
+
+    `state_by_group` promises that every key of the state is the value (or the tuple of values) by which all inputs are
+    grouped, so that a checkpoint can be dealt out to another number of tasks.
+    """
+
+    state_by_group: ClassVar[bool] = False
 
     def init_state(self, state: KeyValueState) -> None:
         """Called once per task after `prepare` with the last committed state."""

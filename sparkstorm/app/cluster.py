@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,12 @@ from sparkstorm.hosting.base import SlotSpec, StateAddress
 from sparkstorm.hosting.spark import SparkSlots, make_context, slot_conf
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.worker_spec import RedisAddress as SlotRedis
+from sparkstorm.runtime.checkpoint import read_checkpoint
 from sparkstorm.runtime.code import pack_topology
+from sparkstorm.runtime.seeds import FROM_CHECKPOINT, Seeds
 from sparkstorm.scheduling.chosen import chosen_scheduler
 from sparkstorm.transport.redis import RedisAddress, RedisReader
+from sparkstorm.transport.seeding import RedisSeeding
 
 STOP_PATH = "/stop-slots"
 _TRIES_PER_SLOT = 4  # a slot's job that has ended so often before it was up will not come up
@@ -107,10 +111,20 @@ class Cluster:
         by_value: Sequence[str] = (),
         options: SubmitOptions | None = None,
     ) -> TopologyHandle:
-        """Submit a topology and wait until it is assigned."""
+        """Submit a topology and wait until it is assigned; `topology.from.checkpoint` in its conf is where it begins."""
+        seeds = None
+        if folder := own_conf.get(FROM_CHECKPOINT):
+            seeds = Seeds.of(read_checkpoint(Path(folder)), topology)
+            topology = seeds.topology
         code = pack_topology(topology, by_value)
-        topology_id = self.service.submit(name, topology, own_conf, code, options)
+        seed = None if seeds is None else partial(self._sow, seeds)
+        topology_id = self.service.submit(name, topology, own_conf, code, options, seed)
         return self.handle(topology_id)
+
+    def _sow(self, seeds: Seeds, topology_id: str, component_by_task: Mapping[int, str]) -> None:
+        with contextlib.closing(RedisSeeding(self.redis_address, topology_id)) as seeding:
+            for task, entries in seeds.journals(component_by_task):
+                seeding.sow(task, entries)
 
     def find(self, name: str) -> TopologyHandle | None:
         """The running topology of a name; a hot deploy that a former driver left unfinished is waited for."""

@@ -20,7 +20,10 @@ def main(arguments: Sequence[str]) -> int:
     """Run a job; the result is the process's exit status, as `--help` explains it."""
     options = _parse(arguments)
     try:
-        job = read_job_file(options.conf, dict(parse_override(c) for c in options.c), options.name, options.input)
+        overrides = dict(parse_override(c) for c in options.c)
+        if options.from_checkpoint:
+            overrides["topology.from.checkpoint"] = options.from_checkpoint
+        job = read_job_file(options.conf, overrides, options.name, options.input)
         for key in inert_among(job.own_conf):
             print(f"note: {key} is accepted but changes nothing in this version", flush=True)
         return _run(job, options.fresh)
@@ -65,5 +68,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--input", nargs="+", default=[], metavar="PATH", help="files or folders, the factory's `input`")
     parser.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
     parser.add_argument("--name", help="name of the topology")
+    parser.add_argument("--from", dest="from_checkpoint", metavar="CHECKPOINT",
+                        help="begin with what a replay of the history left (replay_history.py --checkpoint)")
     parser.add_argument("--fresh", action="store_true", help="drop an unfinished run of this name first")
     return parser.parse_args(list(arguments))

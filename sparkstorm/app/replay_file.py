@@ -13,7 +13,8 @@ FORMATS = ("text", "csv", "json", "parquet", "orc", "table")
 WRITTEN = ("parquet", "json", "csv", "orc")
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "inputs": (dict,), "format": (str,), "event_time": (str, dict), "in_order": (bool,), "types": (dict,),
-    "effects": (dict,), "outputs": (list,), "skip_bad": (bool,), "columns": (dict,), "states": (dict,)}
+    "effects": (dict,), "rows": (dict,), "checkpoint": (str,),
+    "outputs": (list,), "skip_bad": (bool,), "columns": (dict,), "states": (dict,)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class ReplayFile:
     effects: Mapping[str, str] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)  # first states: path by component
     outputs: Sequence[str] = ()
+    rows: Mapping[str, int] = field(default_factory=dict)  # of history that each task of a spout reads; all of the others'
+    checkpoint: str | None = None  # where to leave what a live run may go on from; spouts without inputs then read themselves
     skip_bad: bool = False
 
     @property
@@ -45,11 +48,19 @@ def read_replay(where: str, content: Mapping[str, Any]) -> ReplayFile:
         if not isinstance(value, _KINDS[key]):
             wanted = " or ".join(kind.__name__ for kind in _KINDS[key])
             raise InvalidConfigError(f"{where}: replay: {key}: {value!r:.60} is no {wanted}")
-        if isinstance(value, dict) and not all(isinstance(v, str) for v in value.values()):
+        if key == "rows" and isinstance(value, dict):
+            _check_rows(where, value)
+        elif isinstance(value, dict) and not all(isinstance(v, str) for v in value.values()):
             raise InvalidConfigError(f"{where}: replay: {key}: every value must be text, not {value!r:.60}")
     if content.get("format") not in (None, *FORMATS):
         raise InvalidConfigError(f"{where}: replay: format: {content['format']!r} is none of {', '.join(FORMATS)}")
     return ReplayFile(**content)
+
+
+def _check_rows(where: str, rows: Mapping[str, Any]) -> None:
+    for spout, count in rows.items():
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise InvalidConfigError(f"{where}: replay: rows: '{spout}': {count!r:.60} is no number of rows")
 
 
 def with_inputs(file: ReplayFile, given: Sequence[str], only: str | None) -> ReplayFile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sparkstorm.app.job import FAILED, INTERRUPTED, title
@@ -23,8 +24,10 @@ def main(arguments: Sequence[str]) -> int:
     try:
         job = read_job_file(options.conf, dict(parse_override(c) for c in options.c), options.name)
         file = read_replay(options.conf, {**job.replay, **_given(options)})
+        if file.checkpoint and options.input:  # then they are the spouts', as live
+            job = replace(job, arguments={**job.arguments, "input": list(options.input)})
         topology, by_value = make_topology(job)
-        file = with_inputs(file, options.input, _only_stream(topology))
+        file = with_inputs(file, () if file.checkpoint else options.input, _only_stream(topology))
         folder = _folder(options)
         return _run(job, topology, by_value, file, folder, options.output_format)
     except SparkStormError as error:
@@ -41,10 +44,18 @@ def _run(job: JobFile, topology: Topology, by_value: Sequence[str], file: Replay
 
 
 def _given(options: argparse.Namespace) -> dict[str, object]:
-    given = {"format": options.format, "event_time": options.event_time, "outputs": options.result or None}
+    given = {"format": options.format, "event_time": options.event_time, "outputs": options.result or None,
+             "checkpoint": options.checkpoint, "rows": dict(map(_rows, options.rows)) or None}
     if options.skip_bad:
         given["skip_bad"] = True
     return {key: value for key, value in given.items() if value is not None}
+
+
+def _rows(text: str) -> tuple[str, int]:
+    spout, _, count = text.partition("=")
+    if not count.isascii() or not count.isdigit():
+        raise InvalidConfigError(f"--rows {text}: write SPOUT=NUMBER")
+    return spout, int(count)
 
 
 def _folder(options: argparse.Namespace) -> Path:
@@ -64,12 +75,17 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         prog="replay_history.py", description="Run a topology over history, as a Spark batch.", epilog=_EXITS
     )
     parser.add_argument("conf", metavar="CONF.yaml", help="the job file of the live run; its `replay` part is for this")
-    parser.add_argument("--input", nargs="+", default=[], metavar="[SPOUT[:STREAM]=]PATH", help="the history of each spout")
+    parser.add_argument("--input", nargs="+", default=[], metavar="[SPOUT[:STREAM]=]PATH",
+                        help="the history of each spout; with --checkpoint the factory's `input`")
     parser.add_argument("--output", required=True, metavar="FOLDER", help="results are written below it, a folder each")
     parser.add_argument("--format", choices=FORMATS, help="of the inputs; by the ending of their paths if not given")
     parser.add_argument("--output-format", choices=WRITTEN, default="parquet", help="of the results")
     parser.add_argument("--result", nargs="+", metavar="NAME", help="what to write; else what no bolt listens to, and states")
     parser.add_argument("--event-time", metavar="COLUMN", help="the column that is the virtual time")
+    parser.add_argument("--checkpoint", metavar="FOLDER",
+                        help="let spouts read their history, and leave there what a live run goes on from (run_topology.py --from)")
+    parser.add_argument("--rows", nargs="+", default=[], metavar="SPOUT=NUMBER",
+                        help="with --checkpoint: how many rows each task of a spout reads; else all there are")
     parser.add_argument("--skip-bad", action="store_true", help="put failing records aside instead of ending")
     parser.add_argument("--overwrite", action="store_true", help="replace former results")
     parser.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pyspark import SparkConf
 from pyspark.errors import AnalysisException
@@ -18,9 +19,10 @@ from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.replay_file import ReplayFile
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.topology import Topology
-from sparkstorm.replay import Replay, replay
+from sparkstorm.replay import EventTime, Replay, back_fill, replay
 from sparkstorm.replay.failures import unwrapped
 from sparkstorm.replay.inputs import parse_name
+from sparkstorm.runtime.seeds import FROM_CHECKPOINT
 
 _LINE_EVERY_S = 5.0
 _PACKAGE_ROOT = str(Path(__file__).parents[2])
@@ -36,9 +38,13 @@ class ReplayRun:
         """Replay and write every result; the exit status."""
         began = time.monotonic()
         spark = _session(self._job.name)
-        frames = {name: self._read(spark, name, path) for name, path in self._file.inputs.items()}
-        names = list(self._file.outputs) or self.results(spark, frames, None).sinks
-        results = self.results(spark, frames, names)
+        if self._file.checkpoint:
+            results = self.back_fill(spark, self._file.checkpoint)
+            names = list(self._file.outputs) or results.sinks
+        else:
+            frames = {name: self._read(spark, name, path) for name, path in self._file.inputs.items()}
+            names = list(self._file.outputs) or self.results(spark, frames, None).sinks
+            results = self.results(spark, frames, names)
         for warning in results.warnings:
             print(f"note: {warning}", flush=True)
         with _progress(spark, results), unwrapped():
@@ -59,10 +65,25 @@ class ReplayRun:
         """The lazy results; what nobody asks for is not kept."""
         file = self._file
         states = {name: _load(spark, name, path, None) for name, path in file.states.items()}
-        conf = {key: value for key, value in self._job.own_conf.items() if key.startswith(("topology.", "app."))}
         return replay(
-            self._topology, frames, conf=conf, name=self._job.name, event_time=file.time, states=states, types=file.types,
-            outputs=names, effects=file.effects, skip_bad=file.skip_bad, by_value=self._by_value)
+            self._topology, frames, conf=self._conf(), name=self._job.name, event_time=file.time, states=states,
+            types=file.types, outputs=names, effects=file.effects, skip_bad=file.skip_bad, by_value=self._by_value)
+
+    def back_fill(self, spark: SparkSession, checkpoint: str) -> Replay:
+        """The results up to a checkpoint, which is there when this returns."""
+        file = self._file
+        if file.states:
+            raise InvalidConfigError("replay: states: a replay that leaves a checkpoint begins with nothing")
+        time = None if file.event_time is None else EventTime(file.event_time, in_order=False)
+        results = back_fill(
+            self._topology, spark, checkpoint, rows=file.rows, conf=self._conf(), name=self._job.name, event_time=time,
+            outputs=file.outputs or None, effects=file.effects, by_value=self._by_value, types=file.types, skip_bad=file.skip_bad)
+        print(f"checkpoint {Path(checkpoint).resolve()} is written; run_topology.py --from goes on from it", flush=True)
+        return results
+
+    def _conf(self) -> dict[str, Any]:
+        own = self._job.own_conf.items()
+        return {key: value for key, value in own if key.startswith(("topology.", "app.")) and key != FROM_CHECKPOINT}
 
     def _read(self, spark: SparkSession, name: str, path: str) -> DataFrame:
         feed = parse_name(self._topology, name)

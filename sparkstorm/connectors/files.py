@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -32,12 +32,17 @@ class FileLines(ReplayableSpout):
 
     Files are dealt to tasks so that each gets about the same bytes; the files must be readable under the same paths
     wherever the spout runs. Bytes that are not UTF-8 become U+FFFD. Its position is (file number, byte offset).
+    `read` says of files how many bytes are not to be read again; files that have grown or come since are read from there.
     """
 
     outputs = ("line",)
 
-    def __init__(self, files: Sequence[tuple[str, int]]) -> None:
+    def __init__(self, files: Sequence[tuple[str, int]], read: Mapping[str, int] | None = None) -> None:
         self._files = list(files)
+        self._read = dict(read or {})
+        for path, size in self._files:
+            if self._read.get(path, 0) > size:
+                raise InvalidConfigError(f"input {path}: {self._read[path]} bytes were read of it, but it has {size} now")
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Take this task's share of the files."""
@@ -45,9 +50,10 @@ class FileLines(ReplayableSpout):
         self._mine = share(self._files, len(context.peers))[context.task_index]
         self._total = sum(size for _, size in self._mine)
         self._at = 0
-        self._offset = 0
         self._before = 0  # bytes of the files already done
+        self._ends: dict[str, int] = {}  # where those ended, by what was read: they may have grown
         self._file: BinaryIO | None = None
+        self._begin_file()
 
     def next_tuple(self) -> None:
         """Emit one line; an empty file is passed by."""
@@ -79,6 +85,22 @@ class FileLines(ReplayableSpout):
         """Go on behind the last committed line."""
         self._at, self._offset = position
         self._before = sum(size for _, size in self._mine[: self._at])
+        self._ends = dict(self._mine[: self._at])
+
+    def hand_over(self) -> Any:
+        """Bytes read by path: what holds for any other list of files and number of tasks."""
+        begun = {} if self.is_exhausted() else {self._mine[self._at][0]: self._offset}
+        return {path: end for path, end in {**self._read, **self._ends, **begun}.items() if end}
+
+    def take_over(self, handed: Sequence[Any]) -> FileLines:
+        """The same files behind what was read of each."""
+        read = dict(self._read)
+        for each in handed:
+            if not isinstance(each, dict) or not all(type(p) is str and type(n) is int and n >= 0 for p, n in each.items()):
+                raise InvalidConfigError(f"FileLines was handed {each!r:.80}, which is not bytes read by path")
+            for path, size in each.items():
+                read[path] = max(size, read.get(path, 0))
+        return type(self)(self._files, read)
 
     def close(self) -> None:
         """Close the file at hand."""
@@ -89,8 +111,22 @@ class FileLines(ReplayableSpout):
         assert self._file is not None
         self._file.close()
         self._file = None
-        self._before += self._mine[self._at][1]
-        self._at, self._offset = self._at + 1, 0
+        path, size = self._mine[self._at]
+        self._before += size
+        self._ends[path] = self._offset
+        self._at += 1
+        self._begin_file()
+
+    def _begin_file(self) -> None:
+        """Pass by files of which nothing is left, and go to where the next one is to be read from."""
+        while self._at < len(self._mine):
+            path, size = self._mine[self._at]
+            self._offset = self._read.get(path, 0)
+            if self._offset < size:
+                return
+            self._before += size
+            self._at += 1
+        self._offset = 0
 
 
 def share(files: Sequence[tuple[str, int]], tasks: int) -> list[list[tuple[str, int]]]:

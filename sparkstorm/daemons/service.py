@@ -23,7 +23,7 @@ from sparkstorm.daemons.hot_deploy import HotDeploy
 from sparkstorm.daemons.nimbus import Nimbus
 from sparkstorm.daemons.rebalance_rules import checked_rebalance
 from sparkstorm.daemons.rebalancer import RebalancePlan
-from sparkstorm.daemons.submission import Prepared, Submission, SubmitOptions, prepare
+from sparkstorm.daemons.submission import Prepared, Seed, Submission, SubmitOptions, prepare
 from sparkstorm.daemons.waiting import WaitUntil, wait_in_real_time
 from sparkstorm.errors import (
     AlreadyAliveError,
@@ -81,6 +81,7 @@ class NimbusService:
         conf: Mapping[str, Any],
         code: bytes,
         options: SubmitOptions | None = None,
+        seed: Seed | None = None,
     ) -> str:
         """Submit a new topology, or hot deploy one (topology.hot.deploy.enable); its id once it is assigned (S0.2)."""
         validate_name(name)  # first of all, whatever is asked for (S0.3)
@@ -89,8 +90,10 @@ class NimbusService:
         if conf.get("topology.upgrade"):
             raise InvalidConfigError("topology.upgrade: gray upgrades are not in this release; use a hot deploy")
         if conf.get("topology.hot.deploy.enable"):
+            if conf.get("topology.from.checkpoint"):
+                raise InvalidConfigError("topology.from.checkpoint: a hot deploy goes on from what runs, not from a checkpoint")
             return self._hot_deploy(name, topology, conf, code, options)
-        submission = self.begin_submit(name, topology, conf, code, options)
+        submission = self.begin_submit(name, topology, conf, code, options, seed)
         try:
             return submission.wait_done(self._wait_until)
         finally:
@@ -103,12 +106,15 @@ class NimbusService:
         conf: Mapping[str, Any],
         code: bytes,
         options: SubmitOptions | None = None,
+        seed: Seed | None = None,
     ) -> Submission:
         """Everything up to the assignment event; `poll_done` and `end_submit` are then the caller's."""
         validate_name(name)
         self._claim(name)
         try:
-            prepared = self._prepare(name, topology, conf, code, options or SubmitOptions())
+            if conf.get("topology.from.checkpoint") and seed is None:
+                raise InvalidConfigError("topology.from.checkpoint: nobody has read it; use Cluster.submit or run_topology.py")
+            prepared = replace(self._prepare(name, topology, conf, code, options or SubmitOptions()), seed=seed)
             self._mark(prepared)
             if self.find(name):
                 raise AlreadyAliveError(f"topology {name} runs already; kill it first, or hot deploy")

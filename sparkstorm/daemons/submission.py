@@ -47,6 +47,10 @@ class SubmitOptions:
     owner: str = field(default_factory=owner_of_this_process)
 
 
+Seed = Callable[[str, Mapping[int, str]], None]
+"""Gives the tasks of a topology (its id, its components by task) what they begin with; may be called again for the same id."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A submission that passed every check: what will be stored under which id; an heir takes over from `heir_of`."""
@@ -58,6 +62,7 @@ class Prepared:
     code: bytes
     options: SubmitOptions
     heir_of: str | None = None
+    seed: Seed | None = None
 
 
 def prepare(
@@ -142,8 +147,9 @@ class Submission:
         self._run(self._records())
 
     def enqueue(self) -> None:
-        """The inheritance, and the event for Nimbus."""
-        self._run([Step("inheritance", self._inherit, self._hand_back), Step("assignment", self._queue, self._withdraw)])
+        """The inheritance, what tasks begin with, and the event for Nimbus: until its turn no worker lives."""
+        self._run([Step("inheritance", self._inherit, self._hand_back), Step("seeds", self._seed, self._retire_seeds),
+                   Step("assignment", self._queue, self._withdraw)])
 
     def _run(self, steps: list[Step]) -> None:
         for step in steps:
@@ -212,6 +218,14 @@ class Submission:
     def _hand_back(self) -> None:
         if self.prepared.heir_of:
             self._nimbus().undertaker.retirement.hand_over(self.prepared.topology_id, self.prepared.heir_of)
+
+    def _seed(self) -> None:
+        if self.prepared.seed is not None:
+            self.prepared.seed(self.prepared.topology_id, self.prepared.outline.component_by_task)
+
+    def _retire_seeds(self) -> None:
+        if self.prepared.seed is not None:
+            self._nimbus().undertaker.retirement.retire(self.prepared.topology_id)
 
     def _queue(self) -> None:
         self._event = AssignEvent(self.base)

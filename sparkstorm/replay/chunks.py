@@ -19,7 +19,7 @@ from sparkstorm.model.codec import Codec
 from sparkstorm.model.tuples import Source
 from sparkstorm.replay.batches import Way, is_batch, pack_batch, put_together, slices, unpack_batch
 
-START, STATE, ROWS, DEAD, KEPT_STATE = 0, 1, 2, 3, 4
+START, STATE, ROWS, DEAD, KEPT_STATE, KEPT_TIME = 0, 1, 2, 3, 4, 5
 KEPT = 0  # target of rows that no task of the topology waits for: they are results
 FIRST_ROWS, MOST_ROWS = 64, 8192
 _SMALL_BYTES, _LARGE_BYTES = 128 << 10, 1 << 20

@@ -17,6 +17,8 @@ from sparkstorm.replay.plan import Feed, Plan, Stage
 from sparkstorm.runtime.code import modules_by_value, open_topology, pack_topology
 
 STATE_MARK = "!state"
+NewestTimes = Mapping[tuple[int, str, str], int]
+"""By spout task, stream and field: the newest time among the rows of history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class Job:
     kept_states: frozenset[str]
     columns: bool = True
     time_fields: Mapping[Feed, str] = field(default_factory=dict)  # the column of each input that is its virtual time
+    newest_ms: NewestTimes | None = None  # the replay ends open, and event time has come so far in its sources
 
     def open(self) -> tuple[Topology, Callable[[str], Any]]:
         """The topology with routing's groupings, and a maker of fresh instances."""
@@ -46,6 +49,7 @@ class Switches:
     skip_bad: bool = False
     columns: bool = True  # bolts that take batches get batches; else rows, as live
     outputs: Collection[str] | None = None  # which results are kept beyond what stages exchange; None: every one
+    newest_ms: NewestTimes | None = None  # more is to come: windows stay open, and what all tasks keep is handed out
 
 
 def make_job(plan: Plan, switches: Switches, by_value: Iterable[str] = ()) -> Job:
@@ -62,7 +66,7 @@ def make_job(plan: Plan, switches: Switches, by_value: Iterable[str] = ()) -> Jo
                        if isinstance(c.instance, Stateful) and c.id + STATE_MARK in names)
     bare = replace(plan, topology=Topology({c.id: replace(c, instance=None, inputs=()) for c in plan.topology}))
     return Job(bare, code, hashlib.sha256(code).hexdigest(), bool(switches.time_fields), switches.skip_bad, kept, states,
-               switches.columns, switches.time_fields)
+               switches.columns, switches.time_fields, switches.newest_ms)
 
 
 def result_name(component: str, stream: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from sparkstorm.config import check, merge
@@ -60,29 +61,37 @@ def replay_locally(
     times = {feed: event_time.column(feed.spout, feed) for feed in feeds} if event_time is not None else {}
     job = make_job(plan, Switches(times, skip_bad, columns))
     results = LocalResults(states={component: {} for component in job.kept_states})
-    chunks_by_stage: dict[int, list[Chunk]] = {}
-    for stage in plan.stages:
-        if stage.feed is not None:
-            made = _run_feed(job, stage, feeds.get(stage.feed, ()), event_time, partitions, results)
-        else:
-            initial = parse_states(topology, states or {}).get(stage.bolts[0], {})
-            arrived = [c for source in plan.exchanges_into(stage) for c in chunks_by_stage[source.number]]
-            made = _run_exchange(job, stage, arrived, initial, results)
-        chunks_by_stage[stage.number] = made
-    _collect(plan, feeds, chunks_by_stage, results)
+    parts = {feed: [rows[len(rows) * n // partitions:len(rows) * (n + 1) // partitions] for n in range(partitions)]
+             for feed, rows in feeds.items()}
+    run_stages(plan, job, parts, event_time, parse_states(topology, states or {}), results)
     tasks = tasks_by_component(plan.component_by_task)
     results.warnings = warnings_of(plan.topology, plan.conf, tasks, event_time is not None)
     results.warnings += sums_among(plan.topology, results.counts, tasks)
     return results
 
 
-def _run_feed(job: Job, stage: Stage, rows: Sequence[Values], event_time: EventTime | None, partitions: int,
+def run_stages(plan: Plan, job: Job, parts: Mapping[Feed, Sequence[Sequence[Values]]], event_time: EventTime | None,
+               states: Mapping[str, Mapping[Any, Any]], results: LocalResults) -> list[Chunk]:
+    """Every stage over data that lies in partitions; what they made, and the results filled in."""
+    chunks_by_stage: dict[int, list[Chunk]] = {}
+    for stage in plan.stages:
+        if stage.feed is not None:
+            made = _run_feed(job, stage, parts.get(stage.feed, ((),)), event_time, results)
+        else:
+            arrived = [c for source in plan.exchanges_into(stage) for c in chunks_by_stage[source.number]]
+            made = _run_exchange(job, stage, arrived, states.get(stage.bolts[0], {}), results)
+        chunks_by_stage[stage.number] = made
+    _collect(plan, {feed: list(chain(*each)) for feed, each in parts.items()}, chunks_by_stage, results)
+    return list(chain(*chunks_by_stage.values()))
+
+
+def _run_feed(job: Job, stage: Stage, parts: Sequence[Sequence[Values]], event_time: EventTime | None,
               results: LocalResults) -> list[Chunk]:
     assert stage.feed is not None
-    count = min(partitions, stage.width or partitions)
+    count = min(len(parts), stage.width or len(parts))
     made: list[Chunk] = []
     for partition in range(count):
-        mine = rows[len(rows) * partition // count:len(rows) * (partition + 1) // count]
+        mine = list(chain(*parts[len(parts) * partition // count:len(parts) * (partition + 1) // count]))
         batch = _timed(job, stage.feed, mine, event_time)
         made += run_feed(job, stage, partition, [batch], _counter(results))
     return made

@@ -13,7 +13,7 @@ from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay.fidelity import warnings_of
 from sparkstorm.replay.inputs import EventTime, parse_inputs, parse_name, parse_states
-from sparkstorm.replay.job import Switches, make_job
+from sparkstorm.replay.job import NewestTimes, Switches, make_job
 from sparkstorm.replay.plan import make_plan
 from sparkstorm.replay.results import Replay
 from sparkstorm.replay.spark import SparkStages
@@ -33,6 +33,7 @@ def replay(
     skip_bad: bool = False,
     columns: bool = True,
     by_value: Iterable[str] = (),
+    newest_ms: NewestTimes | None = None,
 ) -> Replay:
     """Run a topology over history: spouts replaced by {"spout-id[:stream]": DataFrame}, bolts unchanged; lazily.
 
@@ -40,14 +41,15 @@ def replay(
     that is the virtual time. `states` are first states (columns key, value and, from a former run, task). `types` are the
     columns of results ("word string, n bigint"); without them they are found by running. `outputs` restricts what is
     kept. `effects` overrides what bolts declare. Without `columns`, bolts that take batches get rows, as live. `by_value`
-    names modules that must travel to the executors beside those of the components.
+    names modules that must travel to the executors beside those of the components. `newest_ms` is for `back_fill`: more
+    is to come, and event time has come so far.
     """
     plan = make_plan(topology, merge(check(conf or {}, "the settings of the replay")).as_dict(), name, effects or {})
     feeds = parse_inputs(topology, inputs)
     names = {parse_name(topology, name): name for name in inputs}
     time = EventTime(event_time) if isinstance(event_time, str) else event_time
     times = {feed: time.column(names[feed], feed) for feed in feeds} if time is not None else {}
-    job = make_job(plan, Switches(times, skip_bad, columns, outputs), by_value)
+    job = make_job(plan, Switches(times, skip_bad, columns, outputs, newest_ms), by_value)
     if not feeds:
         raise InvalidTopologyError("a replay needs data for every spout")
     stages = SparkStages(next(iter(feeds.values())).sparkSession, plan, job)

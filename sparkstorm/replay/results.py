@@ -119,6 +119,11 @@ class Replay(Mapping[str, DataFrame]):
         """Free the stages' results; what was not collected or written is gone, or is computed anew when asked for."""
         self._stages.unpersist()
 
+    def kept(self, *kinds: int) -> DataFrame:
+        """The chunks of some kinds that the stages with bolts have made."""
+        frames = [self._stages.frame(stage) for stage in self._plan.stages if stage.bolts]
+        return reduce(DataFrame.union, frames).where(sf.col("kind").isin(*kinds))
+
     def _state_chunks(self, name: str) -> DataFrame:
         component = name.removesuffix(STATE_MARK)
         stage = next(s for s in self._plan.stages if s.has(component))

@@ -25,6 +25,7 @@ from sparkstorm.replay.batches import BatchRoute, Way, put_together
 from sparkstorm.replay.chunks import (
     KEPT,
     KEPT_STATE,
+    KEPT_TIME,
     START,
     STATE,
     Chunk,
@@ -45,6 +46,7 @@ from sparkstorm.runtime.dead_letter import DeadLetter
 from sparkstorm.runtime.lanes import Lane
 from sparkstorm.runtime.marks import MARK_FIELDS, TimePlan, add_lanes, add_routes
 from sparkstorm.runtime.output import Route, build_routes
+from sparkstorm.windowing.marks import NEVER
 
 Count = Callable[[str, Counts], None]
 RunT = TypeVar("RunT", bound=BoltRun)
@@ -132,7 +134,9 @@ class _PartitionRun:
         data = [(task, s.stream) for s in self._topology.components[component].inputs
                 if self._job.time_fields.get(Feed(s.component, s.stream)) == settings.timestamp_field
                 for task in self._tasks[s.component]]
-        return Times(settings, self._time_plan.inputs(component, self._tasks), data, self.source)
+        newest = {(task, stream): self._job.newest_ms.get((task, stream, settings.timestamp_field or ""), NEVER)
+                  for task, stream in data} if self._job.newest_ms is not None else {}
+        return Times(settings, self._time_plan.inputs(component, self._tasks), data, self.source, newest)
 
     def _routes(self, component: str, task: int) -> dict[str, Route]:
         plan = self._job.plan
@@ -296,14 +300,17 @@ class _PartitionRun:
 
     def end(self, count: Count) -> Iterator[Chunk]:
         """Nothing more comes: end every task, hand out the rest and the states."""
+        is_open = self._job.newest_ms is not None
         for run in self._runs.values():
-            run.end()
+            run.end(is_open)
             self.pass_on()
-            run.put_marks(has_ended=True)
+            run.put_marks(has_ended=not is_open)
         yield from self.cut(whole=True)
         for task, run in self._runs.items():
             if run.state is not None and run.component in self._job.kept_states:
                 yield from self._writer.state(KEPT_STATE, task, run.state.snapshot())
+            if is_open:
+                yield from self._writer.state(KEPT_TIME, task, run.kept_time())
             count(run.component, run.counts)
 
     def source(self, task: int, stream: str) -> Source:

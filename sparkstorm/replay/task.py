@@ -149,8 +149,8 @@ class BoltRun:
             else:
                 self._tick(self._moments.take())
 
-    def end(self) -> None:
-        """No row will follow: wait for the bolt's own threads, then clean up."""
+    def end(self, is_open: bool = False) -> None:
+        """No row of this replay will follow: wait for the bolt's own threads, then clean up."""
         if isinstance(self._runner, ManualRunner):
             self._wait_for_threads(self._runner)
         if self.state is not None:
@@ -177,6 +177,11 @@ class BoltRun:
     def low_ms(self) -> int:
         """Up to when everything has fired here: a bolt without windows does not say."""
         return NEVER
+
+    def kept_time(self) -> list[list[Any]]:
+        """What a live task would keep of event time, by the places of its store."""
+        return [[("h", lane.stream, lane.subscriber), lane.clock.newest_ms] for lane in self.emitter.lanes
+                if lane.clock is not None and lane.clock.newest_ms != NEVER]
 
     def put_marks(self, has_ended: bool = False) -> None:
         """Tell receivers with windows how far event time has come, in a row behind what they were sent."""

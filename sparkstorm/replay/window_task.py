@@ -7,7 +7,7 @@ data's own event time stands for the marks of a spout, whose tasks are as many a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -34,6 +34,7 @@ class Times:
     channels: Sequence[Channel]
     data: Sequence[Channel]
     find_source: Callable[[int, str], Source]
+    newest_ms: Mapping[Channel, int] = field(default_factory=dict)  # of data that goes on after this replay: no mark is beyond
 
 
 class WindowRun(BoltRun):
@@ -56,10 +57,15 @@ class WindowRun(BoltRun):
                                   self._times.find_source, self.now_ms, patience)
         return self._timed
 
-    def end(self) -> None:
-        """Nobody will send any more: everything left is complete."""
-        self._advance(END, self.now_ms())
-        super().end()
+    def end(self, is_open: bool = False) -> None:
+        """Nobody will send any more, and everything left is complete; or it waits for what is to come."""
+        if not is_open:
+            self._advance(END, self.now_ms())
+        super().end(is_open)
+
+    def kept_time(self) -> list[list[Any]]:
+        """Windows, timers and queues too."""
+        return [*super().kept_time(), *self._store.snapshot()]
 
     def take_emitted(self) -> None:
         """Count what was emitted and what was late; both stay so."""
@@ -101,7 +107,8 @@ class WindowRun(BoltRun):
         """Rows come in the order of their times: of data, nothing on time is older than the lag allows."""
         if self._manner.is_timed:
             for channel in self._times.data:
-                self._marks.hear(channel, max(NEVER, at_ms - self._times.settings.lag_ms))
+                newest_ms = min(at_ms, self._times.newest_ms.get(channel, at_ms))
+                self._marks.hear(channel, max(NEVER, newest_ms - self._times.settings.lag_ms))
 
     def _set_clock(self, at_ms: int) -> None:
         assert isinstance(self.emitter, ClockedEmitter)

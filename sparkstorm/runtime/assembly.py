@@ -12,7 +12,7 @@ from sparkstorm.acking.table_ledger import TableLedger
 from sparkstorm.api.components import BasicBolt, Bolt, Spout, Stateful
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
-from sparkstorm.errors import MalformedFrameError, SparkStormError, WorkerFailedError
+from sparkstorm.errors import MalformedFrameError, SparkStormError, StoreInconsistentError, WorkerFailedError
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import ACKER, LATE_PREFIX, WATERMARK_STREAM, Topology
@@ -28,6 +28,7 @@ from sparkstorm.runtime.journal import Journal, whole_and_deltas
 from sparkstorm.runtime.marks import MARK_FIELDS, TimePlan, add_lanes, add_routes
 from sparkstorm.runtime.output import Emitter, build_routes
 from sparkstorm.runtime.runner import Runner
+from sparkstorm.runtime.seeds import FROM_CHECKPOINT
 from sparkstorm.runtime.spout_task import SpoutCollector, SpoutTask
 from sparkstorm.runtime.state import MemoryState
 from sparkstorm.runtime.task_time import Hearing, Outlook, TaskTime
@@ -108,6 +109,9 @@ class Assembly:
             crew.journals[task] = Journal(task, self._plan.codec)
             crew.inboxes[task] = Inbox(task, self._plan.codec, self.source, record.cursor)
             component = self._plan.component_by_task[task]
+            if component != ACKER and self._plan.conf.get(FROM_CHECKPOINT) and not record.journal:
+                raise StoreInconsistentError(f"component '{component}' (task {task}) was given a part of {FROM_CHECKPOINT}, but "
+                                             "the store has it no more: kill the topology and submit it again")
             try:
                 self._add(crew, task, component, record)
             except SparkStormError:

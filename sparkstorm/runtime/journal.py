@@ -88,8 +88,8 @@ def whole_and_deltas(entries: list[Fields], field: str) -> tuple[Any, list[Any]]
 
 
 def _parts(fields: Fields, states: Mapping[str, MemoryState]) -> Iterator[Fields]:
-    if fields:
-        yield fields
+    if fields or not any(map(len, states.values())):
+        yield fields  # never nothing: who was given a beginning knows by an empty journal that the store has lost it
     for name, state in states.items():
         keys = state.keys()
         for at in range(0, len(keys), _SWEEP_KEYS):

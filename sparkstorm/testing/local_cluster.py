@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Self
 
 from sparkstorm.config import check, merge
@@ -18,6 +19,7 @@ from sparkstorm.model.topology import Topology, validate_name
 from sparkstorm.model.worker_messages import ComponentError
 from sparkstorm.runtime.dead_letter import DeadLetter
 from sparkstorm.runtime.progress import TaskCounts
+from sparkstorm.runtime.seeds import FROM_CHECKPOINT
 from sparkstorm.scheduling.chosen import chosen_scheduler
 from sparkstorm.scheduling.round import plan_round
 from sparkstorm.scheduling.snapshot import Plan, Snapshot
@@ -85,15 +87,22 @@ class LocalCluster:
 
     # -- topologies ------------------------------------------------------------------------------------------------
 
-    def submit(self, topology: Topology, conf: Mapping[str, Any] | None = None, name: str = "test") -> str:
-        """Start a topology and return its id; what its components raise in open or prepare is raised here."""
+    def submit(self, topology: Topology, conf: Mapping[str, Any] | None = None, name: str = "test",
+               from_checkpoint: Path | None = None) -> str:
+        """Start a topology, where it is told from a checkpoint, and return its id.
+
+        What its components raise in open or prepare is raised here.
+        """
         validate_name(name)
         if name in self._topologies:
             raise AlreadyAliveError(f"topology {name} runs already")
         self._submitted += 1
         topology_id = f"{name}-{self._submitted}-{self.now_ms // 1000}"
         total = {**self.conf, **check(conf or {}, f"the settings of {name}")}
-        added = SimTopology(topology_id, name, topology, total, self.simulation, self._store_max_bytes, self._make_transport)
+        if from_checkpoint is not None:
+            total[FROM_CHECKPOINT] = str(from_checkpoint)
+        added = SimTopology(topology_id, name, topology, total, self.simulation, self._store_max_bytes, self._make_transport,
+                            from_checkpoint)
         added.patience_secs = self._patience_secs
         self._topologies[name] = added
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 from sparkstorm.daemons.suspicion import Suspicion
@@ -18,14 +19,16 @@ from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import Topology, validate
 from sparkstorm.model.worker_messages import ComponentError
 from sparkstorm.runtime.assembly import WorkerPlan
+from sparkstorm.runtime.checkpoint import read_checkpoint
 from sparkstorm.runtime.code import open_topology, pack_topology
 from sparkstorm.runtime.dead_letter import DeadLetter
 from sparkstorm.runtime.progress import Progress, TaskCounts, merge
+from sparkstorm.runtime.seeds import Seeds
 from sparkstorm.scheduling.snapshot import KnownTopology
 from sparkstorm.testing.sim_transport import Arrivals
 from sparkstorm.testing.sim_worker import MakeTransport, SimWorker
 from sparkstorm.testing.simulation import Simulation
-from sparkstorm.transport.local import LocalReader, LocalStore
+from sparkstorm.transport.local import LocalReader, LocalSeeding, LocalStore
 
 _GAUGES = {"component", "token", "is_exhausted", "is_waiting", "total", "done"}
 _SUMMED = [field.name for field in fields(TaskCounts) if field.name not in _GAUGES]
@@ -43,8 +46,11 @@ class SimTopology:
         simulation: Simulation,
         store_max_bytes: int | None = None,
         make_transport: MakeTransport | None = None,
+        checkpoint: Path | None = None,
     ) -> None:
         validate(topology)
+        seeds = None if checkpoint is None else Seeds.of(read_checkpoint(checkpoint), topology)
+        topology = topology if seeds is None else seeds.topology
         self.id = id
         self.name = name
         self.conf = dict(conf)
@@ -68,6 +74,8 @@ class SimTopology:
         self._topology, self._make_instance = open_topology(code, key)
         workers = int(self.conf["topology.workers"])
         executors = self._outline.executors_by_component
+        for task, entries in () if seeds is None else seeds.journals(self.component_by_task):
+            LocalSeeding(self.store).sow(task, entries)
         self._base = TopologyBase(id, name, simulation.clock.now_ms(), TopologyStatus.ACTIVE, workers, executors, key, "")
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sparkstorm.errors import FencedError, StoreFullError, StoreRolledBackError
@@ -234,6 +234,19 @@ class LocalReader:
     def delete(self) -> None:
         """Forget everything."""
         self._store.__init__(self._store.max_bytes)  # type: ignore[misc]
+
+
+class LocalSeeding:
+    """The twin of RedisSeeding, under the same laws."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self._store = store
+
+    def sow(self, task: int, entries: Iterable[bytes]) -> None:
+        """Give a task its journal."""
+        if any(keys.fence for keys in self._store.task_keys.values()):
+            raise FencedError("the topology has run already: what its tasks have is newer than any checkpoint")
+        self._store.task(task).journal = list(entries)
 
 
 def _record(keys: _TaskKeys) -> TaskRecord:

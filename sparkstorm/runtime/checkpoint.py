@@ -1,0 +1,258 @@
+"""Owns the checkpoint: what a topology's tasks have after some history, in files that another run of it begins from.
+
+A folder: `manifest.json` says which component has which tasks, and a Parquet file per component holds their rows (task,
+part, key, value), key and value packed as in the store. Parts: "state", "time" (windows, timers, clocks) and, of spouts,
+"position". Laws: a folder under its name is whole (it is written beside it and renamed); nothing in it is trusted before its
+checksum, and no row before its form was checked; what is wrong is named by file and field.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sparkstorm.errors import CheckpointError, MalformedFrameError
+from sparkstorm.model.codec import SCALARS, Codec
+from sparkstorm.model.topology import validate_name
+
+FORMAT = 1
+KIND = "sparkstorm checkpoint"
+STATE, TIME, POSITION = "state", "time", "position"
+_PARTS = {"bolt": (STATE, TIME), "spout": (POSITION, TIME)}
+_MANIFEST = "manifest.json"
+_MOST_MANIFEST_BYTES = 64 << 20
+_ROWS_PER_GROUP = 8192
+_FIELDS = {"kind": str, "tasks": list, "file": str, "sha256": str, "rows": int}
+Row = tuple[int, str, Any, Any]
+"""Task, part, key and value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a checkpoint says of one component; task ids are those of the run that made it, in their order."""
+
+    kind: str
+    tasks: tuple[int, ...]
+    file: str
+    sha256: str
+    rows: int
+
+
+@dataclass(slots=True)
+class Content:
+    """What one task has."""
+
+    state: list[tuple[Any, Any]] = field(default_factory=list)
+    time: list[tuple[Any, Any]] = field(default_factory=list)
+    position: Any = None
+    is_positioned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checked manifest."""
+
+    folder: Path
+    name: str
+    component_by_task: Mapping[int, str]
+    parts: Mapping[str, Part]
+
+    def content(self, component: str) -> dict[int, Content]:
+        """What each task of a component has; CheckpointError names file, row and field that cannot be right."""
+        part, codec = self.parts[component], Codec()
+        found = {task: Content() for task in part.tasks}
+        path = self.folder / part.file
+        for number, row in enumerate(_rows_of(path)):
+            where = f"{path}, row {number}"
+            task, name, key, value = _checked_row(codec, where, part, row)
+            if name == POSITION:
+                found[task].position, found[task].is_positioned = value, True
+            else:
+                (found[task].state if name == STATE else found[task].time).append((key, value))
+        bare = [task for task, content in found.items() if part.kind == "spout" and not content.is_positioned]
+        if bare:
+            raise CheckpointError(f"{path}: no position of task {bare[0]} of spout '{component}'")
+        return found
+
+
+class CheckpointWriter:
+    """Writes a checkpoint beside its folder; `close` gives it its name, leaving without it removes what there is.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp(), "one")
+    >>> with CheckpointWriter(folder, "words", {1: "count"}) as writer:
+    ...     writer.add("count", "bolt", [(1, STATE, "a", 7)])
+    ...     writer.close()
+    >>> read_checkpoint(folder).content("count")[1].state
+    [('a', 7)]
+    """
+
+    def __init__(self, folder: Path, name: str, component_by_task: Mapping[int, str], overwrite: bool = False) -> None:
+        if folder.exists() and not overwrite:
+            raise CheckpointError(f"{folder}: there is something already; name another folder")
+        validate_name(name)
+        self._folder, self._name, self._component_by_task = folder, name, component_by_task
+        self._partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
+        self._codec = Codec()
+        self._parts: dict[str, Part] = {}
+        self._writers: dict[str, Any] = {}
+        self._open = ExitStack()
+
+    def __enter__(self) -> CheckpointWriter:
+        self._partial.mkdir(parents=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+        shutil.rmtree(self._partial, ignore_errors=True)
+
+    def add(self, component: str, kind: str, rows: Iterable[Row]) -> None:
+        """Append rows of a component; one without any is part of the checkpoint as well."""
+        import pyarrow as pa
+
+        if component not in self._parts:
+            self._begin(component, kind)
+        waiting: list[tuple[int, str, bytes, bytes]] = []
+        for task, part, key, value in rows:
+            waiting.append((task, part, self._codec.pack(key), self._codec.pack(value)))
+            if len(waiting) >= _ROWS_PER_GROUP:
+                self._write(component, pa, waiting)
+        self._write(component, pa, waiting)
+
+    def _begin(self, component: str, kind: str) -> None:
+        from pyarrow import parquet
+
+        file = f"part-{len(self._parts)}.parquet"
+        tasks = tuple(sorted(t for t, c in self._component_by_task.items() if c == component))
+        self._parts[component] = Part(kind, tasks, file, "", 0)
+        self._writers[component] = self._open.enter_context(parquet.ParquetWriter(self._partial / file, _schema()))
+
+    def _write(self, component: str, pa: Any, waiting: list[tuple[int, str, bytes, bytes]]) -> None:
+        if not waiting:
+            return
+        columns = [pa.array(column, each.type) for column, each in zip(zip(*waiting, strict=True), _schema(), strict=True)]
+        self._writers[component].write_batch(pa.RecordBatch.from_arrays(columns, schema=_schema()))
+        part = self._parts[component]
+        self._parts[component] = Part(part.kind, part.tasks, part.file, "", part.rows + len(waiting))
+        waiting.clear()
+
+    def close(self) -> None:
+        """Write the manifest and take the name, in place of what had it."""
+        self._open.close()
+        parts = {id: {**asdict(p), "sha256": _sha256(self._partial / p.file)} for id, p in self._parts.items()}
+        manifest = {"kind": KIND, "format": FORMAT, "name": self._name, "components": parts,
+                    "component_by_task": {str(task): id for task, id in sorted(self._component_by_task.items())}}
+        (self._partial / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        if self._folder.exists():
+            shutil.rmtree(self._folder)
+        os.replace(self._partial, self._folder)
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """The checkpoint in a folder, its files' checksums compared; CheckpointError names the file and the field."""
+    path = folder / _MANIFEST
+    found = _manifest(path)
+    if found.get("kind") != KIND:
+        raise CheckpointError(f"{path}: kind is {found.get('kind')!r:.40}, not '{KIND}'")
+    if found.get("format") != FORMAT:
+        raise CheckpointError(f"{path}: format is {found.get('format')!r:.40}; this version reads format {FORMAT}")
+    name, tasks, parts = found.get("name"), found.get("component_by_task"), found.get("components")
+    if not isinstance(name, str) or not isinstance(tasks, dict) or not isinstance(parts, dict):
+        raise CheckpointError(f"{path}: name, component_by_task or components is missing or of another type")
+    component_by_task = _tasks(path, tasks)
+    checked = {id: _part(path, id, part, component_by_task) for id, part in parts.items()}
+    for part in checked.values():
+        if _sha256(folder / part.file) != part.sha256:
+            raise CheckpointError(f"{folder / part.file} holds other bytes than {_MANIFEST} says (sha256)")
+    return Checkpoint(folder, name, component_by_task, checked)
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _MOST_MANIFEST_BYTES:
+            raise CheckpointError(f"{path} is larger than {_MOST_MANIFEST_BYTES >> 20} MiB, which no manifest is")
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path} is no JSON object")
+    return found
+
+
+def _tasks(path: Path, tasks: Mapping[str, Any]) -> dict[int, str]:
+    for task, component in tasks.items():
+        if not (task.isascii() and task.isdigit() and len(task) < 10) or not isinstance(component, str):
+            raise CheckpointError(f"{path}: component_by_task says {task!r:.40}: {component!r:.40}")
+    return {int(task): component for task, component in tasks.items()}
+
+
+def _part(path: Path, id: str, part: Any, component_by_task: Mapping[int, str]) -> Part:
+    where = f"{path}: components, '{id}'"
+    if not isinstance(part, dict) or part.keys() != _FIELDS.keys():
+        raise CheckpointError(f"{where}: expected exactly {', '.join(_FIELDS)}")
+    for name, kind in _FIELDS.items():
+        if type(part[name]) is not kind:
+            raise CheckpointError(f"{where}: {name} is {part[name]!r:.60}, which is no {kind.__name__}")
+    if part["kind"] not in _PARTS:
+        raise CheckpointError(f"{where}: kind is {part['kind']!r:.40}, neither bolt nor spout")
+    if Path(part["file"]).name != part["file"] or part["file"] in ("", ".", ".."):
+        raise CheckpointError(f"{where}: file {part['file']!r:.80} is no name of a file in this folder")
+    tasks = sorted(task for task, component in component_by_task.items() if component == id)
+    if not tasks or part["tasks"] != tasks:
+        raise CheckpointError(f"{where}: tasks are {part['tasks']!r:.80}, but component_by_task says {tasks!r:.80}")
+    return Part(**{**part, "tasks": tuple(tasks)})
+
+
+def _schema() -> Any:
+    import pyarrow as pa
+
+    return pa.schema([("task", pa.int32()), ("part", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
+
+
+def _rows_of(path: Path) -> Iterable[tuple[Any, ...]]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            if file.schema_arrow != _schema():
+                raise CheckpointError(f"{path}: its columns are {', '.join(file.schema_arrow.names)[:200]}; expected task int32, "
+                                      "part string, key and value binary")
+            for batch in file.iter_batches(_ROWS_PER_GROUP):
+                yield from zip(*[column.to_pylist() for column in batch.columns], strict=True)
+    except (OSError, pa.ArrowException) as error:
+        raise CheckpointError(f"{path} cannot be read as Parquet: {str(error)[:200]}") from error
+
+
+def _checked_row(codec: Codec, where: str, part: Part, row: tuple[Any, ...]) -> Row:
+    task, name, key, value = row
+    if task not in part.tasks:
+        raise CheckpointError(f"{where}: task {task} is none of {part.tasks[0]} to {part.tasks[-1]}")
+    if name not in _PARTS[part.kind]:
+        raise CheckpointError(f"{where}: part is {name!r:.40}; of a {part.kind} it is one of {', '.join(_PARTS[part.kind])}")
+    try:
+        key, value = codec.unpack(key or b""), codec.unpack(value or b"")
+    except MalformedFrameError as error:
+        raise CheckpointError(f"{where}: key or value is {error}") from error
+    parts = key if isinstance(key, list) else [key]
+    if any(type(each) not in SCALARS for each in parts) or (name == TIME and not (isinstance(key, list) and key)):
+        raise CheckpointError(f"{where}: key {key!r:.80} is no key of a {name}")
+    return task, name, tuple(key) if isinstance(key, list) else key, value
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while data := file.read(1 << 20):
+                digest.update(data)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    return digest.hexdigest()

@@ -1,0 +1,46 @@
+"""Owns the sowing of journals into Redis, from which a topology's tasks begin.
+
+Laws, the same for LocalSeeding: a task's journal is there wholly or not at all; the same one again changes nothing; once a
+task of the topology was ever claimed, nothing is sown any more (FencedError), since what is there is newer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sparkstorm.errors import FencedError
+from sparkstorm.transport.connection import Link, RedisAddress, Script
+from sparkstorm.transport.redis import Keys
+
+_BYTES_AT_ONCE = 4 << 20
+
+
+class RedisSeeding:
+    """Sows one topology's journals: entry by entry beside their place, then all of a task at once into it."""
+
+    def __init__(self, address: RedisAddress, topology_id: str, patience_s: float = 10.0) -> None:
+        self._keys = Keys(topology_id)
+        self._topology_id = topology_id
+        self._link = Link(address, patience_s)
+        self._script = Script("seed.lua", self._link)
+
+    def sow(self, task: int, entries: Iterable[bytes]) -> None:
+        """Give a task its journal."""
+        self._write(task, "begin", ())
+        waiting: list[bytes] = []
+        for entry in entries:
+            waiting.append(entry)
+            if sum(map(len, waiting)) >= _BYTES_AT_ONCE:
+                self._write(task, "more", waiting)
+                waiting = []
+        self._write(task, "more", waiting)
+        self._write(task, "end", ())
+
+    def _write(self, task: int, what: str, entries: Sequence[bytes]) -> None:
+        answer = self._script.run(self._keys.prefix, lambda: [task, what, *entries])
+        if answer[0] != b"OK":
+            raise FencedError(f"{self._topology_id} has run already: what its tasks have is newer than any checkpoint")
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._link.close()
