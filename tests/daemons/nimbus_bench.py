@@ -49,6 +49,7 @@ class FakeSupervisor:
     ports: tuple[int, ...]
     tree: LocalStateTree
     is_up: bool = True
+    registers: bool = True
     silent_ports: set[int] = field(default_factory=set)
     resources: dict[str, float] = field(default_factory=dict)
     running: dict[int, tuple[str, tuple[ExecutorId, ...], int]] = field(default_factory=dict)
@@ -61,8 +62,9 @@ class FakeSupervisor:
         """Register, follow the assignments, beat."""
         if not self.is_up or self.tree.is_down:
             return
-        offer = SupervisorInfo(self.node, self.host, now_ms, now_ms - START_MS, self.ports, resources=self.resources)
-        self.state.register_supervisor(offer)
+        if self.registers:
+            offer = SupervisorInfo(self.node, self.host, now_ms, now_ms - START_MS, self.ports, resources=self.resources)
+            self.state.register_supervisor(offer)
         assignments = self.state.read_assignments()
         for port in self.ports:
             self._follow(WorkerSlot(self.node, port), assignments, now_ms)

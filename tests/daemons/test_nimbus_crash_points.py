@@ -234,6 +234,25 @@ def test_wherever_the_driver_dies_a_request_was_never_made_or_comes_to_its_end(n
 
 
 @BOTH
+def test_wherever_nimbus_dies_workers_that_do_not_stop_have_their_whole_grace(is_written: bool) -> None:
+    for at in range(1, LIMIT):
+        bench, fuse = Phoenix(), Fuse(at, is_written)
+        for supervisor in bench.supervisors.values():
+            supervisor.is_up = False  # its beats stay
+        bench.doom_nimbus(fuse)
+        bench.service.kill("wc", 1)
+        seconds: dict[str, int] = {}
+        for second in range(12):
+            bench.tick()
+            seconds.setdefault("runs" if bench.state.assignment_ids() else "stopped", second)
+            seconds.setdefault("there" if bench.state.topology_ids() else "gone", second)
+        assert 2 <= seconds["gone"] - seconds["stopped"] <= 3, at
+        if not fuse.is_burnt:
+            return
+    raise AssertionError("Nimbus died every time")
+
+
+@BOTH
 def test_wherever_the_driver_dies_in_a_submission_it_runs_or_nothing_is_left(is_written: bool) -> None:
     ends = set()
     for at in range(1, LIMIT):
@@ -295,6 +314,29 @@ def test_a_submission_whose_stores_fail_for_a_moment_at_any_write_leaves_nothing
         if not fuse.is_burnt:
             return
     raise AssertionError("the store failed every time")
+
+
+@BOTH
+def test_a_hot_deploy_whose_stores_fail_for_a_moment_at_any_write_leaves_one_topology_with_the_data(is_written: bool) -> None:
+    ends = set()
+    for at in range(1, LIMIT):
+        bench, fuse = Phoenix(), Fuse(at, is_written, is_final=False)
+        bench.service._state = StormState(fuse.around(LocalStateStore(bench.tree)), KEY)
+        bench.service._blobs = BlobStore(bench.service._state, fuse.around(bench.bytes_store), KEY)
+        try:
+            new = bench.submit(code=NEW_CODE, topology__hot__deploy__enable=True)
+            assert bench.state.topology_ids() == [new], at
+        except StoreUnavailableError:
+            assert fuse.is_burnt, at
+        bench.advance(60)
+        assert is_deployed(bench) or is_untouched(bench), at
+        assert_tidy(bench, at)
+        ends.add(is_deployed(bench))
+        if not fuse.is_burnt:
+            break
+    else:
+        raise AssertionError("the store failed every time")
+    assert ends == {True, False}
 
 
 def assert_nothing_is_left(bench: Bench) -> None:

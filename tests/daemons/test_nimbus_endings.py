@@ -1,0 +1,160 @@
+"""Tells how topologies end: how long a kill waits, in which order things go, and what the sweep takes and leaves."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from sparkstorm.cluster import paths
+from sparkstorm.cluster.storm_state import Submission
+from sparkstorm.daemons.guarded_scheduler import GuardedScheduler
+from sparkstorm.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.scheduling.chosen import chosen_scheduler
+from sparkstorm.scheduling.default import DefaultScheduler
+from sparkstorm.scheduling.reconcile import with_new_version
+from sparkstorm.scheduling.records import Topologies
+from sparkstorm.scheduling.view import ClusterView
+from tests.daemons.nimbus_bench import Bench
+
+DELAY_SECS = 300  # nimbus.topology.blobstore.deletion.delay.ms
+
+
+def due_in_ms(bench: Bench) -> int:
+    (topology_id,) = bench.state.topology_ids()
+    base = bench.state.read_base(topology_id)
+    assert base and base.pending
+    return base.pending.due_ms - bench.clock.now_ms()
+
+
+@pytest.mark.parametrize("wait_secs", [None, -1])
+def test_a_kill_waits_the_message_timeout_of_its_topology(wait_secs: float | None) -> None:
+    bench = Bench()
+    bench.submit(topology__message__timeout__secs=7)
+    bench.service.rebalance("wc", RebalanceOptions(2), wait_secs)
+    assert due_in_ms(bench) == 7000
+    bench.service.kill("wc", wait_secs)
+    assert due_in_ms(bench) == 7000
+    bench.service.kill("wc", 0.25)
+    assert due_in_ms(bench) == 250
+
+
+@pytest.mark.parametrize("damage", ["the bytes are gone", "other bytes", "the metadata are gone"])
+def test_a_topology_whose_configuration_is_lost_can_be_killed(damage: str) -> None:
+    bench = Bench()
+    topology_id = bench.submit(topology__message__timeout__secs=7)
+    base = bench.state.read_base(topology_id)
+    assert base
+    if damage == "the bytes are gone":
+        bench.bytes_store.delete(f"{base.conf_key}:0")
+    elif damage == "other bytes":
+        bench.bytes_store.put(f"{base.conf_key}:0", b"{}")
+    else:
+        bench.state.remove_blob_metadata(base.conf_key)
+    bench.restart_nimbus()
+    bench.service.kill("wc")
+    assert due_in_ms(bench) == 30_000  # the cluster's
+    bench.advance(60)
+    assert bench.state.known_ids() == set()
+
+
+def test_a_topology_killed_while_it_is_rebalanced_stays_killed() -> None:
+    class Meddling(DefaultScheduler):
+        deed: Callable[[], None] | None = None
+
+        def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+            super().schedule(topologies, cluster)
+            deed, self.deed = self.deed, None
+            if deed:
+                deed()
+
+    scheduler = Meddling()
+    bench = Bench(scheduler=scheduler)
+    topology_id = bench.submit()
+    bench.service.rebalance("wc", RebalanceOptions(2), wait_secs=0)
+    scheduler.deed = lambda: bench.service.kill("wc", 5)  # in the middle of Nimbus's turn, by another thread say
+    bench.tick()
+    base = bench.state.read_base(topology_id)
+    assert base and base.status == TopologyStatus.KILLED
+    bench.advance(20)
+    assert bench.state.known_ids() == set()
+
+
+def test_an_inactive_topology_whose_rebalance_is_given_up_stays_inactive() -> None:
+    conf = {"storm.scheduler": "jstorm"}
+    bench = Bench(scheduler=chosen_scheduler(conf, GuardedScheduler), storm__scheduler="jstorm")
+    topology_id = bench.submit(topology__workers=2)
+    before = bench.slots(topology_id)
+    bench.service.deactivate("wc")
+    bench.service.rebalance("wc", RebalanceOptions(9), wait_secs=0)
+    bench.advance(3)
+    base = bench.state.read_base(topology_id)
+    assert base and (base.status, base.num_workers, base.pending) == (TopologyStatus.INACTIVE, 2, None)
+    assert bench.slots(topology_id) == before
+    texts = [each.text for c in bench.state.error_components(topology_id) for each in bench.state.read_errors(topology_id, c)]
+    assert any("rebalance given up: there's no enough worker" in text for text in texts)
+
+
+def test_a_lost_assignment_is_not_replaced_by_that_of_an_earlier_topology_of_the_name() -> None:
+    bench = Bench(nodes=3)
+    old = bench.submit()
+    former = bench.state.read_assignment(old)
+    bench.service.kill("wc", 0)
+    bench.advance(20)
+    new = bench.submit()
+    assert former
+    bench.advance(12)
+    bench.nimbus.wake()
+    bench.tick()
+    bench.state.backup_assignment("wc", former)
+    bench.store.delete(paths.assignment(new))
+    bench.nimbus.wake()
+    bench.tick()  # too early for the sweep, which would take away what is wrong
+    assert bench.state.assignment_ids() == [new]
+    assert len(bench.slots(new)) == 13
+
+
+# -- the sweep ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_blob_that_nobody_names_goes_after_the_delay_and_a_new_one_stays_until_then() -> None:
+    bench = Bench()
+    bench.submit()
+    named = set(bench.state.blob_keys())
+    key = bench.blobs.put(b"nobody's", bench.clock.now_ms())
+    bench.advance(DELAY_SECS - 12)
+    assert key in bench.state.blob_keys()
+    bench.advance(24)
+    assert set(bench.state.blob_keys()) == named
+    assert {each.partition(":")[0] for each in bench.bytes_store.list_keys()} == named
+
+
+def test_no_blob_goes_while_a_submission_is_under_way_or_a_record_cannot_be_read() -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    bench.state.begin_submission("other", Submission("other-9-9", 0))
+    key = bench.blobs.put(b"the other's", bench.clock.now_ms())
+    bench.advance(2 * DELAY_SECS)
+    assert key in bench.state.blob_keys()
+    bench.state.end_submission("other")
+    whole = bench.store.get(paths.storm(topology_id))
+    assert whole
+    bench.store.put(paths.storm(topology_id), b"garbage")
+    bench.advance(2 * DELAY_SECS)
+    assert len(bench.state.blob_keys()) == 3
+    bench.store.put(paths.storm(topology_id), whole.data)
+    bench.advance(12)
+    assert len(bench.state.blob_keys()) == 2
+
+
+def test_what_only_an_assignment_names_stays_for_the_workers_that_start_again() -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    old = bench.state.read_assignment(topology_id)
+    assert old
+    key = bench.blobs.put(b'{"half":"rebalanced"}', bench.clock.now_ms())
+    bench.service.kill("wc", 3 * DELAY_SECS)
+    bench.state.write_assignment(replace(with_new_version(old, old.kind), conf_key=key))
+    bench.advance(2 * DELAY_SECS)
+    assert key in bench.state.blob_keys()
+    bench.advance(2 * DELAY_SECS)
+    assert bench.state.blob_keys() == []
