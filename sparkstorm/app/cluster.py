@@ -27,7 +27,7 @@ from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.config import Conf, merge
 from sparkstorm.daemons.guarded_scheduler import GuardedScheduler
-from sparkstorm.daemons.leadership import depose_dead_leader, own_name
+from sparkstorm.daemons.leadership import depose_dead_leader, end_dead_submissions, own_name
 from sparkstorm.daemons.nimbus import Nimbus
 from sparkstorm.daemons.retirement import RedisRetirement
 from sparkstorm.daemons.service import NimbusService
@@ -187,6 +187,7 @@ class Cluster:
         scheduler = chosen_scheduler(self.conf, GuardedScheduler)
         wake = threading.Event()
         depose_dead_leader(self.state)
+        end_dead_submissions(self.state)
         nimbus = Nimbus(self.state, self.blobs, scheduler, self.conf, own_name(), wake.set)
         nimbus.undertaker.retirement = RedisRetirement(self.redis_address)
         if self._service is None:

@@ -46,10 +46,11 @@ class NimbusInfo:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A submission under way: its id is protected from orphan clean-up until the mark is gone."""
+    """A submission under way: its id is protected from orphan clean-up until the mark is gone; `owner` as of a leader."""
 
     topology_id: str
     since_ms: int
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,24 @@ def depose_dead_leader(state: StormState) -> bool:
     A killed driver's session, and with it its office, would otherwise last for storm.zookeeper.session.timeout.
     """
     leader = state.read_leader()
-    host, _, pid = leader.owner.rpartition(":") if leader else ("", "", "")
-    if host != os.uname().nodename or not (pid.isascii() and pid.isdecimal()) or _is_running(int(pid)):
+    if leader is None or not _is_dead(leader.owner):
         return False
     state.resign()
     return True
+
+
+def end_dead_submissions(state: StormState) -> list[str]:
+    """Free the names that processes of this host were submitting when they died; what they left is swept later."""
+    dead = {name: mark for name, mark in state.submissions().items() if _is_dead(mark.owner)}
+    for name, mark in dead.items():
+        state.end_submission(name, mark.topology_id)
+    return sorted(dead)
+
+
+def _is_dead(owner: str) -> bool:
+    """Whether that was a process of this host, and is gone."""
+    host, _, pid = owner.rpartition(":")
+    return host == os.uname().nodename and pid.isascii() and pid.isdecimal() and not _is_running(int(pid))
 
 
 def _is_running(pid: int) -> bool:

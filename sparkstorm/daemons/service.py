@@ -20,6 +20,7 @@ from sparkstorm.cluster.storm_state import Submission as SubmissionMark
 from sparkstorm.daemons.cluster_reader import conf_from_bytes
 from sparkstorm.daemons.deploy_finisher import call_off
 from sparkstorm.daemons.hot_deploy import HotDeploy
+from sparkstorm.daemons.leadership import own_name
 from sparkstorm.daemons.nimbus import Nimbus
 from sparkstorm.daemons.rebalance_rules import checked_rebalance
 from sparkstorm.daemons.rebalancer import RebalancePlan
@@ -158,7 +159,7 @@ class NimbusService:
         """Keep other drivers from the name, and the sweep from what the submission writes."""
         # Noted first: a store that goes away now may have taken the mark all the same.
         self._marked[prepared.name] = prepared.topology_id
-        mark = SubmissionMark(prepared.topology_id, self._clock.now_ms())
+        mark = SubmissionMark(prepared.topology_id, self._clock.now_ms(), own_name())
         if not self._state.begin_submission(prepared.name, mark):
             del self._marked[prepared.name]
             raise AlreadyAliveError(f"topology {prepared.name} is being submitted by another driver")
