@@ -17,6 +17,7 @@ from sparkstorm.model.tuples import Source
 from sparkstorm.runtime.acker_task import AckerTask
 from sparkstorm.runtime.assembly import Crew, WorkerPlan
 from sparkstorm.runtime.bolt_task import BoltTask
+from sparkstorm.runtime.budget import bytes_of
 from sparkstorm.runtime.epoch import Epoch
 from sparkstorm.runtime.journal import Whole
 from sparkstorm.runtime.output import Emitter
@@ -27,6 +28,7 @@ from sparkstorm.transport.base import Commit
 from sparkstorm.transport.frames import AckerMessages, Ids, Row, SettledRoots
 
 _ROWS_PER_FRAME = 8192
+_BUDGETS = 64  # times the byte budget that one commit may carry: half a gigabyte; Redis ends connections at one
 _BYTES_PER_FRAME = 4 << 20  # rows that are heavier together leave in several frames
 
 
@@ -38,6 +40,8 @@ class Closing:
         self._crew = crew
         self._now_ms = now_ms
         self._ackers = plan.ackers
+        self._most_bytes = bytes_of(plan.conf) * _BUDGETS
+        self._leaving = 0
         self.latencies_ms: list[int] = []
 
     def close(self, epoch: Epoch, commit: Commit) -> None:
@@ -83,10 +87,17 @@ class Closing:
         for start in range(0, len(rows), _ROWS_PER_FRAME):
             part = rows[start:start + _ROWS_PER_FRAME]
             for data in self._encoded(source, oldest_ms, part, epoch.leave(part)):
-                epoch.bytes += len(data)
+                self._require_bounded(source, commit, len(data))
                 commit.frames.append((task, data, len(data)))
                 count += 1
         return count
+
+    def _require_bounded(self, source: Source, commit: Commit, size: int) -> None:
+        """An epoch ends long before it is so large, unless one input made all this: the store would hang up."""
+        self._leaving = size if not commit.frames else self._leaving + size
+        if self._leaving > self._most_bytes:
+            raise CodecError(f"component '{source.component}', stream '{source.stream}': more than {self._most_bytes} bytes leave "
+                             f"at once ({_BUDGETS} times topology.epoch.bytes); emit less per input")
 
     def _encoded(self, source: Source, oldest_ms: int, rows: Sequence[Row], ids: Ids) -> Iterator[bytes]:
         try:

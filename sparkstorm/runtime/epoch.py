@@ -56,7 +56,7 @@ class Epoch:
         self.births: dict[int, int] = {}  # root -> spout task
         self.messages: dict[int, AckerMessages] = {}
         self.rows = 0  # executed: the measure of the row budget
-        self.bytes = 0
+        self.bytes = 0  # of rows emitted, about: the measure of the byte budget
 
     def consume(self, roots: Sequence[Roots], ids: Ids) -> None:
         """These rows, which came with these edge ids, are done."""

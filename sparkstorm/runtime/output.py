@@ -16,6 +16,7 @@ from sparkstorm.model.tuples import Roots, Source
 from sparkstorm.runtime.lanes import Lane
 
 MAX_ROWS_PER_TUPLE = 1_000_000  # in strict mode, where the culprit can be named; beyond it a commit would block the store
+_SAMPLE = 16
 
 class Route:
     """One output stream of one task: its fields, its subscribers' tasks, and how to pick among them."""
@@ -148,6 +149,14 @@ class Emitter:
             lane.settle()
         return emitted, transferred
 
+    def weight(self) -> int:
+        """About how many bytes the rows of `log` take, by a sample: what leaves an epoch is counted again, exactly."""
+        count = len(self.log)
+        if not count:
+            return 0
+        sample = self.log[::-(-count // _SAMPLE)]
+        return sum(_size(rows[-1][0]) for rows in sample) * count // len(sample)
+
     def roll_back(self, mark: int) -> None:
         """Take back every row emitted since `log` had this length."""
         log = self.log
@@ -172,6 +181,15 @@ class Emitter:
                 + ("direct: use emit_direct" if self.routes[stream].is_direct else "not direct: use emit"))
         known = ", ".join(sorted(name for name in self.routes if not name.startswith("__"))) or "none"
         return InvalidTopologyError(f"component '{self.component}' emitted to undeclared stream '{stream}'; it declares {known}")
+
+
+def _size(value: Any) -> int:
+    kind = type(value)
+    if kind is str or kind is bytes:
+        return len(value) + 2
+    if kind is list or kind is tuple:
+        return 2 + sum(map(_size, value))
+    return 2 + sum(map(_size, value.values())) if kind is dict else 8
 
 
 def fast_emit(emitter: Emitter) -> Callable[..., None]:

@@ -16,6 +16,7 @@ from sparkstorm.model.tuples import Tuple
 from sparkstorm.runtime.acker_task import AckerTask
 from sparkstorm.runtime.assembly import Assembly, Crew, Surroundings, WorkerPlan
 from sparkstorm.runtime.bolt_task import BoltTask, ManualRunner
+from sparkstorm.runtime.budget import Budget
 from sparkstorm.runtime.closing import Closing
 from sparkstorm.runtime.epoch import Epoch, IdSource
 from sparkstorm.runtime.failures import Failures
@@ -35,6 +36,7 @@ _REFUSED_MS = 20
 _PATIENCE = 50  # refusals, after which a commit goes through: this worker may be the only one who can free anything
 _GATED_MS = 5  # between two looks whether those that hold a task back have drained
 _CALLS_PER_TURN = 512
+_ROWS_PER_TURN = 4096
 _SPOUTS_WAIT_MS = 200  # bolts go first, but spouts elsewhere must not be able to keep them busy for ever
 
 
@@ -75,7 +77,7 @@ class Worker:
         self._pulse = Pulse(plan, self._crew, clock, self._gates, reporter.error, self._failures.park)
         self._refused: Commit | None = None
         self._refusals = 0
-        self._budget_ms = self._idle_budget_ms
+        self._budget = Budget(plan.conf)
         self._careful_left = _CAREFUL_UNITS if plan.is_careful else 0
         self._quarantined: list[bytes] = []
         self._is_active = False
@@ -84,10 +86,6 @@ class Worker:
         self._has_news = False
         self._turns = deque(self._crew.bolts.values())
         self._spouts_ran_ms = 0
-
-    @property
-    def _idle_budget_ms(self) -> int:
-        return int(self._plan.conf.get("topology.epoch.idle.ms") or 5)
 
     def set_active(self, is_active: bool) -> None:
         """Follow the topology's status: spouts rest while it is inactive."""
@@ -172,37 +170,35 @@ class Worker:
     # -- running ---------------------------------------------------------------------------------------------------
 
     def _run(self, epoch: Epoch, now_ms: int) -> None:
-        deadline_ms = now_ms + self._budget_ms
-        row_budget = int(self._plan.conf.get("topology.epoch.rows") or 20_000)
-        is_over, did = self._run_timed(epoch, now_ms, deadline_ms), True
+        self._budget.begin(now_ms)
+        is_over, did = self._run_timed(epoch, now_ms), True
         while did and not is_over:
             did = False
             for _ in range(len(self._turns)):
                 did |= self._run_bolt(epoch, self._turns[0])
                 self._turns.rotate(-1)  # the next epoch begins where this one ends: a slow bolt starves nobody
-                is_over = epoch.rows >= row_budget or self._clock.now_ms() >= deadline_ms
+                is_over = self._budget.is_over(epoch, self._clock.now_ms())
                 if is_over:
                     break
             if not is_over or now_ms - self._spouts_ran_ms >= _SPOUTS_WAIT_MS:
-                did |= self._run_spouts(epoch, max(1, min(_CALLS_PER_TURN, row_budget - epoch.rows)))
-                is_over |= epoch.rows >= row_budget or self._clock.now_ms() >= deadline_ms
-        loaded_ms = int(self._plan.conf.get("topology.epoch.loaded.ms") or 50)
-        self._budget_ms = min(self._budget_ms * 2, loaded_ms) if is_over else max(self._budget_ms // 2, self._idle_budget_ms)
+                did |= self._run_spouts(epoch, max(1, min(_CALLS_PER_TURN, self._budget.rows - epoch.rows)))
+                is_over |= self._budget.is_over(epoch, self._clock.now_ms())
+        self._budget.end(is_over)
 
     def _run_spouts(self, epoch: Epoch, calls: int) -> bool:
         self._spouts_ran_ms = self._clock.now_ms()
         did = [self._run_spout(epoch, spout, calls) for spout in self._crew.spouts.values()]
         return any(did)
 
-    def _run_timed(self, epoch: Epoch, now_ms: int, deadline_ms: int) -> bool:
-        """Ticks, what other threads have asked for, and second tries, before anything newer; whether time is over."""
+    def _run_timed(self, epoch: Epoch, now_ms: int) -> bool:
+        """Ticks, what other threads have asked for, and second tries, before anything newer; whether the budget is over."""
         self._run_ticks(epoch, now_ms)
         self._take_posts(epoch)
         for bolt in self._crew.bolts.values():
             while not bolt.is_full and (due := bolt.due(now_ms, most=1)):
                 self._failures.try_again(epoch, bolt, due[0])
                 self._finish(epoch, bolt)
-                if self._clock.now_ms() >= deadline_ms:
+                if self._budget.is_over(epoch, self._clock.now_ms()):
                     return True
         return False
 
@@ -223,7 +219,7 @@ class Worker:
             self._failures.take_late(epoch, bolt)
         if not self._careful_left:
             self._pulse.advance(epoch, bolt)
-        self._deliver(bolt)
+        self._deliver(epoch, bolt)
 
     def _run_bolt(self, epoch: Epoch, bolt: BoltTask) -> bool:
         if self._gates.is_shut(bolt.task) or bolt.is_full:
@@ -256,12 +252,13 @@ class Worker:
 
     def _execute(self, epoch: Epoch, bolt: BoltTask, tuples: list[Tuple], ids: Any, oldest_ms: int) -> None:
         bolt.begin(oldest_ms)
-        started_ms = self._clock.now_ms()
+        started_ms, sent_bytes = self._clock.now_ms(), epoch.bytes
         failed = bolt.execute(epoch, tuples, ids)
         for tup, edge, reason in failed:
             self._failures.settle(epoch, bolt, tup, edge, reason)
         self._finish(epoch, bolt)
-        bolt.pace = _adapted(bolt.pace, len(tuples), self._clock.now_ms() - started_ms, 4096)
+        took_ms = self._clock.now_ms() - started_ms
+        bolt.pace = self._budget.pace(bolt.pace, len(tuples), took_ms, _ROWS_PER_TURN, epoch.bytes - sent_bytes)
 
     def _run_spout(self, epoch: Epoch, spout: SpoutTask, calls: int) -> bool:
         now_ms = self._clock.now_ms()
@@ -270,10 +267,11 @@ class Worker:
         if spout.pending.room == 0 or spout.is_exhausted:
             return False
         spout.oldest_ms = spout.oldest_ms or now_ms
-        calls = min(calls, spout.pace)
+        calls, sent_bytes = min(calls, spout.pace), epoch.bytes
         did = spout.run(epoch, calls, now_ms)
-        self._deliver(spout)
-        spout.pace = _adapted(spout.pace, calls, self._clock.now_ms() - now_ms, _CALLS_PER_TURN)
+        self._deliver(epoch, spout)
+        took_ms = self._clock.now_ms() - now_ms
+        spout.pace = self._budget.pace(spout.pace, calls, took_ms, _CALLS_PER_TURN, epoch.bytes - sent_bytes)
         if did:
             spout.wake()
         else:
@@ -284,11 +282,12 @@ class Worker:
         """What a spout emitted outside next_tuple, such as a replay in `fail`."""
         spout.oldest_ms = spout.oldest_ms or now_ms
         spout.take_births(epoch, now_ms)
-        self._deliver(spout)
+        self._deliver(epoch, spout)
 
-    def _deliver(self, sender: BoltTask | SpoutTask) -> None:
+    def _deliver(self, epoch: Epoch, sender: BoltTask | SpoutTask) -> None:
         """Hand rows for tasks of this worker over in memory; rows behind a spill or for others stay for the closing."""
         emitter = sender.emitter
+        epoch.bytes += emitter.weight()
         counts = self._tally.of(sender.task)
         emitted, transferred = emitter.take_counts()
         counts.emitted += emitted
@@ -312,7 +311,7 @@ class Worker:
             return  # the input under suspicion is with a thread: nothing else may be blamed for it
         self._run_ticks(epoch, now_ms)
         if (fired := self._pulse.fire_one(epoch, now_ms, self._reporter.trying, self._failures.deaths_of)) is not None:
-            self._deliver(fired)
+            self._deliver(epoch, fired)
         bolts = self._crew.bolts.values()
         did = (fired is not None or any(self._try_held(epoch, bolt, now_ms) for bolt in bolts)
                or any(self._try_bolt(epoch, bolt) for bolt in bolts if not self._gates.is_shut(bolt.task)))
@@ -391,10 +390,3 @@ class Worker:
     def _new_key(self) -> str:
         self._keys += 1
         return f"{max(self._plan.token_by_task.values(), default=0):014x}-{self._keys:010x}"
-
-
-def _adapted(pace: int, done: int, took_ms: int, most: int) -> int:
-    """How much to do between two looks at the clock, after so much took so long: a few milliseconds' worth."""
-    if took_ms <= 1 and done == pace:
-        return min(pace * 2, most)
-    return max(1, pace * 4 // took_ms) if took_ms > 4 else pace
