@@ -1,7 +1,7 @@
 """Enumerates where Nimbus, or its whole driver, may die in the middle of a request: every write, before and after it."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,10 @@ class Keeper:
     def hand_over(self, old_id: str, new_id: str) -> None:
         if old_id in self.data:
             self.data[new_id] = self.data.pop(old_id)
+
+    def seed(self, topology_id: str, component_by_task: Mapping[int, str]) -> None:
+        """What a topology begins with is kept there too."""
+        self.data[topology_id] = "seeds"
 
 
 class Phoenix(Bench):
@@ -259,12 +263,13 @@ def test_wherever_the_driver_dies_in_a_submission_it_runs_or_nothing_is_left(is_
         bench, fuse = Phoenix(), Fuse(at, is_written)
         bench.doom_driver(fuse)
         try:
-            bench.submit("other", wordcount(2), b"other code", topology__workers=1)
+            bench.service.submit("other", wordcount(2), {"topology.workers": 1}, b"other code", seed=bench.keeper.seed)
         except StoreUnavailableError:
             assert fuse.is_dead
         bench.follow_driver()
         bench.advance(30)
         others = [each for each in bench.state.topology_ids() if each != bench.old]
+        assert bench.keeper.data == {bench.old: "counts", **dict.fromkeys(others, "seeds")}, at
         assert all(len(bench.slots(each)) == 8 for each in others), at
         assert bench.state.read_assignment(bench.old) == bench.before, at
         assert_tidy(bench, at)
@@ -297,12 +302,14 @@ def test_wherever_nimbus_dies_in_a_submission_the_next_one_serves_it(is_written:
 def test_a_submission_whose_stores_fail_for_a_moment_at_any_write_leaves_nothing(is_written: bool) -> None:
     refused = 0
     for at in range(1, LIMIT):
-        bench, fuse = Bench(), Fuse(at, is_written, is_final=False)
+        bench, fuse, keeper = Bench(), Fuse(at, is_written, is_final=False), Keeper()
+        bench.nimbus.undertaker.retirement = keeper
         session = LocalStateStore(bench.tree)
         bench.service._state = StormState(fuse.around(session), KEY)
         bench.service._blobs = BlobStore(bench.service._state, fuse.around(bench.bytes_store), KEY)
         with contextlib.suppress(StoreUnavailableError):
-            bench.submit()
+            bench.service.submit("wc", wordcount(), {"topology.workers": 4}, b"code", seed=keeper.seed)
+        assert keeper.data == dict.fromkeys(bench.state.topology_ids(), "seeds"), at
         if bench.state.topology_ids():
             # Only the mark of the submission was to be taken away yet, which is tried again.
             assert refused > 8 and bench.state.submissions() == {}, at
