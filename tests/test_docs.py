@@ -59,3 +59,19 @@ def test_links_and_named_files_lead_somewhere(document: Path) -> None:
     named = re.findall(r"`((?:docs|conf|jobs|notebooks|tests|benchmarks|sparkstorm)/[\w./-]+\.\w+)`", text)
     missing += [name for name in named if not (ROOT / name).exists()]
     assert missing == []
+
+
+def test_every_attack_on_the_design_is_answered_by_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "design-findings.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| .* \| ([^|]+) \|$", text, re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, 30))
+    missing = []
+    for number, cell in rows:
+        named = re.findall(r"`([\w/]+\.py)::(test_\w+)`", cell)
+        assert named, number
+        missing += [f"{file}::{test}" for file, test in named if f"def {test}(" not in _text(ROOT / "tests" / file)]
+    assert missing == []
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""

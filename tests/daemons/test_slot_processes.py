@@ -101,6 +101,14 @@ def test_a_worker_dies_with_its_slot_and_the_next_slot_takes_the_same_port(bench
     assert second.launch > first.launch
 
 
+def test_a_worker_that_hangs_dies_with_its_slot_too(bench: SlotBench, start: Start) -> None:
+    bench.submit("words-1", [FIRST])
+    slots = start("ignores_stop")  # it never looks at its pipe: only the kernel can end it
+    first = bench.wait_running("words-1", FIRST)
+    os.kill(slots.pids()[0], signal.SIGKILL)
+    wait_until(lambda: is_gone(first.pid), "end of the worker")
+
+
 def test_duties_pass_on_when_their_holder_is_killed(bench: SlotBench, start: Start) -> None:
     slots = start(count=2)
     wait_until(lambda: (s := bench.state.read_supervisor("node-1")) and len(s.ports) == 2, "both ports")

@@ -180,6 +180,20 @@ def test_processes_that_user_code_started_die_with_the_worker(spawn: Spawn) -> N
     watched.wait_for(lambda: is_gone(helper), "end of the helper")
 
 
+def test_a_child_inherits_nothing_that_its_slot_holds_open(spawn: Spawn) -> None:
+    """A descriptor of Spark's socket in a child would hide the slot's death from Spark for as long as the child lives."""
+    held, other = os.pipe()
+    for fd in (held, other):
+        os.set_inheritable(fd, True)
+    try:
+        child = spawn("loop").start().wait_ready().child
+        pipe = os.readlink(f"/proc/self/fd/{held}")
+        assert pipe not in [os.readlink(fd) for fd in Path(f"/proc/{child.pid}/fd").iterdir()]
+    finally:
+        os.close(held)
+        os.close(other)
+
+
 def test_user_code_finds_its_standard_input_empty(spawn: Spawn) -> None:
     watched = spawn("reads_stdin").start().wait_ready()
     assert watched.beats("stdin") == [""]

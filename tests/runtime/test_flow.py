@@ -205,7 +205,7 @@ def test_spouts_stop_while_the_store_fills() -> None:
         cluster.submit(chain(Flood(2000), SlowBolt(50, Pass())), {"topology.workers": 2, "topology.epoch.rows": 10})
         peak = Peak(cluster)
         cluster.advance(seconds=30)
-        assert 100 * KB < peak.bytes < 200 * KB  # 60 % and one epoch's growth
+        assert 100 * KB < peak.bytes < 150 * KB  # 60 % and what was under way; bolts would be held back at 80 %
 
 
 def test_idle_workers_sleep() -> None:

@@ -40,6 +40,16 @@ def test_edges_fold_into_every_root_of_their_row(roots: list[int | tuple[int, ..
     assert found == wanted
 
 
+def test_rows_that_leave_together_have_an_edge_each_even_copies_of_one_tuple() -> None:
+    epoch = Epoch(RandomIds(1), is_tracking=True)
+    edges = epoch.leave([(("copy",), 7)] * 4000 + [(("other",), (7, 8))]).tolist()
+    assert len(set(edges)) == 4001 and min(edges) > 0 and max(edges) < 2**63
+    value = 0
+    for edge in edges:
+        value ^= edge
+    assert epoch.take_edges() == {7: value, 8: edges[-1]} and value != 0
+
+
 def test_a_failed_tree_never_ends_at_zero() -> None:
     epoch = Epoch(RandomIds(1), is_tracking=True)
     edges = epoch.leave([(("a",), 5)])

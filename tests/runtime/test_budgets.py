@@ -1,7 +1,8 @@
-"""How much leaves with one commit: the byte budget ends epochs, and what one input may make has an end."""
+"""How much goes into one epoch: rows and bytes end it, and what one input may make has an end."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -59,6 +60,17 @@ class Many(BasicBolt):
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         for _ in range(30):
             collector.emit((b"y" * 8 * KB,))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_epoch_ends_when_enough_rows_were_executed(workers: int) -> None:
+    rows, executed = 25, [0]
+    with LocalCluster() as cluster:
+        cluster.submit(chain(Heavy(), Pass()), {"topology.workers": workers, "topology.epoch.rows": rows})
+        cluster.simulation.watchers.append(lambda: executed.append(cluster.counts("bolt").executed))
+        cluster.run_until_idle()
+        assert executed[-1] == 1000
+        assert max(after - before for before, after in pairwise(executed)) <= 2 * rows  # and what was begun is finished
 
 
 @pytest.mark.parametrize("workers", [1, 3])
