@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -52,7 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; its exit status."""
     arguments = parser().parse_args(argv)
     run: Verb = arguments.run
-    return run(arguments)
+    try:
+        return run(arguments)
+    except BrokenPipeError:  # whoever read our output has enough (`| head`)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
+        return 1
 
 
 if __name__ == "__main__":

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
+from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.scheduling.catalogue import scheduler_by_name
 from sparkstorm.scheduling.form.fields import parse
@@ -26,11 +27,18 @@ class Scene:
     assignments: Assignments
     conf: Conf
     blacklisted_hosts: tuple[str, ...] = ()
+    reason_by_topology: Mapping[str, str] = field(default_factory=dict)  # what the last scheduler said of it
 
     @classmethod
     def from_text(cls, text: str) -> "Scene":
         """Read a problem in the form of cluster files; its scheduler is left open. InvalidConfigError if malformed."""
-        problem = problem_from(parse(text))
+        fields = parse(text)
+        if isinstance(fields, dict) and fields.get("scheduler") == "jstorm":
+            raise InvalidConfigError(
+                "a problem of JStorm's form is no scene: `sparkstorm schedule` answers it; "
+                "a scene from any other form may be scheduled by 'jstorm'"
+            )
+        problem = problem_from(fields)
         first: Round = problem.first
         return cls(first.supervisors, first.topologies, first.assignments or {}, problem.conf, first.blacklisted_hosts)
 
@@ -51,7 +59,14 @@ class Scene:
         return ClusterView(self.supervisors, self.topologies, self.assignments, self.conf, self.blacklisted_hosts)
 
     def without(self, *nodes: str) -> "Scene":
-        """The scene after these supervisors died: their executors are dead too, and no longer in the assignments."""
+        """The scene after these supervisors died: their executors are dead too, and no longer in the assignments.
+
+        InvalidConfigError when there is no such supervisor.
+        """
+        known = {each.id for each in self.supervisors}
+        for node in nodes:
+            if node not in known:
+                raise InvalidConfigError(f"there is no supervisor {node!r}, only {', '.join(sorted(known)[:20]) or 'none'}")
         alive = {
             name: {executor: slot for executor, slot in rows.items() if slot.node not in nodes}
             for name, rows in self.assignments.items()
@@ -63,7 +78,7 @@ class Scene:
         """The scene after one round of a scheduler, chosen by name."""
         cluster = self.view()
         scheduler_by_name(scheduler, {**self.conf, **(conf or {})}, inner).schedule(cluster.topologies, cluster)
-        return replace(self, assignments=cluster.assignments())
+        return replace(self, assignments=cluster.assignments(), reason_by_topology={**cluster.status, **cluster.refused})
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
@@ -104,6 +119,16 @@ class Scene:
             for name, taken, offered in zip(names, ledger.taken(each.id), ledger.offer(each.id), strict=True):
                 row |= {f"{name}_taken": taken, f"{name}_offered": offered}
             found.append(row)
+        return found
+
+    def unplaced(self) -> list[Row]:
+        """Every topology that lacks places: how many executors, and what the last scheduler said of it."""
+        found = []
+        for topology in self.topologies:
+            missing = len(topology.executors) - len(self.assignments.get(topology.id, {}))
+            if missing > 0:
+                reason = self.reason_by_topology.get(topology.id)
+                found.append({"topology": topology.id, "unplaced": missing, "reason": reason})
         return found
 
     def edges(self) -> list[Row]:
@@ -236,13 +261,14 @@ def moved(before: Scene, after: Scene) -> list[Row]:
 
 
 def compare(scene: Scene, schedulers: Sequence[str], conf: Conf | None = None) -> list[Row]:
-    """One row per scheduler: the measures after its round, and how many running executors it moved."""
+    """One row per scheduler: the measures after its round, how many running executors it moved, why it left some out."""
     found = []
     for name in schedulers:
         after = scene.scheduled(name, conf)
         changes = moved(scene, after)
         row = {"scheduler": name, "placed": sum(each["before"] is None for each in changes)}
-        found.append(row | {"moved": sum(each["before"] is not None for each in changes)} | after.measures())
+        reason = next((each["reason"] for each in after.unplaced() if each["reason"]), None)
+        found.append(row | {"moved": sum(each["before"] is not None for each in changes)} | after.measures() | {"reason": reason})
     return found
 
 
