@@ -6,7 +6,7 @@ batches are cut or put together changes no result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
@@ -22,18 +22,23 @@ from sparkstorm.model.tuples import Source
 
 _IPC = b"\xff\xff\xff\xff"  # an Arrow stream begins so, a packed value never does
 _MOST_ROWS, _MOST_BYTES, _FULL_ROWS, _PIECE_ROWS = 65_536, 1 << 20, 8_192, 16_384
+_WHOLE_ROWS, _WHOLE_BYTES = 1 << 18, 16 << 20  # where rows are never Python's objects
 _CACHED_KEYS = 1 << 17
 
 
 @dataclass(slots=True)
 class Way:
-    """What one task sends to one task on one stream: rows, and batches with the time of their emission."""
+    """What one task sends to one task on one stream: rows, and batches with the time of their emission.
+
+    Rows are (values, time); bare ones are values alone, where nothing has a time.
+    """
 
     source: Source
     target: int
     is_local: bool
     rows: list[Any]
     batches: list[tuple[pa.RecordBatch, int]] = field(default_factory=list)
+    is_bare: bool = False
 
     @property
     def is_full(self) -> bool:
@@ -41,9 +46,17 @@ class Way:
         rows: int = sum(batch.num_rows for batch, _ in self.batches)
         return rows >= _FULL_ROWS
 
+    def take_bare(self) -> list[tuple[Any, ...]]:
+        """Everything as rows without times; nothing is left."""
+        return [values for values, _ in self.take_rows()] if not self.is_bare or self.batches else self._take_all()
+
+    def _take_all(self) -> list[tuple[Any, ...]]:
+        taken, self.rows[:] = list(self.rows), []
+        return taken
+
     def take_rows(self) -> list[Any]:
         """Everything as rows with their times; nothing is left."""
-        taken, self.rows[:] = list(self.rows), []
+        taken, self.rows[:] = [(values, 0) for values in self.rows] if self.is_bare else list(self.rows), []
         for batch, at_ms in self.batches:
             taken += [(values, at_ms) for values in rows_of(batch)]
         self.batches.clear()
@@ -175,6 +188,43 @@ def put_together(batches: Sequence[tuple[pa.RecordBatch, int]]) -> Iterator[tupl
         since_ms = at_ms
     if waiting:
         yield _joined(waiting), since_ms
+
+
+def whole_batches(parts: Iterable[tuple[Source, Any]]) -> Iterator[tuple[Source, Any]]:
+    """Neighbouring batches of one source and the same columns put together; what is no batch passes in its place."""
+    waiting: list[pa.RecordBatch] = []
+    since: Source | None = None
+    for source, part in parts:
+        is_batch_too = isinstance(part, pa.RecordBatch)
+        fits = is_batch_too and source is since and part.schema.equals(waiting[0].schema) and not _is_enough(waiting)
+        if since is not None and not fits:
+            yield since, _joined(waiting)
+            waiting, since = [], None
+        if is_batch_too:
+            waiting.append(part)
+            since = source
+        else:
+            yield source, part
+    if since is not None:
+        yield since, _joined(waiting)
+
+
+def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Few large batches of many: what is divided by key costs something per key and batch."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if _is_enough(waiting):
+            yield _joined(waiting)
+            waiting = []
+    if waiting:
+        yield _joined(waiting)
+
+
+def _is_enough(batches: Sequence[pa.RecordBatch]) -> bool:
+    rows: int = sum(b.num_rows for b in batches)
+    size: int = sum(b.nbytes for b in batches)
+    return rows >= _WHOLE_ROWS or size >= _WHOLE_BYTES
 
 
 def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -58,6 +58,12 @@ def pack_rows(codec: Codec, rows: Sequence[Row], is_timed: bool) -> bytes:
     return codec.pack([list(times) if is_timed else None, [list(column) for column in zip(*values, strict=True)]])
 
 
+def pack_bare(codec: Codec, rows: Sequence[tuple[Any, ...]]) -> bytes:
+    """The same bytes of rows without times."""
+    columns = [[value for value, in rows]] if len(rows[0]) == 1 else [list(column) for column in zip(*rows, strict=True)]
+    return codec.pack([None, columns])
+
+
 def unpack_rows(codec: Codec, chunk: Chunk) -> tuple[Iterable[tuple[Any, ...]], Iterable[int]]:
     """The values and the times of a chunk's rows."""
     if is_batch(chunk.data):
@@ -102,14 +108,16 @@ class ChunkWriter:
         self._seq = 0
         self.size = ChunkSize()
 
-    def rows(self, target: int, sender: int, stream: str, rows: list[Any]) -> Iterator[Chunk]:
-        """Chunks of these rows; the list is empty afterwards."""
-        most = self.size.rows
-        for start in range(0, len(rows), most):
-            part = rows[start:start + most] if len(rows) > most else rows
-            data = pack_rows(self._codec, part, self._is_timed)
+    def rows(self, target: int, sender: int, stream: str, rows: list[Any], is_bare: bool = False) -> Iterator[Chunk]:
+        """Chunks of these rows (values with times, bare ones without); the list is empty afterwards."""
+        start = 0
+        while start < len(rows):
+            most = self.size.rows
+            part = rows[start:start + most] if start or len(rows) > most else rows
+            data = pack_bare(self._codec, part) if is_bare else pack_rows(self._codec, part, self._is_timed)
             self.size.learn(len(data), len(part))
-            yield self._chunk(ROWS, target, part[0][1], sender, stream, len(part), data)
+            yield self._chunk(ROWS, target, 0 if is_bare else part[0][1], sender, stream, len(part), data)
+            start += len(part)
         rows.clear()
 
     def batches(self, way: Way) -> Iterator[Chunk]:

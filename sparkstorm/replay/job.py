@@ -35,6 +35,8 @@ class Job:
     columns: bool = True
     time_fields: Mapping[Feed, str] = field(default_factory=dict)  # the column of each input that is its virtual time
     newest_ms: NewestTimes | None = None  # the replay ends open, and event time has come so far in its sources
+    quick: bool = True
+    wanted: frozenset[str] = frozenset()  # names of the results that may be asked for
 
     def open(self) -> tuple[Topology, Callable[[str], Any]]:
         """The topology with routing's groupings, and a maker of fresh instances."""
@@ -50,6 +52,7 @@ class Switches:
     columns: bool = True  # bolts that take batches get batches; else rows, as live
     outputs: Collection[str] | None = None  # which results are kept beyond what stages exchange; None: every one
     newest_ms: NewestTimes | None = None  # more is to come: windows stay open, and what all tasks keep is handed out
+    quick: bool = True  # bolts without times run the quick way; else its plain twin
 
 
 def make_job(plan: Plan, switches: Switches, by_value: Iterable[str] = ()) -> Job:
@@ -66,7 +69,7 @@ def make_job(plan: Plan, switches: Switches, by_value: Iterable[str] = ()) -> Jo
                        if isinstance(c.instance, Stateful) and c.id + STATE_MARK in names)
     bare = replace(plan, topology=Topology({c.id: replace(c, instance=None, inputs=()) for c in plan.topology}))
     return Job(bare, code, hashlib.sha256(code).hexdigest(), bool(switches.time_fields), switches.skip_bad, kept, states,
-               switches.columns, switches.time_fields, switches.newest_ms)
+               switches.columns, switches.time_fields, switches.newest_ms, switches.quick, frozenset(names))
 
 
 def result_name(component: str, stream: str) -> str:

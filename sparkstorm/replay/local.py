@@ -54,12 +54,16 @@ def replay_locally(
     skip_bad: bool = False,
     columns: bool = True,
     partitions: int = 1,
+    quick: bool = True,
 ) -> LocalResults:
-    """Replay rows given as lists; the event time is the name of a field. Rows are dealt to `partitions` in runs."""
+    """Replay rows given as lists; the event time is the name of a field. Rows are dealt to `partitions` in runs.
+
+    Without `quick`, every bolt runs the plain way (replay/quick.py): for tests that compare the two.
+    """
     plan = make_plan(topology, merge(check(conf or {}, "the settings of the replay")).as_dict(), name, effects or {})
     feeds = parse_inputs(topology, inputs)
     times = {feed: event_time.column(feed.spout, feed) for feed in feeds} if event_time is not None else {}
-    job = make_job(plan, Switches(times, skip_bad, columns))
+    job = make_job(plan, Switches(times, skip_bad, columns, quick=quick))
     results = LocalResults(states={component: {} for component in job.kept_states})
     parts = {feed: [rows[len(rows) * n // partitions:len(rows) * (n + 1) // partitions] for n in range(partitions)]
              for feed, rows in feeds.items()}

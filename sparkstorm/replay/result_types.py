@@ -28,6 +28,8 @@ def problem_with(kind: pa.DataType) -> str:
 def typed_array(values: Any, kind: pa.DataType, name: str) -> pa.Array:
     """A result's column; ReplayFailedError names the column and the mend when a value does not fit."""
     is_array = isinstance(values, pa.Array)
+    if (made := _plain_structs(values, kind, name)) is not None:
+        return made
     if pa.types.is_nested(kind) and not (is_array and values.type == kind):
         values = [_fitted(value, kind) for value in (values.to_pylist() if is_array else values)]
     try:
@@ -35,6 +37,16 @@ def typed_array(values: Any, kind: pa.DataType, name: str) -> pa.Array:
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as error:
         raise ReplayFailedError(f"column '{name}' does not hold {kind} throughout ({str(error)[:200]}); "
                                 "declare another type for it") from error
+
+
+def _plain_structs(values: Any, kind: pa.DataType, name: str) -> pa.Array | None:
+    """Keys of several plain fields, as they mostly are: column by column. None when these are anything else."""
+    if not pa.types.is_struct(kind) or not isinstance(values, list) or not values or not set(map(type, values)) <= {list, tuple}:
+        return None
+    if any(pa.types.is_nested(field.type) for field in kind) or set(map(len, values)) != {kind.num_fields}:
+        return None
+    columns = [typed_array(column, field.type, name) for column, field in zip(zip(*values, strict=True), kind, strict=True)]
+    return pa.StructArray.from_arrays(columns, fields=list(kind))
 
 
 def _fitted(value: Any, kind: pa.DataType) -> Any:

@@ -46,7 +46,8 @@ class Replay(Mapping[str, DataFrame]):
         self._stages = stages
         self._types = dict(types)
         self._frames: dict[str, DataFrame] = {}
-        self._feeds = result_names(plan)
+        spouts = {c.id for c in plan.topology.spouts}
+        self._feeds = {n: feed for n, feed in result_names(plan).items() if feed.spout in spouts or stages.may_ask(n)}
         self._stateful = [c.id + STATE_MARK for c in plan.topology.bolts if stages.keeps_state(c.id)]
 
     def __getitem__(self, name: str) -> DataFrame:
@@ -74,15 +75,16 @@ class Replay(Mapping[str, DataFrame]):
         if name in self._stateful:
             return self._typed(self._state_chunks(name), ("key", "value", "task"), types and f"{types}, task int")
         if name not in self._feeds:
-            raise KeyError(f"there is no result '{name}', only {', '.join(self)}")
+            raise KeyError(f"there is no result '{name}', only {', '.join(self)}"
+                           + ("; others were not asked for in `outputs`" if name in result_names(self._plan) else ""))
         feed = self._feeds[name]
         component = self._plan.topology.components[feed.spout]
         if component.kind == "spout":
             return self._stages.input(feed)
         tasks, targets = self._plan.tasks(feed.spout), targets_of(self._plan, feed.spout, feed.stream)
         chunks = self._stages.frame(self._plan.stage_of(feed.spout, feed.stream)).where(
-            (sf.col("kind") == ROWS) & sf.col("stream").isin(feed.stream, LATE_PREFIX + feed.stream)
-            & sf.col("sender").between(tasks[0], tasks[-1]) & sf.col("target").between(targets[0], targets[-1]))
+            f"kind = {ROWS} AND sender BETWEEN {tasks[0]} AND {tasks[-1]} AND target BETWEEN {targets[0]} AND {targets[-1]}"
+        ).where(sf.col("stream").isin(feed.stream, LATE_PREFIX + feed.stream))
         return self._typed(chunks, component.streams[feed.stream].fields, types)
 
     @property
@@ -98,15 +100,16 @@ class Replay(Mapping[str, DataFrame]):
     @property
     def dead_letters(self) -> DataFrame:
         """Records that were put aside (skip_bad), each with its component, task and cause."""
-        frames = [self._stages.frame(stage) for stage in self._plan.stages if stage.bolts or self._stages.is_timed]
-        chunks = reduce(DataFrame.union, frames).where(sf.col("kind") == DEAD)
+        frames = [self._stages.frame(stage) for stage in self._plan.stages
+                  if self._stages.is_kept(stage) and (stage.bolts or self._stages.is_timed)]
+        chunks = reduce(DataFrame.union, frames).where(f"kind = {DEAD}")
         return map_in_arrow(chunks, _letters, from_arrow_schema(_DEAD))
 
     def run(self) -> dict[str, dict[str, int]]:
         """Run every stage now; what each component did: prepared, executed, emitted, parked."""
         with unwrapped():
             for stage in self._plan.stages:
-                if stage.bolts:
+                if stage.bolts and self._stages.is_kept(stage):
                     self._stages.frame(stage).count()
         return self.counts
 
@@ -128,8 +131,7 @@ class Replay(Mapping[str, DataFrame]):
         component = name.removesuffix(STATE_MARK)
         stage = next(s for s in self._plan.stages if s.has(component))
         tasks = self._plan.tasks(component)
-        return self._stages.frame(stage).where(
-            (sf.col("kind") == KEPT_STATE) & sf.col("target").between(tasks[0], tasks[-1]))
+        return self._stages.frame(stage).where(f"kind = {KEPT_STATE} AND target BETWEEN {tasks[0]} AND {tasks[-1]}")
 
     def _typed(self, chunks: DataFrame, fields: tuple[str, ...], types: str | None) -> DataFrame:
         seen = from_arrow_schema(_seen_schema(chunks, fields)) if types is None else StructType.fromDDL(types)

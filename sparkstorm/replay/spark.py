@@ -19,10 +19,10 @@ from pyspark.sql.types import DataType, IntegerType, LongType, ShortType, Timest
 from sparkstorm.api.columns import rows_of
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.replay.arrow_map import MapBatches, batches_of, chunks_in, map_in_arrow
-from sparkstorm.replay.batches import slices
+from sparkstorm.replay.batches import gathered, slices
 from sparkstorm.replay.chunks import DDL, ORDER, ROWS, START, Chunk
 from sparkstorm.replay.inputs import LONG_AGO, EventTime, running_times
-from sparkstorm.replay.job import Job
+from sparkstorm.replay.job import STATE_MARK, Job, result_names
 from sparkstorm.replay.local import state_chunks
 from sparkstorm.replay.plan import Feed, Plan, Stage
 from sparkstorm.replay.result_types import problem_with
@@ -86,8 +86,21 @@ class SparkStages:
         """The chunks that a stage makes."""
         if stage.number not in self._frames:
             made = self._over_data(stage) if stage.feed else self._over_chunks(stage)
-            self._frames[stage.number] = made.persist(StorageLevel.MEMORY_AND_DISK)
+            self._frames[stage.number] = made.persist(StorageLevel.MEMORY_AND_DISK) if self.is_kept(stage) else made
         return self._frames[stage.number]
+
+    def is_kept(self, stage: Stage) -> bool:
+        """Whether a stage's frame outlives its first reader: not where one later stage alone reads it, which is kept itself."""
+        names = result_names(self._plan)
+        is_result = any(name.removesuffix(STATE_MARK) in stage.bolts or (name in names and names[name].spout in stage.bolts)
+                        for name in self._job.wanted)
+        holds_more = self._job.skip_bad or self._job.newest_ms is not None  # dead letters, a checkpoint
+        readers = [s for s in self._plan.stages if stage in self._plan.exchanges_into(s)]
+        return is_result or holds_more or len(readers) != 1
+
+    def may_ask(self, name: str) -> bool:
+        """Whether a result was asked for when the replay was made."""
+        return name in self._job.wanted
 
     @property
     def is_timed(self) -> bool:
@@ -122,17 +135,18 @@ class SparkStages:
             if bolt in self._states:
                 arrived = arrived.union(map_in_arrow(self._states[bolt], _packing(tasks), DDL))
         for source in self._plan.exchanges_into(stage):
-            wanted = (sf.col("kind") == ROWS) & sf.col("target").between(tasks[0], tasks[-1])
+            wanted = f"kind = {ROWS} AND target BETWEEN {tasks[0]} AND {tasks[-1]}"
             arrived = arrived.union(self.frame(source).where(wanted))
-        place = (sf.col("target") - tasks[0]).cast("int")
-        dealt = arrived.repartitionById(len(tasks), place).sortWithinPartitions(*ORDER)
+        place, order = sf.expr(f"CAST(target - {tasks[0]} AS INT)"), sf.expr(f"struct({', '.join(ORDER)})")
+        dealt = arrived.repartitionById(len(tasks), place).sortWithinPartitions(order)
         return map_in_arrow(dealt, _exchanging(self._job, stage, self.tally), DDL)
 
     def _starts(self, tasks: Sequence[int]) -> DataFrame:
         """One chunk per task, so that a task without rows is prepared and cleaned up too."""
-        task, nothing = (sf.col("id") + tasks[0]).cast("int"), sf.lit(0).cast("long")
-        columns = [sf.lit(START), task, nothing, nothing, nothing, task, sf.lit(""), sf.lit(0), sf.lit(b"")]
-        return self.spark.range(0, len(tasks), 1, 1).select(*columns).toDF(*Chunk._fields)
+        task = f"CAST(id + {tasks[0]} AS INT)"
+        values = [str(START), task, "0L", "0L", "0L", task, "''", "0", "X''"]
+        columns = [f"{value} AS {name}" for value, name in zip(values, Chunk._fields, strict=True)]
+        return self.spark.range(0, len(tasks), 1, 1).selectExpr(*columns)
 
 
 def _checked(name: str, frame: DataFrame, fields: Sequence[str], time: str | None) -> DataFrame:
@@ -145,8 +159,8 @@ def _checked(name: str, frame: DataFrame, fields: Sequence[str], time: str | Non
         raise ReplayFailedError(f"input '{name}' has two columns '{twice[0]}'; rename one")
     columns = [_field(frame, f, f == time) for f in fields]
     if "task" in frame.columns and fields == ("key", "value"):
-        columns.append(sf.col("task").cast("int").alias("task"))
-    timed = frame.select(*columns, *([_millis(name, frame, time).alias(_AT)] if time else []))
+        columns.append("CAST(task AS INT) AS task")
+    timed = frame.selectExpr(*columns, *([f"{_millis(name, frame, time)} AS `{_AT}`"] if time else []))
     for field in timed.schema:
         if problem := _problem(field.dataType):
             raise ReplayFailedError(f"input '{name}', column '{field.name}': {problem}")
@@ -160,21 +174,20 @@ def _problem(kind: DataType) -> str:
         return f"{kind.simpleString()} is no type that tuples carry; cast it"
 
 
-def _field(frame: DataFrame, field: str, is_time: bool) -> Any:
-    column = sf.col(f"`{field}`")
+def _field(frame: DataFrame, field: str, is_time: bool) -> str:
     if is_time and isinstance(frame.schema[field].dataType, TimestampType | TimestampNTZType):
-        return sf.unix_millis(column.cast("timestamp")).alias(field)
-    return column
+        return f"unix_millis(CAST(`{field}` AS TIMESTAMP)) AS `{field}`"
+    return f"`{field}`"
 
 
-def _millis(name: str, frame: DataFrame, time: str) -> Any:
-    kind, column = frame.schema[time].dataType, sf.col(f"`{time}`")
+def _millis(name: str, frame: DataFrame, time: str) -> str:
+    kind = frame.schema[time].dataType
     if isinstance(kind, TimestampType | TimestampNTZType):
-        return sf.unix_millis(column.cast("timestamp"))
+        return f"unix_millis(CAST(`{time}` AS TIMESTAMP))"
     if not isinstance(kind, _WHOLE):
         raise ReplayFailedError(f"input '{name}', column '{time}': an event time is a timestamp or whole milliseconds, "
                                 f"not {kind.simpleString()}")
-    return column.cast("long")
+    return f"CAST(`{time}` AS BIGINT)"
 
 
 def _feeding(job: Job, stage: Stage, is_sorted: bool, tally: Accumulator[Tally]) -> MapBatches:
@@ -228,6 +241,9 @@ def _rows(job: Job, stage: Stage, is_sorted: bool, batches: Iterator[pa.RecordBa
     assert stage.feed is not None
     fields = job.plan.topology.components[stage.feed.spout].streams[stage.feed.stream].fields
     latest = LONG_AGO
+    if not stage.bolts and not job.is_timed:  # rows are only divided
+        yield from (batch.select(fields) for batch in gathered(batches))
+        return
     for batch in (piece for whole in batches for piece in slices(whole)):
         if not job.is_timed:
             yield batch.select(fields)

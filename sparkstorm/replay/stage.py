@@ -19,9 +19,9 @@ from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.grouping.routes import Target
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.topology import LATE_PREFIX, WATERMARK_STREAM, Grouping
+from sparkstorm.model.topology import DEFAULT_STREAM, LATE_PREFIX, WATERMARK_STREAM, Grouping
 from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.replay.batches import BatchRoute, Way, put_together
+from sparkstorm.replay.batches import BatchRoute, Way, put_together, whole_batches
 from sparkstorm.replay.chunks import (
     KEPT,
     KEPT_STATE,
@@ -40,6 +40,7 @@ from sparkstorm.replay.job import Job
 from sparkstorm.replay.merge import tuples_of
 from sparkstorm.replay.moments import Moments
 from sparkstorm.replay.plan import Feed, Stage
+from sparkstorm.replay.quick import Divider, QuickRun, may_be_quick, may_gather
 from sparkstorm.replay.task import BoltRun, Counts, Manner, ReplayContext
 from sparkstorm.replay.window_task import Times, WindowRun
 from sparkstorm.runtime.dead_letter import DeadLetter
@@ -50,6 +51,7 @@ from sparkstorm.windowing.marks import NEVER
 
 Count = Callable[[str, Counts], None]
 RunT = TypeVar("RunT", bound=BoltRun)
+BulkT = TypeVar("BulkT", BatchRoute, Divider)
 TimedRows = tuple[Iterable[tuple[Any, ...]], list[int | None]]
 """Rows of data and their times, which may be missing."""
 NO_TIME = "no event time"
@@ -100,6 +102,7 @@ class _PartitionRun:
         self._inputs: dict[int, list[Way]] = {}
         self._ways_by_ends: dict[tuple[int, int], list[Way]] = {}  # by sending and receiving task
         self._batch_routes: dict[tuple[int, str], BatchRoute] = {}
+        self._dividers: dict[int, Divider] = {}
         self._lanes: dict[int, tuple[Lane, ...]] = {}
         self._runs = {task: self._make(b, task) for b in stage.bolts for task in self._mine[b]}
 
@@ -113,16 +116,29 @@ class _PartitionRun:
     def _make(self, component: str, task: int) -> BoltRun:
         conf = {**self._job.plan.conf, **self._topology.components[component].conf}
         manner = Manner(self._job.is_timed, self._job.skip_bad, _retries(conf))
-        routes = self._routes(component, task)
         bolt, moments = self._make_instance(component), Moments(conf, manner.is_timed)
+        is_quick = self._is_quick(bolt)
+        routes = self._routes(component, task, is_quick)
         if isinstance(bolt, WindowedBolt | TimedBolt):
             return self._with_lanes(task, WindowRun(bolt, routes, self._codec, manner, moments, self._times(component, bolt)))
         if not (isinstance(bolt, ColumnBolt) and self._job.columns):
+            if is_quick:
+                return self._with_lanes(task, self._quick_run(bolt, routes, manner, moments))
             return self._with_lanes(task, BoltRun(bolt, routes, self._codec, manner, moments))
         run = ColumnRun(bolt, routes, self._codec, manner, moments)
         run.ways = [way for way in self._every_way() if way.source.task == task]
         run.batch_routes = {stream: self._batch_routes[task, stream] for stream in routes if (task, stream) in self._batch_routes}
         return self._with_lanes(task, run)
+
+    def _is_quick(self, bolt: Any) -> bool:
+        takes_batches = isinstance(bolt, ColumnBolt) and self._job.columns
+        return self._job.quick and not takes_batches and may_be_quick(bolt, self._job.is_timed, self._job.skip_bad)
+
+    def _quick_run(self, bolt: Any, routes: Mapping[str, Route], manner: Manner, moments: Moments) -> QuickRun:
+        run = QuickRun(bolt, routes, self._codec, manner, moments)
+        if DEFAULT_STREAM in routes:
+            run.divider = self._dividers.get(routes[DEFAULT_STREAM].source.task)
+        return run
 
     def _with_lanes(self, task: int, run: RunT) -> RunT:
         run.emitter.lanes = self._lanes[task]
@@ -138,7 +154,7 @@ class _PartitionRun:
                   for task, stream in data} if self._job.newest_ms is not None else {}
         return Times(settings, self._time_plan.inputs(component, self._tasks), data, self.source, newest)
 
-    def _routes(self, component: str, task: int) -> dict[str, Route]:
+    def _routes(self, component: str, task: int, is_quick: bool = False) -> dict[str, Route]:
         plan = self._job.plan
         seed = crc32(f"{plan.name}/{task}".encode())
         lanes = add_lanes(self._time_plan, self._topology, component, task, self._tasks, self._local)
@@ -153,14 +169,18 @@ class _PartitionRun:
             route.subscribe(Grouping("direct"), [Target(t, [], False) for t in deaf], task, seed)
             ways = {target.task: Way(route.source, target.task, target.is_local, target.rows) for target in route.targets}
             self._add_ways(ways.values())
-            if not route.is_direct and stream not in watched:  # which rows are late is seen row by row
-                self._batch_routes[task, stream] = self._batch_route(route, ways, seed)
+            groupings = [grouping for _, grouping in self._topology.subscribers(component, stream)]
+            if stream in watched or route.is_direct:  # which rows are late is seen row by row
+                continue
+            if is_quick and may_gather(route, groupings):
+                self._dividers[task] = self._subscribed(Divider(route, seed), route, ways)
+            else:
+                self._batch_routes[task, stream] = self._subscribed(BatchRoute(task, seed), route, ways)
         return routes
 
-    def _batch_route(self, route: Route, ways: Mapping[int, Way], seed: int) -> BatchRoute:
-        """The same subscribers for batches."""
+    def _subscribed(self, made: BulkT, route: Route, ways: Mapping[int, Way]) -> BulkT:
+        """The same subscribers for many rows at once."""
         source = route.source
-        made = BatchRoute(source.task, seed)
         for subscriber, grouping in self._topology.subscribers(source.component, source.stream):
             positions = [source.position(f) for f in grouping.fields]
             made.subscribe(grouping, positions, [ways[task] for task in self._tasks[subscriber]])
@@ -240,28 +260,38 @@ class _PartitionRun:
 
     def _feed_head(self, run: BoltRun, chunks: Iterator[Chunk]) -> Iterator[None]:
         """What other stages sent to the first bolt's task, in its order; yields after every batch."""
+        if isinstance(run, QuickRun):
+            for chunk in chunks:
+                rows, _ = unpack_rows(self._codec, chunk)
+                run.run_rows(list(rows), self.source(chunk.sender, chunk.stream))
+                yield
+            return
         if not isinstance(run, ColumnRun) or self._job.is_timed:
             for tuples in tuples_of(self._codec, chunks, self.source, self._job.is_timed):
                 run.run(tuples)
                 yield
             return
+        for source, batch in whole_batches(self._batches(chunks, run.types)):
+            if isinstance(batch, pa.RecordBatch):
+                run.run_batch(batch, source, 0)
+            else:
+                run.run([Tuple(row, 0, source) for row in batch])
+            yield
+
+    def _batches(self, chunks: Iterator[Chunk], types: Mapping[str, Any]) -> Iterator[tuple[Source, pa.RecordBatch | list[Any]]]:
         for chunk in chunks:
             source = self.source(chunk.sender, chunk.stream)
-            batch = batch_in(self._codec, chunk, source, run.types)
-            if batch is None:
-                values, _ = unpack_rows(self._codec, chunk)
-                run.run([Tuple(row, 0, source) for row in values])
-            else:
-                run.run_batch(batch, source, 0)
-            yield
+            batch = batch_in(self._codec, chunk, source, types)
+            yield source, list(unpack_rows(self._codec, chunk)[0]) if batch is None else batch
 
     def pass_on(self) -> None:
         """Run what lies in local rows and batches, component by component in order; afterwards nothing does."""
         for task, run in self._runs.items():
             if isinstance(run, ColumnRun) and not self._job.is_timed:
                 self._pass_batches(task, run)
-            tuples = self._gather(task)
-            if tuples:
+            if isinstance(run, QuickRun):
+                self._pass_bare(task, run)
+            elif tuples := self._gather(task):
                 run.run(tuples)
         for run in self._runs.values():
             run.take_emitted()
@@ -272,6 +302,12 @@ class _PartitionRun:
             batches, way.batches[:] = list(way.batches), []
             for batch, at_ms in put_together(batches):
                 run.run_batch(batch, way.source, at_ms)
+
+    def _pass_bare(self, task: int, run: QuickRun) -> None:
+        for way in self._inputs.get(task, ()):
+            if rows := way.take_bare():
+                run.run_rows(rows, way.source)
+        run.divide()
 
     def _gather(self, task: int) -> list[Tuple]:
         ways = [way for way in self._inputs.get(task, ()) if way.rows or way.batches]
@@ -293,9 +329,9 @@ class _PartitionRun:
 
     def _chunks_of(self, way: Way) -> Iterator[Chunk]:
         try:
-            yield from self._writer.rows(way.target, way.source.task, way.source.channel, way.rows)
+            yield from self._writer.rows(way.target, way.source.task, way.source.channel, way.rows, way.is_bare)
         except CodecError as error:
-            raise self._culprit(way.source, way.rows, error) from error
+            raise self._culprit(way, error) from error
         yield from self._writer.batches(way)
 
     def end(self, count: Count) -> Iterator[Chunk]:
@@ -323,10 +359,11 @@ class _PartitionRun:
             known = self._sources[task, stream] = Source(component, task, name, fields, is_late=name != stream)
         return known
 
-    def _culprit(self, source: Source, rows: Iterable[Row], error: CodecError) -> ReplayFailedError:
+    def _culprit(self, way: Way, error: CodecError) -> ReplayFailedError:
         """The first value that cannot be packed, by component, task, stream and field."""
+        source = way.source
         where = f"component '{source.component}' (task {source.task}), stream '{source.stream}'"
-        for values, _ in rows:
+        for values in way.take_bare():
             for field, value in zip(source.fields, values, strict=True):
                 try:
                     self._codec.normalise(value)

@@ -96,5 +96,5 @@ def test_the_command_line_names_a_mistake_in_one_sentence(tmp_path: Path) -> Non
     job_file.write_text("topology: file_times:build\nreplay: {event_time: changed_ms}\n")
     done = replay_history(job_file, "--input", tmp_path / "files.csv", "--output", tmp_path / "out")
     assert done.returncode == 1
-    assert "ReplayFailed: input 'files' has no column 'changed_ms'; it has suffix, bytes" in done.stdout.splitlines()
+    assert "Replay failed: input 'files' has no column 'changed_ms'; it has suffix, bytes" in done.stdout.splitlines()
     assert "Traceback" not in done.stdout + done.stderr

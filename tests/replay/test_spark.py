@@ -46,3 +46,14 @@ def test_results_that_were_let_go_are_computed_again_and_are_the_same(spark: Spa
     results.close()
     assert sorted(map(tuple, results["count"].collect())) == first
     assert results.counts["count"]["prepared"] == 6
+
+
+def test_a_stage_that_one_other_reads_alone_is_not_kept_and_runs_once(spark: SparkSession) -> None:
+    results = replay(word_count(2, 3), {"lines": spark.createDataFrame(LINES, "line string")}, outputs=["count!state"])
+    assert list(results) == ["lines", "count!state"]
+    for _ in range(2):
+        assert {row.key: row.value for row in results["count!state"].collect()} == WORDS
+    results.run()
+    assert {name: counts["executed"] for name, counts in results.counts.items()} == {"split": 5, "count": 8}
+    with pytest.raises(KeyError, match=r"'split'.*not asked for"):
+        results["split"]

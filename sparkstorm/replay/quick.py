@@ -1,0 +1,227 @@
+"""Owns the quick way of rows through a BasicBolt where no row has a time: bare values in, bare values out.
+
+Emissions gather in one list and are divided among the subscribers' tasks after the batch, by the pickers that divide them
+one by one otherwise. Tested equal to BoltRun, its plain twin, which runs where this does not: with times, with records put
+aside, under custom groupings, with keys of effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+from sparkstorm.api.components import BasicBolt
+from sparkstorm.grouping.hashing import stable_hash
+from sparkstorm.grouping.routes import PickOne, Rows, Target, pick_one
+from sparkstorm.model.codec import SCALARS
+from sparkstorm.model.topology import DEFAULT_STREAM, Grouping
+from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.replay.batches import Way
+from sparkstorm.replay.task import BoltRun
+from sparkstorm.runtime.bolt_task import BasicCollector, BasicRunner, Failure
+from sparkstorm.runtime.epoch import shown
+from sparkstorm.runtime.output import Emitter, Route
+from sparkstorm.runtime.state import MemoryState
+
+Values = tuple[Any, ...]
+_CACHED_KEYS = 1 << 17
+
+
+def may_be_quick(bolt: Any, is_timed: bool, skip_bad: bool) -> bool:
+    """Whether a bolt's tasks can be run this way."""
+    return isinstance(bolt, BasicBolt) and not (is_timed or skip_bad or bolt.effects == "idempotent")
+
+
+def may_gather(route: Route, groupings: Iterable[Grouping]) -> bool:
+    """Whether a stream's rows may be divided after the batch: nobody's code looks at each, nobody names tasks."""
+    return route.source.stream == DEFAULT_STREAM and all(g.kind not in ("custom", "direct") for g in groupings)
+
+
+class QuickRun(BoltRun):
+    """A BoltRun over bare rows; `divider` divides the default stream's in bulk, if they may be."""
+
+    divider: Divider | None = None
+
+    def run_rows(self, rows: Collection[Values], source: Source) -> None:
+        """Execute the rows of one source in their order."""
+        runner: QuickRunner = self._runner
+        for failure in runner.run_rows(rows, source):
+            self._try_again(failure)
+        self.counts.executed += len(rows)
+
+    def take_emitted(self) -> None:
+        """Count what was emitted; it stays emitted."""
+        self.divide()
+        super().take_emitted()
+
+    def divide(self) -> None:
+        """Hand what has gathered to the subscribers."""
+        if self.divider is not None and (out := self._runner.out):
+            self.counts.emitted += len(out)
+            self.divider.divide(out)
+            out.clear()
+
+    def _make_runner(self) -> Any:
+        assert isinstance(self._bolt, BasicBolt)
+        width = self.divider.width if self.divider is not None else None
+        collector = GatheringCollector(self.emitter, self.task, self._report, width)
+        return QuickRunner(self._bolt, self.emitter, self.state, collector)
+
+
+class GatheringCollector(BasicCollector):
+    """Keeps what is emitted to the default stream in `out`, checked as an emitter would, when its width is given."""
+
+    __slots__ = ("out",)
+
+    def __init__(self, emitter: Emitter, task: int, report: Callable[[str, int, str], None], width: int | None) -> None:
+        super().__init__(emitter, task, report)
+        self.out: list[Values] = []
+        if width is not None:
+            self.emit = _gathering_emit(emitter, self.out, width)
+
+
+def _gathering_emit(emitter: Emitter, out: list[Values], width: int) -> Callable[..., None]:
+    scalars, gather, plain, checked = SCALARS, out.append, emitter.emit, emitter.routes[DEFAULT_STREAM].checked
+
+    def emit_one(values: Any, stream: str = DEFAULT_STREAM) -> None:
+        """The usual case of one value written out: it is what a word of a word count costs."""
+        if stream == DEFAULT_STREAM and type(values) is tuple and len(values) == 1 and type(values[0]) in scalars:
+            gather(values)
+        else:
+            emit(values, stream)
+
+    def emit(values: Any, stream: str = DEFAULT_STREAM) -> None:
+        if stream != DEFAULT_STREAM:
+            plain(values, stream)
+            return
+        if type(values) is list:
+            values = tuple(values)
+        if type(values) is not tuple or len(values) != width:
+            values = checked(values)
+        else:
+            for value in values:
+                if type(value) not in scalars:
+                    values = checked(values)
+                    break
+        gather(values)
+
+    return emit_one if width == 1 else emit
+
+
+class QuickRunner(BasicRunner):
+    """Runs a BasicBolt over bare rows."""
+
+    def __init__(self, bolt: BasicBolt, emitter: Emitter, state: MemoryState | None, collector: GatheringCollector) -> None:
+        super().__init__(bolt, emitter, state, collector)
+        self.out = collector.out
+
+    def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
+        """Execute tuples: those that are tried again."""
+        return [failure for tup in tuples for failure in self.run_rows([tup.values], tup.source)]
+
+    def run_rows(self, rows: Iterable[Values], source: Source) -> list[Failure]:
+        """Execute every row; a failed one leaves no trace but its entry in the result."""
+        failures: list[Failure] = []
+        out, log, execute, collector, new = self.out, self._emitter.log, self.bolt.execute, self._collector, bare(source)
+        undo: list[Any] = self._state.undo if self._state is not None else []
+        out_mark = log_mark = 0
+        has_outputs, values, rest = bool(self._emitter.routes), None, iter(rows)
+        self._emitter.roots = 0
+        while True:
+            try:
+                if has_outputs:
+                    for values in rest:
+                        tup = new()
+                        tup.values = values
+                        out_mark, log_mark = len(out), len(log)
+                        undo.clear()  # what is done needs no undoing; a short list stays in the cache
+                        execute(tup, collector)
+                else:
+                    for values in rest:
+                        tup = new()
+                        tup.values = values
+                        undo.clear()
+                        execute(tup, collector)
+                return failures
+            except (Exception, SystemExit) as error:
+                del out[out_mark:]
+                self._emitter.roll_back(log_mark)
+                if self._state is not None:
+                    self._state.roll_back(0)
+                assert values is not None
+                failures.append((Tuple(values, 0, source), shown(error)))
+
+
+def bare(source: Source) -> Callable[[], Tuple]:
+    """Makes tuples of one source that lack only their values: half the price where each is made anew."""
+    return type("Tuple", (Tuple,), {"__slots__": (), "__init__": object.__init__, "roots": 0, "source": source})
+
+
+class Divider:
+    """The default stream's subscribers, for many rows at once."""
+
+    def __init__(self, route: Route, seed: int) -> None:
+        self.width = route.width
+        self._seed = seed
+        self._divide: list[Callable[[Sequence[Values]], None]] = []
+
+    def subscribe(self, grouping: Grouping, positions: Sequence[int], ways: Sequence[Way]) -> None:
+        """Add one subscriber's tasks, sorted; their rows are bare from here on."""
+        rows = [way.rows for way in ways]
+        for way in ways:
+            way.is_bare = True
+        if grouping.kind == "all":
+            self._divide.append(lambda out: _to_all(rows, out))
+        elif grouping.kind == "global" or (grouping.kind == "fields" and len(rows) == 1):
+            self._divide.append(rows[0].extend)
+        elif grouping.kind == "fields" and len(positions) == 1:
+            self._divide.append(_by_key(positions[0], rows))
+        else:
+            targets = [Target(way.target, way.rows, way.is_local) for way in ways]
+            self._divide.append(_one_by_one(pick_one(grouping, positions, targets, self._seed)))
+
+    def divide(self, out: Sequence[Values]) -> None:
+        """Append every row to the rows of those who get it."""
+        for divide in self._divide:
+            divide(out)
+
+
+class _Homes(dict[Any, Callable[[Values], None]]):
+    """By key: the `append` of the rows that get it; found when it is first asked for."""
+
+    def __init__(self, rows: Sequence[Rows]) -> None:
+        super().__init__()
+        self._rows = rows
+
+    def __missing__(self, key: Any) -> Callable[[Values], None]:
+        append = self._rows[stable_hash(key) % len(self._rows)].append
+        if len(self) >= _CACHED_KEYS:
+            self.clear()
+        self[key] = append
+        return append
+
+
+def _by_key(position: int, rows: Sequence[Rows]) -> Callable[[Sequence[Values]], None]:
+    home_of = _Homes(rows).__getitem__
+
+    def divide(out: Sequence[Values]) -> None:
+        for values in out:
+            try:
+                home_of(values[position])(values)
+            except TypeError:  # a list or mapping as key cannot be remembered
+                rows[stable_hash(values[position]) % len(rows)].append(values)
+
+    return divide
+
+
+def _one_by_one(pick: PickOne) -> Callable[[Sequence[Values]], None]:
+    def divide(out: Sequence[Values]) -> None:
+        for values in out:
+            pick(values).append(values)
+
+    return divide
+
+
+def _to_all(several: Sequence[Rows], out: Sequence[Values]) -> None:
+    for rows in several:
+        rows.extend(out)
