@@ -2,6 +2,7 @@
 
 from sparkstorm.api.builder import TopologyBuilder
 from sparkstorm.api.collector import BasicOutputCollector, OutputCollector, SpoutOutputCollector
+from sparkstorm.api.combining import CombiningBolt
 from sparkstorm.api.components import BasicBolt, Bolt, ReplayableSpout, Spout, Stateful, StatefulBolt
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.state import KeyValueState
@@ -11,8 +12,8 @@ from sparkstorm.model.tuples import Tuple
 from sparkstorm.windowing.timers import Timer
 
 __all__ = [
-    "BasicBolt", "BasicOutputCollector", "Bolt", "Count", "Duration", "FoldingBolt", "KeyValueState",
-    "OutputCollector", "ReplayableSpout", "Spout", "SpoutOutputCollector", "Stateful", "StatefulBolt",
+    "BasicBolt", "BasicOutputCollector", "Bolt", "CombiningBolt", "Count", "Duration", "FoldingBolt",
+    "KeyValueState", "OutputCollector", "ReplayableSpout", "Spout", "SpoutOutputCollector", "Stateful", "StatefulBolt",
     "Stream", "TimedBolt", "Timer", "Timers", "TopologyBuilder", "TopologyContext", "Tuple", "Window",
     "WindowedBolt",
 ]

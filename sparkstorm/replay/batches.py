@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,9 @@ from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.grouping.routes import Target, is_single, pick_many, pick_one
 from sparkstorm.model.topology import Grouping
 from sparkstorm.model.tuples import Source
+
+if TYPE_CHECKING:
+    from sparkstorm.replay.combine import Combining
 
 _IPC = b"\xff\xff\xff\xff"  # an Arrow stream begins so, a packed value never does
 _MOST_ROWS, _MOST_BYTES, _FULL_ROWS, _PIECE_ROWS = 65_536, 1 << 20, 8_192, 16_384
@@ -39,6 +42,7 @@ class Way:
     rows: list[Any]
     batches: list[tuple[pa.RecordBatch, int]] = field(default_factory=list)
     is_bare: bool = False
+    combining: Combining | None = None  # of rows for a bolt that sums up by key
 
     @property
     def is_full(self) -> bool:

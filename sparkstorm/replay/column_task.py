@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from sparkstorm.api.columns import ColumnBolt, batch_of, rows_of
+from sparkstorm.api.combining import COMBINED_STREAM
 from sparkstorm.errors import CodecError, InvalidTopologyError
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.replay.batches import BatchRoute, Way
@@ -71,6 +72,9 @@ class ColumnRun(BoltRun):
         """Rows between two ticks, as batches of one source each; times do not matter inside one."""
         for source, group in groupby(tuples, key=_source):
             rows = list(group)
+            if source.stream == COMBINED_STREAM:
+                super()._execute(rows)
+                continue
             try:
                 columns = list(zip(*[t.values for t in rows], strict=True))
                 batch = batch_of(source.fields, columns, self.types)

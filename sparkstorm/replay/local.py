@@ -6,7 +6,7 @@ For unit tests of bolts over recorded data and for checking a sample; what it re
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -54,16 +54,17 @@ def replay_locally(
     skip_bad: bool = False,
     columns: bool = True,
     partitions: int = 1,
+    outputs: Collection[str] | None = None,
     quick: bool = True,
 ) -> LocalResults:
     """Replay rows given as lists; the event time is the name of a field. Rows are dealt to `partitions` in runs.
 
-    Without `quick`, every bolt runs the plain way (replay/quick.py): for tests that compare the two.
+    Without `quick`, no shortcuts (replay/quick.py, replay/combine.py): for tests that compare the two.
     """
     plan = make_plan(topology, merge(check(conf or {}, "the settings of the replay")).as_dict(), name, effects or {})
     feeds = parse_inputs(topology, inputs)
     times = {feed: event_time.column(feed.spout, feed) for feed in feeds} if event_time is not None else {}
-    job = make_job(plan, Switches(times, skip_bad, columns, quick=quick))
+    job = make_job(plan, Switches(times, skip_bad, columns, outputs, quick=quick))
     results = LocalResults(states={component: {} for component in job.kept_states})
     parts = {feed: [rows[len(rows) * n // partitions:len(rows) * (n + 1) // partitions] for n in range(partitions)]
              for feed, rows in feeds.items()}
@@ -85,7 +86,7 @@ def run_stages(plan: Plan, job: Job, parts: Mapping[Feed, Sequence[Sequence[Valu
             arrived = [c for source in plan.exchanges_into(stage) for c in chunks_by_stage[source.number]]
             made = _run_exchange(job, stage, arrived, states.get(stage.bolts[0], {}), results)
         chunks_by_stage[stage.number] = made
-    _collect(plan, {feed: list(chain(*each)) for feed, each in parts.items()}, chunks_by_stage, results)
+    _collect(plan, {feed: list(chain(*each)) for feed, each in parts.items()}, chunks_by_stage, results, job.wanted)
     return list(chain(*chunks_by_stage.values()))
 
 
@@ -139,12 +140,14 @@ def _counter(results: LocalResults) -> Any:
 
 
 def _collect(plan: Plan, feeds: Mapping[Feed, Sequence[Any]], chunks_by_stage: Mapping[int, list[Chunk]],
-             results: LocalResults) -> None:
+             results: LocalResults, wanted: Collection[str]) -> None:
     codec = Codec()
     every = [chunk for chunks in chunks_by_stage.values() for chunk in chunks]
     for name, feed in result_names(plan).items():
         if plan.topology.components[feed.spout].kind == "spout":
             results.outputs[name] = [tuple(row) for row in feeds.get(feed, ())]
+            continue
+        if name not in wanted:
             continue
         tasks, targets = plan.tasks(feed.spout), targets_of(plan, feed.spout, feed.stream)
         results.outputs[name] = [

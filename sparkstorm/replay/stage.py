@@ -9,21 +9,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, TypeVar
-from zlib import crc32
 
 import pyarrow as pa
 
 from sparkstorm.api.columns import ColumnBolt, rows_of
+from sparkstorm.api.combining import COMBINED_FIELDS, COMBINED_STREAM
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
 from sparkstorm.errors import CodecError, ReplayFailedError
-from sparkstorm.grouping.routes import Target
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.topology import DEFAULT_STREAM, LATE_PREFIX, WATERMARK_STREAM, Grouping
+from sparkstorm.model.topology import DEFAULT_STREAM, LATE_PREFIX, WATERMARK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.replay.batches import BatchRoute, Way, put_together, whole_batches
+from sparkstorm.replay.batches import Way, put_together, whole_batches
 from sparkstorm.replay.chunks import (
-    KEPT,
     KEPT_STATE,
     KEPT_TIME,
     START,
@@ -40,18 +38,17 @@ from sparkstorm.replay.job import Job
 from sparkstorm.replay.merge import tuples_of
 from sparkstorm.replay.moments import Moments
 from sparkstorm.replay.plan import Feed, Stage
-from sparkstorm.replay.quick import Divider, QuickRun, may_be_quick, may_gather
+from sparkstorm.replay.quick import QuickRun, may_be_quick
 from sparkstorm.replay.task import BoltRun, Counts, Manner, ReplayContext
+from sparkstorm.replay.ways import Ways
 from sparkstorm.replay.window_task import Times, WindowRun
 from sparkstorm.runtime.dead_letter import DeadLetter
-from sparkstorm.runtime.lanes import Lane
-from sparkstorm.runtime.marks import MARK_FIELDS, TimePlan, add_lanes, add_routes
-from sparkstorm.runtime.output import Route, build_routes
+from sparkstorm.runtime.marks import MARK_FIELDS
+from sparkstorm.runtime.output import Route
 from sparkstorm.windowing.marks import NEVER
 
 Count = Callable[[str, Counts], None]
 RunT = TypeVar("RunT", bound=BoltRun)
-BulkT = TypeVar("BulkT", BatchRoute, Divider)
 TimedRows = tuple[Iterable[tuple[Any, ...]], list[int | None]]
 """Rows of data and their times, which may be missing."""
 NO_TIME = "no event time"
@@ -92,18 +89,13 @@ class _PartitionRun:
         self._codec = Codec()
         self._topology, self._make_instance = job.open()
         self._tasks = tasks_by_component(job.plan.component_by_task)
-        self._time_plan = TimePlan(self._topology, job.plan.conf)
         self._mine = {b: self._tasks[b][partition % stage.width::stage.width] for b in stage.bolts}
         joined = stage.bolts if stage.feed else stage.bolts[1:]
-        self._local = frozenset(t for b in joined for t in self._mine[b])
+        local = frozenset(t for b in joined for t in self._mine[b])
+        self._ways = Ways(job, self._topology, self._tasks, local, self._codec, self._make_instance)
         self._writer = ChunkWriter(self._codec, source_number(stage.number, partition), job.is_timed)
         self._sources: dict[tuple[int, str], Source] = {}
         self._timeless: list[tuple[int, bytes]] = []  # rows of data without a time, as dead letters by task
-        self._inputs: dict[int, list[Way]] = {}
-        self._ways_by_ends: dict[tuple[int, int], list[Way]] = {}  # by sending and receiving task
-        self._batch_routes: dict[tuple[int, str], BatchRoute] = {}
-        self._dividers: dict[int, Divider] = {}
-        self._lanes: dict[int, tuple[Lane, ...]] = {}
         self._runs = {task: self._make(b, task) for b in stage.bolts for task in self._mine[b]}
 
     # -- making ----------------------------------------------------------------------------------------------------
@@ -111,14 +103,14 @@ class _PartitionRun:
     def feed_route(self, feed: Feed) -> Route:
         """The route of the data's rows, as the spout task that stands for this partition would have it."""
         tasks = self._tasks[feed.spout]
-        return self._routes(feed.spout, tasks[self._partition % len(tasks)])[feed.stream]
+        return self._ways.routes(feed.spout, tasks[self._partition % len(tasks)])[feed.stream]
 
     def _make(self, component: str, task: int) -> BoltRun:
         conf = {**self._job.plan.conf, **self._topology.components[component].conf}
         manner = Manner(self._job.is_timed, self._job.skip_bad, _retries(conf))
         bolt, moments = self._make_instance(component), Moments(conf, manner.is_timed)
         is_quick = self._is_quick(bolt)
-        routes = self._routes(component, task, is_quick)
+        routes = self._ways.routes(component, task, is_quick)
         if isinstance(bolt, WindowedBolt | TimedBolt):
             return self._with_lanes(task, WindowRun(bolt, routes, self._codec, manner, moments, self._times(component, bolt)))
         if not (isinstance(bolt, ColumnBolt) and self._job.columns):
@@ -126,8 +118,9 @@ class _PartitionRun:
                 return self._with_lanes(task, self._quick_run(bolt, routes, manner, moments))
             return self._with_lanes(task, BoltRun(bolt, routes, self._codec, manner, moments))
         run = ColumnRun(bolt, routes, self._codec, manner, moments)
-        run.ways = [way for way in self._every_way() if way.source.task == task]
-        run.batch_routes = {stream: self._batch_routes[task, stream] for stream in routes if (task, stream) in self._batch_routes}
+        run.ways = self._ways.of(task)
+        batch_routes = self._ways.batch_routes
+        run.batch_routes = {stream: batch_routes[task, stream] for stream in routes if (task, stream) in batch_routes}
         return self._with_lanes(task, run)
 
     def _is_quick(self, bolt: Any) -> bool:
@@ -137,11 +130,11 @@ class _PartitionRun:
     def _quick_run(self, bolt: Any, routes: Mapping[str, Route], manner: Manner, moments: Moments) -> QuickRun:
         run = QuickRun(bolt, routes, self._codec, manner, moments)
         if DEFAULT_STREAM in routes:
-            run.divider = self._dividers.get(routes[DEFAULT_STREAM].source.task)
+            run.divider = self._ways.dividers.get(routes[DEFAULT_STREAM].source.task)
         return run
 
     def _with_lanes(self, task: int, run: RunT) -> RunT:
-        run.emitter.lanes = self._lanes[task]
+        run.emitter.lanes = self._ways.lanes[task]
         return run
 
     def _times(self, component: str, bolt: WindowedBolt | TimedBolt) -> Times:
@@ -152,52 +145,7 @@ class _PartitionRun:
                 for task in self._tasks[s.component]]
         newest = {(task, stream): self._job.newest_ms.get((task, stream, settings.timestamp_field or ""), NEVER)
                   for task, stream in data} if self._job.newest_ms is not None else {}
-        return Times(settings, self._time_plan.inputs(component, self._tasks), data, self.source, newest)
-
-    def _routes(self, component: str, task: int, is_quick: bool = False) -> dict[str, Route]:
-        plan = self._job.plan
-        seed = crc32(f"{plan.name}/{task}".encode())
-        lanes = add_lanes(self._time_plan, self._topology, component, task, self._tasks, self._local)
-        self._lanes[task] = tuple(lanes.values())
-        routes = build_routes(self._topology, component, task, self._tasks, self._local, self._codec, seed, lanes)
-        watched = {stream for (stream, _), lane in lanes.items() if lane.clock is not None}
-        add_routes(routes, lanes, component, task, self._codec)
-        for stream, route in routes.items():
-            if Feed(component, stream) in self._job.kept:
-                route.subscribe(Grouping("global"), [Target(KEPT, [], False)], task, seed)
-            deaf = plan.deaf.get(Feed(component, stream), ())
-            route.subscribe(Grouping("direct"), [Target(t, [], False) for t in deaf], task, seed)
-            ways = {target.task: Way(route.source, target.task, target.is_local, target.rows) for target in route.targets}
-            self._add_ways(ways.values())
-            groupings = [grouping for _, grouping in self._topology.subscribers(component, stream)]
-            if stream in watched or route.is_direct:  # which rows are late is seen row by row
-                continue
-            if is_quick and may_gather(route, groupings):
-                self._dividers[task] = self._subscribed(Divider(route, seed), route, ways)
-            else:
-                self._batch_routes[task, stream] = self._subscribed(BatchRoute(task, seed), route, ways)
-        return routes
-
-    def _subscribed(self, made: BulkT, route: Route, ways: Mapping[int, Way]) -> BulkT:
-        """The same subscribers for many rows at once."""
-        source = route.source
-        for subscriber, grouping in self._topology.subscribers(source.component, source.stream):
-            positions = [source.position(f) for f in grouping.fields]
-            made.subscribe(grouping, positions, [ways[task] for task in self._tasks[subscriber]])
-        if KEPT in ways:
-            made.subscribe(Grouping("global"), (), [ways[KEPT]])
-        return made
-
-    def _add_ways(self, ways: Iterable[Way]) -> None:
-        for way in ways:
-            if way.is_local:
-                self._inputs.setdefault(way.target, []).append(way)
-            else:
-                self._ways_by_ends.setdefault((way.source.task, way.target), []).append(way)
-
-    def _every_way(self) -> Iterator[Way]:
-        for ways in (*self._ways_by_ends.values(), *self._inputs.values()):
-            yield from ways
+        return Times(settings, self._ways.time_plan.inputs(component, self._tasks), data, self.source, newest)
 
     def prepare(self, states: Mapping[int, Iterable[Sequence[Any]]]) -> None:
         """Load states, then prepare every task, in the order of their ids."""
@@ -242,7 +190,7 @@ class _PartitionRun:
     def spread(self, route: Route, batch: TimedRows | pa.RecordBatch) -> None:
         """Rows of data to those who listen."""
         if isinstance(batch, pa.RecordBatch):
-            batch_route = self._batch_routes.get((route.source.task, route.source.stream))
+            batch_route = self._ways.batch_routes.get((route.source.task, route.source.stream))
             if batch_route is not None:
                 batch_route.spread(batch, 0)
                 return
@@ -281,7 +229,8 @@ class _PartitionRun:
     def _batches(self, chunks: Iterator[Chunk], types: Mapping[str, Any]) -> Iterator[tuple[Source, pa.RecordBatch | list[Any]]]:
         for chunk in chunks:
             source = self.source(chunk.sender, chunk.stream)
-            batch = batch_in(self._codec, chunk, source, types)
+            is_combined = chunk.stream == COMBINED_STREAM
+            batch = None if is_combined else batch_in(self._codec, chunk, source, types)
             yield source, list(unpack_rows(self._codec, chunk)[0]) if batch is None else batch
 
     def pass_on(self) -> None:
@@ -298,19 +247,19 @@ class _PartitionRun:
             run.put_marks()
 
     def _pass_batches(self, task: int, run: ColumnRun) -> None:
-        for way in self._inputs.get(task, ()):
+        for way in self._ways.inputs.get(task, ()):
             batches, way.batches[:] = list(way.batches), []
             for batch, at_ms in put_together(batches):
                 run.run_batch(batch, way.source, at_ms)
 
     def _pass_bare(self, task: int, run: QuickRun) -> None:
-        for way in self._inputs.get(task, ()):
+        for way in self._ways.inputs.get(task, ()):
             if rows := way.take_bare():
                 run.run_rows(rows, way.source)
         run.divide()
 
     def _gather(self, task: int) -> list[Tuple]:
-        ways = [way for way in self._inputs.get(task, ()) if way.rows or way.batches]
+        ways = [way for way in self._ways.inputs.get(task, ()) if way.rows or way.batches]
         tuples = [Tuple(values, at_ms, way.source) for way in ways for values, at_ms in way.take_rows()]
         if self._job.is_timed:
             tuples.sort(key=attrgetter("roots"))
@@ -319,8 +268,11 @@ class _PartitionRun:
     def cut(self, whole: bool = False) -> Iterator[Chunk]:
         """Chunks of what has gathered for other stages and for the results; `whole`: everything, else what is worth it."""
         least = 1 if whole else self._writer.size.rows
-        for ways in self._ways_by_ends.values():
-            if any(len(way.rows) >= least or (way.batches and (whole or way.is_full)) for way in ways):
+        for ways in self._ways.by_ends.values():
+            for way in ways:
+                if way.combining is not None and (way.rows or way.batches):
+                    way.combining.take_in(way)
+            if any(len(way.rows) >= least or (way.batches and (whole or way.is_full)) or _is_ripe(way, whole) for way in ways):
                 for way in ways:  # together and in this order: marks stand behind the rows they speak of
                     yield from self._chunks_of(way)
         for task, letter in [*self._timeless, *((t, letter) for t, run in self._runs.items() for letter in run.take_dead())]:
@@ -333,6 +285,8 @@ class _PartitionRun:
         except CodecError as error:
             raise self._culprit(way, error) from error
         yield from self._writer.batches(way)
+        if way.combining is not None:
+            yield from self._writer.rows(way.target, way.source.task, COMBINED_STREAM, way.combining.take(), is_bare=True)
 
     def end(self, count: Count) -> Iterator[Chunk]:
         """Nothing more comes: end every task, hand out the rest and the states."""
@@ -354,8 +308,8 @@ class _PartitionRun:
         known = self._sources.get((task, stream))
         if known is None:
             component, name = self._job.plan.component_by_task[task], stream.removeprefix(LATE_PREFIX)
-            is_mark = name == WATERMARK_STREAM
-            fields = MARK_FIELDS if is_mark else self._topology.components[component].streams[name].fields
+            own = {WATERMARK_STREAM: MARK_FIELDS, COMBINED_STREAM: COMBINED_FIELDS}.get(name)
+            fields = own if own is not None else self._topology.components[component].streams[name].fields
             known = self._sources[task, stream] = Source(component, task, name, fields, is_late=name != stream)
         return known
 
@@ -370,6 +324,10 @@ class _PartitionRun:
                 except CodecError as found:
                     return ReplayFailedError(f"{where}, field '{field}': emitted {found}")
         return ReplayFailedError(f"{where}: {error}")
+
+
+def _is_ripe(way: Way, whole: bool) -> bool:
+    return way.combining is not None and (whole or way.combining.is_full)
 
 
 def _retries(conf: Mapping[str, Any]) -> int:

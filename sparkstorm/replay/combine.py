@@ -1,0 +1,99 @@
+"""Owns combining in a replay: rows for one task of a CombiningBolt become one value per key before they travel.
+
+Laws: what the bolt ends up with is the same as without; a row whose pair or combination raises travels as it is, so that it
+fails where it would have failed, with its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from sparkstorm.api.columns import rows_of
+from sparkstorm.api.combining import CombiningBolt
+from sparkstorm.model.codec import SCALARS, Codec
+from sparkstorm.model.topology import Grouping
+from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.replay.batches import Way
+
+MOST_KEYS = 1 << 16  # beyond it what is combined is sent: memory stays bounded
+_MISSING: Any = object()
+
+
+def may_combine(bolt: Any, grouping: Grouping) -> bool:
+    """Whether a subscriber's rows may be put together: its class says how, and all of a key go to one task."""
+    return isinstance(bolt, CombiningBolt) and not bolt.outputs and grouping.kind in ("fields", "global")
+
+
+class Combining:
+    """What one task has combined for one task behind it."""
+
+    def __init__(self, bolt: CombiningBolt, source: Source) -> None:
+        self._bolt = bolt
+        self._source = source
+        self._codec = Codec()
+        self._value_by_key: dict[Any, Any] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it should be sent now."""
+        return len(self._value_by_key) >= MOST_KEYS
+
+    def take_in(self, way: Way) -> None:
+        """Combine what lies in a way; rows that cannot be stay there."""
+        batches, way.batches[:] = list(way.batches), []
+        for batch, at_ms in batches:
+            if not self._combine_batch(batch):
+                way.rows += rows_of(batch) if way.is_bare else [(values, at_ms) for values in rows_of(batch)]
+        rows = way.rows if way.is_bare else [values for values, _ in way.rows]
+        left = self._combine(rows)
+        way.rows[:] = left if way.is_bare else [(values, 0) for values in left]
+
+    def take(self) -> list[tuple[Any, Any]]:
+        """Every (key, value); nothing is left."""
+        pairs = list(self._value_by_key.items())
+        self._value_by_key.clear()
+        return pairs
+
+    def _combine(self, rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        left, source, bolt, known = [], self._source, self._bolt, self._value_by_key
+        pair, combine = bolt.pair, bolt.combine
+        for values in rows:
+            try:
+                key, value = pair(Tuple(values, 0, source))
+                former = known.get(key, _MISSING)
+                combined = value if former is _MISSING else combine(former, value)
+                if type(combined) not in SCALARS:
+                    combined = self._codec.normalise(combined)
+                if former is _MISSING:
+                    _check_key(key)
+                known[key] = combined
+            except (Exception, SystemExit):  # user code
+                left.append(values)
+        return left
+
+    def _combine_batch(self, batch: pa.RecordBatch) -> bool:
+        """All of it or nothing."""
+        try:
+            pairs = self._bolt.pairs_of(batch)
+            if pairs is None:
+                return False
+            changed: dict[Any, Any] = {}
+            for key, value in pairs.items() if isinstance(pairs, Mapping) else pairs:
+                former = changed.get(key, _MISSING)
+                former = self._value_by_key.get(key, _MISSING) if former is _MISSING else former
+                changed[key] = value if former is _MISSING else self._bolt.combine(former, value)
+                if type(changed[key]) not in SCALARS:
+                    changed[key] = self._codec.normalise(changed[key])
+                _check_key(key)
+        except (Exception, SystemExit):  # user code
+            return False
+        self._value_by_key.update(changed)
+        return True
+
+
+def _check_key(key: Any) -> None:
+    if not all(type(part) in SCALARS for part in (key if type(key) is tuple else (key,))):
+        raise TypeError("no key of a state: the bolt's own task will say so")

@@ -1,0 +1,135 @@
+"""A bolt that sums up by key: combined before the shuffle or not, live or replayed, it ends up with the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkstorm.api import CombiningBolt, TopologyBuilder, Tuple
+from sparkstorm.api.columns import BatchCollector, ColumnBolt
+from sparkstorm.errors import ReplayFailedError
+from sparkstorm.model.topology import Topology
+from sparkstorm.model.tuples import Source as Sender
+from sparkstorm.replay import combine, replay, replay_locally
+from sparkstorm.testing import complete_topology
+from tests.replay.bolts import Source
+from tests.replay.random_topologies import Shift, random_rows
+
+FIELDS = ("key", "value", "ts")
+
+
+class Sum(CombiningBolt):
+    def pair(self, tup: Tuple) -> tuple[Any, Any]:
+        return tup["key"], tup["value"]
+
+    def combine(self, one: Any, other: Any) -> Any:
+        return one + other
+
+
+class PerWindow(Sum):
+    """A key of two parts, and a value of several."""
+
+    def pair(self, tup: Tuple) -> tuple[Any, Any]:
+        return (tup["key"], tup["ts"] // 50), [tup["value"], 1, tup["value"]]
+
+    def combine(self, one: Any, other: Any) -> Any:
+        return [one[0] + other[0], one[1] + other[1], max(one[2], other[2])]
+
+
+class Fussy(Sum):
+    """Has no pair for some tuples, and does not combine some values."""
+
+    def pair(self, tup: Tuple) -> tuple[Any, Any]:
+        if tup["value"] % 7 == 0:
+            raise ValueError("no sevens")
+        return super().pair(tup)
+
+
+class ByBatch(Sum):
+    """Whole batches where there are any; not those with a key that is none."""
+
+    def pairs_of(self, batch: pa.RecordBatch) -> Any:
+        if batch["key"].null_count:
+            return None
+        sums = pa.table(batch).group_by("key").aggregate([("value", "sum")])
+        return zip(sums["key"].to_pylist(), sums["value_sum"].to_pylist(), strict=True)
+
+
+class Halves(ColumnBolt):
+    """Batches on their way."""
+
+    outputs = FIELDS
+
+    def execute_batch(self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector) -> None:
+        collector.emit_batch(pa.RecordBatch.from_arrays([batch["key"], pc.shift_right(batch["value"], 1), batch["ts"]], FIELDS))
+
+
+def topology(bolt: CombiningBolt, random: Random) -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source(*FIELDS))
+    sender = "source"
+    if random.random() < 0.8:
+        middle = random.choice((Shift(), Halves()))
+        sender = "middle"
+        builder.set_bolt("middle", middle, random.randint(1, 3)).shuffle_grouping("source")
+    declarer = builder.set_bolt("sum", bolt, random.randint(1, 3))
+    if random.random() < 0.8:
+        declarer.fields_grouping(sender, "key")
+    else:
+        declarer.global_grouping(sender)
+    return builder.build()
+
+
+@pytest.mark.parametrize("bolt", [Sum, PerWindow, Fussy, ByBatch])
+def test_what_is_combined_before_it_travels_is_the_same_live_and_in_both_replays(
+        bolt: type[CombiningBolt], monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(60):
+        random = Random(seed)
+        monkeypatch.setattr(combine, "MOST_KEYS", random.choice((1, 2, 1 << 16)))
+        made, rows = topology(bolt(), random), random_rows(random, ["a", "b", "ä", "", None])
+        found = [replay_locally(made, {"source": rows}, outputs=["sum!state"], skip_bad=True, partitions=2, quick=quick,
+                                conf={"topology.max.retries": 0}) for quick in (True, False)]
+        live = complete_topology(made, {"source": rows}, conf={"topology.max.retries": 0})
+        assert found[0].states == found[1].states == {"sum": dict(live.state("sum"))}, f"seed {seed}"
+        letters = [Counter((d.component, repr(d.values), d.reason) for d in each.dead_letters) for each in found]
+        assert letters[0] == letters[1], f"seed {seed}"
+
+
+ROWS = [(f"k{n % 4}", 1, n) for n in range(400)]
+
+
+def test_one_value_per_key_and_sender_travels() -> None:
+    replayed = replay_locally(topology(Sum(), Random(1)), {"source": ROWS}, outputs=["sum!state"])
+    assert replayed.counts["middle"]["executed"] == 400
+    assert 4 <= replayed.counts["sum"]["executed"] <= 4 * 3
+
+
+def test_tuples_that_are_results_travel_as_they_are() -> None:
+    made = topology(Sum(), Random(1))
+    assert "middle" in made.components
+    replayed = replay_locally(made, {"source": ROWS})
+    assert len(replayed["middle"]) == replayed.counts["sum"]["executed"] == 400
+
+
+def test_a_failing_record_is_named_as_without_combining() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source(*FIELDS))
+    builder.set_bolt("sum", Fussy()).fields_grouping("source", "key")
+    with pytest.raises(ReplayFailedError, match=r"component 'sum' .*failed 4 times.*value=49.*no sevens"):
+        replay_locally(builder.build(), {"source": [*ROWS, ("k", 49, 0)]}, outputs=["sum!state"])
+
+
+@pytest.mark.system
+def test_on_spark_too(spark: SparkSession) -> None:
+    made = topology(PerWindow(), Random(1))
+    results = replay(made, {"source": spark.createDataFrame(ROWS, "key string, value int, ts int").repartition(3)},
+                     outputs=["sum!state"])
+    found = {tuple(row.key): list(row.value) for row in results["sum!state"].collect()}
+    assert found == replay_locally(made, {"source": ROWS}).states["sum"]
+    assert results.counts["sum"]["executed"] < 400
