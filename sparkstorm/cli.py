@@ -38,6 +38,23 @@ def schedule(arguments: argparse.Namespace) -> int:
     return status
 
 
+def recorded(arguments: argparse.Namespace) -> int:
+    """Show the tuples that a bolt's task was given, as one line of JSON each; 1 when nothing can be read."""
+    from sparkstorm.errors import RecordingError
+    from sparkstorm.replay.recorded import recorded as read
+
+    try:
+        for part in read(arguments.path):
+            for each in part.tuples:
+                shown = {"task": part.task, "at_ms": each.at_ms, "from": f"{each.component}#{each.task}",
+                         "stream": each.stream, "values": each.values, "failure": each.failure}
+                print(json.dumps(shown, ensure_ascii=False, default=repr), flush=True)
+    except RecordingError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line; a verb is a sub-command that sets `run`."""
     made = argparse.ArgumentParser(prog="sparkstorm", description="Storm topologies in Python, hosted on Spark.")
@@ -46,6 +63,9 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("files", nargs="+", metavar="FILE", help='a problem as JSON (shown in benchmarks/conformance), "-" for stdin')
     verb.add_argument("--lines", action="store_true", help="one problem per line")
     verb.set_defaults(run=schedule)
+    verb = verbs.add_parser("recorded", help="show a bolt's recorded input", description=recorded.__doc__)
+    verb.add_argument("path", metavar="PATH", help="folder of a task, or a file in it, below `recorded` in the folder of the logs")
+    verb.set_defaults(run=recorded)
     return made
 
 

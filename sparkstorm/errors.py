@@ -83,3 +83,7 @@ class ReplayFailedError(SparkStormError):
 
 class CheckpointError(SparkStormError):
     """A checkpoint is damaged, or does not fit the topology that is to begin from it; names the file and the field."""
+
+
+class RecordingError(SparkStormError):
+    """A recording of a bolt's input cannot be read; names the file and the field."""

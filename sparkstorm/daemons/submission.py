@@ -23,6 +23,7 @@ from sparkstorm.model.normalise import check_own_conf, normalise_conf, normalise
 from sparkstorm.model.outline import TopologyOutline, outline_of
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology, validate, validate_name
+from sparkstorm.runtime.recording import check_recorded
 
 _LOG = logging.getLogger(__name__)
 ASSIGN_TIMEOUT_MS = 300_000  # S0.61
@@ -79,6 +80,7 @@ def prepare(
     conf.update({"topology.id": topology_id, "storm.id": topology_id, "topology.name": name})
     total = {**cluster_conf, **conf}
     validate(topology)
+    check_recorded(topology, total)
     validate_sizes(total, topology_id)
     check_choice(total)
     ask_validator(total, name, topology)

@@ -12,7 +12,7 @@ from typing import Any
 from sparkstorm.model.topology import SYSTEM, TICK_STREAM
 from sparkstorm.model.tuples import Roots, Source, Tuple
 
-_SOURCE = Source(SYSTEM, -1, TICK_STREAM, ("rate_secs",))
+TICK = Source(SYSTEM, -1, TICK_STREAM, ("rate_secs",))
 
 
 class Moments:
@@ -33,6 +33,6 @@ class Moments:
     def take(self) -> Tuple:
         """The tick that is due."""
         assert self._due_ms is not None
-        tick = Tuple((self._every_ms // 1000,), self._due_ms, _SOURCE)
+        tick = Tuple((self._every_ms // 1000,), self._due_ms, TICK)
         self._due_ms += self._every_ms
         return tick

@@ -15,7 +15,7 @@ from sparkstorm.grouping.routes import Target
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.replay.moments import Moments
+from sparkstorm.replay.moments import TICK, Moments
 from sparkstorm.replay.plan import Plan, make_plan
 from sparkstorm.replay.task import BoltRun, Manner, ReplayContext
 from sparkstorm.runtime.dead_letter import DeadLetter
@@ -98,6 +98,8 @@ class Steps:
         return routes
 
     def _source(self, component: str, stream: str) -> Source:
+        if (component, stream) == (TICK.component, TICK.stream):
+            return TICK
         inputs = {(s.component, s.stream) for s in self._component.inputs}
         if (component, stream) not in inputs:
             known = ", ".join(f"{c}:{s}" for c, s in sorted(inputs))

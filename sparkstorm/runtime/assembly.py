@@ -27,6 +27,7 @@ from sparkstorm.runtime.inbox import Inbox, entry_order
 from sparkstorm.runtime.journal import Journal, whole_and_deltas
 from sparkstorm.runtime.marks import MARK_FIELDS, TimePlan, add_lanes, add_routes
 from sparkstorm.runtime.output import Emitter, build_routes
+from sparkstorm.runtime.recording import COMPONENTS, Recorder, Recording
 from sparkstorm.runtime.runner import Runner
 from sparkstorm.runtime.seeds import FROM_CHECKPOINT
 from sparkstorm.runtime.spout_task import SpoutCollector, SpoutTask
@@ -52,6 +53,7 @@ class WorkerPlan:
     is_strict: bool = False
     is_careful: bool = False
     deaths_by_row: Mapping[tuple[int, str, int], int] = field(default_factory=dict)
+    log_dir: str = ""  # of a worker process; a simulated one has none
 
     @property
     def ackers(self) -> tuple[int, ...]:
@@ -84,6 +86,25 @@ class Crew:
     ackers: dict[int, AckerTask] = field(default_factory=dict)
     journals: dict[int, Journal] = field(default_factory=dict)
     inboxes: dict[int, Inbox] = field(default_factory=dict)
+    recorders: list[Recorder] = field(default_factory=list)
+    recording: Recording | None = None
+
+    def settle(self) -> None:
+        """A commit stands."""
+        for sender in self.senders():
+            sender.oldest_ms = 0
+        for recorder in self.recorders:
+            recorder.settle()
+
+    def close(self) -> None:
+        """Clean up components after the last commit."""
+        for spout in self.spouts.values():
+            spout.make_callbacks()
+            spout.spout.close()
+        for bolt in self.bolts.values():
+            bolt.runner.bolt.cleanup()
+        if self.recording is not None:
+            self.recording.close()
 
     def senders(self) -> list[SpoutTask | BoltTask]:
         """Every task that runs user code."""
@@ -127,7 +148,21 @@ class Assembly:
         elif self._plan.topology.components[component].kind == "spout":
             crew.spouts[task] = self._spout(task, component, crew, record)
         else:
-            crew.bolts[task] = self._bolt(task, component, crew, record)
+            crew.bolts[task] = bolt = self._bolt(task, component, crew, record)
+            if component in (self._plan.conf.get(COMPONENTS) or ()):
+                bolt.recorder = self._recorder(bolt, crew)
+                crew.recorders.append(bolt.recorder)
+
+    def _recorder(self, bolt: BoltTask, crew: Crew) -> Recorder:
+        plan, now_ms = self._plan, self._around.now_ms
+        directory = plan.conf.get("topology.record.directory") or plan.log_dir
+        if not directory:
+            raise WorkerFailedError(f"{COMPONENTS} is set, but topology.record.directory is not: nobody here has a folder for logs")
+        if crew.recording is None:
+            crew.recording = Recording(str(directory), plan.topology_id, now_ms, is_threaded=bool(plan.log_dir))
+        index = self._tasks[bolt.component].index(bolt.task)
+        return crew.recording.recorder(bolt.component, bolt.task, index, plan.token_by_task[bolt.task], self._conf(bolt.component),
+                                       bolt.state)
 
     def source(self, task: int, stream: str) -> Source:
         """The producer of a frame; MalformedFrameError when the topology has no such task or stream."""

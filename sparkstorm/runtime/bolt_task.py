@@ -15,6 +15,7 @@ from sparkstorm.runtime.held import Held
 from sparkstorm.runtime.inbox import Chunk, Inbox, entry_order
 from sparkstorm.runtime.manual_runner import ManualRunner as ManualRunner
 from sparkstorm.runtime.output import Emitter, fast_emit
+from sparkstorm.runtime.recording import Recorder
 from sparkstorm.runtime.runner import Failure as Failure
 from sparkstorm.runtime.runner import ReportError as ReportError
 from sparkstorm.runtime.runner import Runner
@@ -111,6 +112,7 @@ class BoltTask:
         self.pace = 1  # rows between two looks at the clock: few until the bolt has shown that it is fast
         self.new_key = new_key
         self.time: TaskTime | None = None  # none: nobody who lives by time is here or behind it
+        self.recorder: Recorder | None = None
         self._held_by_tuple: dict[int, str] = {}
         self._births: list[tuple[int, str]] = []  # heap over held inputs; those let go of are dropped when they surface
 
@@ -123,6 +125,8 @@ class BoltTask:
         self.executed += len(tuples)
         epoch.rows += len(tuples)
         failures = self.runner.run(tuples)
+        if self.recorder is not None:
+            self.recorder.note(tuples, failures)
         waiting = self.runner.unfinished(tuples)
         if not failures and not waiting:
             epoch.consume([t.roots for t in tuples] if len(ids) else (), ids)
@@ -152,6 +156,8 @@ class BoltTask:
         self.executed += 1
         epoch.rows += 1
         failures = self.runner.run([tick])
+        if self.recorder is not None:
+            self.recorder.note([tick], failures)
         self.runner.forget(tick)
         return [reason for _, reason in failures]
 

@@ -109,7 +109,7 @@ def _plan(spec: WorkerSpec) -> WorkerPlan:
     return WorkerPlan(
         spec.topology_id, topology, component_by_task, tuple(spec.tasks()), f"{spec.node}:{spec.port}", token_by_task,
         spec.conf, make_instance, is_careful=spec.careful,
-        deaths_by_row={(s.task, s.entry_id, s.row): s.deaths for s in spec.suspects})
+        deaths_by_row={(s.task, s.entry_id, s.row): s.deaths for s in spec.suspects}, log_dir=str(Path(spec.log_path).parent))
 
 
 def _loop(worker: Worker, spec: WorkerSpec, control: Control, clock: Clock, transport: RedisTransport,

@@ -118,11 +118,7 @@ class Worker:
 
     def close(self) -> None:
         """Clean up components after the last commit."""
-        for spout in self._crew.spouts.values():
-            spout.make_callbacks()
-            spout.spout.close()
-        for bolt in self._crew.bolts.values():
-            bolt.runner.bolt.cleanup()
+        self._crew.close()
 
     @property
     def ackers(self) -> list[AckerTask]:
@@ -370,8 +366,7 @@ class Worker:
         self._refused, self._refusals = None, 0
         self._seq, self._low_ms = commit.seq, commit.low_ms
         self._gates.note(pressure)
-        for sender in self._crew.senders():
-            sender.oldest_ms = 0
+        self._crew.settle()
         return self._next_due(self._clock.now_ms(), did=self._has_news)
 
     def _next_due(self, now_ms: int, did: bool) -> int | None:

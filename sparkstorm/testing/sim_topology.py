@@ -23,6 +23,7 @@ from sparkstorm.runtime.checkpoint import read_checkpoint
 from sparkstorm.runtime.code import open_topology, pack_topology
 from sparkstorm.runtime.dead_letter import DeadLetter
 from sparkstorm.runtime.progress import Progress, TaskCounts, merge
+from sparkstorm.runtime.recording import check_recorded
 from sparkstorm.runtime.seeds import Seeds
 from sparkstorm.scheduling.snapshot import KnownTopology
 from sparkstorm.testing.sim_transport import Arrivals
@@ -49,6 +50,7 @@ class SimTopology:
         checkpoint: Path | None = None,
     ) -> None:
         validate(topology)
+        check_recorded(topology, conf)
         seeds = None if checkpoint is None else Seeds.of(read_checkpoint(checkpoint), topology)
         topology = topology if seeds is None else seeds.topology
         self.id = id

@@ -165,6 +165,8 @@ class SimWorker:
         for spout in self.worker.crew.spouts.values() if self.worker is not None else ():
             if isinstance(spout.spout, ThreadedSpout):
                 spout.spout.abandon()  # a process would have taken its threads along
+        if self.worker is not None and self.worker.crew.recording is not None:
+            self.worker.crew.recording.abandon()
         self.worker = None
         self.deaths.append(reason)
         self.suspicion = self.suspicion.died(code)

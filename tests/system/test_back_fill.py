@@ -15,6 +15,7 @@ import redis
 
 from sparkstorm.embedded.connection import load_connection
 from sparkstorm.errors import SparkStormError
+from sparkstorm.replay.recorded import recorded
 from sparkstorm.testing.main_job import ROOT, MainJob, environment
 
 pytestmark = pytest.mark.system
@@ -74,7 +75,8 @@ def job(tmp_path: Path) -> Iterator[MainJob]:
     (tmp_path / "seam.py").write_text(TOPOLOGY)
     (tmp_path / "seam.yaml").write_text(JOB)
     (tmp_path / "in.txt").write_text("".join(f"{key} {at_ms}\n" for key, at_ms in rows()))
-    made = MainJob(tmp_path / "run", tmp_path / "seam.yaml", [tmp_path / "in.txt"], "local[3]", {"topology.max.spout.pending": 500})
+    settings = {"topology.max.spout.pending": 500, "topology.record.components": ["count"]}
+    made = MainJob(tmp_path / "run", tmp_path / "seam.yaml", [tmp_path / "in.txt"], "local[3]", settings)
     yield made
     made.close()
 
@@ -114,3 +116,13 @@ def test_a_driver_and_a_worker_killed_at_the_seam_cost_no_count(job: MainJob, tm
     sight.close()
     assert job.wait(300) == 0, job.said()
     assert job.counts() == counted_independently()
+    check_recorded(job.folder)
+
+
+def check_recorded(folder: Path) -> None:
+    """What the counting tasks were given behind the seam: once each, but for what was in memory when their worker died."""
+    tasks = list((folder / "storm-local" / "logs" / "recorded").glob("seam-*/count/task-*"))
+    given = [tuple(each.values) for task in tasks for part in recorded(task) for each in part.tuples]
+    assert len(tasks) == 2 and len(set(given)) == len(given)
+    behind = set(list(rows())[HISTORY:])
+    assert behind >= {row for row in given if len(row) == 2} and len(given) > len(behind) / 2

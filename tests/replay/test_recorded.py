@@ -1,0 +1,255 @@
+"""What a live bolt is given is recorded, once it is committed, within bounds; and steps go through it again."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.cli import main as cli
+from sparkstorm.errors import InvalidTopologyError, RecordingError
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.topology import Topology
+from sparkstorm.model.tuples import Source
+from sparkstorm.replay.recorded import Slice, recorded
+from sparkstorm.runtime.recording import Batch, Desk, Recorder, ThreadedDesk
+from sparkstorm.runtime.segments import Beginning, Call, Header, Limits, SegmentFile, read_part
+from sparkstorm.runtime.state import MemoryState
+from sparkstorm.testing import FeederSpout, LocalCluster
+
+HEADER = Header("wc-1-1", "sum", 3, 0, 7, 0, is_stateful=True)
+LIMITS = Limits(1000, 1 << 20, 100)
+
+
+class Divide(StatefulBolt):
+    """Emits 100 / the sum so far, which fails once it is zero."""
+
+    outputs = ("share",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        total = self.state.add("sum", tup.values[0])
+        collector.emit((100 // total,))
+
+
+class Nothing(BasicBolt):
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        pass
+
+
+def build(spout: FeederSpout) -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("numbers", spout)
+    builder.set_bolt("divide", Divide()).global_grouping("numbers")
+    builder.set_bolt("end", Nothing()).shuffle_grouping("divide")
+    return builder.build()
+
+
+def conf(folder: Path, **more: Any) -> dict[str, Any]:
+    return {"topology.record.components": ["divide"], "topology.record.directory": str(folder), "topology.max.retries": 1,
+            **{f"topology.record.{key.replace('_', '.')}": value for key, value in more.items()}}
+
+
+def run(folder: Path, numbers: Sequence[int], harm: Callable[[LocalCluster], Any] = lambda _: None, **more: Any) -> Topology:
+    spout = FeederSpout(["number"])
+    topology = build(spout)
+    with LocalCluster() as cluster:
+        cluster.submit(topology, conf(folder, **more))
+        for at in range(0, len(numbers), 4):
+            for number in numbers[at:at + 4]:
+                spout.feed([number])
+            cluster.run_until_idle()
+            harm(cluster)
+    return topology
+
+
+def task_folder(folder: Path) -> Path:
+    found, = folder.glob("recorded/test-1-*/divide/task-*")
+    return found
+
+
+def numbers_in(slices: Sequence[Slice]) -> list[int]:
+    return [each.values[0] for part in slices for each in part.tuples]
+
+
+def test_a_failure_is_found_again_step_by_step(tmp_path: Path) -> None:
+    topology = run(tmp_path, [5, 5, 10, -20, 3, 4])
+    part, = recorded(task_folder(tmp_path))
+    assert numbers_in([part]) == [5, 5, 10, -20, -20, 3, 4]  # the culprit was tried twice
+    assert [each.failure is not None for each in part.tuples] == [False, False, False, True, True, False, False]
+    steps = list(part.steps(topology))
+    assert [step.emitted for step in steps] == [
+        {"default": [(20,)]}, {"default": [(10,)]}, {"default": [(5,)]}, {}, {}, {"default": [(4,)]}, {"default": [(3,)]}]
+    assert "ZeroDivisionError" in str(steps[3].failure) and steps[3].state == {"sum": 20}
+    assert steps[-1].state == {"sum": 27}
+
+
+def test_the_newest_rows_are_kept_with_the_state_before_them(tmp_path: Path) -> None:
+    topology = run(tmp_path, range(1, 101), max_rows=40)
+    slices = recorded(task_folder(tmp_path))
+    numbers = numbers_in(slices)
+    assert numbers == list(range(101 - len(numbers), 101)) and 24 <= len(numbers) <= 40
+    first, = slices
+    assert first.state == {"sum": sum(range(1, 101 - len(numbers)))}
+    assert list(first.steps(topology))[-1].state == {"sum": 5050}
+    assert {path.suffix for path in task_folder(tmp_path).iterdir()} == {".parquet"}
+
+
+def test_killed_workers_leave_whole_files_and_rows_once(tmp_path: Path) -> None:
+    topology = run(tmp_path, range(1, 41), lambda cluster: cluster.kill_worker("divide"), max_rows=1000)
+    slices = recorded(task_folder(tmp_path))
+    assert numbers_in(slices) == list(range(1, 41))  # an epoch that died was executed again, and committed once
+    assert len(slices) > 5 and len(list(tmp_path.rglob("*.part"))) <= 1  # the last one's
+    total = 0
+    for part in slices:
+        assert part.state == ({"sum": total} if total else {})
+        total += sum(numbers_in([part]))
+        assert list(part.steps(topology))[-1].state == {"sum": total}
+
+
+def test_a_state_that_is_too_large_is_left_out_and_asked_for(tmp_path: Path) -> None:
+    topology = run(tmp_path, [1, 2], state_keys=0)
+    part, = recorded(task_folder(tmp_path))
+    assert part.state == {}  # nothing was in it when the recording began
+    folder = tmp_path / "other"
+    topology = run(folder, range(1, 101), state_keys=0, max_rows=40)
+    part = recorded(task_folder(folder))[-1]
+    assert part.state is None
+    with pytest.raises(RecordingError, match=r"the state of 'divide' .* was too large to be recorded"):
+        part.steps(topology)
+    assert list(part.steps(topology, state={"sum": 1}))[-1].failure is None
+
+
+def test_without_the_key_nothing_is_made_and_a_wrong_name_is_refused(tmp_path: Path) -> None:
+    run(tmp_path, [1], components=[])
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(InvalidTopologyError, match=r"components names 'numbers', which is no bolt: divide, end are"):
+        run(tmp_path, [1], components=["numbers"])
+
+
+def test_the_command_line_shows_tuples_and_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path, [5, -5])
+    assert cli(["recorded", str(task_folder(tmp_path))]) == 0
+    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(each["values"], each["stream"]) for each in shown] == [([5], "default"), ([-5], "default"), ([-5], "default")]
+    assert shown[0]["failure"] is None and "ZeroDivisionError" in shown[1]["failure"]
+    assert cli(["recorded", str(tmp_path / "nowhere")]) == 1
+    assert "there is no recording" in capsys.readouterr().err
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def rows(*numbers: int, size: int = 0) -> list[Call]:
+    return [Call(0, "numbers", 1, "default", [[n, Random(n).randbytes(size)] for n in numbers], {})]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[SegmentFile]:
+    made = SegmentFile(tmp_path / "task-3", HEADER, LIMITS)
+    yield made
+    made.close()
+
+
+def test_a_part_cut_anywhere_gives_what_is_whole_before_the_cut(file: SegmentFile, tmp_path: Path) -> None:
+    file.take(Beginning(1, 0, [["sum", 4]]), rows(1, 2), 0)
+    file.take(None, rows(3), 0)
+    part, = (tmp_path / "task-3").iterdir()
+    whole = part.read_bytes()
+    copy = tmp_path / "cut.part"
+    seen = set()
+    for end in range(len(whole) + 1):
+        copy.write_bytes(whole[:end])
+        header, state, found = read_part(copy)
+        seen.add((header is not None, len(state), sum(len(call.values) for call in found)))
+    assert seen == {(False, 0, 0), (True, 0, 0), (True, 1, 0), (True, 1, 2), (True, 1, 3)}
+
+
+def test_the_next_owner_closes_what_a_dead_one_left_and_keeps_out_of_the_way_of_newer_ones(tmp_path: Path) -> None:
+    def owner(token: int) -> SegmentFile:
+        made = SegmentFile(tmp_path, Header("wc-1-1", "sum", 3, 0, token, 0, is_stateful=True), LIMITS)
+        made.take(Beginning(1, 0, []), rows(token), 0)
+        return made
+
+    dead, alive = owner(7), owner(9)
+    dead.abandon()
+    (tmp_path / f"{7:020d}-000002.tmp").write_bytes(b"half")
+    last = owner(8)
+    assert sorted(path.name[18:] for path in tmp_path.iterdir()) == ["07-000001.parquet", "08-000001.part", "09-000001.part"]
+    for each in (last, alive):
+        each.close()
+    assert [numbers_in([part]) for part in recorded(tmp_path)] == [[7], [8], [9]]
+
+
+def test_bytes_are_bounded_and_what_does_not_fit_is_counted(tmp_path: Path) -> None:
+    file = SegmentFile(tmp_path, HEADER, Limits(10_000, 1 << 16, 100))
+    for number in range(1, 9):
+        file.take(Beginning(number, 0, None), rows(*range(100), size=1000), 0)
+        assert file.over == number
+        assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 1 << 16
+    file.close()
+    slices = recorded(tmp_path)
+    assert 2 <= len(slices) <= 4 and all(part.lost > 80 and len(part.tuples) > 10 for part in slices)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_a_full_disk_costs_rows_and_nothing_else(tmp_path: Path) -> None:
+    file = SegmentFile(tmp_path, HEADER, LIMITS)
+    (tmp_path / f"{7:020d}-000001.part").symlink_to("/dev/full")
+    recorder = Recorder(Desk(), file, None, LIMITS, lambda: now[0])
+    now = [1000]
+    for number in range(3):
+        recorder.note([Tuple((number,), 0, Source("numbers", 1, "default", ("n",)))], [])
+        recorder.settle()
+    now[0] += 60_000
+    for number in range(3, 7):
+        recorder.note([Tuple((number,), 0, Source("numbers", 1, "default", ("n",)))], [])
+        recorder.settle()
+    file.close()
+    (tmp_path / f"{7:020d}-000001.part").unlink(missing_ok=True)
+    part, = recorded(tmp_path)
+    assert numbers_in([part]) == [4, 5, 6] and part.lost == 4
+
+
+def test_a_desk_that_falls_behind_refuses_rather_than_waits(tmp_path: Path) -> None:
+    state = MemoryState(Codec())
+    file, desk = SegmentFile(tmp_path, HEADER, LIMITS), ThreadedDesk(most_rows=0)
+    recorder = Recorder(desk, file, state, LIMITS, lambda: 0)
+    recorder.note([Tuple((1,), 0, Source("numbers", 1, "default", ("n",)))], [])
+    recorder.settle()
+    desk.close([file])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_thread_writes_what_the_loop_hands_over(tmp_path: Path) -> None:
+    file, desk = SegmentFile(tmp_path, HEADER, LIMITS), ThreadedDesk()
+    source = Source("numbers", 1, "default", ("n",))
+    for number in range(1, 51):
+        desk.take(Batch(file, Beginning(1, 0, None) if number == 1 else None, [([Tuple((number,), 0, source)], {})], 1, number))
+    desk.close([file])
+    assert numbers_in(recorded(tmp_path)) == list(range(1, 51))
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    ({"format": 2}, "format 2; this version reads 1"), ({"task": "3"}, "header: task is '3', which is no int"),
+    ({"extra": 1}, "has no header of a recording")])
+def test_headers_of_others_are_named(tmp_path: Path, change: Mapping[str, Any], said: str) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    from sparkstorm.runtime.segments import _META, _schema
+
+    header = {**asdict(HEADER), **change}
+    table = pa.Table.from_pylist([], _schema().with_metadata({_META: json.dumps(header).encode()}))
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(RecordingError, match=rf"a\.parquet.*{said}"):
+        recorded(tmp_path)
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 nothing")
+    with pytest.raises(RecordingError, match=r"a\.parquet cannot be read as a recording"):
+        recorded(tmp_path)
