@@ -150,6 +150,8 @@ def test_a_deploy_that_cannot_be_finished_is_told_of_tried_again_and_can_be_call
     bench.advance(40)
     assert "its outline is missing" in bench.nimbus.problems["wc"]
     assert bench.state.topology_ids() == []
+    with pytest.raises(AlreadyAliveError, match="a hot deploy of wc is being finished"):
+        bench.service.begin_submit("wc", wordcount(), {"topology.workers": 1}, CODE)
     bench.service.kill("wc")
     bench.advance(20)
     assert bench.state.known_ids() == set() and keeper.data == {} and "wc" not in bench.nimbus.problems

@@ -57,6 +57,17 @@ def test_a_topology_whose_configuration_is_lost_can_be_killed(damage: str) -> No
     assert bench.state.known_ids() == set()
 
 
+def test_nobody_is_told_that_workers_of_a_killed_topology_are_dead() -> None:
+    bench = Bench(nodes=3)
+    topology_id = bench.submit()
+    bench.advance(200)
+    bench.service.kill("wc", 1000)
+    bench.supervisors[min(bench.slots(topology_id).values()).node].die()
+    bench.advance(60)
+    assert bench.state.error_components(topology_id) == []
+    assert len(bench.slots(topology_id)) == 13
+
+
 def test_a_topology_killed_while_it_is_rebalanced_stays_killed() -> None:
     class Meddling(DefaultScheduler):
         deed: Callable[[], None] | None = None

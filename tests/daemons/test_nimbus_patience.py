@@ -4,11 +4,17 @@ from typing import Any
 
 import pytest
 
+from sparkstorm.cluster import paths
+from sparkstorm.cluster.local import LocalStateStore
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.daemons.nimbus import Nimbus
 from sparkstorm.daemons.nimbus_times import NimbusTimes
+from sparkstorm.daemons.service import NimbusService
 from sparkstorm.errors import StoreUnavailableError
-from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
+from sparkstorm.model.records import encode_record
 from sparkstorm.scheduling.liveness import Timeouts
-from tests.daemons.nimbus_bench import Bench
+from tests.daemons.nimbus_bench import CODE, KEY, Bench, wordcount
 
 
 def test_periods_come_from_their_keys() -> None:
@@ -82,6 +88,32 @@ def test_a_worker_that_beats_on_without_its_supervisor_is_given_up_late(limit_se
     assert lost.node in {slot.node for slot in bench.slots(topology_id).values()}
     bench.advance(20)
     assert lost.node not in {slot.node for slot in bench.slots(topology_id).values()}
+
+
+def test_a_beat_speaks_for_its_own_worker_only_whatever_it_claims() -> None:
+    bench = Bench(nodes=3)
+    victim = silent_worker(bench)
+    (topology_id,) = bench.state.topology_ids()
+    for second in range(45):
+        beat = WorkerBeat(topology_id, victim.node, victim.port, second, 0, 1, 1, "RUNNING", 99)
+        bench.store.put(paths.workerbeat(topology_id, WorkerSlot("node-9", 6700)), encode_record(beat))
+        bench.tick()
+    assert not is_assigned(bench, victim)
+
+
+def test_a_nimbus_that_stands_by_turns_nobody_away_while_the_leader_may_be_a_dead_ones_session() -> None:
+    bench = Bench()
+    bench.nimbus.step(bench.clock.now_ms())  # it leads
+    state = StormState(LocalStateStore(bench.tree), KEY)
+    second = Nimbus(state, bench.blobs, bench.scheduler, bench.conf, "second")
+    service = NimbusService(state, bench.blobs, second, bench.conf, bench.clock)
+    submission = service.begin_submit("wc", wordcount(), {"topology.workers": 2}, CODE)
+    for _ in range(25):
+        second.step(bench.clock.advance(1000))
+        assert submission.poll_done() is None
+    bench.store.expire_session()
+    second.step(bench.clock.advance(1000))
+    assert submission.poll_done() == submission.prepared.topology_id
 
 
 # -- the guard against reassignment storms --------------------------------------------------------------------------------

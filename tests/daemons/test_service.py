@@ -25,7 +25,7 @@ from sparkstorm.errors import (
     StateConflictError,
 )
 from sparkstorm.model.assignment import TaskBeats
-from sparkstorm.model.status import TopologyStatus
+from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Component, Grouping, Stream, Subscription, Topology
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
@@ -363,6 +363,22 @@ def test_a_hot_deploy_that_cannot_be_assigned_brings_the_old_one_back_with_its_s
     assert len(bench.slots(back)) == 13
 
 
+def test_what_is_brought_back_is_as_it_was_rebalanced_and_deactivated() -> None:
+    bench = Bench(scheduler=Picky())
+    bench.submit()
+    bench.service.rebalance("wc", RebalanceOptions(3, {"split": 2}, {"app.colour": "red"}), wait_secs=0)
+    bench.advance(2)
+    bench.service.deactivate("wc")
+    with pytest.raises(FailedAssignTopologyError):
+        bench.submit(topology=wordcount(6), code=b"new code", topology__hot__deploy__enable=True)
+    (back,) = bench.state.topology_ids()
+    base = bench.state.read_base(back)
+    assert base and (base.status, base.num_workers, base.executors_by_component["split"]) == (TopologyStatus.INACTIVE, 3, 2)
+    assert (len(bench.slots(back)), len(set(bench.slots(back).values()))) == (11, 3)
+    assert b'"app.colour":"red"' in bench.blobs.get(base.conf_key)
+    assert f'"topology.id":"{back}"'.encode() in bench.blobs.get(base.conf_key)
+
+
 def test_summaries_tell_sizes() -> None:
     bench = Bench()
     bench.submit("one", topology__workers=2)
@@ -397,7 +413,9 @@ def test_a_hot_deploy_whose_old_topology_does_not_end_deploys_nothing() -> None:
     bench.service = NimbusService(bench.state, bench.blobs, bench.nimbus, bench.conf, bench.clock, never)
     with pytest.raises(FailedAssignTopologyError, match=r"did not end within .* nothing was deployed"):
         bench.submit(code=b"new code", topology__hot__deploy__enable=True)
-    assert bench.state.topology_ids() == [old]
+    assert bench.state.known_ids() == {old}
+    assert not bench.state.deploys() and not bench.state.submissions()
+    assert b"new code" not in bench.bytes_store.data_by_key.values()
     heirs.state_by_id[old] = "counts"
     bench.advance(20)
     assert bench.state.known_ids() == set()
