@@ -11,18 +11,19 @@ from typing import Any
 
 from benchmarks.conformance.compare import same, tag
 from benchmarks.conformance.originals import answers, original_for
-from benchmarks.conformance.problems import GENERATORS, generate
+from benchmarks.conformance.problems import GENERATORS
+from benchmarks.conformance.shapes import SHAPES, generate
 from sparkstorm.scheduling.form.solve import answer_to
 
 
-def compare(scheduler: str, seed: int, count: int, folder: Path) -> int:
+def compare(scheduler: str, shape: str, seed: int, count: int, folder: Path) -> int:
     """Compare one scheduler on so many problems; the number of differences that nothing explains."""
-    problems = generate(scheduler, seed, count)
+    problems = generate(scheduler, seed, count, shape)
     lines = [json.dumps(problem) for problem in problems]
     original = original_for(scheduler)
-    theirs = answers(original, lines, folder / f"{scheduler}.log")
+    theirs = answers(original, lines, folder / f"{scheduler}.{shape}.log")
     found: Counter[str] = Counter()
-    with (folder / f"{scheduler}.differences.jsonl").open("w") as out:
+    with (folder / f"{scheduler}.{shape}.differences.jsonl").open("w") as out:
         for at, (problem, line, answer) in enumerate(zip(problems, lines, theirs, strict=True)):
             ours: dict[str, Any] = json.loads(answer_to(line)[0])
             their: dict[str, Any] = json.loads(answer)
@@ -30,7 +31,7 @@ def compare(scheduler: str, seed: int, count: int, folder: Path) -> int:
             found[word] += 1
             if word != "equal":
                 out.write(json.dumps({"at": at, "tag": word, "problem": problem, "ours": ours, "theirs": their}) + "\n")
-    print(f"{scheduler}: {count} problems, seed {seed}, against {original.name}")
+    print(f"{scheduler}: {count} {shape} problems, seed {seed}, against {original.name}")
     for word, number in found.most_common():
         print(f"  {number:6} {word}")
     return found["DIFFERENT"]
@@ -55,6 +56,7 @@ def main() -> int:
     parser.add_argument("schedulers", nargs="*", help=f"of {', '.join(GENERATORS)}; all when none is named")
     parser.add_argument("--count", type=int, default=2000, help="problems per scheduler (2000)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the problems (1)")
+    parser.add_argument("--shape", choices=list(SHAPES), help="of problems; both when none is named")
     parser.add_argument("--out", type=Path, default=Path("build/conformance"), help="where differences are written")
     parser.add_argument("--record", type=Path, help="write problems and the originals' answers there, compare nothing")
     arguments = parser.parse_args()
@@ -63,7 +65,8 @@ def main() -> int:
     if arguments.record is not None:
         record(names, arguments.seed, arguments.count, arguments.out, arguments.record)
         return 0
-    left = sum(compare(name, arguments.seed, arguments.count, arguments.out) for name in names)
+    shapes = [arguments.shape] if arguments.shape else list(SHAPES)
+    left = sum(compare(name, shape, arguments.seed, arguments.count, arguments.out) for name in names for shape in shapes)
     return int(left > 0)
 
 

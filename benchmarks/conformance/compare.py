@@ -49,14 +49,13 @@ def _nodes(problem: Problem, answer: Answer) -> Any:
 
 
 def _pools(problem: Problem, answer: Answer) -> Any:
-    """Pools, workers per (host, topology) and executors per topology."""
+    """Pools (seen of a scheduler that no other wraps), workers per (host, topology) and executors per topology."""
     counts = {name: len(rows) for name, rows in answer["assignments"].items()}
-    return answer["pools"], _workers_by_host(problem, answer), counts
+    return answer["pools"] if problem["scheduler"] == "multitenant" else None, _workers_by_host(problem, answer), counts
 
 
-def _rounds(problem: Problem, answer: Answer) -> Any:
-    shown = _nodes if problem["inner"] == "resource-aware" else _rows
-    return [(each["blacklisted_hosts"], shown(problem, each)) for each in answer["rounds"]]
+def _blacklist(problem: Problem, answer: Answer) -> Any:
+    return answer["blacklisted_hosts"], COMPARISONS[problem.get("inner", "default")](problem, answer)
 
 
 def _workers(problem: Problem, answer: Answer) -> Any:
@@ -69,16 +68,21 @@ COMPARISONS: dict[str, Comparison] = {
     "isolation": _isolation,
     "multitenant": _pools,
     "resource-aware": _nodes,
-    "blacklist": _rounds,
+    "blacklist": _blacklist,
     "jstorm": _workers,
 }
 
 
 def same(problem: Problem, ours: Answer, theirs: Answer) -> bool:
-    """Whether two answers are equal as far as they must be."""
+    """Whether two answers are equal as far as they must be, round by round."""
     shown = COMPARISONS[problem["scheduler"]]
+
+    def text(answer: Answer) -> str:
+        rounds = answer["rounds"] if "rounds" in problem else [answer]
+        return json.dumps([shown(problem, each) for each in rounds], sort_keys=True)
+
     try:
-        return json.dumps(shown(problem, ours), sort_keys=True) == json.dumps(shown(problem, theirs), sort_keys=True)
+        return text(ours) == text(theirs)
     except KeyError:
         return False
 
@@ -90,6 +94,9 @@ def tag(problem: Problem, ours: Answer, theirs: Answer) -> str | None:
         return f"{defect}the original raises {theirs['raised'].partition(':')[0].rpartition('.')[2]}"
     if problem["scheduler"] == "jstorm":
         return _jstorm_tag(problem, ours, theirs)
+    rounds = theirs["rounds"] if "rounds" in problem else [theirs]
+    if any(words.startswith("Internal Error") for each in rounds for words in each.get("status", {}).values()):
+        return "the original raises inside one topology's turn"
     return None
 
 
@@ -98,7 +105,7 @@ def _jstorm_tag(problem: Problem, ours: Answer, theirs: Answer) -> str | None:
     if any(row["node"] is None for row in rows):
         return "defect 3: the original leaves a worker without a host"
     old = {(each["node"], each["port"]) for each in problem.get("old_workers", ())}
-    free = {(each["id"], port) for each in problem["supervisors"] for port in each["available"]}
+    free = {(each["id"], port) for each in problem["supervisors"] for port in each.get("available", each["ports"])}
     hosts = problem["conf"].get("isolation.scheduler.machines")
     alive = {each["id"] for each in problem["supervisors"] if not hosts or each["host"] in hosts}
     if problem["assign_type"] == "REBALANCE":
@@ -108,6 +115,9 @@ def _jstorm_tag(problem: Problem, ours: Answer, theirs: Answer) -> str | None:
     tasks = [sorted(task for row in each for task in row["tasks"]) for each in (rows, ours.get("workers", ()))]
     if stale or len(tasks[0]) < len(tasks[1]):
         return "defect 2: the original leaves a worker on a slot that is gone or taken"
+    known = set(context_from(problem).component_by_task)
+    if any(task not in known for row in rows for task in row["tasks"]):
+        return "the original places a task that no component has"
     if _rounds_of_retirement(problem) > 1:
         return "defect 12: the original counts kept tasks again in every round"
     return None

@@ -40,7 +40,7 @@ STORM = Original(
     "storm-server",
     "2.8.3",
     "StormHarness",
-    ("Calm", "Pools", "SeenFreePool", "SeenDefaultPool", "SeenIsolatedPool"),
+    ("Calm", "Watched", "Pools", "SeenFreePool", "SeenDefaultPool", "SeenIsolatedPool"),
 )
 JSTORM = Original("com.alibaba.jstorm", "jstorm-core", "2.2.1", "JStormHarness")
 

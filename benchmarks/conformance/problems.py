@@ -372,8 +372,3 @@ GENERATORS: dict[str, Callable[[Random], Problem]] = {
     "blacklist": blacklist,
     "jstorm": jstorm,
 }
-
-
-def generate(scheduler: str, seed: int, count: int) -> list[Problem]:
-    """So many problems; the same ones for the same seed."""
-    return [GENERATORS[scheduler](Random(f"{scheduler}-{seed}-{at}")) for at in range(count)]

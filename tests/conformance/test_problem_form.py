@@ -64,6 +64,7 @@ Change = Callable[[Problem], object]
         (lambda p: p.pop("scheduler"), "scheduler: missing"),
         (lambda p: p.update(scheduler="odd"), "scheduler: expected one of even"),
         (lambda p: p.update(inner="blacklist"), "inner: expected one of"),
+        (lambda p: p.update(inner=["even"]), "inner: expected one of"),
         (lambda p: p["supervisors"][0].update(ports=[True]), "supervisors[0].ports[0]: expected an integer"),
         (lambda p: p["supervisors"][0].update(ports=[-1]), "supervisors[0].ports[0]"),
         (lambda p: p["supervisors"][0].update(resources={"cpu": "much"}), "supervisors[0].resources.cpu"),
@@ -145,6 +146,31 @@ def test_worker_resources_are_checked_and_accepted() -> None:
 def test_jstorm_tasks_may_be_named() -> None:
     asked = jstorm(tasks={"7": "in", "9": "in"})
     assert [row["tasks"] for row in solve(asked)["workers"]] == [[7], [9]]
+
+
+def test_workers_are_counted_as_jstorm_does_whatever_system_components_are_listed() -> None:
+    """JStorm adds its master itself, and its ackers by the conf: both count, listed or not."""
+    asked = jstorm(conf={"topology.workers": 2, "topology.master.single.worker": True})
+    asked["supervisors"][0]["ports"] = [1, 2, 3]
+    asked["topology"]["components"][0]["parallelism"] = 4
+    assert len(solve(asked)["workers"]) == 3
+    asked["topology"]["components"].append({"id": "__topology_master", "kind": "system", "parallelism": 1})
+    assert len(solve(asked)["workers"]) == 3
+    few = jstorm(conf={"topology.workers": 9, "topology.acker.executors": 0})
+    few["topology"]["components"].append({"id": "__acker", "kind": "system", "parallelism": 3})
+    assert len(solve(few)["workers"]) == 2
+
+
+def test_two_nodes_of_one_host_with_one_port_are_told_apart_by_their_ids() -> None:
+    supervisors = [{"id": name, "host": "h", "ports": [1]} for name in ("s9", "s1")]
+    for _ in range(5):
+        one = solve(jstorm(supervisors=supervisors, conf={"topology.workers": 1}))["workers"]
+        assert [(row["node"], row["tasks"]) for row in one] == [("s1", [1, 2])]
+    both = solve(jstorm(supervisors=supervisors, conf={"topology.workers": 2}))["workers"]
+    assert [(row["node"], row["tasks"]) for row in both] == [("s1", [1]), ("s9", [2])]
+    old = [{"node": row["node"], "host": "h", "port": 1, "tasks": row["tasks"]} for row in both]
+    again = jstorm(supervisors=supervisors, assign_type="REBALANCE", old_workers=old, conf={"topology.workers": 2})
+    assert sorted(task for row in solve(again)["workers"] for task in row["tasks"]) == [1, 2]
 
 
 def test_a_failed_assignment_is_an_answer_not_an_error() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from benchmarks.conformance.compare import same, tag
-from benchmarks.conformance.problems import GENERATORS, generate
+from benchmarks.conformance.problems import GENERATORS
+from benchmarks.conformance.shapes import SHAPES, generate
 from sparkstorm.scheduling.form.solve import solve
 
 HERE = Path(__file__).parent
@@ -47,7 +48,9 @@ def test_a_slot_may_differ_under_resources_but_not_a_node() -> None:
 
 
 def test_defects_are_tagged_with_their_number() -> None:
-    problem = {"scheduler": "jstorm", "assign_type": "NEW", "conf": {}, "supervisors": []}
+    components = [{"id": "in", "kind": "spout", "parallelism": 1}]
+    problem = {"scheduler": "jstorm", "supervisors": [], "topology": {"id": "t", "components": components}}
+    problem |= {"assign_type": "NEW", "conf": {}}
     raised = {"raised": "java.lang.ArithmeticException: / by zero"}
     assert (tag(problem, {"failed": "x"}, raised) or "").startswith("defect 1")
     lost = {"workers": [{"node": None, "port": 0, "tasks": [1]}]}
@@ -55,13 +58,28 @@ def test_defects_are_tagged_with_their_number() -> None:
     stale = {"workers": [{"node": "gone", "port": 1, "tasks": [1]}]}
     old = {**problem, "old_workers": [{"node": "gone", "port": 1}]}
     assert (tag(old, {"workers": []}, stale) or "").startswith("defect 2")
+    stranger = {"workers": [{"node": "a", "port": 1, "tasks": [9]}]}
+    assert tag(problem, {"workers": []}, stranger) == "the original places a task that no component has"
     assert tag({**problem, "reassign": False}, {"workers": []}, {"workers": []}) is None
 
 
+def test_a_topology_that_the_original_fails_on_inside_is_told_apart() -> None:
+    answer = {"assignments": {}, "status": {"t": "Internal Error - Exception thrown when scheduling."}}
+    assert tag({"scheduler": "resource-aware"}, {}, answer) == "the original raises inside one topology's turn"
+    assert tag({"scheduler": "resource-aware"}, {}, {**answer, "status": {"t": "Running"}}) is None
+
+
+@pytest.mark.parametrize("shape", list(SHAPES))
 @pytest.mark.parametrize("scheduler", list(GENERATORS))
-def test_the_same_seed_gives_the_same_problems(scheduler: str) -> None:
-    assert generate(scheduler, 3, 4) == generate(scheduler, 3, 4)
-    assert generate(scheduler, 3, 4) != generate(scheduler, 4, 4)
+def test_the_same_seed_gives_the_same_problems(scheduler: str, shape: str) -> None:
+    assert generate(scheduler, 3, 4, shape) == generate(scheduler, 3, 4, shape)
+    assert generate(scheduler, 3, 4, shape) != generate(scheduler, 4, 4, shape)
+
+
+@pytest.mark.parametrize("scheduler", list(GENERATORS))
+def test_wide_problems_are_well_formed(scheduler: str) -> None:
+    for problem in generate(scheduler, 5, 6, "wide"):
+        assert "error" not in solve(json.loads(json.dumps(problem)))
 
 
 def test_generated_problems_cover_the_rare_fields() -> None:

@@ -44,7 +44,14 @@ def test_requests_come_from_the_component_then_the_topology_then_the_defaults() 
     shape = Shape([supervisor("a", 1, gpu=1.0)], [asked])
     spout, acker = (shape.request(asked, asked.component(name)) for name in ("in", "__acker"))
     assert (spout.on_heap, spout.vector) == (256.0, (256.0, 25.0, 0.0))
-    assert (acker.on_heap, acker.vector) == (128.0, (128.0, 5.0, 0.0))
+    assert (acker.on_heap, acker.vector) == (256.0, (256.0, 5.0, 0.0))
+
+
+def test_metrics_consumers_are_known_by_their_whole_prefix() -> None:
+    parts = [component(name, singles(1, at), "system") for at, name in enumerate(("__metrics_x", "__metricsx", "__system"), 1)]
+    asked = topology("t", parts, 1, conf={"topology.metrics.consumer.resources.onheap.memory.mb": 7.0})
+    shape = Shape([], [asked])
+    assert [shape.request(asked, each).on_heap for each in parts] == [7.0, 128.0, 128.0]
 
 
 def test_workers_are_as_many_as_the_heap_limit_makes_necessary() -> None:

@@ -29,6 +29,8 @@ import java.util.TreeSet;
 
 /** Reads problems (one a line) from standard input and answers them with JStorm's own topology scheduler. */
 public final class JStormHarness {
+    private static boolean warm;
+
     private JStormHarness() {
     }
 
@@ -49,7 +51,8 @@ public final class JStormHarness {
         List<Map<String, Object>> found = new ArrayList<>();
         Thread thread = new Thread(() -> found.add(answer(problem)));
         thread.start();
-        thread.join(1500);
+        thread.join(warm ? 1500 : 60_000);
+        warm = true;
         if (thread.isAlive()) {
             thread.stop();
             thread.join();

@@ -58,7 +58,8 @@ public final class Launcher extends ClassLoader {
     private static boolean isOriginal(String name) {
         return name.startsWith("org.apache.storm.scheduler.") || name.equals("org.apache.storm.utils.Utils")
             || name.startsWith("com.alibaba.jstorm.schedule.") || name.equals("com.alibaba.jstorm.cluster.Common")
-            || name.equals("com.alibaba.jstorm.utils.JStormUtils");
+            || name.equals("com.alibaba.jstorm.utils.JStormUtils")
+            || name.equals("com.alibaba.jstorm.daemon.supervisor.SupervisorInfo");
     }
 
     private static Map<String, String> replacements(String name) {

@@ -45,7 +45,7 @@ public final class Order implements Comparator<Object> {
             case "WorkerSlot":
                 return ask(value, "getNodeId", "getPort");
             case "ResourceWorkerSlot":
-                return ask(value, "getHostname", "getPort");
+                return ask(value, "getHostname", "getPort", "getNodeId");
             case "ExecutorDetails":
                 return ask(value, "getStartTask", "getEndTask");
             case "TopologyDetails": case "Component": case "RasNode": case "Node": case "SupervisorDetails": case "User":

@@ -47,6 +47,7 @@ import org.apache.storm.scheduler.multitenant.IsolatedPool;
 import org.apache.storm.scheduler.multitenant.MultitenantScheduler;
 import org.apache.storm.scheduler.multitenant.NodePool;
 import org.apache.storm.scheduler.resource.ResourceAwareScheduler;
+import org.apache.storm.scheduler.resource.normalization.NormalizedResources;
 import org.apache.storm.scheduler.resource.normalization.ResourceMetrics;
 import org.apache.storm.utils.Time;
 import org.apache.storm.utils.Utils;
@@ -69,6 +70,7 @@ public final class StormHarness {
 
     private static Map<String, Object> answer(Map<String, Object> problem) {
         IScheduler scheduler = null;
+        NormalizedResources.resetResourceNames(); // else the names of former problems count as declared
         try {
             Map<String, Object> conf = Utils.readDefaultConfig();
             conf.putAll(object(problem.getOrDefault("conf", Map.of())));
@@ -109,7 +111,7 @@ public final class StormHarness {
             case "resource-aware":
                 return new ResourceAwareScheduler();
             case "blacklist":
-                return new BlacklistScheduler(made(inner, inner));
+                return new BlacklistScheduler(new Watched(made(inner, inner)));
             default:
                 throw new IllegalArgumentException(name);
         }
@@ -150,7 +152,7 @@ public final class StormHarness {
         }
         Map<String, Object> found = new TreeMap<>(Map.of("assignments", assignments, "status", status));
         if (scheduler instanceof BlacklistScheduler) {
-            found.put("blacklisted_hosts", new TreeSet<>(cluster.getBlacklistedHosts()));
+            found.put("blacklisted_hosts", Watched.blacklisted);
         }
         if (!Pools.MADE.isEmpty()) {
             found.put("pools", pools((Map<?, ?>) cluster.getConf().get(DaemonConfig.MULTITENANT_SCHEDULER_USER_POOLS)));

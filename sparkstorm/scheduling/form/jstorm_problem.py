@@ -1,5 +1,7 @@
 """Owns the form of problems for JStorm's topology scheduler and of their answers."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sparkstorm.errors import FailedAssignTopologyError, InvalidConfigError
@@ -8,6 +10,7 @@ from sparkstorm.scheduling.form.conf_kinds import conf
 from sparkstorm.scheduling.form.fields import Fields
 from sparkstorm.scheduling.form.storm_problem import input_from, kind
 from sparkstorm.scheduling.jstorm.records import (
+    MASTER,
     AssignContext,
     AssignType,
     JStormComponent,
@@ -18,6 +21,8 @@ from sparkstorm.scheduling.jstorm.records import (
 from sparkstorm.scheduling.jstorm.scheduler import assign_tasks
 
 MAX_TASKS = 1_000_000
+ACKER = "__acker"
+ACKERS_KEY = "topology.acker.executors"
 
 
 def context_from(value: object) -> AssignContext:
@@ -29,13 +34,14 @@ def context_from(value: object) -> AssignContext:
     named = holder.take("tasks", read.map_of(read.text), None)
     components = topology.take("components", read.list_of(_component))
     read.no_duplicates([each.id for each in components], "topology.components")
+    own_conf = {**taken.take("conf", conf, {}), **topology.take("conf", conf, {})}
     found = AssignContext(
         topology.take("id", read.text),
         taken.take("assign_type", _assign_type, AssignType.NEW),
-        components,
+        _as_counted(components, own_conf),
         taken.take("supervisors", read.list_of(_supervisor)),
         _task_ids(components, named),
-        {**taken.take("conf", conf, {}), **topology.take("conf", conf, {})},
+        own_conf,
         taken.take("reassign", read.switch, False),
         taken.take("old_workers", read.list_of(_old_worker), ()),
         frozenset(taken.take("dead_tasks", read.list_of(read.integer), ())),
@@ -46,6 +52,14 @@ def context_from(value: object) -> AssignContext:
     taken.done()
     read.no_duplicates([each.id for each in found.supervisors], "supervisors")
     return found
+
+
+def _as_counted(components: tuple[JStormComponent, ...], own_conf: Mapping[str, Any]) -> tuple[JStormComponent, ...]:
+    """The components by which JStorm counts workers: ackers as the conf says, and a master, whether listed or not."""
+    counts = {ACKER: int(own_conf.get(ACKERS_KEY, 0)), MASTER: 1}
+    listed = {each.id for each in components}
+    implied = [JStormComponent(name, "system", count) for name, count in counts.items() if name not in listed]
+    return (*(replace(each, parallelism=counts.get(each.id, each.parallelism)) for each in components), *implied)
 
 
 def _assign_type(value: object, where: str) -> AssignType:

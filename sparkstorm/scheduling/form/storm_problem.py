@@ -81,7 +81,7 @@ def _scheduler(value: object, where: str) -> str:
 
 
 def _inner(value: object, where: str) -> str:
-    if value not in BUILT_IN:
+    if value not in list(BUILT_IN):
         raise read.wrong(where, f"one of {', '.join(BUILT_IN)}", value)
     return str(value)
 

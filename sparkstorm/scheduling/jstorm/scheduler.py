@@ -53,7 +53,7 @@ def assign_tasks(context: AssignContext) -> list[WorkerPlan]:
     _set_master_memory(context, made, master)
     plans = {(plan.node, plan.port): plan for plan in (slot.plan() for slot in made)}
     plans |= {(worker.node, worker.port): worker for worker in [*unstopped, *kept]}
-    return sorted(plans.values(), key=lambda plan: (plan.host, plan.port))
+    return sorted(plans.values(), key=lambda plan: (plan.host, plan.port, plan.node))
 
 
 def _free_used(context: AssignContext, supervisors: Iterable[Ports]) -> None:

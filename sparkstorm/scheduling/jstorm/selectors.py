@@ -7,7 +7,7 @@ from typing import TypeAlias
 from sparkstorm.scheduling.jstorm.records import JStormComponent
 from sparkstorm.scheduling.jstorm.slots import Slot
 
-Key: TypeAlias = tuple[int, int, int, int, int, int, str, int]
+Key: TypeAlias = tuple[int, int, int, int, int, int, str, int, str]
 
 
 def relationship(components: Iterable[JStormComponent]) -> dict[str, set[str]]:
@@ -72,7 +72,8 @@ class Chooser:
         self._pool = pool
         self._is_system = is_system
         self._keys = {slot: tally.key(slot, component, is_system) for slot in pool}
-        self._heap = [(key, id(slot), slot) for slot, key in self._keys.items()]
+        self._rank = {slot: at for at, slot in enumerate(pool)}  # slots themselves do not compare
+        self._heap = [(key, self._rank[slot], slot) for slot, key in self._keys.items()]
         heapq.heapify(self._heap)
 
     def best(self) -> Slot | None:
@@ -89,4 +90,4 @@ class Chooser:
         for slot in self._tally.slots_by_node.get(node, ()):
             if slot in self._pool:
                 self._keys[slot] = self._tally.key(slot, self.component, self._is_system)
-                heapq.heappush(self._heap, (self._keys[slot], id(slot), slot))
+                heapq.heappush(self._heap, (self._keys[slot], self._rank[slot], slot))

@@ -29,9 +29,9 @@ class Slot:
         return cls(plan.node, plan.host, plan.port, set(plan.tasks), plan.memory_bytes, plan.cpu, plan.jvm)
 
     @property
-    def order(self) -> tuple[str, int]:
-        """Where it comes among equals: host, then port."""
-        return (self.host or "", self.port)
+    def order(self) -> tuple[str, int, str]:
+        """Where it comes among equals: host, then port; the node when two supervisors of a host name one port."""
+        return (self.host or "", self.port, self.node or "")
 
     @property
     def num_tasks(self) -> int:

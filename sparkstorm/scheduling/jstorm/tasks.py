@@ -26,7 +26,7 @@ class TaskScheduler:
         self._parts = {part.id: part for part in context.components}
         ordered = sorted(slots, key=lambda slot: slot.order)
         self._tally = Tally(slots, relationship(context.components), context.component_by_task)
-        self._slot_at = {slot.order: slot for slot in slots}
+        self._slot_at = {(slot.host, slot.port): slot for slot in slots}
         self._pool: dict[Slot, int] = {slot: slot.num_tasks for slot in ordered}
         self._done: list[Slot] = []
         self._num_workers = len(slots)
@@ -103,7 +103,7 @@ class TaskScheduler:
 
     def _retire_kept(self, workers: Iterable[WorkerPlan], num_tasks: int) -> None:
         slots = [self._slot_at.get((worker.host, worker.port)) for worker in workers]
-        waiting = [slot for slot in slots if slot is not None]
+        waiting = [slot for slot in dict.fromkeys(slots) if slot is not None]
         while True:
             full = [slot for slot in waiting if slot in self._pool and self._is_full(slot)]
             if not full:

@@ -12,7 +12,7 @@ MEMORY, CPU, FIRST_GENERIC = 0, 1, 2
 Vector: TypeAlias = tuple[float, ...]  # memory in MB, CPU in percent of a core, then the generic resources by name
 
 ACKER = "__acker"
-METRICS_PREFIX = "__metrics"
+METRICS_PREFIX = "__metrics_"
 
 _WORDS = {
     "topology.component.cpu.pcore.percent": "cpu.pcore.percent",
@@ -32,8 +32,6 @@ _SYSTEM_KEYS = {
     "offheap.memory.mb": "topology.{}.resources.offheap.memory.mb",
     "cpu.pcore.percent": "topology.{}.cpu.pcore.percent",
 }
-_ACKER_DEFAULTS = {"onheap.memory.mb": 128.0, "offheap.memory.mb": 0.0, "cpu.pcore.percent": 10.0}
-_METRICS_DEFAULTS = {"onheap.memory.mb": 128.0, "offheap.memory.mb": 0.0, "cpu.pcore.percent": 10.0}
 _RESOURCES_MAP = "topology.component.resources.map"
 
 
@@ -50,9 +48,9 @@ def _own_requests(conf: Conf) -> dict[str, float]:
 def _default_requests(topology_conf: Conf, component_id: str) -> dict[str, float]:
     wanted = normalised(topology_conf.get(_RESOURCES_MAP))
     if component_id == ACKER:
-        wanted |= _system_requests(topology_conf, "acker", _ACKER_DEFAULTS)
+        wanted |= _system_requests(topology_conf, "acker")
     elif component_id.startswith(METRICS_PREFIX):
-        wanted |= _system_requests(topology_conf, "metrics.consumer", _METRICS_DEFAULTS)
+        wanted |= _system_requests(topology_conf, "metrics.consumer")
     for key, default in _COMPONENT_KEYS:
         if _WORDS[key] not in wanted:
             value = topology_conf.get(key)
@@ -60,9 +58,10 @@ def _default_requests(topology_conf: Conf, component_id: str) -> dict[str, float
     return wanted
 
 
-def _system_requests(conf: Conf, kind: str, defaults: Mapping[str, float]) -> dict[str, float]:
+def _system_requests(conf: Conf, kind: str) -> dict[str, float]:
+    """What the topology asks for its ackers or metrics consumers by name; else they ask for what every component does."""
     values = {name: conf.get(key.format(kind)) for name, key in _SYSTEM_KEYS.items()}
-    return {name: defaults[name] if value is None else float(value) for name, value in values.items()}
+    return {name: float(value) for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +71,27 @@ class Request:
     on_heap: float
     off_heap: float
     vector: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the executors of one worker ask for together, and their heap in MB.
+
+    Added up one by one, as the original does: sum() rounds differently from one Python to the next.
+    """
+
+    vector: Vector
+    heap: float = 0.0
+
+    def plus(self, request: Request) -> "Load":
+        """With one more executor."""
+        return Load(tuple(map(add, self.vector, request.vector)), self.heap + request.on_heap)
+
+    def at_least(self, min_cpu: float) -> Vector:
+        """What the worker takes: no worker takes less CPU than `min_cpu`."""
+        if self.vector[CPU] >= min_cpu:
+            return self.vector
+        return (*self.vector[:CPU], min_cpu, *self.vector[CPU + 1 :])
 
 
 class Shape:
@@ -87,6 +107,7 @@ class Shape:
                 names |= normalised(component.conf.get(_RESOURCES_MAP)).keys()
         self.generic = tuple(sorted(names - _PLAIN))
         self.zero: Vector = (0.0, 0.0, *(0.0 for _ in self.generic))
+        self.no_load = Load(self.zero)
 
     def offer(self, supervisor: SupervisorView) -> Vector:
         """What a supervisor offers."""
@@ -120,25 +141,17 @@ class Requests:
         return self._by_executor[executor]
 
     def sum(self, executors: Iterable[ExecutorId]) -> Vector:
-        """What these executors ask for together; strangers ask for nothing."""
-        total = list(self._shape.zero)
-        for executor in executors:
-            request = self._by_executor.get(executor)
-            if request is not None:
-                total = list(map(add, total, request.vector))
-        return tuple(total)
+        """What these executors ask for together."""
+        return self.load(executors).vector
 
-    def worker(self, executors: Iterable[ExecutorId], min_cpu: float) -> tuple[Vector, float]:
-        """What a worker with these executors takes, CPU at least `min_cpu`, and its heap in MB."""
-        # Added up one by one, as the original does: sum() rounds differently from one Python to the next.
-        total, heap = list(self._shape.zero), 0.0
+    def load(self, executors: Iterable[ExecutorId]) -> Load:
+        """What a worker with these executors is asked for; strangers ask for nothing."""
+        load = self._shape.no_load
         for executor in executors:
             request = self._by_executor.get(executor)
             if request is not None:
-                total = list(map(add, total, request.vector))
-                heap += request.on_heap
-        total[CPU] = max(total[CPU], min_cpu)
-        return tuple(total), heap
+                load = load.plus(request)
+        return load
 
 
 def plus(left: Vector, right: Vector) -> Vector:

@@ -29,11 +29,15 @@ class ResourceLedger:
         self._owner_by_slot: dict[WorkerSlot, str] = dict(cluster.used_slots())
         for slot, topology_id in self._owner_by_slot.items():
             executors = cluster.placement(topology_id).executors_by_slot[slot]
-            taken, _ = self.requests(cluster.topologies[topology_id]).worker(executors, self.min_cpu)
+            taken, _ = self.worker(cluster.topologies[topology_id], executors)
             self._taken[slot.node][slot.port] = taken
         self._available: dict[str, Vector] = {}
         self.matrix: npt.NDArray[np.float64] = np.zeros((len(self.node_ids), len(self.shape.zero)))
+        # Offer, then minus what is taken, node after node: what is left in the cluster is the running sum of these.
+        self._ebb: npt.NDArray[np.float64] = np.zeros((len(self.node_ids), 2, len(self.shape.zero)))
+        self._living_rows = [self.index_by_node[node] for node in sorted(self.alive)]
         for node in self.node_ids:
+            self._ebb[self.index_by_node[node], 0] = self.offer(node)
             self._refresh(node)
 
     def requests(self, topology: TopologyView) -> Requests:
@@ -92,15 +96,23 @@ class ResourceLedger:
 
     def worker(self, topology: TopologyView, executors: Iterable[ExecutorId]) -> tuple[Vector, float]:
         """What a worker with these executors takes, and its heap in MB."""
-        return self.requests(topology).worker(executors, self.min_cpu)
+        load = self.requests(topology).load(executors)
+        return load.at_least(self.min_cpu), load.heap
 
     def left_in_cluster(self) -> Vector:
         """What is left on all living nodes, node after node, never below zero."""
+        steps = self._ebb[self._living_rows].reshape(-1, len(self.shape.zero))
+        sums = np.cumsum(steps, axis=0)  # in the order of the nodes: a sum in any other order may round differently
+        if sums.size and sums.min() >= 0.0:
+            return tuple(sums[-1].tolist())
         left = self.shape.zero
-        for node in sorted(self.alive):
-            left, _ = minus(plus(left, self.offer(node)), self.taken(node))
+        for offered, taken in zip(steps[::2].tolist(), (-steps[1::2]).tolist(), strict=True):
+            left, _ = minus(plus(left, tuple(offered)), tuple(taken))
         return left
 
     def _refresh(self, node: str) -> None:
-        self._available[node], _ = minus(self.offer(node), self.taken(node))
-        self.matrix[self.index_by_node[node]] = self._available[node]
+        at, taken = self.index_by_node[node], self.taken(node)
+        self._available[node], _ = minus(self.offer(node), taken)
+        self.matrix[at] = self._available[node]
+        self._ebb[at, 1] = taken
+        np.negative(self._ebb[at, 1], out=self._ebb[at, 1])

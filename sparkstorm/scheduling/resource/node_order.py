@@ -125,9 +125,17 @@ class NodeOrder:
         self._members: dict[str, list[str]] = {}
         racks = list(nodes.hosts_by_rack)
         self._racks = ranked(racks, *nodes.rack_sums(self._held), request, sort) if len(racks) > 1 else racks
+        self._reached: list[str] = []
+        self._further = self._walk()
 
     def __iter__(self) -> Iterator[str]:
-        """Favored nodes, then rack by rack, then unfavored and greylisted ones."""
+        """Favored nodes, then rack by rack, then unfavored and greylisted ones; always from the first on."""
+        yield from self._reached
+        for node in self._further:
+            self._reached.append(node)
+            yield node
+
+    def _walk(self) -> Iterator[str]:
         special = self._preferences.special
         yield from self._preferences.favored
         for rack in self._racks:

@@ -102,9 +102,16 @@ class Search:
 
     def _next_slot(self, executor: ExecutorId, order: Iterable[str], seen: int, tried: int) -> tuple[WorkerSlot | None, int, int]:
         trial = self._trial
+        shut = trial.shut_nodes(executor)
         for node in order:
+            if node in shut:
+                count = len(trial.open_ports(node))
+                tried += max(count - max(tried - seen, 0), 0)
+                seen += count
+                continue
             if not trial.could_ever_fit(executor, node):
                 continue
+            tries_all = seen >= tried
             for port in trial.open_ports(node):
                 seen += 1
                 if seen <= tried:
@@ -113,6 +120,8 @@ class Search:
                 slot = WorkerSlot(node, port)
                 if trial.may_put(executor, slot):
                     return slot, seen, tried
+            if tries_all:
+                shut.add(node)
         return None, seen, tried
 
     def _back(self, executors: list[ExecutorId], at: int, with_ackers: set[ExecutorId]) -> int:

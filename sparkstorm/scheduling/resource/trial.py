@@ -6,7 +6,7 @@ import numpy as np
 
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.resource.amounts import ACKER, CPU, FIRST_GENERIC, MEMORY, Vector
+from sparkstorm.scheduling.resource.amounts import ACKER, CPU, FIRST_GENERIC, MEMORY, Load, Vector
 from sparkstorm.scheduling.resource.constraints import Constraints
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.scheduling.resource.node_order import Ints
@@ -39,6 +39,7 @@ class Trial:
         self._one_component = bool(conf.get(ONE_COMPONENT_KEY, False))
         self._ackers_per_worker = int(conf.get(ACKERS_PER_WORKER_KEY, 1))
         self.executors_by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
+        self._load_by_slot: dict[WorkerSlot, Load] = {}  # of what this attempt put there
         self.slot_by_executor: dict[ExecutorId, WorkerSlot] = {}
         self.bound_ackers_by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
         self.bound_ackers: set[ExecutorId] = set()
@@ -51,6 +52,11 @@ class Trial:
         self.free_ackers = [each for each in missing if topology.component_by_executor[each] == ACKER]
         self.missing = set(missing)
         self._ports: dict[str, list[int]] = {}
+        self._shut: dict[str, set[str]] = {part.id: set() for part in topology.components}
+
+    def shut_nodes(self, executor: ExecutorId) -> set[str]:
+        """Nodes no port of which would take an executor of this component; one on which anything changes leaves the set."""
+        return self._shut[self.topology.component_by_executor[executor]]
 
     def open_ports(self, node: str) -> list[int]:
         """Ports that were free when this attempt began: only those are used, running workers are left alone."""
@@ -79,12 +85,18 @@ class Trial:
 
     def _resources_hold(self, executor: ExecutorId, slot: WorkerSlot) -> bool:
         left = self.ledger.available(slot.node)
-        if not fits(left, self._requests.of(executor).vector, self.ledger.min_cpu):
+        request, min_cpu = self._requests.of(executor), self.ledger.min_cpu
+        if not fits(left, request.vector, min_cpu):
             return False
-        here = self.executors_by_slot.get(slot, [])
-        now = self.ledger.worker(self.topology, here)[0] if here else self.ledger.shape.zero
-        then, heap = self.ledger.worker(self.topology, [*here, executor])
-        return then[CPU] - now[CPU] <= left[CPU] and then[MEMORY] - now[MEMORY] <= left[MEMORY] and heap <= self._max_heap
+        load = self._load_by_slot.get(slot)
+        if load is None:
+            cpu, memory, heap = max(request.vector[CPU], min_cpu), request.vector[MEMORY], request.on_heap
+        else:
+            total = load.vector
+            cpu = max(total[CPU] + request.vector[CPU], min_cpu) - max(total[CPU], min_cpu)
+            memory = total[MEMORY] + request.vector[MEMORY] - total[MEMORY]
+            heap = load.heap + request.on_heap
+        return cpu <= left[CPU] and memory <= left[MEMORY] and heap <= self._max_heap
 
     def _constraints_hold(self, executor: ExecutorId, slot: WorkerSlot, constraints: Constraints) -> bool:
         component = self.topology.component_by_executor[executor]
@@ -100,22 +112,31 @@ class Trial:
         self.executors_by_slot.setdefault(slot, []).append(executor)
         self.slot_by_executor[executor] = slot
         self._count(executor, slot, 1)
-        self._book(slot)
+        load = self._load_by_slot.get(slot) or self.ledger.shape.no_load
+        self._book(slot, load.plus(self._requests.of(executor)))
 
     def take(self, executor: ExecutorId) -> None:
         """Take an executor back."""
         slot = self.slot_by_executor.pop(executor)
         self.executors_by_slot[slot].remove(executor)
         self._count(executor, slot, -1)
-        self._book(slot)
-
-    def _book(self, slot: WorkerSlot) -> None:
         here = self.executors_by_slot[slot]
         if here:
-            self.ledger.put(slot, self.topology.id, self.ledger.worker(self.topology, here)[0])
+            # Added up anew, never subtracted: floating point would not come back to the same sum.
+            self._book(slot, self._requests.load(here))
         else:
-            del self.executors_by_slot[slot]
+            del self.executors_by_slot[slot], self._load_by_slot[slot]
+            self._reopen(slot.node)
             self.ledger.clear([slot])
+
+    def _book(self, slot: WorkerSlot, load: Load) -> None:
+        self._load_by_slot[slot] = load
+        self._reopen(slot.node)
+        self.ledger.put(slot, self.topology.id, load.at_least(self.ledger.min_cpu))
+
+    def _reopen(self, node: str) -> None:
+        for nodes in self._shut.values():
+            nodes.discard(node)
 
     def _count(self, executor: ExecutorId, slot: WorkerSlot, change: int) -> None:
         component = self.topology.component_by_executor.get(executor)
@@ -127,6 +148,7 @@ class Trial:
         """Take everything back."""
         self.ledger.clear(list(self.executors_by_slot))
         self.executors_by_slot.clear()
+        self._load_by_slot.clear()
 
     # -- ackers bound to workers ---------------------------------------------------------------------------------
 
