@@ -22,6 +22,7 @@ from sparkstorm.app.watch import STORE_PATIENCE_S, Outcome, Watch
 from sparkstorm.errors import NotAliveError, SlotsUnavailableError, StoreUnavailableError, WorkerFailedError
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
+from sparkstorm.runtime.seeds import FROM_CHECKPOINT
 
 _END_WAIT_MS = 30_000
 Result = TypeVar("Result")
@@ -94,6 +95,8 @@ class Run:
         if handle is None:
             return cluster.submit(self._job.name, self._topology, self._own_conf(), self._by_value)
         self._console.say(f"going on with unfinished run {handle.topology_id}, in the code it began with (--fresh drops it)")
+        if self._job.own_conf.get(FROM_CHECKPOINT):
+            self._console.say("what it has is newer than the checkpoint, which is for new runs")
         handle.activate()
         return handle
 

@@ -67,7 +67,7 @@ class Ways:
     def _set_combining(self, route: Route, ways: Mapping[int, Way]) -> None:
         """Rows for bolts that sum up by key are combined here, unless they themselves are a result."""
         source = route.source
-        if self._job.is_timed or not self._job.quick or Feed(source.component, source.stream) in self._asked:
+        if source.is_late or self._job.is_timed or not self._job.quick or Feed(source.component, source.stream) in self._asked:
             return
         for subscriber, grouping in self._topology.subscribers(source.component, source.stream):
             bolt = self._make_instance(subscriber)

@@ -108,3 +108,53 @@ def test_shares_are_a_partition_and_no_share_is_much_larger_than_another(sizes: 
     assert sorted(file for dealt in shares for file in dealt) == sorted(files)
     loads = [sum(size for _, size in dealt) for dealt in shares]
     assert max(loads) - min(loads) <= max(sizes, default=0)
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=5), st.integers(0, 20), st.integers(1, 3), st.integers(1, 3))
+def test_what_one_run_hands_over_the_next_goes_on_behind_whatever_its_tasks(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], calls: int, before: int, after: int
+) -> None:
+    folder = tmp_path_factory.mktemp("files")
+    for number, size in enumerate(sizes):
+        (folder / f"f{number}").write_text("".join(f"{number}-{line}\n" for line in range(size)))
+    handed, lines = [], list[str]()
+    for index in range(before):
+        spout, collector = opened(find_files([folder]), index, before)
+        for _ in range(calls):
+            spout.next_tuple()
+        handed.append(spout.hand_over())
+        spout.close()
+        lines += collector.lines
+    with (folder / "f0").open("a") as grown:
+        grown.write("grown\n")
+    (folder / "new").write_text("new\n")
+    for index in range(after):
+        spout, collector = FileLines(find_files([folder])).take_over(handed), Collector()
+        spout.open({}, Context(index, after), collector)  # type: ignore[arg-type]
+        drain(spout)
+        assert spout.extent()[0] == spout.extent()[1]
+        lines += collector.lines
+    assert sorted(lines) == sorted([f"{n}-{line}" for n, size in enumerate(sizes) for line in range(size)] + ["grown", "new"])
+
+
+@pytest.mark.parametrize("handed", [None, [1, 2], {"a": "b"}, {"a": -1}, {1: 1}])
+def test_what_no_files_handed_over_is_refused(tmp_path: Path, handed: Any) -> None:
+    (tmp_path / "a").write_bytes(b"1\n")
+    with pytest.raises(InvalidConfigError, match=r"FileLines was handed .*, which is not bytes read by path"):
+        FileLines(find_files([tmp_path])).take_over([handed])
+
+
+def test_a_taken_over_spout_goes_on_from_its_own_positions(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1\n2\n3\n")
+    (tmp_path / "b").write_bytes(b"4\n5\n")
+    files, handed = find_files([tmp_path]), [{str(tmp_path / "a"): 2}]
+    first, before = FileLines(files).take_over(handed), Collector()
+    first.open({}, Context(0, 1), before)  # type: ignore[arg-type]
+    first.next_tuple()
+    position = first.snapshot()
+    first.close()
+    second, after = FileLines(files).take_over(handed), Collector()
+    second.open({}, Context(0, 1), after)  # type: ignore[arg-type]
+    second.restore(position)
+    drain(second)
+    assert (before.lines, after.lines) == (["2"], ["3", "4", "5"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, Spout, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, CombiningBolt, Spout, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.api.components import ReplayableSpout
 from sparkstorm.api.windows import Duration, FoldingBolt, TimedBolt, Window, WindowedBolt
 from sparkstorm.connectors import FileLines, find_files
@@ -41,6 +41,16 @@ class Count(StatefulBolt):
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         self.state.add(tup.values[0], 1)
+
+
+class Total(CombiningBolt):
+    """The same, combined before the shuffle in a replay."""
+
+    def pair(self, tup: Tuple) -> tuple[str, int]:
+        return tup.values[0], 1
+
+    def combine(self, one: int, other: int) -> int:
+        return one + other
 
 
 class Sum(FoldingBolt):
@@ -97,6 +107,7 @@ def build(files: list[tuple[str, int]] | Spout, tasks: Mapping[str, int] | None 
     builder.set_spout("lines", spout, parallelism=count["lines"])
     builder.set_bolt("parse", Parse(), parallelism=count["parse"]).shuffle_grouping("lines")
     builder.set_bolt("count", Count(), parallelism=count["count"]).fields_grouping("parse", "key")
+    builder.set_bolt("total", Total(), parallelism=2).fields_grouping("parse", "key")
     windowed = (windows().with_tumbling_window(Duration.millis(WINDOW_MS)).with_timestamp_field("at_ms")
                 .with_lag(Duration.millis(LAG_MS)))
     builder.set_bolt("windows", windowed, parallelism=count["windows"]).fields_grouping("parse", "key")
@@ -141,7 +152,7 @@ def test_history_up_to_any_row_and_then_live_is_the_whole(
     with LocalCluster() as cluster:
         cluster.submit(topology, {**CONF, "topology.workers": 3, "topology.acker.executors": 2}, from_checkpoint=tmp_path / "half")
         cluster.run_until_idle()
-        assert cluster.state("count") == expected_counts()
+        assert cluster.state("count") == cluster.state("total") == expected_counts()
         assert cluster.state("seen") == expected_windows()
         assert cluster.counts("lines").emitted == 60 - rows
 
@@ -310,8 +321,9 @@ def test_what_cannot_be_dealt_out_anew_is_refused_with_numbers(
 
 
 def test_a_bolt_that_keeps_other_keys_than_it_promised_is_refused(tmp_path: Path, files: list[tuple[str, int]]) -> None:
-    with CheckpointWriter(tmp_path / "odd", "odd", {1: "count", 2: "count", 3: "lines", 4: "seen", 5: "windows"}) as writer:
-        for id in ("lines", "seen", "windows"):
+    tasks = {1: "count", 2: "count", 3: "lines", 4: "seen", 5: "windows", 6: "total"}
+    with CheckpointWriter(tmp_path / "odd", "odd", tasks) as writer:
+        for id in ("lines", "seen", "windows", "total"):
             writer.add(id, "spout" if id == "lines" else "bolt", [(3, "position", None, {})] if id == "lines" else ())
         writer.add("count", "bolt", [(1, "state", key, 1) for key in "abcde"])
         writer.close()
@@ -327,7 +339,7 @@ def test_components_that_only_one_side_has_are_named(tmp_path: Path, files: list
     back_fill_locally(less, tmp_path / "less", conf=CONF)
     back_fill_locally(topology, tmp_path / "more", conf=CONF)
     with LocalCluster() as cluster:
-        with pytest.raises(CheckpointError, match="has nothing of 'seen', only of count, lines"):
+        with pytest.raises(CheckpointError, match="has nothing of 'seen', only of count, lines, total"):
             cluster.submit(topology, CONF, from_checkpoint=tmp_path / "less")
         with pytest.raises(CheckpointError, match="has what the bolt 'windows' kept, but the topology has no bolt of that id"):
             cluster.submit(less, CONF, from_checkpoint=tmp_path / "more")

@@ -1,0 +1,37 @@
+"""The options of a replay that leaves a checkpoint: mistakes are answered before Spark starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkstorm.app import replay_job
+from sparkstorm.app.job import FAILED
+from sparkstorm.app.replay_file import read_replay
+from sparkstorm.errors import InvalidConfigError
+
+JOB = Path(__file__).parents[2] / "conf" / "wordcount.yaml"
+
+
+@pytest.mark.parametrize(("rows", "said"), [
+    ({"lines": -1}, r"replay: rows: 'lines': -1 is no number of rows"), ({"lines": True}, r"'lines': True is no number"),
+    ({"lines": "9"}, r"'lines': '9' is no number"), ([9], r"replay: rows: \[9\] is no dict")])
+def test_rows_are_numbers_by_spout(rows: Any, said: str) -> None:
+    assert read_replay("job.yaml", {"rows": {"lines": 5}, "checkpoint": "half"}).rows == {"lines": 5}
+    with pytest.raises(InvalidConfigError, match=said):
+        read_replay("job.yaml", {"rows": rows})
+
+
+@pytest.mark.parametrize("rows", ["lines", "lines=", "lines=-1", "lines=1e3", "lines=²"])
+def test_rows_on_the_command_line_are_numbers_by_spout(rows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [str(JOB), "--output", str(tmp_path / "out"), "--checkpoint", str(tmp_path / "half"), "--rows", rows]
+    assert replay_job.main(arguments) == FAILED
+    assert f"--rows {rows}: write SPOUT=NUMBER" in capsys.readouterr().err
+
+
+def test_the_inputs_of_a_replay_with_a_checkpoint_are_the_spouts_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [str(JOB), "--output", str(tmp_path / "out"), "--checkpoint", "half", "--input", str(tmp_path / "nowhere")]
+    assert replay_job.main(arguments) == FAILED
+    assert f"input {tmp_path / 'nowhere'}: there is no such file or folder" in capsys.readouterr().err
