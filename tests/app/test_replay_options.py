@@ -32,6 +32,9 @@ def test_rows_on_the_command_line_are_numbers_by_spout(rows: str, tmp_path: Path
 
 
 def test_the_inputs_of_a_replay_with_a_checkpoint_are_the_spouts_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [str(JOB), "--output", str(tmp_path / "out"), "--checkpoint", "half", "--input", str(tmp_path / "nowhere")]
+    (tmp_path / "reads_files.py").write_text(
+        "from sparkstorm.connectors import FileLines, find_files\ndef build(input):\n    return FileLines(find_files(input))\n")
+    (tmp_path / "job.yaml").write_text("topology: reads_files:build\n")
+    arguments = [str(tmp_path / "job.yaml"), "--output", "out", "--checkpoint", "half", "--input", str(tmp_path / "nowhere")]
     assert replay_job.main(arguments) == FAILED
     assert f"input {tmp_path / 'nowhere'}: there is no such file or folder" in capsys.readouterr().err
