@@ -65,6 +65,10 @@ class Seeds:
             return [Content(time=_slowest(contents)) for _ in range(tasks)]
         if len(contents) == tasks:
             return contents
+        if isinstance(instance, ReplayableSpout):
+            raise CheckpointError(
+                f"{self.checkpoint.folder}: spout '{id}' had {len(contents)} tasks and has {tasks} now: each goes on where one has "
+                f"ended. Give it {len(contents)} (num_tasks), or a take_over that says how others go on")
         if isinstance(instance, WindowedBolt | TimedBolt) or not getattr(instance, "state_by_group", False):
             raise CheckpointError(
                 f"{self.checkpoint.folder}: '{id}' had {len(contents)} tasks and has {tasks} now. What it kept can only be dealt "

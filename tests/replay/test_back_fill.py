@@ -101,7 +101,7 @@ class Seen(StatefulBolt):
 
 def build(files: list[tuple[str, int]] | Spout, tasks: Mapping[str, int] | None = None, windows: type[Any] = Sum) -> Topology:
     """Lines -> parse -> count, and -> windows -> seen."""
-    count = {"lines": 2, "parse": 2, "count": 2, "windows": 2, **(tasks or {})}
+    count = {"lines": 2, "parse": 2, "count": 2, "windows": 2, "seen": 1, **(tasks or {})}
     builder = TopologyBuilder()
     spout = files if isinstance(files, Spout) else FileLines(files)
     builder.set_spout("lines", spout, parallelism=count["lines"])
@@ -111,7 +111,7 @@ def build(files: list[tuple[str, int]] | Spout, tasks: Mapping[str, int] | None 
     windowed = (windows().with_tumbling_window(Duration.millis(WINDOW_MS)).with_timestamp_field("at_ms")
                 .with_lag(Duration.millis(LAG_MS)))
     builder.set_bolt("windows", windowed, parallelism=count["windows"]).fields_grouping("parse", "key")
-    builder.set_bolt("seen", Seen()).global_grouping("windows")
+    builder.set_bolt("seen", Seen(), parallelism=count["seen"]).global_grouping("windows")
     return builder.build()
 
 
@@ -232,7 +232,7 @@ def test_late_rows_timers_and_senders_of_unlike_pace_are_as_in_one_run(tmp_path:
     history = back_fill_locally(topology, tmp_path / "half", rows={"rows": rows}, conf=CONF, event_time=event_time)
     assert rows < 20 or event_time is None or history["windows"]  # some windows have fired in history
     with LocalCluster() as cluster:
-        cluster.submit(topology, CONF, from_checkpoint=tmp_path / "half")
+        cluster.submit(topology, {**CONF, "topology.acker.executors": 3}, from_checkpoint=tmp_path / "half")  # other task ids
         cluster.run_until_idle()
         assert cluster.state("seen") == seen
         assert cluster.state("silence") == silence
@@ -312,12 +312,18 @@ def test_a_file_that_shrank_is_named(tmp_path: Path, files: list[tuple[str, int]
         cluster.submit(build([(path, 5)]), CONF, from_checkpoint=tmp_path / "half")
 
 
-@pytest.mark.parametrize(("component", "tasks", "number"), [("windows", 3, 2), ("windows", 1, 2)])
+@pytest.mark.parametrize(("component", "tasks", "number"), [("windows", 3, 2), ("windows", 1, 2), ("seen", 2, 1)])
 def test_what_cannot_be_dealt_out_anew_is_refused_with_numbers(
         tmp_path: Path, files: list[tuple[str, int]], component: str, tasks: int, number: int) -> None:
     back_fill_locally(build(files), tmp_path / "half", conf=CONF)
     with pytest.raises(CheckpointError, match=f"'{component}' had {number} tasks and has {tasks} now"), LocalCluster() as cluster:
         cluster.submit(build(files, {component: tasks}), CONF, from_checkpoint=tmp_path / "half")
+
+
+def test_positions_are_not_dealt_to_other_numbers_of_tasks_unless_the_spout_can(tmp_path: Path) -> None:
+    back_fill_locally(timed([("a", 1)], [("b", 2)]), tmp_path / "half", conf=CONF)
+    with pytest.raises(CheckpointError, match="spout 'rows' had 2 tasks and has 1 now"), LocalCluster() as cluster:
+        cluster.submit(timed([("a", 1)]), CONF, from_checkpoint=tmp_path / "half")
 
 
 def test_a_bolt_that_keeps_other_keys_than_it_promised_is_refused(tmp_path: Path, files: list[tuple[str, int]]) -> None:
