@@ -3,13 +3,13 @@
 What is written must be readable again: an option of a wrong type would make the topology's base unreadable for everybody.
 """
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from sparkstorm.daemons.cluster_reader import conf_bytes
+from sparkstorm.daemons.component_rules import check_resources
 from sparkstorm.daemons.guarded_scheduler import check_choice
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError
 from sparkstorm.model.normalise import check_own_conf
@@ -39,7 +39,7 @@ def checked_rebalance(
                 f"so it can have 1 to {tasks[component]} executors, not {wanted!r:.60}"
             )
     for component, resources in options.resources_by_component.items():
-        _check_resources(f"{where}: component '{component}'", resources)
+        check_resources(f"{where}: component '{component}'", resources)
     conf = _checked_conf(where, name, options.conf, cluster_conf)
     return replace(options, num_workers=_workers(where, options.num_workers, conf), conf=conf)
 
@@ -64,21 +64,13 @@ def _check_components(where: str, part: object, tasks: Mapping[str, int]) -> Non
             raise InvalidTopologyError(f"{where}: there is no component {component!r:.60}, only {known}")
 
 
-def _check_resources(where: str, resources: object) -> None:
-    if not isinstance(resources, Mapping):
-        raise InvalidTopologyError(f"{where}: expected amounts by resource, got {resources!r:.60}")
-    for resource, amount in resources.items():
-        is_number = isinstance(amount, (int, float)) and not isinstance(amount, bool)
-        if not isinstance(resource, str) or not is_number or not math.isfinite(amount) or amount < 0:
-            raise InvalidTopologyError(f"{where}: {resource!r:.60}: expected an amount of at least 0, got {amount!r:.60}")
-
-
 def _checked_conf(where: str, name: str, conf: Mapping[str, Any], cluster_conf: Mapping[str, Any]) -> dict[str, Any]:
     checked = check_own_conf(conf, cluster_conf, name)
     fixed = [key for key in _FIXED_KEYS if key in checked]
     if fixed:
         raise InvalidConfigError(f"{where}: {fixed[0]} is fixed for a topology's life")
     conf_bytes(checked)
+    check_resources(where, checked.get("topology.component.resources.map") or {})
     check_choice({**cluster_conf, **checked})
     return checked
 

@@ -14,6 +14,7 @@ from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.daemons.assign_event import AssignEvent
 from sparkstorm.daemons.cluster_reader import conf_bytes
+from sparkstorm.daemons.component_rules import check_components, check_resources
 from sparkstorm.daemons.guarded_scheduler import check_choice
 from sparkstorm.daemons.nimbus import Nimbus
 from sparkstorm.daemons.waiting import WaitUntil
@@ -80,6 +81,8 @@ def prepare(
     conf.update({"topology.id": topology_id, "storm.id": topology_id, "topology.name": name})
     total = {**cluster_conf, **conf}
     validate(topology)
+    check_components(topology, cluster_conf, name)
+    check_resources(f"configuration of {name}", conf.get("topology.component.resources.map") or {})
     check_recorded(topology, total)
     validate_sizes(total, topology_id)
     check_choice(total)

@@ -80,6 +80,7 @@ def refuse(name: str, conf: Any, topology: Any) -> None:
         ("wc", wordcount(), {"topology.hot.deploy.enable": True, "topology.wrokers": 2}, InvalidConfigError, "did you mean"),
         ("wc", wordcount(), {"topology.hot.deploy.enable": "yes"}, InvalidConfigError, "topology.hot.deploy.enable"),
         ("wc", wordcount(), {"app.x": float("nan")}, InvalidConfigError, "app.x: .*not JSON"),
+        ("wc", wordcount(), {"topology.component.resources.map": {"gpu": "x"}}, InvalidTopologyError, "'gpu': expected an amount"),
         ("wc", wordcount(), None, InvalidConfigError, "expected settings by key, got None"),
         ("wc", wordcount(), "conf", InvalidConfigError, "expected settings by key, got 'conf'"),
         (
@@ -103,6 +104,32 @@ def test_an_illegal_submission_is_refused_by_name_and_leaves_nothing(
     assert_nothing_is_left(bench)
     assert heard.told == []
     assert bench.submit()
+
+
+@pytest.mark.parametrize(
+    ("conf", "words"),
+    [
+        ({"topology.wrokers": 1}, "component 's' of wc: unknown key topology.wrokers; did you mean topology.workers"),
+        ({"storm.local.dir": "/elsewhere"}, "component 's' of wc: storm.local.dir belongs to the cluster"),
+        ({"topology.tick.tuple.freq.secs": "often"}, "component 's' of wc: topology.tick.tuple.freq.secs: expected a number"),
+        ({"topology.max.task.parallelism": 0}, "component 's' of wc: topology.max.task.parallelism: must be at least 1"),
+        ({"topology.tasks": 0}, "component 's' of wc: topology.tasks must be a whole number of at least 1, not 0"),
+        ({"topology.tasks": -3}, "not -3"),
+        ({"topology.tasks": "many"}, "not 'many'"),
+        ({"topology.component.cpu.pcore.percent": "much"}, "topology.component.cpu.pcore.percent: expected a number"),
+        ({"topology.component.resources.map": {"gpu": "one"}}, "component 's' of wc: 'gpu': expected an amount of at least 0"),
+        ({"topology.component.resources.map": {"gpu": -1}}, "got -1"),
+        ({"app.x": object()}, "app.x: object is no type of a configuration"),
+        ({"app.x": float("inf")}, "app.x: .*not JSON"),
+        ({5: 1}, "a key must be a string"),
+        (None, "component 's' of wc: expected settings by key, got None"),
+    ],
+)
+def test_what_a_component_brings_along_is_checked_like_the_topologys_own(conf: Any, words: str) -> None:
+    bench = Bench()
+    with pytest.raises(SparkStormError, match=words):
+        bench.submit(topology=of(replace(SPOUT, conf=conf)))
+    assert_nothing_is_left(bench)
 
 
 def test_the_clusters_own_validator_may_refuse() -> None:

@@ -34,6 +34,7 @@ ANY: Any = RebalanceOptions  # for options of wrong types
         (RebalanceOptions(None, {}, {"topology.acker.executors": 9}), "fixed for a topology's life"),
         (RebalanceOptions(None, {}, {"storm.local.dir": "/x"}), "belongs to the cluster"),
         (RebalanceOptions(None, {}, {"app.x": float("inf")}), "app.x: .*not JSON"),
+        (RebalanceOptions(None, {}, {"topology.component.resources.map": {"gpu": -2}}), "'gpu': expected an amount"),
         (ANY(None, {}, None), "expected settings by key"),
         (RebalanceOptions(None, {}, {}, {"nobody": {"cpu": 1.0}}), "no component 'nobody'"),
         (RebalanceOptions(None, {}, {}, {"split": {"cpu": -1.0}}), "'cpu': expected an amount of at least 0, got -1.0"),
