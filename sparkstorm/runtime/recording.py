@@ -44,9 +44,10 @@ class Batch:
 
     def _call(self, noted: Noted) -> Call:
         tuples, reasons = noted
+        pack = self.file.codec.pack
         source = tuples[0].source
         failures = {place: reasons[id(t)] for place, t in enumerate(tuples) if id(t) in reasons} if reasons else {}
-        return Call(self.now_ms, source.component, source.task, source.stream, [t.values for t in tuples], failures)
+        return Call(self.now_ms, source.component, source.task, source.stream, [pack(t.values) for t in tuples], failures)
 
 
 class Desk:

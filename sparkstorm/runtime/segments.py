@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 from zlib import crc32
 
+import numpy as np
+
 from sparkstorm.errors import CodecError, MalformedFrameError, RecordingError
 from sparkstorm.model.codec import Codec
 
@@ -41,13 +43,13 @@ class Call(NamedTuple):
     component: str
     task: int
     stream: str
-    values: Sequence[Any]
+    values: Sequence[bytes]  # each row's, packed: they are not unpacked on their way
     failures: Mapping[int, str]
 
     def rows(self) -> Iterator[Row]:
         """One by one."""
-        for place, values in enumerate(self.values):
-            yield self.at_ms, self.component, self.task, self.stream, values, self.failures.get(place)
+        for place, data in enumerate(self.values):
+            yield self.at_ms, self.component, self.task, self.stream, Codec().unpack(data), self.failures.get(place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class SegmentFile:
     def __init__(self, folder: Path, header: Header, limits: Limits) -> None:
         self._folder, self._header = folder, header
         self._most_rows, self._most_bytes = max(1, limits.rows // SEGMENTS), limits.bytes // SEGMENTS
-        self._codec = Codec()
+        self.codec = Codec()
         self._file: BinaryIO | None = None
         self._path = folder
         self._number = self._rows = self._bytes = self._lost = 0
@@ -134,7 +136,7 @@ class SegmentFile:
             recover(self._folder, self._header.token)
             self._has_recovered = True
         state = beginning.state
-        parts = [] if state is None else [self._codec.pack(["s", [list(pair) for pair in state[at:at + _STATE_ROWS]]])
+        parts = [] if state is None else [self.codec.pack(["s", [list(pair) for pair in state[at:at + _STATE_ROWS]]])
                                           for at in range(0, len(state), _STATE_ROWS)]
         if sum(map(len, parts)) > self._most_bytes // 2:
             state, parts = None, []
@@ -142,7 +144,7 @@ class SegmentFile:
         header = replace(self._header, number=self._number, lost=lost, has_state=state is not None)
         self._path = self._folder / f"{header.token:020d}-{self._number:06d}.part"
         self._file = self._path.open("wb", buffering=0)
-        for data in (self._codec.pack(asdict(header)), *parts):
+        for data in (self.codec.pack(asdict(header)), *parts):
             self._append(data)
         self._lost = 0
         prune(self._folder, self._most_rows * (SEGMENTS - 1), self._most_bytes * (SEGMENTS - 1))
@@ -151,7 +153,7 @@ class SegmentFile:
         """Append as many of its rows as there is room for; their number."""
         values = call.values[:max(0, self._most_rows - self._rows)]
         while values:
-            data = self._codec.pack(["r", *call[:4], values, call.failures])
+            data = self.codec.pack(["r", *call[:4], values, call.failures])
             room = self._most_bytes - self._bytes - _FRAME.size
             if len(data) <= room:
                 self._append(data)
@@ -218,21 +220,26 @@ def to_parquet(path: Path) -> None:
 
     header, state, calls = read_part(path)
     if header is not None and (calls or state):
-        count = sum(len(call.values) for call in calls)
-        columns: list[list[Any]] = [[] for _ in _schema()]
-        for call in (Call(0, header.component, header.task, STATE_STREAM, state, {}), *calls):
-            size = len(call.values)
-            failures = [call.failures.get(place) for place in range(size)] if call.failures else [None] * size
-            of_call = ([call.at_ms] * size, [call.component] * size, [call.task] * size, [call.stream] * size,
-                       list(map(Codec().pack, call.values)), failures)
-            for column, part in zip(columns, of_call, strict=True):
-                column += part
-        schema = _schema().with_metadata({_META: json.dumps(asdict(header)).encode(), _ROWS: b"%d" % count})
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+        rows = sum(len(call.values) for call in calls)
+        beginning = Call(0, header.component, header.task, STATE_STREAM, list(map(Codec().pack, state)), {})
+        schema = _schema().with_metadata({_META: json.dumps(asdict(header)).encode(), _ROWS: b"%d" % rows})
         fresh = path.with_suffix(".tmp")
-        parquet.write_table(pa.Table.from_arrays(arrays, schema=schema), fresh)
+        parquet.write_table(pa.Table.from_arrays(_columns([beginning, *calls]), schema=schema), fresh)
         os.replace(fresh, path.with_suffix(".parquet"))
     path.unlink(missing_ok=True)
+
+
+def _columns(calls: Sequence[Call]) -> list[Any]:
+    """Arrow columns of rows; what a call's rows share is spread by Arrow, not by a loop."""
+    import pyarrow as pa
+
+    places = pa.array(np.repeat(np.arange(len(calls)), [len(call.values) for call in calls]))
+    shared = [pa.array([call[n] for call in calls], _schema().types[n]).take(places) for n in range(4)]
+    values = pa.array([data for call in calls for data in call.values], pa.binary())
+    failures = pa.nulls(len(values), pa.string())
+    if any(call.failures for call in calls):
+        failures = pa.array([call.failures.get(n) for call in calls for n in range(len(call.values))], pa.string())
+    return [*shared, values, failures]
 
 
 def read_part(path: Path) -> tuple[Header | None, list[Any], list[Call]]:
@@ -283,7 +290,8 @@ def checked_header(path: Path, fields: Any) -> Header:
 
 def _checked_call(path: Path, fields: Any) -> Call:
     kinds = (str, int, str, int, str, list, dict)
-    if not isinstance(fields, list) or [type(each) for each in fields] != list(kinds) or fields[0] != "r":
+    is_frame = isinstance(fields, list) and [type(each) for each in fields] == list(kinds) and fields[0] == "r"
+    if not is_frame or not set(map(type, fields[5])) <= {bytes}:
         raise RecordingError(f"{path}: {fields!r:.120} is no frame of a recording")
     return Call(*fields[1:])
 

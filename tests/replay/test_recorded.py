@@ -147,7 +147,7 @@ def test_the_command_line_shows_tuples_and_says_what_is_wrong(tmp_path: Path, ca
 
 
 def rows(*numbers: int, size: int = 0) -> list[Call]:
-    return [Call(0, "numbers", 1, "default", [[n, Random(n).randbytes(size)] for n in numbers], {})]
+    return [Call(0, "numbers", 1, "default", [Codec().pack([n, Random(n).randbytes(size)]) for n in numbers], {})]
 
 
 @pytest.fixture
