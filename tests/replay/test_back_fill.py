@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, CombiningBolt, Spout, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.api.components import ReplayableSpout
+from sparkstorm.api.windows import Count as CountOf
 from sparkstorm.api.windows import Duration, FoldingBolt, TimedBolt, Window, WindowedBolt
 from sparkstorm.connectors import FileLines, find_files
 from sparkstorm.errors import CheckpointError, InvalidConfigError, InvalidTopologyError, ReplayFailedError, StoreInconsistentError
@@ -200,11 +201,38 @@ class Silence(TimedBolt):
         collector.emit((timer.name, timer.at_ms))
 
 
-def timed(*parts: Any) -> Topology:
+class Summed(FoldingBolt):
+    """Sums of times, in pieces that can be put together."""
+
+    outputs = ("key", "start", "times")
+    key_fields = ("key",)
+
+    def initial(self) -> int:
+        return 0
+
+    def fold(self, accumulator: int, tup: Tuple) -> int:
+        return accumulator + int(tup["at_ms"])
+
+    def merge(self, one: int, other: int) -> int:
+        return one + other
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        collector.emit((*window.key, window.start, window.value))
+
+
+SHAPES: dict[str, Callable[[Any], Any]] = {
+    "tumbling": lambda bolt: bolt.with_tumbling_window(Duration.millis(WINDOW_MS)),
+    "sliding": lambda bolt: bolt.with_window(Duration.millis(1500), Duration.millis(400)),
+    "session": lambda bolt: bolt.with_session_window(Duration.millis(300)),
+    "count": lambda bolt: bolt.with_window(CountOf(5), CountOf(2)),
+}
+
+
+def timed(*parts: Any, windows: Any = None) -> Topology:
     """Windows and timers right behind a spout, which has a task for each list."""
     builder = TopologyBuilder()
     builder.set_spout("rows", Listed(*parts), parallelism=len(parts))
-    windows = Times().with_tumbling_window(Duration.millis(WINDOW_MS)).with_late_tuple_stream("late")
+    windows = (windows or SHAPES["tumbling"](Times())).with_late_tuple_stream("late")
     for id, bolt in (("windows", windows), ("silence", Silence())):
         settings = bolt.with_timestamp_field("at_ms").with_lag(Duration.millis(LAG_MS))
         builder.set_bolt(id, settings, parallelism=2).fields_grouping("rows", "key")
@@ -236,6 +264,24 @@ def test_late_rows_timers_and_senders_of_unlike_pace_are_as_in_one_run(tmp_path:
         cluster.run_until_idle()
         assert cluster.state("seen") == seen
         assert cluster.state("silence") == silence
+
+
+@pytest.mark.parametrize("bolt", [Times, Summed])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_windows_of_every_shape_go_over_the_seam(tmp_path: Path, shape: str, bolt: type[Any]) -> None:
+    random = Random(shape)
+    parts = [[(random.choice("abc"), 100 * n + random.randint(0, 1500)) for n in range(40)] for _ in range(2)]
+    topology = timed(*parts, windows=SHAPES[shape](bolt()))
+    seen, silence = whole_run(topology)
+    fired = 0
+    for rows in (3, 17, 33):
+        history = back_fill_locally(topology, tmp_path / f"{rows}", rows={"rows": rows}, conf=CONF, event_time="at_ms")
+        fired += len(history["windows"])
+        with LocalCluster() as cluster:
+            cluster.submit(topology, CONF, from_checkpoint=tmp_path / f"{rows}")
+            cluster.run_until_idle()
+            assert (cluster.state("seen"), cluster.state("silence")) == (seen, silence), f"{rows} rows of history"
+    assert fired > 3
 
 
 # -- kills at the seam (a killed worker closes no file) ------------------------------------------------------------
