@@ -281,7 +281,7 @@ def test_windows_of_every_shape_go_over_the_seam(tmp_path: Path, shape: str, bol
             cluster.submit(topology, CONF, from_checkpoint=tmp_path / f"{rows}")
             cluster.run_until_idle()
             assert (cluster.state("seen"), cluster.state("silence")) == (seen, silence), f"{rows} rows of history"
-    assert fired > 3
+    assert fired  # some before the seam, the others behind it
 
 
 # -- kills at the seam (a killed worker closes no file) ------------------------------------------------------------
