@@ -210,6 +210,8 @@ def resource_aware(rng: Random) -> Problem:
 
 
 def _add_rarities(rng: Random, conf: Problem, hosts: list[str]) -> None:
+    if rng.random() < 0.7:  # what cannot be placed is searched for up to the limit: the default costs seconds
+        conf.setdefault("topology.ras.constraint.max.state.search", rng.choice((100, 500)))
     if rng.random() < 0.15:
         conf["topology.ras.one.executor.per.worker"] = True
     if rng.random() < 0.15:

@@ -328,8 +328,8 @@ def _add_rarities(rng: Random, conf: Problem, hosts: list[str]) -> None:
         conf["topology.isolate.machines"] = rng.randint(1, 5)
     if rng.random() < 0.15:
         conf["topology.ras.acker.executors.per.worker"] = rng.randint(0, 3)
-    if rng.random() < 0.5:
-        conf["topology.ras.constraint.max.state.search"] = rng.choice((5, 50, 300, 2_000))
+    if rng.random() < 0.85:  # what cannot be placed is searched for up to the limit: the default costs seconds
+        conf["topology.ras.constraint.max.state.search"] = rng.choice((5, 50, 300, 1_000))
 
 
 def _add_cluster_rarities(rng: Random, problem: Problem, generic: tuple[str, ...], hosts: list[str]) -> None:
