@@ -36,8 +36,16 @@ class JobFile:
 
     @property
     def conf(self) -> Conf:
-        """The defaults under this job's keys."""
-        return merge(self.own_conf)
+        """The defaults under this job's keys.
+
+        A run with servers of its own has a folder of its own below the default one: an unfinished run of another name
+        would else be found in the stores, and hold the slots.
+        """
+        conf = merge(self.own_conf)
+        is_shared = conf["sparkstorm.redis.url"] and conf["storm.zookeeper.servers"]
+        if is_shared or "storm.local.dir" in self.own_conf:
+            return conf
+        return merge(conf, {"storm.local.dir": str(Path(conf.text("storm.local.dir"), self.name))})
 
 
 def read_job_file(

@@ -19,6 +19,7 @@ from sparkstorm.app.job import FAILED, INTERRUPTED, OK, PARKED, leave
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.results import collect
 from sparkstorm.app.watch import STORE_PATIENCE_S, Outcome, Watch
+from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import NotAliveError, SlotsUnavailableError, StoreUnavailableError, WorkerFailedError
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
@@ -49,17 +50,17 @@ class Run:
         self._console.say(f"starting Spark, Redis and ZooKeeper for topology '{self._job.name}' ...")
         with _Signals(self.interrupt), Cluster.open(self._job.conf, say=self._console.say) as cluster:
             status = self.on(cluster, lambda: _check_spark(cluster))
-        if status in (OK, PARKED):
+            is_last = status in (OK, PARKED) and not self._patiently(cluster.state.topology_ids)
+        if is_last:  # an unfinished run of another name may want the data
             cluster.stores.discard()
         return status
 
     def on(self, cluster: Cluster, check: Callable[[], None] = lambda: None) -> int:
         """Run to the end of a finite source, or until `interrupt`; what is unfinished then stays for another run."""
         handle = self._begin(cluster)
-        self._console.say(
-            f"{handle.topology_id} is assigned {time.monotonic() - self._started:.1f} s after the start; "
-            f"logs are in {cluster.log_dir}"
-        )
+        took_s = time.monotonic() - self._started
+        placed = self._patiently(lambda: placed_text(cluster.state, handle.topology_id, took_s))
+        self._console.say(f"{placed}; logs are in {cluster.log_dir}")
         line_every_s = self._job.conf.millis("sparkstorm.progress.interval.ms") / 1000
         try:
             outcome, progress = Watch(handle, self._console, cluster.log_dir, line_every_s).run(self._stop.is_set, check)
@@ -142,6 +143,15 @@ class Run:
     def _replays(self) -> bool:
         spouts = [c.instance for c in self._topology if c.kind == "spout"]
         return all(type(spout).fail is not Spout.fail for spout in spouts)
+
+
+def placed_text(state: StormState, topology_id: str, took_s: float) -> str:
+    """That it is assigned; or who else there is, since a topology without slots would wait in silence."""
+    if state.read_assignment(topology_id) is not None:
+        return f"{topology_id} is assigned {took_s:.1f} s after the start"
+    others = sorted(other for other in state.topology_ids() if other != topology_id)
+    held = f"they may be held by {', '.join(others)}: finish or drop that run" if others else "there are too few of them"
+    return f"{topology_id} waits for free slots; {held}, or set storm.local.dir to a folder of this run's own"
 
 
 def different_causes(letters: Iterable[dict[str, Any]], most: int) -> list[dict[str, Any]]:

@@ -103,7 +103,8 @@ def start_tethered(name: str, command: Sequence[str], directory: Path) -> Tether
     _, complaint = tether.communicate()
     if word == "locked":
         raise EmbeddedServerError(
-            f"{directory} is in use: the {name} server in it belongs to process {rest}, which still runs"
+            f"{directory} is in use: the {name} server in it belongs to process {rest}, which still runs; "
+            "set storm.local.dir to another folder for a second run beside it"
         )
     reason = complaint.decode(errors="replace").strip().rpartition("\n")[2]
     raise EmbeddedServerError(f"embedded {name} could not be started in {directory}: {reason or 'no reason given'}")

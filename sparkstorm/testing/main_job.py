@@ -39,7 +39,7 @@ class MainJob:
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder, self._job_file, self._inputs, self._master = folder, job_file, inputs, master
-        self._settings = {"sparkstorm.progress.interval.ms": 250, **(settings or {})}
+        self._settings = {"sparkstorm.progress.interval.ms": 250, "storm.local.dir": "storm-local", **(settings or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._seen: set[int] = set()
         self._former = 0  # what earlier runs have said, in characters

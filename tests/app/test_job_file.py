@@ -66,6 +66,16 @@ def test_overrides_win_and_inputs_are_an_argument_of_the_factory(tmp_path: Path)
     assert (job.name, job.conf["topology.workers"], job.arguments) == ("other", 3, {"input": [str(tmp_path)]})
 
 
+def test_runs_of_different_names_do_not_meet_in_one_folder_unless_told_to(tmp_path: Path) -> None:
+    job_in(tmp_path, more="name: words\n")
+    path, folder = str(tmp_path / "job.yaml"), "storm.local.dir"
+    assert read_job_file(path).conf[folder] == "storm-local/words"
+    assert read_job_file(path, name="lines").conf[folder] == "storm-local/lines"
+    assert read_job_file(path, {folder: "here"}).conf[folder] == "here"
+    shared = {"sparkstorm.redis.url": "redis://r", "storm.zookeeper.servers": ["z"]}
+    assert read_job_file(path, shared).conf[folder] == "storm-local"
+
+
 def test_a_missing_job_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigError, match=r"none\.yaml cannot be read: No such file"):
         read_job_file(str(tmp_path / "none.yaml"))

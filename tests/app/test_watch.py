@@ -10,10 +10,13 @@ import pytest
 
 from sparkstorm.app.console import Console, progress_text
 from sparkstorm.app.handle import TopologyProgress
-from sparkstorm.app.run import different_causes
+from sparkstorm.app.run import different_causes, placed_text
 from sparkstorm.app.watch import MAX_DEATHS_WITHOUT_PROGRESS, Deaths, Outcome, Watch
+from sparkstorm.cluster.local import LocalStateStore
+from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import SlotsUnavailableError, StoreUnavailableError, WorkerFailedError
-from sparkstorm.model.assignment import WorkerBeat
+from sparkstorm.model.assignment import Assignment, ExecutorId, TopologyBase, WorkerBeat, WorkerSlot
+from sparkstorm.model.status import TopologyStatus
 
 AT_WORK = TopologyProgress(1000, 500, 90, 80, 7, 70, 1, 0, 4.0, 25.0, is_settled=False, is_drained=False)
 SETTLED = replace(AT_WORK, pending=0, is_settled=True)
@@ -131,3 +134,13 @@ def test_the_first_causes_of_parked_tuples_are_different_ones() -> None:
     letters = [{"component": component, "reason": reason, "values": [n]} for n, (component, reason) in enumerate(faults)]
     assert [letter["values"] for letter in different_causes(letters, 5)] == [[0], [900], [901]]
     assert len(different_causes(letters, 2)) == 2
+
+
+def test_a_topology_without_slots_says_who_may_hold_them_instead_of_being_called_assigned() -> None:
+    state = StormState(LocalStateStore(), b"k" * 32)
+    for name in ("late", "early"):
+        state.create_base(TopologyBase(f"{name}-1-9", name, 7, TopologyStatus.ACTIVE, 2, {"split": 4}, "c0de", "c0nf"))
+    slot = WorkerSlot("node-1", 6700)
+    state.write_assignment(Assignment("early-1-9", 1, "c0de", "c0nf", {slot.node: "a"}, {ExecutorId(1, 1): slot}))
+    assert placed_text(state, "early-1-9", 1.25) == "early-1-9 is assigned 1.2 s after the start"
+    assert "late-1-9 waits for free slots; they may be held by early-1-9: finish" in placed_text(state, "late-1-9", 1.0)
