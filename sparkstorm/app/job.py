@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from sparkstorm.app.job_file import JobFile, make_topology, read_job_file
 from sparkstorm.config import inert_among, parse_override
+from sparkstorm.daemons.submission import prepare
 from sparkstorm.errors import SparkStormError
 
 OK, FAILED, PARKED, INTERRUPTED = 0, 1, 3, 130
@@ -48,8 +49,9 @@ def leave(status: int) -> None:
 
 def _run(job: JobFile, is_fresh: bool) -> int:
     topology, by_value = make_topology(job)
-    from sparkstorm.app.run import Run
+    from sparkstorm.app.run import Run, own_conf
 
+    prepare(job.name, job.name, topology, own_conf(job), job.conf.as_dict())  # what Nimbus would refuse needs no Spark
     return Run(job, topology, by_value, is_fresh).in_own_cluster()
 
 

@@ -94,7 +94,7 @@ class Run:
             _end(handle)
             handle = None
         if handle is None:
-            return cluster.submit(self._job.name, self._topology, self._own_conf(), self._by_value)
+            return cluster.submit(self._job.name, self._topology, own_conf(self._job), self._by_value)
         self._console.say(f"going on with unfinished run {handle.topology_id}, in the code it began with (--fresh drops it)")
         if self._job.own_conf.get(FROM_CHECKPOINT):
             self._console.say("what it has is newer than the checkpoint, which is for new runs")
@@ -112,9 +112,6 @@ class Run:
                     raise
                 self._console.say(f"waiting for the stores: {error}")
                 time.sleep(0.5)
-
-    def _own_conf(self) -> dict[str, Any]:
-        return {key: value for key, value in self._job.own_conf.items() if key.startswith(("topology.", "app."))}
 
     def _leave_failed(self, handle: TopologyHandle) -> None:
         """A run that got nothing done is dropped: the next one shall take mended code."""
@@ -160,6 +157,11 @@ def different_causes(letters: Iterable[dict[str, Any]], most: int) -> list[dict[
     for letter in letters:
         first.setdefault((letter["component"], letter["reason"]), letter)
     return list(first.values())[:most]
+
+
+def own_conf(job: JobFile) -> dict[str, Any]:
+    """The part of a job's configuration that is its topology's."""
+    return {key: value for key, value in job.own_conf.items() if key.startswith(("topology.", "app."))}
 
 
 def _end(handle: TopologyHandle) -> None:

@@ -1,0 +1,54 @@
+"""What Nimbus would refuse is refused by the command line before Spark, Redis and ZooKeeper are started for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkstorm.app.job import FAILED, main
+
+MODULE = """
+from sparkstorm.api import BasicBolt, Spout, TopologyBuilder
+
+
+class Lines(Spout):
+    outputs = ("line",)
+
+    def next_tuple(self):
+        pass
+
+
+class Split(BasicBolt):
+    def execute(self, tup, collector):
+        pass
+
+
+def build(**conf):
+    builder = TopologyBuilder()
+    builder.set_spout("lines", Lines())
+    own = {key.replace("__", "."): value for key, value in conf.items()}
+    builder.set_bolt("split", Split(), conf=own).shuffle_grouping("lines")
+    return builder.build()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines", "words"),
+    [
+        (["-c", "topology.scheduler=nonsense"], "", "Invalid config: topology.scheduler: 'nonsense' is neither one of"),
+        (["-c", "topology.scheduler=blacklist"], "", "blacklist is for the whole cluster; set storm.scheduler"),
+        (["--name", "a/b"], "", "Invalid topology: 'a/b' is not a valid topology name"),
+        ([], "arguments: {topology__wrokers: 2}", "component 'split' of shout: unknown key topology.wrokers; did you mean"),
+        ([], "arguments: {topology__tasks: 0}", "component 'split' of shout: topology.tasks must be a whole number"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_started(
+    arguments: list[str], lines: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mistaken_job.py").write_text(MODULE)
+    job = tmp_path / "job.yaml"
+    job.write_text(f"name: shout\ntopology: mistaken_job:build\ntopology.workers: 1\n{lines}\n")
+    assert main([str(job), *arguments]) == FAILED
+    said = capsys.readouterr()
+    assert words in said.err and "starting Spark" not in said.out
