@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from sparkstorm.app.cluster import STOP_PATH
+from sparkstorm.app.job_file import make_topology, read_job_file
 from sparkstorm.cluster import paths
 
 ROOT = Path(__file__).parents[1]
@@ -71,6 +75,20 @@ def test_every_attack_on_the_design_is_answered_by_tests_that_exist() -> None:
         assert named, number
         missing += [f"{file}::{test}" for file, test in named if f"def {test}(" not in _text(ROOT / "tests" / file)]
     assert missing == []
+
+
+def test_the_readmes_first_bolt_is_a_job_and_passes_its_test(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("### Your first bolt")[2]
+    blocks = dict(re.findall(r"(shout\.py|shout\.yaml|test_shout\.py)`?[^`]*```\w+\n(.*?)```", text, re.DOTALL))
+    for name, block in blocks.items():
+        (tmp_path / name).write_text(block, encoding="utf-8")
+    job = read_job_file(str(tmp_path / "shout.yaml"))
+    topology, _ = make_topology(job)
+    assert job.results["component"] in topology.components and sorted(blocks) == ["shout.py", "shout.yaml", "test_shout.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_shout.py"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
 
 
 def _text(path: Path) -> str:

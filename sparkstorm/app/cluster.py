@@ -34,7 +34,7 @@ from sparkstorm.daemons.service import NimbusService
 from sparkstorm.daemons.slot_main import main as slot_main
 from sparkstorm.daemons.submission import SubmitOptions
 from sparkstorm.embedded.connection import signing_key
-from sparkstorm.embedded.stores import Stores, open_stores
+from sparkstorm.embedded.stores import Stores, not_configured, open_stores
 from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError
 from sparkstorm.hosting.base import SlotSpec, StateAddress
 from sparkstorm.hosting.spark import SparkSlots, make_context, slot_conf
@@ -78,6 +78,8 @@ class Cluster:
     ) -> Iterator[Cluster]:
         """Start everything; whatever fails, nothing is left running. `say` is told of servers that were restarted."""
         conf = conf or merge({})
+        if sc is None and _is_submitted():  # its master is known before anything has to wait for it
+            refuse_remote_master(context_conf(conf).get("spark.master") or "", not_configured(conf))
         with contextlib.ExitStack() as opened, ThreadPoolExecutor(1) as pool:
             stores_later = pool.submit(open_stores, conf)  # servers and Spark start side by side
             try:
@@ -249,20 +251,28 @@ class Cluster:
 
 
 def new_context(conf: Conf) -> SparkContext:
-    """A Spark context fit for slots; `spark-submit` names the master, without it it is local with cores enough."""
-    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    """A Spark context fit for slots."""
+    context = make_context(context_conf(conf))
+    context.setLogLevel("ERROR")
+    return context
+
+
+def context_conf(conf: Conf) -> SparkConf:
+    """What Spark is told; `spark-submit` names the master, without it it is local with cores enough."""
     SparkContext._ensure_initialized()  # a SparkConf made before it knows nothing of spark-submit's --master and --conf
     spark_conf = slot_conf(SparkConf())
     # A gateway of plain Python's own (a notebook's, say) says local[*] when nobody has named a master.
-    if spark_conf.get("spark.master") in (None, "", "local[*]") and not is_submitted:
+    if spark_conf.get("spark.master") in (None, "", "local[*]") and not _is_submitted():
         slots = conf.integer("sparkstorm.supervisors") * conf.integer("sparkstorm.slots.per.supervisor")
         spark_conf.setMaster(f"local[{max(os.cpu_count() or 1, slots + 1)}]")
     if (spark_conf.get("spark.master") or "").startswith("local") and not spark_conf.get("spark.pyspark.python"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark would take any python3 of the PATH for slots
-    spark_conf.setIfMissing("spark.app.name", "sparkstorm").setIfMissing("spark.ui.enabled", "false")
-    context = make_context(spark_conf)
-    context.setLogLevel("ERROR")
-    return context
+    return spark_conf.setIfMissing("spark.app.name", "sparkstorm").setIfMissing("spark.ui.enabled", "false")
+
+
+def _is_submitted() -> bool:
+    """Whether spark-submit started this process, its JVM first."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def wait_until(condition: Callable[[], bool], timeout_ms: int, every_ms: int = 50) -> bool:

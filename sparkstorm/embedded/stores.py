@@ -29,6 +29,7 @@ from sparkstorm.errors import InvalidConfigError
 
 _ZOOKEEPER_USER = "sparkstorm"
 _CHECK_LIMIT_S = 5.0
+_ADDRESS_KEYS = {"redis": "sparkstorm.redis.url", "zookeeper": "storm.zookeeper.servers"}
 
 
 EmbeddedServer = RedisServer | ZooKeeperServer
@@ -65,6 +66,11 @@ class Stores:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def not_configured(conf: Conf) -> list[str]:
+    """Names of the servers that will be embedded."""
+    return [name for name, key in _ADDRESS_KEYS.items() if not conf[key]]
 
 
 def connection_path(conf: Conf) -> Path:

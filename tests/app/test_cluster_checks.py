@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sparkstorm.app.cluster import refuse_remote_master
+from sparkstorm.config import merge
+from sparkstorm.embedded.stores import not_configured
 from sparkstorm.errors import InvalidConfigError
 
 
@@ -18,3 +20,9 @@ def test_slots_on_other_hosts_cannot_use_servers_embedded_on_this_one(master: st
 @pytest.mark.parametrize("master", ["local", "local[3]", "local-cluster[2,2,1024]"])
 def test_masters_on_this_machine_may_use_embedded_servers(master: str) -> None:
     refuse_remote_master(master, ["redis"])
+
+
+def test_what_will_be_embedded_is_known_before_it_is_started() -> None:
+    assert not_configured(merge({})) == ["redis", "zookeeper"]
+    assert not_configured(merge({"sparkstorm.redis.url": "redis://:s@r"})) == ["zookeeper"]
+    assert not_configured(merge({"sparkstorm.redis.url": "redis://:s@r", "storm.zookeeper.servers": ["z"]})) == []

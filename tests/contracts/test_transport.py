@@ -142,6 +142,8 @@ def test_entry_ids_go_on_when_a_stream_has_been_emptied(bench: Bench) -> None:
     owner.commit(frames=frames_for(1, b"a"))
     first = read(owner.transport, {1: START.entry}, 1)
     owner.commit(cursors=consumed(first))
+    if isinstance(bench, RedisBench):  # made anew it would number from the clock, which may go back
+        assert bench.client.exists(bench.key("task", 1))
     owner.commit(frames=frames_for(1, b"b"))
     assert [e.data for e in read(owner.transport, {1: first[0].id}, 1)] == [b"b"]
 

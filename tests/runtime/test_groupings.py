@@ -179,5 +179,5 @@ def test_a_custom_grouping_that_names_a_foreign_task_is_reported_with_the_tasks_
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_placement_never_changes_values(workers: int) -> None:
     values = ["text", 1, 1.5, None, True, b"bytes", [1, "two"], {"a": [1]}]
-    got = run(lambda d: d.shuffle_grouping("spout"), values, workers=workers)
-    assert sorted(map(repr, (value for _, value in got))) == sorted(map(repr, values))
+    got = run(lambda d: d.shuffle_grouping("spout"), [*values, (3, ("four",))], workers=workers)
+    assert sorted(map(repr, (value for _, value in got))) == sorted(map(repr, [*values, [3, ["four"]]]))
