@@ -173,4 +173,4 @@ def test_on_spark_the_record_is_named_and_can_be_skipped(spark: SparkSession) ->
     assert results["bolt"].count() == 199
     letter, = results.dead_letters.collect()
     assert (letter.component, letter.record) == ("bolt", "{'value': 'v77'}")
-    assert letter.reason.startswith("ValueError: not this one (test_failures.py, line ")
+    assert letter.reason.startswith("ValueError: not this one (bolts.py, line ")
