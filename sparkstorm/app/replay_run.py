@@ -22,6 +22,7 @@ from sparkstorm.model.topology import Topology
 from sparkstorm.replay import EventTime, Replay, back_fill, replay
 from sparkstorm.replay.failures import unwrapped
 from sparkstorm.replay.inputs import parse_name
+from sparkstorm.replay.spark import SMALL_MEMORY
 from sparkstorm.runtime.seeds import FROM_CHECKPOINT
 
 _LINE_EVERY_S = 5.0
@@ -131,6 +132,8 @@ def _session(name: str) -> SparkSession:
     given = conf.get("spark.executorEnv.PYTHONPATH") or os.environ.get("PYTHONPATH")
     conf.set("spark.executorEnv.PYTHONPATH", os.pathsep.join([_PACKAGE_ROOT, *([given] if given else [])]))
     conf.setIfMissing("spark.ui.showConsoleProgress", "false")
+    for key, value in SMALL_MEMORY.items():
+        conf.setIfMissing(key, value)
     builder = SparkSession.builder.appName(f"{name} replay")
     for key, value in conf.getAll():
         builder = builder.config(key, value)

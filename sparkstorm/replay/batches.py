@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sparkstorm.replay.combine import Combining
 
 _IPC = b"\xff\xff\xff\xff"  # an Arrow stream begins so, a packed value never does
-_MOST_ROWS, _MOST_BYTES, _FULL_ROWS, _PIECE_ROWS = 65_536, 1 << 20, 8_192, 16_384
+_MOST_ROWS, _MOST_BYTES, _FULL_ROWS, PIECE_ROWS = 65_536, 1 << 20, 8_192, 16_384
 _WHOLE_ROWS, _WHOLE_BYTES = 1 << 18, 16 << 20  # where rows are never Python's objects
 _CACHED_KEYS = 1 << 17
 
@@ -233,7 +233,7 @@ def _is_enough(batches: Sequence[pa.RecordBatch]) -> bool:
 
 def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Pieces of at most about a megabyte."""
-    step = max(1, min(_PIECE_ROWS, batch.num_rows * _MOST_BYTES // max(batch.nbytes, 1)))
+    step = max(1, min(PIECE_ROWS, batch.num_rows * _MOST_BYTES // max(batch.nbytes, 1)))
     return (batch.slice(start, step) for start in range(0, batch.num_rows, step))
 
 

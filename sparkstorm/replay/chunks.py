@@ -8,7 +8,7 @@ the same order; times never fall within a chunk, nor from chunk to chunk of one 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
+from itertools import islice, repeat
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -127,11 +127,12 @@ class ChunkWriter:
                 yield self._chunk(ROWS, way.target, at_ms, way.source.task, way.source.stream, part.num_rows, pack_batch(part))
         way.batches.clear()
 
-    def state(self, kind: int, task: int, pairs: Sequence[Sequence[Any]]) -> Iterator[Chunk]:
-        """Chunks of a task's keys and values."""
-        for start in range(0, len(pairs), MOST_ROWS):
-            part = pairs[start:start + MOST_ROWS]
+    def state(self, kind: int, task: int, pairs: Iterable[Sequence[Any]]) -> Iterator[Chunk]:
+        """Chunks of a task's keys and values, read as they are written."""
+        size, rest = ChunkSize(), iter(pairs)
+        while part := list(islice(rest, size.rows)):
             data = self._codec.pack([None, [[p[0] for p in part], [p[1] for p in part]]])
+            size.learn(len(data), len(part))
             yield self._chunk(kind, task, 0, task, "", len(part), data)
 
     def dead(self, sender: int, data: bytes) -> Chunk:

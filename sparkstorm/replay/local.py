@@ -20,8 +20,9 @@ from sparkstorm.replay.chunks import DEAD, KEPT_STATE, ROWS, START, STATE, Chunk
 from sparkstorm.replay.fidelity import ReplayWarning, sums_among, warnings_of
 from sparkstorm.replay.inputs import LONG_AGO, EventTime, parse_inputs, parse_states, running_times
 from sparkstorm.replay.job import Job, Switches, make_job, result_names, targets_of
+from sparkstorm.replay.pace import TimedRows
 from sparkstorm.replay.plan import Feed, Plan, Stage, make_plan
-from sparkstorm.replay.stage import TimedRows, run_exchange, run_feed
+from sparkstorm.replay.stage import run_exchange, run_feed
 from sparkstorm.replay.task import Counts
 from sparkstorm.runtime.dead_letter import DeadLetter
 

@@ -24,12 +24,18 @@ from sparkstorm.replay.chunks import DDL, ORDER, ROWS, START, Chunk
 from sparkstorm.replay.inputs import LONG_AGO, EventTime, running_times
 from sparkstorm.replay.job import STATE_MARK, Job, result_names
 from sparkstorm.replay.local import state_chunks
+from sparkstorm.replay.pace import TimedRows
 from sparkstorm.replay.plan import Feed, Plan, Stage
 from sparkstorm.replay.result_types import problem_with
-from sparkstorm.replay.stage import TimedRows, run_exchange, run_feed
+from sparkstorm.replay.stage import run_exchange, run_feed
 from sparkstorm.replay.task import Counts
 
 _AT, _PLACE = "at ms", "place"  # no field can be called so: these carry a blank
+SMALL_MEMORY = {
+    "spark.sql.execution.arrow.maxBytesPerBatch": "16m",  # 64 MB by default, of which every task holds a few copies
+    "spark.serializer.objectStreamReset": "1",  # what is kept leaves in pieces of 4 MB, and Spark holds on to the last 100
+}
+"""What lets executors with less than a gigabyte per core replay any amount; for the conf of a session that is yet to begin."""
 _GC_THRESHOLDS = 100_000, 20, 50  # as a live worker's
 _WHOLE = (IntegerType, LongType, ShortType)
 Tally = dict[str, dict[str, int]]
@@ -86,7 +92,7 @@ class SparkStages:
         """The chunks that a stage makes."""
         if stage.number not in self._frames:
             made = self._over_data(stage) if stage.feed else self._over_chunks(stage)
-            self._frames[stage.number] = made.persist(StorageLevel.MEMORY_AND_DISK) if self.is_kept(stage) else made
+            self._frames[stage.number] = made.persist(StorageLevel.DISK_ONLY) if self.is_kept(stage) else made
         return self._frames[stage.number]
 
     def is_kept(self, stage: Stage) -> bool:

@@ -24,6 +24,7 @@ from sparkstorm.replay.batches import Way, put_together, whole_batches
 from sparkstorm.replay.chunks import (
     KEPT_STATE,
     KEPT_TIME,
+    MOST_ROWS,
     START,
     STATE,
     Chunk,
@@ -37,6 +38,7 @@ from sparkstorm.replay.column_task import ColumnRun
 from sparkstorm.replay.job import Job
 from sparkstorm.replay.merge import tuples_of
 from sparkstorm.replay.moments import Moments
+from sparkstorm.replay.pace import Pace, TimedRows, size_of
 from sparkstorm.replay.plan import Feed, Stage
 from sparkstorm.replay.quick import QuickRun, may_be_quick
 from sparkstorm.replay.task import BoltRun, Counts, Manner, ReplayContext
@@ -45,12 +47,11 @@ from sparkstorm.replay.window_task import Times, WindowRun
 from sparkstorm.runtime.dead_letter import DeadLetter
 from sparkstorm.runtime.marks import MARK_FIELDS
 from sparkstorm.runtime.output import Route
+from sparkstorm.runtime.state import MemoryState
 from sparkstorm.windowing.marks import NEVER
 
 Count = Callable[[str, Counts], None]
 RunT = TypeVar("RunT", bound=BoltRun)
-TimedRows = tuple[Iterable[tuple[Any, ...]], list[int | None]]
-"""Rows of data and their times, which may be missing."""
 NO_TIME = "no event time"
 _target = attrgetter("target")
 
@@ -64,9 +65,7 @@ def run_feed(
     route = run.feed_route(stage.feed)
     run.prepare({})
     for batch in batches:
-        run.spread(route, batch)
-        run.pass_on()
-        yield from run.cut()
+        yield from run.feed(route, batch)
     yield from run.end(count)
 
 
@@ -95,6 +94,8 @@ class _PartitionRun:
         self._ways = Ways(job, self._topology, self._tasks, local, self._codec, self._make_instance)
         self._writer = ChunkWriter(self._codec, source_number(stage.number, partition), job.is_timed)
         self._sources: dict[tuple[int, str], Source] = {}
+        self._pace = Pace()
+        self._emitted = 0  # when the pace last learned
         self._timeless: list[tuple[int, bytes]] = []  # rows of data without a time, as dead letters by task
         self._runs = {task: self._make(b, task) for b in stage.bolts for task in self._mine[b]}
 
@@ -177,14 +178,17 @@ class _PartitionRun:
     def over(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         """Start, load state, then feed the first bolt's task and pass on what comes of it."""
         head = self._mine[self._stage.bolts[0]][0]
-        pairs: list[Any] = []
-        first = next(chunks, None)
-        while first is not None and first.kind in (START, STATE):
-            pairs += _pairs(self._codec, first)
-            first = next(chunks, None)
-        self.prepare({head: pairs})
-        for _ in self._feed_head(self._runs[head], _and_then(first, chunks)):
-            self.pass_on()
+        beginning = _Beginning(self._codec, chunks)
+        self.prepare({head: beginning.pairs()})
+        for taken in self._feed_head(self._runs[head], beginning.rest()):
+            self.pass_on(taken)
+            yield from self.cut()
+
+    def feed(self, route: Route, batch: TimedRows | pa.RecordBatch) -> Iterator[Chunk]:
+        """Rows of data through the bolts of the stage, piece by piece; where there are none they are only divided."""
+        for piece in self._pace.pieces(batch) if self._runs else (batch,):
+            self.spread(route, piece)
+            self.pass_on(size_of(piece))
             yield from self.cut()
 
     def spread(self, route: Route, batch: TimedRows | pa.RecordBatch) -> None:
@@ -206,25 +210,25 @@ class _PartitionRun:
             route.spread(values, at_ms or 0, unused)
             unused.clear()
 
-    def _feed_head(self, run: BoltRun, chunks: Iterator[Chunk]) -> Iterator[None]:
-        """What other stages sent to the first bolt's task, in its order; yields after every batch."""
+    def _feed_head(self, run: BoltRun, chunks: Iterator[Chunk]) -> Iterator[int]:
+        """What other stages sent to the first bolt's task, in its order; yields after every go, how many rows it had."""
         if isinstance(run, QuickRun):
             for chunk in chunks:
-                rows, _ = unpack_rows(self._codec, chunk)
-                run.run_rows(list(rows), self.source(chunk.sender, chunk.stream))
-                yield
-            return
-        if not isinstance(run, ColumnRun) or self._job.is_timed:
+                for rows in self._pace.parts(list(unpack_rows(self._codec, chunk)[0])):
+                    run.run_rows(rows, self.source(chunk.sender, chunk.stream))
+                    yield len(rows)
+        elif isinstance(run, ColumnRun) and not self._job.is_timed:
+            for source, batch in whole_batches(self._batches(chunks, run.types)):
+                if isinstance(batch, pa.RecordBatch):
+                    run.run_batch(batch, source, 0)
+                else:
+                    run.run([Tuple(row, 0, source) for row in batch])
+                yield batch.num_rows if isinstance(batch, pa.RecordBatch) else len(batch)
+        else:
             for tuples in tuples_of(self._codec, chunks, self.source, self._job.is_timed):
-                run.run(tuples)
-                yield
-            return
-        for source, batch in whole_batches(self._batches(chunks, run.types)):
-            if isinstance(batch, pa.RecordBatch):
-                run.run_batch(batch, source, 0)
-            else:
-                run.run([Tuple(row, 0, source) for row in batch])
-            yield
+                for part in self._pace.parts(tuples):
+                    run.run(part)
+                    yield len(part)
 
     def _batches(self, chunks: Iterator[Chunk], types: Mapping[str, Any]) -> Iterator[tuple[Source, pa.RecordBatch | list[Any]]]:
         for chunk in chunks:
@@ -233,8 +237,11 @@ class _PartitionRun:
             batch = None if is_combined else batch_in(self._codec, chunk, source, types)
             yield source, list(unpack_rows(self._codec, chunk)[0]) if batch is None else batch
 
-    def pass_on(self) -> None:
-        """Run what lies in local rows and batches, component by component in order; afterwards nothing does."""
+    def pass_on(self, taken: int = 0) -> None:
+        """Run what lies in local rows and batches, component by component in order; afterwards nothing does.
+
+        `taken` is how many rows have brought it about.
+        """
         for task, run in self._runs.items():
             if isinstance(run, ColumnRun) and not self._job.is_timed:
                 self._pass_batches(task, run)
@@ -245,6 +252,10 @@ class _PartitionRun:
         for run in self._runs.values():
             run.take_emitted()
             run.put_marks()
+        emitted = sum(run.counts.emitted for run in self._runs.values())
+        if taken:
+            self._pace.learn(taken, emitted - self._emitted)
+        self._emitted = emitted
 
     def _pass_batches(self, task: int, run: ColumnRun) -> None:
         for way in self._ways.inputs.get(task, ()):
@@ -298,7 +309,7 @@ class _PartitionRun:
         yield from self.cut(whole=True)
         for task, run in self._runs.items():
             if run.state is not None and run.component in self._job.kept_states:
-                yield from self._writer.state(KEPT_STATE, task, run.state.snapshot())
+                yield from self._writer.state(KEPT_STATE, task, _kept_pairs(run.state))
             if is_open:
                 yield from self._writer.state(KEPT_TIME, task, run.kept_time())
             count(run.component, run.counts)
@@ -326,6 +337,13 @@ class _PartitionRun:
         return ReplayFailedError(f"{where}: {error}")
 
 
+def _kept_pairs(state: MemoryState) -> Iterator[Sequence[Any]]:
+    """A state's keys and values, without a second whole of it."""
+    keys = state.keys()
+    for start in range(0, len(keys), MOST_ROWS):
+        yield from state.pairs(keys[start:start + MOST_ROWS])
+
+
 def _is_ripe(way: Way, whole: bool) -> bool:
     return way.combining is not None and (whole or way.combining.is_full)
 
@@ -338,14 +356,25 @@ def _retries(conf: Mapping[str, Any]) -> int:
     return 3 if retries is None else int(retries)
 
 
-def _pairs(codec: Codec, chunk: Chunk) -> Iterable[Any]:
-    if chunk.kind != STATE:
-        return ()
-    keys, values = codec.unpack(chunk.data)[1]
-    return zip(keys, values, strict=True)
+class _Beginning:
+    """What comes before a task's rows: its START and its state, read as it is loaded."""
 
+    def __init__(self, codec: Codec, chunks: Iterator[Chunk]) -> None:
+        self._codec = codec
+        self._chunks = chunks
+        self._first: Chunk | None = None  # of those behind
 
-def _and_then(first: Chunk | None, rest: Iterator[Chunk]) -> Iterator[Chunk]:
-    if first is not None:
-        yield first
-        yield from rest
+    def pairs(self) -> Iterator[Any]:
+        """Keys and values of the state."""
+        for chunk in self._chunks:
+            if chunk.kind not in (START, STATE):
+                self._first = chunk
+                return
+            if chunk.kind == STATE:
+                yield from zip(*self._codec.unpack(chunk.data)[1], strict=True)
+
+    def rest(self) -> Iterator[Chunk]:
+        """The rows' chunks, a state that nobody wanted skipped."""
+        if self._first is not None:
+            yield self._first
+        yield from (chunk for chunk in self._chunks if chunk.kind not in (START, STATE))

@@ -31,6 +31,7 @@ from sparkstorm.windowing.marks import NEVER
 AnyBolt = Bolt | BasicBolt | WindowedBolt | TimedBolt
 _AT = attrgetter("roots")
 _SHOWN_RECORD = 500
+_STRICT_ROWS = 64
 _THREADS_PATIENCE_SECS = 10.0
 
 
@@ -191,7 +192,8 @@ class BoltRun:
                     target.rows[:] = [(values, at_ms or self.now_ms()) for values, at_ms in target.rows]
 
     def _execute(self, tuples: Sequence[Tuple]) -> None:
-        for part in ([t] for t in tuples) if self._one_by_one else (tuples,):
+        most = 1 if self._one_by_one else _STRICT_ROWS if self._manner.skip_bad else len(tuples)
+        for part in (tuples[start:start + most] for start in range(0, len(tuples), most)):
             if isinstance(self.emitter, ClockedEmitter):
                 self.emitter.at_ms = int(part[0].roots)  # type: ignore[arg-type]
             for failure in self._runner.run(part):
@@ -199,6 +201,8 @@ class BoltRun:
             self.counts.executed += len(part)
             if isinstance(self._runner, ManualRunner):
                 self._take_late(self._runner)
+            if self._manner.skip_bad:  # the emitter then counts what one input emits, by what was not taken yet
+                self.take_emitted()
 
     def _tick(self, tick: Tuple) -> None:
         if isinstance(self.emitter, ClockedEmitter):

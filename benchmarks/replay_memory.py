@@ -1,0 +1,168 @@
+"""Owns the benchmark of a replay larger than memory: 4 GB through two stages and a kept result, on an executor of 1 GB.
+
+Run: python -m benchmarks.replay_memory [--gigabytes 4] [--skip-kept]. The history is Parquet of few distinct payloads, so that it
+is small on disk; what flows between Spark, Python and the shuffle is the whole. Prints the peak of resident memory of the
+executor's JVM and of its Python workers, sampled five times a second, and checks every sum.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, Spout, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.model.topology import Topology
+from sparkstorm.replay import replay
+from sparkstorm.replay.spark import SMALL_MEMORY
+
+EXECUTOR_MB, CORES = 1024, 2
+KEYS, PAYLOADS, PAYLOAD_BYTES, ROWS_PER_FILE = 100_000, 1_000, 1_000, 250_000
+
+
+class Data(Spout):
+    """Stands for the live source."""
+
+    outputs = ("key", "payload")
+
+
+class Clean(BasicBolt):
+    """Passes every row on, changed."""
+
+    outputs = ("key", "payload")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """One row out for one in."""
+        key, payload = tup.values
+        collector.emit((key, payload.swapcase()))
+
+
+class Sizes(StatefulBolt):
+    """Bytes per key."""
+
+    any_order = True
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Add one row's."""
+        self.state.add(tup.values[0], len(tup.values[1]))
+
+
+def topology() -> Topology:
+    """Two stages, everything shuffled between them."""
+    builder = TopologyBuilder()
+    builder.set_spout("data", Data())
+    builder.set_bolt("clean", Clean(), 4).shuffle_grouping("data")
+    builder.set_bolt("sizes", Sizes(), 8).fields_grouping("clean", "key")
+    return builder.build()
+
+
+def write_history(folder: Path, gigabytes: float) -> tuple[int, dict[int, int]]:
+    """Parquet files; (rows, exact bytes by key)."""
+    random = np.random.default_rng(42)
+    letters = np.frombuffer(random.bytes(PAYLOADS * PAYLOAD_BYTES), np.uint8) % 26 + 97
+    payloads = pa.array([letters[i * PAYLOAD_BYTES:(i + 1) * PAYLOAD_BYTES].tobytes().decode() for i in range(PAYLOADS)])
+    files = max(1, round(gigabytes * 1e9 / PAYLOAD_BYTES / ROWS_PER_FILE))
+    counts = np.zeros(KEYS, np.int64)
+    folder.mkdir()
+    for n in range(files):
+        keys, picks = random.integers(0, KEYS, ROWS_PER_FILE), random.integers(0, PAYLOADS, ROWS_PER_FILE)
+        counts += np.bincount(keys, minlength=KEYS)
+        table = pa.table({"key": keys, "payload": pa.DictionaryArray.from_arrays(pa.array(picks, pa.int32()), payloads)})
+        pq.write_table(table.cast(pa.schema([("key", pa.int64()), ("payload", pa.string())])), folder / f"{n}.parquet")
+    return files * ROWS_PER_FILE, {key: int(n) * PAYLOAD_BYTES for key, n in enumerate(counts) if n}
+
+
+class Peaks:
+    """Peaks of resident memory below this process, in MB: the executor, one Python worker, all Python workers."""
+
+    def __init__(self) -> None:
+        self.executor = self.worker = self.workers = 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        me = psutil.Process()
+        while not self._over.wait(0.2):
+            workers = [0.0]
+            for process in me.children(recursive=True):
+                try:
+                    words, size = " ".join(process.cmdline()), process.memory_info().rss / 1e6
+                except psutil.Error:  # it has ended
+                    continue
+                if "CoarseGrainedExecutorBackend" in words:
+                    self.executor = max(self.executor, size)
+                elif "pyspark" in words and "daemon" in words:
+                    workers.append(size)
+            self.worker, self.workers = max(self.worker, *workers), max(self.workers, sum(workers))
+
+
+def run(spark: SparkSession, path: Path, exact: dict[int, int], with_kept: bool) -> None:
+    """Replay, look at everything, check."""
+    outputs = ["sizes!state", *(["clean"] if with_kept else [])]
+    results = replay(topology(), {"data": spark.read.parquet(str(path))}, outputs=outputs,
+                     types={"clean": "key bigint, payload string", "sizes!state": "key bigint, value bigint"})
+    state = results["sizes!state"].toArrow()
+    found = dict(zip(state.column("key").to_pylist(), state.column("value").to_pylist(), strict=True))
+    if found != exact:
+        sys.exit("the sizes are wrong")
+    if with_kept:
+        total = results["clean"].selectExpr("sum(length(payload)) AS bytes").collect()[0].bytes
+        if total != sum(exact.values()):
+            sys.exit("the kept rows are wrong")
+    results.close()
+
+
+def main() -> None:
+    """Print what it took."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--gigabytes", type=float, default=4.0)
+    parser.add_argument("--skip-kept", action="store_true", help="the shuffled rows are no result and need not be kept")
+    options = parser.parse_args()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
+    with tempfile.TemporaryDirectory() as folder:
+        history = Path(folder, "history")
+        rows, exact = write_history(history, options.gigabytes)
+        on_disk, flowing = sum(file.stat().st_size for file in history.iterdir()), sum(exact.values())
+        print(f"{rows:,} rows, {flowing / 1e9:.2f} GB of payload ({on_disk / 1e6:.0f} MB of Parquet), {KEYS:,} keys", flush=True)
+        spark = session(folder)
+        peaks, began = Peaks(), time.perf_counter()
+        run(spark, history, exact, not options.skip_kept)
+        took = time.perf_counter() - began
+        peaks.stop()
+        spark.stop()
+    print(f"{took:.0f} s, {rows / took:,.0f} rows/s, {flowing / took / 1e6:.0f} MB/s; peaks of resident memory: "
+          f"executor's JVM {peaks.executor:.0f} MB (heap {EXECUTOR_MB}), a Python worker {peaks.worker:.0f} MB, "
+          f"all of them {peaks.workers:.0f} MB")
+
+
+def session(folder: str) -> SparkSession:
+    """One executor of 1 GB and two cores, in a process of its own."""
+    builder = SparkSession.builder.master(f"local-cluster[1,{CORES},{EXECUTOR_MB}]").appName("replay-memory")
+    conf = {"spark.executor.memory": f"{EXECUTOR_MB}m", "spark.local.dir": folder, "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false", **SMALL_MEMORY}  # as replay_history.py has it
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    spark: SparkSession = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+if __name__ == "__main__":
+    main()

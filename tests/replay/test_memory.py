@@ -1,0 +1,131 @@
+"""What lies in memory is bounded: chunks leave while rows still come in, few rows go in where each makes many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.config import check, merge
+from sparkstorm.model.codec import Codec
+from sparkstorm.replay import replay_locally
+from sparkstorm.replay.chunks import KEPT_STATE, START, Chunk, ChunkWriter
+from sparkstorm.replay.job import Job, Switches, make_job
+from sparkstorm.replay.pace import Pace
+from sparkstorm.replay.plan import make_plan
+from sparkstorm.replay.stage import run_exchange, run_feed
+from sparkstorm.runtime import output
+from tests.replay import counting
+from tests.replay.bolts import Source
+
+
+class Many(BasicBolt):
+    """Many rows out for one in."""
+
+    outputs = ("n",)
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        counting.bump("executed")
+        for n in range(self.rows):
+            collector.emit((n,))
+
+
+class Remember(StatefulBolt):
+    """Keeps every input under a key of its own, with much beside it."""
+
+    outputs = ("n",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.put(tup["n"], "x" * 10_000)
+        collector.emit((tup["n"],))
+
+
+def job_of(first: BasicBolt, **switches: Any) -> Job:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("n"))
+    builder.set_bolt("first", first).shuffle_grouping("source")
+    builder.set_bolt("remember", Remember()).fields_grouping("first", "n")
+    return make_job(make_plan(builder.build(), merge(check({}, "test")).as_dict(), "test", {}), Switches(**switches))
+
+
+def counted(items: Any, taken: list[int]) -> Iterator[Any]:
+    for item in items:
+        taken[0] += 1
+        yield item
+
+
+def nothing(component: str, counts: Any) -> None:
+    """Nobody counts."""
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_chunks_leave_while_batches_still_come_in(quick: bool) -> None:
+    job, taken = job_of(Many(1), quick=quick), [0]
+    batches = [pa.RecordBatch.from_pydict({"n": list(range(10_000))})] * 10
+    behind = 0
+    for number, _ in enumerate(run_feed(job, job.plan.stages[0], 0, counted(batches, taken), nothing)):
+        behind = max(behind, taken[0] - number)
+    assert taken[0] == 10 and behind <= 5
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_few_rows_go_in_where_each_makes_many(quick: bool) -> None:
+    job = job_of(Many(3_000), quick=quick)
+    batch = pa.RecordBatch.from_pydict({"n": list(range(200))})
+    counting.clear()
+    next(run_feed(job, job.plan.stages[0], 0, [batch], nothing))
+    assert counting.COUNTS["executed"] == 64  # the first go
+    pace = Pace()
+    pace.learn(64, 64 * 5_000)
+    assert pace.rows * 5_000 <= 1 << 17
+    assert [len(part) for part in pace.parts(range(60))] == [26, 26, 8]
+
+
+def test_the_pace_doubles_while_rows_make_few() -> None:
+    pace = Pace()
+    for _ in range(20):
+        pace.learn(pace.rows, pace.rows)
+    assert pace.rows == 16_384
+    assert [len(part) for part in pace.parts(range(40_000))] == [16_384, 16_384, 7_232]
+
+
+def test_an_exchange_takes_chunks_one_by_one_and_hands_its_state_out_in_pieces() -> None:
+    job, taken = job_of(Many(1)), [0]
+    stage = job.plan.stages[1]
+    task, = job.plan.tasks("remember")
+    sender, = job.plan.tasks("first")
+    writer = ChunkWriter(Codec(), 1, False)
+    writer.size.rows = 200
+    rows = [((n,), 0) for n in range(4_000)]
+    chunks = [Chunk(START, task, 0, 0, 0, task, "", 0, b""), *writer.rows(task, sender, "default", rows)]
+    waiting, states = 0, 0
+    for number, chunk in enumerate(run_exchange(job, stage, counted(chunks, taken), nothing)):
+        if chunk.kind == KEPT_STATE:
+            states += 1
+            assert len(chunk.data) <= 4 << 20
+        else:
+            waiting = max(waiting, taken[0] - number)
+    assert waiting <= 12 and states > 10
+
+
+def test_a_state_is_read_as_it_is_written() -> None:
+    taken = [0]
+    pairs = counted(([n, "x" * 1_000] for n in range(100_000)), taken)
+    chunks = ChunkWriter(Codec(), 1, False).state(KEPT_STATE, 1, pairs)
+    next(chunks)
+    assert taken[0] < 1_000
+
+
+def test_many_rows_of_many_inputs_are_not_taken_for_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "MAX_ROWS_PER_TUPLE", 1_000)
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("n"))
+    builder.set_bolt("first", Many(15)).shuffle_grouping("source")
+    results = replay_locally(builder.build(), {"source": [(n,) for n in range(130)]}, skip_bad=True)
+    assert len(results["first"]) == 130 * 15 and not results.dead_letters
