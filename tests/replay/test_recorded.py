@@ -14,7 +14,7 @@ import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.cli import main as cli
-from sparkstorm.errors import InvalidTopologyError, RecordingError
+from sparkstorm.errors import InvalidTopologyError, RecordingError, WorkerFailedError
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.tuples import Source
@@ -131,6 +131,8 @@ def test_without_the_key_nothing_is_made_and_a_wrong_name_is_refused(tmp_path: P
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(InvalidTopologyError, match=r"components names 'numbers', which is no bolt: divide, end are"):
         run(tmp_path, [1], components=["numbers"])
+    with pytest.raises(WorkerFailedError, match=r"topology\.record\.directory is not: nobody here has a folder"):
+        run(tmp_path, [1], directory=None)
 
 
 def test_the_command_line_shows_tuples_and_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
