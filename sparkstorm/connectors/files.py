@@ -31,8 +31,9 @@ class FileLines(ReplayableSpout):
     """Emits every line of its files, without the line end; message id file number * 2**40 + byte offset.
 
     Files are dealt to tasks so that each gets about the same bytes; the files must be readable under the same paths
-    wherever the spout runs. Bytes that are not UTF-8 become U+FFFD; compressed files are not unpacked. Its position is (file number, byte offset).
-    `read` says of files how many bytes are not to be read again; files that have grown or come since are read from there.
+    wherever the spout runs. Bytes that are not UTF-8 become U+FFFD; compressed files are not unpacked. Its position is
+    (file number, byte offset). `read` says of files how many bytes are not to be read again; files that have grown or come
+    since are read from there.
     """
 
     outputs = ("line",)
