@@ -13,6 +13,7 @@ from sparkstorm.cli import main
 from sparkstorm.scheduling.form.solve import answer_to, solve
 
 Problem = dict[str, Any]
+WORKED = Path(__file__).parents[2] / "benchmarks" / "conformance" / "worked"
 
 
 def problem(**more: Any) -> Problem:
@@ -108,6 +109,32 @@ def test_mistakes_in_jstorm_problems_are_named_too(change: Change, text: str) ->
     asked = jstorm()
     change(asked)
     assert text in error_of(json.dumps(asked))
+
+
+ODD: tuple[object, ...] = (None, True, -1, 1.5, 10**30, "", "x", [], {}, [[]], [None], {"": None}, ["a"], [2, 1])
+
+
+def parts_of(value: object, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The paths of everything inside a JSON value."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [found for key, each in inside for found in [(*path, key), *parts_of(each, (*path, key))]]
+
+
+@pytest.mark.parametrize("name", ["even", "isolation", "multitenant", "resource-aware", "blacklist", "jstorm"])
+def test_whatever_stands_in_a_field_there_is_an_answer(name: str) -> None:
+    """Every part of a good problem in turn becomes something odd, or is left out: an answer or a named error, never a crash."""
+    text = (WORKED / f"{name}.problem.json").read_text()
+    for at, path in enumerate(parts_of(json.loads(text))):
+        for odd in (ODD[at % len(ODD)], ODD[(at + 5) % len(ODD)], ...):
+            asked = inner = json.loads(text)
+            for key in path[:-1]:
+                inner = inner[key]
+            if odd is ...:
+                del inner[path[-1]]
+            else:
+                inner[path[-1]] = odd
+            answer, well_formed = answer_to(json.dumps(asked))
+            assert well_formed or list(json.loads(answer)) == ["error"]
 
 
 @pytest.mark.parametrize(

@@ -339,7 +339,7 @@ def test_defect_13_equal_workers_are_told_apart_by_host_and_port() -> None:
     assert [each.tasks for each in slots] == [None, None, {1}]
 
 
-@pytest.mark.parametrize("definition", ["nonsense", "[1]", 7, defined({"in": 1}, port="many")])
+@pytest.mark.parametrize("definition", ["nonsense", "[1]", 7, defined({"in": 1}, port="many"), defined({"in": 1}, hostName=[])])
 def test_malformed_definitions_are_named(definition: object) -> None:
     conf = {"use.userdefine.assignment": [definition]}
     with pytest.raises(InvalidConfigError, match=r"use\.userdefine\.assignment"):

@@ -157,7 +157,9 @@ def test_an_impossible_constraint_is_said() -> None:
     assert "not feasible" in schedule(view).status["t"]
 
 
-@pytest.mark.parametrize("rule", [[["in"]], "in", {"in": "out"}])
+@pytest.mark.parametrize(
+    "rule", [[["in"]], "in", {"in": "out"}, {"in": {"incompatibleComponents": 5}}, {"in": {"incompatibleComponents": [{}]}}]
+)
 def test_malformed_constraints_fail_their_topology_alone(rule: object) -> None:
     bad = topology(
         "bad", singles(1), 1, owner="ann", conf={"topology.scheduler.strategy": "constraint", "topology.ras.constraints": rule}

@@ -93,18 +93,25 @@ def _object(value: object, where: str) -> Mapping[str, Any]:
     return found
 
 
+def _text(fields: Mapping[str, Any], name: str) -> str | None:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{name} is no text")
+    return value
+
+
 def _definition(value: object) -> Definition:
     fields = _object(value, USER_DEFINED_KEY)
     counts = _object(fields.get("componentToNum") or {}, f"{USER_DEFINED_KEY}: componentToNum")
     try:
         return Definition(
             {name: int(count) for name, count in counts.items()},
-            fields.get("hostName"),
-            fields.get("nodeId"),
+            _text(fields, "hostName"),
+            _text(fields, "nodeId"),
             int(fields.get("port") or 0),
             int(fields.get("mem") or 0),
             int(fields.get("cpu") or 0),
-            fields.get("jvm"),
+            _text(fields, "jvm"),
         )
     except (TypeError, ValueError) as error:
         raise InvalidConfigError(f"{USER_DEFINED_KEY}: {error} in {value!r:.100}") from error

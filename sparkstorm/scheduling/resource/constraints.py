@@ -43,7 +43,10 @@ class Constraints:
         if not isinstance(rules, Mapping):
             raise InvalidTopologyError(f"{CONSTRAINTS_KEY}: {component}: expected a map of rules, got {rules!r:.100}")
         others = rules.get("incompatibleComponents") or ()
-        for other in [others] if isinstance(others, str) else others:
+        others = [others] if isinstance(others, str) else others
+        if not isinstance(others, (list, tuple)) or not all(isinstance(each, str) for each in others):
+            raise InvalidTopologyError(f"{CONSTRAINTS_KEY}: {component}: expected incompatible components, got {others!r:.100}")
+        for other in others:
             self._add_pair(component, other)
         limit = str(rules.get("maxNodeCoLocationCnt", ""))
         if limit.isdecimal() and int(limit) > 0:
