@@ -37,11 +37,11 @@ def compare(scheduler: str, shape: str, seed: int, count: int, folder: Path) -> 
     return found["DIFFERENT"]
 
 
-def record(schedulers: Sequence[str], seed: int, count: int, folder: Path, path: Path) -> None:
+def record(schedulers: Sequence[str], shape: str, seed: int, count: int, folder: Path, path: Path) -> None:
     """Write problems with the originals' answers, for tests that run without Java; those that made them raise are out."""
     rows = []
     for scheduler in schedulers:
-        problems = generate(scheduler, seed, count)
+        problems = generate(scheduler, seed, count, shape)
         lines = [json.dumps(problem) for problem in problems]
         for problem, answer in zip(problems, answers(original_for(scheduler), lines, folder / "record.log"), strict=True):
             ours = json.loads(answer_to(json.dumps(problem))[0])
@@ -63,7 +63,7 @@ def main() -> int:
     arguments.out.mkdir(parents=True, exist_ok=True)
     names = arguments.schedulers or list(GENERATORS)
     if arguments.record is not None:
-        record(names, arguments.seed, arguments.count, arguments.out, arguments.record)
+        record(names, arguments.shape or "small", arguments.seed, arguments.count, arguments.out, arguments.record)
         return 0
     shapes = [arguments.shape] if arguments.shape else list(SHAPES)
     left = sum(compare(name, shape, arguments.seed, arguments.count, arguments.out) for name in names for shape in shapes)

@@ -15,7 +15,8 @@ from sparkstorm.scheduling.form.solve import solve
 
 HERE = Path(__file__).parent
 WORKED = Path(__file__).parents[2] / "benchmarks" / "conformance" / "worked"
-ROWS = [json.loads(line) for line in gzip.decompress((HERE / "recorded.jsonl.gz").read_bytes()).splitlines()]
+FILES = ("recorded.jsonl.gz", "recorded-wide.jsonl.gz")
+ROWS = [json.loads(line) for name in FILES for line in gzip.decompress((HERE / name).read_bytes()).splitlines()]
 
 
 @pytest.mark.parametrize("scheduler", list(GENERATORS))

@@ -124,6 +124,16 @@ def test_several_are_evicted_until_the_greater_fits_and_no_more_than_needed() ->
     assert [len(places(both, each.id)) for each in lesser] == [2, 2, 0, 0]
 
 
+def test_a_failed_attempt_leaves_no_trace() -> None:
+    """Two of three executors fit, then the search is given up: the room they were tried in is whole again for the next."""
+    parts = [ComponentView("in", "spout", singles(3), {CPU: 60.0})]
+    conf = {"topology.priority": 1, "topology.ras.constraint.max.state.search": 4}
+    broad = topology("broad", parts, 1, owner="ann", conf=conf)
+    next_one = topology("next", [ComponentView("in", "spout", singles(2), {CPU: 95.0})], 1, owner="ann")
+    view = schedule(cluster(nodes("ab", cpu=100.0), [broad, next_one]))
+    assert (places(view, "broad"), len(places(view, "next"))) == ({}, 2)
+
+
 def test_a_topology_never_evicts_one_of_its_own_rank_that_runs_longer() -> None:
     old, new = (
         topology(name, [ComponentView("in", "spout", singles(2), {CPU: 200.0})], 1, owner="ann", uptime_ms=age)
