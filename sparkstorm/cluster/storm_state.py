@@ -55,11 +55,15 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Deploy:
-    """A hot deploy under way: the base of the topology that follows, and whether it takes over what the old one left."""
+    """A hot deploy under way: the base of the topology that follows, and whether it takes over what the old one left.
+
+    Should that one be refused, the fallback, the old one under a new id, takes its place and inherits.
+    """
 
     old_id: str
     base: TopologyBase
     inherits: bool
+    fallback: TopologyBase | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from sparkstorm.model.assignment import TopologyBase
 from sparkstorm.model.status import TopologyStatus
 
 _LOG = logging.getLogger(__name__)
+_PATIENCE_MS = 60_000  # a driver that follows has its supervisors up by then
 
 
 class DeployFinisher:
@@ -24,6 +25,7 @@ class DeployFinisher:
         self._state = state
         self._undertaker = undertaker
         self._assign = assign
+        self._refused_ms: dict[str, int] = {}  # since when, by topology id
         self.problems: dict[str, str] = {}
 
     def advance(self, reading: Reading, now_ms: int) -> bool:
@@ -53,11 +55,28 @@ class DeployFinisher:
         if new_id not in reading.bases:
             _LOG.warning("finishing the hot deploy of %s: %s follows %s", name, new_id, deploy.old_id)
             self._hand_over(deploy)
-            self._assign(deploy.base, reading, now_ms)
+            try:
+                self._assign(deploy.base, reading, now_ms)
+            except StoreUnavailableError:
+                raise
+            except SparkStormError:
+                self._retreat(name, deploy, now_ms)
+                raise
         if not deploy.inherits:
             self._undertaker.retirement.retire(deploy.old_id)
         self._state.remove_deploy(name)
         return True
+
+    def _retreat(self, name: str, deploy: Deploy, now_ms: int) -> None:
+        """Let the old one follow instead, unless supervisors may still be joining."""
+        refused_ms = self._refused_ms.setdefault(deploy.base.topology_id, now_ms)
+        if deploy.fallback is None or now_ms - refused_ms < _PATIENCE_MS:
+            return
+        _LOG.warning("hot deploy of %s: %s is refused, the old one comes back", name, deploy.base.topology_id)
+        if deploy.inherits:
+            self._undertaker.retirement.hand_over(deploy.base.topology_id, deploy.old_id)
+        self._state.write_deploy(name, Deploy(deploy.old_id, deploy.fallback, inherits=True))
+        self._state.remove_topology(deploy.base.topology_id)
 
     def _hand_over(self, deploy: Deploy) -> None:
         if deploy.inherits:

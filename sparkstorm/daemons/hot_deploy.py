@@ -1,8 +1,8 @@
 """Owns hot deploys (S0.33): the old topology ends, then the new one starts, and takes over where its tasks are the same.
 
-Everything the new topology needs is stored, and a `Deploy` record says who follows whom, before the old one is killed:
-from then on any Nimbus can finish what a driver began and died over. A new topology that is refused gives way to the
-old one, under a new id and with its data.
+Everything the new topology needs is stored, all that the old one needs to come back too, and a `Deploy` record says who
+follows whom, before the old one is killed: from then on any Nimbus can finish what a driver began and died over. A new
+topology that is refused gives way to the old one, under a new id and with its data.
 """
 
 from collections.abc import Callable
@@ -40,32 +40,43 @@ class HotDeploy:
 
         A store that goes away after the kill leaves the rest to Nimbus, which finishes it.
         """
-        submission = self._make(prepared)
-        submission.store()
+        submission, back = self._make(prepared), self._make(fallback)
+        self._store(submission, back)
         try:
-            self._announce(submission)
+            self._announce(submission, back)
             self._end_old(grace_ms)
         except StoreUnavailableError:
             raise  # the kill may have been written: who can read the store again will know
         except SparkStormError:
             self._state.remove_deploy(self._old.name)
+            back.undo()
             submission.undo()
             raise
+        # The old one is gone: until the end, what is stored of its successors is all there is.
+        submission.keep()
+        back.keep()
         try:
             topology_id = self._start(submission)
         except StoreUnavailableError:
             raise
         except SparkStormError as error:
-            back = self._bring_back(fallback)
-            raise FailedAssignTopologyError(
-                f"hot deploy of {self._old.name} refused, the old one is back as {back}: {error}"
-            ) from error
-        self._close(prepared)
+            raise self._retreat(submission, back, error) from error
+        self._close(submission)
+        back.undo()
         return topology_id
 
-    def _announce(self, submission: Submission) -> None:
-        prepared = submission.prepared
-        self._state.write_deploy(prepared.name, Deploy(self._old.topology_id, submission.base, prepared.heir_of is not None))
+    def _store(self, submission: Submission, back: Submission) -> None:
+        submission.store()
+        try:
+            back.store()
+        except BaseException:
+            submission.undo()
+            raise
+
+    def _announce(self, submission: Submission, back: Submission | None = None) -> None:
+        inherits = submission.prepared.heir_of is not None
+        deploy = Deploy(self._old.topology_id, submission.base, inherits, back.base if back else None)
+        self._state.write_deploy(self._old.name, deploy)
 
     def _end_old(self, grace_ms: int) -> None:
         self._kill()
@@ -79,16 +90,25 @@ class HotDeploy:
         submission.enqueue()
         return submission.wait_done(self._wait_until)
 
-    def _bring_back(self, fallback: Prepared) -> str:
-        submission = self._make(fallback)
-        submission.store()
-        self._announce(submission)
-        back = self._start(submission)
-        self._close(fallback)
-        return back
+    def _retreat(self, refused: Submission, back: Submission, error: SparkStormError) -> FailedAssignTopologyError:
+        """Let the old one follow in place of the refused one; what to tell of it."""
+        name = self._old.name
+        refused.hand_back()
+        self._announce(back)
+        refused.undo()
+        try:
+            topology_id = self._start(back)
+        except StoreUnavailableError:
+            raise
+        except SparkStormError as second:
+            return FailedAssignTopologyError(
+                f"hot deploy of {name} refused: {error}; the old one cannot start again yet, Nimbus goes on trying: {second}"
+            )
+        self._close(back)
+        return FailedAssignTopologyError(f"hot deploy of {name} refused, the old one is back as {topology_id}: {error}")
 
-    def _close(self, prepared: Prepared) -> None:
-        if prepared.heir_of is None:
+    def _close(self, submission: Submission) -> None:
+        if submission.prepared.heir_of is None:
             self._undertaker.retirement.retire(self._old.topology_id)
         self._state.remove_deploy(self._old.name)
 

@@ -130,6 +130,7 @@ class Submission:
         self._base: TopologyBase | None = None
         self._event: AssignEvent | None = None
         self._done: list[Step] = []
+        self._is_kept = False
 
     @property
     def base(self) -> TopologyBase:
@@ -145,24 +146,36 @@ class Submission:
     def begin(self) -> None:
         """All steps up to the event; what fails is undone and raised."""
         self.store()
-        self.enqueue()
+        try:
+            self.enqueue()
+        except BaseException:
+            self.undo()
+            raise
 
     def store(self) -> None:
         """The records; nothing that runs sees them yet."""
         self._run(self._records())
 
     def enqueue(self) -> None:
-        """The inheritance, what tasks begin with, and the event for Nimbus: until its turn no worker lives."""
-        self._run([Step("inheritance", self._inherit, self._hand_back), Step("seeds", self._seed, self._retire_seeds),
+        """The inheritance, what tasks begin with, and the event for Nimbus: until its turn no worker lives.
+
+        When one of them fails, these alone are undone: the records stay.
+        """
+        self._run([Step("inheritance", self._inherit, self.hand_back), Step("seeds", self._seed, self._retire_seeds),
                    Step("assignment", self._queue, self._withdraw)])
 
+    def keep(self) -> None:
+        """From now on the records outlive a refusal: others may have to go on with them (hot deploy)."""
+        self._is_kept = True
+
     def _run(self, steps: list[Step]) -> None:
+        before = len(self._done)
         for step in steps:
             self._done.append(step)
             try:
                 step.do()
             except BaseException:
-                self.undo()
+                self._undo_to(before)
                 raise
 
     def _records(self) -> list[Step]:
@@ -220,7 +233,8 @@ class Submission:
         if self.prepared.heir_of:
             self._nimbus().undertaker.retirement.hand_over(self.prepared.heir_of, self.prepared.topology_id)
 
-    def _hand_back(self) -> None:
+    def hand_back(self) -> None:
+        """Give back what was inherited; may be repeated."""
         if self.prepared.heir_of:
             self._nimbus().undertaker.retirement.hand_over(self.prepared.topology_id, self.prepared.heir_of)
 
@@ -256,14 +270,18 @@ class Submission:
         if not self._event.is_settled:
             return None
         if self._event.error is not None:
-            self.undo()
+            if not self._is_kept:
+                self.undo()
             raise self._event.error
         self._done.clear()
         return self.prepared.topology_id
 
     def undo(self) -> None:
         """Take back what was done, last first; what cannot be taken back is logged and left to the orphan sweep."""
-        while self._done:
+        self._undo_to(0)
+
+    def _undo_to(self, number: int) -> None:
+        while len(self._done) > number:
             step = self._done.pop()
             try:
                 step.undo()

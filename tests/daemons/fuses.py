@@ -6,6 +6,7 @@ from typing import Any
 from sparkstorm.errors import StoreUnavailableError
 
 WRITES = ("put", "create", "ensure_path", "create_sequential", "delete", "put_ephemeral", "try_ephemeral")
+KEEPING = ("retire", "hand_over", "seed")  # what a keeper of the topologies' data writes
 
 
 class Fuse:
@@ -50,9 +51,9 @@ class _Fused:
             return found
 
         def call(*arguments: Any, **options: Any) -> Any:
-            if self._fuse.is_dead:
+            if self._fuse.is_dead and name not in KEEPING:  # which belongs to nobody's session
                 raise StoreUnavailableError("the process died")
-            if name in WRITES:
+            if name in WRITES + KEEPING:
                 return self._fuse.write(lambda: found(*arguments, **options))
             return found(*arguments, **options)
 

@@ -72,7 +72,8 @@ def deploy_and_die(at: int, is_written: bool, topology: Topology) -> tuple[Bench
         died = True
     bench.restart_nimbus()
     bench.nimbus.undertaker.retirement = keeper
-    bench.advance(90)
+    for _ in range(23):
+        bench.tick(4000)
     return bench, keeper, old, died
 
 
