@@ -72,7 +72,7 @@ def class_path(original: Original) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         pom = folder / "pom.xml"
         pom.write_text(POM.format(original.group, original.artifact, original.version))
-        fetched = folder / "fetched.txt"
+        fetched = folder / f"fetched.{os.getpid()}.txt"  # two comparisons may begin at once
         goal = ["dependency:build-classpath", f"-Dmdep.outputFile={fetched}"]
         subprocess.run([_tool("mvn"), "-q", "-B", "-f", str(pom), *goal], check=True)
         names = (*SHARED, *original.classes, original.harness)

@@ -207,6 +207,31 @@ def test_a_failed_assignment_is_an_answer_not_an_error() -> None:
     assert json.loads(answer)["failed"].startswith("there's no enough worker. allocWorkerNum=2")
 
 
+@pytest.mark.parametrize(("spare", "evicted"), [(1.0, []), (0.0, ["small"])])
+def test_evicted_are_those_who_ran_and_run_no_more(spare: float, evicted: list[str]) -> None:
+    """Who gave way and found another place in the same round has only moved."""
+
+    def topology(name: str, cpu: float, priority: int) -> Problem:
+        asks = {"topology.component.resources.map": {"gpu": 0.5}, "topology.component.cpu.pcore.percent": cpu}
+        part = {"id": "in", "kind": "spout", "executors": [[1, 1], [2, 2]], "conf": asks}
+        return {"id": name, "name": name, "owner": "ann", "conf": {"topology.priority": priority}, "components": [part]}
+
+    def node(name: str, cpu: float, gpu: float) -> Problem:
+        resources = {"supervisor.memory.capacity.mb": 2000.0, "supervisor.cpu.capacity": cpu, "gpu": gpu}
+        return {"id": name, "host": name, "ports": [1, 2], "resources": resources}
+
+    asked = {
+        "scheduler": "resource-aware",
+        "supervisors": [node("a", 400.0, 1.0), node("b", 100.0, spare)],
+        "topologies": [topology("great", 150.0, 0), topology("small", 10.0, 9)],
+        "assignments": {"small": [{"executor": [at, at], "node": "a", "port": 1} for at in (1, 2)]},
+    }
+    answer = solve(asked)
+    assert [row["node"] for row in answer["assignments"]["great"]] == ["a", "a"]
+    assert [row["node"] for row in answer["assignments"]["small"]] == ([] if evicted else ["b", "b"])
+    assert answer["evicted"] == evicted
+
+
 def test_the_command_answers_all_and_fails_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = tmp_path / "problems.jsonl"
     lines.write_text("\n".join([json.dumps(problem()), "{", "", json.dumps(jstorm())]))

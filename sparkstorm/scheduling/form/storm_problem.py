@@ -247,7 +247,8 @@ def _solve(scheduler: Scheduler, cluster: ClusterView) -> dict[str, Any]:
         found["blacklisted_hosts"] = list(scheduler.blacklisted_hosts)
         scheduler = scheduler.inner
     if isinstance(scheduler, ResourceAwareScheduler):
-        found["evicted"] = sorted(cluster.evicted)
+        # Those who found another place in the same round have only moved.
+        found["evicted"] = sorted({name for name in cluster.evicted if not cluster.placement(name).num_workers})
     if isinstance(scheduler, MultitenantScheduler) and scheduler.pool_sizes is not None:
         sizes = scheduler.pool_sizes
         found["pools"] = {"free": sizes.free, "default": sizes.default, "isolated": dict(sizes.isolated)}
