@@ -370,6 +370,10 @@ class StormState:
         found = {name: self._read_plain(Submission, paths.submission(name)) for name in self._names(paths.SUBMISSIONS)}
         return {name: submission for name, submission in found.items() if submission}
 
+    def submission_names(self) -> list[str]:
+        """Names under submission; the marks themselves may be damaged."""
+        return self._names(paths.SUBMISSIONS)
+
     def write_deploy(self, name: str, deploy: Deploy) -> None:
         """Record a hot deploy, so that any Nimbus can finish it."""
         self._write(paths.deploy(name), deploy)
@@ -381,6 +385,10 @@ class StormState:
     def remove_deploy(self, name: str) -> None:
         """A hot deploy is finished, or given up."""
         self.store.delete(paths.deploy(name))
+
+    def deploy_names(self) -> list[str]:
+        """Names of hot deploys that are not finished; the records themselves may be damaged."""
+        return self._names(paths.DEPLOYS)
 
     def deploys(self) -> dict[str, Deploy]:
         """Hot deploys that are not finished, by topology name."""

@@ -32,12 +32,13 @@ class DeployFinisher:
         """Do what can be done now; True when something was. A refused deploy is tried again at every turn."""
         self.problems = {}
         did = False
-        submitting = self._state.submissions()
-        for name, deploy in self._state.deploys().items():
+        submitting = set(self._state.submission_names())
+        for name in self._state.deploy_names():
             if name in submitting:
                 continue  # its driver is at it
             try:
-                did = self._finish(name, deploy, reading, now_ms) or did
+                deploy = self._state.read_deploy(name)
+                did = (deploy is not None and self._finish(name, deploy, reading, now_ms)) or did
             except StoreUnavailableError:
                 raise
             except SparkStormError as error:

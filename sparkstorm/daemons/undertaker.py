@@ -12,6 +12,7 @@ from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.daemons.cluster_reader import Reading
 from sparkstorm.daemons.listeners import NothingToRetire, TopologyRetirement
 from sparkstorm.daemons.nimbus_times import NimbusTimes
+from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
 from sparkstorm.model.assignment import TopologyBase
 from sparkstorm.model.status import Action, PendingAction
 
@@ -62,7 +63,7 @@ class Undertaker:
         if now_ms < self._next_sweep_ms:
             return
         self._next_sweep_ms = now_ms + self._times.round_ms
-        names = self._state.submissions().keys() | self._state.deploys().keys()
+        names = {*self._state.submission_names(), *self._state.deploy_names()}
         for topology_id in sorted(self._state.known_ids() - set(self._state.topology_ids())):
             if topology_id.rsplit("-", 2)[0] in names:
                 continue  # somebody is at it
@@ -83,6 +84,10 @@ class Undertaker:
         used = {key for base in reading.bases.values() for key in (base.code_key, base.conf_key)}
         used |= {key for each in reading.snapshot.assignments.values() for key in (each.code_key, each.conf_key)}
         for key in set(self._state.blob_keys()) - used:
-            metadata = self._state.read_blob_metadata(key)
+            try:
+                metadata = self._state.read_blob_metadata(key)
+            except (StoreInconsistentError, TamperedBlobError) as error:
+                _LOG.error("a blob that nobody names stays: %s", error)
+                continue
             if metadata and metadata.created_ms + self._times.blob_delay_ms <= now_ms:
                 self._blobs.delete(key)

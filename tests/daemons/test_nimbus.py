@@ -313,6 +313,21 @@ def test_a_topology_with_a_broken_record_is_left_out_and_the_others_go_on() -> N
     assert bench.state.known_ids() == {sound}
 
 
+@pytest.mark.parametrize("path", [paths.deploy("other"), paths.submission("other")])
+def test_a_broken_record_of_a_deploy_or_a_submission_stops_nobody_else(path: str) -> None:
+    bench = Bench(nodes=3)
+    topology_id = bench.submit()
+    bench.store.put(path, b"garbage")
+    node = min(bench.slots(topology_id).values()).node
+    bench.supervisors[node].die()
+    bench.advance(40)
+    assert node not in {slot.node for slot in bench.slots(topology_id).values()}
+    assert path != paths.deploy("other") or path in bench.nimbus.problems["other"]
+    bench.service.kill("wc", 0)
+    bench.advance(20)
+    assert bench.state.known_ids() == set()
+
+
 @pytest.mark.parametrize("data", [b"", b"{}", b"\xff", b'{"format":9}'])
 def test_a_broken_beat_is_silence_and_nothing_worse(data: bytes) -> None:
     bench = Bench(nodes=3)

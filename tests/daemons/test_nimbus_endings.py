@@ -139,6 +139,18 @@ def test_a_blob_that_nobody_names_goes_after_the_delay_and_a_new_one_stays_until
     assert {each.partition(":")[0] for each in bench.bytes_store.list_keys()} == named
 
 
+def test_a_blob_whose_record_is_damaged_stops_no_sweep() -> None:
+    bench = Bench()
+    bench.submit()
+    named = set(bench.state.blob_keys())
+    bench.store.put(paths.blob("0" * 64), b"garbage")
+    bench.store.put(paths.blob("f" * 64), b"garbage")
+    bench.blobs.put(b"nobody's", bench.clock.now_ms())
+    bench.advance(DELAY_SECS + 12)
+    assert set(bench.state.blob_keys()) == named | {"0" * 64, "f" * 64}
+    assert not bench.nimbus.problems
+
+
 def test_no_blob_goes_while_a_submission_is_under_way_or_a_record_cannot_be_read() -> None:
     bench = Bench()
     topology_id = bench.submit()
