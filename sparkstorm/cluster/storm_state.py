@@ -55,10 +55,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Deploy:
-    """A hot deploy under way: the base of the topology that follows, and whether it takes over what the old one left.
-
-    Should that one be refused, the fallback, the old one under a new id, takes its place and inherits.
-    """
+    """A hot deploy under way: who follows, whether it takes the old one's data over, and who does should it be refused."""
 
     old_id: str
     base: TopologyBase
@@ -355,15 +352,13 @@ class StormState:
 
     def begin_submission(self, name: str, submission: Submission) -> bool:
         """Mark a name as being submitted; False when another session submits it."""
-        path = paths.submission(name)
-        return self.store.try_ephemeral(path, encode_record(submission))
+        return self.store.try_ephemeral(paths.submission(name), encode_record(submission))
 
     def end_submission(self, name: str, topology_id: str | None = None) -> None:
         """Take the mark away; with an id, only when it is that submission's."""
-        path = paths.submission(name)
-        found = self._read_plain(Submission, path) if topology_id else None
+        found = self._read_plain(Submission, paths.submission(name)) if topology_id else None
         if topology_id is None or (found and found.topology_id == topology_id):
-            self.store.delete(path)
+            self.store.delete(paths.submission(name))
 
     def submissions(self) -> dict[str, Submission]:
         """Submissions under way, by topology name."""
@@ -389,11 +384,6 @@ class StormState:
     def deploy_names(self) -> list[str]:
         """Names of hot deploys that are not finished; the records themselves may be damaged."""
         return self._names(paths.DEPLOYS)
-
-    def deploys(self) -> dict[str, Deploy]:
-        """Hot deploys that are not finished, by topology name."""
-        found = {name: self.read_deploy(name) for name in self._names(paths.DEPLOYS)}
-        return {name: deploy for name, deploy in found.items() if deploy}
 
     def try_lead(self, info: NimbusInfo) -> bool:
         """Stand for election; True while this session leads."""

@@ -91,7 +91,7 @@ def test_wherever_the_driver_dies_one_topology_runs_with_its_data_and_nothing_el
         is_heir = now == old or split == 4
         assert keeper.data == ({now: {"streams", "states"}} if is_heir else {}), at
         assert bench.state.known_ids() == {now}, at
-        assert not bench.state.deploys() and not bench.state.submissions(), at
+        assert not bench.state.deploy_names() and not bench.state.submissions(), at
         outcomes.add(code)
         if not died:
             break

@@ -118,7 +118,7 @@ def assert_tidy(bench: Phoenix, at: int) -> None:
     running = [bench.state.read_base(each) for each in bench.state.topology_ids()]
     used = {key for base in running if base for key in (base.code_key, base.conf_key)}
     assert bench.state.known_ids() == {base.topology_id for base in running if base}, at
-    assert not bench.state.submissions() and not bench.state.deploys(), at
+    assert not bench.state.submissions() and not bench.state.deploy_names(), at
     assert set(bench.state.blob_keys()) == used, at
     assert {key.partition(":")[0] for key in bench.bytes_store.list_keys()} == used, at
     assert not bench.nimbus.problems, at

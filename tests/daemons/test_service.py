@@ -441,7 +441,7 @@ def test_a_hot_deploy_whose_old_topology_does_not_end_deploys_nothing() -> None:
     with pytest.raises(FailedAssignTopologyError, match=r"did not end within .* nothing was deployed"):
         bench.submit(code=b"new code", topology__hot__deploy__enable=True)
     assert bench.state.known_ids() == {old}
-    assert not bench.state.deploys() and not bench.state.submissions()
+    assert not bench.state.deploy_names() and not bench.state.submissions()
     assert b"new code" not in bench.bytes_store.data_by_key.values()
     heirs.state_by_id[old] = "counts"
     bench.advance(20)
