@@ -1,306 +1,39 @@
-"""Owns the benchmark of batch replay: word count, and a keyed tumbling sum of 10 s, beside hand-written PySpark.
+"""Owns the benchmark of batch replay: word count, and a keyed tumbling sum of 10 s, beside hand-written PySpark and live.
 
-python benchmarks/bench_replay.py [--sentences 2000000] [--events 2000000] [--runs 3] [--only words|sums]
-All variants read the same Parquet and run in turns in one session (Spark as the caller's SPARK settings make it); every
-result is checked against the exact answer. Times are from the first action to the last row of the result on the driver.
+Run: python -m benchmarks.bench_replay [--sentences N] [--events N] [--runs 5] [--cold 1] [--only words|sums] [--skip-live].
+All variants read the same Parquet and run in turns in one session; every result is checked against the exact answer. Times
+are from the first call to the last row of the result on the driver. "By hand" is mapInArrow as sparkstorm/replay/arrow_map.py calls
+it (the public method asks for pandas; the operator is the same), with the same work of the same kind in the same two steps. Cold is
+the first run in a process and a session of its own, whose start is not counted. The live run of the word count has its own cluster.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
+from pyspark.sql import SparkSession
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Spout, Stateful, StatefulBolt, TopologyBuilder, Tuple
-from sparkstorm.api.columns import BatchCollector, ColumnBolt
-from sparkstorm.api.windows import Duration, FoldingBolt, Window
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.tuples import Source
-from sparkstorm.replay import EventTime, replay
-from sparkstorm.replay.arrow_map import map_in_arrow
+from benchmarks.replay_variants import COLUMNS, EVENTS_PER_S, ROWS, SUMS, USERS, WINDOW_MS, WORDS, Variant
+from benchmarks.wordcount import ours
+from sparkstorm.app.cluster import Cluster
+from sparkstorm.config import merge
 
 SENTENCES = (
     "the cow jumped over the moon", "an apple a day keeps the doctor away", "four score and seven years ago",
     "snow white and the seven dwarfs", "i am at two with nature",
 )  # those of Storm's RandomSentenceSpout
-TASKS = 2
-USERS, EVENTS_PER_S, WINDOW_MS = 10_000, 10_000, 10_000
-Variant = Callable[[SparkSession, str], dict[object, int]]
-
-
-class Data(Spout):
-    """Stands for the live source."""
-
-    def __init__(self, *fields: str) -> None:
-        self.outputs = fields
-
-
-class Split(BasicBolt):
-    outputs = ("word",)
-
-    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        for word in tup.values[0].split():
-            collector.emit((word,))
-
-
-class Count(StatefulBolt):
-    any_order = True
-
-    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        self.state.add(tup.values[0], 1)
-
-
-class WindowSum(StatefulBolt):
-    """Sums per user and window of 10 s; the key of the state is both."""
-
-    any_order = True
-
-    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        user, amount, at_ms = tup.values
-        self.state.add((user, at_ms // WINDOW_MS), amount)
-
-
-class SplitColumns(ColumnBolt):
-    outputs = ("word",)
-
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
-        words = pc.list_flatten(pc.utf8_split_whitespace(batch.column(0)))
-        collector.emit_batch(pa.RecordBatch.from_arrays([words], ["word"]))
-
-
-class CountColumns(Stateful, ColumnBolt):
-    any_order = True
-
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
-        for found in batch.column(0).value_counts().to_pylist():
-            self.state.add(found["values"], found["counts"])
-
-
-class SumColumns(Stateful, ColumnBolt):
-    any_order = True
-
-    def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
-        windows = pc.divide(batch["at_ms"], WINDOW_MS)
-        table = pa.table([batch["user"], windows, batch["amount"]], ["user", "window", "amount"])
-        sums = table.group_by(["user", "window"]).aggregate([("amount", "sum")])
-        for user, window, amount in zip(*(column.to_pylist() for column in sums.columns), strict=True):
-            self.state.add((user, window), amount)
-
-
-class RealWindows(FoldingBolt):
-    """The same sums by the windows of the API, which also know late tuples and hand out each window once."""
-
-    outputs = ("user", "window", "value")
-    key_fields = ("user",)
-
-    def initial(self) -> int:
-        return 0
-
-    def fold(self, accumulator: int, tup: Tuple) -> int:
-        total: int = accumulator + tup.values[1]
-        return total
-
-    def merge(self, one: int, other: int) -> int:
-        return one + other
-
-    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
-        collector.emit((*window.key, window.start // WINDOW_MS, window.value))
-
-
-def word_topology(split: BasicBolt, count: BasicBolt) -> Topology:
-    builder = TopologyBuilder()
-    builder.set_spout("lines", Data("line"))
-    builder.set_bolt("split", split, TASKS).local_or_shuffle_grouping("lines")
-    builder.set_bolt("count", count, TASKS).fields_grouping("split", "word")
-    return builder.build()
-
-
-def sum_topology(bolt: Any) -> Topology:
-    builder = TopologyBuilder()
-    builder.set_spout("events", Data("user", "amount", "at_ms"))
-    builder.set_bolt("sum", bolt, TASKS).fields_grouping("events", "user")
-    return builder.build()
-
-
-# -- word count ----------------------------------------------------------------------------------------------------
-
-
-def replayed_words(spark: SparkSession, path: str) -> dict[object, int]:
-    return _counted(spark, path, word_topology(Split(), Count()))
-
-
-def replayed_word_columns(spark: SparkSession, path: str) -> dict[object, int]:
-    return _counted(spark, path, word_topology(SplitColumns(), CountColumns()))
-
-
-def _counted(spark: SparkSession, path: str, topology: Topology) -> dict[object, int]:
-    results = replay(topology, {"lines": spark.read.parquet(path)}, outputs=["count!state"],
-                     types={"count!state": "key string, value bigint"})
-    found = _pairs(results["count!state"].select("key", "value"))
-    results.close()
-    return found
-
-
-def split_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        words = [word for line in batch.column(0).to_pylist() for word in line.split()]
-        yield pa.RecordBatch.from_arrays([pa.array(words)], ["word"])
-
-
-def count_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    counts: dict[str, int] = {}
-    for batch in batches:
-        for word in batch.column(0).to_pylist():
-            counts[word] = counts.get(word, 0) + 1
-    yield pa.RecordBatch.from_arrays([pa.array(list(counts)), pa.array(list(counts.values()), pa.int64())], ["word", "n"])
-
-
-def partial_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    counts: dict[str, int] = {}
-    for batch in batches:
-        for line in batch.column(0).to_pylist():
-            for word in line.split():
-                counts[word] = counts.get(word, 0) + 1
-    yield pa.RecordBatch.from_arrays([pa.array(list(counts)), pa.array(list(counts.values()), pa.int64())], ["word", "n"])
-
-
-def same_work_words(spark: SparkSession, path: str) -> dict[object, int]:
-    """The same Python work in the same two steps, with Spark's shuffle of rows between them."""
-    words = map_in_arrow(spark.read.parquet(path), split_rows, "word string").repartition(TASKS, "word")
-    return _pairs(map_in_arrow(words, count_rows, "word string, n long"))
-
-
-def split_columns(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield pa.RecordBatch.from_arrays([pc.list_flatten(pc.utf8_split_whitespace(batch.column(0)))], ["word"])
-
-
-def count_columns(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    table = pa.Table.from_batches(list(batches), pa.schema([("word", pa.string())]))
-    counts = table.group_by("word").aggregate([("word", "count")]).rename_columns(["word", "n"])
-    yield from counts.combine_chunks().to_batches()
-
-
-def arrow_words(spark: SparkSession, path: str) -> dict[object, int]:
-    """The same two steps in Arrow's functions."""
-    words = map_in_arrow(spark.read.parquet(path), split_columns, "word string").repartition(TASKS, "word")
-    return _pairs(map_in_arrow(words, count_columns, "word string, n long"))
-
-
-def partial_words(spark: SparkSession, path: str) -> dict[object, int]:
-    """Counted before the shuffle: less work."""
-    counts = map_in_arrow(spark.read.parquet(path), partial_rows, "word string, n long")
-    return _pairs(counts.groupBy("word").agg(sf.sum("n").alias("n")))
-
-
-def frame_words(spark: SparkSession, path: str) -> dict[object, int]:
-    """The DataFrame API: no Python at all."""
-    words = spark.read.parquet(path).select(sf.explode(sf.split("line", " ")).alias("word"))
-    return _pairs(words.groupBy("word").count())
-
-
-# -- keyed tumbling sum ---------------------------------------------------------------------------------------------
-
-
-def replayed_sums(spark: SparkSession, path: str) -> dict[object, int]:
-    return _summed(spark, path, sum_topology(WindowSum()))
-
-
-def replayed_sum_columns(spark: SparkSession, path: str) -> dict[object, int]:
-    return _summed(spark, path, sum_topology(SumColumns()))
-
-
-def replayed_windows(spark: SparkSession, path: str) -> dict[object, int]:
-    windows = RealWindows().with_tumbling_window(Duration.millis(WINDOW_MS))
-    bolt = windows.with_timestamp_field("at_ms").with_lag(Duration.seconds(3))
-    results = replay(sum_topology(bolt), {"events": spark.read.parquet(path)}, outputs=["sum"],
-                     event_time=EventTime("at_ms"), types={"sum": "user bigint, window bigint, value bigint"})
-    found = _sums(results["sum"])
-    results.close()
-    return found
-
-
-def _summed(spark: SparkSession, path: str, topology: Topology) -> dict[object, int]:
-    results = replay(topology, {"events": spark.read.parquet(path)}, outputs=["sum!state"],
-                     types={"sum!state": "key struct<user:bigint,window:bigint>, value bigint"})
-    found = _sums(results["sum!state"].select("key.user", "key.window", "value"))
-    results.close()
-    return found
-
-
-def sum_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    sums: dict[tuple[int, int], int] = {}
-    for batch in batches:
-        for user, amount, at_ms in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            key = (user, at_ms // WINDOW_MS)
-            sums[key] = sums.get(key, 0) + amount
-    users, windows = zip(*sums, strict=True) if sums else ((), ())
-    arrays = [pa.array(column, pa.int64()) for column in (users, windows, list(sums.values()))]
-    yield pa.RecordBatch.from_arrays(arrays, ["user", "window", "value"])
-
-
-def sum_columns(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    table = pa.Table.from_batches(list(batches), pa.schema([(n, pa.int64()) for n in ("user", "amount", "at_ms")]))
-    table = table.append_column("window", pc.divide(table["at_ms"], WINDOW_MS))
-    sums = table.group_by(["user", "window"]).aggregate([("amount", "sum")])
-    sums = sums.select(["user", "window", "amount_sum"]).rename_columns(["user", "window", "value"])
-    yield from sums.combine_chunks().to_batches()
-
-
-_SUMS = "user long, window long, value long"
-
-
-def same_work_sums(spark: SparkSession, path: str) -> dict[object, int]:
-    """The same Python loop behind Spark's shuffle by user."""
-    return _sums(map_in_arrow(spark.read.parquet(path).repartition(TASKS, "user"), sum_rows, _SUMS))
-
-
-def arrow_sums(spark: SparkSession, path: str) -> dict[object, int]:
-    """Arrow's group_by behind the same shuffle."""
-    return _sums(map_in_arrow(spark.read.parquet(path).repartition(TASKS, "user"), sum_columns, _SUMS))
-
-
-def frame_sums(spark: SparkSession, path: str) -> dict[object, int]:
-    """The DataFrame API."""
-    window = sf.floor(sf.col("at_ms") / WINDOW_MS).alias("window")
-    return _sums(spark.read.parquet(path).groupBy("user", window).agg(sf.sum("amount").alias("value")))
-
-
-def _pairs(frame: DataFrame) -> dict[object, int]:
-    table = frame.toArrow()
-    return dict(zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True))
-
-
-def _sums(frame: DataFrame) -> dict[object, int]:
-    users, windows, values = (column.to_pylist() for column in frame.toArrow().columns)
-    return dict(zip(zip(users, windows, strict=True), values, strict=True))
-
-
-# -- data, runs -----------------------------------------------------------------------------------------------------
-
-ROWS, COLUMNS = "mapInArrow by rows", "mapInArrow by columns"
-WORDS: dict[str, Variant] = {
-    "replay by rows": replayed_words, ROWS: same_work_words, "replay by columns": replayed_word_columns, COLUMNS: arrow_words,
-    "mapInArrow, partial counts": partial_words, "DataFrame API": frame_words}
-SUMS: dict[str, Variant] = {
-    "replay by rows": replayed_sums, ROWS: same_work_sums, "replay by columns": replayed_sum_columns, COLUMNS: arrow_sums,
-    "replay, windows of the API": replayed_windows, "DataFrame API": frame_sums}
-
-
 def write_sentences(folder: Path, count: int) -> tuple[int, dict[object, int]]:
     """Parquet of sentences; (words, exact counts)."""
     choice = np.random.default_rng(42).integers(0, len(SENTENCES), count)
@@ -331,43 +64,111 @@ def _write(folder: Path, table: pa.Table) -> None:
 
 
 def measure(spark: SparkSession, title: str, variants: dict[str, Variant], path: Path, size: int, exact: dict[object, int],
-            runs: int) -> None:
-    """Every variant in turn, once cold and `runs` times warm; medians of the warm ones."""
+            runs: int) -> dict[str, list[float]]:
+    """Seconds of every variant, in turns; a first round warms and is not counted."""
     seconds: dict[str, list[float]] = {name: [] for name in variants}
-    for _ in range(runs + 1):
+    for run in range(runs + 1):
         for name, variant in variants.items():
             began = time.perf_counter()
             found = variant(spark, str(path))
-            seconds[name].append(time.perf_counter() - began)
+            took = time.perf_counter() - began
+            if run:
+                seconds[name].append(took)
             if found != exact:
                 sys.exit(f"{title}, {name}: wrong result")
-    print(f"\n{title}: {size:,} in all, median of {runs} warm runs, per second")
-    by_hand = {how: statistics.median(seconds[how][1:]) for how in (ROWS, COLUMNS)}
-    for name, (cold, *warm) in seconds.items():
-        median = statistics.median(warm)
-        base = by_hand[COLUMNS if "columns" in name else ROWS]
-        print(f"  {name:28} {size / median / 1e6:7.2f} M [{size / max(warm) / 1e6:.2f}..{size / min(warm) / 1e6:.2f}]"
-              f"  cold {size / cold / 1e6:6.2f} M  {base / median:5.2f} of the same work by hand")
+    return seconds
+
+
+def show(title: str, size: int, warm: dict[str, list[float]], cold: dict[str, list[float]]) -> None:
+    """A line per variant; ratios to the same work by hand, of the same kind."""
+    print(f"\n{title}: {size:,} in all; millions per second, median [least..most] of {len(warm[ROWS])} warm runs, median cold")
+    for name, seconds in warm.items():
+        partial = next((n for n in warm if n.endswith("partial") and n.split(", ")[1] == name.split(", ")[-2]), "") \
+            if name.endswith("combined") else ""
+        base = partial or (COLUMNS if "columns" in name else ROWS)
+        median = statistics.median(seconds)
+        first = f"{size / statistics.median(cold[name]) / 1e6:6.2f}" if cold.get(name) else "     -"
+        ratios = f"{statistics.median(warm[base]) / median:6.2f}"
+        if cold.get(name) and cold.get(base):
+            ratios += f" (cold {statistics.median(cold[base]) / statistics.median(cold[name]):.2f})"
+        print(f"  {name:28} {size / median / 1e6:7.2f} [{size / max(seconds) / 1e6:.2f}..{size / min(seconds) / 1e6:.2f}]"
+              f"  cold {first}  x '{base}': {ratios}", flush=True)
+
+
+def cold_runs(only: str, variants: dict[str, Variant], path: Path, runs: int) -> dict[str, list[float]]:
+    """Seconds of first runs, each in a process of its own."""
+    found: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(runs):
+        for name in variants:
+            command = [sys.executable, "-m", "benchmarks.bench_replay", "--one", f"{only}:{name}", "--data", str(path)]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            found[name].append(json.loads(done.stdout.splitlines()[-1]))
+    return found
+
+
+def first_run(which: str, path: str) -> None:
+    """Print the seconds of one variant's first run in this process."""
+    only, _, name = which.partition(":")
+    spark = session()
+    spark.range(10).count()  # the session stands
+    began = time.perf_counter()
+    (WORDS if only == "words" else SUMS)[name](spark, path)
+    print(json.dumps(time.perf_counter() - began))
+    spark.stop()
+
+
+def live(folder: Path, path: Path, runs: int) -> None:
+    """The word count of a part of the same sentences on a cluster: 2 workers, acking on, exactly-once."""
+    lines = pq.read_table(path).column(0).slice(0, 500_000).to_pylist()
+    expected = Counter(word for line in lines for word in line.split())
+    halves = [folder / f"{i}.txt" for i in (0, 1)]
+    for i, half in enumerate(halves):
+        half.write_text("\n".join(lines[i::2]))
+    with Cluster.open(merge({"storm.local.dir": f"{folder}/storm"})) as cluster:
+        seconds = [ours(cluster, halves, expected) for _ in range(runs + 1)][1:]
+    words = expected.total()
+    print(f"  {'live':28} {words / statistics.median(seconds) / 1e6:7.2f} "
+          f"[{words / max(seconds) / 1e6:.2f}..{words / min(seconds) / 1e6:.2f}]", flush=True)
+
+
+def session() -> SparkSession:
+    """Spark as the caller's settings make it."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
+    spark: SparkSession = (SparkSession.builder.appName("bench-replay").config("spark.ui.enabled", "false")
+                           .config("spark.ui.showConsoleProgress", "false").getOrCreate())
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
 
 
 def main() -> None:
+    """Print a table per computation."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--sentences", type=int, default=2_000_000)
     parser.add_argument("--events", type=int, default=2_000_000)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--cold", type=int, default=1)
     parser.add_argument("--only", choices=("words", "sums"))
+    parser.add_argument("--skip-live", action="store_true")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--data", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = SparkSession.builder.appName("bench-replay").config("spark.ui.showConsoleProgress", "false").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    if options.one:
+        first_run(options.one, options.data)
+        return
     with tempfile.TemporaryDirectory() as folder:
-        if options.only != "sums":
-            size, exact = write_sentences(Path(folder, "words"), options.sentences)
-            measure(spark, "word count, words", WORDS, Path(folder, "words"), size, exact, options.runs)
-        if options.only != "words":
-            size, exact = write_events(Path(folder, "events"), options.events)
-            measure(spark, "keyed 10 s sums, events", SUMS, Path(folder, "events"), size, exact, options.runs)
-    spark.stop()
+        jobs = [("words", "word count, words", WORDS, write_sentences, options.sentences),
+                ("sums", "keyed 10 s sums, events", SUMS, write_events, options.events)]
+        for only, title, variants, write, count in jobs:
+            if options.only in (None, only):
+                path = Path(folder, only)
+                size, exact = write(path, count)
+                spark = session()
+                warm = measure(spark, title, variants, path, size, exact, options.runs)
+                spark.stop()
+                show(title, size, warm, cold_runs(only, variants, path, options.cold))
+                if only == "words" and not options.skip_live:
+                    live(Path(folder), path, options.runs)
 
 
 if __name__ == "__main__":

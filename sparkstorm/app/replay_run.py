@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkConf
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -112,8 +113,9 @@ def _load(spark: SparkSession, name: str, path: str, format: str | None, columns
         if kind == "csv":
             reader = reader.option("header", "true").option("inferSchema", str(not columns).lower())
         return reader.load(path)
-    except AnalysisException as error:
-        raise InvalidConfigError(f"input '{name}': {path} cannot be read as {kind}: {str(error).splitlines()[0]}") from error
+    except (AnalysisException, Py4JJavaError) as error:  # the latter of a file that is none of its kind
+        said = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
+        raise InvalidConfigError(f"input '{name}': {path} cannot be read as {kind}: {said.splitlines()[0]}") from error
 
 
 def _format_of(path: str) -> str:

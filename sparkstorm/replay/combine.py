@@ -15,8 +15,9 @@ from sparkstorm.api.columns import rows_of
 from sparkstorm.api.combining import CombiningBolt
 from sparkstorm.model.codec import SCALARS, Codec
 from sparkstorm.model.topology import Grouping
-from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.model.tuples import Source
 from sparkstorm.replay.batches import Way
+from sparkstorm.replay.quick import bare
 
 MOST_KEYS = 1 << 16  # beyond it what is combined is sent: memory stays bounded
 _MISSING: Any = object()
@@ -58,21 +59,25 @@ class Combining:
         return pairs
 
     def _combine(self, rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        left, source, bolt, known = [], self._source, self._bolt, self._value_by_key
-        pair, combine = bolt.pair, bolt.combine
-        for values in rows:
+        left: list[tuple[Any, ...]] = []
+        known, new, values = self._value_by_key, bare(self._source), ()
+        pair, combine, scalars = self._bolt.pair, self._bolt.combine, SCALARS
+        rest = iter(rows)
+        while True:
             try:
-                key, value = pair(Tuple(values, 0, source))
-                former = known.get(key, _MISSING)
-                combined = value if former is _MISSING else combine(former, value)
-                if type(combined) not in SCALARS:
-                    combined = self._codec.normalise(combined)
-                if former is _MISSING:
-                    _check_key(key)
-                known[key] = combined
+                for values in rest:
+                    tup = new()
+                    tup.values = values
+                    key, value = pair(tup)
+                    former = known.get(key, _MISSING)
+                    if former is _MISSING:
+                        _check_key(key)
+                    else:
+                        value = combine(former, value)
+                    known[key] = value if type(value) in scalars else self._codec.normalise(value)
+                return left
             except (Exception, SystemExit):  # user code
                 left.append(values)
-        return left
 
     def _combine_batch(self, batch: pa.RecordBatch) -> bool:
         """All of it or nothing."""
