@@ -8,9 +8,18 @@ from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.daemons.service import NimbusService
-from sparkstorm.errors import AlreadyAliveError, IllegalTransitionError, NotAliveError, StoreUnavailableError
+from sparkstorm.errors import (
+    AlreadyAliveError,
+    FailedAssignTopologyError,
+    IllegalTransitionError,
+    NotAliveError,
+    StoreUnavailableError,
+)
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
+from sparkstorm.scheduling.default import DefaultScheduler
+from sparkstorm.scheduling.records import Topologies
+from sparkstorm.scheduling.view import ClusterView
 from tests.daemons.nimbus_bench import CODE, KEY, Bench, wordcount
 
 NEW_CODE = b"new code"
@@ -117,6 +126,50 @@ def left_over(bench: Bench, keeper: Keeper) -> str:
 def die(session: LocalStateStore) -> bool:
     session.close()
     raise StoreUnavailableError("the driver died")
+
+
+class Moody(DefaultScheduler):
+    """Refuses everybody, while it is told to."""
+
+    is_sulking = False
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        if self.is_sulking and any(cluster.needs_scheduling(each) for each in topologies.values()):
+            raise FailedAssignTopologyError("there's no enough worker")
+        super().schedule(topologies, cluster)
+
+
+def test_a_driver_that_follows_gives_its_supervisors_time_before_it_goes_back_to_the_old_code() -> None:
+    scheduler, keeper = Moody(), Keeper()
+    bench = Bench(nodes=3, scheduler=scheduler)
+    left_over(bench, keeper)
+    scheduler.is_sulking = True
+    bench.advance(45)
+    assert "no enough worker" in bench.nimbus.problems["wc"] and bench.state.topology_ids() == []
+    scheduler.is_sulking = False
+    bench.advance(15)
+    (new,) = bench.state.topology_ids()
+    base = bench.state.read_base(new)
+    assert base and bench.blobs.get(base.code_key) == NEW_CODE and keeper.data == {new: {"states"}}
+
+
+def test_an_old_topology_that_cannot_come_back_at_once_comes_back_when_it_can() -> None:
+    scheduler, keeper = Moody(), Keeper()
+    bench = Bench(nodes=3, scheduler=scheduler)
+    bench.nimbus.undertaker.retirement = keeper
+    old = bench.submit()
+    keeper.data[old] = {"states"}
+    scheduler.is_sulking = True
+    with pytest.raises(FailedAssignTopologyError, match="the old one cannot start again yet, Nimbus goes on trying"):
+        bench.submit(code=NEW_CODE, topology__hot__deploy__enable=True)
+    bench.advance(90)
+    assert bench.state.topology_ids() == []
+    scheduler.is_sulking = False
+    bench.advance(30)
+    (back,) = bench.state.topology_ids()
+    base = bench.state.read_base(back)
+    assert base and bench.blobs.get(base.code_key) == CODE and len(bench.slots(back)) == 13
+    assert keeper.data == {back: {"states"}} and bench.state.known_ids() == {back}
 
 
 def test_the_name_is_taken_until_the_deploy_is_finished_and_waiting_for_it_helps() -> None:
