@@ -14,13 +14,17 @@ ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
+MASTER = "local[2]"
+
+
 @pytest.fixture(scope="module")  # not longer: the system tests after these make contexts of their own
-def spark() -> Iterator[SparkSession]:
-    """A session of two cores; frames are small, so are its shuffles."""
+def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    """A session of two cores (or a module's MASTER); frames are small, so are its shuffles."""
     former = {name: os.environ.get(name) for name in ENVIRONMENT}
     os.environ.update(ENVIRONMENT)
     session = (
-        SparkSession.builder.master("local[2]").appName("replay-tests").config("spark.ui.enabled", "false")
+        SparkSession.builder.master(getattr(request.module, "MASTER", MASTER)).appName("replay-tests")
+        .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false").config("spark.sql.shuffle.partitions", "2").getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")

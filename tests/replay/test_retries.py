@@ -1,0 +1,64 @@
+"""A task of Spark that dies in the middle of a stage: what it did is done again, and the results are what they would be."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.replay import replay
+from tests.replay.bolts import Source
+
+pytestmark = pytest.mark.system
+MASTER = "local[2,3]"  # a task is tried three times
+
+
+def die_once(mark: str, seen: int) -> None:
+    """Kill this worker at its 500th row, if nobody did before."""
+    if seen == 500 and not Path(mark).exists():
+        Path(mark).touch()
+        os._exit(9)
+
+
+class Passes(BasicBolt):
+    outputs = ("n",)
+
+    def __init__(self, mark: str) -> None:
+        self.mark, self.seen = mark, 0
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.seen += 1
+        die_once(self.mark, self.seen)
+        collector.emit((tup["n"],))
+
+
+class Sums(StatefulBolt):
+    any_order = True
+
+    def __init__(self, mark: str) -> None:
+        self.mark, self.seen = mark, 0
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.seen += 1
+        die_once(self.mark, self.seen)
+        self.state.add(tup["n"] % 7, tup["n"])
+
+
+def test_a_stage_whose_worker_dies_is_done_again_and_nothing_is_doubled(spark: SparkSession, tmp_path: Path) -> None:
+    marks = [tmp_path / name for name in ("passes", "sums")]
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("n"))
+    builder.set_bolt("passes", Passes(str(marks[0])), 2).shuffle_grouping("source")
+    builder.set_bolt("sums", Sums(str(marks[1])), 2).fields_grouping("passes", "n")
+    results = replay(builder.build(), {"source": spark.range(4_000).toDF("n")}, outputs=["sums!state"],
+                     types={"sums!state": "key bigint, value bigint"})
+    found: Counter[int] = Counter()
+    for row in results["sums!state"].collect():
+        found[row.key] += row.value
+    assert all(mark.exists() for mark in marks)
+    assert found == {n: sum(range(n, 4_000, 7)) for n in range(7)}
+    assert {name: counts["executed"] for name, counts in results.counts.items()} == {"passes": 4_000, "sums": 4_000}
