@@ -330,6 +330,16 @@ def test_nodes_in_a_bad_state_are_freed_by_force() -> None:
     assert (len(places(view, "alone")), len(places(view, "other"))) == (2, 1)
 
 
+def test_a_topology_found_among_others_stays_in_the_default_pool() -> None:
+    """Whose node is shared is not taken into the user's pool: that would throw the others off."""
+    mine, other = topology("mine", singles(2), 2, owner="ann"), topology("other", singles(1), 1, owner="bob")
+    view = cluster([supervisor("a", 1, 2, 3)], [mine, other], {"mine": {(1, 1): "a:1"}, "other": {(1, 1): "a:2"}})
+    sizes = share(view, ann=2).pool_sizes
+    assert sizes is not None
+    assert (sizes.isolated, sizes.default) == ({"ann": 0}, 1)
+    assert (places(view, "mine"), places(view, "other")) == ({(1, 1): "a:1", (2, 2): "a:3"}, {(1, 1): "a:2"})
+
+
 def test_more_slots_than_executors_are_not_asked_for() -> None:
     view = cluster([supervisor("a", 1, 2, 3)], [topology("t", singles(1), 9, owner="bob")])
     share(view)
