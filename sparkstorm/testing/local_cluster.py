@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sparkstorm.config import check, merge
+from sparkstorm.daemons.component_rules import check_components
 from sparkstorm.errors import AlreadyAliveError, FailedAssignTopologyError, NotAliveError
 from sparkstorm.model.assignment import Assignment, SupervisorInfo
 from sparkstorm.model.status import RebalanceOptions
@@ -96,6 +97,7 @@ class LocalCluster:
         validate_name(name)
         if name in self._topologies:
             raise AlreadyAliveError(f"topology {name} runs already")
+        check_components(topology, self.conf, name)
         self._submitted += 1
         topology_id = f"{name}-{self._submitted}-{self.now_ms // 1000}"
         total = {**self.conf, **check(conf or {}, f"the settings of {name}")}

@@ -26,8 +26,8 @@ class Turns:
         return now_ms + 60_000
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10.0
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -42,13 +42,14 @@ def test_a_failed_turn_is_taken_again(fault: Exception) -> None:
     thread.stop()
 
 
-def test_a_wake_up_makes_a_turn_at_once_and_a_stop_is_the_last() -> None:
+def test_a_wake_up_makes_a_turn_at_once_and_a_stop_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparkstorm.app.nimbus_thread._LONGEST_SLEEP_S", 60.0)
     nimbus, wake = Turns(), threading.Event()
     thread = NimbusThread(nimbus, SystemClock(), wake)  # type: ignore[arg-type]
     thread.start()
     wait_until(lambda: nimbus.count == 1)
     wake.set()
-    wait_until(lambda: nimbus.count == 2, 0.9)
+    wait_until(lambda: nimbus.count == 2)
     thread.stop()
     thread.stop()
     assert nimbus.count <= 3

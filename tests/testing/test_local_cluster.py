@@ -144,6 +144,14 @@ def test_a_typing_error_in_a_key_is_named() -> None:
         cluster.submit(word_count(FeederSpout(["line"])), {"topology.worker": 2})
 
 
+def test_a_component_brings_along_only_what_a_cluster_would_take() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("spout", FeederSpout(), conf={"topology.tasks": 0})
+    builder.set_bolt("capture", CaptureBolt()).shuffle_grouping("spout")
+    with LocalCluster() as cluster, pytest.raises(InvalidTopologyError, match=r"component 'spout' of test: topology\.tasks"):
+        cluster.submit(builder.build())
+
+
 def test_a_component_that_cannot_be_packed_is_found_before_it_runs() -> None:
     class Locked(Nothing):
         def __init__(self) -> None:
