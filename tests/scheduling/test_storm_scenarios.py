@@ -124,6 +124,15 @@ def test_several_are_evicted_until_the_greater_fits_and_no_more_than_needed() ->
     assert [len(places(both, each.id)) for each in lesser] == [2, 2, 0, 0]
 
 
+def test_nobody_gives_way_when_no_node_is_left() -> None:
+    """The only node was lost with the lesser topology on it: its eviction would leave no node at all."""
+    great = topology("great", [ComponentView("in", "spout", singles(1))], 1, owner="ann", conf={"topology.priority": 0})
+    small = load("small", 3, topology__priority=9)
+    view = schedule(cluster([], [great, small], {"small": {(at, at): "gone:1" for at in range(1, 7)}}))
+    assert (len(places(view, "small")), places(view, "great"), view.evicted) == (6, {}, [])
+    assert "No available nodes" in view.status["great"]
+
+
 def test_a_failed_attempt_leaves_no_trace() -> None:
     """Two of three executors fit, then the search is given up: the room they were tried in is whole again for the next."""
     parts = [ComponentView("in", "spout", singles(3), {CPU: 60.0})]

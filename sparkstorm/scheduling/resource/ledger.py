@@ -62,6 +62,10 @@ class ResourceLedger:
             total = plus(total, vector)
         return total
 
+    def count_nodes(self) -> int:
+        """Nodes that live, and lost ones on which workers are still booked: an eviction may take the last of those."""
+        return len(self._offers) + sum(bool(workers) for node, workers in self._taken.items() if node not in self._offers)
+
     def owner_of(self, slot: WorkerSlot) -> str | None:
         """Who uses a slot."""
         return self._owner_by_slot.get(slot)

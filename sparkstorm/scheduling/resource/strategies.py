@@ -78,7 +78,7 @@ class Attempt:
 
     def _hopeless(self, max_states: int) -> Result | None:
         missing = len(self.trial.missing)
-        if not self._ledger.node_ids:
+        if not self._ledger.count_nodes():
             return Result(Outcome.NOT_ENOUGH_RESOURCES, "No available nodes to schedule tasks on!")
         if not any(part.kind == "spout" and not part.is_system for part in self._topology.components):
             return Result(Outcome.INVALID_TOPOLOGY, "Cannot find a Spout!")
@@ -89,6 +89,6 @@ class Attempt:
         return None
 
     def _is_feasible(self, constraints: Constraints) -> bool:
-        nodes = len(self._ledger.node_ids)
+        nodes = self._ledger.count_nodes()
         sizes = {part.id: len(part.executors) for part in self._topology.components}
         return all(sizes[name] <= nodes * limit for name, limit in constraints.max_on_node.items())
