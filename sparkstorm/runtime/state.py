@@ -9,6 +9,7 @@ from sparkstorm.errors import CodecError
 from sparkstorm.model.codec import SCALARS, Codec
 
 _MISSING: Any = object()
+_NUMBERS = frozenset({int, float, bool})
 
 
 class MemoryState:
@@ -47,8 +48,9 @@ class MemoryState:
             total = amount
         else:
             total = former + amount
-        if type(total) not in SCALARS:
-            raise CodecError(f"state key {key!r}: {amount!r} cannot be added to it")
+        if type(total) not in _NUMBERS:
+            raise CodecError(f"state key {key!r}: {amount!r} cannot be added to {former!r:.60}" if former is not _MISSING else
+                             f"state key {key!r}: {amount!r} is no number")
         self.undo.append((key, former))
         data[key] = total
         return total

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sparkstorm.api import TopologyBuilder
+from sparkstorm.errors import CodecError
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import number_tasks
 from sparkstorm.model.tuples import Source, Tuple
@@ -194,3 +195,14 @@ def test_state_may_be_used_like_a_dict_and_is_undone_all_the_same() -> None:
         del state["a"]
     state.roll_back(mark)
     assert sorted(state.items()) == [("a", 1), ("b", [2])]
+
+
+def test_only_numbers_are_added_up() -> None:
+    state = MemoryState(Codec())
+    assert [state.add("n"), state.add("n", 1.5), state.add("hits", True), state.add("hits", True)] == [1, 2.5, True, 2]
+    with pytest.raises(CodecError, match=r"state key 'm': 'x' is no number"):
+        state.add("m", "x")  # type: ignore[arg-type]
+    state.put("text", "x")
+    with pytest.raises(CodecError, match=r"state key 'text': 'y' cannot be added to 'x'"):
+        state.add("text", "y")  # type: ignore[arg-type]
+    assert "m" not in state and state["text"] == "x"
