@@ -12,10 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import redis
 from pyspark import SparkConf, SparkContext
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from sparkstorm.app.guard import ServerGuard
 from sparkstorm.app.handle import TopologyHandle
@@ -34,17 +31,17 @@ from sparkstorm.daemons.service import NimbusService
 from sparkstorm.daemons.slot_main import main as slot_main
 from sparkstorm.daemons.submission import SubmitOptions
 from sparkstorm.embedded.connection import signing_key
+from sparkstorm.embedded.redis import client_of
 from sparkstorm.embedded.stores import Stores, not_configured, open_stores
 from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError
 from sparkstorm.hosting.base import SlotSpec, StateAddress
 from sparkstorm.hosting.spark import SparkSlots, make_context, slot_conf
 from sparkstorm.model.topology import Topology
-from sparkstorm.model.worker_spec import RedisAddress as SlotRedis
 from sparkstorm.runtime.checkpoint import read_checkpoint
 from sparkstorm.runtime.code import pack_topology
 from sparkstorm.runtime.seeds import FROM_CHECKPOINT, Seeds
 from sparkstorm.scheduling.chosen import chosen_scheduler
-from sparkstorm.transport.redis import RedisAddress, RedisReader
+from sparkstorm.transport.redis import RedisReader
 from sparkstorm.transport.seeding import RedisSeeding
 
 STOP_PATH = "/stop-slots"
@@ -66,9 +63,7 @@ class Cluster:
         self._owns_context = owns_context
         self._closers = contextlib.ExitStack()
         at = stores.connection
-        self.redis_address = RedisAddress(
-            at.redis.host, at.redis.port, at.redis.password or None, at.redis.db, at.redis.user or None, at.redis.tls
-        )
+        self.redis_address = at.redis
         self.log_dir = Path(conf.text("storm.local.dir"), "logs").resolve()
 
     @classmethod
@@ -169,15 +164,7 @@ class Cluster:
         self._closers.callback(store.close)
         self._key = signing_key(at.secret)
         self.state = StormState(store, self._key)
-        client = redis.Redis(
-            at.redis.host,
-            at.redis.port,
-            at.redis.db,
-            at.redis.password or None,
-            username=at.redis.user or None,
-            ssl=at.redis.tls,
-            retry=Retry(NoBackoff(), 0),
-        )
+        client = client_of(at.redis)
         self._closers.callback(client.close)
         self.blobs = BlobStore(self.state, RedisBytesStore(client), self._key)
         self._start_nimbus()
@@ -222,7 +209,7 @@ class Cluster:
                 at.zookeeper.password,
                 self.conf.millis("storm.zookeeper.session.timeout"),
             ),
-            redis=SlotRedis(at.redis.host, at.redis.port, at.redis.password, at.redis.user, at.redis.db, at.redis.tls),
+            redis=at.redis,
             local_dir=str(Path(self.conf.text("storm.local.dir"), "supervisors").resolve()),
             log_dir=str(self.log_dir),
             # on other masters a host has as many ports as slots land there

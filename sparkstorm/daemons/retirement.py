@@ -5,7 +5,8 @@ progress belong to dead processes and are dropped, so a zombie finds no fence of
 can be repeated, so a hand-over that was cut is finished by the next call.
 """
 
-from sparkstorm.transport.connection import Link, RedisAddress, text
+from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.transport.connection import Link, text
 from sparkstorm.transport.redis import Keys, RedisReader
 
 _OF_PROCESSES = ("fence", "owner", "seq", "low", "progress")

@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import redis
-
 from sparkstorm.blobs.redis import RedisBytesStore
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.clock import SystemClock
@@ -30,6 +28,7 @@ from sparkstorm.daemons.clerk import Clerk, Desk
 from sparkstorm.daemons.node_dir import NodeDir
 from sparkstorm.daemons.slot import Place, Slot
 from sparkstorm.daemons.supervisor import Supervisor, SupervisorSettings
+from sparkstorm.embedded.redis import client_of
 from sparkstorm.errors import SlotsUnavailableError
 from sparkstorm.hosting.base import SlotSpec
 from sparkstorm.model.assignment import WorkerSlot
@@ -132,7 +131,7 @@ def _connect(spec: SlotSpec, place: Place) -> Desk:
     address = replace(address, session_timeout_ms=at.session_timeout_ms)
     key = bytes.fromhex(spec.hmac_key) or None
     state = StormState(ZooKeeperStateStore(address), key)
-    blobs = BlobStore(state, RedisBytesStore(_redis_client(spec)), key or b"")
+    blobs = BlobStore(state, RedisBytesStore(client_of(spec.redis, 10)), key or b"")
     settings = SupervisorSettings(
         host=place.host,
         own_port=place.slot.port,
@@ -146,20 +145,6 @@ def _connect(spec: SlotSpec, place: Place) -> Desk:
         },
     )
     return Desk(state, blobs, Supervisor(settings, place.node_dir, state))
-
-
-def _redis_client(spec: SlotSpec) -> "redis.Redis":
-    at = spec.redis
-    return redis.Redis(
-        host=at.host,
-        port=at.port,
-        username=at.user or None,
-        password=at.password or None,
-        db=at.db,
-        ssl=at.tls,
-        socket_timeout=10,
-        socket_connect_timeout=10,
-    )
 
 
 @contextlib.contextmanager

@@ -16,23 +16,12 @@ from urllib.parse import unquote, urlsplit
 
 from sparkstorm.errors import InvalidConfigError, StoreInconsistentError
 from sparkstorm.model.records import decode_record, encode_record
+from sparkstorm.model.redis_address import RedisAddress
 
 _SECRET_BYTES = 32
 _MAX_FILE_BYTES = 64 * 1024
 _DEFAULT_REDIS_PORT = 6379
 _URL_FORM = "expected redis://[[user]:password@]host[:port][/db]"
-
-
-@dataclass(frozen=True, slots=True)
-class RedisEndpoint:
-    """Where Redis is and how to enter; the password never shows in a repr."""
-
-    host: str
-    port: int
-    password: str = field(default="", repr=False)
-    user: str = ""
-    db: int = 0
-    tls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +38,7 @@ class ZooKeeperEndpoint:
 class Connection:
     """All that a driver, a notebook or a tool needs to join a cluster; `secret` is hexadecimal."""
 
-    redis: RedisEndpoint
+    redis: RedisAddress
     zookeeper: ZooKeeperEndpoint
     secret: str = field(repr=False)
 
@@ -79,7 +68,7 @@ def derive(secret: str, purpose: str) -> bytes:
     return hmac.digest(bytes.fromhex(secret), f"sparkstorm {purpose}".encode(), "sha256")
 
 
-def parse_redis_url(url: str, password: str | None = None) -> RedisEndpoint:
+def parse_redis_url(url: str, password: str | None = None) -> RedisAddress:
     """Reads sparkstorm.redis.url; `password` stands in where the URL has none.
 
     Raises InvalidConfigError, which never quotes the URL: it may hold a password.
@@ -93,7 +82,7 @@ def parse_redis_url(url: str, password: str | None = None) -> RedisEndpoint:
     if parts.scheme not in ("redis", "rediss") or not parts.hostname or db < 0 or parts.query or parts.fragment:
         raise InvalidConfigError(f"sparkstorm.redis.url: {_URL_FORM}, with rediss:// for TLS")
     secret = unquote(parts.password or "") or password or ""
-    return RedisEndpoint(parts.hostname, port, secret, unquote(parts.username or ""), db, parts.scheme == "rediss")
+    return RedisAddress(parts.hostname, port, secret, unquote(parts.username or ""), db, parts.scheme == "rediss")
 
 
 def save_connection(path: Path, connection: Connection) -> None:

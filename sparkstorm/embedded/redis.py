@@ -15,6 +15,7 @@ from redis.retry import Retry
 
 from sparkstorm.embedded.process import TetheredProcess, free_port, require_free, start_tethered
 from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, StoreUnavailableError
+from sparkstorm.model.redis_address import RedisAddress
 
 OLDEST_VERSION = (6, 2)  # XTRIM MINID, which frees what a commit has consumed
 DEFAULT_MAXMEMORY_MB = 1024
@@ -62,7 +63,7 @@ class RedisServer:
 
     def client(self) -> redis.Redis:
         """A new client; replies stay bytes, nothing is retried behind the caller's back."""
-        return _client(self.port, self.password)
+        return client_of(RedisAddress(self.host, self.port, self.password), 10)
 
     def is_alive(self) -> bool:
         """True while the server runs."""
@@ -148,15 +149,26 @@ def _write_settings(data_dir: Path, port: int, password: str, maxmemory_mb: int)
 def _run(data_dir: Path, port: int, password: str) -> TetheredProcess:
     process = start_tethered("redis", [find_redis_binary(), "redis.conf"], data_dir)
 
-    with _client(port, password) as client:
+    with client_of(RedisAddress(_LOOPBACK, port, password), 10) as client:
         process.wait_ready(
             lambda: _serving_pid(client) == process.pid, _START_LIMIT_S
         )  # not whoever else took the port
     return process
 
 
-def _client(port: int, password: str) -> redis.Redis:
-    return redis.Redis(host=_LOOPBACK, port=port, password=password, retry=Retry(NoBackoff(), 0), socket_timeout=10)
+def client_of(at: RedisAddress, timeout_s: float | None = None) -> redis.Redis:
+    """A client for that Redis, which tries nothing twice by itself."""
+    return redis.Redis(
+        host=at.host,
+        port=at.port,
+        username=at.user or None,
+        password=at.password or None,
+        db=at.db,
+        ssl=at.tls,
+        retry=Retry(NoBackoff(), 0),
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+    )
 
 
 def _serving_pid(client: redis.Redis) -> int:

@@ -7,14 +7,9 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-
 from sparkstorm.config import Conf
 from sparkstorm.embedded.connection import (
     Connection,
-    RedisEndpoint,
     ZooKeeperEndpoint,
     load_connection,
     new_secret,
@@ -23,9 +18,10 @@ from sparkstorm.embedded.connection import (
     save_connection,
     zookeeper_password,
 )
-from sparkstorm.embedded.redis import RedisServer, check_redis_settings, start_redis
+from sparkstorm.embedded.redis import RedisServer, check_redis_settings, client_of, start_redis
 from sparkstorm.embedded.zookeeper import ZooKeeperServer, start_zookeeper
 from sparkstorm.errors import InvalidConfigError
+from sparkstorm.model.redis_address import RedisAddress
 
 _ZOOKEEPER_USER = "sparkstorm"
 _CHECK_LIMIT_S = 5.0
@@ -98,7 +94,7 @@ def open_stores(conf: Conf) -> Stores:
         return Stores(connection, embedded)
 
 
-def _open_redis(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) -> RedisEndpoint:
+def _open_redis(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) -> RedisAddress:
     if conf["sparkstorm.redis.url"]:
         endpoint = parse_redis_url(conf.text("sparkstorm.redis.url"), conf["sparkstorm.redis.password"])
         check_redis(endpoint)
@@ -110,22 +106,12 @@ def _open_redis(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) ->
         port=conf["sparkstorm.embedded.redis.port"],
     )
     embedded["redis"] = server
-    return RedisEndpoint(server.host, server.port, server.password)
+    return RedisAddress(server.host, server.port, server.password)
 
 
-def check_redis(endpoint: RedisEndpoint) -> None:
+def check_redis(endpoint: RedisAddress) -> None:
     """Raises what `check_redis_settings` does when the Redis there cannot be used safely."""
-    with redis.Redis(
-        host=endpoint.host,
-        port=endpoint.port,
-        username=endpoint.user or None,
-        password=endpoint.password or None,
-        db=endpoint.db,
-        ssl=endpoint.tls,
-        retry=Retry(NoBackoff(), 0),
-        socket_timeout=_CHECK_LIMIT_S,
-        socket_connect_timeout=_CHECK_LIMIT_S,
-    ) as client:
+    with client_of(endpoint, _CHECK_LIMIT_S) as client:
         check_redis_settings(client)
 
 

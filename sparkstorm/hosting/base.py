@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from sparkstorm.model.records import decode_record, encode_record
+from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.status import JsonValue
 from sparkstorm.model.worker_messages import WorkerCommand, WorkerReport
-from sparkstorm.model.worker_spec import RedisAddress
 
 FIRST_PORT = 6700
 MOST_PORTS = 1000

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from sparkstorm.errors import StoreInconsistentError
 from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.model.records import decode_record, encode_record
+from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.status import JsonValue
 
 MAX_SPEC_BYTES = 16 * 1024 * 1024
@@ -30,18 +31,6 @@ class Suspect:
     entry_id: str
     row: int
     deaths: int
-
-
-@dataclass(frozen=True, slots=True)
-class RedisAddress:
-    """Where the topology's streams live; the password never shows in a repr."""
-
-    host: str
-    port: int
-    password: str = field(default="", repr=False)
-    user: str = ""
-    db: int = 0
-    tls: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from sparkstorm.runtime.code import open_topology
 from sparkstorm.runtime.epoch import RandomIds, shown
 from sparkstorm.runtime.warm_up import AckerWarmUp
 from sparkstorm.runtime.worker import Worker
-from sparkstorm.transport.redis import RedisAddress, RedisTransport
+from sparkstorm.transport.redis import RedisTransport
 
 _LAUNCH_BITS = 32  # with versions below 2**21 tokens stay below 2**53: scripts in the store compare them as doubles
 _LONGEST_WAIT_MS = 1000
@@ -77,8 +77,7 @@ def run_worker(spec: WorkerSpec, control: Control) -> int:
     """Run a worker until it is told to stop; the result is its exit code. Errors of ours say why it ended."""
     clock = SystemClock()
     wake_fd = os.eventfd(0, os.EFD_NONBLOCK) if hasattr(os, "eventfd") else -1
-    address = RedisAddress(spec.redis.host, spec.redis.port, spec.redis.password or None)
-    transport = RedisTransport(address, spec.topology_id)
+    transport = RedisTransport(spec.redis, spec.topology_id)
     try:
         worker = _start(spec, control, clock, transport, wake_fd)
         control.send(Ready())

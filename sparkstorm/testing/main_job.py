@@ -21,7 +21,7 @@ from sparkstorm.errors import SparkStormError, StoreUnavailableError
 from sparkstorm.model.assignment import WorkerBeat
 from sparkstorm.runtime.progress import Progress, merge
 from sparkstorm.testing.processes import command_of, descendants, is_gone
-from sparkstorm.transport.redis import RedisAddress, RedisReader
+from sparkstorm.transport.redis import RedisReader
 
 ROOT = Path(__file__).parents[2]
 _POLL_S = 0.005
@@ -155,8 +155,7 @@ class Sight:
         store = ZooKeeperStateStore(ZooKeeperAddress(keeper.hosts, keeper.root, keeper.user, keeper.password))
         self.state = StormState(store, signing_key(at.secret))
         self.topology_id = next(iter(self.state.topology_ids()))
-        address = RedisAddress(at.redis.host, at.redis.port, at.redis.password)
-        self._reader = RedisReader(address, self.topology_id, patience_s=0.0)
+        self._reader = RedisReader(at.redis, self.topology_id, patience_s=0.0)
 
     def progress(self) -> Progress | None:
         """Exact counts and gauges of all owners; None while Redis is away."""

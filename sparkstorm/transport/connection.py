@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
@@ -17,6 +17,7 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, Try
 from redis.retry import Retry
 
 from sparkstorm.errors import StoreFullError, StoreInconsistentError, StoreUnavailableError
+from sparkstorm.model.redis_address import RedisAddress
 
 LOST = (redis.ConnectionError, redis.TimeoutError, redis.InvalidResponse, OSError)
 Packed = Sequence[bytes]
@@ -28,17 +29,6 @@ _FULL = ("OOM ", "MISCONF")
 _LONGEST_PAUSE_S = 0.25
 
 
-class RedisAddress(NamedTuple):
-    """Where Redis is and how to enter."""
-
-    host: str
-    port: int
-    password: str | None = None
-    db: int = 0
-    username: str | None = None
-    tls: bool = False
-
-
 class AccessRefusedError(StoreUnavailableError):
     """Redis answers but does not let us in: trying again cannot help."""
 
@@ -48,7 +38,7 @@ def open_connection(address: RedisAddress, timeout_s: float = 10.0) -> Connectio
     kind = redis.SSLConnection if address.tls else Connection
     make: Any = kind  # redis-py leaves its constructors untyped
     connection: Connection = make(
-        host=address.host, port=address.port, password=address.password, username=address.username, db=address.db,
+        host=address.host, port=address.port, password=address.password or None, username=address.user or None, db=address.db,
         socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0), protocol=2,
         health_check_interval=0)
     where = f"Redis at {address.host}:{address.port}"

@@ -20,12 +20,12 @@ import redis
 from redis.connection import Connection
 
 from sparkstorm.errors import FencedError, StoreInconsistentError, StoreRolledBackError, StoreUnavailableError
+from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.transport.base import START, Claim, Commit, Cursor, Entry, Pressure, TaskRecord
 from sparkstorm.transport.connection import (
     LOST,
     AccessRefusedError,
     Link,
-    RedisAddress,
     Script,
     open_connection,
     pack,
@@ -34,7 +34,7 @@ from sparkstorm.transport.connection import (
     translated,
 )
 
-__all__ = ["Keys", "RedisAddress", "RedisReader", "RedisTransport", "open_connection"]
+__all__ = ["Keys", "RedisReader", "RedisTransport", "open_connection"]
 
 _FIELD = b"f"
 _BLOCK_MS = 5_000

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from sparkstorm.errors import FencedError
-from sparkstorm.transport.connection import Link, RedisAddress, Script
+from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.transport.connection import Link, Script
 from sparkstorm.transport.redis import Keys
 
 _BYTES_AT_ONCE = 4 << 20

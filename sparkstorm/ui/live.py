@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import redis
-
 from sparkstorm.blobs.redis import RedisBytesStore
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.clock import SystemClock
@@ -23,6 +21,7 @@ from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.config import default_conf, merge
 from sparkstorm.daemons.cluster_reader import ClusterReader, Reading
 from sparkstorm.embedded.connection import load_connection, signing_key
+from sparkstorm.embedded.redis import client_of
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
 from sparkstorm.scheduling.laboratory import Scene, moved
 from sparkstorm.scheduling.round import supervisor_view
@@ -161,14 +160,7 @@ class Inspector:
         with contextlib.ExitStack() as opened:
             store = ZooKeeperStateStore(ZooKeeperAddress(zookeeper.hosts, zookeeper.root, zookeeper.user, zookeeper.password))
             opened.callback(store.close)
-            client = redis.Redis(
-                at.redis.host,
-                at.redis.port,
-                at.redis.db,
-                at.redis.password or None,
-                username=at.redis.user or None,
-                ssl=at.redis.tls,
-            )
+            client = client_of(at.redis)
             opened.callback(client.close)
             key = signing_key(at.secret)
             state = StormState(store, key)

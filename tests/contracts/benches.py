@@ -10,10 +10,11 @@ from typing import Any
 import redis
 
 from sparkstorm.embedded import RedisServer
+from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.testing.proxy import TcpProxy, redis_request
 from sparkstorm.transport.base import Cursor, Entry, Reader, Transport
 from sparkstorm.transport.local import LocalReader, LocalStore, LocalTransport
-from sparkstorm.transport.redis import RedisAddress, RedisReader, RedisTransport
+from sparkstorm.transport.redis import RedisReader, RedisTransport
 
 DEADLINE_S = 10.0
 _numbers = count(1)

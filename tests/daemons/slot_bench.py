@@ -22,8 +22,8 @@ from sparkstorm.model.assignment import (
     WorkerBeat,
     WorkerSlot,
 )
+from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.status import JsonValue, TopologyStatus
-from sparkstorm.model.worker_spec import RedisAddress
 
 KEY = b"key of the tests" * 2
 TOYS = "tests.daemons.toy_workers"

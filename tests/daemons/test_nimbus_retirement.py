@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.daemons.retirement import RedisRetirement
-from sparkstorm.transport.redis import RedisAddress
+from sparkstorm.model.redis_address import RedisAddress
 
 pytestmark = pytest.mark.system
 

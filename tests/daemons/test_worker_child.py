@@ -10,6 +10,7 @@ import pytest
 
 from sparkstorm.daemons.child_process import WorkerChild, child_environment, last_lines, rotate_log
 from sparkstorm.model.assignment import ExecutorId
+from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.worker_messages import (
     Beat,
     ComponentError,
@@ -20,7 +21,7 @@ from sparkstorm.model.worker_messages import (
     Stop,
     WorkerReport,
 )
-from sparkstorm.model.worker_spec import PlacedExecutor, RedisAddress, WorkerSpec
+from sparkstorm.model.worker_spec import PlacedExecutor, WorkerSpec
 
 Spawn = Callable[[str], "Watched"]
 

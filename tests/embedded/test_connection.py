@@ -11,7 +11,6 @@ import pytest
 
 from sparkstorm.embedded.connection import (
     Connection,
-    RedisEndpoint,
     ZooKeeperEndpoint,
     load_connection,
     new_secret,
@@ -22,10 +21,11 @@ from sparkstorm.embedded.connection import (
     zookeeper_password,
 )
 from sparkstorm.errors import InvalidConfigError
+from sparkstorm.model.redis_address import RedisAddress
 
 
 def a_connection() -> Connection:
-    redis = RedisEndpoint("127.0.0.1", 6379, "of-redis")
+    redis = RedisAddress("127.0.0.1", 6379, "of-redis")
     return Connection(redis, ZooKeeperEndpoint("127.0.0.1:2181", "/storm", "me", "of-zookeeper"), new_secret())
 
 
@@ -100,12 +100,12 @@ def test_no_repr_shows_a_password() -> None:
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("redis://somewhere", RedisEndpoint("somewhere", 6379)),
-        ("redis://:p%40ss@somewhere:7000/3", RedisEndpoint("somewhere", 7000, "p@ss", "", 3)),
-        ("rediss://me:pw@[::1]:7000", RedisEndpoint("::1", 7000, "pw", "me", 0, True)),
+        ("redis://somewhere", RedisAddress("somewhere", 6379)),
+        ("redis://:p%40ss@somewhere:7000/3", RedisAddress("somewhere", 7000, "p@ss", "", 3)),
+        ("rediss://me:pw@[::1]:7000", RedisAddress("::1", 7000, "pw", "me", 0, True)),
     ],
 )
-def test_a_redis_url_is_taken_apart(url: str, expected: RedisEndpoint) -> None:
+def test_a_redis_url_is_taken_apart(url: str, expected: RedisAddress) -> None:
     assert parse_redis_url(url) == expected
 
 

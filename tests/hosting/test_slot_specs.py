@@ -9,7 +9,7 @@ from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError, StoreIn
 from sparkstorm.hosting.base import RestartPause, SlotSpec, StateAddress
 from sparkstorm.hosting.local import LocalSlots
 from sparkstorm.hosting.spark import SPARK_CONF, slot_conf
-from sparkstorm.model.worker_spec import RedisAddress
+from sparkstorm.model.redis_address import RedisAddress
 
 SPEC = SlotSpec(
     StateAddress("zk:2181", "/storm", "user", "zk-secret"),

@@ -106,12 +106,14 @@ class Scene:
         self.expected = self._write_corpus()
         self.load = Load((LINES + self.expected.total()) / self.size())
         user, password = zookeeper.auth
+        with redis.client() as client:  # a user of its own, as on servers that others share
+            client.acl_setuser("storm", enabled=True, passwords=["+of-storm"], categories=["+@all"], keys=["*"], channels=["*"])
         conf = {
             "sparkstorm.supervisors": 3, "storm.local.dir": str(tmp_path / "local"), "nimbus.monitor.freq.secs": 1,
             "storm.zookeeper.servers": [zookeeper.host], "storm.zookeeper.port": zookeeper.port,
             "storm.zookeeper.root": f"/{tmp_path.name}", "storm.zookeeper.session.timeout": 6000,
             "storm.zookeeper.auth.user": user, "storm.zookeeper.auth.password": password,
-            "sparkstorm.redis.url": f"redis://:{redis.password}@{redis.host}:{redis.port}/0",
+            "sparkstorm.redis.url": f"redis://storm:of-storm@{redis.host}:{redis.port}/0",
         }  # fmt: skip
         self.conf_file = tmp_path / "conf.json"
         self.conf_file.write_text(json.dumps(conf))

@@ -6,14 +6,17 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from sparkstorm.embedded import RedisServer
 from sparkstorm.errors import StoreUnavailableError
+from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.testing.proxy import Cut
 from sparkstorm.transport.base import START, Commit, Cursor
-from sparkstorm.transport.redis import RedisAddress, RedisTransport
+from sparkstorm.transport.connection import Link, open_connection
+from sparkstorm.transport.redis import RedisTransport
 from tests.contracts.benches import RedisBench, read, wait_until
 
 pytestmark = pytest.mark.system
@@ -153,13 +156,27 @@ def test_wait_returns_for_a_descriptor_that_wakes_it(bench: RedisBench) -> None:
         assert time.monotonic() - started < 5
 
 
-@pytest.mark.parametrize("password", ["wrong", None])
+@pytest.mark.parametrize("password", ["wrong", ""])
 def test_a_wrong_password_is_named_at_once_however_patient_one_is(
-    redis_server: RedisServer, password: str | None
+    redis_server: RedisServer, password: str
 ) -> None:
     address = RedisAddress(redis_server.host, redis_server.port, password)
     with pytest.raises(StoreUnavailableError, match=f"Redis at 127.0.0.1:{redis_server.port} refuses our password: "):
         RedisTransport(address, "nobody", patience_s=600).claim("o", {1: 1})
+
+
+def test_an_address_says_who_enters_and_which_database(redis_server: RedisServer) -> None:
+    with redis_server.client() as client:
+        client.acl_setuser("guest", enabled=True, passwords=["+of-guest"], categories=["+@all"], keys=["*"], channels=["*"])
+        try:
+            guest = RedisAddress(redis_server.host, redis_server.port, "of-guest", "guest")
+            link = Link(guest, patience_s=5)
+            assert link.ask(("ACL", "WHOAMI")) == [b"guest"]
+            link.close()
+            with pytest.raises(StoreUnavailableError, match="DB index is out of range"):  # the embedded server has one
+                open_connection(replace(guest, db=5))
+        finally:
+            client.acl_deluser("guest")
 
 
 def test_an_unreachable_redis_is_named_when_patience_is_over(bench: RedisBench) -> None:
