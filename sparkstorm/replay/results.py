@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, cast
 
@@ -15,15 +15,15 @@ from pyspark.sql.types import StructType
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import LATE_PREFIX
-from sparkstorm.replay.arrow_map import MapBatches, chunks_in, map_in_arrow
+from sparkstorm.replay.arrow_map import chunks_in, map_in_arrow
 from sparkstorm.replay.batches import is_batch, unpack_batch
 from sparkstorm.replay.chunks import DEAD, KEPT_STATE, ROWS, Chunk
 from sparkstorm.replay.failures import unwrapped
 from sparkstorm.replay.fidelity import ReplayWarning, sums_among
 from sparkstorm.replay.job import STATE_MARK, result_names, targets_of
-from sparkstorm.replay.plan import Feed, Plan
+from sparkstorm.replay.plan import Feed, Plan, Stage
 from sparkstorm.replay.result_types import definite_type, merged_type, seen_type, typed_array
-from sparkstorm.replay.spark import SparkStages
+from sparkstorm.replay.spark import SparkStages, WriteChunks
 from sparkstorm.runtime.dead_letter import DeadLetter
 
 _DEAD = pa.schema([
@@ -52,7 +52,7 @@ class Replay(Mapping[str, DataFrame]):
 
     def __getitem__(self, name: str) -> DataFrame:
         if name not in self._frames:
-            self._frames[name] = self.frame(name, self._types.get(name))
+            self._frames[name] = self._frame(name, self._types.get(name))
         return self._frames[name]
 
     @property
@@ -70,10 +70,9 @@ class Replay(Mapping[str, DataFrame]):
     def __len__(self) -> int:
         return len(self._feeds) + len(self._stateful)
 
-    def frame(self, name: str, types: str | None = None) -> DataFrame:
-        """A result under given types ("word string, n bigint"), or under those seen; KeyError for an unknown name."""
+    def _frame(self, name: str, types: str | None) -> DataFrame:
         if name in self._stateful:
-            return self._typed(self._state_chunks(name), ("key", "value", "task"), types and f"{types}, task int")
+            return self._typed_state(name, types and f"{types}, task int")
         if name not in self._feeds:
             raise KeyError(f"there is no result '{name}', only {', '.join(self)}"
                            + ("; others were not asked for in `outputs`" if name in result_names(self._plan) else ""))
@@ -81,8 +80,11 @@ class Replay(Mapping[str, DataFrame]):
         component = self._plan.topology.components[feed.spout]
         if component.kind == "spout":
             return self._stages.input(feed)
+        stage = self._plan.stage_of(feed.spout, feed.stream)
+        if types is not None and self._stages.only_result(stage) == name:
+            return self._only(stage, types)
         tasks, targets = self._plan.tasks(feed.spout), targets_of(self._plan, feed.spout, feed.stream)
-        chunks = self._stages.frame(self._plan.stage_of(feed.spout, feed.stream)).where(
+        chunks = self._stages.frame(stage).where(
             f"kind = {ROWS} AND sender BETWEEN {tasks[0]} AND {tasks[-1]} AND target BETWEEN {targets[0]} AND {targets[-1]}"
         ).where(sf.col("stream").isin(feed.stream, LATE_PREFIX + feed.stream))
         return self._typed(chunks, component.streams[feed.stream].fields, types)
@@ -99,7 +101,9 @@ class Replay(Mapping[str, DataFrame]):
 
     @property
     def dead_letters(self) -> DataFrame:
-        """Records that were put aside (skip_bad), each with its component, task and cause."""
+        """Records that were put aside, each with its component, task and cause; without skip_bad none ever is."""
+        if not self._stages.skips_bad:
+            return self._stages.spark.createDataFrame([], from_arrow_schema(_DEAD))
         frames = [self._stages.frame(stage) for stage in self._plan.stages
                   if self._stages.is_kept(stage) and (stage.bolts or self._stages.is_timed)]
         chunks = reduce(DataFrame.union, frames).where(f"kind = {DEAD}")
@@ -110,7 +114,8 @@ class Replay(Mapping[str, DataFrame]):
         with unwrapped():
             for stage in self._plan.stages:
                 if stage.bolts and self._stages.is_kept(stage):
-                    self._stages.frame(stage).count()
+                    name = self._stages.only_result(stage)
+                    (self[name] if name in self._types else self._stages.frame(stage)).count()
         return self.counts
 
     @property
@@ -127,26 +132,35 @@ class Replay(Mapping[str, DataFrame]):
         frames = [self._stages.frame(stage) for stage in self._plan.stages if stage.bolts]
         return reduce(DataFrame.union, frames).where(sf.col("kind").isin(*kinds))
 
-    def _state_chunks(self, name: str) -> DataFrame:
+    def _typed_state(self, name: str, types: str | None) -> DataFrame:
         component = name.removesuffix(STATE_MARK)
         stage = next(s for s in self._plan.stages if s.has(component))
+        if types is not None and self._stages.only_result(stage) == name:
+            return self._only(stage, types)
         tasks = self._plan.tasks(component)
-        return self._stages.frame(stage).where(f"kind = {KEPT_STATE} AND target BETWEEN {tasks[0]} AND {tasks[-1]}")
+        chunks = self._stages.frame(stage).where(f"kind = {KEPT_STATE} AND target BETWEEN {tasks[0]} AND {tasks[-1]}")
+        return self._typed(chunks, ("key", "value", "task"), types)
+
+    def _only(self, stage: Stage, types: str) -> DataFrame:
+        """A stage's only result needs no frame of chunks between it and its types."""
+        schema = cast(StructType, StructType.fromDDL(types))
+        return self._stages.only_frame(stage, _writing(to_arrow_schema(schema)), schema)
 
     def _typed(self, chunks: DataFrame, fields: tuple[str, ...], types: str | None) -> DataFrame:
         seen = from_arrow_schema(_seen_schema(chunks, fields)) if types is None else StructType.fromDDL(types)
         schema = cast(StructType, seen)
-        return map_in_arrow(chunks, _typing(to_arrow_schema(schema)), schema)
+        write = _writing(to_arrow_schema(schema))
+        return map_in_arrow(chunks, lambda batches: write(chunks_in(batches)), schema)
 
 
-def _typing(schema: pa.Schema) -> MapBatches:
-    def type_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _writing(schema: pa.Schema) -> WriteChunks:
+    def write(chunks: Iterable[Chunk]) -> Iterator[pa.RecordBatch]:
         codec = Codec()
-        for chunk in chunks_in(batches):
+        for chunk in chunks:
             columns = zip(_columns(codec, chunk), schema, strict=False)
             arrays = [typed_array(values, field.type, field.name) for values, field in columns]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-    return type_rows
+    return write
 
 
 def _columns(codec: Codec, chunk: Chunk) -> Sequence[Any]:

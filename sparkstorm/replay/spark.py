@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,6 +39,7 @@ SMALL_MEMORY = {
 _GC_THRESHOLDS = 100_000, 20, 50  # as a live worker's
 _WHOLE = (IntegerType, LongType, ShortType)
 Tally = dict[str, dict[str, int]]
+WriteChunks = Callable[[Iterable[Chunk]], Iterator[pa.RecordBatch]]
 
 
 class TallyParam(AccumulatorParam[Tally]):
@@ -91,22 +92,46 @@ class SparkStages:
     def frame(self, stage: Stage) -> DataFrame:
         """The chunks that a stage makes."""
         if stage.number not in self._frames:
-            made = self._over_data(stage) if stage.feed else self._over_chunks(stage)
+            made = self._made(stage, batches_of, DDL)
             self._frames[stage.number] = made.persist(StorageLevel.DISK_ONLY) if self.is_kept(stage) else made
+        return self._frames[stage.number]
+
+    def only_frame(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
+        """What a stage makes, written as its only result: there are no chunks of it then."""
+        assert self.only_result(stage) is not None and stage.number not in self._frames
+        self._frames[stage.number] = self._made(stage, write, schema).persist(StorageLevel.DISK_ONLY)
         return self._frames[stage.number]
 
     def is_kept(self, stage: Stage) -> bool:
         """Whether a stage's frame outlives its first reader: not where one later stage alone reads it, which is kept itself."""
+        return bool(self._results_of(stage)) or self._holds_more or len(self._readers(stage)) != 1
+
+    def only_result(self, stage: Stage) -> str | None:
+        """The name of the result that is all that ever comes of a stage, if there is one."""
+        names = self._results_of(stage)
+        return names[0] if len(names) == 1 and not self._holds_more and not self._readers(stage) else None
+
+    @property
+    def _holds_more(self) -> bool:
+        """Dead letters, or a checkpoint."""
+        return self._job.skip_bad or self._job.newest_ms is not None
+
+    def _results_of(self, stage: Stage) -> list[str]:
         names = result_names(self._plan)
-        is_result = any(name.removesuffix(STATE_MARK) in stage.bolts or (name in names and names[name].spout in stage.bolts)
-                        for name in self._job.wanted)
-        holds_more = self._job.skip_bad or self._job.newest_ms is not None  # dead letters, a checkpoint
-        readers = [s for s in self._plan.stages if stage in self._plan.exchanges_into(s)]
-        return is_result or holds_more or len(readers) != 1
+        return [name for name in self._job.wanted
+                if name.removesuffix(STATE_MARK) in stage.bolts or (name in names and names[name].spout in stage.bolts)]
+
+    def _readers(self, stage: Stage) -> list[Stage]:
+        return [s for s in self._plan.stages if stage in self._plan.exchanges_into(s)]
 
     def may_ask(self, name: str) -> bool:
         """Whether a result was asked for when the replay was made."""
         return name in self._job.wanted
+
+    @property
+    def skips_bad(self) -> bool:
+        """Whether bad records are put aside."""
+        return self._job.skip_bad
 
     @property
     def is_timed(self) -> bool:
@@ -122,19 +147,22 @@ class SparkStages:
         for frame in self._frames.values():
             frame.unpersist()
 
-    def _over_data(self, stage: Stage) -> DataFrame:
+    def _made(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
+        return self._over_data(stage, write, schema) if stage.feed else self._over_chunks(stage, write, schema)
+
+    def _over_data(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
         assert stage.feed is not None
         frame = self._feeds.get(stage.feed)
         if frame is None:  # a stream of a spout that has data for another one
-            return self.spark.createDataFrame([], DDL)
+            return self.spark.createDataFrame([], schema)
         if stage.width:
             frame = frame.coalesce(stage.width)
         if self._job.is_timed and self._is_sorted:
             frame = frame.withColumn(_PLACE, sf.monotonically_increasing_id()).sortWithinPartitions(_AT, _PLACE)
             frame = frame.drop(_PLACE)
-        return map_in_arrow(frame, _feeding(self._job, stage, self._is_sorted, self.tally), DDL)
+        return map_in_arrow(frame, _feeding(self._job, stage, self._is_sorted, self.tally, write), schema)
 
-    def _over_chunks(self, stage: Stage) -> DataFrame:
+    def _over_chunks(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
         tasks = self._plan.tasks(stage.bolts[0])
         arrived = self._starts(tasks)
         for bolt in stage.bolts[:1]:
@@ -145,7 +173,7 @@ class SparkStages:
             arrived = arrived.union(self.frame(source).where(wanted))
         place, order = sf.expr(f"CAST(target - {tasks[0]} AS INT)"), sf.expr(f"struct({', '.join(ORDER)})")
         dealt = arrived.repartitionById(len(tasks), place).sortWithinPartitions(order)
-        return map_in_arrow(dealt, _exchanging(self._job, stage, self.tally), DDL)
+        return map_in_arrow(dealt, _exchanging(self._job, stage, self.tally, write), schema)
 
     def _starts(self, tasks: Sequence[int]) -> DataFrame:
         """One chunk per task, so that a task without rows is prepared and cleaned up too."""
@@ -196,18 +224,18 @@ def _millis(name: str, frame: DataFrame, time: str) -> str:
     return f"CAST(`{time}` AS BIGINT)"
 
 
-def _feeding(job: Job, stage: Stage, is_sorted: bool, tally: Accumulator[Tally]) -> MapBatches:
+def _feeding(job: Job, stage: Stage, is_sorted: bool, tally: Accumulator[Tally], write: WriteChunks) -> MapBatches:
     def feed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = _rows(job, stage, is_sorted, batches)
         with _rare_collections():
-            yield from batches_of(run_feed(job, stage, _partition(), rows, _into(tally)))
+            yield from write(run_feed(job, stage, _partition(), rows, _into(tally)))
     return feed
 
 
-def _exchanging(job: Job, stage: Stage, tally: Accumulator[Tally]) -> MapBatches:
+def _exchanging(job: Job, stage: Stage, tally: Accumulator[Tally], write: WriteChunks) -> MapBatches:
     def exchange(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with _rare_collections():
-            yield from batches_of(run_exchange(job, stage, chunks_in(batches), _into(tally)))
+            yield from write(run_exchange(job, stage, chunks_in(batches), _into(tally)))
     return exchange
 
 

@@ -121,9 +121,11 @@ def test_results_of_declared_types_run_nothing_before_they_are_used(spark: Spark
 
 
 def test_a_type_that_does_not_fit_is_refused_by_its_column(spark: SparkSession) -> None:
-    results = replay(word_count(), {"lines": spark.createDataFrame(LINES, "line string")})
+    lines = {"lines": spark.createDataFrame(LINES, "line string")}
     with pytest.raises(Exception, match="column 'word' does not hold int64 throughout"):
-        results.frame("split", "word bigint").collect()
+        replay(word_count(), lines, types={"split": "word bigint"})["split"].collect()
+    with pytest.raises(Exception, match="column 'value' does not hold string throughout"):
+        replay(word_count(), lines, outputs=["count!state"], types={"count!state": "key string, value string"}).run()
 
 
 def test_an_unknown_result_is_a_key_error(spark: SparkSession) -> None:
