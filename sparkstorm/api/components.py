@@ -93,7 +93,7 @@ class Bolt:
     Two words for batch replay. `effects`, of a bolt that acts on the outside: "mute" (does not run), "redirect" (does
     not run, its input is a result), "idempotent" (runs; a repetition does no harm), "run" (has no effects); undeclared,
     a bolt that emits nothing and keeps nothing is redirected. `any_order`: what it emits and keeps does not depend on
-    the order in which tuples of different senders come.
+    the order in which its tuples come; a replay then takes whichever order costs least.
     """
 
     outputs: Outputs = ()

@@ -131,7 +131,7 @@ class ChunkWriter:
         """Chunks of a task's keys and values, read as they are written."""
         size, rest = ChunkSize(), iter(pairs)
         while part := list(islice(rest, size.rows)):
-            data = self._codec.pack([None, [[p[0] for p in part], [p[1] for p in part]]])
+            data = self._codec.pack([None, list(map(list, zip(*part, strict=True)))])
             size.learn(len(data), len(part))
             yield self._chunk(kind, task, 0, task, "", len(part), data)
 

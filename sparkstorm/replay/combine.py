@@ -33,7 +33,7 @@ class Combining:
 
     def __init__(self, bolt: CombiningBolt, source: Source) -> None:
         self._bolt = bolt
-        self._source = source
+        self._new = bare(source)
         self._codec = Codec()
         self._value_by_key: dict[Any, Any] = {}
 
@@ -60,7 +60,7 @@ class Combining:
 
     def _combine(self, rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         left: list[tuple[Any, ...]] = []
-        known, new, values = self._value_by_key, bare(self._source), ()
+        known, new, values = self._value_by_key, self._new, ()
         pair, combine, scalars = self._bolt.pair, self._bolt.combine, SCALARS
         rest = iter(rows)
         while True:

@@ -8,6 +8,8 @@ aside, under custom groupings, with keys of effects.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import lru_cache
+from sys import getrefcount
 from typing import Any
 
 from sparkstorm.api.components import BasicBolt
@@ -114,6 +116,7 @@ class QuickRunner(BasicRunner):
     def __init__(self, bolt: BasicBolt, emitter: Emitter, state: MemoryState | None, collector: GatheringCollector) -> None:
         super().__init__(bolt, emitter, state, collector)
         self.out = collector.out
+        self._new = lru_cache(bare)
 
     def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
         """Execute tuples: those that are tried again."""
@@ -122,23 +125,27 @@ class QuickRunner(BasicRunner):
     def run_rows(self, rows: Iterable[Values], source: Source) -> list[Failure]:
         """Execute every row; a failed one leaves no trace but its entry in the result."""
         failures: list[Failure] = []
-        out, log, execute, collector, new = self.out, self._emitter.log, self.bolt.execute, self._collector, bare(source)
+        out, log, execute, collector, new = self.out, self._emitter.log, self.bolt.execute, self._collector, self._new(source)
         undo: list[Any] = self._state.undo if self._state is not None else []
         out_mark = log_mark = 0
         has_outputs, values, rest = bool(self._emitter.routes), None, iter(rows)
         self._emitter.roots = 0
+        tup = new()
+        ours_alone = getrefcount(tup)
         while True:
             try:
                 if has_outputs:
                     for values in rest:
-                        tup = new()
+                        if getrefcount(tup) != ours_alone:  # the bolt has kept it; else it is as good as a new one
+                            tup = new()
                         tup.values = values
                         out_mark, log_mark = len(out), len(log)
                         undo.clear()  # what is done needs no undoing; a short list stays in the cache
                         execute(tup, collector)
                 else:
                     for values in rest:
-                        tup = new()
+                        if getrefcount(tup) != ours_alone:
+                            tup = new()
                         tup.values = values
                         undo.clear()
                         execute(tup, collector)
@@ -153,7 +160,7 @@ class QuickRunner(BasicRunner):
 
 
 def bare(source: Source) -> Callable[[], Tuple]:
-    """Makes tuples of one source that lack only their values: half the price where each is made anew."""
+    """Makes tuples of one source that lack only their values: half the price of others."""
     return type("Tuple", (Tuple,), {"__slots__": (), "__init__": object.__init__, "roots": 0, "source": source})
 
 

@@ -18,16 +18,18 @@ from pyspark.sql.types import DataType, IntegerType, LongType, ShortType, Timest
 
 from sparkstorm.api.columns import rows_of
 from sparkstorm.errors import ReplayFailedError
+from sparkstorm.model.topology import Subscription
 from sparkstorm.replay.arrow_map import MapBatches, batches_of, chunks_in, map_in_arrow
 from sparkstorm.replay.batches import gathered, slices
 from sparkstorm.replay.chunks import DDL, ORDER, ROWS, START, Chunk
+from sparkstorm.replay.division import checked_places, divided_input, is_known_empty, place_of
 from sparkstorm.replay.inputs import LONG_AGO, EventTime, running_times
 from sparkstorm.replay.job import STATE_MARK, Job, result_names
 from sparkstorm.replay.local import state_chunks
 from sparkstorm.replay.pace import TimedRows
 from sparkstorm.replay.plan import Feed, Plan, Stage
 from sparkstorm.replay.result_types import problem_with
-from sparkstorm.replay.stage import run_exchange, run_feed
+from sparkstorm.replay.stage import run_divided, run_exchange, run_feed
 from sparkstorm.replay.task import Counts
 
 _AT, _PLACE = "at ms", "place"  # no field can be called so: these carry a blank
@@ -148,7 +150,17 @@ class SparkStages:
             frame.unpersist()
 
     def _made(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
-        return self._over_data(stage, write, schema) if stage.feed else self._over_chunks(stage, write, schema)
+        if stage.feed:
+            return self._over_data(stage, write, schema)
+        only = divided_input(self._plan, self._job, stage)
+        feed = Feed(only.component, only.stream) if only is not None else None
+        if only is None or feed not in self._feeds or stage.bolts[0] in self._states or is_known_empty(self._feeds[feed]):
+            return self._over_chunks(stage, write, schema)
+        place = place_of(only.grouping.fields, self._feeds[feed].schema, stage.width)
+        if place is None:
+            return self._over_chunks(stage, write, schema)
+        dealt = self._feeds[feed].repartitionById(stage.width, sf.expr(place))
+        return map_in_arrow(dealt, _dividing(self._job, stage, only, self.tally, write), schema)
 
     def _over_data(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
         assert stage.feed is not None
@@ -194,7 +206,8 @@ def _checked(name: str, frame: DataFrame, fields: Sequence[str], time: str | Non
     columns = [_field(frame, f, f == time) for f in fields]
     if "task" in frame.columns and fields == ("key", "value"):
         columns.append("CAST(task AS INT) AS task")
-    timed = frame.selectExpr(*columns, *([f"{_millis(name, frame, time)} AS `{_AT}`"] if time else []))
+    is_as_needed = time is None and frame.columns == list(fields)
+    timed = frame if is_as_needed else frame.selectExpr(*columns, *([f"{_millis(name, frame, time)} AS `{_AT}`"] if time else []))
     for field in timed.schema:
         if problem := _problem(field.dataType):
             raise ReplayFailedError(f"input '{name}', column '{field.name}': {problem}")
@@ -237,6 +250,18 @@ def _exchanging(job: Job, stage: Stage, tally: Accumulator[Tally], write: WriteC
         with _rare_collections():
             yield from write(run_exchange(job, stage, chunks_in(batches), _into(tally)))
     return exchange
+
+
+def _dividing(job: Job, stage: Stage, only: Subscription, tally: Accumulator[Tally], write: WriteChunks) -> MapBatches:
+    feed = Feed(only.component, only.stream)
+    fields = job.plan.topology.components[feed.spout].streams[feed.stream].fields
+
+    def divide(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        partition = _partition()
+        rows = checked_places(batches, [fields.index(f) for f in only.grouping.fields], partition, stage.width)
+        with _rare_collections():
+            yield from write(run_divided(job, stage, feed, partition, rows, _into(tally)))
+    return divide
 
 
 @contextmanager

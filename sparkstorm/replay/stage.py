@@ -20,11 +20,10 @@ from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import DEFAULT_STREAM, LATE_PREFIX, WATERMARK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.replay.batches import Way, put_together, whole_batches
+from sparkstorm.replay.batches import Way, gathered, put_together, whole_batches
 from sparkstorm.replay.chunks import (
     KEPT_STATE,
     KEPT_TIME,
-    MOST_ROWS,
     START,
     STATE,
     Chunk,
@@ -47,7 +46,6 @@ from sparkstorm.replay.window_task import Times, WindowRun
 from sparkstorm.runtime.dead_letter import DeadLetter
 from sparkstorm.runtime.marks import MARK_FIELDS
 from sparkstorm.runtime.output import Route
-from sparkstorm.runtime.state import MemoryState
 from sparkstorm.windowing.marks import NEVER
 
 Count = Callable[[str, Counts], None]
@@ -76,6 +74,14 @@ def run_exchange(job: Job, stage: Stage, chunks: Iterable[Chunk], count: Count) 
         run = _PartitionRun(job, stage, target - first)
         yield from run.over(of_task)
         yield from run.end(count)
+
+
+def run_divided(job: Job, stage: Stage, feed: Feed, partition: int, batches: Iterable[pa.RecordBatch],
+                count: Count) -> Iterator[Chunk]:
+    """The rows of data that Spark has brought to one task of a bolt; in any order."""
+    run = _PartitionRun(job, stage, partition)
+    yield from run.over_data(feed, batches)
+    yield from run.end(count)
 
 
 class _PartitionRun:
@@ -184,6 +190,15 @@ class _PartitionRun:
             self.pass_on(taken)
             yield from self.cut()
 
+    def over_data(self, feed: Feed, batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
+        """The same for rows that come as they are, without a state before them."""
+        self.prepare({})
+        source = self.source(self._tasks[feed.spout][0], feed.stream)
+        run = self._runs[self._mine[self._stage.bolts[0]][0]]
+        for taken in self._take_data(run, source, batches):
+            self.pass_on(taken)
+            yield from self.cut()
+
     def feed(self, route: Route, batch: TimedRows | pa.RecordBatch) -> Iterator[Chunk]:
         """Rows of data through the bolts of the stage, piece by piece; where there are none they are only divided."""
         for piece in self._pace.pieces(batch) if self._runs else (batch,):
@@ -229,6 +244,19 @@ class _PartitionRun:
                 for part in self._pace.parts(tuples):
                     run.run(part)
                     yield len(part)
+
+    def _take_data(self, run: BoltRun, source: Source, batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+        for batch in gathered(batches) if isinstance(run, ColumnRun) else batches:
+            if isinstance(run, ColumnRun):
+                run.run_batch(batch, source, 0)
+                yield batch.num_rows
+                continue
+            for rows in self._pace.parts(rows_of(batch)):
+                if isinstance(run, QuickRun):
+                    run.run_rows(rows, source)
+                else:
+                    run.run([Tuple(values, 0, source) for values in rows])
+                yield len(rows)
 
     def _batches(self, chunks: Iterator[Chunk], types: Mapping[str, Any]) -> Iterator[tuple[Source, pa.RecordBatch | list[Any]]]:
         for chunk in chunks:
@@ -309,7 +337,7 @@ class _PartitionRun:
         yield from self.cut(whole=True)
         for task, run in self._runs.items():
             if run.state is not None and run.component in self._job.kept_states:
-                yield from self._writer.state(KEPT_STATE, task, _kept_pairs(run.state))
+                yield from self._writer.state(KEPT_STATE, task, run.state.every_pair())
             if is_open:
                 yield from self._writer.state(KEPT_TIME, task, run.kept_time())
             count(run.component, run.counts)
@@ -335,13 +363,6 @@ class _PartitionRun:
                 except CodecError as found:
                     return ReplayFailedError(f"{where}, field '{field}': emitted {found}")
         return ReplayFailedError(f"{where}: {error}")
-
-
-def _kept_pairs(state: MemoryState) -> Iterator[Sequence[Any]]:
-    """A state's keys and values, without a second whole of it."""
-    keys = state.keys()
-    for start in range(0, len(keys), MOST_ROWS):
-        yield from state.pairs(keys[start:start + MOST_ROWS])
 
 
 def _is_ripe(way: Way, whole: bool) -> bool:

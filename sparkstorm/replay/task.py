@@ -155,7 +155,7 @@ class BoltRun:
         if isinstance(self._runner, ManualRunner):
             self._wait_for_threads(self._runner)
         if self.state is not None:
-            self.counts.floats = sum(type(value) is float for _, value in self.state.items())
+            self.counts.floats = self.state.count_of(float)
         try:
             self._bolt.cleanup()
         except (Exception, SystemExit) as error:  # user code

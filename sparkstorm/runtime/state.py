@@ -13,7 +13,7 @@ _NUMBERS = frozenset({int, float, bool})
 
 
 class MemoryState:
-    """KeyValueState over a dict; every change leaves (key, former value) in `undo`, which also tells what changed."""
+    """KeyValueState over a dict; every change leaves its key and the former value in `undo`, which also tells what changed."""
 
     __slots__ = ("_codec", "_data", "_unchecked", "undo")
 
@@ -21,7 +21,7 @@ class MemoryState:
         self._codec = codec
         self._unchecked = frozenset() if is_strict else SCALARS  # strict: even numbers and text are looked at
         self._data: dict[Any, Any] = {}
-        self.undo: list[tuple[Any, Any]] = []  # since the last take_changes()
+        self.undo: list[Any] = []  # key, former value, key, former value … since the last take_changes(): cheaper than pairs
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The value under a key; lists and mappings are handed out as copies, so that undo stays possible."""
@@ -36,7 +36,9 @@ class MemoryState:
         former = data.get(key, _MISSING)
         if former is _MISSING:
             self._check_key(key)
-        self.undo.append((key, former))
+        undo = self.undo
+        undo.append(key)
+        undo.append(former)
         data[key] = value
 
     def add(self, key: Any, amount: float = 1) -> Any:
@@ -48,10 +50,13 @@ class MemoryState:
             total = amount
         else:
             total = former + amount
-        if type(total) not in _NUMBERS:
+        kind = type(total)
+        if kind is not int and kind not in _NUMBERS:  # the usual one first: a look into the set costs more
             raise CodecError(f"state key {key!r}: {amount!r} cannot be added to {former!r:.60}" if former is not _MISSING else
                              f"state key {key!r}: {amount!r} is no number")
-        self.undo.append((key, former))
+        undo = self.undo
+        undo.append(key)
+        undo.append(former)
         data[key] = total
         return total
 
@@ -63,14 +68,14 @@ class MemoryState:
         value = function(former, item)
         if type(value) not in self._unchecked:
             value = self._codec.normalise(value)
-        self.undo.append((key, former))
+        self.undo += key, former
         self._data[key] = value
         return True
 
     def delete(self, key: Any) -> None:
         """Forget a key."""
         if key in self._data:
-            self.undo.append((key, self._data.pop(key)))
+            self.undo += key, self._data.pop(key)
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Every key with its value, as of now."""
@@ -101,7 +106,8 @@ class MemoryState:
     def roll_back(self, mark: int) -> None:
         """Undo every change made since `undo` had this length."""
         while len(self.undo) > mark:
-            key, former = self.undo.pop()
+            former = self.undo.pop()
+            key = self.undo.pop()
             if former is _MISSING:
                 self._data.pop(key, None)
             else:
@@ -109,7 +115,7 @@ class MemoryState:
 
     def take_changes(self) -> tuple[list[list[Any]], list[Any]]:
         """([key, value] pairs, deleted keys) since the last call."""
-        touched = dict(self.undo)
+        touched = dict.fromkeys(self.undo[::2])
         self.undo.clear()
         data = self._data
         return [[k, data[k]] for k in touched if k in data], [k for k in touched if k not in data]
@@ -123,6 +129,14 @@ class MemoryState:
         data = self._data
         return [[k, data[k]] for k in keys if k in data]
 
+    def every_pair(self) -> Iterator[tuple[Any, Any]]:
+        """Every key with its value as it lies there, as of now; not to be changed."""
+        return zip(list(self._data), list(self._data.values()), strict=True)
+
+    def count_of(self, kind: type) -> int:
+        """How many values are of a type."""
+        return list(map(type, self._data.values())).count(kind)
+
     def snapshot(self) -> list[list[Any]]:
         """Every [key, value]."""
         return [[k, v] for k, v in self._data.items()]
@@ -135,6 +149,8 @@ class MemoryState:
             self._data.pop(_as_key(key), None)
 
     def _check_key(self, key: Any) -> None:
+        if type(key) in SCALARS and self._unchecked:
+            return
         for part in key if type(key) is tuple else (key,):
             if type(part) not in SCALARS:
                 raise CodecError(f"a state key holds a {type(part).__name__}; keys are text, numbers, bytes or tuples of them")
