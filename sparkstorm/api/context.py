@@ -36,6 +36,13 @@ class TopologyContext:
         """Every task of this task's component, itself included."""
         return self.component_tasks(self.component_id)
 
+    def effect_key(self) -> str | None:
+        """In a replay of an idempotent bolt: names the input being executed, the same in every run and retry. Live: None.
+
+        For writes that must not double: `key = context.effect_key() or uuid4().hex`.
+        """
+        return None
+
     def shared(self, name: str, make: Callable[[], Any]) -> Any:
         """A resource made once per worker (a client, a model) and shared by its tasks."""
         if name not in self.resources:

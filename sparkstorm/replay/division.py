@@ -16,10 +16,11 @@ from pyspark.sql.types import BinaryType, BooleanType, ByteType, DataType, Integ
 
 from sparkstorm.api.columns import rows_of
 from sparkstorm.api.combining import CombiningBolt
+from sparkstorm.api.components import Stateful
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.grouping.hashing import stable_hash
-from sparkstorm.model.topology import Subscription
+from sparkstorm.model.topology import Component, Subscription
 from sparkstorm.replay.job import Job
 from sparkstorm.replay.plan import Plan, Stage
 
@@ -38,7 +39,22 @@ def divided_input(plan: Plan, job: Job, stage: Stage) -> Subscription | None:
     source = plan.stage_of(only.component, only.stream)
     is_bare = source.feed is not None and not source.bolts and len(plan.tasks(only.component)) == 1
     readers = [s for s in plan.stages if source in plan.exchanges_into(s)]
-    return only if is_bare and only.grouping.kind == "fields" and len(readers) == 1 else None
+    is_sole = is_bare and only.grouping.kind == "fields" and len(readers) == 1
+    return only if is_sole and not _minds_order(plan, bolt) else None
+
+
+def _minds_order(plan: Plan, bolt: Component) -> bool:
+    """Whether anything behind a bolt looks at an order that would be another one in every run."""
+    behind, found = [bolt], {bolt.id}
+    while behind:
+        component = behind.pop()
+        minds = isinstance(component.instance, Stateful) and not getattr(component.instance, "any_order", False)
+        if minds or component.id in plan.keyed:
+            return True
+        next_ones = [c for c in plan.topology if c.id not in found and any(s.component == component.id for s in c.inputs)]
+        found.update(c.id for c in next_ones)
+        behind += next_ones
+    return False
 
 
 def place_of(fields: Sequence[str], schema: StructType, width: int) -> str | None:

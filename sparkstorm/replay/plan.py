@@ -18,7 +18,8 @@ from sparkstorm.model.tasks import number_tasks, tasks_by_component
 from sparkstorm.model.topology import Component, Grouping, Topology, validate
 
 _FREE = ("shuffle", "none", "local_or_shuffle")  # groupings that leave the choice of the task to us
-REPLAYED, NOT_RUN = ("run", "idempotent"), ("mute", "redirect")
+IDEMPOTENT = "idempotent"
+REPLAYED, NOT_RUN = ("run", IDEMPOTENT), ("mute", "redirect")
 INPUT_MARK = "!input"
 EFFECTS = (*REPLAYED, *NOT_RUN)
 
@@ -62,6 +63,7 @@ class Plan:
     not_run: Mapping[str, str]  # bolts whose effects are muted or redirected
     redirected: Mapping[str, Feed]  # by result name: the stream that a bolt that does not run would have got
     deaf: Mapping[Feed, tuple[int, ...]]  # tasks that do not run but may be named by emit_direct
+    keyed: frozenset[str] = frozenset()  # idempotent bolts: their inputs are counted, and the counts name their effects
 
     def tasks(self, component: str) -> list[int]:
         """Sorted task ids of a component, numbered as live."""
@@ -85,13 +87,15 @@ def make_plan(topology: Topology, conf: Mapping[str, Any], name: str, effects: M
     whole = normalise_topology(topology, conf)
     order = components_in_order(whole)
     component_by_task = number_tasks(whole, conf)
-    not_run = {c: how for c, how in _effects(whole, effects).items() if how in NOT_RUN}
+    effect_by_bolt = _effects(whole, effects)
+    not_run = {c: how for c, how in effect_by_bolt.items() if how in NOT_RUN}
+    keyed = frozenset(c for c, how in effect_by_bolt.items() if how == IDEMPOTENT)
     kept = Topology({c.id: c for c in whole if c.id not in not_run})
     counts = {c: len(tasks) for c, tasks in tasks_by_component(component_by_task).items()}
     stages = _cut(kept, [c for c in order if c in kept.components], counts)
     redirected = _redirected(whole, [c for c, how in not_run.items() if how == "redirect"])
     deaf = _deaf(whole, not_run, tasks_by_component(component_by_task))
-    return Plan(name, _routed(kept, stages), conf, component_by_task, stages, not_run, redirected, deaf)
+    return Plan(name, _routed(kept, stages), conf, component_by_task, stages, not_run, redirected, deaf, keyed)
 
 
 def effect_of(component: Component) -> str:

@@ -19,7 +19,7 @@ from sparkstorm.model.codec import SCALARS
 from sparkstorm.model.topology import DEFAULT_STREAM, Grouping
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.replay.batches import Way
-from sparkstorm.replay.task import BoltRun
+from sparkstorm.replay.task import BoltRun, Manner
 from sparkstorm.runtime.bolt_task import BasicCollector, BasicRunner, Failure
 from sparkstorm.runtime.epoch import shown
 from sparkstorm.runtime.output import Emitter, Route
@@ -29,9 +29,9 @@ Values = tuple[Any, ...]
 _CACHED_KEYS = 1 << 17
 
 
-def may_be_quick(bolt: Any, is_timed: bool, skip_bad: bool) -> bool:
+def may_be_quick(bolt: Any, manner: Manner) -> bool:
     """Whether a bolt's tasks can be run this way."""
-    return isinstance(bolt, BasicBolt) and not (is_timed or skip_bad or bolt.effects == "idempotent")
+    return isinstance(bolt, BasicBolt) and not (manner.is_timed or manner.skip_bad or manner.is_keyed)
 
 
 def may_gather(route: Route, groupings: Iterable[Grouping]) -> bool:

@@ -114,9 +114,9 @@ class _PartitionRun:
 
     def _make(self, component: str, task: int) -> BoltRun:
         conf = {**self._job.plan.conf, **self._topology.components[component].conf}
-        manner = Manner(self._job.is_timed, self._job.skip_bad, _retries(conf))
+        manner = Manner(self._job.is_timed, self._job.skip_bad, _retries(conf), component in self._job.plan.keyed)
         bolt, moments = self._make_instance(component), Moments(conf, manner.is_timed)
-        is_quick = self._is_quick(bolt)
+        is_quick = self._is_quick(bolt, manner)
         routes = self._ways.routes(component, task, is_quick)
         if isinstance(bolt, WindowedBolt | TimedBolt):
             return self._with_lanes(task, WindowRun(bolt, routes, self._codec, manner, moments, self._times(component, bolt)))
@@ -130,9 +130,9 @@ class _PartitionRun:
         run.batch_routes = {stream: batch_routes[task, stream] for stream in routes if (task, stream) in batch_routes}
         return self._with_lanes(task, run)
 
-    def _is_quick(self, bolt: Any) -> bool:
+    def _is_quick(self, bolt: Any, manner: Manner) -> bool:
         takes_batches = isinstance(bolt, ColumnBolt) and self._job.columns
-        return self._job.quick and not takes_batches and may_be_quick(bolt, self._job.is_timed, self._job.skip_bad)
+        return self._job.quick and not takes_batches and may_be_quick(bolt, manner)
 
     def _quick_run(self, bolt: Any, routes: Mapping[str, Route], manner: Manner, moments: Moments) -> QuickRun:
         run = QuickRun(bolt, routes, self._codec, manner, moments)

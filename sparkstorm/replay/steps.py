@@ -81,7 +81,7 @@ class Steps:
         plan, id = self._plan, self._component.id
         tasks = plan.tasks(id)
         conf = {**plan.conf, **self._component.conf}
-        run = BoltRun(bolt, self._routes(tasks[task_index]), Codec(), Manner(False, True, 0), Moments(conf, False))
+        run = BoltRun(bolt, self._routes(tasks[task_index]), Codec(), Manner(False, True, 0, True), Moments(conf, False))
         if run.state is not None:
             run.state.load(state.items())
         run.prepare(ReplayContext("steps-0-0", tasks[task_index], id, plan.component_by_task, (tasks[task_index],), conf,

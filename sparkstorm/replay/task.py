@@ -89,6 +89,7 @@ class Manner:
     is_timed: bool
     skip_bad: bool
     retries: int
+    is_keyed: bool = False  # inputs are executed and counted one by one: effects have keys
 
 
 class BoltRun:
@@ -105,7 +106,7 @@ class BoltRun:
         is_basic = isinstance(bolt, BasicBolt)
         self.emitter = (Emitter if is_basic else ClockedEmitter)("", routes, manner.skip_bad)
         self.state = MemoryState(codec, manner.skip_bad) if isinstance(bolt, Stateful) else None
-        self._one_by_one = (manner.is_timed and not is_basic) or getattr(bolt, "effects", "") == "idempotent"
+        self._one_by_one = (manner.is_timed and not is_basic) or manner.is_keyed
         self._woken = threading.Event()
         self._threads_before = threading.active_count()
 
@@ -114,7 +115,7 @@ class BoltRun:
         self.task, self.component = context.task_id, context.component_id
         self.emitter.component = self.component
         self.counts.prepared += 1
-        object.__setattr__(context, "position", lambda: self.counts.executed)
+        object.__setattr__(context, "position", self._position)
         self._runner = self._make_runner()
         try:
             if isinstance(self._runner, ManualRunner):
@@ -137,6 +138,12 @@ class BoltRun:
     def now_ms(self) -> int:
         """The virtual time: that of the input or tick being executed."""
         return int(self.emitter.roots) if not isinstance(self.emitter.roots, tuple) else 0
+
+    def _position(self) -> int:
+        if not self._manner.is_keyed:
+            raise ReplayFailedError(f"component '{self.component}' asks for the key of an effect, but declares none: "
+                                    "let it say effects = 'idempotent'")
+        return self.counts.executed
 
     def run(self, tuples: Sequence[Tuple]) -> None:
         """Execute rows in this order, with every tick that falls due among them."""

@@ -75,6 +75,10 @@ class SumColumns(Stateful, ColumnBolt):
         self.state.add(f"by {source.component}:{source.stream}", batch.num_rows)
 
 
+class SumsOn(Sum):
+    outputs = ("user",)
+
+
 class InOrder(Sum):
     any_order = False
 
@@ -141,6 +145,22 @@ def test_what_may_be_divided_by_spark_and_what_not() -> None:
     assert not is_divided(summed(Sum()), quick=False), "the plain twin"
     assert not is_divided(summed(Sum()), time_fields={Feed("events", "default"): "amount"})
     assert not is_divided(summed(Sum()), newest_ms={}), "a checkpoint follows"
+
+
+def test_nobody_behind_may_mind_the_order() -> None:
+    def with_behind(bolt: Any, **declared: str) -> bool:
+        builder = TopologyBuilder()
+        builder.set_spout("events", Source("user", "kind", "amount"))
+        builder.set_bolt("sum", SumsOn(), 2).fields_grouping("events", "user")
+        builder.set_bolt("passes", Mark()).shuffle_grouping("sum")
+        builder.set_bolt("last", bolt).fields_grouping("passes", "user")
+        plan = make_plan(builder.build(), merge({}).as_dict(), "test", declared)
+        head = next(stage for stage in plan.stages if stage.has("sum"))
+        return divided_input(plan, make_job(plan, Switches()), head) is not None
+
+    assert with_behind(Sum())
+    assert not with_behind(InOrder()), "it would keep another last value in every run"
+    assert not with_behind(Sum(), passes="idempotent"), "places in the order name its effects"
 
 
 def test_data_that_others_want_too_is_read_once() -> None:

@@ -12,7 +12,7 @@ from sparkstorm.api.components import Conf
 from sparkstorm.errors import InvalidTopologyError, ReplayFailedError
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import replay, replay_locally
-from sparkstorm.replay.task import ReplayContext
+from sparkstorm.testing import complete_topology
 from tests.replay.bolts import Count, Picky, Source, Split
 
 
@@ -40,11 +40,16 @@ class Keyed(BasicBolt):
     effects = "idempotent"
 
     def prepare(self, conf: Conf, context: TopologyContext) -> None:
-        assert isinstance(context, ReplayContext)
         self.context = context
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         collector.emit((self.context.effect_key(), tup.values[0]))
+
+
+class Asks(Keyed):
+    """The same, undeclared."""
+
+    effects = ""
 
 
 class Refuses(Bolt):
@@ -126,6 +131,18 @@ def test_effects_have_keys_that_a_second_run_repeats() -> None:
     runs = [sorted(replay_locally(one_bolt(Keyed(), 2), {"source": VALUES * 3})["bolt"]) for _ in range(2)]
     assert runs[0] == runs[1]
     assert len({key for key, _ in runs[0]}) == 9
+
+
+def test_a_caller_that_calls_a_bolt_idempotent_gives_it_keys_and_nobody_else_has_any() -> None:
+    found = replay_locally(one_bolt(Asks(), 2), {"source": VALUES * 3}, effects={"bolt": "idempotent"})["bolt"]
+    assert len({key for key, _ in found}) == 9
+    with pytest.raises(ReplayFailedError, match="component 'bolt' asks for the key of an effect, but declares none"):
+        replay_locally(one_bolt(Asks(), 2), {"source": VALUES})
+
+
+def test_a_live_task_runs_the_same_code_without_a_key() -> None:
+    done = complete_topology(one_bolt(Asks()), {"source": VALUES})
+    assert [key for key, _ in done["bolt"]] == [None] * 3
 
 
 @pytest.mark.parametrize(("effects", "said"), [
