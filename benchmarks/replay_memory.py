@@ -1,6 +1,7 @@
 """Owns the benchmark of a replay larger than memory: 4 GB through two stages and a kept result, on an executor of 1 GB.
 
-Run: python -m benchmarks.replay_memory [--gigabytes 4] [--skip-kept]. The history is Parquet of few distinct payloads, so that it
+Run: python -m benchmarks.replay_memory [--gigabytes 4] [--way kept|sums|one|divided]: two stages and both results, only the sums,
+one stage and its rows as the only result, data that Spark itself divides. The history is Parquet of few distinct payloads, so that it
 is small on disk; what flows between Spark, Python and the shuffle is the whole. Prints the peak of resident memory of the
 executor's JVM and of its Python workers, sampled five times a second, and checks every sum.
 """
@@ -57,12 +58,14 @@ class Sizes(StatefulBolt):
         self.state.add(tup.values[0], len(tup.values[1]))
 
 
-def topology() -> Topology:
-    """Two stages, everything shuffled between them."""
+def topology(way: str) -> Topology:
+    """Two stages, everything shuffled between them; one of them where the way has only one."""
     builder = TopologyBuilder()
     builder.set_spout("data", Data())
-    builder.set_bolt("clean", Clean(), 4).shuffle_grouping("data")
-    builder.set_bolt("sizes", Sizes(), 8).fields_grouping("clean", "key")
+    if way != "divided":
+        builder.set_bolt("clean", Clean(), 4).shuffle_grouping("data")
+    if way != "one":
+        builder.set_bolt("sizes", Sizes(), 8).fields_grouping("data" if way == "divided" else "clean", "key")
     return builder.build()
 
 
@@ -112,16 +115,17 @@ class Peaks:
             self.worker, self.workers = max(self.worker, *workers), max(self.workers, sum(workers))
 
 
-def run(spark: SparkSession, path: Path, exact: dict[int, int], with_kept: bool) -> None:
+def run(spark: SparkSession, path: Path, exact: dict[int, int], way: str) -> None:
     """Replay, look at everything, check."""
-    outputs = ["sizes!state", *(["clean"] if with_kept else [])]
-    results = replay(topology(), {"data": spark.read.parquet(str(path))}, outputs=outputs,
-                     types={"clean": "key bigint, payload string", "sizes!state": "key bigint, value bigint"})
-    state = results["sizes!state"].toArrow()
-    found = dict(zip(state.column("key").to_pylist(), state.column("value").to_pylist(), strict=True))
-    if found != exact:
-        sys.exit("the sizes are wrong")
-    if with_kept:
+    outputs = {"kept": ["sizes!state", "clean"], "one": ["clean"]}.get(way, ["sizes!state"])
+    types = {"clean": "key bigint, payload string", "sizes!state": "key bigint, value bigint"}
+    results = replay(topology(way), {"data": spark.read.parquet(str(path))}, outputs=outputs, types=types)
+    if "sizes!state" in outputs:
+        state = results["sizes!state"].toArrow()
+        found = dict(zip(state.column("key").to_pylist(), state.column("value").to_pylist(), strict=True))
+        if found != exact:
+            sys.exit("the sizes are wrong")
+    if "clean" in outputs:
         total = results["clean"].selectExpr("sum(length(payload)) AS bytes").collect()[0].bytes
         if total != sum(exact.values()):
             sys.exit("the kept rows are wrong")
@@ -132,7 +136,7 @@ def main() -> None:
     """Print what it took."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--gigabytes", type=float, default=4.0)
-    parser.add_argument("--skip-kept", action="store_true", help="the shuffled rows are no result and need not be kept")
+    parser.add_argument("--way", choices=("kept", "sums", "one", "divided"), default="kept")
     options = parser.parse_args()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
@@ -143,7 +147,7 @@ def main() -> None:
         print(f"{rows:,} rows, {flowing / 1e9:.2f} GB of payload ({on_disk / 1e6:.0f} MB of Parquet), {KEYS:,} keys", flush=True)
         spark = session(folder)
         peaks, began = Peaks(), time.perf_counter()
-        run(spark, history, exact, not options.skip_kept)
+        run(spark, history, exact, options.way)
         took = time.perf_counter() - began
         peaks.stop()
         spark.stop()
