@@ -142,3 +142,27 @@ class ChunkWriter:
     def _chunk(self, kind: int, target: int, first_ms: int, sender: int, stream: str, count: int, data: bytes) -> Chunk:
         self._seq += 1
         return Chunk(kind, target, first_ms, self._source, self._seq, sender, stream, count, data)
+
+
+class Beginning:
+    """What comes before a task's rows: its START and its state, read as it is loaded."""
+
+    def __init__(self, codec: Codec, chunks: Iterator[Chunk]) -> None:
+        self._codec = codec
+        self._chunks = chunks
+        self._first: Chunk | None = None  # of those behind
+
+    def pairs(self) -> Iterator[Any]:
+        """Keys and values of the state."""
+        for chunk in self._chunks:
+            if chunk.kind not in (START, STATE):
+                self._first = chunk
+                return
+            if chunk.kind == STATE:
+                yield from zip(*self._codec.unpack(chunk.data)[1], strict=True)
+
+    def rest(self) -> Iterator[Chunk]:
+        """The rows' chunks, a state that nobody wanted skipped."""
+        if self._first is not None:
+            yield self._first
+        yield from (chunk for chunk in self._chunks if chunk.kind not in (START, STATE))

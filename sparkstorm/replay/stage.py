@@ -24,8 +24,7 @@ from sparkstorm.replay.batches import Way, gathered, put_together, whole_batches
 from sparkstorm.replay.chunks import (
     KEPT_STATE,
     KEPT_TIME,
-    START,
-    STATE,
+    Beginning,
     Chunk,
     ChunkWriter,
     Row,
@@ -184,7 +183,7 @@ class _PartitionRun:
     def over(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         """Start, load state, then feed the first bolt's task and pass on what comes of it."""
         head = self._mine[self._stage.bolts[0]][0]
-        beginning = _Beginning(self._codec, chunks)
+        beginning = Beginning(self._codec, chunks)
         self.prepare({head: beginning.pairs()})
         for taken in self._feed_head(self._runs[head], beginning.rest()):
             self.pass_on(taken)
@@ -375,27 +374,3 @@ def _retries(conf: Mapping[str, Any]) -> int:
         return 0
     retries = conf.get("topology.max.retries")
     return 3 if retries is None else int(retries)
-
-
-class _Beginning:
-    """What comes before a task's rows: its START and its state, read as it is loaded."""
-
-    def __init__(self, codec: Codec, chunks: Iterator[Chunk]) -> None:
-        self._codec = codec
-        self._chunks = chunks
-        self._first: Chunk | None = None  # of those behind
-
-    def pairs(self) -> Iterator[Any]:
-        """Keys and values of the state."""
-        for chunk in self._chunks:
-            if chunk.kind not in (START, STATE):
-                self._first = chunk
-                return
-            if chunk.kind == STATE:
-                yield from zip(*self._codec.unpack(chunk.data)[1], strict=True)
-
-    def rest(self) -> Iterator[Chunk]:
-        """The rows' chunks, a state that nobody wanted skipped."""
-        if self._first is not None:
-            yield self._first
-        yield from (chunk for chunk in self._chunks if chunk.kind not in (START, STATE))
