@@ -34,6 +34,9 @@ SENTENCES = (
     "the cow jumped over the moon", "an apple a day keeps the doctor away", "four score and seven years ago",
     "snow white and the seven dwarfs", "i am at two with nature",
 )  # those of Storm's RandomSentenceSpout
+_WARMING = 4  # rounds: the JVM is still compiling what Spark has generated for each variant
+
+
 def write_sentences(folder: Path, count: int) -> tuple[int, dict[object, int]]:
     """Parquet of sentences; (words, exact counts)."""
     choice = np.random.default_rng(42).integers(0, len(SENTENCES), count)
@@ -65,14 +68,14 @@ def _write(folder: Path, table: pa.Table) -> None:
 
 def measure(spark: SparkSession, title: str, variants: dict[str, Variant], path: Path, size: int, exact: dict[object, int],
             runs: int) -> dict[str, list[float]]:
-    """Seconds of every variant, in turns; a first round warms and is not counted."""
+    """Seconds of every variant, in turns; the first rounds warm and are not counted."""
     seconds: dict[str, list[float]] = {name: [] for name in variants}
-    for run in range(runs + 1):
+    for run in range(-_WARMING, runs):
         for name, variant in variants.items():
             began = time.perf_counter()
             found = variant(spark, str(path))
             took = time.perf_counter() - began
-            if run:
+            if run >= 0:
                 seconds[name].append(took)
             if found != exact:
                 sys.exit(f"{title}, {name}: wrong result")
