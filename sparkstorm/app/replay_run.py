@@ -27,6 +27,7 @@ from sparkstorm.replay.spark import SMALL_MEMORY
 from sparkstorm.runtime.seeds import FROM_CHECKPOINT
 
 _LINE_EVERY_S = 5.0
+_MARKERS = "_SUCCESS", "_metadata", "_common_metadata", "_started_", "_committed_"  # what other jobs leave beside their data
 _PACKAGE_ROOT = str(Path(__file__).parents[2])
 
 
@@ -45,6 +46,8 @@ class ReplayRun:
             names = list(self._file.outputs) or results.sinks
         else:
             frames = {name: self._read(spark, name, path) for name, path in self._file.inputs.items()}
+            for note in (note for name, path in self._file.inputs.items() if (note := passed_over(name, path))):
+                print(f"note: {note}", flush=True)
             names = list(self._file.outputs) or self.results(spark, frames, None).sinks
             results = self.results(spark, frames, names)
         for warning in results.warnings:
@@ -100,6 +103,18 @@ class ReplayRun:
 
     def _write(self, frame: DataFrame, folder: Path, written: str) -> None:
         frame.write.mode("overwrite").format(written).save(str(folder))
+
+
+def passed_over(name: str, path: str) -> str:
+    """What to say of files that Spark leaves out by their names, though a spout over the same folder reads them; or nothing."""
+    folder = Path(path)
+    inside = (file.relative_to(folder) for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else ()
+    hidden = sorted(str(file) for file in inside if any(part[0] in "_." and "=" not in part for part in file.parts)
+                    and not file.name.endswith(".crc") and not file.name.startswith(_MARKERS))
+    if not hidden:
+        return ""
+    return (f"input '{name}': Spark passes over {len(hidden)} files whose own or folder's name begins with _ or . "
+            f"(as {hidden[0]}); rename them if they are data")
 
 
 def _load(spark: SparkSession, name: str, path: str, format: str | None, columns: str | None = None) -> DataFrame:

@@ -10,6 +10,7 @@ import pytest
 from sparkstorm.app import replay_job
 from sparkstorm.app.job import FAILED
 from sparkstorm.app.replay_file import read_replay
+from sparkstorm.app.replay_run import passed_over
 from sparkstorm.errors import InvalidConfigError
 
 JOB = Path(__file__).parents[2] / "conf" / "wordcount.yaml"
@@ -38,3 +39,16 @@ def test_the_inputs_of_a_replay_with_a_checkpoint_are_the_spouts_own(tmp_path: P
     arguments = [str(tmp_path / "job.yaml"), "--output", "out", "--checkpoint", "half", "--input", str(tmp_path / "nowhere")]
     assert replay_job.main(arguments) == FAILED
     assert f"input {tmp_path / 'nowhere'}: there is no such file or folder" in capsys.readouterr().err
+
+
+def test_files_that_spark_leaves_out_are_told(tmp_path: Path) -> None:
+    for name in ("a.txt", "_SUCCESS", ".a.txt.crc", "day=_1/part.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert passed_over("lines", str(tmp_path)) == passed_over("lines", str(tmp_path / "a.txt")) == passed_over("t", "no.table") == ""
+    for name in ("_pydecimal.py", ".git/config"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert passed_over("lines", str(tmp_path)) == (
+        "input 'lines': Spark passes over 2 files whose own or folder's name begins with _ or . (as .git/config); "
+        "rename them if they are data")
