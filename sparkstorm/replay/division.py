@@ -38,8 +38,7 @@ def divided_input(plan: Plan, job: Job, stage: Stage) -> Subscription | None:
     only = bolt.inputs[0]
     source = plan.stage_of(only.component, only.stream)
     is_bare = source.feed is not None and not source.bolts and len(plan.tasks(only.component)) == 1
-    readers = [s for s in plan.stages if source in plan.exchanges_into(s)]
-    is_sole = is_bare and only.grouping.kind == "fields" and len(readers) == 1
+    is_sole = is_bare and only.grouping.kind == "fields" and len(plan.readers(source)) == 1
     return only if is_sole and not _minds_order(plan, bolt) else None
 
 

@@ -80,6 +80,10 @@ class Plan:
         sources = {self.stage_of(component, stream).number for component, stream in wanted}
         return [s for s in self.stages if s.number in sources - {stage.number}]
 
+    def readers(self, stage: Stage) -> list[Stage]:
+        """The stages to which rows of this one go through Spark."""
+        return [s for s in self.stages if stage in self.exchanges_into(s)]
+
 
 def make_plan(topology: Topology, conf: Mapping[str, Any], name: str, effects: Mapping[str, str]) -> Plan:
     """Check, number the tasks as live, cut into stages; InvalidTopologyError names a cycle or a wrong effect."""

@@ -106,12 +106,12 @@ class SparkStages:
 
     def is_kept(self, stage: Stage) -> bool:
         """Whether a stage's frame outlives its first reader: not where one later stage alone reads it, which is kept itself."""
-        return bool(self._results_of(stage)) or self._holds_more or len(self._readers(stage)) != 1
+        return bool(self._results_of(stage)) or self._holds_more or len(self._plan.readers(stage)) != 1
 
     def only_result(self, stage: Stage) -> str | None:
         """The name of the result that is all that ever comes of a stage, if there is one."""
         names = self._results_of(stage)
-        return names[0] if len(names) == 1 and not self._holds_more and not self._readers(stage) else None
+        return names[0] if len(names) == 1 and not self._holds_more and not self._plan.readers(stage) else None
 
     @property
     def _holds_more(self) -> bool:
@@ -122,9 +122,6 @@ class SparkStages:
         names = result_names(self._plan)
         return [name for name in self._job.wanted
                 if name.removesuffix(STATE_MARK) in stage.bolts or (name in names and names[name].spout in stage.bolts)]
-
-    def _readers(self, stage: Stage) -> list[Stage]:
-        return [s for s in self._plan.stages if stage in self._plan.exchanges_into(s)]
 
     def may_ask(self, name: str) -> bool:
         """Whether a result was asked for when the replay was made."""

@@ -67,6 +67,10 @@ class Halves(StatefulBolt):
         self.state.add(tup.values[0], tup.values[1] / 2)
 
 
+class OrderedHalves(Halves):
+    any_order = False
+
+
 def topology(bolt: Any, grouping: Grouping, tasks: int = 2, between: Any = None, conf: dict[str, Any] | None = None) -> Topology:
     builder = TopologyBuilder()
     builder.set_spout("source", Source("key", "ts"), 2)
@@ -146,3 +150,13 @@ def test_the_order_of_senders_does_change_a_result() -> None:
 @pytest.mark.parametrize(("bolt", "said"), [(ByWallClock(), "bolt"), (ByChance(), "bolt"), (Quick(), None)])
 def test_a_sample_run_twice_finds_who_reads_the_clock_or_rolls_dice(bolt: Any, said: str | None) -> None:
     assert check_sample(topology(bolt, FIELDS), {"source": ROWS}) == said
+
+
+def test_floats_of_a_bolt_without_order_are_told_even_behind_one_sender() -> None:
+    """Spark may bring its data in another order than the live one."""
+    for bolt, is_told in ((OrderedHalves(), False), (Halves(), True)):
+        builder = TopologyBuilder()
+        builder.set_spout("source", Source("key", "ts"))
+        builder.set_bolt("bolt", bolt, 2).fields_grouping("source", "key")
+        found = replay_locally(builder.build(), {"source": ROWS}).warnings
+        assert ("float sums" in {w.cause for w in found}) is is_told
