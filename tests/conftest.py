@@ -1,4 +1,4 @@
-"""Owns the fixtures that several test folders share: real servers, started once, gone with the test process."""
+"""Fixtures that several test folders share: real servers, started once per run, and the check for leaks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from sparkstorm.embedded import RedisServer, ZooKeeperServer, start_redis, start_zookeeper
+from tests.leaks import Held, left_over
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_over() -> Iterator[None]:
+    """Fail a test that ends with a thread, a socket or a child process that it did not begin with."""
+    before = Held.now()
+    yield
+    assert left_over(before) == [], "left behind by this test"
 
 
 @pytest.fixture(scope="session")

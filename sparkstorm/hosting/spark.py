@@ -133,8 +133,9 @@ class SparkSlots:
     def _wait_for_cores(self, wait_ms: int) -> None:
         deadline, master = time.monotonic() + wait_ms / 1000, _master_of(self._sc)
         while (cores := task_room(self._sc)) < self._count:
-            if _is_fixed(master) or time.monotonic() >= deadline:
-                raise SlotsUnavailableError(_shortage(master, cores, self._count))
+            most = _most_cores(master)
+            if (most is not None and most < self._count) or time.monotonic() >= deadline:
+                raise SlotsUnavailableError(_shortage(master, cores if most is None else most, self._count))
             time.sleep(_POLL_S)
 
     def _keep(self, index: int) -> None:
@@ -203,9 +204,12 @@ def _local_cores(master: str) -> int | None:
     return None if found is None else 0 if found[1] == "*" else int(found[1])
 
 
-def _is_fixed(master: str) -> bool:
-    """Whether no more executors can come than are there."""
-    return _local_cores(master) is not None
+def _most_cores(master: str) -> int | None:
+    """Return the cores that a master of fixed size can ever offer; None for a master whose executors may still come."""
+    if (cores := _local_cores(master)) is not None:
+        return cores or os.cpu_count() or 1
+    found = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master)
+    return None if found is None else int(found[1]) * int(found[2])
 
 
 def _check_context(sc: SparkContext) -> None:
@@ -216,7 +220,7 @@ def _check_context(sc: SparkContext) -> None:
 
 
 def _shortage(master: str, cores: int, count: int) -> str:
-    advice = f"start with --master local[{count}] or more" if _is_fixed(master) else "add executors or cores"
+    advice = f"start with --master local[{count}] or more" if _local_cores(master) is not None else "add executors or cores"
     return f"{count} worker slots need {count} Spark cores, but {master} offers {cores}: {advice}"
 
 

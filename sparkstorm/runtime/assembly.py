@@ -19,7 +19,7 @@ from sparkstorm.model.topology import ACKER, LATE_PREFIX, WATERMARK_STREAM, Topo
 from sparkstorm.model.tuples import Source
 from sparkstorm.runtime.acker_task import AckerTask
 from sparkstorm.runtime.blocking import ThreadedBolt
-from sparkstorm.runtime.blocking_spout import threaded
+from sparkstorm.runtime.blocking_spout import ThreadedSpout, threaded
 from sparkstorm.runtime.bolt_task import BasicCollector, BasicRunner, BoltTask, ManualRunner, ReportError
 from sparkstorm.runtime.epoch import IdSource, shown
 from sparkstorm.runtime.held import decode_held
@@ -105,6 +105,14 @@ class Crew:
             bolt.runner.bolt.cleanup()
         if self.recording is not None:
             self.recording.close()
+
+    def abandon(self) -> None:
+        """End threads and files without cleanup, as the death of a worker process does; for simulations."""
+        for component in (*(s.spout for s in self.spouts.values()), *(b.runner.bolt for b in self.bolts.values())):
+            if isinstance(component, ThreadedBolt | ThreadedSpout):
+                component.abandon()
+        if self.recording is not None:
+            self.recording.abandon()
 
     def senders(self) -> list[SpoutTask | BoltTask]:
         """Every task that runs user code."""

@@ -1,4 +1,4 @@
-"""Owns the thread of a bolt that declared itself blocking: rows go in, whole outcomes come back to the loop.
+"""Thread of a bolt that declared itself blocking: rows go in, whole outcomes come back to the worker's loop.
 
 The thread never touches the epoch: per input it posts what was emitted, put, acked and failed as one call, which the
 loop makes inside one epoch. Until then the input is held, so a crash gives it to the next owner again.
@@ -6,6 +6,7 @@ loop makes inside one epoch. Until then the input is held, so a crash gives it t
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Collection
@@ -68,6 +69,13 @@ class ThreadedBolt(Bolt):
         self._queue.put(None)
         self._thread.join(timeout=2.0)
         self._bolt.cleanup()
+
+    def abandon(self) -> None:
+        """End the thread after the row it is at, without cleanup: rows that wait for it are dropped, as when a process dies."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._queue.get_nowait()
+        self._queue.put(None)
 
     def _run(self) -> None:
         self._recorder.thread = threading.get_ident()

@@ -175,6 +175,11 @@ class Sight:
         counts = progress.counts_by_task.values()
         return sum(c.done for c in counts), sum(c.total for c in counts)
 
+    def acked(self) -> int:
+        """Return how many tuple trees the spouts have seen acked."""
+        progress = self.progress() or Progress()
+        return sum(c.acked for c in progress.counts_by_task.values())
+
     def workers(self) -> list[WorkerBeat]:
         """Beats of the running workers."""
         try:

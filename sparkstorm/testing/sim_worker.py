@@ -13,7 +13,6 @@ from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.model.worker_messages import ComponentError, ExitCode, Passed, Trying
 from sparkstorm.runtime.assembly import WorkerPlan
 from sparkstorm.runtime.blocking import ThreadedBolt
-from sparkstorm.runtime.blocking_spout import ThreadedSpout
 from sparkstorm.runtime.epoch import RandomIds
 from sparkstorm.runtime.worker import Worker
 from sparkstorm.testing.sim_transport import Arrivals, SimTransport
@@ -161,12 +160,9 @@ class SimWorker:
             self.worker = None
 
     def bury(self, code: int, reason: str, restart_ms: int = RESTART_MS) -> int:
-        """Forget the worker's memory; returns when the next one starts."""
-        for spout in self.worker.crew.spouts.values() if self.worker is not None else ():
-            if isinstance(spout.spout, ThreadedSpout):
-                spout.spout.abandon()  # a process would have taken its threads along
-        if self.worker is not None and self.worker.crew.recording is not None:
-            self.worker.crew.recording.abandon()
+        """Forget the worker's memory and end its threads; return when the next one starts."""
+        if self.worker is not None:
+            self.worker.crew.abandon()
         self.worker = None
         self.deaths.append(reason)
         self.suspicion = self.suspicion.died(code)

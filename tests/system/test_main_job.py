@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.testing.main_job import MainJob, count_words
-from sparkstorm.testing.recovery import CLUSTER_FAULTS, FAULTS, WORDCOUNT, make_corpus, run_with_faults
+from sparkstorm.testing.main_job import ROOT, MainJob, count_words
+from sparkstorm.testing.recovery import CLUSTER_FAULTS, FAULTS, make_corpus, run_with_faults
 
 pytestmark = pytest.mark.system
-SLOWLY = {"topology.max.spout.pending": 300}  # so that a run lasts long enough to be disturbed
+WORDCOUNT = ROOT / "conf" / "wordcount.yaml"
+SLOWLY = {"topology.max.spout.pending": 300}  # each pass is short, and the results stay small
 SOME_MODULES = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("[a-h]*.py"))
 ENDLESS = """
 from sparkstorm.api import Spout, StatefulBolt, TopologyBuilder
@@ -85,17 +86,14 @@ def test_counts_are_exact_progress_is_shown_and_nothing_is_left(job: Callable[..
 
 
 def test_killed_workers_slots_servers_and_drivers_cost_no_count(tmp_path: Path) -> None:
-    files = make_corpus(tmp_path / "corpus", 4)
-    run = MainJob(tmp_path / "run", WORDCOUNT, [tmp_path / "corpus"], "local[3]", SLOWLY)
-    taken = run_with_faults(run, list(FAULTS.items()), files)
+    taken = run_with_faults(tmp_path / "run", make_corpus(tmp_path / "corpus"), list(FAULTS.items()), "local[3]", SLOWLY)
     print("\n" + "\n".join(f"{name}: {seconds:.3f} s" for name, seconds in taken))
     assert len(taken) == len(FAULTS)
 
 
 def test_a_killed_executor_costs_no_count(tmp_path: Path) -> None:
-    files = make_corpus(tmp_path / "corpus", 1)
-    run = MainJob(tmp_path / "run", WORDCOUNT, [tmp_path / "corpus"], "local-cluster[2,2,1024]", SLOWLY)
-    [(name, seconds)] = run_with_faults(run, list(CLUSTER_FAULTS.items()), files)
+    corpus, master = make_corpus(tmp_path / "corpus"), "local-cluster[2,2,1024]"
+    [(name, seconds)] = run_with_faults(tmp_path / "run", corpus, list(CLUSTER_FAULTS.items()), master, SLOWLY)
     print(f"\n{name}: {seconds:.3f} s")
 
 

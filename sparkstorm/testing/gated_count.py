@@ -1,0 +1,102 @@
+"""Word count without an end of its own: its source repeats the files until a gate opens.
+
+A fault can be injected at any time, because work is left until the gate opens. The input is still known exactly: the
+source emits a marker line at the end of each file, so that the marker's count says how often that file was read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, ReplayableSpout, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.connectors import FileLines, find_files
+from sparkstorm.model.topology import Topology
+
+_MARKER = "end-of-file:"
+
+
+class GatedLines(FileLines):
+    """FileLines that begins again after its last file, until the file `gate` exists; then the pass under way is the last."""
+
+    def __init__(self, files: Sequence[tuple[str, int]], gate: str) -> None:
+        super().__init__(files)
+        self._gate = gate
+
+    def next_tuple(self) -> None:
+        """Emit a line, and a marker for each file that ended before it; begin again after the last file."""
+        ended_from = self._at
+        super().next_tuple()
+        for number in range(ended_from, self._at):
+            self._collector.emit((marker(self._mine[number][0]),), -number - 1)
+        if super().is_exhausted() and self._mine and not Path(self._gate).exists():
+            self._at, self._before = 0, 0
+            self._begin_file()
+
+    def extent(self) -> tuple[int, int]:
+        """Unknown, because nobody knows when the gate opens."""
+        return 0, 0
+
+
+class Split(BasicBolt):
+    """Emits the words of a line."""
+
+    outputs = ("word",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Emit every word."""
+        for word in tup.values[0].split():
+            collector.emit((word,))
+
+
+class Count(StatefulBolt):
+    """Keeps the number of occurrences of each word."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Count one word."""
+        self.state.add(tup.values[0], 1)
+
+
+def marker(path: str) -> str:
+    """Return the marker line of a file: one word, because the path of a test's file has no spaces."""
+    return f"{_MARKER}{path}"
+
+
+def build(input: Sequence[str], gate: str) -> Topology:
+    """Build the word count over files or folders; it ends when the file `gate` exists."""
+    spout: ReplayableSpout = GatedLines(find_files(input), gate)
+    builder = TopologyBuilder()
+    builder.set_spout("lines", spout, parallelism=2)
+    builder.set_bolt("split", Split(), parallelism=2).local_or_shuffle_grouping("lines")
+    builder.set_bolt("count", Count(), parallelism=2).fields_grouping("split", "word")
+    return builder.build()
+
+
+def job_file(input: Path, gate: Path) -> Mapping[str, Any]:
+    """Return the content of a job file for this topology."""
+    return {
+        "name": "gated-count",
+        "topology": f"{__name__}:build",
+        "arguments": {"input": [str(input)], "gate": str(gate)},
+        "results": {"component": "count"},
+        "topology.workers": 2,
+        "topology.acker.executors": 2,
+    }
+
+
+def expected_counts(files: Sequence[Path], found: Counter[str]) -> Counter[str]:
+    """Count the words of the files independently, each as often as its marker was counted.
+
+    AssertionError when a file was never read to its end.
+    """
+    expected: Counter[str] = Counter()
+    for file in files:
+        passes = found[marker(str(file))]
+        assert passes or not file.stat().st_size, f"{file} was never read to its end"
+        for word, count in Counter(file.read_bytes().decode("utf-8", "replace").split()).items():
+            expected[word] += passes * count
+        if passes:
+            expected[marker(str(file))] += passes
+    return expected

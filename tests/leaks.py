@@ -1,0 +1,77 @@
+"""Threads, sockets and child processes of the test process: compared before and after a test."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_GRACE_S = 5.0  # a closed client's thread may take a moment to end
+_POLL_S = 0.01
+# started once per process and kept on purpose: py4j's connections to the JVM, the JVM itself, the loader of compiled kernels
+_KEPT_THREADS = ("acker-kernels", "py4j", "Thread-serve-DeathWatch")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the test process holds: threads by identity, sockets by inode, children by pid."""
+
+    threads: frozenset[threading.Thread]
+    sockets: frozenset[str]
+    children: frozenset[int]
+
+    @classmethod
+    def now(cls) -> Held:
+        """Look at this process."""
+        threads = (t for t in threading.enumerate() if not t.name.startswith(_KEPT_THREADS))
+        return cls(frozenset(threads), frozenset(_sockets()), frozenset(_children()))
+
+    def more_than(self, before: Held) -> list[str]:
+        """Describe what is held now and was not before."""
+        return [
+            *(f"thread {thread.name} ({getattr(thread, '_target', None)})" for thread in self.threads - before.threads),
+            *(f"socket {inode}" for inode in self.sockets - before.sockets),
+            *(f"child process {pid}: {_command(pid)}" for pid in self.children - before.children),
+        ]
+
+
+def left_over(before: Held) -> list[str]:
+    """Return what a test has left behind; waits some seconds for what is on its way out."""
+    deadline = time.monotonic() + _GRACE_S
+    while (more := Held.now().more_than(before)) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    return more
+
+
+def _sockets() -> list[str]:
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:  # the descriptor of the listing itself
+            continue
+        if target.startswith("socket:"):
+            found.append(target)
+    return found
+
+
+def _children() -> list[int]:
+    mine, found = str(os.getpid()), []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                fields = Path(f"/proc/{name}/stat").read_text(errors="replace").rpartition(")")[2].split()
+            except OSError:  # ended meanwhile
+                continue
+            if fields[1] == mine:
+                found.append(int(name))
+    return found
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200]
+    except OSError:
+        return "ended"
