@@ -15,7 +15,8 @@ def nothing_left_over() -> Iterator[None]:
     """Fail a test that ends with a thread, a socket or a child process that it did not begin with."""
     before = Held.now()
     yield
-    assert left_over(before) == [], "left behind by this test"
+    left = left_over(before)
+    assert not left, f"left behind by this test: {', '.join(left)}"
 
 
 @pytest.fixture(scope="session")
