@@ -72,7 +72,8 @@ def test_good_names_are_accepted(name: str) -> None:
     validate_name(name)
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "12", "null", "a\n", "{x}", ".", "..", "...", ".a", "-a", "--fresh", "../a"])
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "12", "null", "a\n", "{x}",
+                                  ".", "..", "...", ".a", "-a", "--fresh", "../a"])
 def test_bad_names_are_refused(name: str) -> None:
     with pytest.raises(InvalidTopologyError, match="is not a valid topology name: use letters"):
         validate_name(name)
