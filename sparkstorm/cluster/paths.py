@@ -18,6 +18,8 @@ SUBMISSIONS = "/nimbus/submissions"
 DEPLOYS = "/nimbus/deploys"
 SUBMITTED_COUNT = "/nimbus/submitted_count"
 LEADER = "/nimbus/leader"
+DRIVER = "/nimbus/driver"
+STOP_SLOTS = "/stop-slots"
 
 
 def under(parent: str, *names: str) -> str:
@@ -99,3 +101,8 @@ def submission(name: str) -> str:
 def deploy(name: str) -> str:
     """Path of a hot deploy under way, by topology name."""
     return under(DEPLOYS, name)
+
+
+def stop_slots(driver: str) -> str:
+    """Path that ends the slots of one driver, by the driver's id."""
+    return under(STOP_SLOTS, driver)
