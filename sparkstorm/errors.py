@@ -41,6 +41,10 @@ class StoreUnavailableError(SparkStormError):
     """Redis or ZooKeeper cannot be reached or refuses us; names the address and the reason."""
 
 
+class RootInUseError(SparkStormError):
+    """Another driver holds the ZooKeeper root; names the root, the driver's host and process, and the mend."""
+
+
 class StoreInconsistentError(SparkStormError):
     """A key holds what we never wrote; the topology is stopped rather than guessed at."""
 

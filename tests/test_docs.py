@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.app.cluster import STOP_PATH
 from sparkstorm.app.job_file import make_topology, read_job_file
 from sparkstorm.cluster import paths
 
@@ -28,7 +27,7 @@ def _rows(part: str) -> list[str]:
 
 
 def test_every_zookeeper_path_is_listed_and_every_listed_one_is_used() -> None:
-    used = {value.lstrip("/") for name, value in vars(paths).items() if name.isupper()} | {STOP_PATH.lstrip("/")}
+    used = {value.lstrip("/") for name, value in vars(paths).items() if name.isupper()}
     listed = {re.sub(r"/[<{].*", "", row) for row in _rows("ZooKeeper")}
     assert listed == used
 

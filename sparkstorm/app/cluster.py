@@ -14,12 +14,14 @@ from typing import Any
 
 from pyspark import SparkConf, SparkContext
 
+from sparkstorm.app.driver_office import DriverOffice
 from sparkstorm.app.guard import ServerGuard
 from sparkstorm.app.handle import TopologyHandle
 from sparkstorm.app.nimbus_thread import NimbusThread
 from sparkstorm.blobs.redis import RedisBytesStore
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.clock import SystemClock
+from sparkstorm.cluster import paths
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.config import Conf, merge
@@ -44,7 +46,6 @@ from sparkstorm.scheduling.chosen import chosen_scheduler
 from sparkstorm.transport.redis import RedisReader
 from sparkstorm.transport.seeding import RedisSeeding
 
-STOP_PATH = "/stop-slots"
 _TRIES_PER_SLOT = 4  # a slot's job that has ended so often before it was up will not come up
 
 
@@ -54,11 +55,14 @@ class Cluster:
     Opening starts what is not configured (embedded servers, a Spark context) and closing stops just that.
     """
 
-    def __init__(self, conf: Conf, stores: Stores, sc: SparkContext, owns_context: bool) -> None:
+    def __init__(
+        self, conf: Conf, stores: Stores, sc: SparkContext, owns_context: bool, say: Callable[[str], None] = lambda _: None
+    ) -> None:
         self.conf = conf
         self.stores = stores
         self.sc = sc
         self.clock = SystemClock()
+        self._say = say
         self._service: NimbusService | None = None
         self._owns_context = owns_context
         self._closers = contextlib.ExitStack()
@@ -87,7 +91,7 @@ class Cluster:
             guard = ServerGuard(stores.embedded, say)
             opened.callback(guard.stop)
             guard.start()
-            cluster = cls(conf, stores, context, sc is None)
+            cluster = cls(conf, stores, context, sc is None, say)
             opened.callback(cluster._closers.close)
             cluster._start()
             yield cluster
@@ -167,6 +171,9 @@ class Cluster:
         client = client_of(at.redis)
         self._closers.callback(client.close)
         self.blobs = BlobStore(self.state, RedisBytesStore(client), self._key)
+        self._office = DriverOffice(store, self._say)
+        self._closers.callback(self._office.leave)
+        self._office.take(self.conf.integer("storm.zookeeper.session.timeout"), "zookeeper" in self.stores.embedded)
         self._start_nimbus()
         self._closers.callback(lambda: self._nimbus.stop())
         self._start_slots()
@@ -187,10 +194,10 @@ class Cluster:
         self._nimbus.start()
 
     def _start_slots(self) -> None:
-        self.state.store.delete(STOP_PATH)
+        self.state.store.delete(paths.STOP_SLOTS)  # what former drivers left; this root has one driver
         spec = self._slot_spec()
         count = self.conf.integer("sparkstorm.supervisors") * self.conf.integer("sparkstorm.slots.per.supervisor")
-        slots = SparkSlots(self.sc, count, slot_main, spec, lambda: self.state.store.ensure_path(STOP_PATH))
+        slots = SparkSlots(self.sc, count, slot_main, spec, lambda: self.state.store.ensure_path(spec.stop_path))
         self._closers.callback(slots.stop)
         slots.start(self.conf.millis("sparkstorm.slots.start.timeout.ms"))
         self.slots = slots
@@ -217,7 +224,7 @@ class Cluster:
             nodes=nodes,
             hmac_key=self._key.hex(),
             conf=self.conf.as_dict(),
-            stop_path=STOP_PATH,
+            stop_path=paths.stop_slots(self._office.me.id),
         )
 
     def _wait_for_slots(self, wanted: int) -> None:

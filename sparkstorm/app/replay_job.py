@@ -60,6 +60,8 @@ def _rows(text: str) -> tuple[str, int]:
 
 def _folder(options: argparse.Namespace) -> Path:
     folder = Path(options.output)
+    if folder.exists() and not folder.is_dir():
+        raise InvalidConfigError(f"--output {folder} is no folder; name another one")
     if folder.exists() and any(folder.iterdir()) and not options.overwrite:
         raise InvalidConfigError(f"--output {folder}: there is something already; name another folder, or add --overwrite")
     return folder

@@ -19,6 +19,7 @@ from sparkstorm.app.job import OK, PARKED
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.replay_file import ReplayFile
 from sparkstorm.errors import InvalidConfigError
+from sparkstorm.model.names import file_name
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import EventTime, Replay, back_fill, replay
 from sparkstorm.replay.failures import unwrapped
@@ -28,6 +29,8 @@ from sparkstorm.runtime.seeds import FROM_CHECKPOINT
 
 _LINE_EVERY_S = 5.0
 _MARKERS = "_SUCCESS", "_metadata", "_common_metadata", "_started_", "_committed_"  # what other jobs leave beside their data
+_NOTE = ".sparkstorm-results"  # the folders beside it that replays wrote, one a line
+_DEAD_LETTERS = "dead-letters"
 _PACKAGE_ROOT = str(Path(__file__).parents[2])
 
 
@@ -52,14 +55,15 @@ class ReplayRun:
             results = self.results(spark, frames, names)
         for warning in results.warnings:
             print(f"note: {warning}", flush=True)
+        folders = result_folders(folder, [*dict.fromkeys(names), *([_DEAD_LETTERS] if self._file.skip_bad else [])])
         with _progress(spark, results), unwrapped():
             for name in names:
-                self._write(results[name], folder / _folder_name(name), written)
+                self._write(results[name], folders[name], written)
         parked = sum(counts["parked"] for counts in results.counts.values())
         if self._file.skip_bad:
             with unwrapped():
                 parked = results.dead_letters.count()
-                self._write(results.dead_letters, folder / "dead-letters", "json")
+                self._write(results.dead_letters, folders[_DEAD_LETTERS], "json")
         executed = sum(counts["executed"] for counts in results.counts.values())
         took = time.monotonic() - began
         print(f"{executed:,} tuples executed in {took:.1f} s ({executed / took:,.0f}/s), {parked:,} records put aside; "
@@ -140,8 +144,29 @@ def _format_of(path: str) -> str:
     return next((endings[p.suffix] for p in files if p.suffix in endings), "text")
 
 
-def _folder_name(result: str) -> str:
-    return result.replace("!", ".").replace(":", ".").replace("/", "-")
+def result_folders(folder: Path, results: Sequence[str]) -> dict[str, Path]:
+    """Return the folder of each result below `folder`, noted there as written by us: only those are ever replaced.
+
+    InvalidConfigError when two results have the same folder, or when one exists that no replay wrote.
+    """
+    names = {result: file_name(result.replace("!", ".").replace(":", ".")) for result in results}
+    by_name: dict[str, str] = {}
+    for result in results:
+        if (name := names[result]) in by_name:
+            raise InvalidConfigError(
+                f"results '{by_name[name]}' and '{result}' would both be written to {folder / name}: ask for one (--result)")
+        by_name[name] = result
+    try:
+        note = folder / _NOTE
+        written = set(note.read_text(encoding="utf-8").splitlines()) if note.is_file() else set()
+        for name in names.values():
+            if (folder / name).is_symlink() or (name not in written and (folder / name).exists()):
+                raise InvalidConfigError(f"--output {folder}: {name} was not written by a replay; name another folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        note.write_text("".join(f"{name}\n" for name in sorted(written | set(names.values()))), encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidConfigError(f"--output {folder} cannot be used: {error}") from error
+    return {result: folder / name for result, name in names.items()}
 
 
 def _session(name: str) -> SparkSession:

@@ -1,8 +1,7 @@
 """Owns the names in the cluster's tree, in the words of Storm (S3.38-S3.42) and JStorm (S0.14-S0.48)."""
 
-from urllib.parse import quote, unquote
-
 from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.model.names import name_to_node, node_to_name
 
 STORMS = "/storms"
 ASSIGNMENTS = "/assignments"
@@ -19,17 +18,8 @@ SUBMISSIONS = "/nimbus/submissions"
 DEPLOYS = "/nimbus/deploys"
 SUBMITTED_COUNT = "/nimbus/submitted_count"
 LEADER = "/nimbus/leader"
-
-
-def name_to_node(name: str) -> str:
-    """A node name for any text: component ids may hold slashes, which the tree may not."""
-    quoted = quote(name, safe="()#:$<>@")
-    return quoted.replace(".", "%2E") if quoted in (".", "..") else quoted
-
-
-def node_to_name(node: str) -> str:
-    """The inverse of name_to_node."""
-    return unquote(node)
+DRIVER = "/nimbus/driver"
+STOP_SLOTS = "/stop-slots"
 
 
 def under(parent: str, *names: str) -> str:
@@ -111,3 +101,8 @@ def submission(name: str) -> str:
 def deploy(name: str) -> str:
     """Path of a hot deploy under way, by topology name."""
     return under(DEPLOYS, name)
+
+
+def stop_slots(driver: str) -> str:
+    """Path that ends the slots of one driver, by the driver's id."""
+    return under(STOP_SLOTS, driver)

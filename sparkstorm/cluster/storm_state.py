@@ -25,6 +25,7 @@ from sparkstorm.model.assignment import (
     WorkerBeat,
     WorkerSlot,
 )
+from sparkstorm.model.names import node_to_name
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.records import decode_record, encode_record
 
@@ -102,7 +103,7 @@ class StormState:
         return decode_record(kind, found.data, path) if found and found.data else None
 
     def _names(self, path: str, hint: Hint | None = None) -> list[str]:
-        return [paths.node_to_name(node) for node in self.store.children(path, hint)]
+        return [node_to_name(node) for node in self.store.children(path, hint)]
 
     # -- topologies ----------------------------------------------------------------------------------------------
 

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from sparkstorm.cluster.paths import name_to_node
+from sparkstorm.embedded.folders import own_folder
 from sparkstorm.errors import StoreInconsistentError
+from sparkstorm.model.names import file_name
 from sparkstorm.model.records import decode_record, encode_record
 
 RecordT = TypeVar("RecordT")
@@ -89,7 +90,7 @@ class NodeDir:
 
     def __init__(self, local_dir: Path, node: str) -> None:
         self.node = node
-        self._root = local_dir / name_to_node(node)
+        self._root = own_folder(local_dir / file_name(node))
         for folder in (self.tmp, self.stormdist, self.workers):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.local_state = LocalState(self._root / "supervisor" / "localstate")
@@ -108,7 +109,7 @@ class NodeDir:
 
     def code_dir(self, topology_id: str) -> Path:
         """Where the code of a topology lies (S2.27)."""
-        return self.stormdist / name_to_node(topology_id)
+        return self.stormdist / file_name(topology_id)
 
     def duties_lock(self) -> Flock:
         """The lock whose holder is this node's supervisor."""

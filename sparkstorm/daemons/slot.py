@@ -7,7 +7,6 @@ import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sparkstorm.cluster.paths import name_to_node
 from sparkstorm.config import Conf, default_conf, merge
 from sparkstorm.daemons.child_process import WorkerChild, last_lines, rotate_log
 from sparkstorm.daemons.clerk import Clerk, Wish
@@ -35,6 +34,7 @@ from sparkstorm.daemons.worker import DEFAULT_ENTRY
 from sparkstorm.errors import SparkStormError, StoreInconsistentError
 from sparkstorm.hosting.base import SlotSpec
 from sparkstorm.model.assignment import ExecutorId, TaskError, WorkerBeat, WorkerSlot
+from sparkstorm.model.names import file_name
 from sparkstorm.model.status import JsonValue
 from sparkstorm.model.worker_messages import (
     Beat,
@@ -336,7 +336,7 @@ class Slot:
 
 def worker_log_name(topology_id: str, slot: WorkerSlot) -> str:
     """The file in the log folder that takes what this slot's workers of a topology print."""
-    return f"{name_to_node(topology_id)}-{name_to_node(slot.node)}-{slot.port}.log"
+    return f"{file_name(f'{topology_id}-{slot.node}-{slot.port}')}.log"
 
 
 def _cause_of(exit_code: int) -> str:

@@ -20,7 +20,6 @@ from pathlib import Path
 from sparkstorm.blobs.redis import RedisBytesStore
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.clock import SystemClock
-from sparkstorm.cluster.paths import name_to_node
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.config import default_conf, merge
@@ -32,6 +31,7 @@ from sparkstorm.embedded.redis import client_of
 from sparkstorm.errors import SlotsUnavailableError
 from sparkstorm.hosting.base import SlotSpec
 from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.model.names import file_name
 
 _LOG = logging.getLogger(__name__)
 PLACE_WAIT_MS = 20_000
@@ -42,7 +42,7 @@ def main(spec: SlotSpec, stopping: threading.Event | None = None) -> str:
     """Run one slot to its end and say why it ended; never raises (an exception would count against the Spark job)."""
     try:
         place = wait_for_place(spec)
-        with _logging_to(Path(spec.log_dir) / f"slot-{name_to_node(place.slot.node)}-{place.slot.port}.log"):
+        with _logging_to(Path(spec.log_dir) / f"{file_name(f'slot-{place.slot.node}-{place.slot.port}')}.log"):
             try:
                 return _run(spec, place, stopping or threading.Event())
             finally:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import socket
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from sparkstorm.embedded.tether import started_at
 from sparkstorm.errors import EmbeddedServerError
 
 _TETHER = Path(__file__).with_name("tether.py")
@@ -102,12 +105,35 @@ def start_tethered(name: str, command: Sequence[str], directory: Path) -> Tether
         return TetheredProcess(name, directory, tether, int(rest))
     _, complaint = tether.communicate()
     if word == "locked":
-        raise EmbeddedServerError(
-            f"{directory} is in use: the {name} server in it belongs to process {rest}, which still runs; "
-            "set storm.local.dir to another folder for a second run beside it"
-        )
+        raise _busy(directory, name, rest)
     reason = complaint.decode(errors="replace").strip().rpartition("\n")[2]
     raise EmbeddedServerError(f"embedded {name} could not be started in {directory}: {reason or 'no reason given'}")
+
+
+def refuse_busy(directory: Path, name: str) -> None:
+    """Raise EmbeddedServerError when a living process uses this folder; called before any file in it is written.
+
+    A holder that is ending is left to the tether, which waits for it.
+    """
+    try:
+        descriptor = os.open(directory / f"{name}.lock", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+        if holder.isdecimal() and started_at(int(holder)):
+            raise _busy(directory, name, holder) from None
+    finally:
+        os.close(descriptor)
+
+
+def _busy(directory: Path, name: str, holder: str) -> EmbeddedServerError:
+    return EmbeddedServerError(
+        f"{directory} is in use: the {name} server in it belongs to process {holder}, which still runs; "
+        "stop that run first, or set storm.local.dir to another folder for a second run beside it"
+    )
 
 
 def free_port() -> int:

@@ -13,7 +13,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from sparkstorm.embedded.process import TetheredProcess, free_port, require_free, start_tethered
+from sparkstorm.embedded.process import TetheredProcess, free_port, refuse_busy, require_free, start_tethered
 from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, StoreUnavailableError
 from sparkstorm.model.redis_address import RedisAddress
 
@@ -92,6 +92,7 @@ def start_redis(
     """
     data_dir = Path(data_dir).absolute()
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    refuse_busy(data_dir, "redis")
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", password):
         raise EmbeddedServerError("the embedded Redis takes passwords of letters, digits, '_', '.' and '-' only")
     if port is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +17,7 @@ from sparkstorm.embedded.connection import (
     save_connection,
     zookeeper_password,
 )
+from sparkstorm.embedded.folders import discard_folder, own_folder
 from sparkstorm.embedded.redis import RedisServer, check_redis_settings, client_of, start_redis
 from sparkstorm.embedded.zookeeper import ZooKeeperServer, start_zookeeper
 from sparkstorm.errors import InvalidConfigError
@@ -52,10 +52,10 @@ class Stores:
             server.stop()
 
     def discard(self) -> None:
-        """Stops the embedded servers and deletes their data, for a run that ended well and needs no sequel."""
+        """Stop the embedded servers and delete their data: only folders that SparkStorm made, after a run that ended well."""
         self.close()
         for folder in self.data_by_embedded.values():
-            shutil.rmtree(folder, ignore_errors=True)
+            discard_folder(folder)
 
     def __enter__(self) -> Stores:
         return self
@@ -100,7 +100,7 @@ def _open_redis(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) ->
         check_redis(endpoint)
         return endpoint
     server = start_redis(
-        Path(conf.text("storm.local.dir"), "redis"),
+        own_folder(Path(conf.text("storm.local.dir"), "redis")),
         password=redis_password(secret),
         maxmemory_mb=conf.integer("sparkstorm.embedded.redis.maxmemory.mb"),
         port=conf["sparkstorm.embedded.redis.port"],
@@ -121,7 +121,7 @@ def _open_zookeeper(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]
     password = conf["storm.zookeeper.auth.password"] or zookeeper_password(secret)
     if conf["storm.zookeeper.servers"]:
         return ZooKeeperEndpoint(_zookeeper_hosts(conf), root, user, password)
-    folder = Path(conf.text("storm.local.dir"), "zookeeper")
+    folder = own_folder(Path(conf.text("storm.local.dir"), "zookeeper"))
     server = start_zookeeper(folder, password=password, user=user, port=conf["sparkstorm.embedded.zookeeper.port"])
     embedded["zookeeper"] = server
     return ZooKeeperEndpoint(server.hosts, root, user, password)

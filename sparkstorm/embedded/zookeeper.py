@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 from sparkstorm.embedded.java import find_java
-from sparkstorm.embedded.process import TetheredProcess, free_port, require_free, start_tethered
+from sparkstorm.embedded.process import TetheredProcess, free_port, refuse_busy, require_free, start_tethered
 from sparkstorm.errors import EmbeddedServerError
 
 _LOOPBACK = "127.0.0.1"
@@ -108,6 +108,7 @@ def start_zookeeper(
     """
     data_dir = Path(data_dir).absolute()
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    refuse_busy(data_dir, "zookeeper")
     if port is not None:
         require_free(port, "ZooKeeper", "sparkstorm.embedded.zookeeper.port")
     for tries_left in reversed(range(_PORT_TRIES)):

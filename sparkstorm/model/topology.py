@@ -25,7 +25,8 @@ ComponentKind = Literal["spout", "bolt", "system"]
 
 # The rule of JStorm's Common.validate_ids: letters, digits and a few marks; '__' is kept for the system.
 _ID = re.compile(r"[a-zA-Z0-9\-_/.$<>()#]+")
-_NAME = re.compile(r"[a-zA-Z0-9\-_.]+")
+# A name is a folder's name as well: '..' would be the parent, a leading '-' an option of most commands.
+_NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9\-_.]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +107,14 @@ class Topology:
 
 
 def validate_name(name: str) -> None:
-    """A topology's name as JStorm's Common.charValidate wants it."""
+    """Check a topology's name: JStorm's Common.charValidate, and fit to be a folder; InvalidTopologyError otherwise."""
     if isinstance(name, str) and len(name) > MAX_NAME_CHARS:
         raise InvalidTopologyError(
             f"'{name[:40]}...' is not a valid topology name: it has {len(name)} characters, at most {MAX_NAME_CHARS} are allowed")
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.isdigit() or name == "null":
         raise InvalidTopologyError(
-            f"'{name}' is not a valid topology name: use letters, digits, '-', '_' and '.', not digits alone")
+            f"'{name}' is not a valid topology name: use letters, digits, '-', '_' and '.', begin with a letter, a digit or '_', "
+            "and not digits alone")
 
 
 def validate(topology: Topology) -> None:
@@ -135,6 +137,9 @@ def _validate_id(what: str, name: str) -> None:
     if not isinstance(name, str) or not _ID.fullmatch(name):
         raise InvalidTopologyError(
             f"{what} id '{name}' is not valid: use letters, digits and any of - _ / . $ < > ( ) #")
+    if len(name) > MAX_NAME_CHARS:
+        raise InvalidTopologyError(
+            f"{what} id '{name[:40]}...' is not valid: it has {len(name)} characters, at most {MAX_NAME_CHARS} are allowed")
     if name.startswith("__"):
         raise InvalidTopologyError(f"{what} id '{name}' is reserved: ids that begin with '__' belong to the system")
 

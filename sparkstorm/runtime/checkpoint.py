@@ -95,8 +95,10 @@ class CheckpointWriter:
     """
 
     def __init__(self, folder: Path, name: str, component_by_task: Mapping[int, str], overwrite: bool = False) -> None:
+        folder = Path(os.path.abspath(folder))
         if folder.exists() and not overwrite:
             raise CheckpointError(f"{folder}: there is something already; name another folder")
+        _check_replaceable(folder)
         validate_name(name)
         self._folder, self._name, self._component_by_task = folder, name, component_by_task
         self._partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
@@ -151,6 +153,7 @@ class CheckpointWriter:
                     "component_by_task": {str(task): id for task, id in sorted(self._component_by_task.items())}}
         (self._partial / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
         if self._folder.exists():
+            _check_replaceable(self._folder)  # the history was read meanwhile
             shutil.rmtree(self._folder)
         os.replace(self._partial, self._folder)
 
@@ -172,6 +175,22 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         if _sha256(folder / part.file) != part.sha256:
             raise CheckpointError(f"{folder / part.file} holds other bytes than {_MANIFEST} says (sha256)")
     return Checkpoint(folder, name, component_by_task, checked)
+
+
+def _check_replaceable(folder: Path) -> None:
+    """CheckpointError unless the folder is absent, empty, or a checkpoint and nothing else: replacing it deletes it."""
+    if not folder.is_symlink() and (not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))):
+        return
+    try:
+        found = {} if folder.is_symlink() else _manifest(folder / _MANIFEST)
+    except CheckpointError:
+        found = {}
+    parts = found.get("components")
+    if found.get("kind") != KIND or not isinstance(parts, dict):
+        raise CheckpointError(f"{folder} is no checkpoint; name another folder, or remove what is there")
+    own = {_MANIFEST, *(part.get("file") for part in parts.values() if isinstance(part, dict))}
+    if others := sorted(path.name for path in folder.iterdir() if path.name not in own or not path.is_file()):
+        raise CheckpointError(f"{folder} holds {others[0]}, which is no part of the checkpoint; name another folder")
 
 
 def _manifest(path: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.model.names import file_name
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.runtime.segments import SEGMENTS, Beginning, Call, Header, Limits, SegmentFile
@@ -154,7 +155,7 @@ class Recording:
     """What a worker records."""
 
     def __init__(self, directory: str, topology_id: str, now_ms: Callable[[], int], is_threaded: bool) -> None:
-        self._folder = Path(directory, FOLDER, topology_id)
+        self._folder = Path(directory, FOLDER, file_name(topology_id))
         self._topology_id, self._now_ms, self._is_threaded = topology_id, now_ms, is_threaded
         self._desk: Desk | None = None
         self._files: list[SegmentFile] = []
@@ -167,7 +168,7 @@ class Recording:
         limits = Limits(int(conf["topology.record.max.rows"]), int(conf["topology.record.max.bytes"]),
                         int(conf["topology.record.state.keys"]))
         header = Header(self._topology_id, component, task, index, token, 0, is_stateful=state is not None)
-        file = SegmentFile(self._folder / component.replace("/", "-") / f"task-{task}", header, limits)
+        file = SegmentFile(self._folder / file_name(component) / f"task-{task}", header, limits)
         self._files.append(file)
         return Recorder(self._desk, file, state, limits, self._now_ms)
 

@@ -10,7 +10,7 @@ import pytest
 from sparkstorm.app import replay_job
 from sparkstorm.app.job import FAILED
 from sparkstorm.app.replay_file import read_replay
-from sparkstorm.app.replay_run import passed_over
+from sparkstorm.app.replay_run import passed_over, result_folders
 from sparkstorm.errors import InvalidConfigError
 
 JOB = Path(__file__).parents[2] / "conf" / "wordcount.yaml"
@@ -52,3 +52,40 @@ def test_files_that_spark_leaves_out_are_told(tmp_path: Path) -> None:
     assert passed_over("lines", str(tmp_path)) == (
         "input 'lines': Spark passes over 2 files whose own or folder's name begins with _ or . (as .git/config); "
         "rename them if they are data")
+
+
+def test_results_have_folders_of_their_own_which_a_later_replay_may_replace(tmp_path: Path) -> None:
+    names = ["count", "count!state", "split:late", "a/b", "../up", ".."]
+    folders = result_folders(tmp_path / "out", names)
+    assert [folders[name].name for name in names] == ["count", "count.state", "split.late", "a%2Fb", "%2E.%2Fup",
+                                                       "%2E."]
+    assert {folder.parent for folder in folders.values()} == {tmp_path / "out"}
+    folders["count"].mkdir()
+    assert result_folders(tmp_path / "out", ["count", "dead-letters"])["count"] == folders["count"]
+    assert result_folders(tmp_path / "out", ["a/b"]), "what an earlier replay wrote stays noted"
+
+
+def test_a_folder_that_no_replay_wrote_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "count").mkdir()
+    with pytest.raises(InvalidConfigError, match=r"--output .*: count was not written by a replay; name another folder"):
+        result_folders(tmp_path, ["lines", "count"])
+    result_folders(tmp_path, ["lines"])
+    (tmp_path / "lines").symlink_to(tmp_path / "count")
+    with pytest.raises(InvalidConfigError, match="lines was not written by a replay"):
+        result_folders(tmp_path, ["lines"])
+
+
+@pytest.mark.parametrize("names", [["a!state", "a.state"], ["a:b", "a.b"], ["dead-letters", "dead-letters"]])
+def test_two_results_for_one_folder_are_refused(names: list[str], tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfigError, match="would both be written to"):
+        result_folders(tmp_path / "out", names)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_that_is_a_file_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(JOB.parents[1] / "jobs"))
+    (tmp_path / "out").write_text("x")
+    assert replay_job.main([str(JOB), "--output", str(tmp_path / "out"), "--input", str(tmp_path)]) == FAILED
+    assert f"--output {tmp_path / 'out'} is no folder" in capsys.readouterr().err

@@ -24,6 +24,7 @@ from sparkstorm.model.assignment import (
     WorkerBeat,
     WorkerSlot,
 )
+from sparkstorm.model.names import name_to_node, node_to_name
 from sparkstorm.model.status import TopologyStatus
 
 KEY = b"k" * 32
@@ -208,6 +209,6 @@ def test_one_nimbus_leads(state: StormState, store: LocalStateStore) -> None:
 
 @pytest.mark.parametrize("name", ["a/b", ".", "..", "%2F", "café", "a b:c#d", "$<>()"])
 def test_any_component_id_has_a_node_name(name: str) -> None:
-    node = paths.name_to_node(name)
+    node = name_to_node(name)
     assert "/" not in node and node not in (".", "..")
-    assert paths.node_to_name(node) == name
+    assert node_to_name(node) == name

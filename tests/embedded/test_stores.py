@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from sparkstorm.config import Conf, Value, merge
 from sparkstorm.embedded import RedisServer, load_connection, open_stores
+from sparkstorm.embedded.folders import MARKER
 from sparkstorm.embedded.process import free_port
-from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
+from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, StoreUnavailableError
 from tests.embedded.waiting import is_running
 
 pytestmark = pytest.mark.system
@@ -44,6 +46,35 @@ def test_a_later_run_opens_what_an_earlier_one_left_unless_it_was_discarded(
     assert (tmp_path / "redis").exists()
     second.discard()
     assert not (tmp_path / "redis").exists()
+
+
+def test_what_somebody_else_keeps_in_the_folder_is_neither_written_to_nor_deleted(tmp_path: Path) -> None:
+    (tmp_path / "redis").mkdir()
+    (tmp_path / "redis" / "app.py").write_text("mine")
+    conf = a_conf(tmp_path, storm__zookeeper__servers=["127.0.0.1:1"])
+    with pytest.raises(InvalidConfigError, match=r"redis holds files that SparkStorm did not write"):
+        open_stores(conf)
+    assert [path.name for path in (tmp_path / "redis").iterdir()] == ["app.py"]
+
+
+def test_a_good_end_deletes_no_folder_whose_marker_is_gone(tmp_path: Path) -> None:
+    conf = a_conf(tmp_path, storm__zookeeper__servers=["127.0.0.1:1"])
+    with open_stores(conf) as stores:
+        (tmp_path / "redis" / MARKER).unlink()
+        stores.discard()
+    assert (tmp_path / "redis" / "redis.conf").exists()
+
+
+def test_a_second_run_in_the_folder_is_refused_and_changes_nothing_of_the_first(tmp_path: Path) -> None:
+    conf = a_conf(tmp_path, storm__zookeeper__servers=["127.0.0.1:1"])
+    with open_stores(conf) as first:
+        settings = (tmp_path / "redis" / "redis.conf").read_bytes()
+        connection = (tmp_path / "connection.json").read_bytes()
+        with pytest.raises(EmbeddedServerError, match=rf"redis is in use: .* process {os.getpid()}, which still runs; stop that"):
+            open_stores(conf)
+        assert (tmp_path / "redis" / "redis.conf").read_bytes() == settings
+        assert (tmp_path / "connection.json").read_bytes() == connection
+        first.embedded["redis"].restart()  # on the port of its own settings
 
 
 def test_configured_addresses_start_nothing(tmp_path: Path, redis_server: RedisServer) -> None:

@@ -67,12 +67,13 @@ def test_a_long_chain_does_not_exhaust_the_stack() -> None:
     assert {len(each) for each in components_of(made)} == {1, 5000}
 
 
-@pytest.mark.parametrize("name", ["wc", "word-count_2.1", "a1"])
+@pytest.mark.parametrize("name", ["wc", "word-count_2.1", "a1", "_a", "7a"])
 def test_good_names_are_accepted(name: str) -> None:
     validate_name(name)
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "12", "null", "a\n", "{x}"])
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "12", "null", "a\n", "{x}",
+                                  ".", "..", "...", ".a", "-a", "--fresh", "../a"])
 def test_bad_names_are_refused(name: str) -> None:
     with pytest.raises(InvalidTopologyError, match="is not a valid topology name: use letters"):
         validate_name(name)

@@ -145,6 +145,21 @@ def test_the_command_line_shows_tuples_and_says_what_is_wrong(tmp_path: Path, ca
     assert "there is no recording" in capsys.readouterr().err
 
 
+def test_ids_with_slashes_and_dots_have_folders_of_their_own_below_the_recordings(tmp_path: Path) -> None:
+    ids = ["a/b", "a-b", "..", "../../out"]
+    spout, builder = FeederSpout(["number"]), TopologyBuilder()
+    builder.set_spout("numbers", spout)
+    for id in ids:
+        builder.set_bolt(id, Divide()).global_grouping("numbers")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), conf(tmp_path / "logs", components=ids))
+        spout.feed([4])
+        cluster.run_until_idle()
+    assert [path.name for path in tmp_path.iterdir()] == ["logs"]
+    folders = list(tmp_path.glob("logs/recorded/test-1-*/*/task-*"))
+    assert sorted(part.component for folder in folders for part in recorded(folder)) == sorted(ids)
+
+
 # -- files -------------------------------------------------------------------------------------------------------------
 
 

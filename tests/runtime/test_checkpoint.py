@@ -138,3 +138,36 @@ def test_a_spout_without_a_position_is_named(tmp_path: Path) -> None:
         writer.close()
     with pytest.raises(CheckpointError, match="no position of task 4 of spout 'lines'"):
         read_checkpoint(tmp_path / "half").content("lines")
+
+
+@pytest.mark.parametrize("kind", ["files", "link", "file", "forged manifest"])
+def test_a_folder_that_is_no_checkpoint_is_never_replaced(kind: str, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "thesis.txt").write_text("mine")
+    target = theirs
+    if kind == "link":
+        target = tmp_path / "link"
+        target.symlink_to(write(tmp_path / "half", []))
+    elif kind == "file":
+        target = theirs / "thesis.txt"
+    elif kind == "forged manifest":
+        (theirs / "manifest.json").write_text('{"name": "somebody else\'s"}')
+    with pytest.raises(CheckpointError, match="is no checkpoint; name another folder"):
+        CheckpointWriter(target, "wc", TASKS, overwrite=True)
+    assert (theirs / "thesis.txt").read_text() == "mine" and len(list(tmp_path.iterdir())) <= 3
+
+
+def test_a_folder_that_holds_more_than_the_checkpoint_is_not_replaced(folder: Path) -> None:
+    (folder / "thesis.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match=r"holds thesis\.txt, which is no part of the checkpoint"):
+        write(folder, [], overwrite=True)
+    assert (folder / "thesis.txt").exists()
+
+
+def test_an_empty_folder_is_replaced_and_odd_ways_to_name_a_folder_work(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert read_checkpoint(write(tmp_path / "empty", [], overwrite=True)).component_by_task == TASKS
+    (tmp_path / "a").mkdir()
+    write(tmp_path / "a" / ".." / "half", [])
+    assert read_checkpoint(tmp_path / "half").component_by_task == TASKS

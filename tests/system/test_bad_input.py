@@ -20,7 +20,7 @@ from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.run import Run
 from sparkstorm.config import merge
 from sparkstorm.embedded.process import free_port
-from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, WorkerFailedError
+from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, RootInUseError, WorkerFailedError
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing.main_job import MainJob
 
@@ -196,6 +196,22 @@ def test_taken_ports_are_named_and_nothing_is_left_running(cluster: Cluster, tmp
     with pytest.raises(EmbeddedServerError, match=rf"port {taken} .*is taken.*sparkstorm\.embedded\.redis\.port"):
         Cluster.open(conf, cluster.sc).__enter__()
     assert not list(tmp_path.glob("*/*.pid"))
+
+
+def test_a_second_driver_on_the_root_is_refused_and_the_first_ones_slots_go_on(
+    cluster: Cluster, run: Callable[..., int], tmp_path: Path
+) -> None:
+    at = cluster.stores.connection
+    settings = {
+        "storm.local.dir": str(tmp_path / "second"),
+        "sparkstorm.redis.url": f"redis://:{at.redis.password}@{at.redis.host}:{at.redis.port}",
+        "storm.zookeeper.servers": [at.zookeeper.hosts],
+        "storm.zookeeper.auth.password": at.zookeeper.password,
+        "sparkstorm.slots.start.timeout.ms": 3000,
+    }
+    with pytest.raises(RootInUseError, match=rf"/storm belongs to driver process {os.getpid()} on host .*set storm\.zookeeper\.root"):
+        Cluster.open(merge(settings), cluster.sc).__enter__()
+    assert cluster.slots.running() == 2 and run("good") == OK
 
 
 def test_an_open_redis_on_another_host_is_refused_before_anything_starts(cluster: Cluster, tmp_path: Path) -> None:

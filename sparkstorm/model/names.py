@@ -1,0 +1,36 @@
+"""Names of topologies, components and hosts as names of nodes and files: any text, quoted where it must be."""
+
+from __future__ import annotations
+
+import hashlib
+from urllib.parse import quote, unquote
+
+MAX_FILE_NAME_BYTES = 180  # file systems take 255; a slot and an ending are added
+_SAFE = "()#:$<>@"
+_HASH_CHARS = 32
+
+
+def name_to_node(name: str) -> str:
+    """Return a name as one node of the state store's tree: percent-quoted where the tree does not take it."""
+    quoted = quote(name, safe=_SAFE)
+    return quoted.replace(".", "%2E") if quoted in (".", "..") else quoted
+
+
+def node_to_name(node: str) -> str:
+    """Return the name that `name_to_node` was given."""
+    return unquote(node)
+
+
+def file_name(name: str) -> str:
+    """Return a name as the name of one visible file or folder; different names have different files.
+
+    Plain names stay as they are. Other characters and a leading '.' or '-' are percent-quoted; a name that gets longer than
+    MAX_FILE_NAME_BYTES is cut and ends in `~` and a part of its SHA-256.
+    """
+    data = name.encode(errors="surrogatepass")
+    quoted = quote(data, safe=_SAFE).replace("~", "%7E") or "%"
+    if quoted[0] in ".-":
+        quoted = f"%{ord(quoted[0]):02X}{quoted[1:]}"
+    if len(quoted) <= MAX_FILE_NAME_BYTES:
+        return quoted
+    return f"{quoted[: MAX_FILE_NAME_BYTES - _HASH_CHARS - 1]}~{hashlib.sha256(data).hexdigest()[:_HASH_CHARS]}"

@@ -1,0 +1,34 @@
+"""The results of a run as files: any legal component id names one file in the run's folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from sparkstorm.app.handle import TopologyHandle
+from sparkstorm.app.results import collect
+
+
+class Finished:
+    """What `collect` asks of a handle."""
+
+    topology_id = "wc-1-1700000000"
+
+    def key_values(self, component: str) -> Iterator[tuple[Any, Any]]:
+        yield component, 1
+
+
+@pytest.mark.parametrize("component", ["count", "a/b", "../../count", "..", ".", "-rf", ".hidden", "/", "/tmp/made-by-a-test",
+                                       "dead-letters", "x" * 150, "/" * 150, "$<>()#"])
+def test_every_legal_id_gets_one_visible_file_in_the_runs_own_folder(component: str, tmp_path: Path) -> None:
+    said: list[str] = []
+    results = {"component": component, "directory": str(tmp_path / "results")}
+    file = collect(results, cast(TopologyHandle, Finished()), said.append)
+    assert file is not None and file.parent == tmp_path / "results" / "wc-1-1700000000" and file.name[0] not in ".-"
+    assert file.name != "dead-letters.jsonl", "that file is the run's dead letters"
+    assert json.loads(file.read_text()) == [component, 1] and str(file) in said[-1]
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
