@@ -33,7 +33,7 @@ from sparkstorm.daemons.submission import SubmitOptions
 from sparkstorm.embedded.connection import signing_key
 from sparkstorm.embedded.redis import client_of
 from sparkstorm.embedded.stores import Stores, not_configured, open_stores
-from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError
+from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError, StoreUnavailableError
 from sparkstorm.hosting.base import SlotSpec, StateAddress
 from sparkstorm.hosting.spark import SparkSlots, make_context, slot_conf
 from sparkstorm.model.topology import Topology
@@ -45,6 +45,7 @@ from sparkstorm.transport.redis import RedisReader
 from sparkstorm.transport.seeding import RedisSeeding
 
 STOP_PATH = "/stop-slots"
+_REDIS_ANSWER_S = 10.0
 _TRIES_PER_SLOT = 4  # a slot's job that has ended so often before it was up will not come up
 
 
@@ -164,7 +165,7 @@ class Cluster:
         self._closers.callback(store.close)
         self._key = signing_key(at.secret)
         self.state = StormState(store, self._key)
-        client = client_of(at.redis)
+        client = client_of(at.redis, _REDIS_ANSWER_S)
         self._closers.callback(client.close)
         self.blobs = BlobStore(self.state, RedisBytesStore(client), self._key)
         self._start_nimbus()
@@ -233,7 +234,11 @@ class Cluster:
             )
 
     def _registered_slots(self) -> int:
-        infos = [self.state.read_supervisor(s) for s in self.state.supervisor_ids()]
+        """How many slots are up; none while ZooKeeper is away, which is then asked again."""
+        try:
+            infos = [self.state.read_supervisor(s) for s in self.state.supervisor_ids()]
+        except StoreUnavailableError:
+            return 0
         return sum(len(info.ports) for info in infos if info is not None)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.daemons.service import NimbusService
-from sparkstorm.model.assignment import TaskInfo, WorkerBeat
+from sparkstorm.model.assignment import TaskInfo, WorkerBeat, WorkerSlot
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.runtime.journal import Journal
@@ -111,6 +111,17 @@ class TopologyHandle:
         """Heartbeats of its workers."""
         slots = self._state.worker_beat_slots(self.topology_id)
         return [beat for slot in slots if (beat := self._state.read_worker_beat(self.topology_id, slot)) is not None]
+
+    def slots(self) -> frozenset[WorkerSlot]:
+        """The slots of its assignment; empty while it has none."""
+        assignment = self._state.read_assignment(self.topology_id)
+        return frozenset() if assignment is None else frozenset(assignment.slot_by_executor.values())
+
+    def problems(self) -> list[str]:
+        """What keeps Nimbus from assigning it, a sentence each."""
+        others = sorted(other for other in self._state.topology_ids() if other != self.topology_id)
+        held = [f"slots may be held by {', '.join(others)}"] if others else []
+        return self._service.problems_of(self.topology_id) + held
 
     def errors(self) -> list[str]:
         """The last errors of every component, one line each."""

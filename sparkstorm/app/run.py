@@ -18,14 +18,22 @@ from sparkstorm.app.handle import TopologyHandle, TopologyProgress
 from sparkstorm.app.job import FAILED, INTERRUPTED, OK, PARKED, leave
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.results import collect
-from sparkstorm.app.watch import STORE_PATIENCE_S, Outcome, Watch
+from sparkstorm.app.waits import Absence
+from sparkstorm.app.watch import Outcome, Watch
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import NotAliveError, SlotsUnavailableError, StoreUnavailableError, WorkerFailedError
+from sparkstorm.errors import (
+    NotAliveError,
+    SlotsUnavailableError,
+    StoreFullError,
+    StoreUnavailableError,
+    WorkerFailedError,
+)
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
 from sparkstorm.runtime.seeds import FROM_CHECKPOINT
 
 _END_WAIT_MS = 30_000
+_RETRY_S = 0.5
 Result = TypeVar("Result")
 
 
@@ -42,6 +50,7 @@ class Run:
     ) -> None:
         self._job, self._topology, self._by_value, self._is_fresh = job, topology, by_value, is_fresh
         self._console = console or Console()
+        self._patience_s = job.conf.millis("sparkstorm.stores.patience.secs") / 1000
         self._stop = threading.Event()
         self._started = time.monotonic()
 
@@ -57,15 +66,16 @@ class Run:
 
     def on(self, cluster: Cluster, check: Callable[[], None] = lambda: None) -> int:
         """Run to the end of a finite source, or until `interrupt`; what is unfinished then stays for another run."""
-        handle = self._begin(cluster)
+        handle = self._patiently(lambda: self._begin(cluster))
         took_s = time.monotonic() - self._started
         placed = self._patiently(lambda: placed_text(cluster.state, handle.topology_id, took_s))
         self._console.say(f"{placed}; logs are in {cluster.log_dir}")
         line_every_s = self._job.conf.millis("sparkstorm.progress.interval.ms") / 1000
         try:
-            outcome, progress = Watch(handle, self._console, cluster.log_dir, line_every_s).run(self._stop.is_set, check)
+            watch = Watch(handle, self._console, cluster.log_dir, line_every_s, self._patience_s)
+            outcome, progress = watch.run(self._stop.is_set, check)
         except WorkerFailedError:
-            self._leave_failed(handle)
+            self._patiently(lambda: self._leave_failed(handle))
             raise
         self._console.show(progress)
         self._console.total(progress)
@@ -89,7 +99,7 @@ class Run:
 
     def _begin(self, cluster: Cluster) -> TopologyHandle:
         """The unfinished run of this name, or a new one."""
-        handle = self._patiently(lambda: cluster.find(self._job.name))
+        handle = cluster.find(self._job.name)
         if handle is not None and (self._is_fresh or handle.status() is TopologyStatus.KILLED):
             _end(handle)
             handle = None
@@ -102,16 +112,17 @@ class Run:
         return handle
 
     def _patiently(self, call: Callable[[], Result]) -> Result:
-        """Call again while a store is away; safe for what may be done twice."""
-        deadline = time.monotonic() + STORE_PATIENCE_S
+        """Call again while a store is away or has no room; for what may be done twice."""
+        absence = Absence(self._console.say, self._patience_s)
         while True:
             try:
-                return call()
-            except StoreUnavailableError as error:
-                if time.monotonic() > deadline:
-                    raise
-                self._console.say(f"waiting for the stores: {error}")
-                time.sleep(0.5)
+                result = call()
+            except (StoreUnavailableError, StoreFullError) as error:
+                absence.bear(error)
+                time.sleep(_RETRY_S)
+            else:
+                absence.end()
+                return result
 
     def _leave_failed(self, handle: TopologyHandle) -> None:
         """A run that got nothing done is dropped: the next one shall take mended code."""

@@ -314,6 +314,11 @@ class NimbusService:
             raise NotAliveError(f"topology {name} is not alive")
         return base
 
+    def problems_of(self, topology_id: str) -> list[str]:
+        """What Nimbus holds against assigning that topology, and what ails Nimbus itself."""
+        problems = dict(self._nimbus.problems)
+        return [problems[about] for about in ("turn", "leader", "scheduler", topology_id) if about in problems]
+
     def summaries(self) -> list[TopologySummary]:
         """One line per topology, by id; those whose record cannot be read are among Nimbus's problems instead."""
         found = []

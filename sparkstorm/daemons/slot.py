@@ -54,6 +54,7 @@ HOUSE_MS = 1_000
 SPARE_RETRY_MS = 2_000
 MAX_STEP_MS = 100
 MAX_MESSAGE_CHARS = 8_000
+MAX_END_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ class Slot:
         self._spare: WorkerChild | None = None
         self._suspicion = Suspicion()
         self._message = ""
+        self._last_end = ""  # why the last worker under this assignment ended unasked
         self._deaths = 0  # of workers under this assignment that nobody had asked to end
         self._beat_due_ms = self._house_due_ms = self._spare_due_ms = 0
 
@@ -188,7 +190,7 @@ class Slot:
 
     def _carry_out(self, action: SlotAction, now_ms: int) -> None:
         if isinstance(action, FetchBlob):
-            self._suspicion, self._message, self._deaths = Suspicion(), "", 0
+            self._suspicion, self._message, self._last_end, self._deaths = Suspicion(), "", "", 0
             self._clerk.order(action.assignment)
         elif isinstance(action, StartChild):
             self._start(action.assignment, now_ms)
@@ -270,6 +272,7 @@ class Slot:
             self._message = ""
             return
         self._deaths += 1
+        self._last_end = words[:MAX_END_CHARS]
         if action.started:
             self._suspicion = self._suspicion.died(action.exit_code)
         tail = "\n".join(last_lines(Path(child.spec.log_path)))
@@ -304,10 +307,14 @@ class Slot:
             state=word,
             assignment_version=assignment.version,
             stats_by_executor=by_executor,
-            stats={**of_worker, "deaths": self._deaths},
+            stats={**of_worker, "deaths": self._deaths, "last_end": self._last_end, "silent_ms": self._silent_ms(now_ms)},
             message=self._message if word == FAILED else "",
         )
         self._clerk.beat(beat)
+
+    def _silent_ms(self, now_ms: int) -> int:
+        """Milliseconds since the running child's last word."""
+        return now_ms - self._child.view.heard_ms if self._child and self._child.view.ready else 0
 
     def _keep_house(self, now_ms: int) -> None:
         """The local heartbeat, the log below its cap, a spare child at hand for the next start."""
