@@ -37,6 +37,7 @@ from sparkstorm.hosting.base import SlotSpec
 from sparkstorm.model.assignment import ExecutorId, TaskError, WorkerBeat, WorkerSlot
 from sparkstorm.model.status import JsonValue
 from sparkstorm.model.worker_messages import (
+    HUNG,
     Beat,
     ComponentError,
     ExitCode,
@@ -83,6 +84,7 @@ class Child:
         self.status = spec.status
         self.stats: dict[str, JsonValue] = {}
         self.last_words = ""
+        self.hung_s = 0  # how long it had been silent when it was asked where it hangs
 
 
 class Slot:
@@ -173,8 +175,11 @@ class Slot:
             child.last_words = report.reason
 
     def _report_error(self, child: Child, error: ComponentError, now_ms: int) -> None:
-        place = self._place
-        record = TaskError(now_ms, error.component, error.task, place.host, place.slot.port, error.text)
+        place, text = self._place, error.text
+        if child.hung_s and text.startswith(HUNG):
+            silence, where = f"hung: no progress for {child.hung_s} s", text.removeprefix(HUNG)
+            text, child.last_words = silence + where, f"{silence} in '{error.component}'#{error.task}{where}"
+        record = TaskError(now_ms, error.component, error.task, place.host, place.slot.port, text)
         self._clerk.report(child.spec.topology_id, record)
 
     # -- the machine acts ----------------------------------------------------------------------------------------
@@ -201,8 +206,10 @@ class Slot:
         elif isinstance(action, StopChild):
             self._child.process.order(Stop())
         elif isinstance(action, DumpStacks):
-            self._child.process.dump_stacks()
-            self._child.last_words = "killed: it was silent for too long (its log shows where it hung)"
+            child = self._child
+            child.hung_s = max(1, (now_ms - child.view.heard_ms) // 1000)
+            child.last_words = f"hung: no progress for {child.hung_s} s (its log shows where)"
+            child.process.dump_stacks()
         elif isinstance(action, KillChild):
             self._child.process.kill()
 
