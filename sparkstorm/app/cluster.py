@@ -45,6 +45,7 @@ from sparkstorm.transport.redis import RedisReader
 from sparkstorm.transport.seeding import RedisSeeding
 
 STOP_PATH = "/stop-slots"
+SLOT_DAEMON = "sparkstorm.app.spark_daemon"
 _REDIS_ANSWER_S = 10.0
 _TRIES_PER_SLOT = 4  # a slot's job that has ended so often before it was up will not come up
 
@@ -259,7 +260,14 @@ def context_conf(conf: Conf) -> SparkConf:
         spark_conf.setMaster(f"local[{max(os.cpu_count() or 1, slots + 1)}]")
     if (spark_conf.get("spark.master") or "").startswith("local") and not spark_conf.get("spark.pyspark.python"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark would take any python3 of the PATH for slots
-    return spark_conf.setIfMissing("spark.app.name", "sparkstorm").setIfMissing("spark.ui.enabled", "false")
+    return with_slot_daemon(spark_conf).setIfMissing("spark.app.name", "sparkstorm").setIfMissing("spark.ui.enabled", "false")
+
+
+def with_slot_daemon(conf: SparkConf) -> SparkConf:
+    """The same conf, with the daemon that has a slot's imports behind it where its hosts surely have that module."""
+    if (conf.get("spark.master") or "").startswith("local"):
+        conf.setIfMissing("spark.python.daemon.module", SLOT_DAEMON)
+    return conf
 
 
 def _is_submitted() -> bool:

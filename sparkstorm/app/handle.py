@@ -44,6 +44,7 @@ class TopologyHandle:
         self._service = service
         self._reader = reader
         self._info_by_task: dict[int, TaskInfo] = {}
+        self._blob_keys: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -131,6 +132,12 @@ class TopologyHandle:
             for e in self._state.read_errors(self.topology_id, component)
         ]
 
+    def blob_keys(self) -> frozenset[str]:
+        """Keys of its code and its configuration, as when they were first asked for; empty when it was gone by then."""
+        if not self._blob_keys and (base := self._state.read_base(self.topology_id)):
+            self._blob_keys = frozenset({base.code_key, base.conf_key})
+        return self._blob_keys
+
     def kill(self, wait_secs: float | None = None) -> None:
         """Kill it after a wait (default: the message time-out)."""
         self._service.kill(self.name, wait_secs)
@@ -144,8 +151,9 @@ class TopologyHandle:
         self._service.deactivate(self.name)
 
     def delete_data(self) -> None:
-        """Delete everything it has in Redis; only after it is gone."""
+        """Delete everything it has in Redis; only after it is gone. Its code goes when `blob_keys` was asked for before."""
         self._reader.delete()
+        self._service.discard_blobs(self._blob_keys)
 
     def progress_by_worker(self) -> dict[str, Progress]:
         """What each worker ("node:port") has committed."""

@@ -28,8 +28,8 @@ from sparkstorm.errors import (
 )
 from sparkstorm.hosting.base import WorkerControl
 from sparkstorm.model.worker_messages import (
-    MAX_LINE_BYTES,
     HUNG,
+    MAX_LINE_BYTES,
     Beat,
     ComponentError,
     ExitCode,
