@@ -9,6 +9,8 @@ try:
 except ImportError as error:
     advice = "run `make install`, then `. .venv/bin/activate`"
     sys.exit(f"{sys.executable} cannot import what SparkStorm needs: {error}; {advice}")
+except KeyboardInterrupt:
+    sys.exit(130)
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -35,7 +35,7 @@ from sparkstorm.daemons.submission import SubmitOptions
 from sparkstorm.embedded.connection import signing_key
 from sparkstorm.embedded.redis import client_of
 from sparkstorm.embedded.stores import Stores, not_configured, open_stores
-from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError
+from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError, StoreUnavailableError
 from sparkstorm.hosting.base import SlotSpec, StateAddress
 from sparkstorm.hosting.spark import SparkSlots, make_context, slot_conf
 from sparkstorm.model.topology import Topology
@@ -46,6 +46,8 @@ from sparkstorm.scheduling.chosen import chosen_scheduler
 from sparkstorm.transport.redis import RedisReader
 from sparkstorm.transport.seeding import RedisSeeding
 
+SLOT_DAEMON = "sparkstorm.app.spark_daemon"
+_REDIS_ANSWER_S = 10.0
 _TRIES_PER_SLOT = 4  # a slot's job that has ended so often before it was up will not come up
 
 
@@ -168,7 +170,7 @@ class Cluster:
         self._closers.callback(store.close)
         self._key = signing_key(at.secret)
         self.state = StormState(store, self._key)
-        client = client_of(at.redis)
+        client = client_of(at.redis, _REDIS_ANSWER_S)
         self._closers.callback(client.close)
         self.blobs = BlobStore(self.state, RedisBytesStore(client), self._key)
         self._office = DriverOffice(store, self._say)
@@ -240,7 +242,11 @@ class Cluster:
             )
 
     def _registered_slots(self) -> int:
-        infos = [self.state.read_supervisor(s) for s in self.state.supervisor_ids()]
+        """How many slots are up; none while ZooKeeper is away, which is then asked again."""
+        try:
+            infos = [self.state.read_supervisor(s) for s in self.state.supervisor_ids()]
+        except StoreUnavailableError:
+            return 0
         return sum(len(info.ports) for info in infos if info is not None)
 
 
@@ -261,7 +267,14 @@ def context_conf(conf: Conf) -> SparkConf:
         spark_conf.setMaster(f"local[{max(os.cpu_count() or 1, slots + 1)}]")
     if (spark_conf.get("spark.master") or "").startswith("local") and not spark_conf.get("spark.pyspark.python"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark would take any python3 of the PATH for slots
-    return spark_conf.setIfMissing("spark.app.name", "sparkstorm").setIfMissing("spark.ui.enabled", "false")
+    return with_slot_daemon(spark_conf).setIfMissing("spark.app.name", "sparkstorm").setIfMissing("spark.ui.enabled", "false")
+
+
+def with_slot_daemon(conf: SparkConf) -> SparkConf:
+    """The same conf, with the daemon that has a slot's imports behind it where its hosts surely have that module."""
+    if (conf.get("spark.master") or "").startswith("local"):
+        conf.setIfMissing("spark.python.daemon.module", SLOT_DAEMON)
+    return conf
 
 
 def _is_submitted() -> bool:

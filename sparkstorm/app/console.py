@@ -36,7 +36,8 @@ class Console:
         if self._first_executed is None:
             self._began, self._first_executed = now, progress.executed
             self._last_executed = progress.executed
-        rate = (progress.executed - self._last_executed) / max(now - self._last, 1e-9)
+        # fewer than before: the store has lost its tail, and what was lost is executed again
+        rate = max(0, progress.executed - self._last_executed) / max(now - self._last, 1e-9)
         self._last, self._last_executed = now, progress.executed
         text = progress_text(progress, rate)
         with self._lock:
@@ -46,7 +47,7 @@ class Console:
     def total(self, progress: TopologyProgress) -> None:
         """The totals of the run; speed is of this start alone."""
         took = time.monotonic() - self._began
-        speed = (progress.executed - (self._first_executed or 0)) / max(took, 1e-9)
+        speed = max(0, progress.executed - (self._first_executed or 0)) / max(took, 1e-9)
         self.say(
             f"{progress.executed:,} tuples executed in {took:.1f} s ({speed:,.0f}/s), {progress.acked:,} trees acked, "
             f"{progress.failed:,} failed, {progress.parked:,} parked{latency_text(progress)}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.daemons.service import NimbusService
-from sparkstorm.model.assignment import TaskInfo, WorkerBeat
+from sparkstorm.model.assignment import TaskInfo, WorkerBeat, WorkerSlot
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.runtime.journal import Journal
@@ -44,6 +44,7 @@ class TopologyHandle:
         self._service = service
         self._reader = reader
         self._info_by_task: dict[int, TaskInfo] = {}
+        self._blob_keys: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -112,6 +113,17 @@ class TopologyHandle:
         slots = self._state.worker_beat_slots(self.topology_id)
         return [beat for slot in slots if (beat := self._state.read_worker_beat(self.topology_id, slot)) is not None]
 
+    def slots(self) -> frozenset[WorkerSlot]:
+        """The slots of its assignment; empty while it has none."""
+        assignment = self._state.read_assignment(self.topology_id)
+        return frozenset() if assignment is None else frozenset(assignment.slot_by_executor.values())
+
+    def problems(self) -> list[str]:
+        """What keeps Nimbus from assigning it, a sentence each."""
+        others = sorted(other for other in self._state.topology_ids() if other != self.topology_id)
+        held = [f"slots may be held by {', '.join(others)}"] if others else []
+        return self._service.problems_of(self.topology_id) + held
+
     def errors(self) -> list[str]:
         """The last errors of every component, one line each."""
         return [
@@ -119,6 +131,12 @@ class TopologyHandle:
             for component in self._state.error_components(self.topology_id)
             for e in self._state.read_errors(self.topology_id, component)
         ]
+
+    def blob_keys(self) -> frozenset[str]:
+        """Keys of its code and its configuration, as when they were first asked for; empty when it was gone by then."""
+        if not self._blob_keys and (base := self._state.read_base(self.topology_id)):
+            self._blob_keys = frozenset({base.code_key, base.conf_key})
+        return self._blob_keys
 
     def kill(self, wait_secs: float | None = None) -> None:
         """Kill it after a wait (default: the message time-out)."""
@@ -133,8 +151,9 @@ class TopologyHandle:
         self._service.deactivate(self.name)
 
     def delete_data(self) -> None:
-        """Delete everything it has in Redis; only after it is gone."""
+        """Delete everything it has in Redis; only after it is gone. Its code goes when `blob_keys` was asked for before."""
         self._reader.delete()
+        self._service.discard_blobs(self._blob_keys)
 
     def progress_by_worker(self) -> dict[str, Progress]:
         """What each worker ("node:port") has committed."""

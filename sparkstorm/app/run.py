@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any, TypeVar
+
+from pyspark import SparkContext
 
 from sparkstorm.api.components import Spout
 from sparkstorm.app.cluster import Cluster, wait_until
@@ -18,14 +21,22 @@ from sparkstorm.app.handle import TopologyHandle, TopologyProgress
 from sparkstorm.app.job import FAILED, INTERRUPTED, OK, PARKED, leave
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.results import collect
-from sparkstorm.app.watch import STORE_PATIENCE_S, Outcome, Watch
+from sparkstorm.app.waits import Absence
+from sparkstorm.app.watch import Outcome, Watch
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import NotAliveError, SlotsUnavailableError, StoreUnavailableError, WorkerFailedError
+from sparkstorm.errors import (
+    NotAliveError,
+    SlotsUnavailableError,
+    StoreFullError,
+    StoreUnavailableError,
+    WorkerFailedError,
+)
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
 from sparkstorm.runtime.seeds import FROM_CHECKPOINT
 
 _END_WAIT_MS = 30_000
+_RETRY_S = 0.5
 Result = TypeVar("Result")
 
 
@@ -42,30 +53,39 @@ class Run:
     ) -> None:
         self._job, self._topology, self._by_value, self._is_fresh = job, topology, by_value, is_fresh
         self._console = console or Console()
+        self._patience_s = job.conf.millis("sparkstorm.stores.patience.secs") / 1000
         self._stop = threading.Event()
+        self._has_begun = False  # from then on a stop means that sources rest
         self._started = time.monotonic()
 
     def in_own_cluster(self) -> int:
         """Start a cluster for this run alone; Ctrl-C and SIGTERM drain and stop it, a second one ends it at once."""
         self._console.say(f"starting Spark, Redis and ZooKeeper for topology '{self._job.name}' ...")
-        with _Signals(self.interrupt), Cluster.open(self._job.conf, say=self._console.say) as cluster:
-            status = self.on(cluster, lambda: _check_spark(cluster))
-            is_last = status in (OK, PARKED) and not self._patiently(cluster.state.topology_ids)
+        with _Signals(self.interrupt), _spark_may_end(lambda: self._has_begun):
+            try:
+                with Cluster.open(self._job.conf, say=self._console.say) as cluster:
+                    status = self.on(cluster, lambda: _check_spark(cluster))
+                    is_last = status in (OK, PARKED) and not self._patiently(cluster.state.topology_ids)
+            except _StoppedAtStartError:
+                self._console.say("stopped while starting; no run was begun or changed")
+                return INTERRUPTED
         if is_last:  # an unfinished run of another name may want the data
             cluster.stores.discard()
         return status
 
     def on(self, cluster: Cluster, check: Callable[[], None] = lambda: None) -> int:
         """Run to the end of a finite source, or until `interrupt`; what is unfinished then stays for another run."""
-        handle = self._begin(cluster)
+        self._has_begun = True
+        handle = self._patiently(lambda: self._begin(cluster))
         took_s = time.monotonic() - self._started
         placed = self._patiently(lambda: placed_text(cluster.state, handle.topology_id, took_s))
         self._console.say(f"{placed}; logs are in {cluster.log_dir}")
         line_every_s = self._job.conf.millis("sparkstorm.progress.interval.ms") / 1000
         try:
-            outcome, progress = Watch(handle, self._console, cluster.log_dir, line_every_s).run(self._stop.is_set, check)
+            watch = Watch(handle, self._console, cluster.log_dir, line_every_s, self._patience_s)
+            outcome, progress = watch.run(self._stop.is_set, check)
         except WorkerFailedError:
-            self._leave_failed(handle)
+            self._patiently(lambda: self._leave_failed(handle))
             raise
         self._console.show(progress)
         self._console.total(progress)
@@ -83,13 +103,16 @@ class Run:
             self._console.say("stopped at once; the same command goes on from the last commit")
             leave(INTERRUPTED)
         self._stop.set()
+        if not self._has_begun:
+            self._console.say("stopping: nothing has begun yet; Spark and the servers are ended (again to stop at once) ...")
+            raise _StoppedAtStartError
         self._console.say("stopping: sources rest, what is under way is finished (again to stop at once) ...")
 
     # -- beginning and end ---------------------------------------------------------------------------------------
 
     def _begin(self, cluster: Cluster) -> TopologyHandle:
         """The unfinished run of this name, or a new one."""
-        handle = self._patiently(lambda: cluster.find(self._job.name))
+        handle = cluster.find(self._job.name)
         if handle is not None and (self._is_fresh or handle.status() is TopologyStatus.KILLED):
             _end(handle)
             handle = None
@@ -102,16 +125,19 @@ class Run:
         return handle
 
     def _patiently(self, call: Callable[[], Result]) -> Result:
-        """Call again while a store is away; safe for what may be done twice."""
-        deadline = time.monotonic() + STORE_PATIENCE_S
+        """Call again while a store is away or has no room; for what may be done twice."""
+        absence = Absence(self._console.say, self._patience_s)
         while True:
             try:
-                return call()
-            except StoreUnavailableError as error:
-                if time.monotonic() > deadline:
+                result = call()
+            except (StoreUnavailableError, StoreFullError) as error:
+                if self._stop.is_set():
                     raise
-                self._console.say(f"waiting for the stores: {error}")
-                time.sleep(0.5)
+                absence.bear(error)
+                time.sleep(_RETRY_S)
+            else:
+                absence.end()
+                return result
 
     def _leave_failed(self, handle: TopologyHandle) -> None:
         """A run that got nothing done is dropped: the next one shall take mended code."""
@@ -165,7 +191,8 @@ def own_conf(job: JobFile) -> dict[str, Any]:
 
 
 def _end(handle: TopologyHandle) -> None:
-    """Kill the topology, wait until its workers and records are gone, and delete its data."""
+    """Kill the topology, wait until its workers and records are gone, and delete its data and its code."""
+    handle.blob_keys()
     with contextlib.suppress(NotAliveError):  # killed by somebody else, or in its last moments
         handle.kill(0)
     if not wait_until(lambda: handle.status() is None, _END_WAIT_MS, every_ms=20):
@@ -180,6 +207,37 @@ def _check_spark(cluster: Cluster) -> None:
     except SlotsUnavailableError as error:
         print(f"{error}; the same command goes on from the last commit", file=sys.stderr)
         leave(FAILED)
+
+
+class _StoppedAtStartError(BaseException):
+    """Raised by the signal handler, in whatever the main thread does: no library may take it for a fault of its own."""
+
+
+@contextlib.contextmanager
+def _spark_may_end(has_begun: Callable[[], bool]) -> Iterator[None]:
+    """Turn what a call raises because spark-submit's JVM ended, our parent, into one sentence.
+
+    A service manager sends its SIGTERM to that JVM, not to this process.
+    """
+    parent = os.getppid()
+    try:
+        yield
+    except Exception as error:
+        if not _is_jvm_gone(parent):
+            raise
+        rest = "; the same command goes on from the last commit" if has_begun() else " while the run was starting"
+        raise SlotsUnavailableError(f"Spark was ended from outside{rest}") from error
+
+
+def _is_jvm_gone(parent: int) -> bool:
+    """Whether the JVM has ended or shuts down: it is no longer our parent, or its Spark context has been stopped."""
+    if os.getppid() != parent:
+        return True
+    try:
+        runtime: Any = SparkContext._jvm
+        return runtime is not None and bool(runtime.org.apache.spark.util.ShutdownHookManager.inShutdown())
+    except Exception:  # py4j has several ways to say that nobody answers
+        return True
 
 
 class _Signals:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from enum import Enum
@@ -9,13 +10,13 @@ from pathlib import Path
 
 from sparkstorm.app.console import Console
 from sparkstorm.app.handle import TopologyHandle, TopologyProgress
+from sparkstorm.app.waits import Absence, Waits
 from sparkstorm.daemons.child_process import last_lines
 from sparkstorm.daemons.slot import worker_log_name
 from sparkstorm.errors import StoreUnavailableError, WorkerFailedError
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
 
 DRAIN_S = 30.0
-STORE_PATIENCE_S = 120.0
 LOOK_EVERY_S = 0.1
 MAX_DEATHS_WITHOUT_PROGRESS = 6  # a row that kills takes four: one to raise suspicion, three to be parked
 
@@ -31,15 +32,17 @@ class Watch:
     """Looks at a topology several times a second; `run` returns how it ended, with the last progress seen.
 
     WorkerFailedError when a worker cannot be started, or keeps dying without getting anything done;
-    StoreUnavailableError when the stores stay away.
+    StoreUnavailableError when Redis stays away for longer than `patience_s`; ZooKeeper, which data do not pass, may.
     """
 
-    def __init__(self, handle: TopologyHandle, console: Console, log_dir: Path, line_every_s: float) -> None:
+    def __init__(self, handle: TopologyHandle, console: Console, log_dir: Path, line_every_s: float, patience_s: float) -> None:
         self._handle, self._console = handle, console
         self._line_every_s = line_every_s
         self._deaths = Deaths(handle.topology_id, log_dir, console.say)
+        self._waits = Waits(handle, console.say)
         self._line_due = 0.0
-        self._lost_since: float | None = None
+        self._redis = Absence(console.say, patience_s)
+        self._zookeeper = Absence(console.say, math.inf)
 
     def run(self, is_stopping: Callable[[], bool], check: Callable[[], None] = lambda: None) -> tuple[Outcome, TopologyProgress]:
         """Until the end; `check` is called with every progress line and may raise to end the watch."""
@@ -51,35 +54,45 @@ class Watch:
                 if drained >= 2:  # two looks: the first may have read one worker before and one after a hand-over
                     return Outcome.DRAINED, progress
                 if deadline is None and is_stopping():
-                    deadline = time.monotonic() + DRAIN_S
-                    self._handle.deactivate()
+                    deadline = self._deactivate()
                 elif deadline is not None and (progress.is_settled or time.monotonic() > deadline):
                     return Outcome.STOPPED, progress
             time.sleep(LOOK_EVERY_S / 2 if drained else LOOK_EVERY_S)
 
+    def _deactivate(self) -> float | None:
+        """Let spouts rest; returns when to stop at the latest, None when a store is away and it must be tried again."""
+        try:
+            self._handle.deactivate()
+        except StoreUnavailableError as error:
+            self._redis.bear(error)
+            return None
+        return time.monotonic() + DRAIN_S
+
     def _look(self, check: Callable[[], None]) -> TopologyProgress | None:
-        """Progress now; None while a store is away."""
+        """Progress now; None while Redis is away."""
         try:
             progress = self._handle.progress()
-            if time.monotonic() >= self._line_due:
-                check()
-                self._line_due = time.monotonic() + self._line_every_s
-                self._console.show(progress)
-                self._deaths.look(self._handle.beats(), progress)
-            self._lost_since = None
-            return progress
         except StoreUnavailableError as error:
             check()
-            self._bear(error)
+            self._redis.bear(error)
             return None
+        self._redis.end()
+        if time.monotonic() >= self._line_due:
+            check()
+            self._line_due = time.monotonic() + self._line_every_s
+            self._console.show(progress)
+            self._look_at_workers(progress)
+        return progress
 
-    def _bear(self, error: StoreUnavailableError) -> None:
-        now = time.monotonic()
-        if self._lost_since is None:
-            self._lost_since = now
-            self._console.say(f"waiting for the stores: {error}")
-        elif now - self._lost_since > STORE_PATIENCE_S:
-            raise error
+    def _look_at_workers(self, progress: TopologyProgress) -> None:
+        try:
+            beats = self._handle.beats()
+            self._deaths.look(beats, progress)
+            self._waits.look(progress, beats)
+        except StoreUnavailableError as error:
+            self._zookeeper.bear(error)
+        else:
+            self._zookeeper.end()
 
 
 class Deaths:
@@ -102,8 +115,8 @@ class Deaths:
             if beat.state == "FAILED":
                 raise WorkerFailedError(f"worker {slot} of {self._topology_id} cannot run: {beat.message}")
             if former is not None and 0 != former.pid != beat.pid != 0:
-                log = self._log(slot)
-                self._say(f"worker {slot} was replaced (process {former.pid} by {beat.pid}); its log is {log}")
+                why = beat.stats.get("last_end") or "its slot was started again"
+                self._say(f"worker {slot} was replaced (process {former.pid} by {beat.pid}): {why}; its log is {self._log(slot)}")
             if former is None or beat.pid:
                 self._beat_by_slot[slot] = beat
             self._check_deaths(slot, beat)

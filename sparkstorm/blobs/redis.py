@@ -1,5 +1,6 @@
 """Owns the bytes store in Redis: one string per chunk, keys below a prefix of the cluster."""
 
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,6 +8,8 @@ from contextlib import contextmanager
 import redis
 
 from sparkstorm.errors import StoreFullError, StoreUnavailableError
+
+_WAIT_TURN_MS = 2_000
 
 
 class RedisBytesStore:
@@ -34,11 +37,17 @@ class RedisBytesStore:
         return sorted(key.removeprefix(self._prefix) for key in found)
 
     def wait_copies(self, wanted: int, timeout_ms: int) -> int:
-        """The server's own copy and those of its replicas (WAIT)."""
+        """The server's own copy and those of its replicas (WAIT), asked for in turns shorter than the client's own time limit."""
         if wanted <= 1:
             return 1
         with _translated("wait for replicas"):
-            return 1 + int(self._client.wait(wanted - 1, timeout_ms))
+            left_ms = timeout_ms or math.inf
+            while True:
+                turn_ms = int(min(left_ms, _WAIT_TURN_MS))
+                copies = 1 + int(self._client.wait(wanted - 1, turn_ms))
+                left_ms -= turn_ms
+                if copies >= wanted or left_ms <= 0:
+                    return copies
 
     def delete(self, key: str) -> None:
         """Forget a value."""

@@ -56,16 +56,16 @@ class ZooKeeperAddress:
         """The same address with the timeouts and retries of the storm.zookeeper.* keys."""
 
         def number(key: str, usual: int) -> int:
-            value = conf.get(f"storm.zookeeper.{key}")
+            value = conf.get(key)
             return usual if value is None else int(value)
 
         return replace(
             self,
-            session_timeout_ms=number("session.timeout", self.session_timeout_ms),
-            connection_timeout_ms=number("connection.timeout", self.connection_timeout_ms),
-            retries=number("retry.times", self.retries),
-            retry_interval_ms=number("retry.interval", self.retry_interval_ms),
-            retry_ceiling_ms=number("retry.intervalceiling.millis", self.retry_ceiling_ms),
+            session_timeout_ms=number("storm.zookeeper.session.timeout", self.session_timeout_ms),
+            connection_timeout_ms=number("storm.zookeeper.connection.timeout", self.connection_timeout_ms),
+            retries=number("storm.zookeeper.retry.times", self.retries),
+            retry_interval_ms=number("storm.zookeeper.retry.interval", self.retry_interval_ms),
+            retry_ceiling_ms=number("storm.zookeeper.retry.intervalceiling.millis", self.retry_ceiling_ms),
         )
 
 

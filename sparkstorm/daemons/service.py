@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -313,6 +313,25 @@ class NimbusService:
         if base is None:
             raise NotAliveError(f"topology {name} is not alive")
         return base
+
+    def discard_blobs(self, keys: Iterable[str]) -> None:
+        """Delete blobs of a topology that has ended, at once and not with the next sweep; those somebody may need stay."""
+        if self._state.submission_names() or self._state.deploy_names():
+            return
+        named: set[str] = set()
+        try:
+            for topology_id in self._state.topology_ids():
+                records = (self._state.read_base(topology_id), self._state.read_assignment(topology_id))
+                named |= {key for record in records if record for key in (record.code_key, record.conf_key)}
+        except (StoreInconsistentError, TamperedBlobError):
+            return  # whatever that record names stays
+        for key in set(keys) - named:
+            self._blobs.delete(key)
+
+    def problems_of(self, topology_id: str) -> list[str]:
+        """What Nimbus holds against assigning that topology, and what ails Nimbus itself."""
+        problems = dict(self._nimbus.problems)
+        return [problems[about] for about in ("turn", "leader", "scheduler", topology_id) if about in problems]
 
     def summaries(self) -> list[TopologySummary]:
         """One line per topology, by id; those whose record cannot be read are among Nimbus's problems instead."""

@@ -37,6 +37,7 @@ from sparkstorm.model.assignment import ExecutorId, TaskError, WorkerBeat, Worke
 from sparkstorm.model.names import file_name
 from sparkstorm.model.status import JsonValue
 from sparkstorm.model.worker_messages import (
+    HUNG,
     Beat,
     ComponentError,
     ExitCode,
@@ -54,6 +55,7 @@ HOUSE_MS = 1_000
 SPARE_RETRY_MS = 2_000
 MAX_STEP_MS = 100
 MAX_MESSAGE_CHARS = 8_000
+MAX_END_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class Child:
         self.status = spec.status
         self.stats: dict[str, JsonValue] = {}
         self.last_words = ""
+        self.hung_s = 0  # how long it had been silent when it was asked where it hangs
 
 
 class Slot:
@@ -96,6 +99,7 @@ class Slot:
         self._spare: WorkerChild | None = None
         self._suspicion = Suspicion()
         self._message = ""
+        self._last_end = ""  # why the last worker under this assignment ended unasked
         self._deaths = 0  # of workers under this assignment that nobody had asked to end
         self._beat_due_ms = self._house_due_ms = self._spare_due_ms = 0
 
@@ -171,8 +175,11 @@ class Slot:
             child.last_words = report.reason
 
     def _report_error(self, child: Child, error: ComponentError, now_ms: int) -> None:
-        place = self._place
-        record = TaskError(now_ms, error.component, error.task, place.host, place.slot.port, error.text)
+        place, text = self._place, error.text
+        if child.hung_s and text.startswith(HUNG):
+            silence, where = f"hung: no progress for {child.hung_s} s", text.removeprefix(HUNG)
+            text, child.last_words = silence + where, f"{silence} in '{error.component}'#{error.task}{where}"
+        record = TaskError(now_ms, error.component, error.task, place.host, place.slot.port, text)
         self._clerk.report(child.spec.topology_id, record)
 
     # -- the machine acts ----------------------------------------------------------------------------------------
@@ -188,7 +195,7 @@ class Slot:
 
     def _carry_out(self, action: SlotAction, now_ms: int) -> None:
         if isinstance(action, FetchBlob):
-            self._suspicion, self._message, self._deaths = Suspicion(), "", 0
+            self._suspicion, self._message, self._last_end, self._deaths = Suspicion(), "", "", 0
             self._clerk.order(action.assignment)
         elif isinstance(action, StartChild):
             self._start(action.assignment, now_ms)
@@ -199,8 +206,10 @@ class Slot:
         elif isinstance(action, StopChild):
             self._child.process.order(Stop())
         elif isinstance(action, DumpStacks):
-            self._child.process.dump_stacks()
-            self._child.last_words = "killed: it was silent for too long (its log shows where it hung)"
+            child = self._child
+            child.hung_s = max(1, (now_ms - child.view.heard_ms) // 1000)
+            child.last_words = f"hung: no progress for {child.hung_s} s (its log shows where)"
+            child.process.dump_stacks()
         elif isinstance(action, KillChild):
             self._child.process.kill()
 
@@ -270,6 +279,7 @@ class Slot:
             self._message = ""
             return
         self._deaths += 1
+        self._last_end = words[:MAX_END_CHARS]
         if action.started:
             self._suspicion = self._suspicion.died(action.exit_code)
         tail = "\n".join(last_lines(Path(child.spec.log_path)))
@@ -304,10 +314,14 @@ class Slot:
             state=word,
             assignment_version=assignment.version,
             stats_by_executor=by_executor,
-            stats={**of_worker, "deaths": self._deaths},
+            stats={**of_worker, "deaths": self._deaths, "last_end": self._last_end, "silent_ms": self._silent_ms(now_ms)},
             message=self._message if word == FAILED else "",
         )
         self._clerk.beat(beat)
+
+    def _silent_ms(self, now_ms: int) -> int:
+        """Milliseconds since the running child's last word."""
+        return now_ms - self._child.view.heard_ms if self._child and self._child.view.ready else 0
 
     def _keep_house(self, now_ms: int) -> None:
         """The local heartbeat, the log below its cap, a spare child at hand for the next start."""

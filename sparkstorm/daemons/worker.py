@@ -16,6 +16,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from importlib import import_module
+from types import FrameType
 from typing import NoReturn
 
 from sparkstorm.errors import (
@@ -27,8 +28,10 @@ from sparkstorm.errors import (
 )
 from sparkstorm.hosting.base import WorkerControl
 from sparkstorm.model.worker_messages import (
+    HUNG,
     MAX_LINE_BYTES,
     Beat,
+    ComponentError,
     ExitCode,
     Exiting,
     WorkerCommand,
@@ -37,6 +40,7 @@ from sparkstorm.model.worker_messages import (
     encode_report,
 )
 from sparkstorm.model.worker_spec import MAX_SPEC_BYTES, WorkerSpec
+from sparkstorm.runtime.culprit import busy_in
 
 DEFAULT_ENTRY = "sparkstorm.runtime.drive:run_worker"
 MAX_UNSENT_BYTES = MAX_LINE_BYTES
@@ -100,6 +104,7 @@ def main(arguments: list[str]) -> NoReturn:
     try:
         spec = WorkerSpec.from_json(line)
         _open_log(spec.log_path)
+        _answer_where_it_hangs(control)
         _apply_environment(spec)
     except (SparkStormError, OSError) as fault:
         _end(control, ExitCode.BAD_SPEC, str(fault))
@@ -173,8 +178,20 @@ def _open_log(path: str) -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     faulthandler.enable(2)
-    # A slot that is about to kill a silent child asks it first where it hangs.
-    faulthandler.register(signal.SIGUSR1, 2)
+
+
+def _answer_where_it_hangs(control: PipeControl) -> None:
+    """Have SIGUSR1, which a slot sends before it kills a silent child, write all stacks to the log and name the culprit.
+
+    The stacks come from C and always work; the report comes from Python, so not while C code holds the interpreter.
+    """
+    def report(_number: int, frame: FrameType | None) -> None:
+        found = None if frame is None else busy_in(frame)
+        if found is not None:
+            control.send(ComponentError(found.component, found.task, HUNG + found.place))
+
+    signal.signal(signal.SIGUSR1, report)
+    faulthandler.register(signal.SIGUSR1, 2, chain=True)
 
 
 def _apply_environment(spec: WorkerSpec) -> None:

@@ -73,9 +73,12 @@ SlotMain: TypeAlias = Callable[[SlotSpec], str]
 
 
 class RestartPause:
-    """How long a slot waits to be launched again: not at all the first time, then doubling while it dies young."""
+    """Pauses before a slot is launched again: none the first time, then doubling while it dies young.
 
-    def __init__(self, first_ms: int = 200, longest_ms: int = 10_000, young_ms: int = 10_000) -> None:
+    Young is a slot that has hardly come up. One that worked is no reason to wait, however often somebody kills it.
+    """
+
+    def __init__(self, first_ms: int = 200, longest_ms: int = 5_000, young_ms: int = 3_000) -> None:
         self._first_ms, self._longest_ms, self._young_ms = first_ms, longest_ms, young_ms
         self._young_deaths = 0
 

@@ -15,6 +15,8 @@ from typing import Any, Final, TypeAlias
 from sparkstorm.errors import InvalidConfigError
 
 MAX_LINE_BYTES = 1024 * 1024
+HUNG: Final = "hung"
+"""First word of a ComponentError that a silent child sends when its slot asks where it hangs."""
 
 
 class ExitCode(IntEnum):

@@ -1,11 +1,22 @@
-"""Owns finding the line of a user's code that an error came from: what a log without tracebacks must say."""
+"""Lines of a user's code that an error came from, or that a worker hangs in: what a log without tracebacks must say."""
 
 from __future__ import annotations
 
+import linecache
 from pathlib import Path
-from traceback import walk_tb
+from traceback import walk_stack, walk_tb
+from types import FrameType
+from typing import NamedTuple
 
 _OURS = str(Path(__file__).parents[1])
+
+
+class Busy(NamedTuple):
+    """The task whose user code runs, and ` (file, line N: source)` of that code, empty when it cannot be told."""
+
+    component: str
+    task: int
+    place: str
 
 
 def place_of(error: BaseException) -> str:
@@ -17,6 +28,32 @@ def place_of(error: BaseException) -> str:
               if not frame.f_code.co_filename.startswith(_OURS)]
     if not theirs:
         return ""
-    file = theirs[0][0]
-    line = next(line for name, line in reversed(theirs) if name == file)
+    file, line = _entered(theirs)
     return f" ({Path(file).name}, line {line})"
+
+
+def busy_in(frame: FrameType) -> Busy | None:
+    """The task whose user code a stack is inside of; None when it is in none's. The place is chosen as in `place_of`."""
+    owner: tuple[str, int] | None = None
+    theirs: list[tuple[str, int]] = []
+    for each, line in reversed(list(walk_stack(frame))):
+        file = each.f_code.co_filename
+        if not file.startswith(_OURS):
+            theirs += [(file, line)] if owner is not None else []
+        elif not theirs:
+            holder = each.f_locals.get("self")
+            component, task = getattr(holder, "component", None), getattr(holder, "task", None)
+            owner = (component, task) if isinstance(component, str) and isinstance(task, int) else owner
+    if owner is None:
+        return None
+    if not theirs:
+        return Busy(*owner, "")
+    file, line = _entered(theirs)
+    source = linecache.getline(file, line).strip()
+    return Busy(*owner, f" ({Path(file).name}, line {line}{': ' if source else ''}{source[:120]})")
+
+
+def _entered(theirs: list[tuple[str, int]]) -> tuple[str, int]:
+    """The file of the outermost frame and the innermost line in it; frames come outermost first."""
+    file = theirs[0][0]
+    return file, next(line for name, line in reversed(theirs) if name == file)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+import select
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from sparkstorm.clock import Clock, SystemClock
-from sparkstorm.errors import CodecError, SparkStormError, WorkerFailedError
+from sparkstorm.errors import CodecError, SparkStormError, StoreFullError, WorkerFailedError
 from sparkstorm.model.tasks import number_tasks
 from sparkstorm.model.worker_messages import (
     Beat,
@@ -73,19 +75,63 @@ class SlotReporter:
             self._control.send(ComponentError(component, task, text))
 
 
+class Beats:
+    """The worker's heartbeats: from its loop, and from within a call that waits for the store."""
+
+    def __init__(self, control: Control, clock: Clock) -> None:
+        self._control, self._clock = control, clock
+        self._stats: dict[str, Any] = {}
+        self.sent_ms = 0
+
+    def send(self, stats: dict[str, Any]) -> None:
+        """Send what the worker has to say now."""
+        self._stats, self.sent_ms = stats, self._clock.now_ms()
+        self._control.send(Beat(stats))
+
+    def while_waiting(self, problem: str) -> None:
+        """Send the last words again with the reason why the store keeps us waiting, once a second.
+
+        A worker that waits is alive: without these its slot would kill it as hung.
+        """
+        if self._clock.now_ms() - self.sent_ms >= _BEAT_EVERY_MS:
+            self.send({**self._stats, "blocked": [problem]})
+
+
 def run_worker(spec: WorkerSpec, control: Control) -> int:
     """Run a worker until it is told to stop; the result is its exit code. Errors of ours say why it ended."""
     clock = SystemClock()
     wake_fd = os.eventfd(0, os.EFD_NONBLOCK) if hasattr(os, "eventfd") else -1
-    transport = RedisTransport(spec.redis, spec.topology_id)
+    beats = Beats(control, clock)
+    transport = RedisTransport(spec.redis, spec.topology_id, on_wait=beats.while_waiting)
     try:
-        worker = _start(spec, control, clock, transport, wake_fd)
+        started = _start_patiently(spec, control, clock, transport, wake_fd, beats)
+        if started is None:
+            return ExitCode.STOPPED
+        worker, spec = started
         control.send(Ready())
         gc.freeze()  # what stands now lives as long as the worker: never walk it again
         gc.set_threshold(100_000, 20, 50)
-        return _loop(worker, spec, control, clock, transport, [fd for fd in (control.fileno(), wake_fd) if fd >= 0])
+        return _loop(worker, spec, control, clock, transport, [fd for fd in (control.fileno(), wake_fd) if fd >= 0], beats)
     finally:
         transport.close()
+
+
+def _start_patiently(spec: WorkerSpec, control: Control, clock: Clock, transport: RedisTransport, wake_fd: int,
+                     beats: Beats) -> tuple[Worker, WorkerSpec] | None:
+    """A new worker and its spec with the newest status; None when the slot stops it before.
+
+    A store that is full refuses the claim before any component is opened, so the start is simply tried again.
+    """
+    while True:
+        try:
+            return _start(spec, control, clock, transport, wake_fd), spec
+        except StoreFullError as error:
+            beats.while_waiting(str(error))
+        select.select([control.fileno()], [], [], _BEAT_EVERY_MS / 1000)
+        for command in control.poll():
+            if isinstance(command, Stop):
+                return None
+            spec = replace(spec, status=command.status)
 
 
 def _start(spec: WorkerSpec, control: Control, clock: Clock, transport: RedisTransport, wake_fd: int) -> Worker:
@@ -112,9 +158,9 @@ def _plan(spec: WorkerSpec) -> WorkerPlan:
 
 
 def _loop(worker: Worker, spec: WorkerSpec, control: Control, clock: Clock, transport: RedisTransport,
-          fds: list[int]) -> int:
+          fds: list[int], beats: Beats) -> int:
     worker.set_active(spec.status == "ACTIVE")
-    beat_ms = 0
+    beats.sent_ms = 0
     warm_up = AckerWarmUp(worker.ackers)
     while True:
         for command in control.poll():
@@ -124,9 +170,8 @@ def _loop(worker: Worker, spec: WorkerSpec, control: Control, clock: Clock, tran
             if isinstance(command, SetStatus):
                 worker.set_active(command.status == "ACTIVE")
         now_ms = clock.now_ms()
-        if now_ms - beat_ms >= _BEAT_EVERY_MS:
-            beat_ms = now_ms
-            control.send(Beat(worker.summary()))
+        if now_ms - beats.sent_ms >= _BEAT_EVERY_MS:
+            beats.send(worker.summary())
             warm_up.step()
         try:
             due_ms = worker.step(now_ms)
@@ -135,7 +180,7 @@ def _loop(worker: Worker, spec: WorkerSpec, control: Control, clock: Clock, tran
             print(f"ERROR this epoch cannot be committed: {error}", flush=True)
             return ExitCode.CRASHED
         now_ms = clock.now_ms()
-        wait_ms = min(_LONGEST_WAIT_MS if due_ms is None else due_ms - now_ms, beat_ms + _BEAT_EVERY_MS - now_ms)
+        wait_ms = min(_LONGEST_WAIT_MS if due_ms is None else due_ms - now_ms, beats.sent_ms + _BEAT_EVERY_MS - now_ms)
         if wait_ms > 0:
             transport.wait(wait_ms, fds)
             _drain(fds)

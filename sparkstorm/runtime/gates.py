@@ -12,7 +12,7 @@ from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.runtime.assembly import WorkerPlan
 from sparkstorm.transport.base import Pressure
 
-_SPOUTS_STOP_AT = 0.6
+SPOUTS_STOP_AT = 0.6
 _BOLTS_STOP_AT = 0.8
 
 
@@ -24,18 +24,28 @@ class Gates:
         cycle = plan.topology.cycles()
         self._fed_by_task = {task: _fed_tasks(plan, task, cycle) for task in plan.tasks}
         self._full: set[int] = set()
+        self._waiting: dict[int, int] = {}  # bytes by watched task, as of the last commit
         self._fullness = 0.0
         self.watched = tuple(sorted({t for fed in self._fed_by_task.values() for t in fed}))
 
     @property
     def is_store_filling(self) -> bool:
         """Whether spouts must stop so that bolts can drain what there is."""
-        return self._fullness >= _SPOUTS_STOP_AT
+        return self._fullness >= SPOUTS_STOP_AT
+
+    @property
+    def fullness(self) -> float:
+        """Share of the store's memory in use, 0 to 1, as of the last commit; 0 when it has no limit."""
+        return self._fullness
+
+    def shut_by(self, task: int) -> list[tuple[int, int]]:
+        """The tasks that hold this one back, ascending, and the bytes that wait for each."""
+        return [(fed, self._waiting.get(fed, 0)) for fed in sorted(self._full & self._fed_by_task[task])]
 
     @property
     def must_ask(self) -> bool:
         """Whether anything is held back, so that only news of the pressure can set it free."""
-        return bool(self._full) or self._fullness >= _SPOUTS_STOP_AT
+        return bool(self._full) or self._fullness >= SPOUTS_STOP_AT
 
     def is_shut(self, task: int) -> bool:
         """Whether this task must wait for those it feeds."""
@@ -48,6 +58,7 @@ class Gates:
         last one that has anything waiting is never shut, it does drain.
         """
         self._fullness = pressure.fullness
+        self._waiting.update(pressure.backlog_by_task)
         high = self._high if pressure.fullness < _BOLTS_STOP_AT else 0
         for task, waiting in pressure.backlog_by_task.items():
             if waiting > high:

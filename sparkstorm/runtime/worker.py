@@ -6,6 +6,7 @@ loses nothing; whatever a step could not finish waits in the store, never only i
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -27,12 +28,14 @@ from sparkstorm.runtime.pulse import Pulse
 from sparkstorm.runtime.spout_task import SpoutTask
 from sparkstorm.runtime.tally import Tally
 from sparkstorm.runtime.timeouts import Timeouts
+from sparkstorm.runtime.waiting import Waiting
 from sparkstorm.transport.base import Commit, Transport
 from sparkstorm.transport.frames import NO_IDS, RowFrame, travelled
 
 _CHUNKS_AHEAD = 8  # frames of one task kept decoded in memory
 _CAREFUL_UNITS = 5000
 _REFUSED_MS = 20
+_REFUSED_LONG_MS = 200  # once patience is over and it was no use: a disk that is full
 _PATIENCE = 50  # refusals, after which a commit goes through: this worker may be the only one who can free anything
 _GATED_MS = 5  # between two looks whether those that hold a task back have drained
 _CALLS_PER_TURN = 512
@@ -75,7 +78,9 @@ class Worker:
         self._failures = Failures(plan, self._tally.of, reporter.error, clock.now_ms)
         self._timeouts = Timeouts(plan, self._crew, transport, clock.now_ms())
         self._pulse = Pulse(plan, self._crew, clock, self._gates, reporter.error, self._failures.park)
+        self._waiting = Waiting(plan, self._crew, self._gates)
         self._refused: Commit | None = None
+        self._refusal = ""  # why the store refuses that commit
         self._refusals = 0
         self._budget = Budget(plan.conf)
         self._careful_left = _CAREFUL_UNITS if plan.is_careful else 0
@@ -126,8 +131,11 @@ class Worker:
         return list(self._crew.ackers.values())
 
     def summary(self) -> dict[str, Any]:
-        """Counts by component, for the heartbeat."""
-        return {"components": self._tally.by_component(), "epochs": self._seq}
+        """Counts by component, and why spouts emit nothing, for the heartbeat."""
+        found: dict[str, Any] = {"components": self._tally.by_component(), "epochs": self._seq}
+        if self._is_active:
+            found |= {"blocked": self._waiting.blocked(self._refusal), "gated": self._waiting.gated()}
+        return found
 
     @property
     def crew(self) -> Crew:
@@ -357,17 +365,22 @@ class Worker:
             commit.progress = self.progress.encode()
         try:
             pressure = self._transport.commit(commit)
-        except StoreFullError:
-            self._refused = commit
-            self._refusals += 1
-            commit.is_urgent = self._refusals >= _PATIENCE
-            self._transport.release()
-            return now_ms + _REFUSED_MS
-        self._refused, self._refusals = None, 0
+        except StoreFullError as error:
+            return self._keep_refused(commit, error, now_ms)
+        self._refused, self._refusals, self._refusal = None, 0, ""
         self._seq, self._low_ms = commit.seq, commit.low_ms
         self._gates.note(pressure)
         self._crew.settle()
         return self._next_due(self._clock.now_ms(), did=self._has_news)
+
+    def _keep_refused(self, commit: Commit, error: StoreFullError, now_ms: int) -> int:
+        """Keep a refused commit for the next step, and free what may be freed; returns when to try again."""
+        self._refused, self._refusal = commit, str(error)
+        self._refusals += 1
+        commit.is_urgent = self._refusals >= _PATIENCE
+        with contextlib.suppress(StoreFullError):  # a full disk refuses this write too
+            self._transport.release()
+        return now_ms + (_REFUSED_MS if self._refusals < 2 * _PATIENCE else _REFUSED_LONG_MS)
 
     def _next_due(self, now_ms: int, did: bool) -> int | None:
         if did:

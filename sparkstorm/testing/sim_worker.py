@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from sparkstorm.daemons.suspicion import Suspicion
-from sparkstorm.errors import CodecError, FencedError, StoreRolledBackError
+from sparkstorm.errors import CodecError, FencedError, StoreFullError, StoreRolledBackError
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.model.worker_messages import ComponentError, ExitCode, Passed, Trying
 from sparkstorm.runtime.assembly import WorkerPlan
@@ -95,6 +95,8 @@ class SimWorker:
                 due_ms = self._run()
         except (SimulatedDeath, CodecError) as death:
             return self.bury(ExitCode.CRASHED, f"{type(death).__name__}: {death}")
+        except StoreFullError:  # the claim of a new worker was refused: as runtime/drive.py, it tries again
+            return now_ms + RESTART_MS
         except FencedError as fenced:
             return self.bury(ExitCode.FENCED, str(fenced))
         except StoreRolledBackError as behind:

@@ -11,6 +11,8 @@ Laws of every Transport (tests/contracts/test_transport.py runs them against eac
 6. A commit refused for lack of memory (StoreFullError) changed nothing. One that sends no more bytes of rows than it
    consumes, or is urgent, is never refused for that (acks and states are how a full store gets drained), nor is a claim;
    `release` frees what stored cursors have passed.
+7. A store whose disk is full refuses every write, claims and `release` included (StoreFullError), and keeps nothing of
+   it; once there is room again, the same calls go through.
 """
 
 from __future__ import annotations
@@ -119,7 +121,7 @@ class Transport(Protocol):
         """Block until entries may be there, a file descriptor is readable, or the time is over."""
 
     def release(self) -> None:
-        """Free what stored cursors have passed, without a commit (a full store refuses those)."""
+        """Free what stored cursors have passed, without a commit (a full store refuses those); StoreFullError by law 7."""
 
     def oldest_waiting_ms(self, also: Sequence[int] = (), floor_ms: int = 0) -> int | None:
         """Birth of the oldest root that waits, everywhere at one moment; None when nothing does.

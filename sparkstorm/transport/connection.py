@@ -75,11 +75,15 @@ def text(data: Any) -> str:
 
 
 class Link:
-    """One request-reply connection that is made again when lost; what may be sent twice is the caller's to know."""
+    """One request-reply connection that is made again when lost; what may be sent twice is the caller's to know.
 
-    def __init__(self, address: RedisAddress, patience_s: float) -> None:
+    `on_wait` is called with the problem before every new try.
+    """
+
+    def __init__(self, address: RedisAddress, patience_s: float, on_wait: Callable[[str], None] = lambda _: None) -> None:
         self._address = address
         self._patience_s = patience_s
+        self._on_wait = on_wait
         self._connection: Connection | None = None
         self.number = 0  # of the present connection: another number may mean another, restarted, server
 
@@ -111,6 +115,7 @@ class Link:
                 raise StoreUnavailableError(
                     f"Redis at {self._address.host}:{self._address.port} did not come back in "
                     f"{self._patience_s:g} s: {problem}") from problem
+            self._on_wait(str(problem))
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 

@@ -36,6 +36,7 @@ class LocalStore:
         self.dead_letters: list[bytes] = []
         self.quarantine: list[bytes] = []
         self.max_bytes = max_bytes
+        self.is_disk_full = False  # every write is refused, whatever it frees
         self.restores = 0
 
     def task(self, task: int) -> _TaskKeys:
@@ -48,6 +49,11 @@ class LocalStore:
     def used_bytes(self) -> int:
         """Bytes in streams: what an uncontrolled sender would let grow."""
         return sum(len(data) for keys in self.task_keys.values() for _, data in keys.stream)
+
+    def refuse_without_disk(self) -> None:
+        """StoreFullError while the disk is full."""
+        if self.is_disk_full:
+            raise StoreFullError("the disk under the store is full")
 
     def checkpoint(self) -> dict[str, object]:
         """A copy to go back to, as a store that loses its tail would."""
@@ -75,6 +81,7 @@ class LocalTransport:
     def claim(self, owner: str, token_by_task: Mapping[int, int]) -> Claim:
         """Fence, then read."""
         store = self._store
+        store.refuse_without_disk()
         for task, token in token_by_task.items():
             if store.task(task).fence > token:
                 raise FencedError(f"task {task} belongs to token {store.task(task).fence} now")
@@ -96,6 +103,7 @@ class LocalTransport:
         self._require_standing(commit, stored=(commit.seq, commit.seq - 1))
         if store.seq_by_owner.get(commit.owner, 0) == commit.seq - 1:
             self._refuse_lost_frames(commit)
+            store.refuse_without_disk()
             self._refuse_when_full(commit)
             self._apply(commit)
         self._standing = Commit(commit.owner, commit.token_by_task, commit.generation, commit.seq)
@@ -124,7 +132,8 @@ class LocalTransport:
         """Nothing to wait for: simulated time moves by hand."""
 
     def release(self) -> None:
-        """Streams are trimmed within each commit here."""
+        """Trim nothing: commits have trimmed the streams already."""
+        self._store.refuse_without_disk()
 
     def oldest_waiting_ms(self, also: Sequence[int] = (), floor_ms: int = 0) -> int | None:
         """The least of all frames' births and all owners' watermarks."""

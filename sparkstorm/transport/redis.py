@@ -13,7 +13,7 @@ from __future__ import annotations
 import select
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import redis
@@ -58,11 +58,12 @@ class Keys:
 
 
 class RedisTransport:
-    """One owner's way to Redis: a connection for commits, one for reading."""
+    """One owner's way to Redis: a connection for commits, one for reading; `on_wait` hears why a call is tried again."""
 
-    def __init__(self, address: RedisAddress, topology_id: str, patience_s: float = 60.0) -> None:
+    def __init__(self, address: RedisAddress, topology_id: str, patience_s: float = 60.0,
+                 on_wait: Callable[[str], None] = lambda _: None) -> None:
         self._keys = Keys(topology_id)
-        self._link = Link(address, patience_s)
+        self._link = Link(address, patience_s, on_wait)
         self._reading = _Reading(address, self._keys)
         self._commit_script = Script("commit.lua", self._link)
         self._claim_script = Script("claim.lua", self._link)

@@ -46,13 +46,22 @@ class Handle:
     def deactivate(self) -> None:
         self.is_deactivated = True
 
+    def status(self) -> TopologyStatus:
+        return TopologyStatus.ACTIVE
 
-def watch(handle: Handle) -> Watch:
-    return Watch(handle, Console(), Path("/none"), 0.0)  # type: ignore[arg-type]
+    def slots(self) -> frozenset[WorkerSlot]:
+        return frozenset()
+
+    def problems(self) -> list[str]:
+        return []
 
 
-def a_beat(pid: int, state: str = "RUNNING", message: str = "", deaths: int = 0) -> WorkerBeat:
-    return WorkerBeat("words-1-1", "node-1", 6700, 0, 0, pid, pid, state, 1, stats={"deaths": deaths}, message=message)
+def watch(handle: Handle, patience_s: float = 120.0) -> Watch:
+    return Watch(handle, Console(), Path("/none"), 0.0, patience_s)  # type: ignore[arg-type]
+
+
+def a_beat(pid: int, state: str = "RUNNING", message: str = "", deaths: int = 0, **stats: Any) -> WorkerBeat:
+    return WorkerBeat("words-1-1", "node-1", 6700, 0, 0, pid, pid, state, 1, stats={"deaths": deaths, **stats}, message=message)
 
 
 def test_a_run_ends_when_it_is_seen_drained_twice() -> None:
@@ -70,13 +79,39 @@ def test_a_stopped_run_lets_the_sources_rest_and_waits_until_nothing_is_under_wa
 def test_a_store_that_comes_back_is_waited_for_and_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     away = StoreUnavailableError("Redis at 127.0.0.1:1 cannot be reached")
     assert watch(Handle(AT_WORK, away, away, DRAINED)).run(lambda: False)[0] is Outcome.DRAINED
-    assert capsys.readouterr().out.count("waiting for the stores: Redis at 127.0.0.1:1") == 1
+    said = capsys.readouterr().out
+    assert said.count("waiting for the stores (at most 120 s): Redis at 127.0.0.1:1") == 1
+    assert said.count("the stores answer again after 0.") == 1
 
 
-def test_a_store_that_stays_away_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparkstorm.app.watch.STORE_PATIENCE_S", 0.05)
+def test_a_redis_that_stays_away_ends_the_watch() -> None:
     with pytest.raises(StoreUnavailableError):
-        watch(Handle(StoreUnavailableError("gone"))).run(lambda: False)
+        watch(Handle(StoreUnavailableError("gone")), patience_s=0.05).run(lambda: False)
+
+
+def test_a_zookeeper_that_is_away_is_said_once_while_the_data_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    class Half(Handle):
+        def beats(self) -> list[WorkerBeat]:
+            raise StoreUnavailableError("ZooKeeper at 127.0.0.1:2 does not answer")
+
+    half = Half(*[replace(AT_WORK, executed=n) for n in range(5)], DRAINED)
+    assert watch(half, patience_s=0.0).run(lambda: False)[0] is Outcome.DRAINED
+    assert capsys.readouterr().out.count("ZooKeeper at 127.0.0.1:2") == 1
+
+
+def test_a_run_that_is_stopped_while_a_store_is_away_stops_once_it_is_back() -> None:
+    class Away(Handle):
+        tries = 0
+
+        def deactivate(self) -> None:
+            self.tries += 1
+            if self.tries < 3:
+                raise StoreUnavailableError("Redis did not read blob chunk")
+            super().deactivate()
+
+    away = Away(AT_WORK, AT_WORK, AT_WORK, SETTLED)
+    assert watch(away).run(lambda: True)[0] is Outcome.STOPPED
+    assert away.is_deactivated
 
 
 def test_what_the_check_raises_ends_the_watch() -> None:
@@ -98,7 +133,17 @@ def test_a_replaced_worker_is_said_with_its_log() -> None:
     deaths = Deaths("words-1-1", Path("/logs"), said.append)
     for pid in (10, 0, 11):
         deaths.look([a_beat(pid)], AT_WORK)
-    assert said == ["worker node-1:6700 was replaced (process 10 by 11); its log is /logs/words-1-1-node-1-6700.log"]
+    assert said == ["worker node-1:6700 was replaced (process 10 by 11): its slot was started again; "
+                    "its log is /logs/words-1-1-node-1-6700.log"]
+
+
+def test_a_worker_that_hung_is_said_to_have_hung_and_where() -> None:
+    said: list[str] = []
+    deaths = Deaths("words-1-1", Path("/logs"), said.append)
+    hung = "hung: no progress for 30 s in 'count'#4 (count.py, line 9: time.sleep(1000))"
+    for beat in (a_beat(10), a_beat(11, deaths=1, last_end=hung)):
+        deaths.look([beat], AT_WORK)
+    assert f"was replaced (process 10 by 11): {hung}; its log" in said[0]
 
 
 def test_workers_that_die_for_ever_without_progress_end_the_run_with_the_log(tmp_path: Path) -> None:

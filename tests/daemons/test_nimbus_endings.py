@@ -139,6 +139,28 @@ def test_a_blob_that_nobody_names_goes_after_the_delay_and_a_new_one_stays_until
     assert {each.partition(":")[0] for each in bench.bytes_store.list_keys()} == named
 
 
+def test_the_code_of_a_topology_that_has_ended_goes_at_once_unless_another_one_names_it() -> None:
+    bench = Bench()
+    base = bench.state.read_base(bench.submit())
+    assert base
+    bench.service.kill("wc", 0)
+    bench.advance(60)
+    bench.service.discard_blobs([base.code_key, base.conf_key])
+    assert (bench.state.blob_keys(), bench.bytes_store.list_keys()) == ([], [])
+    running = bench.state.read_base(bench.submit())
+    assert running
+    bench.service.discard_blobs([running.code_key, running.conf_key, base.conf_key])
+    assert set(bench.state.blob_keys()) == {running.code_key, running.conf_key}
+
+
+def test_no_code_is_discarded_beside_a_submission() -> None:
+    bench = Bench()
+    bench.state.begin_submission("other", Submission("other-9-9", 0))
+    key = bench.blobs.put(b"perhaps the other's", bench.clock.now_ms())
+    bench.service.discard_blobs([key])
+    assert key in bench.state.blob_keys()
+
+
 def test_a_blob_whose_record_is_damaged_stops_no_sweep() -> None:
     bench = Bench()
     bench.submit()

@@ -1,6 +1,7 @@
 """A slot as a real process, with toy workers, a real ZooKeeper and a real Redis: it follows, restarts, stops."""
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -77,6 +78,17 @@ def test_a_supervisor_says_which_ports_are_used_and_keeps_them_in_local_state(be
     wait_until(lambda: (s := bench.state.read_supervisor("node-1")) and s.used_ports == (6701,), "used port")
     parts = read_local_assignments(NodeDir(Path(bench.spec.local_dir), "node-1"))
     assert {port: part.topology_id for port, part in parts.items()} == {6701: "words-1"}
+
+
+def test_a_worker_that_hangs_is_replaced_and_its_component_and_line_are_told(bench: SlotBench, start: Start) -> None:
+    bench.submit("words-1", [FIRST])
+    start("hangs_in_a_bolt", conf={**bench.spec.conf, "supervisor.worker.timeout.secs": 2})
+    first = bench.wait_running("words-1", FIRST)
+    second = bench.wait_running("words-1", FIRST, first.pid)
+    place = r"\(toy_workers\.py, line \d+: time\.sleep\(600\)  # no time limit\)"
+    assert re.fullmatch(rf"hung: no progress for \d s in 'sleeps'#\d {place}", str(second.stats["last_end"]))
+    (error,) = bench.state.read_errors("words-1", "sleeps")
+    assert re.fullmatch(rf"hung: no progress for \d s {place}", error.text)
 
 
 def test_a_killed_worker_is_replaced_in_well_under_a_second(bench: SlotBench, start: Start) -> None:

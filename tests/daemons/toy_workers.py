@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
 from sparkstorm.errors import FencedError, WorkerFailedError
 from sparkstorm.hosting.base import WorkerControl
 from sparkstorm.model.worker_messages import Beat, ComponentError, Ready, SetStatus, Stop, Trying
@@ -63,6 +64,31 @@ def ignores_stop(spec: WorkerSpec, control: WorkerControl) -> int:
     control.send(Ready())
     while True:
         time.sleep(60)
+
+
+class Sleeps(BasicBolt):
+    """Waits for something that never comes, below a helper of its own."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self._ask()
+
+    def _ask(self) -> None:
+        time.sleep(600)  # no time limit
+
+
+def hangs_in_a_bolt(spec: WorkerSpec, control: WorkerControl) -> int:
+    """A bolt that never returns, inside the frames of the real runtime."""
+    from sparkstorm.testing import FeederSpout, LocalCluster  # only here: it would slow all other toys down
+
+    control.send(Ready())
+    spout, builder = FeederSpout(), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("sleeps", Sleeps()).shuffle_grouping("spout")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build())
+        spout.feed([1])
+        cluster.run_until_idle()
+    return 0
 
 
 def leaves_children(spec: WorkerSpec, control: WorkerControl) -> int:

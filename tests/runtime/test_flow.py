@@ -180,6 +180,26 @@ def test_a_store_that_runs_full_is_drained_to_the_exact_count() -> None:
         assert cluster.counts("spout").acked == 500
 
 
+@pytest.mark.parametrize("is_killed", [False, True], ids=["", "workers-killed-meanwhile"])
+def test_a_store_whose_disk_is_full_for_fifteen_seconds_costs_nothing(is_killed: bool) -> None:
+    with LocalCluster() as cluster:
+        cluster.submit(chain(Flood(200), Pass()), {"topology.workers": 3, "topology.epoch.rows": 20})
+        cluster.advance(ms=5)
+        store = cluster.topology().store
+        store.is_disk_full = True
+        before = cluster.counts("capture").executed
+        for _ in range(5):
+            cluster.advance(3)
+            if is_killed:
+                cluster.kill_worker("bolt")
+        assert cluster.counts("capture").executed == before < 200
+        store.is_disk_full = False
+        cluster.run_until_idle()
+        assert cluster.counts("capture").executed == 200
+        assert cluster.counts("spout").acked == 200
+        assert cluster.counts("spout").failed == 0
+
+
 def test_a_full_store_drains_even_through_bolts_that_make_more_of_it() -> None:
     class Multiply(BasicBolt):
         outputs = ("value", "ballast")

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sysconfig
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.testing.main_job import ROOT, MainJob, count_words
+from sparkstorm.testing.processes import is_gone
 from sparkstorm.testing.recovery import CLUSTER_FAULTS, FAULTS, make_corpus, run_with_faults
 
 pytestmark = pytest.mark.system
@@ -40,6 +42,13 @@ def build():
     builder.set_bolt("count", Count(), parallelism=2).fields_grouping("forever", "number")
     return builder.build()
 """
+
+
+def server_pid(run: MainJob, name: str) -> int:
+    """Process id of an embedded server, as soon as it runs."""
+    file = run.folder / "storm-local" / name / f"{name}.pid"
+    run.wait_for(lambda: file.exists() and file.read_text().strip() and not is_gone(int(file.read_text().split()[0])), name)
+    return int(file.read_text().split()[0])
 
 
 @pytest.fixture
@@ -107,7 +116,13 @@ def test_an_interrupted_run_drains_and_the_next_one_goes_on_to_exact_counts(job:
     os.killpg(run.pid, signal.SIGINT)  # as a terminal does: the launcher, the driver, all of the group
     assert run.wait(60) == 130
     assert "stopping: sources rest" in run.said() and "stopped; every tree is settled" in run.said()
+    duties = run.folder / "storm-local" / "logs" / "slot-node-1-6700.log"
+    before = duties.read_text().count("has the duties")
     run.start()
+    run.wait_for(lambda: duties.read_text().count("has the duties") > before, "the slots of the second run", 180)
+    for _ in range(3):  # while the driver looks for the run and activates it
+        run.kill(server_pid(run, "redis"))
+        time.sleep(0.3)
     assert run.wait(180) == 0
     assert "going on with unfinished run" in run.said()
     assert run.counts() == count_words(SOME_MODULES)

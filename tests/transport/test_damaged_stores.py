@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from sparkstorm.embedded import RedisServer
 from sparkstorm.errors import StoreFullError, StoreInconsistentError, StoreRolledBackError
 from sparkstorm.transport.base import START, Commit, Cursor
 from sparkstorm.transport.redis import RedisTransport
-from tests.contracts.benches import RedisBench, read, wait_until
+from tests.contracts.benches import LocalBench, RedisBench, read, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -233,6 +235,47 @@ def test_fullness_is_told_with_the_commit(bench: RedisBench) -> None:
     used = bench.client.info("memory")["used_memory"]
     bench.client.config_set("maxmemory", int(used / 0.7))
     assert 0.6 < full.commit(Commit("f", {2: 1}, 0, 1)).fullness < 0.8
+
+
+# -- without room on its disk
+
+
+@contextmanager
+def full_disk(bench: RedisBench | LocalBench) -> Iterator[None]:
+    """The store cannot write one more byte to its files: write(2) fails in the running server."""
+    if isinstance(bench, LocalBench):
+        bench.store.is_disk_full = True
+        yield
+        bench.store.is_disk_full = False
+        return
+    client: Any = bench.client
+    former = resource.prlimit(bench.server.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(bench.server.pid, resource.RLIMIT_FSIZE, (0, former[1]))
+    client.set("makes it notice", b"x")  # the write that fails is the one after which others are refused
+    wait_until(lambda: client.info("persistence")["aof_last_write_status"] == "err", "the failed write")
+    yield
+    resource.prlimit(bench.server.pid, resource.RLIMIT_FSIZE, former)
+    wait_until(lambda: client.info("persistence")["aof_last_write_status"] == "ok", "the write that goes through")
+
+
+@pytest.mark.parametrize("kind", ["redis", "local"])
+def test_a_store_whose_disk_is_full_refuses_every_write_and_then_takes_the_same_ones(kind: str, request: Any) -> None:
+    bench: RedisBench | LocalBench = request.getfixturevalue("bench") if kind == "redis" else LocalBench()
+    sender, receiver = bench.open(), bench.open()
+    sender.claim("s", {1: 1})
+    sender.commit(Commit("s", {1: 1}, 0, 1, frames=[(2, b"first", 5)]))
+    again = Commit("s", {1: 1}, 0, 2, frames=[(2, b"second", 6)])
+    with full_disk(bench):
+        before = bench.dump()
+        for write in (lambda: sender.commit(again), sender.release, lambda: receiver.claim("r", {2: 1})):
+            with pytest.raises(StoreFullError, match="MISCONF.*(AOF|append)" if kind == "redis" else "disk"):
+                write()
+        assert bench.dump() == before
+    sender.commit(again)
+    sender.release()
+    claim = receiver.claim("r", {2: 1})
+    entries = read(receiver, {2: claim.record_by_task[2].cursor.entry}, 2)
+    assert [entry.data for entry in entries] == [b"first", b"second"]
 
 
 # -- foreign
