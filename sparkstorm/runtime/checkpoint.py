@@ -22,7 +22,7 @@ from sparkstorm.errors import CheckpointError, MalformedFrameError
 from sparkstorm.model.codec import SCALARS, Codec
 from sparkstorm.model.topology import validate_name
 
-FORMAT = 1
+FORMAT = 2  # 1 kept all session windows of a key in one entry
 KIND = "sparkstorm checkpoint"
 STATE, TIME, POSITION = "state", "time", "position"
 _PARTS = {"bolt": (STATE, TIME), "spout": (POSITION, TIME)}
@@ -165,7 +165,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     if found.get("kind") != KIND:
         raise CheckpointError(f"{path}: kind is {found.get('kind')!r:.40}, not '{KIND}'")
     if found.get("format") != FORMAT:
-        raise CheckpointError(f"{path}: format is {found.get('format')!r:.40}; this version reads format {FORMAT}")
+        raise CheckpointError(f"{path}: format is {found.get('format')!r:.40}; this version reads format {FORMAT}: "
+                              "make the checkpoint again")
     name, tasks, parts = found.get("name"), found.get("component_by_task"), found.get("components")
     if not isinstance(name, str) or not isinstance(tasks, dict) or not isinstance(parts, dict):
         raise CheckpointError(f"{path}: name, component_by_task or components is missing or of another type")

@@ -16,6 +16,8 @@ from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.timers import TimerTable
 from sparkstorm.windowing.windows import TimeWindows, Windows
 
+_SESSION_FORM = 2  # one entry per session; form 1, which did not say so, was one per key
+
 
 class TaskTimers:
     """Timers as a bolt sees them."""
@@ -52,7 +54,8 @@ def make_windows(bolt: WindowedBolt, settings: TimeSettings, times: MemoryState,
     """The windows that a bolt's settings ask for, with what the store has of them."""
     shape = settings.shape
     assert shape is not None
-    _check_shape(times, [shape.kind, shape.length, shape.slide, isinstance(bolt, FoldingBolt)])
+    form = [_SESSION_FORM] if shape.kind == "session" else []
+    _check_shape(times, [shape.kind, shape.length, shape.slide, isinstance(bolt, FoldingBolt), *form])
     fold = None
     if isinstance(bolt, FoldingBolt):
         has_merge = type(bolt).merge is not FoldingBolt.merge
@@ -69,10 +72,13 @@ def make_windows(bolt: WindowedBolt, settings: TimeSettings, times: MemoryState,
 
 
 def _check_shape(times: MemoryState, shape: list[Any]) -> None:
-    """What was stored under another shape cannot be put into these windows (after a hot deploy, say)."""
+    """Raise InvalidTopologyError when windows of another shape are stored: after a hot deploy, or by an older version."""
     stored = times.get(("shape",))
     if stored is None:
         times.put(("shape",), shape)
+    elif stored == shape[:4] and len(shape) > 4:
+        raise InvalidTopologyError("the store holds session windows in the form of an older version of SparkStorm (one entry per "
+                                   "key): kill the topology and submit it anew")
     elif stored != shape:
         kinds = [f"{'folded' if s[3] else 'collected'} windows by {s[0]} of {s[1]} every {s[2]}" for s in (stored, shape)]
         raise InvalidTopologyError(f"the store holds {kinds[0]}, the code now has {kinds[1]}: give the component another id, "

@@ -156,15 +156,20 @@ class TimedRunner:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _next_due(self, now_ms: int) -> Due | None:
-        """What comes first: of the same moment windows, then timers, then tuples; event time before the clock."""
-        window = None
-        if self._windows is not None:
-            by_clock = END if self._watermark_ms == END else now_ms
-            window = self._windows.next_due(self._watermark_ms if self._settings.is_event_time else by_clock)
+        """Return what comes first: of the same moment windows, then timers, then tuples; event time before the clock.
+
+        Windows are asked last, and only for one that is not after the others: a window that is handed out has its tuples read.
+        """
         timer = self._timers.next_due("event", self._watermark_ms) or self._timers.next_due("processing", now_ms)
         row = None if self._reorder is None else self._reorder.next_due(self._watermark_ms)
-        due = [each for each in (window, timer, row) if each is not None]
-        return min(due, key=_moment) if due else None
+        others = [each for each in (timer, row) if each is not None]
+        first = min(others, key=_moment) if others else None
+        if self._windows is None:
+            return first
+        by_clock = END if self._watermark_ms == END else now_ms
+        until = self._watermark_ms if self._settings.is_event_time else by_clock
+        window = self._windows.next_due(until if first is None else min(until, _moment(first)))
+        return first if window is None else window
 
     def _try(self, due: Due, now_ms: int) -> bool:
         """Fire it, or undo what it did and put it off; True when it is done with."""

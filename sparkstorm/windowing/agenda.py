@@ -1,65 +1,73 @@
-"""Owns an agenda: keys by the time they are due, handed out by time and then by key, whatever order they came in."""
+"""Agenda: keys by the time they are due, handed out by time and then by key, in whatever order they were added."""
 
 from __future__ import annotations
 
-from collections import deque
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
-from sparkstorm.windowing.store import Key, in_order
+from sparkstorm.windowing.store import Key, in_order, rank
 
 
 class Agenda:
-    """Each (time, key) is on it once."""
+    """A set of (time, key). Adding, reading and dropping cost O(log n), also while keys of the first time are handed out."""
 
     def __init__(self) -> None:
-        self._keys_by_time: dict[int, dict[Key, None]] = {}
-        self._times: list[int] = []
-        self._queue: deque[Key] = deque()  # keys of the earliest time, sorted; empty when not sorted yet
+        self._queue_by_time: dict[int, _Queue] = {}
+        self._times: list[int] = []  # a heap; a time without a queue is skipped
 
     def add(self, at: int, key: Key) -> None:
-        """Put a key down for a time."""
-        keys = self._keys_by_time.get(at)
-        if keys is None:
-            keys = self._keys_by_time[at] = {}
+        """Add a key to a time."""
+        queue = self._queue_by_time.get(at)
+        if queue is None:
+            queue = self._queue_by_time[at] = _Queue()
             heappush(self._times, at)
-        if key not in keys:
-            keys[key] = None
-            if at <= self._times[0]:
-                self._queue.clear()
+        if key not in queue.keys:
+            queue.keys[key] = None
+            if queue.sorted is not None:
+                heappush(queue.added, (rank(key), key))
 
     def first_at(self) -> int | None:
-        """The earliest time."""
-        return self._times[0] if self._times else None
+        """Return the earliest time."""
+        times = self._times
+        while times and times[0] not in self._queue_by_time:
+            heappop(times)
+        return times[0] if times else None
 
     def first_key(self) -> Key:
-        """The least key of the earliest time; there must be one."""
-        if not self._queue:
-            self._queue.extend(in_order(list(self._keys_by_time[self._times[0]])))
-        return self._queue[0]
+        """Return the least key of the earliest time; there must be one."""
+        at = self.first_at()
+        assert at is not None
+        return self._queue_by_time[at].first()
 
     def drop_first(self) -> None:
-        """Cross that one out."""
-        key = self.first_key()
-        self._queue.popleft()
-        keys = self._keys_by_time[self._times[0]]
-        del keys[key]
-        if not keys:
-            del self._keys_by_time[heappop(self._times)]
+        """Drop that one."""
+        self.drop(self._times[0], self.first_key())
 
     def drop(self, at: int, key: Key) -> None:
-        """Cross out any."""
-        keys = self._keys_by_time.get(at, {})
-        if key not in keys:
-            return
-        if at == self._times[0] and self._queue and self._queue[0] == key:
-            self.drop_first()
-            return
-        del keys[key]
-        self._queue.clear()
-        if not keys:
-            del self._keys_by_time[at]
-            if self._times[0] == at:
-                heappop(self._times)
-            else:
-                self._times.remove(at)
-                heapify(self._times)
+        """Drop any; one that is not there is no error."""
+        queue = self._queue_by_time.get(at)
+        if queue is not None:
+            queue.keys.pop(key, None)
+            if not queue.keys:
+                del self._queue_by_time[at]
+
+
+class _Queue:
+    """Keys of one time: sorted once when the first is asked for, those that come later beside them in a heap."""
+
+    __slots__ = ("keys", "sorted", "added")
+
+    def __init__(self) -> None:
+        self.keys: dict[Key, None] = {}  # what holds; the other two may list keys that were dropped
+        self.sorted: list[Key] | None = None  # descending
+        self.added: list[tuple[Key, Key]] = []  # with their ranks
+
+    def first(self) -> Key:
+        if self.sorted is None:
+            self.sorted = in_order(list(self.keys))[::-1]
+        while self.sorted and self.sorted[-1] not in self.keys:
+            self.sorted.pop()
+        while self.added and self.added[0][1] not in self.keys:
+            heappop(self.added)
+        if self.added and not (self.sorted and rank(self.sorted[-1]) <= self.added[0][0]):
+            return self.added[0][1]
+        return self.sorted[-1]

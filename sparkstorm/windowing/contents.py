@@ -127,21 +127,6 @@ class Collected:
         return Content([tup for _, tup in rows], [tup for at, tup in rows if at >= since],
                        [tup for _, tup in self._rows(former, key)])
 
-    def between(self, start: int, key: Key, first: int, last: int) -> list[Tuple]:
-        """Tuples of one cell within these times, both included."""
-        return [tup for at, tup in self._rows((start,), key) if first <= at <= last]
-
-    def drop_between(self, start: int, key: Key, first: int, last: int) -> None:
-        """Forget those."""
-        kept = []
-        for number in self._numbers.get((start, key), ()):
-            row = self._store.get(("t", number, start, *key))
-            if row is not None and first <= row[0] <= last:
-                self._store.delete(("t", number, start, *key))
-            elif row is not None:
-                kept.append(number)
-        self._keep(start, key, kept)
-
     def drop(self, start: int, key: Key) -> None:
         for number in self._numbers.pop((start, key), ()):
             self._store.delete(("t", number, start, *key))
@@ -152,12 +137,6 @@ class Collected:
             self._numbers.setdefault((start, tuple(key)), []).append(number)
             self._last = number
         return iter(list(self._numbers))
-
-    def _keep(self, start: int, key: Key, numbers: list[int]) -> None:
-        if numbers:
-            self._numbers[start, key] = numbers
-        else:
-            self._numbers.pop((start, key), None)
 
     def _rows(self, starts: Iterable[int], key: Key) -> list[tuple[int, Tuple]]:
         found = []

@@ -43,11 +43,11 @@ class CountWindows:
         return None
 
     def done(self, firing: Firing) -> None:
-        """Forget what no later window of this key wants."""
+        """Forget what no later window of this key wants, and the one before still did."""
         layout = self._layout
         kept = layout.slide if self._keeps_expired else 0
         oldest = firing.end - layout.length - 2 * layout.slide
-        for start in range(oldest, firing.end, layout.cell if layout.is_shared else layout.slide):
+        for start in range(oldest, firing.end - layout.length + layout.slide, layout.cell if layout.is_shared else layout.slide):
             ends = layout.ends_of(start)
             if not ends or ends[-1] + kept <= firing.end:
                 self._contents.drop(start, firing.key)

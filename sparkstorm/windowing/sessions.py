@@ -1,13 +1,21 @@
-"""Owns session windows: a key's tuples belong together while less than the gap lies between neighbours.
+"""Session windows: tuples of a key whose neighbours lie less than the gap apart form one window.
 
-A session of tuples from first to last is the window [first, last + gap); one more tuple can join two of them.
-Its sessions are one entry of the store per key, ("s", *key): rows [first, last, end when it last fired (0: never), accumulator].
+A session of tuples from first to last is the window [first, last + gap); one more tuple can join two of them. The store has
+two entries per session: ("s", first, *key) holds [last, end when it last fired (0: never)], and ("a", first, *key) its
+accumulator, if there is one. Collected tuples lie in cells of the gap's length. Sessions of a key are at least the gap
+apart, so a cell holds tuples of one session only.
+
+The first times of each key's sessions are kept in memory, sorted. A tuple therefore costs a binary search and the entries of
+the sessions that it joins, however many its key has. The index may list sessions that are gone, since deleting them may be
+undone; a later search that meets them drops them.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Any
 
+from sparkstorm.errors import StoreInconsistentError
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.windowing.agenda import Agenda
 from sparkstorm.windowing.contents import Collected, Content, Fold
@@ -16,7 +24,41 @@ from sparkstorm.windowing.store import Key, Store
 from sparkstorm.windowing.windows import Firing
 
 _FIRED_TO = ("W",)
-_FIRST, _LAST, _FIRED, _VALUE = range(4)
+Session = tuple[int, int, int]
+"""First time, last time, and the end when it last fired (0: never)."""
+
+
+class Firsts:
+    """First times of one key's sessions, ascending, in `times` from `head` on: dropping the oldest moves no others."""
+
+    __slots__ = ("times", "head")
+
+    def __init__(self) -> None:
+        self.times: list[int] = []
+        self.head = 0
+
+    def __len__(self) -> int:
+        return len(self.times) - self.head
+
+    def place(self, at: int) -> int:
+        """Return the index behind the last session that begins by this time."""
+        return bisect_right(self.times, at, self.head)
+
+    def add(self, first: int) -> None:
+        """Insert a first time."""
+        self.times.insert(self.place(first), first)
+
+    def drop(self, begin: int, end: int) -> int:
+        """Drop the times between two indexes; return the index of what followed."""
+        if begin > self.head:
+            del self.times[begin:end]
+            return begin
+        self.head = end
+        if 2 * self.head < len(self.times):
+            return end
+        del self.times[:self.head]
+        self.head = 0
+        return 0
 
 
 class Sessions:
@@ -28,35 +70,32 @@ class Sessions:
         self._lateness = lateness
         self._fold = contents if isinstance(contents, Fold) else None
         self._collected = contents if isinstance(contents, Collected) else None
-        self._ends = Agenda()  # no later than the ends as they are now: sessions grow
-        self._expiries = Agenda()
+        self._firsts: dict[Key, Firsts] = {}
+        self._ends = Agenda()  # for each session that is to fire a time of its span, from some tuple's end to its own
+        self._expiries = Agenda()  # the same of sessions that are to be forgotten
         self.fired_to: int = store.get(_FIRED_TO, NEVER)
         if self._collected is not None:
             self._collected.load()
-        for place, sessions in store.items():
-            if place[0] == "s":
-                for session in sessions:
-                    self._plan(session, place[1:])
+        self._load()
 
     def add(self, at: int, key: Key, tup: Tuple) -> list[Firing]:
-        sessions: list[list[Any]] = self._store.get(("s", *key), [])
-        joined = [at, at, 0, self._first_value(tup)]
-        rest = []
-        for session in sessions:
-            if session[_FIRST] - self._gap < at < session[_LAST] + self._gap:
-                joined = self._merged(session, joined)
-            else:
-                rest.append(session)
-        rest.append(joined)
+        firsts = self._firsts.get(key) or Firsts()
+        joined = self._neighbours(firsts, at, key)
+        session = at, at, 0
+        if joined:
+            session = min(at, joined[0][0]), max(at, joined[-1][1]), max(each[2] for each in joined)
+        if self._fold is not None:
+            self._store.put(("a", session[0], *key), self._merged(joined, at, key, self._fold, tup))
         if self._collected is not None:
-            self._collected.add(0, key, at, tup)
-        self._store.put(("s", *key), sorted(rest, key=lambda session: session[_FIRST]))
-        if len(rest) > len(sessions) or joined[_FIRED]:
-            self._plan(joined, key)
-        end = joined[_LAST] + self._gap
-        if end <= self.fired_to or end == joined[_FIRED]:
-            return [self._firing(joined, key, is_update=bool(joined[_FIRED]))]
-        return []
+            self._collected.add(at - at % self._gap, key, at, tup)
+        self._replace(joined, session, key)
+        if not joined or session[0] < joined[0][0]:
+            self._firsts[key] = firsts
+            firsts.add(session[0])
+        if not joined or session[2]:  # else what it grew from is planned
+            self._plan(session, key)
+        end = session[1] + self._gap
+        return [self._firing(session, key)] if end <= self.fired_to or end == session[2] else []
 
     def is_gone(self, at: int) -> bool:
         return at + self._gap + self._lateness <= self.fired_to
@@ -65,30 +104,23 @@ class Sessions:
         return self._ends.first_at()
 
     def next_due(self, watermark: int) -> Firing | None:
-        while (end := self._ends.first_at()) is not None and end <= watermark:
+        while (planned := self._ends.first_at()) is not None and planned <= watermark:
             key = self._ends.first_key()
-            for session in self._store.get(("s", *key), ()):
-                if session[_LAST] + self._gap == end != session[_FIRED]:
-                    return self._firing(session, key, is_update=bool(session[_FIRED]))
+            session = self._session_at(planned - self._gap, key)
+            end = session[1] + self._gap if session is not None else NEVER
+            if session is not None and planned == end != session[2]:
+                return self._firing(session, key)
             self._ends.drop_first()
-            for session in self._store.get(("s", *key), ()):
-                if session[_LAST] + self._gap > end:
-                    self._ends.add(session[_LAST] + self._gap, key)
+            if session is not None and end > planned:
+                self._ends.add(end, key)
         return None
 
     def done(self, firing: Firing) -> None:
-        sessions = self._store.get(("s", *firing.key), [])
-        for session in sessions:
-            if session[_FIRST] == firing.start:
-                session[_FIRED] = firing.end
-        self._store.put(("s", *firing.key), sessions)
-        if not self._lateness:
-            self._forget(firing.key, firing.end)
-        if firing.end > self.fired_to:
-            self._ends.drop(firing.end, firing.key)
-            for session in sessions:
-                if session[_LAST] + self._gap > firing.end:
-                    self._ends.add(session[_LAST] + self._gap, firing.key)
+        last = firing.end - self._gap
+        if self._lateness:
+            self._store.put(("s", firing.start, *firing.key), [last, firing.end])
+        else:
+            self._forget((firing.start, last, firing.end), firing.key)
 
     def settle(self, watermark: int) -> None:
         if watermark <= self.fired_to:
@@ -98,50 +130,110 @@ class Sessions:
         while (expiry := self._expiries.first_at()) is not None and expiry <= watermark:
             key = self._expiries.first_key()
             self._expiries.drop_first()
-            self._forget(key, expiry - self._lateness)
-            for session in self._store.get(("s", *key), ()):
-                self._expiries.add(session[_LAST] + self._gap + self._lateness, key)
+            session = self._session_at(expiry - self._lateness - self._gap, key)
+            if session is None:
+                continue
+            if (end := session[1] + self._gap + self._lateness) > expiry:
+                self._expiries.add(end, key)
+            else:
+                self._forget(session, key)
+                self._session_at(session[0], key)  # the index forgets it too
 
     def pause(self) -> None:
-        """What has fired says so itself."""
+        """Do nothing: each session's entry says whether it has fired."""
 
-    def _first_value(self, tup: Tuple) -> Any:
-        return None if self._fold is None else self._fold.fold(self._fold.initial(), tup)
+    # -- sessions of a key -----------------------------------------------------------------------------------------
 
-    def _merged(self, session: list[Any], other: list[Any]) -> list[Any]:
-        earlier, later = (session, other) if session[_FIRST] <= other[_FIRST] else (other, session)
-        value = None
-        if self._fold is not None:
-            assert self._fold.merge is not None
-            value = self._fold.merge(earlier[_VALUE], later[_VALUE])
-        return [earlier[_FIRST], max(session[_LAST], other[_LAST]), max(session[_FIRED], other[_FIRED]), value]
+    def _neighbours(self, firsts: Firsts, at: int, key: Key) -> list[Session]:
+        """Return the sessions that a tuple joins, in the order of time: two at most."""
+        place = self._drop_gone_before(firsts.place(at), firsts, key)
+        while place < len(firsts.times) and firsts.times[place] < at + self._gap and self._read(firsts.times[place], key) is None:
+            place = firsts.drop(place, place + 1)
+        near = [self._read(first, key) for first in firsts.times[max(firsts.head, place - 1):place + 1]]
+        return [each for each in near if each is not None and each[0] - self._gap < at < each[1] + self._gap]
 
-    def _plan(self, session: list[Any], key: Key) -> None:
-        end = session[_LAST] + self._gap
+    def _session_at(self, at: int, key: Key) -> Session | None:
+        """Return the session that spans a time."""
+        firsts = self._firsts.get(key)
+        if firsts is None:
+            return None
+        place = self._drop_gone_before(firsts.place(at), firsts, key)
+        if not len(firsts):
+            del self._firsts[key]
+        session = self._read(firsts.times[place - 1], key) if place > firsts.head else None
+        return session if session is not None and at <= session[1] else None
+
+    def _drop_gone_before(self, place: int, firsts: Firsts, key: Key) -> int:
+        """Drop the sessions right before a place that are gone; return the place after that.
+
+        Only to be called when nothing can be undone any more that has deleted a session.
+        """
+        begin = place
+        while begin > firsts.head and self._read(firsts.times[begin - 1], key) is None:
+            begin -= 1
+        return place if begin == place else firsts.drop(begin, place)
+
+    def _read(self, first: int, key: Key) -> Session | None:
+        entry = self._store.get(("s", first, *key))
+        return None if entry is None else (first, entry[0], entry[1])
+
+    def _replace(self, former: list[Session], session: Session, key: Key) -> None:
+        """Write a session's entry in place of those that it was made of."""
+        for each in former:
+            if each[0] != session[0]:
+                self._store.delete(("s", each[0], *key))
+                self._store.delete(("a", each[0], *key))
+        if former != [session]:
+            self._store.put(("s", session[0], *key), session[1:])
+
+    def _plan(self, session: Session, key: Key) -> None:
+        end = session[1] + self._gap
         if end > self.fired_to:
             self._ends.add(end, key)
         if self._lateness:
             self._expiries.add(end + self._lateness, key)
 
-    def _firing(self, session: list[Any], key: Key, is_update: bool) -> Firing:
-        first, last = session[_FIRST], session[_LAST]
-        content = Content(value=session[_VALUE])
+    def _forget(self, session: Session, key: Key) -> None:
+        self._store.delete(("s", session[0], *key))
+        self._store.delete(("a", session[0], *key))
         if self._collected is not None:
-            tuples = self._collected.between(0, key, first, last)
-            content = Content(tuples, tuples)
-        return Firing(key, first, last + self._gap, content, is_update)
+            for cell in self._cells(session):
+                self._collected.drop(cell, key)
 
-    def _forget(self, key: Key, until: int) -> None:
-        """Drop sessions that ended by then."""
-        sessions: list[list[Any]] = self._store.get(("s", *key), [])
-        kept = [s for s in sessions if s[_LAST] + self._gap > until]
-        if len(kept) == len(sessions):
-            return
+    # -- contents --------------------------------------------------------------------------------------------------
+
+    def _merged(self, joined: list[Session], at: int, key: Key, fold: Fold, tup: Tuple) -> Any:
+        """Return the accumulator of a tuple and the sessions it joins, merged in the order of time."""
+        assert fold.merge is not None
+        value, first = fold.fold(fold.initial(), tup), at
+        for session in joined:
+            other = self._store.get(("a", session[0], *key))
+            value = fold.merge(other, value) if session[0] <= first else fold.merge(value, other)
+            first = min(first, session[0])
+        return value
+
+    def _firing(self, session: Session, key: Key) -> Firing:
+        content = Content(value=self._store.get(("a", session[0], *key)))
         if self._collected is not None:
-            for session in sessions:
-                if session not in kept:
-                    self._collected.drop_between(0, key, session[_FIRST], session[_LAST])
-        if kept:
-            self._store.put(("s", *key), kept)
-        else:
-            self._store.delete(("s", *key))
+            content = self._collected.gather(self._cells(session), key, session[0], ())
+        return Firing(key, session[0], session[1] + self._gap, content, is_update=bool(session[2]))
+
+    def _cells(self, session: Session) -> range:
+        return range(session[0] - session[0] % self._gap, session[1] + 1, self._gap)
+
+    def _load(self) -> None:
+        for place, entry in self._store.items():
+            if place[0] == "s":
+                self._firsts.setdefault(place[2:], Firsts()).times.append(_checked(place, entry))
+                self._plan((place[1], *entry), place[2:])
+        for firsts in self._firsts.values():
+            firsts.times.sort()
+
+
+def _checked(place: tuple[Any, ...], entry: Any) -> int:
+    """Return a stored session's first time; StoreInconsistentError when its entry has another form."""
+    numbers = [place[1] if len(place) > 1 else None, *(entry if isinstance(entry, list) else [entry])]
+    if len(numbers) != 3 or any(type(number) is not int for number in numbers):
+        raise StoreInconsistentError(f"the store holds {place!r:.80}: {entry!r:.80}, which is no session of this version: kill the "
+                                     "topology and submit it anew")
+    return place[1]  # type: ignore[no-any-return]

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 Key = tuple[Any, ...]
 """Values of a windowed bolt's key fields; empty when it has none."""
 
+_NUMBER = "0"  # true/false, whole numbers and floats are compared with each other
+
 
 class Store(Protocol):
     """Tuples of scalars to values of the codec's closed set; its owner can undo what was put since some moment."""
@@ -27,9 +29,15 @@ class Store(Protocol):
     def __contains__(self, key: Any) -> bool: ...
 
 
+def rank(key: Key) -> Key:
+    """Return what a key is sorted by: keys of any types, in an order that depends on nothing but the keys."""
+    return tuple([(_NUMBER, part) if isinstance(part, int | float) else (type(part).__name__, "" if part is None else part)
+                  for part in key])
+
+
 def in_order(keys: list[Key]) -> list[Key]:
-    """Keys in an order that depends on nothing but the keys, so that two runs fire windows alike."""
+    """Return keys in the order of their ranks."""
     try:
-        return sorted(keys)
+        return sorted(keys)  # the same, where it is possible, and faster
     except TypeError:  # of several types
-        return sorted(keys, key=lambda key: [(type(part).__name__, str(part)) for part in key])
+        return sorted(keys, key=rank)

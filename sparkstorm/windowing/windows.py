@@ -79,7 +79,8 @@ class TimeWindows:
         self._expiries: list[tuple[int, int]] = []
         self._end = NEVER  # of the windows that are firing: some keys' have, in `_fired`
         self._fired: dict[Key, None] = {}
-        self._marked: list[Key] = []
+        self._marked: list[Key] = []  # those that the store says it of
+        self._unmarked: list[Key] = []
         self.fired_to: int = store.get(_FIRED_TO, NEVER)
         for start, key in contents.load():
             self._schedule(start, key)
@@ -131,6 +132,7 @@ class TimeWindows:
             return  # one that a tardy tuple has brought about
         self._agenda.drop_first()
         self._fired[firing.key] = None
+        self._unmarked.append(firing.key)
         if self._drops_at_once:
             self._contents.drop(firing.start, firing.key)
 
@@ -142,9 +144,10 @@ class TimeWindows:
 
     def pause(self) -> None:
         if not self._drops_at_once:
-            for key in list(self._fired)[len(self._marked):]:
+            for key in self._unmarked:
                 self._store.put(("f", self._end, *key), 1)
-                self._marked.append(key)
+            self._marked += self._unmarked
+            self._unmarked.clear()
 
     def _schedule(self, start: int, key: Key) -> None:
         keys = self._keys_by_cell.get(start)
@@ -174,6 +177,7 @@ class TimeWindows:
             self._store.delete(("f", self._end, *key))
         self._fired.clear()
         self._marked.clear()
+        self._unmarked.clear()
         if self._end > self.fired_to:
             self._advance(self._end)
 
