@@ -129,10 +129,13 @@ class Conf(Mapping[str, Value]):
 
     def without_secrets(self) -> dict[str, Value]:
         """The same with every password hidden, for logs, pages and records that others may read."""
-        hidden = {name for name, key in keys().items() if key.secret}
         return {
-            name: _HIDDEN if name in hidden and value is not None else value for name, value in self.as_dict().items()
+            name: _HIDDEN if name in secret_keys() and value is not None else value for name, value in self.as_dict().items()
         }
+
+    def for_slots(self) -> dict[str, Value]:
+        """The same without secrets: slots and workers get addresses and passwords apart from their configuration."""
+        return {name: None if name in secret_keys() else value for name, value in self.as_dict().items()}
 
     def integer(self, name: str) -> int:
         """The value of an integer key; TypeError when it is null or no integer key."""
@@ -173,6 +176,12 @@ def keys() -> Mapping[str, Key]:
             fields["choices"] = tuple(fields.get("choices", ()))
             found[name] = Key(name=name, scope=scope, **fields)
     return found
+
+
+@functools.cache
+def secret_keys() -> frozenset[str]:
+    """Names of the keys whose values are passwords, or may hold one."""
+    return frozenset(name for name, key in keys().items() if key.secret)
 
 
 @functools.cache

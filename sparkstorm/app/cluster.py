@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import threading
@@ -23,6 +24,7 @@ from sparkstorm.blobs.store import BlobStore
 from sparkstorm.clock import SystemClock
 from sparkstorm.cluster import paths
 from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.cluster.tickets import TicketOffice
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.config import Conf, merge
 from sparkstorm.daemons.guarded_scheduler import GuardedScheduler
@@ -30,7 +32,7 @@ from sparkstorm.daemons.leadership import depose_dead_leader, end_dead_submissio
 from sparkstorm.daemons.nimbus import Nimbus
 from sparkstorm.daemons.retirement import RedisRetirement
 from sparkstorm.daemons.service import NimbusService
-from sparkstorm.daemons.slot_main import main as slot_main
+from sparkstorm.daemons.slot_main import main_by_ticket
 from sparkstorm.daemons.submission import SubmitOptions
 from sparkstorm.embedded.connection import signing_key
 from sparkstorm.embedded.redis import client_of
@@ -38,6 +40,7 @@ from sparkstorm.embedded.stores import Stores, not_configured, open_stores
 from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError, StoreUnavailableError
 from sparkstorm.hosting.base import SlotSpec, StateAddress
 from sparkstorm.hosting.spark import SparkSlots, make_context, slot_conf
+from sparkstorm.hosting.spark_security import SWITCH, check_given, remove_at_exit, secured, with_private_scratch
 from sparkstorm.model.topology import Topology
 from sparkstorm.runtime.checkpoint import read_checkpoint
 from sparkstorm.runtime.code import pack_topology
@@ -47,6 +50,7 @@ from sparkstorm.transport.redis import RedisReader
 from sparkstorm.transport.seeding import RedisSeeding
 
 SLOT_DAEMON = "sparkstorm.app.spark_daemon"
+_LOG = logging.getLogger(__name__)
 _REDIS_ANSWER_S = 10.0
 _TRIES_PER_SLOT = 4  # a slot's job that has ended so often before it was up will not come up
 
@@ -79,6 +83,8 @@ class Cluster:
     ) -> Iterator[Cluster]:
         """Start everything; whatever fails, nothing is left running. `say` is told of servers that were restarted."""
         conf = conf or merge({})
+        if sc is not None and (warning := check_given(sc, conf.flag(SWITCH))):
+            _LOG.warning(warning)
         if sc is None and _is_submitted():  # its master is known before anything has to wait for it
             refuse_remote_master(context_conf(conf).get("spark.master") or "", not_configured(conf))
         with contextlib.ExitStack() as opened, ThreadPoolExecutor(1) as pool:
@@ -162,12 +168,11 @@ class Cluster:
     def _start(self) -> None:
         refuse_remote_master(self.sc.master or "", self.stores.embedded)
         at = self.stores.connection
-        store = ZooKeeperStateStore(
-            ZooKeeperAddress(at.zookeeper.hosts, at.zookeeper.root, at.zookeeper.user, at.zookeeper.password).with_patience_of(
-                self.conf
-            )
-        )
+        keeper = at.zookeeper
+        address = ZooKeeperAddress(keeper.hosts, keeper.root, keeper.user, keeper.password).with_patience_of(self.conf)
+        store = ZooKeeperStateStore(address)
         self._closers.callback(store.close)
+        self._tickets = TicketOffice(store, address)
         self._key = signing_key(at.secret)
         self.state = StormState(store, self._key)
         client = client_of(at.redis, _REDIS_ANSWER_S)
@@ -199,7 +204,8 @@ class Cluster:
         self.state.store.delete(paths.STOP_SLOTS)  # what former drivers left; this root has one driver
         spec = self._slot_spec()
         count = self.conf.integer("sparkstorm.supervisors") * self.conf.integer("sparkstorm.slots.per.supervisor")
-        slots = SparkSlots(self.sc, count, slot_main, spec, lambda: self.state.store.ensure_path(spec.stop_path))
+        ticket = partial(self._tickets.ticket, spec.to_json())
+        slots = SparkSlots(self.sc, count, main_by_ticket, ticket, lambda: self.state.store.ensure_path(spec.stop_path))
         self._closers.callback(slots.stop)
         slots.start(self.conf.millis("sparkstorm.slots.start.timeout.ms"))
         self.slots = slots
@@ -225,7 +231,7 @@ class Cluster:
             slots_per_node=self.conf.integer("sparkstorm.slots.per.supervisor") if is_emulated else 0,
             nodes=nodes,
             hmac_key=self._key.hex(),
-            conf=self.conf.as_dict(),
+            conf=self.conf.for_slots(),
             stop_path=paths.stop_slots(self._office.me.id),
         )
 
@@ -252,8 +258,9 @@ class Cluster:
 
 def new_context(conf: Conf) -> SparkContext:
     """A Spark context fit for slots."""
-    context = make_context(context_conf(conf))
+    context = make_context(with_private_scratch(context_conf(conf)))
     context.setLogLevel("ERROR")
+    remove_at_exit(context)
     return context
 
 
@@ -267,7 +274,8 @@ def context_conf(conf: Conf) -> SparkConf:
         spark_conf.setMaster(f"local[{max(os.cpu_count() or 1, slots + 1)}]")
     if (spark_conf.get("spark.master") or "").startswith("local") and not spark_conf.get("spark.pyspark.python"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark would take any python3 of the PATH for slots
-    return with_slot_daemon(spark_conf).setIfMissing("spark.app.name", "sparkstorm").setIfMissing("spark.ui.enabled", "false")
+    named = with_slot_daemon(spark_conf).setIfMissing("spark.app.name", "sparkstorm")
+    return secured(named, conf.flag(SWITCH))
 
 
 def with_slot_daemon(conf: SparkConf) -> SparkConf:

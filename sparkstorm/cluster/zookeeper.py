@@ -5,6 +5,7 @@ ZooKeeper from a kazoo callback (they run on kazoo's own thread and would dead-l
 fields or call the caller's non-blocking hint.
 """
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 from kazoo.retry import ForceRetryError, RetryFailedError
 from kazoo.retry import InterruptedError as RetryInterruptedError
-from kazoo.security import make_digest_acl
+from kazoo.security import ACL, make_digest_acl
 
 from sparkstorm.cluster.base import Hint, Stored, check_path, check_size
 from sparkstorm.errors import StateConflictError, StoreUnavailableError
@@ -34,8 +35,8 @@ from sparkstorm.errors import StateConflictError, StoreUnavailableError
 _NO_ANSWER = (RetryFailedError, RetryInterruptedError, ConnectionClosedError, KazooTimeoutError, KazooException)
 
 # kazoo reports every reconnect with tracebacks; what matters of it reaches the caller as StoreUnavailableError.
-_QUIET = logging.getLogger("sparkstorm.zookeeper.kazoo")
-_QUIET.setLevel(logging.CRITICAL)
+QUIET = logging.getLogger("sparkstorm.zookeeper.kazoo")
+QUIET.setLevel(logging.CRITICAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,7 @@ class ZooKeeperStateStore:
         except NodeExistsError:
             return  # made by another between our look and our create: just what was asked for
 
-    def _make(self, path: str, data: bytes, **options: bool) -> str:
+    def _make(self, path: str, data: bytes, **options: Any) -> str:
         """Create a node, and its parents when they are missing."""
         check_size(path, data)
         try:
@@ -275,6 +276,11 @@ class ZooKeeperStateStore:
             return self._holder(path) == self._session()
         return True
 
+    def create_ephemeral(self, path: str, data: bytes, acl: list[ACL] | None) -> None:
+        """Make an ephemeral node under a name that is this session's alone; `acl` in place of the tree's own."""
+        with contextlib.suppress(NodeExistsError):  # our own create, sent again after its reply was cut
+            self._make(path, data, ephemeral=True, acl=acl)
+
     def create_sequential(self, prefix: str, data: bytes) -> str:
         """Make `prefix` + a growing ten-digit number; return the path. A lost reply may leave one more."""
         return self._make(prefix, data, sequence=True)[len(self._root) :]
@@ -296,6 +302,6 @@ def _make_client(address: ZooKeeperAddress) -> KazooClient:
         timeout=address.session_timeout_ms / 1000,
         auth_data=[("digest", f"{user}:{address.password}")] if secured else None,
         default_acl=acl,
-        logger=_QUIET,
+        logger=QUIET,
         connection_retry={"max_tries": -1, "delay": 0.1, "max_delay": 2.0},
     )

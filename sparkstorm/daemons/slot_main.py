@@ -1,6 +1,6 @@
 """Owns the drive of a slot process: where it lands, its two threads, its end.
 
-A Spark task calls `main`. A plain process runs it as a program (`python -m sparkstorm.daemons.slot_main`), which reads
+A Spark task calls `main_by_ticket`. A plain process runs it as a program (`python -m sparkstorm.daemons.slot_main`), which reads
 a SlotSpec as JSON from its standard input.
 """
 
@@ -21,6 +21,7 @@ from sparkstorm.blobs.redis import RedisBytesStore
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.clock import SystemClock
 from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.cluster.tickets import Ticket, redeem
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.config import default_conf, merge
 from sparkstorm.daemons.clerk import Clerk, Desk
@@ -50,6 +51,18 @@ def main(spec: SlotSpec, stopping: threading.Event | None = None) -> str:
     except Exception as fault:
         _LOG.exception("slot failed")
         return f"failed: {type(fault).__name__}: {fault}"
+
+
+def main_by_ticket(ticket: Ticket) -> str:
+    """Use a ticket up and run the slot of its spec; as `main`, it returns why the slot ended and never raises.
+
+    A second attempt of the same Spark task finds the ticket used and ends; the driver submits the slot again.
+    """
+    try:
+        spec = SlotSpec.from_json(redeem(ticket))
+    except Exception as fault:
+        return f"failed: {type(fault).__name__}: {fault}"
+    return main(spec)
 
 
 def wait_for_place(spec: SlotSpec) -> Place:

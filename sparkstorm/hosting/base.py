@@ -5,9 +5,9 @@ started again after a back-off; after `stop` returns no slot process and no work
 Laws of `WorkerControl`: `poll` and `send` never block; a lost slot, or a line that is no command, ends the worker.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from sparkstorm.model.records import decode_record, encode_record
 from sparkstorm.model.redis_address import RedisAddress
@@ -31,7 +31,10 @@ class StateAddress:
 
 @dataclass(frozen=True, slots=True)
 class SlotSpec:
-    """One frozen bag of plain data for every slot of a cluster; it travels inside the Spark closure and nowhere else.
+    """All that every slot of a cluster is told: where the stores are, their secrets, folders, configuration.
+
+    It travels to a Spark task by a one-time ticket (cluster/tickets.py), to a plain process by its standard input.
+    `conf` holds no secret key: addresses and passwords are in `zookeeper` and `redis`.
 
     `nodes` are the emulated supervisors of each machine; when empty, the machine is one node under its own host name.
     A node has `slots_per_node` ports, or (0) as many as slots happen to land there: Spark places them, not we.
@@ -66,10 +69,6 @@ class SlotSpec:
     def from_json(cls, line: bytes) -> "SlotSpec":
         """Read a spec back; StoreInconsistentError names the field that is wrong."""
         return decode_record(cls, line, "slot spec")
-
-
-SlotMain: TypeAlias = Callable[[SlotSpec], str]
-"""Runs a slot until it is told to stop; returns one word that says why it ended and never raises."""
 
 
 class RestartPause:

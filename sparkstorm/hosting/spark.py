@@ -1,7 +1,7 @@
 """Owns slots as Spark tasks: one job of one single task per slot, kept alive by a thread of the driver.
 
 Spark's own retry is not relied on: it counts failures per task set and never forgets them, and `local[N]` has none. A
-slot's task never raises: it returns a word. All it needs to know travels in the closure, secrets included.
+slot's task never raises: it returns a word. Its closure carries a one-time ticket (cluster/tickets.py) and no secret.
 
 Executors of this machine import the package from where this process has it. On other hosts it is installed, or shipped:
 `--py-files sparkstorm.zip` for the package, `--archives env.tar.gz#env` with PYSPARK_PYTHON for what it depends on.
@@ -14,13 +14,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from pyspark import SparkConf, SparkContext
 
 from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError
-from sparkstorm.hosting.base import RestartPause, SlotMain, SlotSpec
+from sparkstorm.hosting.base import RestartPause
 
 _LOG = logging.getLogger(__name__)
 JOB_GROUP: Final = "sparkstorm-slot"
@@ -75,22 +76,26 @@ def make_context(conf: SparkConf) -> SparkContext:
     return sc
 
 
-class SparkSlots:
-    """So many slots of one spec on one SparkContext, under the laws of Slots.
+TicketT = TypeVar("TicketT")
 
-    `ask_to_stop` tells all slots to end gently (it makes the node at the spec's `stop_path`); without it they are
-    cancelled.
+
+class SparkSlots(Generic[TicketT]):
+    """`count` slots on one SparkContext, under the laws of Slots.
+
+    Each submission of a slot's job, the first and every further one, runs `slot_main` with a fresh ticket that is good
+    while the job runs. `ask_to_stop` tells all slots to end gently (it makes the node at the spec's `stop_path`);
+    without it they are cancelled.
     """
 
     def __init__(
         self,
         sc: SparkContext,
         count: int,
-        slot_main: SlotMain,
-        spec: SlotSpec,
+        slot_main: Callable[[TicketT], str],
+        ticket: Callable[[], AbstractContextManager[TicketT]],
         ask_to_stop: Callable[[], None] | None = None,
     ) -> None:
-        self._sc, self._count, self._slot_main, self._spec = sc, count, slot_main, spec
+        self._sc, self._count, self._slot_main, self._ticket = sc, count, slot_main, ticket
         self._ask_to_stop = ask_to_stop
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -156,18 +161,19 @@ class SparkSlots:
             _LOG.warning("slot job %d ended (%s); it is submitted again", index, reason)
 
     def _run_once(self, index: int) -> str:
-        sc, run = self._sc, _closure(self._slot_main, self._spec)
+        sc = self._sc
         try:
-            sc.setJobGroup(f"{JOB_GROUP}-{index}", f"worker slot {index}", interruptOnCancel=True)
-            words: list[str] = sc.parallelize([index], 1).mapPartitions(run).collect()
-            return words[0]
+            with self._ticket() as ticket:
+                sc.setJobGroup(f"{JOB_GROUP}-{index}", f"worker slot {index}", interruptOnCancel=True)
+                words: list[str] = sc.parallelize([index], 1).mapPartitions(_closure(self._slot_main, ticket)).collect()
+                return words[0]
         except Exception as fault:  # a killed process or executor, a cancelled job, a stopped context
             return _cause_of(fault)
 
 
-def _closure(slot_main: SlotMain, spec: SlotSpec) -> Callable[[Iterable[int]], Iterator[str]]:
+def _closure(slot_main: Callable[[TicketT], str], ticket: TicketT) -> Callable[[Iterable[int]], Iterator[str]]:
     def run(_: Iterable[int]) -> Iterator[str]:
-        yield slot_main(spec)
+        yield slot_main(ticket)
 
     return run
 

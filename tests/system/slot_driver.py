@@ -6,23 +6,31 @@ for a gentle stop. (spark-submit hands no standard input on.)
 
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 
+from sparkstorm.cluster.tickets import TicketOffice
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
-from sparkstorm.daemons.slot_main import main as slot_main
+from sparkstorm.daemons.slot_main import main_by_ticket
 from sparkstorm.errors import SlotsUnavailableError
 from sparkstorm.hosting.base import SlotSpec
 from sparkstorm.hosting.spark import EXECUTOR_WAIT_MS, SparkSlots, make_context, slot_conf
+from sparkstorm.hosting.spark_security import secured
 
 
 def run(master: str, count: int, spec_file: Path, wait_ms: int = EXECUTOR_WAIT_MS) -> int:
     spec = SlotSpec.from_json(spec_file.read_bytes())
+    SparkContext._ensure_initialized()  # reads spark-defaults.conf
     conf = SparkConf().setMaster(master).setAppName("slots").set("spark.ui.enabled", "false")
     conf.set("spark.executor.memory", "512m").set("spark.driver.host", "127.0.0.1")
-    sc = make_context(slot_conf(conf))
-    slots = SparkSlots(sc, count, slot_main, spec, lambda: _ask_to_stop(spec))
+    sc = make_context(secured(slot_conf(conf), wants_authentication=True))
+    at = spec.zookeeper
+    address = ZooKeeperAddress(at.hosts, at.root, at.user, at.password, at.session_timeout_ms)
+    store = ZooKeeperStateStore(address)
+    ticket = partial(TicketOffice(store, address).ticket, spec.to_json())
+    slots = SparkSlots(sc, count, main_by_ticket, ticket, lambda: store.ensure_path(spec.stop_path))
     try:
         slots.start(wait_ms)
     except SlotsUnavailableError as refused:
@@ -36,16 +44,10 @@ def run(master: str, count: int, spec_file: Path, wait_ms: int = EXECUTOR_WAIT_M
     except KeyboardInterrupt:
         print("interrupted", flush=True)
     slots.stop()
+    store.close()
     print(f"stopped {slots.running()}", flush=True)
     sc.stop()
     return 0
-
-
-def _ask_to_stop(spec: SlotSpec) -> None:
-    at = spec.zookeeper
-    store = ZooKeeperStateStore(ZooKeeperAddress(at.hosts, at.root, at.user, at.password, at.session_timeout_ms))
-    store.put(spec.stop_path, b"")
-    store.close()
 
 
 if __name__ == "__main__":

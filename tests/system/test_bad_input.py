@@ -209,7 +209,8 @@ def test_a_second_driver_on_the_root_is_refused_and_the_first_ones_slots_go_on(
         "storm.zookeeper.auth.password": at.zookeeper.password,
         "sparkstorm.slots.start.timeout.ms": 3000,
     }
-    with pytest.raises(RootInUseError, match=rf"/storm belongs to driver process {os.getpid()} on host .*set storm\.zookeeper\.root"):
+    refusal = rf"/storm belongs to driver process {os.getpid()} on host .*set storm\.zookeeper\.root"
+    with pytest.raises(RootInUseError, match=refusal):
         Cluster.open(merge(settings), cluster.sc).__enter__()
     assert cluster.slots.running() == 2 and run("good") == OK
 

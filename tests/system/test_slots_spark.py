@@ -114,25 +114,27 @@ def drive(bench: SlotBench) -> Iterator[Callable[[str], Driver]]:
 
 
 @pytest.fixture(scope="module")
-def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A standalone master with one worker of three cores, from PySpark's own jars."""
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Sequence[str | Path]]]:
+    """A standalone master with one worker of three cores, both with authentication; its address and a launcher for it."""
     folder = tmp_path_factory.mktemp("standalone")
+    (folder / "spark-defaults.conf").write_text("spark.authenticate true\nspark.authenticate.secret of-the-tests\n")
+    launch = ("/usr/bin/env", f"SPARK_CONF_DIR={folder}")
     port = free_port()
-    master = spark_class(folder, "master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
+    master = spark_class(folder, launch, "master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
     wait_until(lambda: is_listening(port), "Spark master", 30)
     url = f"spark://127.0.0.1:{port}"
     options = ("--cores", "3", "--memory", "2g", "--host", "127.0.0.1", "--webui-port", "0", "--work-dir", str(folder))
-    worker = spark_class(folder, "worker.Worker", *options, url)
-    yield url
+    worker = spark_class(folder, launch, "worker.Worker", *options, url)
+    yield url, (*launch, *PYTHON)
     for process in (worker, master):
         for pid in [*descendants(process.pid), process.pid]:
             os.kill(pid, signal.SIGKILL)
         process.wait()
 
 
-def spark_class(folder: Path, name: str, *arguments: str) -> "subprocess.Popen[bytes]":
+def spark_class(folder: Path, launch: Sequence[str], name: str, *arguments: str) -> "subprocess.Popen[bytes]":
     with (folder / f"{name}.log").open("wb") as log:
-        command = [str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
+        command = [*launch, str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
         return subprocess.Popen(command, stdout=log, stderr=log, env=environment(), start_new_session=True)
 
 
@@ -209,13 +211,14 @@ def test_in_a_local_cluster_killed_slots_executors_and_drivers_leave_nothing(
 
 
 def test_on_a_standalone_master_killed_slots_executors_and_drivers_leave_nothing(
-    bench: SlotBench, drive: Callable[[str], Driver], standalone: str
+    bench: SlotBench, drive: Callable[..., Driver], standalone: tuple[str, Sequence[str | Path]]
 ) -> None:
     # No declared nodes: every host is one, with a port for each slot that lands there.
     bench.spec = replace(bench.spec, nodes=(), slots_per_node=0)
     slots = [WorkerSlot("test-host", 6700), WorkerSlot("test-host", 6701)]
     bench.submit("words-1", slots)
-    driver = drive(standalone)
+    url, launcher = standalone
+    driver = drive(url, 2, launcher)
     assert driver.line() == "up"
     workers = check_a_killed_slot_comes_back(bench, wait_all_running(bench, slots))
     workers = check_a_killed_executor_comes_back(bench, workers)
