@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from sparkstorm.api.components import BasicBolt, Bolt, Outputs, Spout
+from sparkstorm.api.columns import ColumnBolt
+from sparkstorm.api.components import BasicBolt, Bolt, Outputs, Spout, Stateful
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_times, late_stream_of
 from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.model.column_types import ANY, ColumnType, parse_type
 from sparkstorm.model.topology import (
     DEFAULT_STREAM,
     Component,
@@ -52,6 +54,7 @@ class TopologyBuilder:
         if not isinstance(bolt, Bolt | BasicBolt | WindowedBolt | TimedBolt):
             raise InvalidTopologyError(
                 f"component '{id}': set_bolt needs an instance of Bolt or BasicBolt, not {_shown(bolt)}")
+        _check_state(id, bolt)
         own = _conf(id, conf)
         if isinstance(bolt, WindowedBolt | TimedBolt):
             own = {**bolt.time_conf(), **own}
@@ -63,6 +66,7 @@ class TopologyBuilder:
         topology = Topology(dict(self._components))
         validate(topology)
         check_times(topology)
+        _check_batch_types(topology)
         return topology
 
     def _add(self, component: Component) -> Declarer:
@@ -145,7 +149,8 @@ def _streams(id: str, instance: Any, outputs: Outputs | None) -> dict[str, Strea
     declared = instance.outputs if outputs is None else outputs
     if isinstance(declared, str):
         raise InvalidTopologyError(f"component '{id}': outputs is the text '{declared}'; write a list of field names")
-    if not isinstance(declared, Mapping):
+    is_typed = isinstance(declared, Mapping) and all(isinstance(kind, str) for kind in declared.values())
+    if not isinstance(declared, Mapping) or (is_typed and DEFAULT_STREAM not in declared):  # names of fields, or types by field
         declared = {DEFAULT_STREAM: declared} if declared else {}
     return {name: _stream(id, name, stream) for name, stream in declared.items()}
 
@@ -153,11 +158,42 @@ def _streams(id: str, instance: Any, outputs: Outputs | None) -> dict[str, Strea
 def _stream(id: str, name: str, declared: Any) -> Stream:
     stream = declared if isinstance(declared, Stream) else None
     if stream is None and isinstance(declared, Iterable) and not isinstance(declared, str):
-        stream = Stream(tuple(declared))
+        stream = Stream(declared if isinstance(declared, Mapping) else tuple(declared))
     if stream is None or not all(isinstance(f, str) and f for f in stream.fields):
         raise InvalidTopologyError(
-            f"component '{id}', stream '{name}': fields must be a list of names, not {declared!r}")
+            f"component '{id}', stream '{name}': fields must be a list of names, not {declared!r} (or types by name)")
+    for field, kind in stream.types.items():
+        if kind != ANY:
+            _check_type(f"component '{id}', stream '{name}', field '{field}'", kind)
     return stream
+
+
+def _check_state(id: str, bolt: Any) -> None:
+    for attribute in ("state_key_type", "state_type"):
+        kind = getattr(bolt, attribute, "")
+        if kind and isinstance(bolt, Stateful):
+            declared = _check_type(f"component '{id}', {attribute}", kind)
+            if attribute == "state_key_type" and (declared.name == "map" or any(part.parts for _, part in declared.parts)):
+                raise InvalidTopologyError(f"component '{id}', {attribute}: state keys are text, bytes, numbers, true/false or "
+                                           f"tuples of them (struct<...>), not {declared}")
+
+
+def _check_type(where: str, kind: Any) -> ColumnType:
+    try:
+        return parse_type(kind)
+    except ValueError as error:
+        raise InvalidTopologyError(f"{where}: {error}") from error
+
+
+def _check_batch_types(topology: Topology) -> None:
+    """Types of batches go by the names of the inputs' fields; a name that no input has is a mistake."""
+    for bolt in topology.bolts:
+        declared = bolt.instance.types if isinstance(bolt.instance, ColumnBolt) else {}
+        known = {f for s in bolt.inputs for f in topology.components[s.component].streams[s.stream].fields}
+        stray = sorted(set(declared) - known)
+        if stray:
+            raise InvalidTopologyError(f"component '{bolt.id}': types names '{stray[0]}', which no input has; they have "
+                                       f"{', '.join(sorted(known)) or 'none'}")
 
 
 def _shown(thing: Any) -> str:

@@ -71,17 +71,36 @@ def _array(column: Sequence[Any], kind: DataType | None) -> Any:
         if len(kinds) > 1 or kinds & {list, dict}:
             names = ", ".join(sorted(k.__name__ for k in kinds))
             raise pa.ArrowInvalid(f"values of {names} in one column need a declared type")
+    fitting = None if kind is None else fitting_types(kind)
+    if fitting is not None and (other := set(map(type, column)) - fitting - {type(None)}):
+        raise pa.ArrowInvalid(f"a value of type {other.pop().__name__} in a column of {kind}")
     return pa.array(column, kind)
+
+
+def fitting_types(kind: DataType) -> frozenset[type] | None:
+    """Return the Python types whose values an Arrow type of scalars holds; None for other types.
+
+    Arrow itself would take 1.5 for the whole number 1, true for 1.0 and bytes for text.
+    """
+    import pyarrow as pa
+
+    families: list[tuple[Any, frozenset[type]]] = [
+        (pa.types.is_boolean, frozenset({bool})), (pa.types.is_integer, frozenset({int})),
+        (pa.types.is_floating, frozenset({float, int})), (pa.types.is_string, frozenset({str})),
+        (pa.types.is_large_string, frozenset({str})), (pa.types.is_binary, frozenset({bytes})),
+        (pa.types.is_large_binary, frozenset({bytes}))]
+    return next((types for is_kind, types in families if is_kind(kind)), None)
 
 
 def rows_of(batch: RecordBatch) -> list[tuple[Any, ...]]:
     """A batch as rows of plain values."""
     if not batch.num_columns:
         return [()] * batch.num_rows
-    return list(zip(*[_plain_column(column) for column in batch.columns], strict=True))
+    return list(zip(*[plain_values(column) for column in batch.columns], strict=True))
 
 
-def _plain_column(array: Any) -> list[Any]:
+def plain_values(array: Any) -> list[Any]:
+    """Return an Arrow array's values as tuples carry them."""
     import pyarrow as pa
 
     values: list[Any] = array.to_pylist()

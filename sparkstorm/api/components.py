@@ -11,7 +11,8 @@ from sparkstorm.api.state import KeyValueState
 from sparkstorm.model.topology import Stream
 from sparkstorm.model.tuples import Tuple
 
-Outputs = Sequence[str] | Mapping[str, Sequence[str] | Stream]
+Outputs = Sequence[str] | Mapping[str, str] | Mapping[str, Sequence[str] | Mapping[str, str] | Stream]
+"""Fields of the default stream, as names or with types ({"word": "string"}), or either of them by stream."""
 Conf = Mapping[str, Any]
 
 
@@ -139,10 +140,14 @@ class Stateful:
     """Mix into a bolt to get a key-value state that is written in the epoch's commit (Storm's IStatefulBolt).
 
     `state_by_group` promises that every key of the state is the value (or the tuple of values) by which all inputs are
-    grouped, so that a checkpoint can be dealt out to another number of tasks.
+    grouped, so that a checkpoint can be dealt out to another number of tasks. `state_key_type` and `state_type` are the types
+    of keys and values ("string", "struct<user:bigint,day:string>" for tuples), as the columns of a replay's result have them;
+    without them they are found from the values.
     """
 
     state_by_group: ClassVar[bool] = False
+    state_key_type: str = ""
+    state_type: str = ""
 
     def init_state(self, state: KeyValueState) -> None:
         """Called once per task after `prepare` with the last committed state."""

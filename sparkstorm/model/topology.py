@@ -31,14 +31,19 @@ _NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9\-_.]*")
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Declared output: field names in order; a direct stream's consumer task is named by the producer."""
+    """Declared output: field names in order, or types by field; the producer names the consumer task of a direct stream.
+
+    Types are those of Spark's SQL ("bigint", "array<string>"), or "any" for a field without one.
+    """
 
     fields: tuple[str, ...]
     direct: bool = False
+    types: Mapping[str, str] = field(default_factory=dict, hash=False)
 
-    def __init__(self, fields: Sequence[str], direct: bool = False) -> None:
+    def __init__(self, fields: Sequence[str] | Mapping[str, str], direct: bool = False) -> None:
         object.__setattr__(self, "fields", tuple(fields))
         object.__setattr__(self, "direct", direct)
+        object.__setattr__(self, "types", dict(fields) if isinstance(fields, Mapping) else {})
 
 
 @dataclass(frozen=True, slots=True)

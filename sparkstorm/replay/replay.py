@@ -15,6 +15,7 @@ from sparkstorm.replay.fidelity import warnings_of
 from sparkstorm.replay.inputs import EventTime, parse_inputs, parse_name, parse_states
 from sparkstorm.replay.job import NewestTimes, Switches, make_job
 from sparkstorm.replay.plan import make_plan
+from sparkstorm.replay.result_columns import declared_columns
 from sparkstorm.replay.results import Replay
 from sparkstorm.replay.spark import SparkStages
 
@@ -39,12 +40,13 @@ def replay(
 
     `conf` and `name` as for the live run, so that tasks and shuffle starts are the same. `event_time` names the column
     that is the virtual time. `states` are first states (columns key, value and, from a former run, task). `types` are the
-    columns of results ("word string, n bigint"); without them they are found by running. `outputs` restricts what is
-    kept. `effects` overrides what bolts declare. Without `columns`, bolts that take batches get rows, as live. `by_value`
-    names modules that must travel to the executors beside those of the components. `newest_ms` is for `back_fill`: more
-    is to come, and event time has come so far.
+    columns of results ("word string, n bigint"), over what streams and states declare; other types are found by running.
+    `outputs` restricts what is kept. `effects` overrides what bolts declare. Without `columns`, bolts that take batches get
+    rows, as live. `by_value` names modules that must travel to the executors beside those of the components. `newest_ms` is
+    for `back_fill`: more is to come, and event time has come so far.
     """
     plan = make_plan(topology, merge(check(conf or {}, "the settings of the replay")).as_dict(), name, effects or {})
+    result_types = declared_columns(plan, types or {})
     feeds = parse_inputs(topology, inputs)
     names = {parse_name(topology, name): name for name in inputs}
     time = EventTime(event_time) if isinstance(event_time, str) else event_time
@@ -55,4 +57,4 @@ def replay(
     stages = SparkStages(next(iter(feeds.values())).sparkSession, plan, job)
     stages.give(feeds, parse_states(topology, states or {}), time, names)
     warnings = warnings_of(plan.topology, plan.conf, tasks_by_component(plan.component_by_task), time is not None)
-    return Replay(plan, stages, types or {}, warnings)
+    return Replay(plan, stages, result_types, warnings)

@@ -7,22 +7,26 @@ from functools import reduce
 from typing import Any, cast
 
 import pyarrow as pa
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.tagged import is_tagged, tag_text
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import LATE_PREFIX
-from sparkstorm.replay.arrow_map import chunks_in, map_in_arrow
+from sparkstorm.replay.arrow_map import MapBatches, chunks_in, map_in_arrow
 from sparkstorm.replay.batches import is_batch, unpack_batch
 from sparkstorm.replay.chunks import DEAD, KEPT_STATE, ROWS, Chunk
 from sparkstorm.replay.failures import unwrapped
 from sparkstorm.replay.fidelity import ReplayWarning, sums_among
 from sparkstorm.replay.job import STATE_MARK, result_names, targets_of
 from sparkstorm.replay.plan import Feed, Plan, Stage
-from sparkstorm.replay.result_types import definite_type, merged_type, seen_type, typed_array
+from sparkstorm.replay.result_columns import Columns
+from sparkstorm.replay.result_types import TAGGED, definite_type, merged_type, result_type, typed_array
 from sparkstorm.replay.spark import SparkStages, WriteChunks
 from sparkstorm.runtime.dead_letter import DeadLetter
 
@@ -40,11 +44,12 @@ class Replay(Mapping[str, DataFrame]):
     one, asking for it runs its stages once (they are kept) and takes the types that were seen. `close` frees what is kept.
     """
 
-    def __init__(self, plan: Plan, stages: SparkStages, types: Mapping[str, str], warnings: tuple[ReplayWarning, ...]) -> None:
+    def __init__(self, plan: Plan, stages: SparkStages, columns: Mapping[str, Columns],
+                 warnings: tuple[ReplayWarning, ...]) -> None:
         self._warnings = warnings
         self._plan = plan
         self._stages = stages
-        self._types = dict(types)
+        self._columns = columns
         self._frames: dict[str, DataFrame] = {}
         spouts = {c.id for c in plan.topology.spouts}
         self._feeds = {n: feed for n, feed in result_names(plan).items() if feed.spout in spouts or stages.may_ask(n)}
@@ -52,7 +57,7 @@ class Replay(Mapping[str, DataFrame]):
 
     def __getitem__(self, name: str) -> DataFrame:
         if name not in self._frames:
-            self._frames[name] = self._frame(name, self._types.get(name))
+            self._frames[name] = self._frame(name)
         return self._frames[name]
 
     @property
@@ -70,24 +75,23 @@ class Replay(Mapping[str, DataFrame]):
     def __len__(self) -> int:
         return len(self._feeds) + len(self._stateful)
 
-    def _frame(self, name: str, types: str | None) -> DataFrame:
+    def _frame(self, name: str) -> DataFrame:
         if name in self._stateful:
-            return self._typed_state(name, types and f"{types}, task int")
+            return self._state(name)
         if name not in self._feeds:
             raise KeyError(f"there is no result '{name}', only {', '.join(self)}"
                            + ("; others were not asked for in `outputs`" if name in result_names(self._plan) else ""))
         feed = self._feeds[name]
-        component = self._plan.topology.components[feed.spout]
-        if component.kind == "spout":
+        if self._plan.topology.components[feed.spout].kind == "spout":
             return self._stages.input(feed)
         stage = self._plan.stage_of(feed.spout, feed.stream)
-        if types is not None and self._stages.only_result(stage) == name:
-            return self._only(stage, types)
+        if self._is_declared(name) and self._stages.only_result(stage) == name:
+            return self._only(stage, name)
         tasks, targets = self._plan.tasks(feed.spout), targets_of(self._plan, feed.spout, feed.stream)
         chunks = self._stages.frame(stage).where(
             f"kind = {ROWS} AND sender BETWEEN {tasks[0]} AND {tasks[-1]} AND target BETWEEN {targets[0]} AND {targets[-1]}"
         ).where(sf.col("stream").isin(feed.stream, LATE_PREFIX + feed.stream))
-        return self._typed(chunks, component.streams[feed.stream].fields, types)
+        return self._typed(name, chunks)
 
     @property
     def warnings(self) -> tuple[ReplayWarning, ...]:
@@ -115,7 +119,7 @@ class Replay(Mapping[str, DataFrame]):
             for stage in self._plan.stages:
                 if stage.bolts and self._stages.is_kept(stage):
                     name = self._stages.only_result(stage)
-                    (self[name] if name in self._types else self._stages.frame(stage)).count()
+                    (self[name] if name is not None and self._is_declared(name) else self._stages.frame(stage)).count()
         return self.counts
 
     @property
@@ -132,35 +136,90 @@ class Replay(Mapping[str, DataFrame]):
         frames = [self._stages.frame(stage) for stage in self._plan.stages if stage.bolts]
         return reduce(DataFrame.union, frames).where(sf.col("kind").isin(*kinds))
 
-    def _typed_state(self, name: str, types: str | None) -> DataFrame:
+    def _state(self, name: str) -> DataFrame:
         component = name.removesuffix(STATE_MARK)
         stage = next(s for s in self._plan.stages if s.has(component))
-        if types is not None and self._stages.only_result(stage) == name:
-            return self._only(stage, types)
+        if self._is_declared(name) and self._stages.only_result(stage) == name:
+            return self._only(stage, name)
         tasks = self._plan.tasks(component)
         chunks = self._stages.frame(stage).where(f"kind = {KEPT_STATE} AND target BETWEEN {tasks[0]} AND {tasks[-1]}")
-        return self._typed(chunks, ("key", "value", "task"), types)
+        return self._typed(name, chunks)
 
-    def _only(self, stage: Stage, types: str) -> DataFrame:
+    def _is_declared(self, name: str) -> bool:
+        """Whether the types of all columns of a result are known before its stages run."""
+        return all(kind is not None for _, kind in self._columns[name])
+
+    def _only(self, stage: Stage, name: str) -> DataFrame:
         """A stage's only result needs no frame of chunks between it and its types."""
-        schema = cast(StructType, StructType.fromDDL(types))
-        return self._stages.only_frame(stage, _writing(to_arrow_schema(schema)), schema)
+        write, schema = writing(name, cast(Sequence[tuple[str, pa.DataType]], self._columns[name]))
+        return self._stages.only_frame(stage, write, schema)
 
-    def _typed(self, chunks: DataFrame, fields: tuple[str, ...], types: str | None) -> DataFrame:
-        seen = from_arrow_schema(_seen_schema(chunks, fields)) if types is None else StructType.fromDDL(types)
-        schema = cast(StructType, seen)
-        write = _writing(to_arrow_schema(schema))
+    def _typed(self, name: str, chunks: DataFrame) -> DataFrame:
+        columns = self._columns[name]
+        if not self._is_declared(name):
+            with unwrapped():
+                seen = [row.schema for row in map_in_arrow(chunks, seeing(name, columns), "schema binary").collect()]
+            columns = found_columns(columns, seen)
+        write, schema = writing(name, cast(Sequence[tuple[str, pa.DataType]], columns))
         return map_in_arrow(chunks, lambda batches: write(chunks_in(batches)), schema)
 
 
-def _writing(schema: pa.Schema) -> WriteChunks:
+def seeing(name: str, columns: Columns) -> MapBatches:
+    """Return a pass over a result's chunks that gives the types of the columns without a declared one, a row per partition."""
+    fields = [field for field, _ in columns]
+    is_state = name.endswith(STATE_MARK)
+
+    def see(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        codec, kinds = Codec(), [pa.null()] * len(fields)
+        for chunk in chunks_in(batches):
+            for place, values in enumerate(_columns(codec, chunk)[:len(fields)]):
+                if columns[place][1] is None:
+                    kinds[place] = merged_type(kinds[place], result_type(values, is_key=is_state and place == 0))
+        schema = pa.schema(list(zip(fields, kinds, strict=True)))
+        yield pa.RecordBatch.from_arrays([pa.array([schema.serialize().to_pybytes()])], ["schema"])
+
+    return see
+
+
+def found_columns(columns: Columns, seen: Iterable[bytes]) -> Columns:
+    """Return the columns with types for all of them, by what every partition has seen."""
+    kinds = [pa.null()] * len(columns)
+    for data in seen:
+        schema = pa.ipc.read_schema(pa.py_buffer(data))
+        kinds = [merged_type(kind, field.type) for kind, field in zip(kinds, schema, strict=True)]
+    return [(field, kind or definite_type(found)) for (field, kind), found in zip(columns, kinds, strict=True)]
+
+
+def writing(name: str, columns: Sequence[tuple[str, pa.DataType]]) -> tuple[WriteChunks, StructType]:
+    """Return how chunks become batches of a result, and the result's schema; ReplayFailedError names result and column."""
+    is_state = name.endswith(STATE_MARK)
+    whole = [*columns, ("task", pa.int32())] if is_state else columns
+    try:
+        spark_schema = from_arrow_schema(pa.schema([(f, pa.string() if kind == TAGGED else kind) for f, kind in whole]))
+    except PySparkTypeError as error:
+        raise ReplayFailedError(f"result '{name}': its columns ({', '.join(f'{f}: {kind}' for f, kind in columns)}) hold a type "
+                                "that Spark has not; emit another one") from error
+    schema = to_arrow_schema(spark_schema)
+    kinds = [TAGGED if kind == TAGGED else field.type for (_, kind), field in zip(whole, schema, strict=True)]
+
     def write(chunks: Iterable[Chunk]) -> Iterator[pa.RecordBatch]:
         codec = Codec()
         for chunk in chunks:
-            columns = zip(_columns(codec, chunk), schema, strict=False)
-            arrays = [typed_array(values, field.type, field.name) for values, field in columns]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-    return write
+            made = [_array(name, field, values, kind)
+                    for field, values, kind in zip(schema.names, _columns(codec, chunk), kinds, strict=True)]
+            yield pa.RecordBatch.from_arrays(made, schema=schema)
+
+    return write, spark_schema
+
+
+def _array(name: str, field: str, values: Any, kind: pa.DataType) -> pa.Array:
+    is_state = name.endswith(STATE_MARK)
+    if is_state and pa.types.is_string(kind) and any(map(is_tagged, values)):
+        values = [tag_text(value) if is_tagged(value) else value for value in values]  # it would be read back as another value
+    try:
+        return typed_array(values, kind, field, by_place=not is_state or field == "key")
+    except (CodecError, ReplayFailedError) as error:
+        raise ReplayFailedError(f"result '{name}': {error}") from error
 
 
 def _columns(codec: Codec, chunk: Chunk) -> Sequence[Any]:
@@ -171,29 +230,11 @@ def _columns(codec: Codec, chunk: Chunk) -> Sequence[Any]:
     return [*columns, [chunk.target] * chunk.rows] if chunk.kind == KEPT_STATE else columns
 
 
-def _seen_schema(chunks: DataFrame, fields: tuple[str, ...]) -> pa.Schema:
-    """The types of all values of a stream: a pass over kept chunks, a schema per partition."""
-    def see(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        codec, kinds = Codec(), [pa.null()] * len(fields)
-        for chunk in chunks_in(batches):
-            seen = [seen_type(values, f) for values, f in zip(_columns(codec, chunk), fields, strict=True)]
-            kinds = [merged_type(one, other, f) for one, other, f in zip(kinds, seen, fields, strict=True)]
-        schema = pa.schema(list(zip(fields, kinds, strict=True)))
-        yield pa.RecordBatch.from_arrays([pa.array([schema.serialize().to_pybytes()])], ["schema"])
-
-    kinds = [pa.null()] * len(fields)
-    for row in map_in_arrow(chunks, see, "schema binary").collect():
-        seen = pa.ipc.read_schema(pa.py_buffer(row.schema))
-        kinds = [merged_type(kind, f.type, f.name) for kind, f in zip(kinds, seen, strict=True)]
-    kinds = [definite_type(kind) for kind in kinds]
-    return pa.schema([(f, pa.int32() if f == "task" else k) for f, k in zip(fields, kinds, strict=True)])
-
-
 def _letters(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     codec = Codec()
     for chunk in chunks_in(batches):
         letter = DeadLetter.decode(codec, chunk.data)
-        record = repr(dict(zip(letter.fields, letter.values, strict=False)))
+        record = tag_text(dict(zip(letter.fields, letter.values, strict=False)))
         values = [letter.component, letter.task, letter.source_component, letter.source_task, letter.stream, record,
                   letter.attempts, letter.reason, letter.time_ms]
         yield pa.RecordBatch.from_arrays([pa.array([v], f.type) for v, f in zip(values, _DEAD, strict=True)], schema=_DEAD)

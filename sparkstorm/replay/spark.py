@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, IntegerType, LongType, ShortType, TimestampNTZType, TimestampType
 
 from sparkstorm.api.columns import rows_of
-from sparkstorm.errors import ReplayFailedError
+from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.model.topology import Subscription
 from sparkstorm.replay.arrow_map import MapBatches, batches_of, chunks_in, map_in_arrow
 from sparkstorm.replay.batches import gathered, slices
@@ -28,7 +28,7 @@ from sparkstorm.replay.job import STATE_MARK, Job, result_names
 from sparkstorm.replay.local import state_chunks
 from sparkstorm.replay.pace import TimedRows
 from sparkstorm.replay.plan import Feed, Plan, Stage
-from sparkstorm.replay.result_types import problem_with
+from sparkstorm.replay.result_types import problem_with, state_values
 from sparkstorm.replay.stage import run_divided, run_exchange, run_feed
 from sparkstorm.replay.task import Counts
 
@@ -176,7 +176,7 @@ class SparkStages:
         arrived = self._starts(tasks)
         for bolt in stage.bolts[:1]:
             if bolt in self._states:
-                arrived = arrived.union(map_in_arrow(self._states[bolt], _packing(tasks), DDL))
+                arrived = arrived.union(map_in_arrow(self._states[bolt], packing(bolt, tasks), DDL))
         for source in self._plan.exchanges_into(stage):
             wanted = f"kind = {ROWS} AND target BETWEEN {tasks[0]} AND {tasks[-1]}"
             arrived = arrived.union(self.frame(source).where(wanted))
@@ -272,25 +272,23 @@ def _rare_collections() -> Iterator[None]:
         gc.set_threshold(*former)
 
 
-def _packing(tasks: Sequence[int]) -> MapBatches:
+def packing(component: str, tasks: Sequence[int]) -> MapBatches:
     """An initial state as chunks for its tasks."""
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             has_task = "task" in batch.schema.names
             homes = batch.column("task").to_pylist() if has_task else [None] * batch.num_rows
-            rows = rows_of(batch.select(["key", "value"]))
-            pairs = [(_key(k), v, h) for (k, v), h in zip(rows, homes, strict=True)]
+            try:
+                keys, values = state_values(batch.column("key"), True), state_values(batch.column("value"), False)
+            except CodecError as error:
+                raise ReplayFailedError(f"initial state of '{component}': {error}") from error
+            pairs = list(zip(keys, values, homes, strict=True))
             wrong = next((h for _, _, h in pairs if h is not None and h not in tasks), None)
             if wrong is not None:
                 raise ReplayFailedError(f"initial state: task {wrong} is none of {tasks[0]} to {tasks[-1]}; was the "
                                         "state taken under another parallelism?")
             yield from batches_of(state_chunks(tasks, pairs))
     return pack
-
-
-def _key(key: Any) -> Any:
-    """A key of several fields lies in a struct."""
-    return tuple(key.values()) if isinstance(key, dict) else tuple(key) if isinstance(key, list) else key
 
 
 def _rows(job: Job, stage: Stage, is_sorted: bool, batches: Iterator[pa.RecordBatch]) -> Iterator[TimedRows | pa.RecordBatch]:

@@ -9,13 +9,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from sparkstorm.api.columns import rows_of
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.model.codec import Codec
 from sparkstorm.replay.arrow_map import map_in_arrow
 from sparkstorm.replay.failures import unwrapped
 from sparkstorm.replay.job import Job
-from sparkstorm.replay.result_types import definite_type, merged_type, seen_type
+from sparkstorm.replay.result_types import TAGGED, definite_type, merged_type, seen_type, typed_array
 from sparkstorm.replay.sources import Extent, Row, SpoutReader
 
 _ROWS_PER_BATCH = 4096
@@ -107,24 +106,20 @@ class _SeenTypes:
     def _look(self, name: str) -> None:
         rows, self._waiting[name] = self._waiting[name], []
         if rows:
-            columns = zip(zip(*rows, strict=True), self._fields[name], strict=True)
-            self._merge(name, [self._kind(name, values, field) for values, field in columns])
-
-    def _kind(self, name: str, values: Sequence[Any], field: str) -> pa.DataType:
-        try:
-            return seen_type(values, field)
-        except ReplayFailedError as error:
-            raise ReplayFailedError(f"spout '{self._spout}', stream '{name}', field '{field}' holds values of several types: "
-                                    "as data it can only have one") from error
+            self._merge(name, [seen_type(values, has_records=True) for values in zip(*rows, strict=True)])
 
     def _merge(self, name: str, kinds: Sequence[pa.DataType]) -> None:
         known = self._kinds[name]
         for place, (kind, field) in enumerate(zip(kinds, self._fields[name], strict=True)):
-            one = known[place]
-            if not (pa.types.is_null(one) or pa.types.is_null(kind) or pa.types.is_nested(kind) or one == kind):
-                raise ReplayFailedError(f"spout '{self._spout}', stream '{name}', field '{field}' holds {one} here and {kind} "
-                                        "there: as data it can only have one type")
-            known[place] = merged_type(one, kind, field)
+            known[place] = merged_type(known[place], kind)
+            if _is_mixed(known[place]):
+                raise ReplayFailedError(f"spout '{self._spout}', stream '{name}', field '{field}' holds values of several types: "
+                                        "as data it can only have one")
+
+
+def _is_mixed(kind: pa.DataType) -> bool:
+    """Whether a type, or a part of a STRUCT, stands for values of several types."""
+    return kind == TAGGED or (pa.types.is_nested(kind) and any(_is_mixed(kind.field(n).type) for n in range(kind.num_fields)))
 
 
 def _reader(job: Job, spout: str, index: int) -> SpoutReader:
@@ -141,13 +136,12 @@ def _indices(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
 
 
 def _batch(spout: str, rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True) if rows else [[] for _ in schema]
-    batch = pa.RecordBatch.from_arrays([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
-    if any(pa.types.is_nested(f.type) for f in schema):  # mappings of several makes would gain keys
-        wrong = next((row for row, again in zip(rows, rows_of(batch), strict=True) if row != again), None)
-        if wrong is not None:
-            raise ReplayFailedError(f"spout '{spout}': {wrong!r:.200} cannot be had as data: mappings must all have the same keys")
-    return batch
+    columns: Sequence[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [[] for _ in schema]
+    try:
+        arrays = [typed_array(c, f.type, f.name) for c, f in zip(columns, schema, strict=True)]
+    except ReplayFailedError as error:
+        raise ReplayFailedError(f"spout '{spout}': its source gave other values than before: {error}") from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _packed(extent: Extent) -> bytes:

@@ -1,0 +1,110 @@
+"""Tagged text: any value of the codec's closed set as JSON that reads back exactly, types included.
+
+JSON's own forms stand for none, true/false, whole numbers, finite floats (always with a point or an exponent), text, lists
+and mappings whose keys are text. Objects with one tag stand for the rest: {"$float": "nan"}, {"$bytes": base64} and
+{"$map": [[key, value], ...]}; a mapping with a key that begins with "$" is written as $map too. In a column of text the whole
+is wrapped, {"$value": ...}, so that a cell says by itself whether it is tagged.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from typing import Any
+
+from sparkstorm.errors import CodecError
+from sparkstorm.model.codec import SCALARS, Codec
+
+MARK = '{"$value":'
+_FLOATS = ("nan", "inf", "-inf")
+
+
+def to_json(value: Any) -> str:
+    """Return the JSON of one value, without the wrapping; tuples are written as lists."""
+    return json.dumps(_jsonable(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def from_json(text: str) -> Any:
+    """Return the value that `to_json` wrote; CodecError for any other text.
+
+    >>> from_json(to_json({1: [b"x", -0.0, None, True]}))
+    {1: [b'x', -0.0, None, True]}
+    """
+    try:
+        found = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
+        return Codec().normalise(found)
+    except (ValueError, TypeError, RecursionError, CodecError) as error:
+        raise CodecError(f"{text[:60]!r} is no value as SparkStorm writes it: {str(error)[:200]}") from error
+
+
+def tag_text(value: Any) -> str:
+    """Return a value as the cell of a column of tagged text."""
+    return f"{MARK}{to_json(value)}}}"
+
+
+def is_tagged(cell: Any) -> bool:
+    """Tell whether a cell is tagged text."""
+    return type(cell) is str and cell.startswith(MARK)
+
+
+def read_value(cell: Any) -> Any:
+    """Return the value behind a cell of a result: tagged text is read, any other cell is the value itself.
+
+    CodecError when the text begins as tagged text does and is none.
+
+    >>> read_value(tag_text(2.5)), read_value("plain"), read_value(None)
+    (2.5, 'plain', None)
+    """
+    if not is_tagged(cell):
+        return cell
+    if not cell.endswith("}"):
+        raise CodecError(f"{cell[:60]!r} is no tagged text: its end is missing")
+    return from_json(cell[len(MARK):-1])
+
+
+def _jsonable(value: Any) -> Any:
+    kind = type(value)
+    if kind is float:
+        return value if math.isfinite(value) else {"$float": str(value)}
+    if kind is bytes:
+        return {"$bytes": base64.b64encode(value).decode()}
+    if kind is list or kind is tuple:
+        return [_jsonable(item) for item in value]
+    if kind is dict:
+        if all(type(key) is str and not key.startswith("$") for key in value):
+            return {key: _jsonable(item) for key, item in value.items()}
+        return {"$map": [[_jsonable(key), _jsonable(item)] for key, item in value.items()]}
+    if kind not in SCALARS:
+        raise CodecError(f"a value of type {kind.__name__} has no tagged text")
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Any:
+    if len(pairs) == 1 and pairs[0][0].startswith("$"):
+        return _untagged(*pairs[0])
+    found = dict(pairs)
+    if len(found) != len(pairs) or any(key.startswith("$") for key in found):
+        raise ValueError(f"an object with the keys {', '.join(key for key, _ in pairs)[:80]}")
+    return found
+
+
+def _untagged(tag: str, content: Any) -> Any:
+    if tag == "$float" and isinstance(content, str) and content in _FLOATS:
+        return float(content)  # a new one: two keys that are no number are two keys
+    if tag == "$bytes" and isinstance(content, str):
+        try:
+            return base64.b64decode(content, validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"bytes that are not base64 ({error})") from error
+    if tag == "$map" and isinstance(content, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in content):
+        found = dict(content)
+        if len(found) != len(content):
+            raise ValueError("a mapping with a key twice")
+        return found
+    raise ValueError(f"an object with the tag {tag[:40]!r}")
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")

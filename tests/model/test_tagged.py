@@ -1,0 +1,70 @@
+"""Tagged text: every value of the closed set comes back equal and of the same types; anything else is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparkstorm.errors import CodecError
+from sparkstorm.model.codec import INT_MAX, INT_MIN, Codec
+from sparkstorm.model.tagged import MARK, from_json, read_value, tag_text, to_json
+from tests.model.test_codec import same
+from tests.transport.values import values
+
+HARD: list[Any] = [
+    None, True, False, 0, -1, INT_MIN, INT_MAX, 2**53 + 1, 0.0, 1.0, -0.0, 5e-324, 1e22, math.inf, -math.inf, "", "1", "null",
+    "\x00\n\r\u2028\"\\", MARK, MARK + "1}", "ä\U0001f600", b"", b"\xff\x00", [], {}, [[]], [{}], {"": None}, {"$float": "nan"},
+    {"$value": 1}, {"$map": []}, {1: "a"}, {1.5: {b"x": [None, True]}}, {None: 1, "a": 2.0}, {"1": 1, 1: 2},
+    [1, "a", 3.0, True, None]]
+
+
+@pytest.mark.parametrize("value", HARD, ids=repr)
+def test_hard_values_come_back_as_they_were(value: Any) -> None:
+    assert same(read_value(tag_text(value)), value)
+    assert same(from_json(to_json(value)), value)
+    assert json.loads(tag_text(value))  # plain JSON for every other reader
+    assert math.copysign(1, from_json(to_json(-0.0))) == -1
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(values)
+def test_every_value_comes_back_as_it_was(value: Any) -> None:
+    normal = Codec().normalise(value)
+    assert same(read_value(tag_text(normal)), normal)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.text() | st.text(st.sampled_from('{}[]":$,0.e-nullmapfotbys')).map(lambda text: MARK + text + "}"))
+def test_any_other_text_is_itself_or_refused(text: str) -> None:
+    try:
+        found = read_value(text)
+    except CodecError:
+        assert text.startswith(MARK)
+    else:
+        assert found == text or text.startswith(MARK)
+
+
+def test_what_is_no_number_comes_back_as_none_too_and_keys_stay_apart() -> None:
+    assert math.isnan(read_value(tag_text(math.nan)))
+    assert len(read_value(tag_text({float("nan"): 1, float("nan"): 2}))) == 2
+
+
+@pytest.mark.parametrize("cell", [None, 1, 2.5, True, "text", b"x", [1], {"a": 1}, " " + MARK])
+def test_a_cell_that_is_not_tagged_is_its_own_value(cell: Any) -> None:
+    assert read_value(cell) is cell
+
+
+@pytest.mark.parametrize("text", [
+    "", "1", "NaN}", '{"$float":1}}', '{"$float":"1"}}', '{"$bytes":"*"}}', '{"$map":[[1]]}}', '{"$map":[[[1],2]]}}',
+    '{"$none":1}}',
+    '{"$float":"nan","a":1}}', '{"a":1,"a":2}}', '{"$map":[[1,2],[1,3]]}}', "9223372036854775808}", "9" * 5000 + "}",
+    "[" * 70 + "]" * 70 + "}", "[" * 100_000 + "}", '"\\ud800"}'], ids=lambda text: text[:20])
+def test_tagged_text_that_was_not_written_so_is_refused_in_one_sentence(text: str) -> None:
+    with pytest.raises(CodecError, match=r"is no (value as SparkStorm writes it|tagged text)") as caught:
+        read_value(MARK + text)
+    assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)

@@ -1,0 +1,132 @@
+"""Types of results on Spark: what a topology emits and keeps is there as it was, and goes on as it was in a next replay."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.errors import InvalidTopologyError, ReplayFailedError
+from sparkstorm.model.tagged import MARK
+from sparkstorm.model.topology import Topology
+from sparkstorm.replay import read_value, replay
+from tests.model.test_codec import same
+from tests.replay.bolts import Source
+
+pytestmark = pytest.mark.system
+
+STATES: dict[str, list[tuple[Any, Any]]] = {
+    "plain": [("a", 1), ("b", 2)],
+    "mixed": [("a", [1, "a", 3]), (1.5, {"x": 1}), (b"\x00", {1: [None, True]}), (("a", 1), -0.0), (None, 2**63 - 1), ((), "x\x00")],
+    "tuples": [(("a", 1), [1]), (("b", None), [])],
+    "maps": [("a", {1: [b"x"]}), ("b", {}), ("c", None)],
+    "floats": [("a", math.inf), ("b", -0.0), ("c", 1.0)],
+    "looks tagged": [(MARK, MARK + "1}")],
+    "none": [("a", None)],
+}
+
+
+class Emit(BasicBolt):
+    """Emits what it was made with."""
+
+    def __init__(self, rows: list[Any], outputs: Any) -> None:
+        self.rows, self.outputs = rows, outputs
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        for row in self.rows:
+            collector.emit(row)
+
+
+class Keep(StatefulBolt):
+    """Keeps what it was made with, and hands out all that it keeps."""
+
+    outputs = ("key", "value")
+
+    def __init__(self, pairs: list[tuple[Any, Any]]) -> None:
+        self.pairs = pairs
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        for key, value in self.pairs:
+            self.state.put(key, value)
+
+
+def one(bolt: Any) -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("n"))
+    builder.set_bolt("bolt", bolt).global_grouping("source")
+    return builder.build()
+
+
+def emitted(spark: SparkSession, rows: list[Any], outputs: Any, **options: Any) -> Any:
+    return replay(one(Emit(rows, outputs)), {"source": spark.range(1).toDF("n")}, **options)["bolt"]
+
+
+def test_values_of_every_kind_are_columns_that_hold_them(spark: SparkSession) -> None:
+    rows = [({1: "a"}, [1], 1, {"a": [1, "x"]}, "ab"), ({}, None, 2.5, 3, ["a", "b"])]
+    frame = emitted(spark, rows, ("map", "list", "n", "mixed", "text"))
+    assert [f.dataType.simpleString() for f in frame.schema] == ["map<bigint,string>", "array<bigint>", "string", "string", "string"]
+    assert same([[read_value(cell) for cell in row] for row in frame.collect()], [list(row) for row in rows])
+
+
+def test_declared_types_are_those_of_the_frame_and_hold_or_are_named(spark: SparkSession) -> None:
+    typed = {"a.b": "struct<x:int,y:array<string>>", "ä `ö`": "map<int,double>"}
+    frame = emitted(spark, [({"x": 1, "y": []}, {1: 1})], typed)
+    assert [f.name for f in frame.schema] == list(typed)
+    assert [f.dataType.simpleString() for f in frame.schema] == list(typed.values())
+    assert [cell.asDict() if hasattr(cell, "asDict") else cell for cell in frame.collect()[0]] == [{"x": 1, "y": []}, {1: 1.0}]
+    with pytest.raises(Exception, match="result 'bolt': column 'a' does not hold int64 throughout .*'x' is of type str"):
+        emitted(spark, [("x",)], {"a": "bigint"}).collect()
+    with pytest.raises(InvalidTopologyError, match="types of 'bolt': 'b' is no column"):
+        emitted(spark, [("x",)], ("a",), types={"bolt": "b string"})
+
+
+@pytest.mark.parametrize("written", ["frame", "parquet"])
+def test_a_state_goes_on_in_a_next_replay_as_it_was(spark: SparkSession, written: str, tmp_path: Path) -> None:
+    data = {"source": spark.range(1).toDF("n")}
+    for name, pairs in STATES.items():
+        frame = replay(one(Keep(pairs)), data).state("bolt")
+        if written == "parquet":
+            frame.write.parquet(str(tmp_path / name))
+            frame = spark.read.parquet(str(tmp_path / name))
+        again = replay(one(Keep([])), data, states={"bolt": frame}).state("bolt")
+        found = {_key(read_value(row.key)): read_value(row.value) for row in again.collect()}
+        assert same(_sorted(found), _sorted(dict(pairs))), name
+
+
+def _key(cell: Any) -> Any:
+    return tuple(cell) if isinstance(cell, list | tuple) else bytes(cell) if isinstance(cell, bytearray) else cell
+
+
+def _sorted(state: dict[Any, Any]) -> list[Any]:
+    return sorted(([list(k) if isinstance(k, tuple) else k, _plain(v)] for k, v in state.items()), key=repr)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return list(map(_plain, value))
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+def test_a_record_that_was_put_aside_reads_back(spark: SparkSession) -> None:
+    class Fails(Keep):
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            raise ValueError("no")
+
+    data = spark.createDataFrame([({1: b"x"}, float("inf"))], "m map<int,binary>, f double")
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("m", "f"))
+    builder.set_bolt("bolt", Fails([])).global_grouping("source")
+    letters = replay(builder.build(), {"source": data}, skip_bad=True).dead_letters.collect()
+    assert [read_value(letter.record) for letter in letters] == [{"m": {1: b"x"}, "f": math.inf}]
+
+
+def test_a_first_state_that_cannot_be_read_is_named(spark: SparkSession) -> None:
+    state = spark.createDataFrame([("a", MARK + "?}")], "key string, value string")
+    with pytest.raises(ReplayFailedError, match=r"initial state of 'bolt': .*is no value as SparkStorm writes it"):
+        replay(one(Keep([])), {"source": spark.range(1).toDF("n")}, states={"bolt": state}).run()
