@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -17,12 +17,13 @@ from sparkstorm.app.console import Console
 from sparkstorm.app.handle import TopologyHandle, TopologyProgress
 from sparkstorm.app.job import FAILED, INTERRUPTED, OK, PARKED, leave
 from sparkstorm.app.job_file import JobFile
-from sparkstorm.app.results import collect
+from sparkstorm.app.results import DEAD_LETTERS, collect, result_folder
 from sparkstorm.app.watch import STORE_PATIENCE_S, Outcome, Watch
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import NotAliveError, SlotsUnavailableError, StoreUnavailableError, WorkerFailedError
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
+from sparkstorm.runtime.dead_letter_file import DeadLetterFile
 from sparkstorm.runtime.seeds import FROM_CHECKPOINT
 
 _END_WAIT_MS = 30_000
@@ -44,13 +45,14 @@ class Run:
         self._console = console or Console()
         self._stop = threading.Event()
         self._started = time.monotonic()
+        self._is_all_kept = True  # whether results and dead letters are in files, so that the stores may go
 
     def in_own_cluster(self) -> int:
         """Start a cluster for this run alone; Ctrl-C and SIGTERM drain and stop it, a second one ends it at once."""
         self._console.say(f"starting Spark, Redis and ZooKeeper for topology '{self._job.name}' ...")
         with _Signals(self.interrupt), Cluster.open(self._job.conf, say=self._console.say) as cluster:
             status = self.on(cluster, lambda: _check_spark(cluster))
-            is_last = status in (OK, PARKED) and not self._patiently(cluster.state.topology_ids)
+            is_last = status in (OK, PARKED) and self._is_all_kept and not self._patiently(cluster.state.topology_ids)
         if is_last:  # an unfinished run of another name may want the data
             cluster.stores.discard()
         return status
@@ -62,17 +64,19 @@ class Run:
         placed = self._patiently(lambda: placed_text(cluster.state, handle.topology_id, took_s))
         self._console.say(f"{placed}; logs are in {cluster.log_dir}")
         line_every_s = self._job.conf.millis("sparkstorm.progress.interval.ms") / 1000
+        letters = self._dead_letters(handle)
         try:
-            outcome, progress = Watch(handle, self._console, cluster.log_dir, line_every_s).run(self._stop.is_set, check)
+            outcome, progress = Watch(handle, self._console, cluster.log_dir, line_every_s, letters).run(self._stop.is_set, check)
         except WorkerFailedError:
             self._leave_failed(handle)
             raise
         self._console.show(progress)
         self._console.total(progress)
+        self._patiently(letters.collect)
         if outcome is Outcome.STOPPED:
             self._say_stopped(handle, progress)
             return INTERRUPTED
-        status = self._patiently(lambda: self._judge(handle, progress))
+        status = self._judge(letters, progress)
         self._patiently(lambda: collect(self._job.results, handle, self._console.say))
         self._patiently(lambda: _end(handle))
         return status
@@ -91,6 +95,7 @@ class Run:
         """The unfinished run of this name, or a new one."""
         handle = self._patiently(lambda: cluster.find(self._job.name))
         if handle is not None and (self._is_fresh or handle.status() is TopologyStatus.KILLED):
+            self._patiently(self._dead_letters(handle).collect)
             _end(handle)
             handle = None
         if handle is None:
@@ -126,11 +131,17 @@ class Run:
         rest = "every tree is settled" if progress.is_settled else f"{progress.pending:,} trees are open"
         self._console.say(f"stopped; {rest}; the same command goes on with {handle.topology_id} from here, --fresh drops it")
 
-    def _judge(self, handle: TopologyHandle, progress: TopologyProgress) -> int:
+    def _dead_letters(self, handle: TopologyHandle) -> DeadLetterFile:
+        path = result_folder(self._job.results, handle.topology_id) / DEAD_LETTERS
+        return DeadLetterFile(path, handle.stored_letters, self._job.conf.integer("sparkstorm.dead.letters.file.max.bytes"))
+
+    def _judge(self, letters: DeadLetterFile, progress: TopologyProgress) -> int:
         if progress.parked:
-            self._console.say(f"{progress.parked:,} tuples were parked after their tries; the first causes, each once:")
-            for letter in different_causes(handle.dead_letters(1000), 5):
-                self._console.say(f"  {letter['component']}#{letter['task']}: {letter['reason']}  {letter['values']!r:.100}")
+            self._is_all_kept = letters.is_whole
+            self._console.say(f"{progress.parked:,} tuples were parked after their tries; {kept_where(letters)}; "
+                              "the first causes by component, error and line:")
+            for line in letters.groups.lines(5):
+                self._console.say(f"  {line}")
             return PARKED
         if progress.failed and not self._replays():
             self._console.say(f"{progress.failed:,} trees failed, and no spout emits them again")
@@ -151,12 +162,9 @@ def placed_text(state: StormState, topology_id: str, took_s: float) -> str:
     return f"{topology_id} waits for free slots; {held}, or set storm.local.dir to a folder of this run's own"
 
 
-def different_causes(letters: Iterable[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """The first letter of each component and reason: a thousand tuples with one fault would hide the other fault."""
-    first: dict[tuple[str, str], dict[str, Any]] = {}
-    for letter in letters:
-        first.setdefault((letter["component"], letter["reason"]), letter)
-    return list(first.values())[:most]
+def kept_where(letters: DeadLetterFile) -> str:
+    """Return where dead letters are, for people."""
+    return f"they are in {letters.path}" if letters.is_whole else f"{letters.trouble}; what it lacks is kept in Redis"
 
 
 def own_conf(job: JobFile) -> dict[str, Any]:
