@@ -55,6 +55,13 @@ def recorded(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def dead_letters(arguments: argparse.Namespace) -> int:
+    """List or drop the tuples that topologies have given up; they stay until they are dropped."""
+    from sparkstorm.ui.dead_letters import drop_letters, list_letters
+
+    return drop_letters(arguments) if arguments.action == "drop" else list_letters(arguments)
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line; a verb is a sub-command that sets `run`."""
     made = argparse.ArgumentParser(prog="sparkstorm", description="Storm topologies in Python, hosted on Spark.")
@@ -66,6 +73,16 @@ def parser() -> argparse.ArgumentParser:
     verb = verbs.add_parser("recorded", help="show a bolt's recorded input", description=recorded.__doc__)
     verb.add_argument("path", metavar="PATH", help="folder of a task, or a file in it, below `recorded` in the folder of the logs")
     verb.set_defaults(run=recorded)
+    verb = verbs.add_parser("dead-letters", help="list or drop tuples that were given up", description=dead_letters.__doc__)
+    actions = verb.add_subparsers(required=True, metavar="ACTION", dest="action")
+    action = actions.add_parser("list", help="by cause, the most frequent first")
+    action.add_argument("where", metavar="FILE", help="a run's dead-letters.jsonl, or the connection.json of a cluster")
+    action.add_argument("topology", nargs="?", metavar="TOPOLOGY", help="name or id; else all of the cluster's")
+    action.add_argument("--lines", action="store_true", help="each letter as a line of JSON, its values whole")
+    action = actions.add_parser("drop", help="delete those of one topology from Redis; files stay")
+    action.add_argument("where", metavar="CONNECTION.json", help="the connection.json of the cluster")
+    action.add_argument("topology", metavar="TOPOLOGY", help="name or id")
+    verb.set_defaults(run=dead_letters)
     return made
 
 

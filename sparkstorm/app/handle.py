@@ -92,6 +92,14 @@ class TopologyHandle:
                     state.load(fields.get("s", ()), fields.get("d", ()))
                 yield from state.items()
 
+    def stored_letters(self, limit: int, after: str) -> list[tuple[str, bytes]]:
+        """Dead letters as they are stored, behind an id; they stay when the topology is gone."""
+        return self._reader.parked(limit, after)
+
+    def drop_dead_letters(self) -> None:
+        """Delete its dead letters."""
+        self._reader.drop_dead_letters()
+
     def dead_letters(self, limit: int = 100) -> list[dict[str, Any]]:
         """The oldest parked inputs with their causes."""
         names = (
@@ -151,7 +159,10 @@ class TopologyHandle:
         self._service.deactivate(self.name)
 
     def delete_data(self) -> None:
-        """Delete everything it has in Redis; only after it is gone. Its code goes when `blob_keys` was asked for before."""
+        """Delete everything it has in Redis but its dead letters; only after it is gone.
+
+        Its code goes too when `blob_keys` was asked for before.
+        """
         self._reader.delete()
         self._service.discard_blobs(self._blob_keys)
 

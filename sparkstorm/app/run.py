@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from sparkstorm.app.console import Console
 from sparkstorm.app.handle import TopologyHandle, TopologyProgress
 from sparkstorm.app.job import FAILED, INTERRUPTED, OK, PARKED, leave
 from sparkstorm.app.job_file import JobFile
-from sparkstorm.app.results import collect
+from sparkstorm.app.results import DEAD_LETTERS, collect, result_folder
 from sparkstorm.app.waits import Absence
 from sparkstorm.app.watch import Outcome, Watch
 from sparkstorm.cluster.storm_state import StormState
@@ -33,6 +33,7 @@ from sparkstorm.errors import (
 )
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
+from sparkstorm.runtime.dead_letter_file import DeadLetterFile
 from sparkstorm.runtime.seeds import FROM_CHECKPOINT
 
 _END_WAIT_MS = 30_000
@@ -57,6 +58,7 @@ class Run:
         self._stop = threading.Event()
         self._has_begun = False  # from then on a stop means that sources rest
         self._started = time.monotonic()
+        self._is_all_kept = True  # whether results and dead letters are in files, so that the stores may go
 
     def in_own_cluster(self) -> int:
         """Start a cluster for this run alone; Ctrl-C and SIGTERM drain and stop it, a second one ends it at once."""
@@ -65,7 +67,8 @@ class Run:
             try:
                 with Cluster.open(self._job.conf, say=self._console.say) as cluster:
                     status = self.on(cluster, lambda: _check_spark(cluster))
-                    is_last = status in (OK, PARKED) and not self._patiently(cluster.state.topology_ids)
+                    is_over = status in (OK, PARKED) and self._is_all_kept
+                    is_last = is_over and not self._patiently(cluster.state.topology_ids)
             except _StoppedAtStartError:
                 self._console.say("stopped while starting; no run was begun or changed")
                 return INTERRUPTED
@@ -81,18 +84,20 @@ class Run:
         placed = self._patiently(lambda: placed_text(cluster.state, handle.topology_id, took_s))
         self._console.say(f"{placed}; logs are in {cluster.log_dir}")
         line_every_s = self._job.conf.millis("sparkstorm.progress.interval.ms") / 1000
+        letters = self._dead_letters(handle)
         try:
-            watch = Watch(handle, self._console, cluster.log_dir, line_every_s, self._patience_s)
+            watch = Watch(handle, self._console, cluster.log_dir, line_every_s, self._patience_s, letters)
             outcome, progress = watch.run(self._stop.is_set, check)
         except WorkerFailedError:
             self._patiently(lambda: self._leave_failed(handle))
             raise
         self._console.show(progress)
         self._console.total(progress)
+        self._patiently(letters.collect)
         if outcome is Outcome.STOPPED:
             self._say_stopped(handle, progress)
             return INTERRUPTED
-        status = self._patiently(lambda: self._judge(handle, progress))
+        status = self._judge(letters, progress)
         self._patiently(lambda: collect(self._job.results, handle, self._console.say))
         self._patiently(lambda: _end(handle))
         return status
@@ -114,6 +119,7 @@ class Run:
         """The unfinished run of this name, or a new one."""
         handle = cluster.find(self._job.name)
         if handle is not None and (self._is_fresh or handle.status() is TopologyStatus.KILLED):
+            self._dead_letters(handle).collect()
             _end(handle)
             handle = None
         if handle is None:
@@ -152,11 +158,17 @@ class Run:
         rest = "every tree is settled" if progress.is_settled else f"{progress.pending:,} trees are open"
         self._console.say(f"stopped; {rest}; the same command goes on with {handle.topology_id} from here, --fresh drops it")
 
-    def _judge(self, handle: TopologyHandle, progress: TopologyProgress) -> int:
+    def _dead_letters(self, handle: TopologyHandle) -> DeadLetterFile:
+        path = result_folder(self._job.results, handle.topology_id) / DEAD_LETTERS
+        return DeadLetterFile(path, handle.stored_letters, self._job.conf.integer("sparkstorm.dead.letters.file.max.bytes"))
+
+    def _judge(self, letters: DeadLetterFile, progress: TopologyProgress) -> int:
         if progress.parked:
-            self._console.say(f"{progress.parked:,} tuples were parked after their tries; the first causes, each once:")
-            for letter in different_causes(handle.dead_letters(1000), 5):
-                self._console.say(f"  {letter['component']}#{letter['task']}: {letter['reason']}  {letter['values']!r:.100}")
+            self._is_all_kept = letters.is_whole
+            self._console.say(f"{progress.parked:,} tuples were parked after their tries; {kept_where(letters)}; "
+                              "the first causes by component, error and line:")
+            for line in letters.groups.lines(5):
+                self._console.say(f"  {line}")
             return PARKED
         if progress.failed and not self._replays():
             self._console.say(f"{progress.failed:,} trees failed, and no spout emits them again")
@@ -177,12 +189,9 @@ def placed_text(state: StormState, topology_id: str, took_s: float) -> str:
     return f"{topology_id} waits for free slots; {held}, or set storm.local.dir to a folder of this run's own"
 
 
-def different_causes(letters: Iterable[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """The first letter of each component and reason: a thousand tuples with one fault would hide the other fault."""
-    first: dict[tuple[str, str], dict[str, Any]] = {}
-    for letter in letters:
-        first.setdefault((letter["component"], letter["reason"]), letter)
-    return list(first.values())[:most]
+def kept_where(letters: DeadLetterFile) -> str:
+    """Return where dead letters are, for people."""
+    return f"they are in {letters.path}" if letters.is_whole else f"{letters.trouble}; what it lacks is kept in Redis"
 
 
 def own_conf(job: JobFile) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from sparkstorm.daemons.child_process import last_lines
 from sparkstorm.daemons.slot import worker_log_name
 from sparkstorm.errors import StoreUnavailableError, WorkerFailedError
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
+from sparkstorm.runtime.dead_letter_file import DeadLetterFile
 
 DRAIN_S = 30.0
 LOOK_EVERY_S = 0.1
@@ -35,14 +36,24 @@ class Watch:
     StoreUnavailableError when Redis stays away for longer than `patience_s`; ZooKeeper, which data do not pass, may.
     """
 
-    def __init__(self, handle: TopologyHandle, console: Console, log_dir: Path, line_every_s: float, patience_s: float) -> None:
-        self._handle, self._console = handle, console
+    def __init__(
+        self,
+        handle: TopologyHandle,
+        console: Console,
+        log_dir: Path,
+        line_every_s: float,
+        patience_s: float,
+        letters: DeadLetterFile | None = None,
+    ) -> None:
+        self._handle, self._console, self._letters = handle, console, letters
         self._line_every_s = line_every_s
         self._deaths = Deaths(handle.topology_id, log_dir, console.say)
         self._waits = Waits(handle, console.say)
         self._line_due = 0.0
         self._redis = Absence(console.say, patience_s)
         self._zookeeper = Absence(console.say, math.inf)
+        self._parked = 0  # as of the last collection of dead letters
+        self._has_said_parked = False
 
     def run(self, is_stopping: Callable[[], bool], check: Callable[[], None] = lambda: None) -> tuple[Outcome, TopologyProgress]:
         """Until the end; `check` is called with every progress line and may raise to end the watch."""
@@ -72,6 +83,7 @@ class Watch:
         """Progress now; None while Redis is away."""
         try:
             progress = self._handle.progress()
+            self._collect(progress.parked)
         except StoreUnavailableError as error:
             check()
             self._redis.bear(error)
@@ -93,6 +105,17 @@ class Watch:
             self._zookeeper.bear(error)
         else:
             self._zookeeper.end()
+
+    def _collect(self, parked: int) -> None:
+        """Write new dead letters; say where the first ones are, since the run may go on for long."""
+        if self._letters is None or parked in (0, self._parked):
+            return
+        self._letters.collect()
+        if self._letters.is_whole:
+            self._parked = parked
+        if not self._has_said_parked and (causes := self._letters.groups.lines(1)):
+            self._has_said_parked = True
+            self._console.say(f"tuples are parked; they are written to {self._letters.path} as it happens. {causes[0]}")
 
 
 class Deaths:

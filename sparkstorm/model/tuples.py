@@ -83,6 +83,7 @@ class Tuple:
         """Id of the stream that carried this tuple."""
         return self.source.stream
 
+    @property
     def is_tick(self) -> bool:
         """Whether the clock sent this tuple (`topology.tick.tuple.freq.secs`), after Storm's TupleUtils.isTick."""
         return self.source.stream == "__tick"

@@ -1,12 +1,31 @@
-"""Owns the record of an input that was given up: where, whose, what, after how many tries and why."""
+"""Record of an input that was given up: where, whose, what, after how many tries and why; and what letters have in common."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from sparkstorm.errors import StoreInconsistentError
+from sparkstorm.errors import CodecError, StoreInconsistentError
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.tagged_json import from_json, to_json
+
+_PLACE = re.compile(r" (\([^()/\n]*, line \d+\))$")
+_ERROR = re.compile(r"[A-Za-z_]\w*(?=: |$)")
+_KNOWN_ENDINGS = ("Error", "Exception", "Exit", "Interrupt", "Warning", "Iteration")
+_VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What letters have in common: the component, the kind of error, and the line of user code (empty when there is none)."""
+
+    component: str
+    error: str
+    place: str
+
+    def __str__(self) -> str:
+        return f"{self.component}: {self.error}{' ' if self.place else ''}{self.place}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +42,28 @@ class DeadLetter:
     attempts: int
     reason: str
     time_ms: int
+
+    @property
+    def cause(self) -> Cause:
+        """The letter's group: the text of an error may hold the value, its type and line do not."""
+        place = _PLACE.search(self.reason)
+        error = _ERROR.match(self.reason)
+        if error is not None and (place is not None or error[0].endswith(_KNOWN_ENDINGS)):
+            return Cause(self.component, error[0], place[1] if place else "")
+        return Cause(self.component, _VARYING.sub("*", self.reason)[:100], "")
+
+    def to_line(self, id: str) -> str:
+        """Return one line of JSON under the letter's id in its stream; `from_line` reads it back exactly."""
+        return to_json({"id": id, **asdict(self)})
+
+    @classmethod
+    def from_line(cls, line: str) -> tuple[str, DeadLetter]:
+        """Return id and letter of a line; StoreInconsistentError when it is not one."""
+        try:
+            entry = from_json(line)
+            return str(entry.pop("id")), cls(**{**entry, "fields": tuple(entry["fields"]), "values": tuple(entry["values"])})
+        except (CodecError, AttributeError, KeyError, TypeError) as error:
+            raise StoreInconsistentError(f"not a line of dead letters: {error}") from error
 
     def encode(self, codec: Codec) -> bytes:
         """Bytes for the commit."""

@@ -116,7 +116,7 @@ class ManualRunner:
         if get_ident() != self._thread:
             self.post(lambda: self.ack(tup))
         elif id(tup) not in self._outstanding:
-            if not tup.is_tick():
+            if not tup.is_tick:
                 self.report_error(f"ack of a tuple that is not outstanding (acked twice, or not an input of this task): {tup!r}")
         elif self._give_answers(tup):
             del self._outstanding[id(tup)]
@@ -127,7 +127,7 @@ class ManualRunner:
         if get_ident() != self._thread:
             self.post(lambda: self.fail(tup, reason))
         elif id(tup) not in self._outstanding:
-            self.report_error(f"on a tick: {reason}" if tup.is_tick() else f"fail of a tuple that is not outstanding: {tup!r}")
+            self.report_error(f"on a tick: {reason}" if tup.is_tick else f"fail of a tuple that is not outstanding: {tup!r}")
         else:
             self._failed.append((tup, shown(reason or "failed by the bolt")))
 

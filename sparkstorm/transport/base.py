@@ -30,6 +30,8 @@ class Cursor(NamedTuple):
 
 
 START = Cursor("0-0", 0)
+MOST_DEAD_LETTERS = 100_000
+"""Letters that a topology's store keeps at least; older ones may be dropped."""
 
 
 class Entry(NamedTuple):
@@ -146,8 +148,11 @@ class Reader(Protocol):
     def record(self, task: int) -> TaskRecord:
         """What the store keeps of a task."""
 
-    def parked(self, limit: int) -> list[tuple[str, bytes]]:
-        """The oldest dead letters with their ids."""
+    def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
+        """The oldest dead letters behind an id, with their ids; ids only grow."""
+
+    def drop_dead_letters(self) -> None:
+        """Delete the topology's dead letters."""
 
     def delete(self) -> None:
-        """Forget everything of the topology."""
+        """Delete everything of the topology but its dead letters, which stay until they are dropped."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sparkstorm.errors import FencedError, StoreFullError, StoreRolledBackError
-from sparkstorm.transport.base import START, Claim, Commit, Cursor, Entry, Pressure, TaskRecord
+from sparkstorm.transport.base import MOST_DEAD_LETTERS, START, Claim, Commit, Cursor, Entry, Pressure, TaskRecord
 from sparkstorm.transport.frames import birth_of
 
 
@@ -33,7 +33,8 @@ class LocalStore:
         self.seq_by_owner: dict[str, int] = {}
         self.progress_by_owner: dict[str, bytes] = {}
         self.low_by_owner: dict[str, int] = {}
-        self.dead_letters: list[bytes] = []
+        self.dead_letters: list[tuple[int, bytes]] = []  # numbered from 1
+        self.letters_so_far = 0
         self.quarantine: list[bytes] = []
         self.max_bytes = max_bytes
         self.is_disk_full = False  # every write is refused, whatever it frees
@@ -210,7 +211,9 @@ class LocalTransport:
             store.task(task).held.pop(key, None)
         for task, key, data in commit.held:
             store.task(task).held[key] = data
-        store.dead_letters += commit.parked
+        store.dead_letters += enumerate(commit.parked, store.letters_so_far + 1)
+        store.letters_so_far += len(commit.parked)
+        del store.dead_letters[:-MOST_DEAD_LETTERS]
         store.quarantine += commit.quarantined
         if commit.progress:
             store.progress_by_owner[commit.owner] = commit.progress
@@ -236,13 +239,21 @@ class LocalReader:
         """What the store keeps of a task."""
         return _record(self._store.task(task))
 
-    def parked(self, limit: int) -> list[tuple[str, bytes]]:
-        """The oldest dead letters."""
-        return [(str(i), data) for i, data in enumerate(self._store.dead_letters[:limit])]
+    def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
+        """The oldest dead letters behind an id, with their ids."""
+        behind = int(after.partition("-")[0])
+        return [(f"{number}-0", data) for number, data in self._store.dead_letters if number > behind][:limit]
+
+    def drop_dead_letters(self) -> None:
+        """Delete the dead letters."""
+        self._store.dead_letters.clear()
 
     def delete(self) -> None:
-        """Forget everything."""
-        self._store.__init__(self._store.max_bytes)  # type: ignore[misc]
+        """Forget everything but the dead letters."""
+        store = self._store
+        letters, so_far = store.dead_letters, store.letters_so_far
+        store.__init__(store.max_bytes)  # type: ignore[misc]
+        store.dead_letters, store.letters_so_far = letters, so_far
 
 
 class LocalSeeding:

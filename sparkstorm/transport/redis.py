@@ -21,7 +21,7 @@ from redis.connection import Connection
 
 from sparkstorm.errors import FencedError, StoreInconsistentError, StoreRolledBackError, StoreUnavailableError
 from sparkstorm.model.redis_address import RedisAddress
-from sparkstorm.transport.base import START, Claim, Commit, Cursor, Entry, Pressure, TaskRecord
+from sparkstorm.transport.base import MOST_DEAD_LETTERS, START, Claim, Commit, Cursor, Entry, Pressure, TaskRecord
 from sparkstorm.transport.connection import (
     LOST,
     AccessRefusedError,
@@ -175,7 +175,7 @@ class RedisTransport:
         for task, key, data in commit.held:
             yield ("HSET", k("held", task), key, data)
         for data in commit.parked:
-            yield ("XADD", k("dead"), "*", _FIELD, data)
+            yield ("XADD", k("dead"), "MAXLEN", "~", MOST_DEAD_LETTERS, "*", _FIELD, data)
         for data in commit.quarantined:
             yield ("XADD", k("quarantine"), "*", _FIELD, data)
         if commit.progress:
@@ -315,18 +315,23 @@ class RedisReader:
         """What the store keeps of a task."""
         return _record(self._link, self._keys, task)
 
-    def parked(self, limit: int) -> list[tuple[str, bytes]]:
-        """The oldest dead letters with their ids."""
-        entries = self._link.ask(("XRANGE", self._keys("dead"), "-", "+", "COUNT", limit))[0]
+    def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
+        """The oldest dead letters behind an id, with their ids."""
+        entries = self._link.ask(("XRANGE", self._keys("dead"), f"({after}", "+", "COUNT", limit))[0]
         return [(text(id), fields[1]) for id, fields in entries]
 
+    def drop_dead_letters(self) -> None:
+        """Delete the topology's dead letters."""
+        self._link.ask(("UNLINK", self._keys("dead")))
+
     def delete(self) -> None:
-        """Forget everything of the topology, in steps that do not block the server."""
+        """Delete everything of the topology but its dead letters, in steps that do not block the server."""
+        kept = self._keys("dead").encode()
         pattern = self._keys.prefix.translate({ord(mark): f"\\{mark}" for mark in "\\[]*?^"}) + ":*"
         cursor: Any = b"0"
         while True:
             cursor, names = self._link.ask(("SCAN", cursor, "MATCH", pattern, "COUNT", 1000))[0]
-            if names:
+            if names := [name for name in names if name != kept]:
                 self._link.ask(("UNLINK", *names))
             if int(cursor) == 0:
                 return

@@ -10,7 +10,7 @@ import pytest
 
 from sparkstorm.app.console import Console, progress_text
 from sparkstorm.app.handle import TopologyProgress
-from sparkstorm.app.run import different_causes, placed_text
+from sparkstorm.app.run import placed_text
 from sparkstorm.app.watch import MAX_DEATHS_WITHOUT_PROGRESS, Deaths, Outcome, Watch
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.storm_state import StormState
@@ -172,13 +172,6 @@ def test_the_progress_line_shows_what_the_readme_promises() -> None:
         " 50.0 % of 1.0 k      1,234 tuples/s  pending 7  acked 70  failed 1  p50 4 ms  p99 25 ms"
     )
     assert progress_text(replace(AT_WORK, total=0, p50_ms=None, parked=2), 0.0).endswith("failed 1  parked 2")
-
-
-def test_the_first_causes_of_parked_tuples_are_different_ones() -> None:
-    faults = [("b", "KeyError: 'a'")] * 900 + [("b", "ValueError: x"), ("c", "ValueError: x"), ("b", "KeyError: 'a'")]
-    letters = [{"component": component, "reason": reason, "values": [n]} for n, (component, reason) in enumerate(faults)]
-    assert [letter["values"] for letter in different_causes(letters, 5)] == [[0], [900], [901]]
-    assert len(different_causes(letters, 2)) == 2
 
 
 def test_a_topology_without_slots_says_who_may_hold_them_instead_of_being_called_assigned() -> None:

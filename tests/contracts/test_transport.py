@@ -11,6 +11,8 @@ import pytest
 
 from sparkstorm.errors import FencedError, StoreRolledBackError
 from sparkstorm.model.codec import Codec
+from sparkstorm.transport import local as local_transport
+from sparkstorm.transport import redis as redis_transport
 from sparkstorm.transport.base import START, Commit, Cursor, Transport
 from sparkstorm.transport.frames import SettledRoots, encode_settled
 from tests.contracts.benches import Bench, LocalBench, RedisBench, consumed, read, wait_until
@@ -264,6 +266,34 @@ def test_a_task_nobody_claimed_or_whose_topology_was_deleted_takes_no_commit(ben
         owner.commit(frames=frames_for(1, b"b"))
     assert bench.frames(1) == []
     assert bench.dump() == empty
+
+
+def test_dead_letters_outlive_their_topology_until_they_are_dropped(bench: Bench) -> None:
+    owner = Owner(bench, "o", (1,))
+    owner.commit(parked=[b"one", b"two"], progress=b"p")
+    owner.commit(parked=[b"three"])
+    reader = bench.reader()
+    reader.delete()
+    assert reader.progress() == {}
+    letters = reader.parked(10)
+    assert [data for _, data in letters] == [b"one", b"two", b"three"]
+    assert [data for _, data in reader.parked(1, letters[0][0])] == [b"two"]
+    assert reader.parked(10, letters[-1][0]) == []
+    again = Owner(bench, "p", (1,), token=2)
+    again.commit(parked=[b"four"])
+    assert [data for _, data in reader.parked(10, letters[-1][0])] == [b"four"]
+    reader.drop_dead_letters()
+    assert reader.parked(10) == []
+
+
+def test_of_too_many_dead_letters_the_oldest_go(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for twin in (redis_transport, local_transport):
+        monkeypatch.setattr(twin, "MOST_DEAD_LETTERS", 500)
+    owner = Owner(bench, "o", (1,))
+    for first in range(0, 1500, 300):
+        owner.commit(parked=[str(n).encode() for n in range(first, first + 300)])
+    kept = [int(data) for _, data in bench.reader().parked(9999)]
+    assert kept == list(range(kept[0], 1500)) and 500 <= len(kept) < 700
 
 
 def test_an_owner_without_tasks_may_commit(bench: Bench) -> None:

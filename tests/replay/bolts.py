@@ -49,7 +49,7 @@ class Timed(BasicBolt):
         self.context = context
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        value = "tick" if tup.is_tick() else tup.values[0]
+        value = "tick" if tup.is_tick else tup.values[0]
         collector.emit((value, self.context.now_ms(), self.context.task_id))
 
 
@@ -62,7 +62,7 @@ class TimedByHand(Bolt):
         self.context, self.collector = context, collector
 
     def execute(self, tup: Tuple) -> None:
-        value = "tick" if tup.is_tick() else tup.values[0]
+        value = "tick" if tup.is_tick else tup.values[0]
         self.collector.emit((value, self.context.now_ms(), self.context.task_id))
         self.collector.ack(tup)
 

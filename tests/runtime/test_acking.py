@@ -146,7 +146,7 @@ def test_a_late_ack_of_a_timed_out_tree_changes_nothing(workers: int) -> None:
         outputs = ()
 
         def execute(self, tup: Tuple) -> None:
-            if tup.is_tick():
+            if tup.is_tick:
                 while self.waiting:
                     self.collector.ack(self.waiting.pop())
             else:
@@ -226,7 +226,7 @@ def test_no_more_than_max_spout_pending_trees_are_open(workers: int) -> None:
             self.kept: list[Tuple] = []
 
         def execute(self, tup: Tuple) -> None:
-            if tup.is_tick():
+            if tup.is_tick:
                 for kept in self.kept:
                     self.collector.ack(kept)
                 self.kept = []

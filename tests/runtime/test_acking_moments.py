@@ -33,7 +33,7 @@ class Gate(Collecting):
         self.held: list[Tuple] = []
 
     def execute(self, tup: Tuple) -> None:
-        if not tup.is_tick():
+        if not tup.is_tick:
             self.held.append(tup)
             self.waiting.value += 1
         elif self.is_open.value:

@@ -166,7 +166,7 @@ def test_a_bolt_that_emits_for_what_it_held_gets_through_a_full_store() -> None:
             self.kept: list[Tuple] = []
 
         def execute(self, tup: Tuple) -> None:
-            if not tup.is_tick():
+            if not tup.is_tick:
                 self.kept.append(tup)
                 return
             for kept in self.kept:

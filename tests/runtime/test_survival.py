@@ -172,7 +172,7 @@ class Hoards(Collecting):
         self.kept: list[Tuple] = []
 
     def execute(self, tup: Tuple) -> None:
-        if not tup.is_tick():
+        if not tup.is_tick:
             self.kept.append(tup)
             return
         for kept in self.kept:
@@ -201,7 +201,7 @@ def test_inputs_that_wait_for_their_ack_survive_any_number_of_deaths(workers: in
 def test_an_asynchronous_fail_after_a_restart_counts_the_tries_before_it() -> None:
     class FailsAtTicks(Hoards):
         def execute(self, tup: Tuple) -> None:
-            if not tup.is_tick():
+            if not tup.is_tick:
                 self.kept.append(tup)
                 return
             for kept in self.kept:

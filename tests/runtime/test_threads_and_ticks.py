@@ -250,7 +250,7 @@ class CountsTicks(BasicBolt):
         self.now_ms = context.now_ms
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        if tup.is_tick():
+        if tup.is_tick:
             self.ticks.value.append(self.now_ms())
 
 
@@ -281,7 +281,7 @@ def test_a_tick_needs_no_ack_and_is_never_held(acks: bool, blocking: bool) -> No
             self.collector = collector
 
         def execute(self, tup: Tuple) -> None:
-            if acks or not tup.is_tick():
+            if acks or not tup.is_tick:
                 self.collector.ack(tup)
 
     bolt = type("Manual", (Manual,), {"blocking": blocking})()
@@ -303,7 +303,7 @@ def test_a_tick_needs_no_ack_and_is_never_held(acks: bool, blocking: bool) -> No
 def test_a_bolt_that_raises_on_a_tick_is_reported_and_goes_on(blocking: bool) -> None:
     class Raises(BasicBolt):
         def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-            if tup.is_tick():
+            if tup.is_tick:
                 raise ValueError("no ticks please")
 
     bolt = type("Raises", (Raises,), {"blocking": blocking})()
@@ -325,7 +325,7 @@ def test_what_is_emitted_on_a_tick_may_be_anchored_to_held_inputs() -> None:
             self.held: list[Tuple] = []
 
         def execute(self, tup: Tuple) -> None:
-            if not tup.is_tick():
+            if not tup.is_tick:
                 self.held.append(tup)
                 return
             if self.held:

@@ -148,7 +148,7 @@ class Batch(Stateful, Bolt):
         self.gathered: list[Tuple] = []
 
     def execute(self, tup: Tuple) -> None:
-        if not tup.is_tick():
+        if not tup.is_tick:
             self.gathered.append(tup)
             return
         for gathered in self.gathered:

@@ -22,7 +22,9 @@ from sparkstorm.config import merge
 from sparkstorm.embedded.process import free_port
 from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, RootInUseError, WorkerFailedError
 from sparkstorm.model.topology import Topology
+from sparkstorm.runtime.dead_letter_file import read_dead_letters
 from sparkstorm.testing.main_job import MainJob
+from sparkstorm.ui.dead_letters import kept_in
 
 pytestmark = pytest.mark.system
 POISON = 7
@@ -156,14 +158,20 @@ def test_a_bolt_that_raises_on_prepare_ends_the_run_with_its_words_and_log(run: 
     assert cluster.service.summaries() == []
 
 
-def test_a_bolt_that_raises_on_every_tuple_parks_them_all(
-    run: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_bolt_that_raises_on_every_tuple_parks_them_all_under_one_cause_and_they_are_kept(
+    run: Callable[..., int], cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("every", topology_max_retries=1) == PARKED
     assert seen(tmp_path) == []
     said = capsys.readouterr().out
-    assert "50 tuples were parked after their tries; the first causes" in said
-    assert "bad#" in said and "ValueError: cannot stand" in said
+    file = next(tmp_path.glob("*/dead-letters.jsonl"))
+    assert f"50 tuples were parked after their tries; they are in {file}; the first causes" in said
+    causes = said.partition("the first causes")[2].splitlines()[1:]
+    assert len([line for line in causes if line.startswith("  bad: ValueError (test_bad_input.py, line ")]) == 1
+    assert "50 tuples, the first [" in causes[0]
+    assert "tuples are parked; they are written to" in said.partition("the first causes")[0]
+    assert sorted(letter.values for _, letter in read_dead_letters(file)) == [(number,) for number in range(50)]
+    assert kept_in(cluster.redis_address, "bad-every") == {file.parent.name: 50}, "they outlive the run in Redis as well"
 
 
 @pytest.mark.parametrize(
