@@ -223,10 +223,18 @@ class Cluster:
         )
 
     def _wait_for_slots(self, wanted: int) -> None:
-        """Until every slot is registered: scheduling earlier would place everything on the first one up."""
+        """Wait until every slot is registered: scheduling earlier would place everything on the first one up.
+
+        SlotsUnavailableError when they do not come in time, or Spark ends.
+        """
         timeout_ms = self.conf.millis("sparkstorm.slots.start.timeout.ms")
         hopeless = _TRIES_PER_SLOT * wanted
-        wait_until(lambda: self._registered_slots() >= wanted or self.slots.ends >= hopeless, timeout_ms)
+
+        def is_settled() -> bool:
+            self.check_spark()
+            return self._registered_slots() >= wanted or self.slots.ends >= hopeless
+
+        wait_until(is_settled, timeout_ms)
         there = self._registered_slots()
         if there < wanted:
             end = f"; the last slot job ended with {self.slots.last_end}" if self.slots.last_end else ""

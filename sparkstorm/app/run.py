@@ -205,7 +205,8 @@ def _check_spark(cluster: Cluster) -> None:
     try:
         cluster.check_spark()
     except SlotsUnavailableError as error:
-        print(f"{error}; the same command goes on from the last commit", file=sys.stderr)
+        with contextlib.suppress(OSError):  # our output went through the JVM that is gone
+            print(f"{error}; the same command goes on from the last commit", file=sys.stderr, flush=True)
         leave(FAILED)
 
 
