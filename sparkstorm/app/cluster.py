@@ -39,6 +39,7 @@ from sparkstorm.hosting.spark import SparkSlots, make_context, slot_conf
 from sparkstorm.model.topology import Topology
 from sparkstorm.runtime.checkpoint import read_checkpoint
 from sparkstorm.runtime.code import pack_topology
+from sparkstorm.runtime.modules import pack_sources
 from sparkstorm.runtime.seeds import FROM_CHECKPOINT, Seeds
 from sparkstorm.scheduling.chosen import chosen_scheduler
 from sparkstorm.transport.redis import RedisReader
@@ -110,12 +111,15 @@ class Cluster:
         by_value: Sequence[str] = (),
         options: SubmitOptions | None = None,
     ) -> TopologyHandle:
-        """Submit a topology and wait until it is assigned; `topology.from.checkpoint` in its conf is where it begins."""
+        """Submit a topology and wait until it is assigned; `topology.from.checkpoint` in its conf is where it begins.
+
+        `by_value` names modules that travel as they are in memory; the local modules that they import travel as sources.
+        """
         seeds = None
         if folder := own_conf.get(FROM_CHECKPOINT):
             seeds = Seeds.of(read_checkpoint(Path(folder)), topology)
             topology = seeds.topology
-        code = pack_topology(topology, by_value)
+        code = pack_topology(topology, by_value, pack_sources(by_value))
         seed = None if seeds is None else partial(self._sow, seeds)
         topology_id = self.service.submit(name, topology, own_conf, code, options, seed)
         return self.handle(topology_id)

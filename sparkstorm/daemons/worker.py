@@ -205,7 +205,10 @@ def _run(load: Callable[[], WorkerEntry], spec: WorkerSpec, control: PipeControl
     try:
         return load()(spec, control), "returned"
     except SparkStormError as fault:
-        _print_trace()
+        if isinstance(fault.__cause__, ModuleNotFoundError):
+            print(fault, flush=True)  # it names the module: the stack would add how the import was come to
+        else:
+            _print_trace()
         return _code_of(fault), str(fault)
     except BaseException as fault:  # the top of the drive: whatever user code let through ends here
         _print_trace()
