@@ -257,9 +257,30 @@ class Cluster:
 
 def new_context(conf: Conf) -> SparkContext:
     """A Spark context fit for slots."""
-    context = make_context(context_conf(conf))
+    spark_conf = context_conf(conf)
+    quiet_spark()
+    context = make_context(spark_conf)
     context.setLogLevel("ERROR")
     return context
+
+
+def quiet_spark() -> None:
+    """Keep all but errors out of Spark's log from now on, where no file of the user's configures that log.
+
+    Without one, Spark says some 40 lines while its context starts. Ends of slots are said by their keeper in one line.
+    """
+    if os.environ.get("SPARK_CONF_DIR") and Path(os.environ["SPARK_CONF_DIR"], "log4j2.properties").exists():
+        return
+    jvm: Any = SparkContext._jvm
+    try:
+        # Spark reads its own settings at its first line, and would undo ours: let it read them now, in silence.
+        getattr(getattr(jvm.org.apache.spark.util, "Utils$"), "MODULE$").initializeLogIfNecessary(False, True)
+        log4j = jvm.org.apache.logging.log4j
+        log4j.core.config.Configurator.setRootLevel(log4j.Level.ERROR)
+        for name in ("executor.Executor", "scheduler.TaskSetManager"):
+            log4j.core.config.Configurator.setLevel(f"org.apache.spark.{name}", log4j.Level.OFF)
+    except Exception:  # py4j raises what it likes; a Spark with another logger says more, and works
+        return
 
 
 def context_conf(conf: Conf) -> SparkConf:

@@ -24,6 +24,7 @@ from sparkstorm.app.results import collect
 from sparkstorm.app.waits import Absence
 from sparkstorm.app.watch import Outcome, Watch
 from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.embedded.stores import not_configured
 from sparkstorm.errors import (
     NotAliveError,
     SlotsUnavailableError,
@@ -60,7 +61,7 @@ class Run:
 
     def in_own_cluster(self) -> int:
         """Start a cluster for this run alone; Ctrl-C and SIGTERM drain and stop it, a second one ends it at once."""
-        self._console.say(f"starting Spark, Redis and ZooKeeper for topology '{self._job.name}' ...")
+        self._console.say(starting_text(self._job))
         with _Signals(self.interrupt), _spark_may_end(lambda: self._has_begun):
             try:
                 with Cluster.open(self._job.conf, say=self._console.say) as cluster:
@@ -166,6 +167,16 @@ class Run:
     def _replays(self) -> bool:
         spouts = [c.instance for c in self._topology if c.kind == "spout"]
         return all(type(spout).fail is not Spout.fail for spout in spouts)
+
+
+def starting_text(job: JobFile) -> str:
+    """What a run starts: Spark, and the servers that it has no address of."""
+    names = {"redis": "Redis", "zookeeper": "ZooKeeper"}
+    own = not_configured(job.conf)
+    *first, last = ["Spark", *(names[name] for name in own)]
+    started = f"{', '.join(first)} and {last}" if first else last
+    given = " and ".join(said for name, said in names.items() if name not in own)
+    return f"starting {started} for topology '{job.name}'{f' on your {given}' if given else ''} ..."
 
 
 def placed_text(state: StormState, topology_id: str, took_s: float) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.app import run as run_module
+from sparkstorm.app.cluster import Cluster
 from sparkstorm.app.job import INTERRUPTED
 from sparkstorm.app.run import Run, _spark_may_end
 from sparkstorm.errors import SlotsUnavailableError
@@ -32,7 +32,7 @@ def test_a_signal_while_a_run_starts_ends_it_with_what_was_opened_closed(
         finally:
             closed.append("servers and Spark")
 
-    monkeypatch.setattr(run_module.Cluster, "open", opening)
+    monkeypatch.setattr(Cluster, "open", opening)
     starting: Run = a_run()
     assert starting.in_own_cluster() == INTERRUPTED
     assert closed == ["servers and Spark"]
@@ -44,9 +44,9 @@ def test_a_signal_while_a_run_starts_ends_it_with_what_was_opened_closed(
 def test_the_end_of_sparks_process_is_one_sentence_whatever_call_met_it(monkeypatch: pytest.MonkeyPatch) -> None:
     parents = iter([1234, 1])
     monkeypatch.setattr(os, "getppid", parents.__next__)
-    with pytest.raises(SlotsUnavailableError, match="Spark was ended from outside while the run was starting"):
-        with _spark_may_end(lambda: False):
-            raise ConnectionRefusedError("py4j cannot reach 127.0.0.1:4711")
+    sentence = "Spark was ended from outside while the run was starting"
+    with pytest.raises(SlotsUnavailableError, match=sentence), _spark_may_end(lambda: False):
+        raise ConnectionRefusedError("py4j cannot reach 127.0.0.1:4711")
 
 
 def test_other_faults_of_a_start_keep_their_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
