@@ -44,6 +44,7 @@ from sparkstorm.hosting.spark_security import SWITCH, check_given, remove_at_exi
 from sparkstorm.model.topology import Topology
 from sparkstorm.runtime.checkpoint import read_checkpoint
 from sparkstorm.runtime.code import pack_topology
+from sparkstorm.runtime.modules import pack_sources
 from sparkstorm.runtime.seeds import FROM_CHECKPOINT, Seeds
 from sparkstorm.scheduling.chosen import chosen_scheduler
 from sparkstorm.transport.redis import RedisReader
@@ -120,12 +121,15 @@ class Cluster:
         by_value: Sequence[str] = (),
         options: SubmitOptions | None = None,
     ) -> TopologyHandle:
-        """Submit a topology and wait until it is assigned; `topology.from.checkpoint` in its conf is where it begins."""
+        """Submit a topology and wait until it is assigned; `topology.from.checkpoint` in its conf is where it begins.
+
+        `by_value` names modules that travel as they are in memory; the local modules that they import travel as sources.
+        """
         seeds = None
         if folder := own_conf.get(FROM_CHECKPOINT):
             seeds = Seeds.of(read_checkpoint(Path(folder)), topology)
             topology = seeds.topology
-        code = pack_topology(topology, by_value)
+        code = pack_topology(topology, by_value, pack_sources(by_value))
         seed = None if seeds is None else partial(self._sow, seeds)
         topology_id = self.service.submit(name, topology, own_conf, code, options, seed)
         return self.handle(topology_id)
@@ -236,10 +240,18 @@ class Cluster:
         )
 
     def _wait_for_slots(self, wanted: int) -> None:
-        """Until every slot is registered: scheduling earlier would place everything on the first one up."""
+        """Wait until every slot is registered: scheduling earlier would place everything on the first one up.
+
+        SlotsUnavailableError when they do not come in time, or Spark ends.
+        """
         timeout_ms = self.conf.millis("sparkstorm.slots.start.timeout.ms")
         hopeless = _TRIES_PER_SLOT * wanted
-        wait_until(lambda: self._registered_slots() >= wanted or self.slots.ends >= hopeless, timeout_ms)
+
+        def is_settled() -> bool:
+            self.check_spark()
+            return self._registered_slots() >= wanted or self.slots.ends >= hopeless
+
+        wait_until(is_settled, timeout_ms)
         there = self._registered_slots()
         if there < wanted:
             end = f"; the last slot job ended with {self.slots.last_end}" if self.slots.last_end else ""
@@ -258,10 +270,31 @@ class Cluster:
 
 def new_context(conf: Conf) -> SparkContext:
     """A Spark context fit for slots."""
-    context = make_context(with_private_scratch(context_conf(conf)))
+    spark_conf = with_private_scratch(context_conf(conf))
+    quiet_spark()
+    context = make_context(spark_conf)
     context.setLogLevel("ERROR")
     remove_at_exit(context)
     return context
+
+
+def quiet_spark() -> None:
+    """Keep all but errors out of Spark's log from now on, where no file of the user's configures that log.
+
+    Without one, Spark says some 40 lines while its context starts. Ends of slots are said by their keeper in one line.
+    """
+    if os.environ.get("SPARK_CONF_DIR") and Path(os.environ["SPARK_CONF_DIR"], "log4j2.properties").exists():
+        return
+    jvm: Any = SparkContext._jvm
+    try:
+        # Spark reads its own settings at its first line, and would undo ours: let it read them now, in silence.
+        getattr(getattr(jvm.org.apache.spark.util, "Utils$"), "MODULE$").initializeLogIfNecessary(False, True)
+        log4j = jvm.org.apache.logging.log4j
+        log4j.core.config.Configurator.setRootLevel(log4j.Level.ERROR)
+        for name in ("executor.Executor", "scheduler.TaskSetManager"):
+            log4j.core.config.Configurator.setLevel(f"org.apache.spark.{name}", log4j.Level.OFF)
+    except Exception:  # py4j raises what it likes; a Spark with another logger says more, and works
+        return
 
 
 def context_conf(conf: Conf) -> SparkConf:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import traceback
@@ -42,8 +43,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def leave(status: int) -> None:
     """End the process at once, threads of Spark's or the user's notwithstanding."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # whoever read it is gone
+            stream.flush()
     os._exit(status)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,7 @@ def collect(results: Mapping[str, Any], handle: TopologyHandle, say: Callable[[s
             "and give the same command again") from error
     for key, value in pairs[: results.get("top", 10)]:
         say(f"{value:>12,}  {key}" if isinstance(value, int) else f"  {key}: {value}")
-    numbers = [value for _, value in pairs if isinstance(value, int)]
-    total = f", {sum(numbers):,} in all" if numbers else ""
-    say(f"{len(pairs):,} keys{total}; results are in {file}")
+    say(f"{len(pairs):,} keys{sum_text([value for _, value in pairs])}; results are in {file}")
     return file
 
 
@@ -48,6 +46,12 @@ def result_folder(results: Mapping[str, Any], topology_id: str) -> Path:
 def _file_of(component: str) -> str:
     name = f"{file_name(component)}.jsonl"
     return name if name != DEAD_LETTERS else f"%{name}"  # no quoted id begins like this: that file is the run's own
+
+
+def sum_text(values: Sequence[Any]) -> str:
+    """The sum of values that are all whole numbers, named as one; nothing for any others, whose sum would be of a part."""
+    are_numbers = bool(values) and all(type(value) is int for value in values)
+    return f", the sum of their values is {sum(values):,}" if are_numbers else ""
 
 
 def _rank(pair: tuple[Any, Any]) -> tuple[float, str]:

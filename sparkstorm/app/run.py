@@ -24,6 +24,7 @@ from sparkstorm.app.results import DEAD_LETTERS, collect, result_folder
 from sparkstorm.app.waits import Absence
 from sparkstorm.app.watch import Outcome, Watch
 from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.embedded.stores import not_configured
 from sparkstorm.errors import (
     NotAliveError,
     SlotsUnavailableError,
@@ -62,7 +63,7 @@ class Run:
 
     def in_own_cluster(self) -> int:
         """Start a cluster for this run alone; Ctrl-C and SIGTERM drain and stop it, a second one ends it at once."""
-        self._console.say(f"starting Spark, Redis and ZooKeeper for topology '{self._job.name}' ...")
+        self._console.say(starting_text(self._job))
         with _Signals(self.interrupt), _spark_may_end(lambda: self._has_begun):
             try:
                 with Cluster.open(self._job.conf, say=self._console.say) as cluster:
@@ -180,6 +181,16 @@ class Run:
         return all(type(spout).fail is not Spout.fail for spout in spouts)
 
 
+def starting_text(job: JobFile) -> str:
+    """What a run starts: Spark, and the servers that it has no address of."""
+    names = {"redis": "Redis", "zookeeper": "ZooKeeper"}
+    own = not_configured(job.conf)
+    *first, last = ["Spark", *(names[name] for name in own)]
+    started = f"{', '.join(first)} and {last}" if first else last
+    given = " and ".join(said for name, said in names.items() if name not in own)
+    return f"starting {started} for topology '{job.name}'{f' on your {given}' if given else ''} ..."
+
+
 def placed_text(state: StormState, topology_id: str, took_s: float) -> str:
     """That it is assigned; or who else there is, since a topology without slots would wait in silence."""
     if state.read_assignment(topology_id) is not None:
@@ -214,7 +225,8 @@ def _check_spark(cluster: Cluster) -> None:
     try:
         cluster.check_spark()
     except SlotsUnavailableError as error:
-        print(f"{error}; the same command goes on from the last commit", file=sys.stderr)
+        with contextlib.suppress(OSError):  # our output went through the JVM that is gone
+            print(f"{error}; the same command goes on from the last commit", file=sys.stderr, flush=True)
         leave(FAILED)
 
 

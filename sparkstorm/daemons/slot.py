@@ -282,8 +282,8 @@ class Slot:
         self._last_end = words[:MAX_END_CHARS]
         if action.started:
             self._suspicion = self._suspicion.died(action.exit_code)
-        tail = "\n".join(last_lines(Path(child.spec.log_path)))
-        self._message = f"{words}\n{tail}"[-MAX_MESSAGE_CHARS:]
+        tail = [line for line in last_lines(Path(child.spec.log_path)) if not line.endswith(words)]  # said already
+        self._message = "\n".join([words, *tail])[-MAX_MESSAGE_CHARS:]
 
     # -- the rest ------------------------------------------------------------------------------------------------
 

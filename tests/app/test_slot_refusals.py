@@ -17,11 +17,20 @@ ModuleNotFoundError: No module named 'redis'
 """
 
 
+KILLED = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent failure: \
+Lost task 0.0 in stage 1.0 (TID 1) (localhost executor driver): org.apache.spark.SparkException: Python worker exited \
+unexpectedly (crashed): Fatal Python error: Segmentation fault
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handleException(PythonRunner.scala:700)
+"""
+
+
 @pytest.mark.parametrize(
     ("said", "cause"),
     [
         (JAVA, "ModuleNotFoundError: No module named 'redis'"),
         (JAVA.partition("org.apache.spark.api.python.PythonException")[0], "Job aborted due to stage failure"),
+        (KILLED, "Python worker exited unexpectedly (crashed)"),
         ("", "RuntimeError: "),
     ],
 )

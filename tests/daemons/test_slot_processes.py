@@ -157,7 +157,7 @@ def test_whatever_is_killed_launches_only_grow(bench: SlotBench, start: Start) -
         os.kill(slots.pids()[0] if kill_slot else pid, signal.SIGKILL)
     assert launches == sorted(set(launches))
     lines = (Path(bench.spec.log_dir) / "words-1-node-1-6700.log").read_text().splitlines()
-    printed = [int(line.split()[1]) for line in lines if line.startswith("launch ")]
+    printed = [int(line.split()[3]) for line in lines if line.split()[2:3] == ["launch"]]
     assert printed == sorted(set(printed)) and set(launches) <= set(printed)
 
 

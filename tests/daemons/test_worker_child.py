@@ -1,6 +1,7 @@
 """What a slot may rely on about its worker child, with real processes and toy workers."""
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -105,7 +106,8 @@ def test_a_child_runs_its_spec_and_stops_when_asked(spawn: Spawn) -> None:
     watched.child.order(Stop())
     assert watched.wait_exit() == ExitCode.STOPPED
     assert watched.reports[-1] == Exiting(0, "returned")
-    assert last_lines(watched.log) == ["launch 1 of words-1 runs tasks [2, 3]"]
+    (line,) = last_lines(watched.log)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} launch 1 of words-1 runs tasks \[2, 3\]", line)
 
 
 def test_a_status_reaches_the_loop(spawn: Spawn) -> None:

