@@ -8,6 +8,7 @@ from typing import Any
 
 from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.components import BasicBolt, Bolt, Outputs, Spout, Stateful
+from sparkstorm.api.signatures import check_grouping, check_methods
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_times, late_stream_of
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.column_types import ANY, ColumnType, parse_type
@@ -22,13 +23,19 @@ from sparkstorm.model.topology import (
     validate,
 )
 
+_TICKS = "topology.tick.tuple.freq.secs"
+
 
 class TopologyBuilder:
     """Collects spouts and bolts; `build()` checks the whole and returns an immutable Topology.
 
     >>> builder = TopologyBuilder()
-    >>> _ = builder.set_spout("lines", Spout(), outputs=["line"])
-    >>> _ = builder.set_bolt("split", BasicBolt(), parallelism=2).shuffle_grouping("lines")
+    >>> class Lines(Spout):
+    ...     def next_tuple(self): pass
+    >>> class Split(BasicBolt):
+    ...     def execute(self, tup, collector): pass
+    >>> _ = builder.set_spout("lines", Lines(), outputs=["line"])
+    >>> _ = builder.set_bolt("split", Split(), parallelism=2).shuffle_grouping("lines")
     >>> sorted(builder.build().components)
     ['lines', 'split']
     """
@@ -43,6 +50,7 @@ class TopologyBuilder:
         """Add a spout; parallelism is its number of executors."""
         if not isinstance(spout, Spout):
             raise InvalidTopologyError(f"component '{id}': set_spout needs an instance of Spout, not {_shown(spout)}")
+        check_methods(id, spout)
         streams = _streams(id, spout, outputs)
         return self._add(Component(id, "spout", spout, parallelism, num_tasks, _conf(id, conf), streams))
 
@@ -54,6 +62,7 @@ class TopologyBuilder:
         if not isinstance(bolt, Bolt | BasicBolt | WindowedBolt | TimedBolt):
             raise InvalidTopologyError(
                 f"component '{id}': set_bolt needs an instance of Bolt or BasicBolt, not {_shown(bolt)}")
+        check_methods(id, bolt)
         _check_state(id, bolt)
         own = _conf(id, conf)
         if isinstance(bolt, WindowedBolt | TimedBolt):
@@ -65,6 +74,11 @@ class TopologyBuilder:
         """Check everything and return the topology; InvalidTopologyError names the culprit and the mend."""
         topology = Topology(dict(self._components))
         validate(topology)
+        for bolt in topology.bolts:
+            if not bolt.inputs and bolt.conf.get(_TICKS) is None:
+                raise InvalidTopologyError(
+                    f"bolt '{bolt.id}' has no inputs, so its execute is never called: add a grouping, as in "
+                    f"set_bolt('{bolt.id}', ...).shuffle_grouping('{topology.spouts[0].id}'), or drop it")
         check_times(topology)
         _check_batch_types(topology)
         return topology
@@ -121,6 +135,7 @@ class Declarer:
         if not callable(getattr(custom, "choose_tasks", None)):
             raise InvalidTopologyError(
                 f"component '{self._id}': a custom grouping needs a method choose_tasks(task, values)")
+        check_grouping(self._id, custom)
         return self.grouping(component, Grouping("custom", custom=custom), stream)
 
     def grouping(self, component: str, grouping: Grouping, stream: str = DEFAULT_STREAM) -> Declarer:

@@ -1,0 +1,87 @@
+"""Check of a component's methods when it is added: each must take what the runtime calls it with, and run when called."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sparkstorm.api.columns import ColumnBolt
+from sparkstorm.api.combining import CombiningBolt
+from sparkstorm.api.components import BasicBolt, Bolt
+from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
+from sparkstorm.errors import InvalidTopologyError
+
+_API = "sparkstorm.api."
+_FLAGS = ("blocking", "any_order", "in_order", "keeps_expired", "state_by_group")
+_MAY_BE_GENERATORS = ("pairs_of", "choose_tasks")  # their result is read through
+# Not a spout's next_tuple: a topology that is only replayed never calls it.
+_REQUIRED: dict[type, tuple[str, ...]] = {
+    Bolt: ("execute",), BasicBolt: ("execute",), ColumnBolt: ("execute_batch",), CombiningBolt: ("pair", "combine"),
+    TimedBolt: ("execute",), WindowedBolt: ("execute",),
+    FoldingBolt: ("initial", "fold")}
+
+
+def check_methods(id: str, instance: Any) -> None:
+    """Refuse a component whose methods cannot be called as the runtime does; InvalidTopologyError names method and mend."""
+    kind = type(instance).__name__
+    for name, model in _called(type(instance)):
+        _check_method(f"component '{id}': {kind}.{name}", getattr(instance, name), name, _parameters(model))
+    for base, names in _REQUIRED.items():
+        for name in names:
+            if isinstance(instance, base) and getattr(type(instance), name) is vars(base)[name] and name not in vars(instance):
+                written = ", ".join(("self", *_parameters(vars(base)[name])))
+                raise InvalidTopologyError(f"component '{id}': {kind} has no method {name}; define {name}({written})")
+    for flag in _FLAGS:
+        if callable(getattr(instance, flag, False)):
+            raise InvalidTopologyError(
+                f"component '{id}': {kind}.{flag} is a method, and so always true; write {flag} = True or False")
+
+
+def check_grouping(id: str, custom: Any) -> None:
+    """Refuse a custom grouping that cannot be called as the runtime does."""
+    kind = type(custom).__name__
+    _check_method(f"component '{id}': {kind}.choose_tasks", custom.choose_tasks, "choose_tasks", ("task", "values"))
+    if (prepare := getattr(custom, "prepare", None)) is not None:
+        _check_method(f"component '{id}': {kind}.prepare", prepare, "prepare", ("tasks",))
+
+
+def _called(kind: type) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the methods that the runtime calls: those of the nearest class of the API, by name."""
+    seen: set[str] = set()
+    for base in kind.__mro__:
+        if not base.__module__.startswith(_API):
+            continue
+        for name, method in vars(base).items():
+            is_called = inspect.isfunction(method) and not name.startswith(("_", "with_")) and name not in ("add", "time_conf")
+            if is_called and name not in seen:
+                seen.add(name)
+                yield name, method
+
+
+def _parameters(model: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(model).parameters)[1:]
+
+
+def _check_method(where: str, method: Any, name: str, wanted: tuple[str, ...]) -> None:
+    mend = f"write {name}({', '.join(('self', *wanted))})"
+    if not callable(method):
+        raise InvalidTopologyError(f"{where} is a {type(method).__name__}, no method; {mend}")
+    inner = method.func if isinstance(method, functools.partial) else method
+    if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
+        raise InvalidTopologyError(f"{where} is async, but nobody would await it; {mend} with a plain def")
+    if inspect.isgeneratorfunction(inner) and name not in _MAY_BE_GENERATORS:
+        raise InvalidTopologyError(f"{where} is a generator (it has a yield), so its body would never run; use collector.emit")
+    try:
+        signature = inspect.signature(method, follow_wrapped=False)
+    except (TypeError, ValueError):  # some callables of C have none: the call itself will tell
+        if inspect.ismethod(method) and inspect.isfunction(method.__func__):  # a method without self
+            raise InvalidTopologyError(f"{where} takes no self; {mend}") from None
+        return
+    try:
+        signature.bind(*wanted)
+    except TypeError as error:
+        given = f"({', '.join(filter(None, ('self', str(signature)[1:].rpartition(')')[0])))})"
+        raise InvalidTopologyError(
+            f"{where}{given} cannot be called with {len(wanted)} arguments ({error}); {mend}") from None
