@@ -311,8 +311,10 @@ def test_windows_by_key_refuse_a_key_that_is_spread_by_other_fields_or_by_two_gr
     made.set_bolt("sums", sums(), 2).fields_grouping("words", "word", "place")
     with pytest.raises(InvalidTopologyError, match=r"'words' is grouped by word, place; use fields_grouping\('words', 'word'\)"):
         made.build()
-    for group in (lambda b: b.fields_grouping("words", "place", "word").fields_grouping("more", "word", "place"),
-                  lambda b: b.fields_grouping("words", "word", "place").global_grouping("more")):
+    groups: list[Callable[[Any], Any]] = [
+        lambda b: b.fields_grouping("words", "place", "word").fields_grouping("more", "word", "place"),
+        lambda b: b.fields_grouping("words", "word", "place").global_grouping("more")]
+    for group in groups:
         made = words()
         made.set_bolt("more", Split(), outputs=["word", "place"]).shuffle_grouping("lines")
         group(made.set_bolt("sums", sums().with_key("word", "place"), 2))
