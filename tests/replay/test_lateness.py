@@ -1,0 +1,133 @@
+"""Late rows of a replay follow from the order of its history, however that lies in partitions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
+from sparkstorm.model.topology import Topology
+from sparkstorm.replay import EventTime, LocalResults, replay, replay_locally
+from sparkstorm.testing import complete_topology
+from tests.replay.bolts import Source
+from tests.replay.test_windows import MS, Sum, by_ts, rows
+
+Row = tuple[Any, ...]
+TIMES: dict[str, EventTime | None] = {
+    "in place": EventTime("ts", in_order=False), "no event time": None, "in order": EventTime("ts"),
+    "by arrival": EventTime("arrival"), "by arrival, in place": EventTime("arrival", in_order=False)}
+
+
+class Pass(BasicBolt):
+    """Leaves out the place of arrival."""
+
+    outputs = ("key", "value", "ts")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit(tup.values[:3])
+
+
+class Shift(BasicBolt):
+    """Gives its rows other times, not in the order of the old ones."""
+
+    outputs = ("key", "value", "ts")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        if tup["value"] % 5:
+            collector.emit((tup["key"], tup["value"], max(0, tup["ts"] - 97 * (tup["ts"] % 7))))
+
+
+def summed(*between: BasicBolt, tasks: int = 3, spouts: int = 1) -> Topology:
+    """source -> (bolts in the same stage) -> sums of windows with a stream of late rows."""
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("key", "value", "ts", "arrival"), spouts)
+    former = "source"
+    for n, bolt in enumerate(between):
+        builder.set_bolt(f"b{n}", bolt, tasks + 2 * n).shuffle_grouping(former)
+        former = f"b{n}"
+    window = by_ts(Sum().with_tumbling_window(MS(100))).with_late_tuple_stream("late")
+    builder.set_bolt("sum", window, 2).fields_grouping(former, "key")
+    return builder.build()
+
+
+SHAPES: dict[str, Sequence[BasicBolt]] = {"data": (), "one bolt between": (Pass(),), "bolts that change times": (Pass(), Shift())}
+
+
+def history(seed: int, count: int = 300) -> list[Row]:
+    return [(*row, 7 * n % 1000) for n, row in enumerate(rows(seed, count, disorder_ms=80))]
+
+
+def found(results: LocalResults) -> tuple[Counter[str], Counter[str]]:
+    """Late rows and sums."""
+    return Counter(map(repr, results["sum:late"])), Counter(map(repr, results["sum"]))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("time", TIMES)
+@settings(max_examples=4, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 99), cuts=st.lists(st.integers(0, 300), max_size=6), spouts=st.integers(1, 3))
+def test_the_same_rows_are_late_in_whatever_partitions_they_lie(
+    shape: str, time: str, seed: int, cuts: list[int], spouts: int
+) -> None:
+    data, topology = history(seed), summed(*SHAPES[shape], spouts=spouts)
+    whole = replay_locally(topology, {"source": data}, event_time=TIMES[time])
+    split = replay_locally(topology, {"source": data}, event_time=TIMES[time], partitions=sorted(cuts))
+    assert found(split) == found(whole)
+    assert whole["sum:late"] or (time == "in order" and shape != "bolts that change times")
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 4, 7])
+@pytest.mark.parametrize("time", ["in place", "no event time"])
+@pytest.mark.parametrize("between", [(), (Pass(),)], ids=["data", "one bolt between"])
+def test_late_rows_are_those_of_a_live_spout_of_one_task(partitions: int, time: str, between: Sequence[BasicBolt]) -> None:
+    topology = summed(*between, tasks=1)
+    live = complete_topology(topology, {"source": history(3)}, seed=1)
+    results = replay_locally(topology, {"source": history(3)}, event_time=TIMES[time], partitions=partitions)
+    assert found(results) == (Counter(map(repr, live.values("sum", "late"))), Counter(map(repr, live["sum"])))
+    assert results["sum:late"]
+
+
+def test_a_row_that_moves_no_clock_live_carries_nothing_on() -> None:
+    bad = [("a", 1, 2**60, 0), ("a", 1, -5, 0), ("a", 1, None, 0)]
+    data = [("a", 1, 10, 0), *bad, ("a", 1, 20, 0)]
+    topology = summed()
+    for partitions in (1, 5):
+        results = replay_locally(topology, {"source": data}, partitions=partitions, skip_bad=True)
+        assert results["sum:late"] == [] and sum(value for _, value, _ in results["sum"]) == 2
+
+
+def test_late_rows_behind_several_tasks_of_a_spout_are_warned_about() -> None:
+    """Live each of these tasks has a clock of its own, so a row that is late here may be on time there."""
+    for spouts, seed, causes in ((1, 3, []), (2, 3, ["late data"])):
+        results = replay_locally(summed(spouts=spouts), {"source": history(seed)})
+        assert [w.cause for w in results.warnings] == causes
+    in_order = replay_locally(summed(spouts=2), {"source": history(3)}, event_time=TIMES["in order"])
+    assert in_order.warnings == ()
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("shape", ["data", "bolts that change times"])
+def test_on_spark_the_same_rows_are_late_in_one_partition_and_in_four(spark: SparkSession, shape: str, tmp_path: Any) -> None:
+    data, topology = history(5, 400), summed(*SHAPES[shape])
+    random = Random(1)
+    shuffled = random.sample(data, len(data))
+    for name in TIMES:
+        for given_rows in (data, shuffled) if name == "in order" else (data,):
+            local = replay_locally(topology, {"source": data if name == "in order" else given_rows}, event_time=TIMES[name])
+            for partitions in (1, 4):
+                frame = spark.createDataFrame(
+                    spark.sparkContext.parallelize(given_rows, partitions), "key string, value int, ts bigint, arrival bigint")
+                assert frame.rdd.getNumPartitions() == partitions
+                results = replay(topology, {"source": frame}, event_time=TIMES[name], outputs=["sum", "sum:late"])
+                late = Counter(row.time_ms for row in results["sum:late"].collect())
+                sums = Counter(tuple(row) for row in results["sum"].collect())
+                assert sums == Counter(local["sum"]), (name, partitions)
+                assert late == Counter(row[2] for row in local["sum:late"]), (name, partitions)
+                results.close()
