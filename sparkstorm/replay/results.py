@@ -18,7 +18,7 @@ from sparkstorm.model.topology import LATE_PREFIX
 from sparkstorm.replay.arrow_map import chunks_in, map_in_arrow
 from sparkstorm.replay.batches import is_batch, unpack_batch
 from sparkstorm.replay.chunks import DEAD, KEPT_STATE, ROWS, Chunk
-from sparkstorm.replay.failures import unwrapped
+from sparkstorm.replay.failures import as_result, unwrapped
 from sparkstorm.replay.fidelity import ReplayWarning, sums_among
 from sparkstorm.replay.job import STATE_MARK, result_names, targets_of
 from sparkstorm.replay.plan import Feed, Plan, Stage
@@ -52,7 +52,8 @@ class Replay(Mapping[str, DataFrame]):
 
     def __getitem__(self, name: str) -> DataFrame:
         if name not in self._frames:
-            self._frames[name] = self._frame(name, self._types.get(name))
+            with unwrapped():
+                self._frames[name] = as_result(self._frame(name, self._types.get(name)))
         return self._frames[name]
 
     @property
