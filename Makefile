@@ -32,7 +32,7 @@ types: $(VENV)/installed-dev
 
 bench: $(VENV)/installed-bench
 	@$(WITH_JAVA) && for script in $$(grep -l __main__ benchmarks/*.py); do \
-		echo "== $$script"; python "$$script" || exit 1; done
+		echo "== $$script"; python -m "benchmarks.$$(basename "$$script" .py)" || exit 1; done
 
 install: $(VENV)/installed
 

@@ -17,10 +17,14 @@ import time
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
+
+try:
+    import psutil
+except ImportError:
+    sys.exit("replay_memory needs psutil: pip install -e '.[test]'")
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Spout, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.model.topology import Topology

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--skip-bytewax", action="store_true")
     options = parser.parse_args()
+    if not options.skip_bytewax and find_spec("bytewax") is None:
+        parser.error("Bytewax is not installed: pip install -e '.[bench]', or leave it out with --skip-bytewax")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as folder:
         conf = merge({"storm.local.dir": f"{folder}/storm"})

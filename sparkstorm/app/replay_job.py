@@ -41,8 +41,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(job: JobFile, topology: Topology, by_value: Sequence[str], file: ReplayFile, folder: Path, written: str) -> int:
     from sparkstorm.app.replay_run import ReplayRun
+    from sparkstorm.replay.failures import SPARK_ERRORS, told_shortly
 
-    return ReplayRun(job, topology, by_value, file).write(folder, written)
+    try:
+        return ReplayRun(job, topology, by_value, file).write(folder, written)
+    except SPARK_ERRORS as error:
+        raise told_shortly(error) from error
 
 
 def _given(options: argparse.Namespace) -> dict[str, object]:

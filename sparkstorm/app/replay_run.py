@@ -15,6 +15,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.app.job import OK, PARKED
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.replay_file import ReplayFile
@@ -25,6 +26,7 @@ from sparkstorm.model.topology import Topology
 from sparkstorm.replay import EventTime, Replay, back_fill, replay
 from sparkstorm.replay.failures import unwrapped
 from sparkstorm.replay.inputs import parse_name
+from sparkstorm.replay.job import STATE_MARK
 from sparkstorm.replay.spark import SMALL_MEMORY
 from sparkstorm.runtime.seeds import FROM_CHECKPOINT
 
@@ -32,6 +34,7 @@ _LINE_EVERY_S = 5.0
 _MARKERS = "_SUCCESS", "_metadata", "_common_metadata", "_started_", "_committed_"  # what other jobs leave beside their data
 _NOTE = ".sparkstorm-results"  # the folders beside it that replays wrote, one a line
 _DEAD_LETTERS = "dead-letters"
+_OF_LINES = "csv", "json"
 _PACKAGE_ROOT = str(Path(__file__).parents[2])
 
 
@@ -59,7 +62,10 @@ class ReplayRun:
         folders = result_folders(folder, [*dict.fromkeys(names), *([_DEAD_LETTERS] if self._file.skip_bad else [])])
         with _progress(spark, results), unwrapped():
             for name in names:
-                self._write(results[name], folders[name], written)
+                if not self._is_bare(name, results):
+                    self._write(results[name], folders[name], written)
+        if not any(counts["executed"] for counts in results.counts.values()):
+            print("note: no bolt got a tuple: the inputs have no rows, or spouts and bolts pass nothing on", flush=True)
         parked = sum(counts["parked"] for counts in results.counts.values())
         if self._file.skip_bad:
             with unwrapped():
@@ -74,7 +80,7 @@ class ReplayRun:
     def results(self, spark: SparkSession, frames: Mapping[str, DataFrame], names: Collection[str] | None) -> Replay:
         """The lazy results; what nobody asks for is not kept."""
         file = self._file
-        states = {name: _load(spark, name, path, None) for name, path in file.states.items()}
+        states = {name: _load(spark, name, path, _format_of(path)) for name, path in file.states.items()}
         return replay(
             self._topology, frames, conf=self._conf(), name=self._job.name, event_time=file.time, states=states,
             types=file.types, outputs=names, effects=file.effects, skip_bad=file.skip_bad, by_value=self._by_value)
@@ -97,14 +103,27 @@ class ReplayRun:
 
     def _read(self, spark: SparkSession, name: str, path: str) -> DataFrame:
         feed = parse_name(self._topology, name)
-        frame = _load(spark, name, path, self._file.format, self._file.columns.get(name))
+        columns = self._file.columns.get(name)
         fields = self._topology.components[feed.spout].streams[feed.stream].fields
+        kind = self._file.format or _format_of(path)
+        frame = _load(spark, name, path, kind, columns)
+        is_guessed = self._file.format is None and columns is None
+        if is_guessed and kind in _OF_LINES and len(fields) == 1 and fields[0] not in frame.columns:
+            print(f"note: input '{name}': {path} has no column '{fields[0]}', so each of its lines is one, as live "
+                  f"(--format {kind} reads columns)", flush=True)
+            frame = _load(spark, name, path, "text")
         if frame.columns == ["value"] and len(fields) == 1:  # lines of text
             return frame.toDF(fields[0])
         if len(fields) == 1 and fields[0] not in frame.columns:
             raise InvalidConfigError(f"input '{name}': {path} has no column '{fields[0]}'; it has {', '.join(frame.columns)} "
                                      f"(--format text takes every line as '{fields[0]}')")
         return frame
+
+    def _is_bare(self, name: str, results: Replay) -> bool:
+        """Whether a result is the state of a bolt with windows or timers that keeps nothing in it, and nobody has named it."""
+        component = self._topology.components.get(name.removesuffix(STATE_MARK))
+        return (name.endswith(STATE_MARK) and name not in self._file.outputs and component is not None
+                and isinstance(component.instance, WindowedBolt | TimedBolt) and results[name].isEmpty())
 
     def _write(self, frame: DataFrame, folder: Path, written: str) -> None:
         frame.write.mode("overwrite").format(written).save(str(folder))
@@ -122,8 +141,8 @@ def passed_over(name: str, path: str) -> str:
             f"(as {hidden[0]}); rename them if they are data")
 
 
-def _load(spark: SparkSession, name: str, path: str, format: str | None, columns: str | None = None) -> DataFrame:
-    kind = format or _format_of(path)
+def _load(spark: SparkSession, name: str, path: str, kind: str, columns: str | None = None) -> DataFrame:
+    _check_not_empty(name, path, kind)
     try:
         if kind == "table":
             return spark.table(path)
@@ -136,6 +155,17 @@ def _load(spark: SparkSession, name: str, path: str, format: str | None, columns
     except (AnalysisException, Py4JJavaError) as error:  # the latter of a file that is none of its kind
         said = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
         raise InvalidConfigError(f"input '{name}': {path} cannot be read as {kind}: {said.splitlines()[0]}") from error
+
+
+def _check_not_empty(name: str, path: str, kind: str) -> None:
+    """Raise InvalidConfigError for a local folder without a file that Spark reads: it would take it for an input without rows."""
+    folder = Path(path)
+    if kind == "table" or not folder.is_dir():
+        return
+    files = [file.relative_to(folder) for file in folder.rglob("*") if file.is_file()]
+    if not any(all(part[0] not in "_." or "=" in part for part in file.parts) for file in files):
+        hidden = f" but {len(files)} whose own or folder's name begins with _ or ., which Spark passes over" if files else ""
+        raise InvalidConfigError(f"input '{name}': there are no files in {path}{hidden}")
 
 
 def _format_of(path: str) -> str:

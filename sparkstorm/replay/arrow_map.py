@@ -16,6 +16,7 @@ from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
 from sparkstorm.replay.chunks import Chunk
+from sparkstorm.replay.failures import one_sentence
 
 _BATCH_BYTES = 4 << 20
 _SCHEMA = pa.schema([
@@ -25,10 +26,15 @@ _SCHEMA = pa.schema([
 MapBatches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
+def quoted(column: str) -> str:
+    """Return a column's name as SQL reads it, whatever is in it."""
+    return f"`{column.replace('`', '``')}`"
+
+
 def map_in_arrow(frame: DataFrame, function: MapBatches, schema: Any) -> DataFrame:
     """A DataFrame of what the function makes of each partition's batches; called once per partition, empty ones too."""
-    udf: Any = UserDefinedFunction(function, returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
-    every = ", ".join(f"`{name}`" for name in frame.columns)  # only named, so that none is pruned: a call per name costs more
+    udf: Any = UserDefinedFunction(one_sentence(function), returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+    every = ", ".join(map(quoted, frame.columns))  # only named, so that none is pruned: a call per name costs more
     column = udf(sf.expr(f"struct({every})"))
     made: Any = frame._jdf.mapInArrow(column._jc, False, None)
     return DataFrame(made, frame.sparkSession)

@@ -19,8 +19,9 @@ from sparkstorm.config import check, merge
 from sparkstorm.errors import CheckpointError, InvalidTopologyError
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import Topology
+from sparkstorm.replay.arrow_map import quoted
 from sparkstorm.replay.chunks import KEPT_STATE, KEPT_TIME
-from sparkstorm.replay.failures import unwrapped
+from sparkstorm.replay.failures import check_frame, check_session, unwrapped
 from sparkstorm.replay.inputs import EventTime, parse_name
 from sparkstorm.replay.job import STATE_MARK, Job, Switches, make_job, result_name
 from sparkstorm.replay.local import LocalResults, run_stages
@@ -59,6 +60,7 @@ def back_fill(
     would hand over behind that data (what `snapshot` returns, unless the spout says otherwise), in their order. An
     `event_time` given by its name leaves rows in their order. The rest, `options` too, is as in `replay`.
     """
+    check_session("the session", spark)
     plan = _plan(topology, conf, name, effects)
     writer = _writer(plan, Path(checkpoint), overwrite)
     modules = list(by_value)
@@ -109,7 +111,7 @@ def back_fill_locally(
     is_sorted = time is not None and time.in_order
     job = make_job(plan, Switches(times, newest_ms=newest_by_channel(plan, extents), is_sorted=is_sorted,
                                   of_tasks=frozenset(extents)))
-    results = LocalResults(states={component: {} for component in job.kept_states})
+    results = LocalResults(states_by_task={component: {} for component in job.kept_states})
     chunks = run_stages(plan, job, parts, time, {}, results)
     with writer:
         _write(writer, plan, extents, results.counts, ((c.kind, c.target, c.data) for c in chunks))
@@ -154,10 +156,11 @@ def _given(plan: Plan, inputs: Mapping[str, DataFrame],
     newest: dict[str, dict[tuple[str, str], int]] = {}
     for name, frame in inputs.items():
         feed = parse_name(plan.topology, name)
+        check_frame(f"input '{name}'", frame)
         times = newest.setdefault(feed.spout, {})
         for field in clocks_of(plan, feed.spout).get(feed.stream, {}):
             with unwrapped():
-                found = frame.agg(sf.max(f"`{field}`")).collect()[0][0]
+                found = frame.agg(sf.max(quoted(field))).collect()[0][0]
             times[feed.stream, field] = found if type(found) is int else NEVER
     for spout, times in newest.items():
         tasks, handed = len(plan.tasks(spout)), positions.get(spout)

@@ -21,6 +21,7 @@ from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.model.topology import Component, Subscription
+from sparkstorm.replay.arrow_map import quoted
 from sparkstorm.replay.job import Job
 from sparkstorm.replay.plan import Plan, Stage
 
@@ -95,12 +96,12 @@ def checked_places(batches: Iterable[pa.RecordBatch], positions: Sequence[int], 
 def _spelt(field: str, kind: DataType) -> str | None:
     """As `canonical_bytes` spells it; put together as bytes, which costs Spark half of what it does as text."""
     if isinstance(kind, _WHOLE):
-        return _marked("i", f"CAST(`{field}` AS STRING)")
+        return _marked("i", f"CAST({quoted(field)} AS STRING)")
     if isinstance(kind, BooleanType):
-        return _marked("i", f"CAST(CAST(`{field}` AS INT) AS STRING)")
+        return _marked("i", f"CAST(CAST({quoted(field)} AS INT) AS STRING)")
     if type(kind) is StringType and kind == StringType():  # none with a collation of its own
-        return _marked("s", f"`{field}`")
-    return _marked("b", f"`{field}`") if isinstance(kind, BinaryType) else None
+        return _marked("s", quoted(field))
+    return _marked("b", quoted(field)) if isinstance(kind, BinaryType) else None
 
 
 def _marked(mark: str, text: str) -> str:

@@ -1,25 +1,112 @@
-"""Owns finding our own sentence in what Spark wraps around it."""
+"""Errors of Spark in one sentence: SparkStorm's own out of a task's stack, and those of a file that Spark cannot read."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import Any
 
-from pyspark.errors import PySparkException
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException, PythonException
+from pyspark.sql import DataFrame
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-from sparkstorm.errors import ReplayFailedError
+from sparkstorm.errors import InvalidTopologyError, ReplayFailedError, SparkStormError
 
 _SENTENCE = re.compile(r"(?:ReplayFailedError|WorkerFailedError|InvalidTopologyError): (.+)")
+_MISSING = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
+_NOT_LOADED = re.compile(r"cannot be loaded here: ModuleNotFoundError: No module named '[\w.]+'$")
+_UNREADABLE = re.compile(r"\[(FAILED_READ_FILE\.\w+)\] .*?reading file ([^\n]+?)\.(?:\s|$)")
+_ACTIONS = "collect", "count", "first", "head", "isEmpty", "show", "tail", "take", "toArrow", "toPandas"
+SPARK_ERRORS = PySparkException, Py4JJavaError
+Batches = Iterator[pa.RecordBatch]
 
 
 @contextmanager
 def unwrapped() -> Iterator[None]:
-    """An action of Spark in here raises ReplayFailedError with our sentence when it failed for our reason."""
+    """Raise ReplayFailedError with one sentence where an action of Spark in here failed for a known reason."""
     try:
         yield
-    except PySparkException as error:
-        found = _SENTENCE.search(str(error))
-        if found is None:
+    except SPARK_ERRORS as error:
+        sentence = _sentence(str(error))
+        if sentence is None:
             raise
-        raise ReplayFailedError(found.group(1)) from error
+        raise ReplayFailedError(sentence) from None  # Spark's text has the sentence again, within a hundred lines
+
+
+def one_sentence(function: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
+    """Return a task's function that hides the stack of SparkStorm's own errors, so that any action on a result is readable.
+
+    PySpark reads the variable when it reports an error, and this Python worker ends after that.
+    """
+    def guarded(batches: Batches) -> Batches:
+        try:
+            yield from function(batches)
+        except SparkStormError:
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+            raise
+    return guarded
+
+
+class ResultFrame(ClassicDataFrame):
+    """A replay's result: a DataFrame whose own actions raise ReplayFailedError with one sentence, as `Replay.run` does.
+
+    Frames derived from it, and writers, raise Spark's PythonException, whose second and last line is that sentence.
+    """
+
+
+def _translated(name: str) -> Callable[..., Any]:
+    action: Callable[..., Any] = getattr(ClassicDataFrame, name)
+
+    @wraps(action)
+    def translated(self: ResultFrame, *arguments: Any, **named: Any) -> Any:
+        with unwrapped():
+            return action(self, *arguments, **named)
+    return translated
+
+
+for _name in _ACTIONS:
+    setattr(ResultFrame, _name, _translated(_name))
+
+
+def as_result(frame: DataFrame) -> DataFrame:
+    """Return a frame as a ResultFrame."""
+    return ResultFrame(frame._jdf, frame.sparkSession)
+
+
+def check_frame(what: str, frame: Any) -> None:
+    """Raise InvalidTopologyError unless this is a DataFrame of a session that replays can run in."""
+    check_session(what, getattr(frame, "sparkSession", None) if isinstance(frame, DataFrame) else None)
+    if not isinstance(frame, ClassicDataFrame):
+        raise InvalidTopologyError(f"{what} is a {type(frame).__name__}, not a DataFrame: make one of it with "
+                                   "spark.createDataFrame(...), or use replay_locally, which takes lists")
+
+
+def check_session(what: str, session: Any) -> None:
+    """Raise InvalidTopologyError for a session of Spark Connect: it runs no operators of ours, and has no accumulators."""
+    if type(session).__module__.startswith("pyspark.sql.connect"):
+        raise InvalidTopologyError(f"{what} belongs to a session of Spark Connect, which a replay cannot run in: use a classic one "
+                                   "(spark-submit, or SparkSession.builder.master(...), in the driver's own process)")
+
+
+def told_shortly(error: Exception) -> ReplayFailedError:
+    """Return any failure of Spark as one sentence, for the command line."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    line = lines[-1] if isinstance(error, PythonException) else next((x for x in lines if x.startswith(": ")), lines[0])
+    return ReplayFailedError(_sentence(str(error)) or f"Spark failed: {line.removeprefix(': ')[:500]}")
+
+
+def _sentence(text: str) -> str | None:
+    if found := _SENTENCE.search(text):
+        mend = "; install it on the executors, ship it (spark-submit --py-files), or name it in by_value"
+        return found.group(1) + (mend if _NOT_LOADED.search(found.group(1)) else "")
+    if found := _UNREADABLE.search(text):
+        return f"Spark cannot read {found.group(2)} ({found.group(1)}): the file is damaged, or of another format"
+    if found := _MISSING.search(text):
+        return (f"executors have no module '{found.group(1)}': install it there, ship it (spark-submit --py-files), or name it in "
+                "by_value")
+    return None

@@ -6,13 +6,14 @@ For unit tests of bolts over recorded data and for checking a sample; what it re
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, pairwise
 from typing import Any
 
 from sparkstorm.config import check, merge
+from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import tasks_by_component
@@ -27,6 +28,7 @@ from sparkstorm.replay.plan import Feed, Plan, Stage, make_plan
 from sparkstorm.replay.stage import run_exchange, run_feed
 from sparkstorm.replay.task import Counts
 from sparkstorm.runtime.dead_letter import DeadLetter
+from sparkstorm.runtime.state import merged_states
 
 Values = Sequence[Any]
 
@@ -36,13 +38,37 @@ class LocalResults:
     """What a local replay left."""
 
     outputs: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
-    states: dict[str, dict[Any, Any]] = field(default_factory=dict)
+    states_by_task: dict[str, dict[int, dict[Any, Any]]] = field(default_factory=dict)
     dead_letters: list[DeadLetter] = field(default_factory=list)
     counts: dict[str, Counter[str]] = field(default_factory=dict)
     warnings: tuple[ReplayWarning, ...] = ()
 
     def __getitem__(self, name: str) -> list[tuple[Any, ...]]:
         return self.outputs[name]
+
+    @property
+    def states(self) -> Mapping[str, dict[Any, Any]]:
+        """Final states over all tasks, by component; asking for one in which several tasks have a key is a ValueError."""
+        return _Merged(self.states_by_task)
+
+
+class _Merged(Mapping[str, dict[Any, Any]]):
+    """States of components, merged when they are asked for."""
+
+    def __init__(self, states_by_task: Mapping[str, Mapping[int, Mapping[Any, Any]]]) -> None:
+        self._states_by_task = states_by_task
+
+    def __getitem__(self, component: str) -> dict[Any, Any]:
+        return merged_states(component, self._states_by_task[component])
+
+    def __contains__(self, component: object) -> bool:
+        return component in self._states_by_task
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._states_by_task)
+
+    def __len__(self) -> int:
+        return len(self._states_by_task)
 
 
 def replay_locally(
@@ -66,11 +92,15 @@ def replay_locally(
     Without `quick`, no shortcuts (replay/quick.py, replay/combine.py): for tests that compare the two.
     """
     plan = make_plan(topology, merge(check(conf or {}, "the settings of the replay")).as_dict(), name, effects or {})
+    for input_name, rows in inputs.items():
+        if not isinstance(rows, Sequence) or isinstance(rows, str | bytes):
+            raise InvalidTopologyError(f"input '{input_name}' is a {type(rows).__name__}, not a list of rows; replay(...) takes "
+                                       "DataFrames")
     feeds = parse_inputs(topology, inputs)
     times = {feed: event_time.column(feed.spout, feed) for feed in feeds} if event_time is not None else {}
     is_sorted = event_time is not None and event_time.in_order
     job = make_job(plan, Switches(times, skip_bad, columns, outputs, quick=quick, is_sorted=is_sorted))
-    results = LocalResults(states={component: {} for component in job.kept_states})
+    results = LocalResults(states_by_task={component: {} for component in job.kept_states})
     parts = {feed: [rows[start:end] for start, end in pairwise(_cuts(len(rows), partitions))] for feed, rows in feeds.items()}
     run_stages(plan, job, parts, event_time, parse_states(topology, states or {}), results)
     tasks = tasks_by_component(plan.component_by_task)
@@ -178,7 +208,7 @@ def _collect(plan: Plan, feeds: Mapping[Feed, Sequence[Any]], chunks_by_stage: M
     for chunk in every:
         if chunk.kind == KEPT_STATE:
             keys, values = codec.unpack(chunk.data)[1]
-            state = results.states.setdefault(plan.component_by_task[chunk.target], {})
+            state = results.states_by_task.setdefault(plan.component_by_task[chunk.target], {}).setdefault(chunk.target, {})
             state.update((tuple(k) if isinstance(k, list) else k, v) for k, v in zip(keys, values, strict=True))
         elif chunk.kind == DEAD:
             results.dead_letters.append(DeadLetter.decode(codec, chunk.data))

@@ -11,6 +11,7 @@ from sparkstorm.config import check, merge
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import Topology
+from sparkstorm.replay.failures import check_frame
 from sparkstorm.replay.fidelity import warnings_of
 from sparkstorm.replay.inputs import EventTime, parse_inputs, parse_name, parse_states
 from sparkstorm.replay.job import NewestTimes, Switches, make_job
@@ -48,6 +49,7 @@ def replay(
     data each partition is what one task has emitted, with a clock of its own.
     """
     plan = make_plan(topology, merge(check(conf or {}, "the settings of the replay")).as_dict(), name, effects or {})
+    _check_frames(inputs, states or {})
     result_types = declared_columns(plan, types or {})
     feeds = parse_inputs(topology, inputs)
     names = {parse_name(topology, name): name for name in inputs}
@@ -62,3 +64,11 @@ def replay(
     stages.give(feeds, parse_states(topology, states or {}), time, names)
     warnings = warnings_of(plan.topology, plan.conf, tasks_by_component(plan.component_by_task), time is not None)
     return Replay(plan, stages, result_types, warnings, frozenset(of_tasks))
+
+
+def _check_frames(inputs: Any, states: Any) -> None:
+    for what, frames in (("inputs", inputs), ("states", states)):
+        if not isinstance(frames, Mapping):
+            raise InvalidTopologyError(f"{what} are a {type(frames).__name__}: write {{name: DataFrame}}")
+        for name, frame in frames.items():
+            check_frame(f"input '{name}'" if what == "inputs" else f"the initial state of '{name}'", frame)

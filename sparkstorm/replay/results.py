@@ -21,7 +21,7 @@ from sparkstorm.model.topology import LATE_PREFIX
 from sparkstorm.replay.arrow_map import MapBatches, chunks_in, map_in_arrow
 from sparkstorm.replay.batches import is_batch, unpack_batch
 from sparkstorm.replay.chunks import DEAD, KEPT_STATE, ROWS, Chunk
-from sparkstorm.replay.failures import unwrapped
+from sparkstorm.replay.failures import as_result, unwrapped
 from sparkstorm.replay.fidelity import ReplayWarning, sums_among
 from sparkstorm.replay.job import STATE_MARK, result_names, targets_of
 from sparkstorm.replay.lateness import late_among
@@ -59,7 +59,8 @@ class Replay(Mapping[str, DataFrame]):
 
     def __getitem__(self, name: str) -> DataFrame:
         if name not in self._frames:
-            self._frames[name] = self._frame(name)
+            with unwrapped():
+                self._frames[name] = as_result(self._frame(name))
         return self._frames[name]
 
     @property

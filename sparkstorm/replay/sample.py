@@ -32,7 +32,7 @@ def check_sample(
 
 def _differs(topology: Topology, id: str, one: LocalResults, other: LocalResults) -> bool:
     names = [id if stream == "default" else f"{id}:{stream}" for stream in topology.components[id].streams]
-    return one.states.get(id) != other.states.get(id) or any(
+    return one.states_by_task.get(id) != other.states_by_task.get(id) or any(
         _multiset(one.outputs.get(name, ())) != _multiset(other.outputs.get(name, ())) for name in names)
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import DataType, IntegerType, LongType, ShortType, Timest
 from sparkstorm.api.columns import rows_of
 from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.model.topology import Subscription
-from sparkstorm.replay.arrow_map import MapBatches, batches_of, chunks_in, map_in_arrow
+from sparkstorm.replay.arrow_map import MapBatches, batches_of, chunks_in, map_in_arrow, quoted
 from sparkstorm.replay.batches import gathered, slices
 from sparkstorm.replay.chunks import CLOCK, DDL, ORDER, ROWS, START, Chunk
 from sparkstorm.replay.division import checked_places, divided_input, is_known_empty, place_of
@@ -90,7 +90,7 @@ class SparkStages:
         fields = self._plan.topology.components[feed.spout].streams[feed.stream].fields
         if feed not in self._feeds:
             return self.spark.range(0).select(*[sf.lit("").alias(f) for f in fields])
-        return self._feeds[feed].select(*[f"`{f}`" for f in fields])
+        return self._feeds[feed].select(*map(quoted, fields))
 
     def frame(self, stage: Stage) -> DataFrame:
         """The chunks that a stage makes."""
@@ -225,18 +225,18 @@ def _problem(kind: DataType) -> str:
 
 def _field(frame: DataFrame, field: str, is_time: bool) -> str:
     if is_time and isinstance(frame.schema[field].dataType, TimestampType | TimestampNTZType):
-        return f"unix_millis(CAST(`{field}` AS TIMESTAMP)) AS `{field}`"
-    return f"`{field}`"
+        return f"unix_millis(CAST({quoted(field)} AS TIMESTAMP)) AS {quoted(field)}"
+    return quoted(field)
 
 
 def _millis(name: str, frame: DataFrame, time: str) -> str:
     kind = frame.schema[time].dataType
     if isinstance(kind, TimestampType | TimestampNTZType):
-        return f"unix_millis(CAST(`{time}` AS TIMESTAMP))"
+        return f"unix_millis(CAST({quoted(time)} AS TIMESTAMP))"
     if not isinstance(kind, _WHOLE):
         raise ReplayFailedError(f"input '{name}', column '{time}': an event time is a timestamp or whole milliseconds, "
                                 f"not {kind.simpleString()}")
-    return f"CAST(`{time}` AS BIGINT)"
+    return f"CAST({quoted(time)} AS BIGINT)"
 
 
 def _feeding(job: Job, stage: Stage, is_sorted: bool, newest: list[int | None] | None, tally: Accumulator[Tally],

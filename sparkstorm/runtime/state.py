@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from sparkstorm.errors import CodecError
@@ -156,6 +156,20 @@ class MemoryState:
                 raise CodecError(f"a state key holds a {type(part).__name__}; keys are text, numbers, bytes or tuples of them")
             if not self._unchecked:
                 self._codec.normalise(part)
+
+
+def merged_states(component: str, states: Mapping[int, Mapping[Any, Any]]) -> dict[Any, Any]:
+    """Return the states of a bolt's tasks, given by task id, as one; ValueError names a key that several tasks have."""
+    merged: dict[Any, Any] = {}
+    owners: dict[Any, int] = {}
+    for task, state in states.items():
+        for key in state.keys() & merged.keys():
+            raise ValueError(f"tasks {owners[key]} and {task} of '{component}' both have the key {key!r:.80} "
+                             f"({merged[key]!r:.40} and {state[key]!r:.40}): look at each task's state by itself "
+                             "(state_by_task), or group by the key")
+        merged |= state
+        owners |= dict.fromkeys(state, task)
+    return merged
 
 
 def _as_key(key: Any) -> Any:

@@ -10,6 +10,7 @@ from sparkstorm.api.components import Spout
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.topology import Component, Grouping, Subscription, Topology
 from sparkstorm.runtime.dead_letter import DeadLetter
+from sparkstorm.runtime.state import merged_states
 from sparkstorm.testing.components import CaptureBolt, FeederSpout, fed
 from sparkstorm.testing.local_cluster import LocalCluster
 
@@ -23,7 +24,7 @@ class Completed:
 
     capture: CaptureBolt
     components: frozenset[str]
-    states: Mapping[str, Mapping[Any, Any]]
+    states: Mapping[str, Mapping[int, Mapping[Any, Any]]]
     acked: Mapping[str, list[Any]]
     failed: Mapping[str, list[Any]]
     dead_letters: list[DeadLetter]
@@ -38,7 +39,11 @@ class Completed:
         return self.capture.values_of(component, stream)
 
     def state(self, component: str) -> Mapping[Any, Any]:
-        """The key-value state of a stateful bolt over all tasks at the end; empty for others."""
+        """Return the state of a stateful bolt over all tasks at the end (empty for others); ValueError as of LocalCluster.state."""
+        return merged_states(component, self.states[component])
+
+    def state_by_task(self, component: str) -> Mapping[int, Mapping[Any, Any]]:
+        """Return the state of each task of a stateful bolt at the end."""
         return self.states[component]
 
 
@@ -66,7 +71,7 @@ def complete_topology(
     with LocalCluster(seed=seed) as cluster:
         cluster.submit(_captured(topology, feeders, capture), conf)
         cluster.run_until_idle(limit_secs)
-        states = {component.id: cluster.state(component.id) for component in topology}
+        states = {component.id: cluster.state_by_task(component.id) for component in topology}
         letters = cluster.dead_letters
     return Completed(
         capture,

@@ -87,11 +87,11 @@ def _difference(topology: Topology, component: str, one: Completed, other: Compl
             first, second = (Counter(map(repr, run.values(component, stream))) for run in (one, other))
             for extra in (*(first - second), *(second - first)):
                 return f"{extra[:200]} on stream '{stream}' in one of them"
-    first_state, second_state = one.state(component), other.state(component)
-    for key in {**first_state, **second_state}:
-        mine, its = repr(first_state.get(key))[:80], repr(second_state.get(key))[:80]
-        if repr(first_state.get(key)) != repr(second_state.get(key)):
-            return f"state {key!r} is {mine} and {its}"
+    first_state, second_state = one.state_by_task(component), other.state_by_task(component)
+    for task, key in {(task, key): None for run in (first_state, second_state) for task, state in run.items() for key in state}:
+        mine, its = (repr(run.get(task, {}).get(key)) for run in (first_state, second_state))
+        if mine != its:
+            return f"state {key!r} is {mine[:80]} and {its[:80]}"
     return ""
 
 

@@ -21,6 +21,7 @@ from sparkstorm.model.worker_messages import ComponentError
 from sparkstorm.runtime.dead_letter import DeadLetter
 from sparkstorm.runtime.progress import TaskCounts
 from sparkstorm.runtime.seeds import FROM_CHECKPOINT
+from sparkstorm.runtime.state import merged_states
 from sparkstorm.scheduling.chosen import chosen_scheduler
 from sparkstorm.scheduling.round import plan_round
 from sparkstorm.scheduling.snapshot import Plan, Snapshot
@@ -204,8 +205,15 @@ class LocalCluster:
         return self._topologies[name]
 
     def state(self, component: str, name: str | None = None) -> dict[Any, Any]:
-        """A stateful bolt's keys and values over all its tasks, as last committed."""
-        return self.topology(name).state(component)
+        """Return a stateful bolt's keys and values over all its tasks, as last committed.
+
+        ValueError when several tasks have the same key: which of their values is meant only the caller knows.
+        """
+        return merged_states(component, self.state_by_task(component, name))
+
+    def state_by_task(self, component: str, name: str | None = None) -> dict[int, dict[Any, Any]]:
+        """Return a stateful bolt's keys and values for each of its tasks, as last committed."""
+        return self.topology(name).states(component)
 
     def counts(self, component: str, name: str | None = None) -> TaskCounts:
         """A component's emitted, executed, acked, failed, ... over all its tasks, as committed."""

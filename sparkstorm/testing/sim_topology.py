@@ -170,10 +170,10 @@ class SimTopology:
             raise KeyError(f"there is no component '{component}', only {', '.join(tasks)}")
         return next(worker for worker in self.workers if tasks[component][0] in worker.tasks)
 
-    def state(self, component: str) -> dict[Any, Any]:
-        """A component's key-value state over all tasks; KeyError when it has none."""
+    def states(self, component: str) -> dict[int, dict[Any, Any]]:
+        """Return the key-value state of each of a component's tasks; KeyError when there is no such component."""
         self.worker_of(component)
-        return {key: value for worker in self.workers for key, value in worker.state(component).items()}
+        return dict(sorted((task, state) for worker in self.workers for task, state in worker.states(component).items()))
 
     def counts(self, component: str) -> TaskCounts:
         """A component's counts over all tasks, as committed."""

@@ -197,10 +197,10 @@ class SimWorker:
         found += [f"inputs of {b.component}#{t}" for t, b in crew.bolts.items() if b.is_waiting]
         return found + [f"frames for task {t}" for t, inbox in crew.inboxes.items() if inbox.chunks]
 
-    def state(self, component: str) -> dict[Any, Any]:
-        """The key-value state of a component's tasks in this worker, merged."""
-        bolts = self.worker.crew.bolts.values() if self.worker is not None else ()
-        return {k: v for b in bolts if b.component == component and b.state is not None for k, v in b.state.items()}
+    def states(self, component: str) -> dict[int, dict[Any, Any]]:
+        """Return the key-value state of each of a component's tasks in this worker."""
+        bolts = self.worker.crew.bolts if self.worker is not None else {}
+        return {task: dict(b.state.items()) for task, b in bolts.items() if b.component == component and b.state is not None}
 
     def _run(self) -> int | None:
         if self.worker is None:

@@ -107,7 +107,7 @@ def rows(seed: int, count: int = 200) -> list[tuple[Any, ...]]:
 
 
 def assert_same(one: LocalResults, other: LocalResults) -> None:
-    assert one.states == other.states
+    assert one.states_by_task == other.states_by_task
     for name in one.outputs:
         assert Counter(one[name]) == Counter(other[name]), name
 

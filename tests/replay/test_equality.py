@@ -24,14 +24,15 @@ def multiset(rows: Any) -> Counter[str]:
     return Counter(map(repr, rows))
 
 
-def merged(topology: Topology, component: str, state: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """A state per key; partial results are put together."""
+def merged(topology: Topology, component: str, states: Mapping[int, Mapping[Any, Any]]) -> list[Mapping[Any, Any]]:
+    """States in the order of their tasks; partial results are put together."""
     if not isinstance(topology.components[component].instance, Partial):
-        return dict(state)
+        return [dict(states[task]) for task in sorted(states)]
     total: Counter[Any] = Counter()
-    for (_, key), value in state.items():
-        total[key] += value
-    return total
+    for state in states.values():
+        for (_, key), value in state.items():
+            total[key] += value
+    return [total]
 
 
 def assert_equal_to_live(topology: Topology, rows: Rows, replayed: LocalResults, seed: int) -> None:
@@ -42,8 +43,9 @@ def assert_equal_to_live(topology: Topology, rows: Rows, replayed: LocalResults,
                 name = component.id if stream == "default" else f"{component.id}:{stream}"
                 assert multiset(replayed[name]) == multiset(live.values(component.id, stream)), name
         if component.id in replayed.states:
-            state = merged(topology, component.id, replayed.states[component.id])
-            assert state == merged(topology, component.id, live.state(component.id)), component.id
+            states = merged(topology, component.id, replayed.states_by_task[component.id])
+            assert [state for state in states if state] == [
+                state for state in merged(topology, component.id, live.state_by_task(component.id)) if state], component.id
     parked = Counter((d.component, d.stream, repr(d.values)) for d in live.dead_letters)
     assert Counter((d.component, d.stream, repr(d.values)) for d in replayed.dead_letters) == parked
 
@@ -78,8 +80,10 @@ def test_spark_gives_what_the_local_twin_gives(spark: SparkSession, seed: int, s
     for name in results:
         if name.endswith("!state"):
             component = name.removesuffix("!state")
-            found = {_key(row.key): row.value for row in results[name].collect()}
-            assert merged(topology, component, found) == merged(topology, component, local.states[component])
+            found: dict[int, dict[Any, Any]] = {task: {} for task in local.states_by_task[component]}
+            for row in results[name].collect():
+                found[row.task][_key(row.key)] = row.value
+            assert merged(topology, component, found) == merged(topology, component, local.states_by_task[component])
         else:
             assert multiset(_plain(tuple(row)) for row in results[name].collect()) == multiset(local[name]), name
     assert results.dead_letters.count() == len(local.dead_letters)

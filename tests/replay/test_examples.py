@@ -40,7 +40,7 @@ def files(folder: Path) -> list[str]:
 
 
 def states(topology: Topology, rows: list[Any], source: str, time: EventTime | None) -> dict[str, Any]:
-    return replay_locally(topology, {source: rows}, event_time=time).states
+    return dict(replay_locally(topology, {source: rows}, event_time=time).states)
 
 
 def test_file_times_are_the_same_live_and_replayed_with_late_files(tmp_path: Path) -> None:

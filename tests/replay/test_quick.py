@@ -88,7 +88,7 @@ def outcome(topology: Topology, rows: Rows, quick: bool) -> Any:
     except ReplayFailedError as error:
         return str(error)
     outputs = {name: Counter(map(repr, of)) for name, of in found.outputs.items()}
-    return outputs, found.states, found.counts
+    return outputs, found.states_by_task, found.counts
 
 
 def test_random_topologies_give_the_same_both_ways() -> None:

@@ -1,0 +1,195 @@
+"""What a replay is given, or meets, that cannot work: one sentence each, from the API and from results' own actions."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import DataFrame, SparkSession
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, Duration, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.app.job_file import JobFile
+from sparkstorm.app.replay_file import ReplayFile
+from sparkstorm.app.replay_run import ReplayRun
+from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, ReplayFailedError
+from sparkstorm.model.topology import Topology
+from sparkstorm.replay import replay, replay_locally
+from sparkstorm.replay.failures import told_shortly
+from sparkstorm.testing import complete_topology
+from tests.replay.bolts import Count, Picky, Source
+from tests.replay.test_failures import one_bolt
+from tests.windowing.driving import Merging
+
+JOB = JobFile("job.yaml", "test", "module:build")
+SENTENCE = r"^component 'bolt' \(task 2\) failed 4 times on record .*not this one .*; skip_bad puts such records aside$"
+
+
+class Needy(BasicBolt):
+    """Needs a module that the driver alone has."""
+
+    outputs = ("value",)
+
+    def __init__(self, helper: Any) -> None:
+        self.helper = helper
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit((self.helper(tup.values[0]),))
+
+
+@pytest.fixture
+def values(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame([("a",), ("b",)], ["value"])
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(("action", "types"), [("collect", None), ("collect", {"bolt": "value string"}),
+                                               ("toArrow", {"bolt": "value string"}), ("show", {"bolt": "value string"})])
+def test_an_action_on_a_result_raises_the_sentence_that_run_raises(values: DataFrame, action: str, types: Any) -> None:
+    with pytest.raises(ReplayFailedError, match=SENTENCE) as caught:
+        getattr(replay(one_bolt(Picky("b")), {"source": values}, types=types)["bolt"], action)()
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.system
+def test_actions_on_derived_frames_and_writers_have_it_as_their_second_and_last_line(values: DataFrame, tmp_path: Path) -> None:
+    result = replay(one_bolt(Picky("b")), {"source": values}, types={"bolt": "value string"})["bolt"]
+    for act in (result.distinct().collect, lambda: result.write.parquet(str(tmp_path / "out"))):
+        with pytest.raises(PythonException) as caught:
+            act()
+        assert len(str(caught.value).splitlines()) == 2
+        assert "ReplayFailedError: component 'bolt' (task 2) failed 4 times" in str(caught.value).splitlines()[1]
+
+
+@pytest.mark.system
+def test_what_is_no_frame_is_named(values: DataFrame) -> None:
+    topology = one_bolt(Count())
+    for given in ([("a",)], None, "values", 5):
+        with pytest.raises(InvalidTopologyError, match=r"^input 'source' is a \w+, not a DataFrame: .*replay_locally"):
+            replay(topology, {"source": given})  # type: ignore[dict-item]
+    with pytest.raises(InvalidTopologyError, match=r"^the initial state of 'bolt' is a dict, not a DataFrame"):
+        replay(topology, {"source": values}, states={"bolt": {"a": 1}})  # type: ignore[dict-item]
+    with pytest.raises(InvalidTopologyError, match=r"^inputs are a DataFrame: write"):
+        replay(topology, values)  # type: ignore[arg-type]
+    with pytest.raises(InvalidTopologyError, match=r"^input 'source' is a \w+, not a list of rows; replay\(...\) takes"):
+        replay_locally(topology, {"source": values})  # type: ignore[dict-item]
+
+
+@pytest.mark.system
+def test_a_damaged_file_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_bytes(b"PAR1 no footer PAR1")
+    frame = spark.read.schema("value string").parquet(str(tmp_path))
+    for types in (None, {"bolt": "value string"}):
+        result = replay(one_bolt(Picky("z")), {"source": frame}, types=types)
+        with pytest.raises(ReplayFailedError, match=r"^Spark cannot read file:.*x\.parquet \(.*\): the file is damaged.*format$"):
+            result.run()
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("field", ["a`b", "a.b"])
+def test_fields_may_have_any_name(spark: SparkSession, field: str) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source(field))
+    builder.set_bolt("bolt", Picky("z"), 2).fields_grouping("source", field)
+    frame = spark.createDataFrame([(1,), (2,)], [field])
+    for time in (None, field):
+        results = replay(builder.build(), {"source": frame}, event_time=time)
+        assert sorted(row.value for row in results["bolt"].collect()) == [1, 2]
+    assert results["source"].columns == [field]
+
+
+@pytest.mark.system
+def test_a_module_that_executors_lack_is_named_with_the_mend(values: DataFrame, tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "helper_of_the_driver.py").write_text("def same(x):\n    return x\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    topology = one_bolt(Needy(__import__("helper_of_the_driver").same))
+    mend = r"^component 'bolt' cannot be loaded here: .* No module named 'helper_of_the_driver'; install it .*by_value$"
+    with pytest.raises(ReplayFailedError, match=mend):
+        replay(topology, {"source": values}).run()
+    assert len(replay(topology, {"source": values}, by_value=["helper_of_the_driver"])["bolt"].collect()) == 2
+    del sys.modules["helper_of_the_driver"]
+
+
+def test_whatever_spark_says_is_one_line_on_the_command_line() -> None:
+    stack = "An error occurred while calling o1.count.\n: org.apache.spark.SparkException: Job aborted.\n\tat a.b.C(D.scala:1)\n"
+    assert str(told_shortly(ValueError(stack))) == "Spark failed: org.apache.spark.SparkException: Job aborted."
+    missing = "Traceback (most recent call last):\n  File x\nModuleNotFoundError: No module named 'sparkstorm'\n"
+    assert str(told_shortly(ValueError(missing))).startswith("executors have no module 'sparkstorm': install it there")
+
+
+@pytest.fixture
+def reading(spark: SparkSession, tmp_path: Path) -> Any:
+    """Read a folder as the command line does, as the input of a spout of lines."""
+    topology = lines()
+
+    def read(format: str | None = None) -> list[Any]:
+        run = ReplayRun(JOB, topology, (), ReplayFile(inputs={"lines": str(tmp_path / "in")}, format=format))
+        return [tuple(row) for row in run._read(spark, "lines", str(tmp_path / "in")).collect()]
+
+    (tmp_path / "in").mkdir()
+    return read
+
+
+def lines() -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("lines", Source("line"))
+    builder.set_bolt("count", Count()).fields_grouping("lines", "line")
+    return builder.build()
+
+
+@pytest.mark.system
+def test_an_input_folder_without_files_is_a_mistake(reading: Any, tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfigError, match=r"^input 'lines': there are no files in .*in$"):
+        reading()
+    (tmp_path / "in" / "_part").mkdir()
+    (tmp_path / "in" / "_part" / "x.txt").write_text("a")
+    with pytest.raises(InvalidConfigError, match=r"no files in .* but 1 whose own or folder's name begins with _ or"):
+        reading()
+
+
+@pytest.mark.system
+def test_a_csv_file_for_a_spout_of_lines_is_read_as_lines(reading: Any, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "in" / "x.csv").write_text("a,b\n1,2\n")
+    assert sorted(reading()) == [("1,2",), ("a,b",)]
+    assert "has no column 'line', so each of its lines is one, as live (--format csv reads columns)" in capsys.readouterr().out
+    with pytest.raises(InvalidConfigError, match="has no column 'line'; it has a, b"):
+        reading("csv")
+    (tmp_path / "in" / "x.csv").write_text("line,b\n1,2\n")
+    assert [row[0] for row in reading()] == [1]
+
+
+class PerTask(StatefulBolt):
+    """Counts."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.add(tup.values[0], 1)
+
+
+def test_equal_keys_of_several_tasks_are_not_merged_in_silence() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("value"))
+    builder.set_bolt("bolt", PerTask(), 2).all_grouping("source")
+    builder.set_bolt("other", PerTask(), 2).fields_grouping("source", "value")
+    rows = {"source": [("a",), ("a",), ("b",)]}
+    live, replayed = complete_topology(builder.build(), rows), replay_locally(builder.build(), rows, name="test")
+    for state in (live.state, replayed.states.__getitem__):
+        with pytest.raises(ValueError, match=r"^tasks \d and \d of 'bolt' both have the key '[ab]' .*state_by_task"):
+            state("bolt")
+        assert state("other") == {"a": 2, "b": 1}
+    for by_task in (live.state_by_task("bolt"), replayed.states_by_task["bolt"]):
+        assert list(by_task.values()) == [{"a": 2, "b": 1}] * 2
+
+
+@pytest.mark.system
+def test_windows_that_keep_nothing_leave_no_folder_of_states(spark: SparkSession, tmp_path: Path, monkeypatch: Any) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("key", "ts", "value"))
+    bolt = Merging().with_tumbling_window(Duration.millis(10)).with_key("key").with_timestamp_field("ts")
+    builder.set_bolt("windows", bolt).fields_grouping("source", "key")
+    spark.createDataFrame([("a", 1, 1)], ["key", "ts", "value"]).write.parquet(str(tmp_path / "in"))
+    monkeypatch.setattr("sparkstorm.app.replay_run._session", lambda name: spark)
+    run = ReplayRun(JOB, builder.build(), (), ReplayFile(inputs={"source": str(tmp_path / "in")}))
+    assert run.write(tmp_path / "out", "json") == 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["windows"]
