@@ -19,7 +19,7 @@ from sparkstorm.app.driver_office import DriverOffice
 from sparkstorm.app.guard import ServerGuard
 from sparkstorm.app.handle import TopologyHandle
 from sparkstorm.app.nimbus_thread import NimbusThread
-from sparkstorm.blobs.redis import RedisBytesStore
+from sparkstorm.blobs.redis import RedisBytesStore, greet
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.clock import SystemClock
 from sparkstorm.cluster import paths
@@ -179,7 +179,7 @@ class Cluster:
         self._tickets = TicketOffice(store, address)
         self._key = signing_key(at.secret)
         self.state = StormState(store, self._key)
-        client = client_of(at.redis, _REDIS_ANSWER_S)
+        client = client_of(at.redis, _REDIS_ANSWER_S, greet)
         self._closers.callback(client.close)
         self.blobs = BlobStore(self.state, RedisBytesStore(client), self._key)
         self._office = DriverOffice(store, self._say)

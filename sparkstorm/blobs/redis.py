@@ -4,10 +4,14 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import redis
 
 from sparkstorm.errors import StoreFullError, StoreUnavailableError
+from sparkstorm.transport.log_rewrite import LogRewrite
+
+_PATIENCE_S = 10.0
 
 _WAIT_TURN_MS = 2_000
 
@@ -53,6 +57,15 @@ class RedisBytesStore:
         """Forget a value."""
         with _translated(f"delete blob chunk {key}"):
             self._client.delete(self._prefix + key)
+
+
+def greet(connection: Any) -> None:
+    """Open a connection of a client that will write: to a restarted server only when its append-only file is whole."""
+    connection.on_connect()
+    try:
+        LogRewrite(connection, _PATIENCE_S).finish()
+    except StoreUnavailableError as error:
+        raise redis.ConnectionError(str(error)) from error  # lets redis-py close the connection
 
 
 def _literal(prefix: str) -> str:

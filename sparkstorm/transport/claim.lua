@@ -1,4 +1,5 @@
--- Owns the change of owners. Keys it writes: {p}:fence, {p}:owner, {p}:low. ARGV: owner, k tasks, then their k tokens.
+-- The change of owners. Keys it writes: {p}:fence, {p}:owner, {p}:low, {p}:steps (see commit.lua).
+-- ARGV: owner, k tasks, then their k tokens. Answers {'OK'}, or {'FENCED'|'HALF', detail}.
 -- Writes every token before anything is read by the new owner, or none at all when one of them is older than the stored one.
 -- A former owner that has lost its last task no longer holds the low watermark down.
 local p = KEYS[1]
@@ -9,7 +10,12 @@ for i = 2, k + 1 do
     return {'FENCED', ARGV[i], tostring(stored)}
   end
 end
+local begun, ended = unpack(redis.call('HMGET', p .. ':steps', 'begun', 'ended'))
+if begun ~= ended then
+  return {'HALF', begun or '0', ended or '0'}
+end
 redis.call('DEL', p .. ':nothing')  -- a first write that a full Redis allows: a claim must always be possible
+local step = redis.call('HINCRBY', p .. ':steps', 'begun', 1)
 local former = {}
 for i = 2, k + 1 do
   local owner = redis.call('HGET', p .. ':owner', ARGV[i])
@@ -25,4 +31,5 @@ end
 for owner in pairs(former) do
   redis.call('HDEL', p .. ':low', owner)
 end
+redis.call('HSET', p .. ':steps', 'ended', step)
 return {'OK'}

@@ -1,10 +1,13 @@
--- Owns the one atomic step of an epoch. Keys it reads: {p}:fence (task -> token), {p}:generation, {p}:seq (owner -> n).
+-- The one atomic step of an epoch. Keys it reads: {p}:fence (task -> token), {p}:generation, {p}:seq (owner -> n),
+-- {p}:steps (begun, ended): the first write counts one up, the last writes the number down. A half of this that a torn
+-- append-only file brings back counts without a number of its own, and so can be told for good.
 -- Everything else it writes comes as commands in ARGV, already named by the transport.
 -- ARGV: owner, generation, seq, what it is ('grow', 'free': frees at least what it writes, 'ask': only whether seq stands),
 --       number of fences k, k tasks, k tokens, number of watched tasks w, w tasks,
---       number of frames e that the owner has in memory and whose presence it doubts, e pairs (stream, id),
+--       number of frames e that the owner has in memory and whose presence it doubts, e pairs (stream, id); e is -1
+--       on a connection that has proven itself,
 --       then each command as its length and its words.
--- Answers {'OK', backlog of each watched task}, or {'FENCED'|'ROLLED_BACK', detail}. The same owner and seq again: 'OK'.
+-- Answers {'OK', backlog of each watched task}, or {'FENCED'|'ROLLED_BACK'|'HALF', detail}. The same owner and seq again: 'OK'.
 local p = KEYS[1]
 local owner, generation, seq, mode = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local current = redis.call('GET', p .. ':generation') or '0'
@@ -36,14 +39,20 @@ for i = 1, k do
   end
 end
 at = at + 2 * k
-if current ~= generation or (last ~= seq and (last ~= seq - 1 or mode == 'ask')) then
-  return rolled_back(last < seq)
-end
 local w = tonumber(ARGV[at])
 local watched = at + 1
 at = watched + w
 local doubts = tonumber(ARGV[at])
 at = at + 1
+if doubts >= 0 then
+  local begun, ended = unpack(redis.call('HMGET', p .. ':steps', 'begun', 'ended'))
+  if begun ~= ended then
+    return {'HALF', begun or '0', ended or '0'}
+  end
+end
+if current ~= generation or (last ~= seq and (last ~= seq - 1 or mode == 'ask')) then
+  return rolled_back(last < seq)
+end
 if last == seq - 1 or mode == 'ask' then
   for i = at, at + 2 * doubts - 1, 2 do
     if #redis.call('XRANGE', ARGV[i], ARGV[i + 1], ARGV[i + 1]) == 0 then
@@ -52,22 +61,25 @@ if last == seq - 1 or mode == 'ask' then
   end
 end
 if last == seq - 1 then
-  at = at + 2 * doubts
+  at = at + 2 * math.max(doubts, 0)
   if mode == 'free' then
     write_though_full()
   end
+  local step = redis.call('HINCRBY', p .. ':steps', 'begun', 1)
   redis.call('HSET', p .. ':seq', owner, ARGV[3])
   local n = #ARGV
   while at <= n do
     local words = tonumber(ARGV[at])
     local result = redis.pcall(unpack(ARGV, at + 1, at + words))
     if type(result) == 'table' and result.err then
-      -- half of the commit stands and cannot be taken back: no owner may build on it
+      -- half of the commit was applied and cannot be taken back: no owner may build on it
       redis.call('SET', p .. ':generation', 'broken by ' .. ARGV[at + 1] .. ' ' .. ARGV[at + 2] .. ': ' .. result.err)
+      redis.call('HSET', p .. ':steps', 'ended', step)
       return result
     end
     at = at + words + 1
   end
+  redis.call('HSET', p .. ':steps', 'ended', step)
 end
 local answer = {'OK'}
 if w > 0 then

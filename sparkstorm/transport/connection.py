@@ -18,6 +18,7 @@ from redis.retry import Retry
 
 from sparkstorm.errors import StoreFullError, StoreInconsistentError, StoreUnavailableError
 from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.transport.log_rewrite import LogRewrite
 
 LOST = (redis.ConnectionError, redis.TimeoutError, redis.InvalidResponse, OSError)
 Packed = Sequence[bytes]
@@ -130,10 +131,11 @@ class Link:
         return answers
 
     def _exchange(self, make: Callable[[], Packed], replies: int) -> list[Any]:
-        if self._connection is None:
-            self._connection = open_connection(self._address)
-            self.number += 1
         try:
+            if self._connection is None:
+                self._connection = open_connection(self._address)
+                self.number += 1
+                self._make_log_whole(self._connection)
             send(self._connection, make())
             return [_reply(self._connection) for _ in range(replies)]
         except _REFUSED as error:
@@ -141,6 +143,14 @@ class Link:
             where = f"Redis at {self._address.host}:{self._address.port}"
             raise AccessRefusedError(f"{where} wants a password: {error}") from error
         except LOST:
+            self.close()
+            raise
+
+    def _make_log_whole(self, connection: Connection) -> None:
+        """Another connection may mean a restarted server, whose file may end in half a transaction."""
+        try:
+            LogRewrite(connection, self._patience_s).finish()
+        except StoreUnavailableError:
             self.close()
             raise
 

@@ -41,6 +41,7 @@ _BLOCK_MS = 5_000
 _READ_TIMEOUT_S = 5.0
 _FULLNESS_EVERY_S = 0.5
 _UNASKED_WAIT_MS = 20
+_PROVEN = -1  # in place of the number of frames in doubt
 
 
 class Keys:
@@ -63,6 +64,7 @@ class RedisTransport:
     def __init__(self, address: RedisAddress, topology_id: str, patience_s: float = 60.0,
                  on_wait: Callable[[str], None] = lambda _: None) -> None:
         self._keys = Keys(topology_id)
+        self._topology_id = topology_id
         self._link = Link(address, patience_s, on_wait)
         self._reading = _Reading(address, self._keys)
         self._commit_script = Script("commit.lua", self._link)
@@ -79,13 +81,14 @@ class RedisTransport:
         self._reading.forget(tasks)
         arguments = [owner, *tasks, *(token_by_task[t] for t in tasks)]
         answer = self._claim_script.run(self._keys.prefix, lambda: arguments)
+        self._require_whole(owner, answer)
         if answer[0] != b"OK":
             raise FencedError(f"task {text(answer[1])} belongs to token {text(answer[2])} now")
         proven = self._link.number
         k = self._keys
         stored, seq, progress = self._link.ask(
             ("GET", k("generation")), ("HGET", k("seq"), owner), ("HGET", k("progress"), owner))
-        claim = Claim(_generation(stored), int(seq or 0), progress or b"", {t: self.record(t) for t in tasks})
+        claim = Claim(self._generation(owner, stored), int(seq or 0), progress or b"", {t: self.record(t) for t in tasks})
         self._standing, self._proven = Commit(owner, dict(token_by_task), claim.generation, claim.seq), proven
         return claim
 
@@ -137,19 +140,39 @@ class RedisTransport:
 
         def arguments() -> list[Any]:
             if self._link.number == self._proven:
-                return [*head, 0, *commands]
+                return [*head, _PROVEN, *commands]
             self._reading.drop()  # its buffer may hold answers of a server that is no more
             doubts = self._reading.unconsumed()
             return [*head, len(doubts) // 2, *doubts, *commands]
 
         answer = self._commit_script.run(self._keys.prefix, arguments)
+        self._require_whole(commit.owner, answer)
         if answer[0] == b"FENCED":
             raise FencedError(f"task {text(answer[1])} belongs to token {text(answer[2])} now")
         if answer[0] != b"OK":
+            generation = self._generation(commit.owner, answer[1])
             raise StoreRolledBackError(f"commit {commit.seq} of {commit.owner} in generation {commit.generation} found "
-                                       f"generation {_generation(answer[1])}, seq {text(answer[2])}")
+                                       f"generation {generation}, seq {text(answer[2])}")
         self._proven = self._link.number
         return answer[1:]
+
+    def _require_whole(self, owner: str, answer: list[Any]) -> None:
+        """Refuse a store that was restarted on half a commit."""
+        if answer[0] == b"HALF":
+            raise self._damage(owner, "half of an earlier commit was read back from the append-only file ("
+                                      f"{text(answer[1])} began and {text(answer[2])} ended, in {self._keys('steps')})")
+
+    def _generation(self, owner: str, stored: bytes | None) -> int:
+        """The generation as a number; a mark instead says which command of which commit failed."""
+        said = text(stored or b"0")
+        if not said.isdecimal():
+            raise self._damage(owner, f"its last commit was {said[:300]}")
+        return int(said)
+
+    def _damage(self, owner: str, cause: str) -> StoreInconsistentError:
+        return StoreInconsistentError(
+            f"the data of topology {self._topology_id} in Redis cannot be trusted any more, and worker {owner} refuses them: "
+            f"{cause}; kill the topology, delete the keys {self._keys.prefix}:* or restore a backup, and submit it again")
 
     def _commands(self, commit: Commit) -> Iterable[tuple[Any, ...]]:
         k = self._keys
@@ -371,11 +394,3 @@ def _cursor(stored: bytes | None) -> Cursor:
 def _order(entry: str) -> tuple[int, int]:
     milliseconds, _, number = entry.partition("-")
     return int(milliseconds), int(number)
-
-
-def _generation(stored: bytes | None) -> int:
-    """The generation; StoreInconsistentError when a commit broke half-way, and then it says which command did it."""
-    said = text(stored or b"0")
-    if not said.isdigit():
-        raise StoreInconsistentError(f"this topology's data cannot be trusted any more: its last commit was {said}")
-    return int(said)

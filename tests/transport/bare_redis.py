@@ -1,0 +1,85 @@
+"""Bare Redis servers for tests that cut, slow down or forbid what the embedded one does not.
+
+Binaries: the embedded server's, those on PATH, and those that SPARKSTORM_TEST_REDIS names (paths, divided by ':').
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from sparkstorm.embedded.process import free_port
+from sparkstorm.embedded.redis import bundled_redis
+from sparkstorm.model.redis_address import RedisAddress
+
+_LIMIT_S = 20
+
+
+def binaries() -> dict[str, str]:
+    """Every Redis that is to be cut: its binary by its version."""
+    named = [name for name in os.environ.get("SPARKSTORM_TEST_REDIS", "").split(":") if name]
+    on_path = [shutil.which(name) for name in ("redis-server", "valkey-server")]
+    return {version_of(found): found for found in [*named, *on_path, bundled_redis()] if found}
+
+
+def version_of(binary: str) -> str:
+    said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout
+    name, _, version = said.partition("v=")
+    return f"{name.split()[0].lower()}-{version.split()[0]}"
+
+
+class BareRedis:
+    """A bare Redis with an append-only file, on a port of its own."""
+
+    def __init__(self, binary: str, folder: Path, **settings: Any) -> None:
+        self.folder, self._settings = folder, settings
+        deadline = time.monotonic() + _LIMIT_S
+        while not self._start(binary):
+            assert time.monotonic() < deadline, self.log()
+
+    def _start(self, binary: str) -> bool:
+        """Whether it serves; another test may have been given the same free port."""
+        self.port = free_port()
+        options = {"bind": "127.0.0.1", "port": self.port, "dir": self.folder, "appendonly": "yes", "appendfsync": "no", "save": "",
+                   "hz": 500, "logfile": "log", **self._settings}
+        words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", *str(value).split(" "))]
+        self.process = subprocess.Popen([binary, *words], cwd=self.folder)
+        self.client = redis.Redis(port=self.port)
+        while self.process.poll() is None:
+            try:
+                if self.client.info("server")["process_id"] == self.process.pid:
+                    return True
+            except redis.RedisError:
+                time.sleep(0.002)
+        self.client.close()
+        return False
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    @property
+    def address(self) -> RedisAddress:
+        return RedisAddress("127.0.0.1", self.port)
+
+    def kill(self) -> None:
+        """End it as `kill -9` does."""
+        self.process.kill()
+        self.process.wait()
+        self.client.close()
+
+    def __enter__(self) -> BareRedis:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+def log_of(folder: Path) -> Path:
+    """The file that the server appends to."""
+    return max(folder.rglob("*.aof"), key=lambda path: ("incr" in path.name, path.name))
