@@ -34,7 +34,7 @@ requirepass {password}
 maxmemory {maxmemory_mb}mb
 maxmemory-policy noeviction
 appendonly yes
-appendfsync everysec
+appendfsync {appendfsync}
 aof-load-truncated yes
 save ""
 dir ./
@@ -99,7 +99,8 @@ class RedisServer:
 
 
 def start_redis(
-    data_dir: Path, *, password: str, maxmemory_mb: int = DEFAULT_MAXMEMORY_MB, port: int | None = None
+    data_dir: Path, *, password: str, maxmemory_mb: int = DEFAULT_MAXMEMORY_MB, port: int | None = None,
+    appendfsync: str = "everysec",
 ) -> RedisServer:
     """Starts a Redis that keeps its data in `data_dir`, on loopback, behind `password`; returns when it answers.
 
@@ -114,7 +115,7 @@ def start_redis(
         require_free(port, "Redis", "sparkstorm.embedded.redis.port")
     for tries_left in reversed(range(_PORT_TRIES)):
         chosen = port or free_port()
-        _write_settings(data_dir, chosen, password, maxmemory_mb)
+        _write_settings(data_dir, chosen, password, maxmemory_mb, appendfsync)
         try:
             return RedisServer(data_dir, chosen, password, _run(data_dir, chosen, password))
         except EmbeddedServerError as error:
@@ -169,8 +170,10 @@ def _version(binary: str) -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def _write_settings(data_dir: Path, port: int, password: str, maxmemory_mb: int) -> None:
-    settings = _SETTINGS.format(host=_LOOPBACK, port=port, password=password, maxmemory_mb=maxmemory_mb)
+def _write_settings(data_dir: Path, port: int, password: str, maxmemory_mb: int, appendfsync: str) -> None:
+    settings = _SETTINGS.format(
+        host=_LOOPBACK, port=port, password=password, maxmemory_mb=maxmemory_mb, appendfsync=appendfsync
+    )
     path = data_dir / "redis.conf"
     path.unlink(missing_ok=True)  # a fresh file: an old one might have a wider mode
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

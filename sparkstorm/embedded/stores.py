@@ -123,6 +123,7 @@ def _open_redis(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) ->
         password=redis_password(secret),
         maxmemory_mb=conf.integer("sparkstorm.embedded.redis.maxmemory.mb"),
         port=conf["sparkstorm.embedded.redis.port"],
+        appendfsync=conf.text("sparkstorm.embedded.redis.appendfsync"),
     )
     embedded["redis"] = server
     return RedisAddress(server.host, server.port, server.password)

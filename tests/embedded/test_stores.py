@@ -11,6 +11,7 @@ from sparkstorm.config import Conf, Value, merge
 from sparkstorm.embedded import RedisServer, load_connection, open_stores
 from sparkstorm.embedded.folders import MARKER
 from sparkstorm.embedded.process import free_port
+from sparkstorm.embedded.redis import client_of
 from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, StoreUnavailableError
 from tests.embedded.waiting import is_running
 
@@ -113,3 +114,10 @@ def test_when_the_second_store_cannot_start_the_first_is_ended(tmp_path: Path) -
     with pytest.raises(InvalidConfigError, match=r"storm\.zookeeper\.servers: 'a/b'"):
         open_stores(conf)
     assert not (tmp_path / "redis" / "redis.pid").exists()
+
+
+@pytest.mark.parametrize("wanted", ["everysec", "always"])
+def test_when_the_log_is_brought_to_the_disk_can_be_chosen(tmp_path: Path, wanted: str) -> None:
+    conf = a_conf(tmp_path, sparkstorm__embedded__redis__appendfsync=wanted, storm__zookeeper__servers=["zk1"])
+    with open_stores(conf) as stores, client_of(stores.connection.redis) as client:
+        assert client.config_get("appendfsync") == {"appendfsync": wanted}
