@@ -12,6 +12,7 @@ from typing import Any
 import ormsgpack
 
 from sparkstorm.errors import CodecError, MalformedFrameError
+from sparkstorm.model.unfolding import MAX_CONTAINERS, require_bounded
 
 SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
@@ -60,12 +61,15 @@ class Codec:
     def pack(self, value: Any) -> bytes:
         """Bytes of a normalised value."""
         try:
-            return ormsgpack.packb(value, default=self._encode, option=_STRICT)
-        except (TypeError, ValueError) as error:
+            packed = ormsgpack.packb(value, default=self._encode, option=_STRICT)
+            require_bounded(packed)
+        except (TypeError, ValueError, MalformedFrameError) as error:
             raise CodecError(self._explained(error)) from error
+        return packed
 
-    def unpack(self, data: bytes | memoryview) -> Any:
-        """Value of bytes from outside; MalformedFrameError when they are not ours."""
+    def unpack(self, data: bytes | memoryview, most: int = MAX_CONTAINERS) -> Any:
+        """Value of bytes from outside, of so many lists and mappings; MalformedFrameError when they are not ours."""
+        require_bounded(data, most)
         try:
             return ormsgpack.unpackb(data, option=_OPTIONS, ext_hook=self._decode)
         except (ValueError, TypeError) as error:

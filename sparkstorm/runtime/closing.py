@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from sparkstorm.errors import CodecError
+from sparkstorm.errors import CodecError, MalformedFrameError
 from sparkstorm.model.tuples import Source
+from sparkstorm.model.unfolding import require_bounded
 from sparkstorm.runtime.acker_task import AckerTask
 from sparkstorm.runtime.assembly import Crew, WorkerPlan
 from sparkstorm.runtime.bolt_task import BoltTask
@@ -104,7 +105,9 @@ class Closing:
             data = frames.encode_rows(self._plan.codec, source.task, source.channel, oldest_ms, rows, ids)
             if len(rows) == 1 and len(data) > frames.MAX_FRAME_BYTES:
                 raise CodecError(f"a tuple of {len(data)} bytes; the limit is {frames.MAX_FRAME_BYTES}")
-        except CodecError as error:
+            if len(rows) == 1:
+                require_bounded(memoryview(data)[frames.HEADER_BYTES:], frames.MAX_CONTAINERS)
+        except (CodecError, MalformedFrameError) as error:
             raise CodecError(f"component '{source.component}', stream '{source.stream}': {error}") from error
         if len(data) <= _BYTES_PER_FRAME or len(rows) == 1:
             yield data

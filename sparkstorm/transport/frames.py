@@ -27,9 +27,13 @@ VERSION = 1
 ROWS, MESSAGES, SETTLED = 1, 2, 3
 MAX_FRAME_BYTES = 64 << 20
 MAX_ROWS = 1 << 20
+ID_LIMIT = 1 << 63  # roots and edge ids, and so every XOR of them, are below
+TASK_LIMIT = 1 << 31
+MAX_CONTAINERS = 4 << 20  # lists and mappings in a frame, which take 0.4 GB: no frame of several rows has room for more
 NO_IDS: Ids = np.empty(0, np.uint64)
 _MAGIC = b"SF"
 _HEADER = struct.Struct("<2sBBq")
+HEADER_BYTES = _HEADER.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +134,7 @@ def decode(codec: Codec, data: bytes) -> Frame:
     """Check and open a frame; MalformedFrameError says what is wrong with it."""
     kind = kind_of(data)
     oldest_ms = _HEADER.unpack_from(data)[3]
-    body = codec.unpack(memoryview(data)[_HEADER.size:])
+    body = codec.unpack(memoryview(data)[_HEADER.size:], MAX_CONTAINERS)
     if not isinstance(body, list):
         raise MalformedFrameError("the body is not a list")
     try:
@@ -147,12 +151,14 @@ def _decode_rows(body: list[Any], oldest_ms: int) -> RowFrame:
     values = list(zip(*columns, strict=True)) if columns else [()] * count
     row_ids, single = _numbers(ids, count), _numbers(roots, count)
     _check(len(row_ids) == len(single), "ids without roots, or roots without ids")
+    _check_ids(row_ids, 0, "an edge id")
+    _check_ids(single, 0, "a root")
     _check(several is None or type(several) is dict, "anchors are not a mapping")
     row_roots: list[Roots] = single.tolist() if len(single) else [0] * count
     for position, many in (several or {}).items():
         _check(type(position) is int and 0 <= position < count, "an anchor points outside the rows")
         _check(type(many) is list and len(many) > 0, "anchors are not a list")
-        _check(all(type(r) is int and r > 0 for r in many), "anchors are not ids")
+        _check(all(type(r) is int and 0 < r < ID_LIMIT for r in many), "anchors are not ids")
         row_roots[position] = tuple(many)
     return RowFrame(source_task, stream, oldest_ms, values, row_roots, row_ids)
 
@@ -162,12 +168,19 @@ def _decode_messages(body: list[Any], oldest_ms: int) -> AckerMessages:
     roots, values, tasks = (_numbers(column) for column in (init_roots, init_values, init_tasks))
     acked, edges = (_numbers(column) for column in (ack_roots, ack_values))
     _check(len(roots) == len(values) == len(tasks) and len(acked) == len(edges), "uneven columns")
+    for column in (roots, acked):
+        _check_ids(column, 1, "a root")
+    for column in (values, edges):
+        _check_ids(column, 0, "a value")
+    _check(not len(tasks) or int(tasks.max()) < TASK_LIMIT, "a spout task is above 2**31 - 1")
     return AckerMessages(roots, values, tasks, acked, edges, _reasons(reasons), oldest_ms)
 
 
 def _decode_settled(body: list[Any], oldest_ms: int) -> SettledRoots:
     acked, failed = body
-    return SettledRoots(_numbers(acked).tolist(), _reasons(failed), oldest_ms)
+    roots = _numbers(acked)
+    _check_ids(roots, 1, "a root")
+    return SettledRoots(roots.tolist(), _reasons(failed), oldest_ms)
 
 
 _DECODERS: dict[int, Callable[[list[Any], int], Frame]] = {
@@ -189,9 +202,14 @@ def _numbers(data: Any, count: int | None = None) -> Ids:
     return numbers.astype(np.uint64, copy=False)
 
 
+def _check_ids(ids: Ids, least: int, name: str) -> None:
+    _check(not len(ids) or (int(ids.min()) >= least and int(ids.max()) < ID_LIMIT), f"{name} is not between {least} and 2**63 - 1")
+
+
 def _reasons(reasons: Any) -> dict[int, str]:
     _check(type(reasons) is dict, "fail reasons are not a mapping")
-    _check(all(type(k) is int and type(v) is str for k, v in reasons.items()), "fail reasons are not text by root")
+    _check(all(type(k) is int and 0 < k < ID_LIMIT and type(v) is str for k, v in reasons.items()),
+           "fail reasons are not text by root")
     return dict(reasons)
 
 

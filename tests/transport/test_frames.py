@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 import tracemalloc
 from typing import Any
 
@@ -93,6 +94,9 @@ def a_frame() -> bytes:
     return frames.encode_rows(CODEC, 3, "words", 99, rows, ids_of(list(range(1, 9))))
 
 
+ONE, TOO_LARGE = struct.pack("<Q", 1), struct.pack("<Q", 1 << 63)
+
+
 def framed(kind: int, body: Any) -> bytes:
     return b"SF" + bytes((frames.VERSION, kind)) + bytes(8) + ormsgpack.packb(body, option=ormsgpack.OPT_NON_STR_KEYS)
 
@@ -104,7 +108,7 @@ def rows_body(**changes: Any) -> bytes:
 
 
 def messages_body(**changes: Any) -> bytes:
-    fields = {"init_roots": b"", "init_values": b"", "init_tasks": b"", "ack_roots": bytes(8), "ack_values": bytes(8),
+    fields = {"init_roots": b"", "init_values": b"", "init_tasks": b"", "ack_roots": ONE, "ack_values": bytes(8),
               "reasons": {}} | changes
     return framed(frames.MESSAGES, list(fields.values()))
 
@@ -155,6 +159,19 @@ def test_the_crafted_bodies_are_sound_before_they_are_spoilt() -> None:
     (messages_body(reasons=[]), "not a mapping"),
     (messages_body(reasons={1: 2}), "text by root"),
     (messages_body(reasons={"1": "why"}), "text by root"),
+    (messages_body(reasons={0: "why"}), "text by root"),
+    (messages_body(reasons={1 << 63: "why"}), "text by root"),
+    (messages_body(ack_roots=bytes(8)), "a root is not between 1"),
+    (messages_body(ack_roots=TOO_LARGE), "a root is not between 1"),
+    (messages_body(ack_values=TOO_LARGE), "a value is not between 0"),
+    (messages_body(init_roots=bytes(8), init_values=ONE, init_tasks=ONE), "a root is not between 1"),
+    (messages_body(init_roots=TOO_LARGE, init_values=ONE, init_tasks=ONE), "a root is not between 1"),
+    (messages_body(init_roots=ONE, init_values=TOO_LARGE, init_tasks=ONE), "a value is not between 0"),
+    (messages_body(init_roots=ONE, init_values=ONE, init_tasks=TOO_LARGE), "a spout task is above"),
+    (rows_body(roots=ONE + TOO_LARGE), "a root is not between 0"),
+    (rows_body(ids=ONE + TOO_LARGE), "an edge id is not between 0"),
+    (rows_body(several={0: [1 << 63]}), "not ids"),
+    (framed(frames.SETTLED, [bytes(8), {}]), "a root is not between 1"),
     (framed(frames.SETTLED, [b"", {}, 1]), "too many"),
     (framed(frames.SETTLED, [bytes(9), {}]), "64-bit"),
     (framed(frames.SETTLED, None), "not a list"),
@@ -222,3 +239,23 @@ def nested_in_extensions(levels: int) -> bytes:
 def test_endless_nesting_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedFrameError):
         frames.decode(CODEC, b"SF\x01\x01" + body)
+
+
+@pytest.mark.parametrize("unit", [b"\x90", b"\x80", b"\x81\x00\x00"], ids=["lists", "mappings", "pairs"])
+def test_a_frame_that_would_fill_the_memory_is_refused_before_it_is_unpacked(unit: bytes) -> None:
+    count = 5 << 20
+    body = b"\x97\x01\xa1s\x01\x91\x91\xdd" + count.to_bytes(4, "big") + unit * count + b"\xc4\x00\xc4\x00\xc0"
+    data = b"SF\x01\x01" + bytes(8) + body
+    tracemalloc.start()
+    with pytest.raises(MalformedFrameError, match="more than 4194304 lists and mappings"):
+        frames.decode(CODEC, data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * len(data)
+
+
+def test_large_texts_and_bytes_are_no_lists_whatever_their_bytes_look_like() -> None:
+    row: frames.Row = (("привет " * 2_000_000, b"\x90" * (6 << 20)), 0)
+    data = frames.encode_rows(CODEC, 1, "s", 0, [row], frames.NO_IDS)
+    found = frames.decode(CODEC, data)
+    assert isinstance(found, RowFrame) and found.values == [row[0]]

@@ -1,0 +1,52 @@
+"""The bound on what packed bytes take in memory: an empty list is one byte there, and some 80 bytes when unpacked."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from sparkstorm.errors import MalformedFrameError
+
+MAX_CONTAINERS = 8 << 20  # lists and mappings in one value: 0.7 GB when all are empty
+
+_OPENS = np.zeros(256, bool)  # bytes that begin a list or mapping, wherever a value may begin
+_OPENS[0x80:0xA0] = _OPENS[0xDC:0xE0] = True
+# after the first byte: bytes of a value of fixed size, and the form of the length of one that has a length
+_FIXED = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8, 0xD4: 2, 0xD5: 3, 0xD6: 5,
+          0xD7: 9, 0xD8: 17, 0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
+_ONE, _TWO, _FOUR = struct.Struct(">B"), struct.Struct(">H"), struct.Struct(">I")
+_SIZED = {0xC4: (_ONE, 0), 0xC5: (_TWO, 0), 0xC6: (_FOUR, 0), 0xC7: (_ONE, 1), 0xC8: (_TWO, 1), 0xC9: (_FOUR, 1),
+          0xD9: (_ONE, 0), 0xDA: (_TWO, 0), 0xDB: (_FOUR, 0)}
+
+
+def require_bounded(data: bytes | memoryview, most: int = MAX_CONTAINERS) -> None:
+    """Raise MalformedFrameError when packed bytes hold more than so many lists and mappings.
+
+    Free for bytes that are too few for that. The others are counted twice at most: quickly, together with bytes within
+    texts that look the same, and exactly only when that is too much.
+    """
+    if len(data) <= most or np.count_nonzero(_OPENS[np.frombuffer(data, np.uint8)]) <= most:
+        return
+    if _count_containers(data, most) > most:
+        raise MalformedFrameError(f"more than {most} lists and mappings in {len(data)} bytes")
+
+
+def _count_containers(data: bytes | memoryview, most: int) -> int:
+    """Lists and mappings, up to one more than asked for; bytes that are no packed value end the count."""
+    at, end, found = 0, len(data), 0
+    while at < end and found <= most:
+        first = data[at]
+        at += 1
+        if 0x80 <= first < 0xA0 or 0xDC <= first < 0xE0:
+            found += 1
+        if 0xA0 <= first < 0xC0:
+            at += first & 31
+        elif first in _SIZED:
+            form, more = _SIZED[first]
+            if at + form.size > end:
+                break
+            at += form.size + form.unpack_from(data, at)[0] + more
+        else:
+            at += _FIXED.get(first, 0)
+    return found
