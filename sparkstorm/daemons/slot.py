@@ -282,6 +282,9 @@ class Slot:
         self._last_end = words[:MAX_END_CHARS]
         if action.started:
             self._suspicion = self._suspicion.died(action.exit_code)
+        if action.exit_code == ExitCode.DAMAGED:  # the sentence says all; the log's end would be a trace
+            self._message = words[-MAX_MESSAGE_CHARS:]
+            return
         tail = [line for line in last_lines(Path(child.spec.log_path)) if not line.endswith(words)]  # said already
         self._message = "\n".join([words, *tail])[-MAX_MESSAGE_CHARS:]
 

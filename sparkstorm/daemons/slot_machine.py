@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
 
+from sparkstorm.model.worker_messages import ExitCode
 from sparkstorm.model.worker_spec import PlacedExecutor
 
 
@@ -209,7 +210,7 @@ def _step_waiting_for_start(state: SlotState, seen: Observation, now_ms: int, ti
         return _relaunch(replace(state, failed_starts=state.failed_starts + 1), now_ms, timing), []
     if child.exit_code is not None:
         failed = replace(state, failed_starts=state.failed_starts + 1)
-        return _relaunch(failed, now_ms, timing), [Buried(child.exit_code, blameless=False, started=False)]
+        return _follow(failed, child.exit_code, now_ms, timing), [Buried(child.exit_code, blameless=False, started=False)]
     if _is_unwanted(state, seen):
         return _enter(state, Phase.KILL, now_ms, now_ms + timing.soft_kill_ms), [StopChild()]
     if child.ready:
@@ -224,12 +225,20 @@ def _step_running(state: SlotState, seen: Observation, now_ms: int, timing: Timi
     child = seen.child
     assert child is not None
     if child.exit_code is not None:
-        return _relaunch(state, now_ms, timing), [Buried(child.exit_code, blameless=False, started=True)]
+        return _follow(state, child.exit_code, now_ms, timing), [Buried(child.exit_code, blameless=False, started=True)]
     if _is_unwanted(state, seen):
         return _enter(state, Phase.KILL, now_ms, now_ms + timing.soft_kill_ms), [StopChild()]
     if now_ms - child.heard_ms >= timing.worker_timeout_ms:
         return _enter(state, Phase.KILL_AND_RELAUNCH, now_ms, now_ms + timing.stacks_ms), [DumpStacks()]
     return state, []
+
+
+def _follow(state: SlotState, exit_code: int, now_ms: int, timing: Timing) -> SlotState:
+    """The state after a death: FAILED at once when the data in Redis are damaged, since a fresh child reads the same."""
+    if exit_code != ExitCode.DAMAGED:
+        return _relaunch(state, now_ms, timing)
+    waiting = _enter(state, Phase.WAITING_FOR_RELAUNCH, now_ms, now_ms + timing.longest_pause_ms)
+    return replace(waiting, failed_starts=max(state.failed_starts, timing.failed_starts))
 
 
 def _relaunch(state: SlotState, now_ms: int, timing: Timing) -> SlotState:

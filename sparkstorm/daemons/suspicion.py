@@ -24,6 +24,7 @@ _EXPLAINED = frozenset(
         ExitCode.RELOAD,
         ExitCode.ORPHANED,
         ExitCode.BAD_SPEC,
+        ExitCode.DAMAGED,
     )
 )
 

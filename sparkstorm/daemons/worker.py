@@ -23,6 +23,7 @@ from typing import Any, NoReturn, TextIO
 from sparkstorm.errors import (
     FencedError,
     SparkStormError,
+    StoreInconsistentError,
     StoreRolledBackError,
     StoreUnavailableError,
     WorkerFailedError,
@@ -258,6 +259,7 @@ def _code_of(fault: SparkStormError) -> ExitCode:
         FencedError: ExitCode.FENCED,
         StoreUnavailableError: ExitCode.STORE_LOST,
         StoreRolledBackError: ExitCode.RELOAD,
+        StoreInconsistentError: ExitCode.DAMAGED,
     }
     return next((code for kind, code in codes.items() if isinstance(fault, kind)), ExitCode.CRASHED)
 

@@ -30,6 +30,7 @@ class ExitCode(IntEnum):
     RELOAD = 23
     ORPHANED = 24
     BAD_SPEC = 25
+    DAMAGED = 26  # the topology's data in Redis cannot be used; another start finds the same
 
 
 @dataclass(frozen=True, slots=True)

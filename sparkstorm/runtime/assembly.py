@@ -24,7 +24,7 @@ from sparkstorm.runtime.bolt_task import BasicCollector, BasicRunner, BoltTask, 
 from sparkstorm.runtime.epoch import IdSource, shown
 from sparkstorm.runtime.held import decode_held
 from sparkstorm.runtime.inbox import Inbox, entry_order
-from sparkstorm.runtime.journal import Journal, whole_and_deltas
+from sparkstorm.runtime.journal import Journal, reading, whole_and_deltas
 from sparkstorm.runtime.marks import MARK_FIELDS, TimePlan, add_lanes, add_routes
 from sparkstorm.runtime.output import Emitter, build_routes
 from sparkstorm.runtime.recording import COMPONENTS, Recorder, Recording
@@ -35,6 +35,7 @@ from sparkstorm.runtime.state import MemoryState
 from sparkstorm.runtime.task_time import Hearing, Outlook, TaskTime
 from sparkstorm.runtime.windowed import Patience, TimedRunner
 from sparkstorm.transport.base import Claim, TaskRecord
+from sparkstorm.transport.frames import MESSAGES, ROWS, SETTLED
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,8 @@ class Assembly:
         self._sources: dict[tuple[int, str], Source] = {}
         self._resources: dict[str, Any] = {}
         self._tasks = tasks_by_component(plan.component_by_task)
+        self._spout_tasks = frozenset(task for name, component in plan.topology.components.items() if component.kind == "spout"
+                                      for task in self._tasks.get(name, ()))
         self._time_plan = TimePlan(plan.topology, plan.conf)
 
     def build(self, claim: Claim) -> Crew:
@@ -136,8 +139,9 @@ class Assembly:
         for task in sorted(self._plan.tasks):
             record = claim.record_by_task[task]
             crew.journals[task] = Journal(task, self._plan.codec)
-            crew.inboxes[task] = Inbox(task, self._plan.codec, self.source, record.cursor)
             component = self._plan.component_by_task[task]
+            crew.inboxes[task] = Inbox(task, self._plan.codec, self.source, record.cursor, self._kind_of_frames(component),
+                                       self._spout_tasks)
             if component != ACKER and self._plan.conf.get(FROM_CHECKPOINT) and not record.journal:
                 raise StoreInconsistentError(f"component '{component}' (task {task}) was given a part of {FROM_CHECKPOINT}, but "
                                              "the store has it no more: kill the topology and submit it again")
@@ -160,6 +164,12 @@ class Assembly:
             if component in (self._plan.conf.get(COMPONENTS) or ()):
                 bolt.recorder = self._recorder(bolt, crew)
                 crew.recorders.append(bolt.recorder)
+
+    def _kind_of_frames(self, component: str) -> int:
+        """What a task of this component is sent: acker messages, verdicts on trees, or rows."""
+        if component == ACKER:
+            return MESSAGES
+        return SETTLED if self._plan.topology.components[component].kind == "spout" else ROWS
 
     def _recorder(self, bolt: BoltTask, crew: Crew) -> Recorder:
         plan, now_ms = self._plan, self._around.now_ms
@@ -204,8 +214,9 @@ class Assembly:
 
     def _acker(self, task: int, crew: Crew, record: TaskRecord) -> AckerTask:
         ledger = TableLedger()
-        whole, deltas = whole_and_deltas(list(crew.journals[task].read(record)), "l")
-        ledger.load(whole or b"", deltas)
+        with reading(self._key("journal", task)):
+            whole, deltas = whole_and_deltas(list(crew.journals[task].read(record)), "l")
+            ledger.load(whole or b"", deltas)
         return AckerTask(task, ledger, crew.inboxes[task])
 
     def _spout(self, task: int, component: str, crew: Crew, record: TaskRecord) -> SpoutTask:
@@ -217,11 +228,12 @@ class Assembly:
         if spout.blocking:
             spout = threaded(spout, self._around.wake)
         made = SpoutTask(task, component, spout, emitter, collector, pending, crew.inboxes[task])
-        fields = list(crew.journals[task].read(record))
-        if self._time_plan.is_told(component):
-            times = self._stored(fields, "w", "x")
-            made.time = TaskTime(times, Outlook(times, emitter.lanes))
-        pending.load(*whole_and_deltas(fields, "p"))
+        with reading(self._key("journal", task)):
+            fields = list(crew.journals[task].read(record))
+            if self._time_plan.is_told(component):
+                times = self._stored(fields, "w", "x")
+                made.time = TaskTime(times, Outlook(times, emitter.lanes))
+            pending.load(*whole_and_deltas(fields, "p"))
         spout.open(self._conf(component), self._context(task, component), collector)
         made.is_open = True
         for position in [f["o"] for f in fields if "o" in f][-1:]:
@@ -231,15 +243,17 @@ class Assembly:
     def _bolt(self, task: int, component: str, crew: Crew, record: TaskRecord) -> BoltTask:
         bolt: Bolt | BasicBolt | WindowedBolt | TimedBolt = self._plan.make_instance(component)
         emitter = self._emitter(task, component)
-        fields = list(crew.journals[task].read(record))
-        state = self._stored(fields, "s", "d") if isinstance(bolt, Stateful) else None
-        times = self._stored(fields, "w", "x") if self._time_plan.is_told(component) else None
-        runner = self._runner(bolt, emitter, state, times, task)
-        made = BoltTask(task, component, runner, emitter, state, crew.inboxes[task], self._around.new_key)
-        self._add_time(made, times)
+        with reading(self._key("journal", task)):
+            fields = list(crew.journals[task].read(record))
+            state = self._stored(fields, "s", "d") if isinstance(bolt, Stateful) else None
+            times = self._stored(fields, "w", "x") if self._time_plan.is_told(component) else None
+            runner = self._runner(bolt, emitter, state, times, task)
+            made = BoltTask(task, component, runner, emitter, state, crew.inboxes[task], self._around.new_key)
+            self._add_time(made, times)
         made.caught_up_at = entry_order(record.last_entry)
         for key in sorted(record.held):
-            made.hold(decode_held(self._plan.codec, key, record.held[key], self.source, self._around.now_ms()))
+            with reading(self._key("held", task)):
+                made.hold(decode_held(self._plan.codec, key, record.held[key], self.source, self._around.now_ms()))
         made.changed_held.clear()
         context, conf = self._context(task, component), self._conf(component)
         if isinstance(runner, ManualRunner):
@@ -250,6 +264,10 @@ class Assembly:
             thread = runner.bolt if isinstance(runner.bolt, ThreadedBolt) else None
             bolt.init_state(state if thread is None or thread.state is None else thread.state)
         return made
+
+    def _key(self, part: str, task: int) -> str:
+        """Name of a task's key in Redis (docs/keys.md)."""
+        return f"{{{self._plan.topology_id}}}:{part}:{task}"
 
     def _add_time(self, made: BoltTask, times: MemoryState | None) -> None:
         """Who tells it of time, and whom it tells."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkstorm.errors import StoreInconsistentError
+from sparkstorm.errors import MalformedFrameError, StoreInconsistentError
 from sparkstorm.model.codec import Codec
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.tuples import Roots, Tuple
 from sparkstorm.runtime.epoch import as_roots
 from sparkstorm.runtime.inbox import FindSource
+from sparkstorm.transport.frames import ID_LIMIT
 
 
 class Held:
@@ -42,9 +43,21 @@ def decode_held(codec: Codec, key: str, data: bytes, find_source: FindSource, no
     fields: Any = codec.unpack(data)
     try:
         task, stream, values, roots, edge, attempts, born_ms, reason = fields
-        held = Held(Tuple(tuple(values), as_roots(roots), find_source(task, stream)), int(edge), int(born_ms), key)
-        held.attempts, held.reason = int(attempts), str(reason)
-    except (TypeError, ValueError) as error:
+        source = find_source(task, stream)
+        if type(values) is not list or len(values) != len(source.fields):
+            raise ValueError(f"its values are not those of the fields {', '.join(source.fields)}")
+        if any(type(number) is not int for number in (edge, attempts, born_ms)) or not 0 <= edge < ID_LIMIT:
+            raise ValueError("its edge, tries or birth are no whole numbers")
+        held = Held(Tuple(tuple(values), _checked_roots(roots), source), edge, born_ms, key)
+        held.attempts, held.reason = attempts, str(reason)
+    except (TypeError, ValueError, MalformedFrameError) as error:
         raise StoreInconsistentError(f"held input '{key}' is not a record of ours: {error}") from error
     held.due_ms, held.is_stored = now_ms, True
     return held
+
+
+def _checked_roots(roots: Any) -> Roots:
+    several = roots if type(roots) is list else [roots]
+    if any(type(root) is not int or not 0 <= root < ID_LIMIT for root in several):
+        raise ValueError("its roots are no ids")
+    return as_roots(roots)

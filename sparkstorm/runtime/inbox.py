@@ -32,9 +32,12 @@ class Chunk:
 class Inbox:
     """Frames read but not consumed, oldest first."""
 
-    __slots__ = ("task", "chunks", "read_to", "cursor", "drained", "consumed", "moved", "_codec", "_source", "_skip")
+    __slots__ = ("task", "chunks", "read_to", "cursor", "drained", "consumed", "moved", "_codec", "_source", "_skip", "_kind",
+                 "_spouts")
 
-    def __init__(self, task: int, codec: Codec, source: FindSource, cursor: Cursor = START) -> None:
+    def __init__(self, task: int, codec: Codec, source: FindSource, cursor: Cursor = START, kind: int = frames.ROWS,
+                 spouts: frozenset[int] = frozenset()) -> None:
+        """`kind` of the frames that belong into this task's stream; `spouts`: tasks whose trees an acker may be told of."""
         self.task = task
         self.chunks: deque[Chunk] = deque()
         self.read_to = cursor.entry
@@ -45,20 +48,25 @@ class Inbox:
         self._codec = codec
         self._source = source
         self._skip = cursor.row
+        self._kind = kind
+        self._spouts = spouts
 
     def add(self, entry: Entry) -> None:
         """Decode a frame; MalformedFrameError leaves the inbox as if the frame had been consumed."""
         self.read_to = entry.id
-        size = len(entry.data)
+        size = len(entry.data) if self._kind == frames.ROWS else 0
+        skip, self._skip = self._skip, 0
         try:
-            kind = frames.kind_of(entry.data)
-            frame = frames.decode(self._codec, entry.data)
+            frame = self._checked(entry.data)
             tuples = self._tuples(frame) if isinstance(frame, RowFrame) else []
         except MalformedFrameError:
             self._step_over(entry.id, size)
             raise
-        chunk = Chunk(entry.id, size if kind == frames.ROWS else 0, frame, tuples)
-        chunk.done, self._skip = min(self._skip, chunk.total), 0
+        chunk = Chunk(entry.id, size, frame, tuples)
+        chunk.done = min(skip, chunk.total)
+        if chunk.done == chunk.total:  # a stored cursor never points behind the last row of a frame
+            self._step_over(entry.id, size)
+            raise MalformedFrameError(f"the cursor {skip} rows into a frame of {chunk.total}")
         self.chunks.append(chunk)
 
     def consume(self, chunk: Chunk, rows: int) -> None:
@@ -80,6 +88,16 @@ class Inbox:
             taken.append(self.chunks[0].frame)
             self.consume(self.chunks[0], 1)
         return taken
+
+    def _checked(self, data: bytes) -> Frame:
+        """The frame, when it is one that belongs here."""
+        kind = frames.kind_of(data)
+        if kind != self._kind:
+            raise MalformedFrameError(f"a frame of kind {kind} in a stream of kind {self._kind}")
+        frame = frames.decode(self._codec, data)
+        if isinstance(frame, AckerMessages) and not self._spouts.issuperset(frame.init_tasks.tolist()):
+            raise MalformedFrameError("a tree of a task that is no spout")
+        return frame
 
     def _step_over(self, entry: str, size: int) -> None:
         if self.chunks:  # frames before it are still to be consumed: an empty chunk keeps its place in the order

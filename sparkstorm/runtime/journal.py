@@ -10,9 +10,10 @@ restart to what is kept, and no commit waits for a large state to be written as 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from sparkstorm.errors import StoreInconsistentError
+from sparkstorm.errors import CodecError, MalformedFrameError, StoreInconsistentError
 from sparkstorm.model.codec import Codec
 from sparkstorm.runtime.state import MemoryState
 from sparkstorm.transport.base import Commit, TaskRecord
@@ -24,6 +25,21 @@ _SWEEP_FROM_BYTES = 256 * 1024
 _SWEEP_BYTES = 16 * 1024
 _SWEEP_KEYS = 256
 _FIELDS = frozenset("sdwxploPL")
+
+
+_FAULTS = (MalformedFrameError, StoreInconsistentError, CodecError, ValueError, TypeError, LookupError, AttributeError,
+           ArithmeticError, RecursionError)
+
+
+@contextmanager
+def reading(key: str) -> Iterator[None]:
+    """Raise whatever a damaged record causes as StoreInconsistentError, which names its key in Redis and the mend."""
+    try:
+        yield
+    except _FAULTS as error:
+        raise StoreInconsistentError(
+            f"the key {key} in Redis is damaged, and its task cannot go on without it: {str(error)[:300]}; restore a backup of the "
+            "key, or kill the topology and submit it again") from error
 
 
 class Journal:

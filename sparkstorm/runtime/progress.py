@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import ormsgpack
@@ -63,13 +63,22 @@ class Progress:
         """Read a stored record; StoreInconsistentError when it is not one."""
         try:
             tasks, buckets, quarantined, started_ms, now_ms = ormsgpack.unpackb(data, option=ormsgpack.OPT_NON_STR_KEYS)
-            counts = {int(t): TaskCounts(**dict(zip(_NAMES, values, strict=True))) for t, values in tasks.items()}
+            counts = {int(t): _counts(values) for t, values in tasks.items()}
+            if any(type(number) is not int for pair in buckets.items() for number in pair):
+                raise ValueError("its latencies are no numbers")
             return cls(counts, dict(buckets), int(quarantined), int(started_ms), int(now_ms))
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, OverflowError) as error:
             raise StoreInconsistentError(f"a progress record is not one of ours: {error}") from error
 
 
 _NAMES = tuple(TaskCounts.__slots__)
+_KINDS = [type(value) for value in astuple(TaskCounts(""))]
+
+
+def _counts(values: list[Any]) -> TaskCounts:
+    if [type(value) for value in values] != _KINDS:
+        raise ValueError(f"{values!r:.80} are no counts of a task")
+    return TaskCounts(*values)
 
 
 def latency_bucket(latency_ms: int) -> int:

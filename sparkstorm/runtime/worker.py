@@ -23,6 +23,7 @@ from sparkstorm.runtime.epoch import Epoch, IdSource
 from sparkstorm.runtime.failures import Failures
 from sparkstorm.runtime.gates import Gates
 from sparkstorm.runtime.inbox import Chunk, entry_order
+from sparkstorm.runtime.journal import reading
 from sparkstorm.runtime.progress import Progress
 from sparkstorm.runtime.pulse import Pulse
 from sparkstorm.runtime.spout_task import SpoutTask
@@ -69,7 +70,8 @@ class Worker:
         claim = transport.claim(plan.owner, plan.token_by_task)
         self._generation, self._seq = claim.generation, claim.seq
         self._keys = 0
-        self.progress = Progress.decode(claim.progress) if claim.progress else Progress(started_ms=clock.now_ms())
+        with reading(f"{{{plan.topology_id}}}:progress"):
+            self.progress = Progress.decode(claim.progress) if claim.progress else Progress(started_ms=clock.now_ms())
         assembly = Assembly(plan, Surroundings(clock.now_ms, ids, reporter.error, wake, self._new_key))
         self._crew = assembly.build(claim)
         self._closing = Closing(plan, self._crew, clock.now_ms)

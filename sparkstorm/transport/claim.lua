@@ -3,9 +3,16 @@
 -- Writes every token before anything is read by the new owner, or none at all when one of them is older than the stored one.
 -- A former owner that has lost its last task no longer holds the low watermark down.
 local p = KEYS[1]
+local function number(value, key)
+  local found = tonumber(value)
+  if not found then
+    error('DAMAGED[' .. key .. '][' .. tostring(value) .. ']')
+  end
+  return found
+end
 local k = (#ARGV - 1) / 2
 for i = 2, k + 1 do
-  local stored = tonumber(redis.call('HGET', p .. ':fence', ARGV[i]) or '0')
+  local stored = number(redis.call('HGET', p .. ':fence', ARGV[i]) or '0', p .. ':fence')
   if stored > tonumber(ARGV[k + i]) then
     return {'FENCED', ARGV[i], tostring(stored)}
   end

@@ -6,12 +6,20 @@
 --       number of fences k, k tasks, k tokens, number of watched tasks w, w tasks,
 --       number of frames e that the owner has in memory and whose presence it doubts, e pairs (stream, id); e is -1
 --       on a connection that has proven itself,
---       then each command as its length and its words.
+--       then each command as its length and its words; DRAIN (backlog, task, change, stream) is one of ours.
 -- Answers {'OK', backlog of each watched task}, or {'FENCED'|'ROLLED_BACK'|'HALF', detail}. The same owner and seq again: 'OK'.
 local p = KEYS[1]
 local owner, generation, seq, mode = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local current = redis.call('GET', p .. ':generation') or '0'
-local last = tonumber(redis.call('HGET', p .. ':seq', owner) or '0')
+local function number(value, key)
+  local found = tonumber(value)
+  if not found then
+    error('DAMAGED[' .. key .. '][' .. tostring(value) .. ']')
+  end
+  return found
+end
+
+local last = number(redis.call('HGET', p .. ':seq', owner) or '0', p .. ':seq')
 
 -- Redis refuses a script's first write when memory is full; this one (of a key that never exists) it always allows
 local function write_though_full()
@@ -32,7 +40,7 @@ local stored = k > 0 and redis.call('HMGET', p .. ':fence', unpack(ARGV, at, at 
 for i = 1, k do
   local token = ARGV[at + k + i - 1]
   if stored[i] ~= token then
-    if stored[i] and tonumber(stored[i]) < tonumber(token) then
+    if stored[i] and number(stored[i], p .. ':fence') < tonumber(token) then
       return rolled_back(true)  -- the store has lost this owner's claim
     end
     return {'FENCED', ARGV[at + i - 1], stored[i] or 'none'}
@@ -70,7 +78,14 @@ if last == seq - 1 then
   local n = #ARGV
   while at <= n do
     local words = tonumber(ARGV[at])
-    local result = redis.pcall(unpack(ARGV, at + 1, at + words))
+    local result
+    if ARGV[at + 1] ~= 'DRAIN' then
+      result = redis.pcall(unpack(ARGV, at + 1, at + words))
+    elseif redis.call('XLEN', ARGV[at + 5]) == 0 then  -- frames of strangers, which nobody counted, must not make it wrong
+      result = redis.pcall('HSET', ARGV[at + 2], ARGV[at + 3], 0)
+    else
+      result = redis.pcall('HINCRBY', ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
+    end
     if type(result) == 'table' and result.err then
       -- half of the commit was applied and cannot be taken back: no owner may build on it
       redis.call('SET', p .. ':generation', 'broken by ' .. ARGV[at + 1] .. ' ' .. ARGV[at + 2] .. ': ' .. result.err)

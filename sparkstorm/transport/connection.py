@@ -5,6 +5,7 @@ Connections here never retry by themselves (redis-py would double commits), and 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from importlib.resources import files
@@ -28,6 +29,7 @@ _REFUSED = (redis.AuthenticationError, redis.exceptions.AuthorizationError)
 _PASSING = ("LOADING", "BUSY ", "TRYAGAIN", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS")
 _MEND_BY_CODE = {"OOM ": " (raise its maxmemory, or delete what fills it)", "MISCONF": " (make room on its disk)"}
 _FULL = tuple(_MEND_BY_CODE)
+_DAMAGED = re.compile(r"DAMAGED\[(.*?)\]\[(.*?)\]", re.DOTALL)  # what a script says of a value that is no number
 _LONGEST_PAUSE_S = 0.25
 
 
@@ -73,7 +75,7 @@ def pack(*words: Any) -> list[bytes]:
 
 def text(data: Any) -> str:
     """A reply as text."""
-    return data.decode() if isinstance(data, bytes) else str(data)
+    return data.decode(errors="backslashreplace") if isinstance(data, bytes) else str(data)
 
 
 class Link:
@@ -180,12 +182,21 @@ class Script:
 def translated(error: Exception) -> Exception:
     """An error reply as one of ours."""
     said = str(error)
+    if match := _DAMAGED.search(said):
+        return damaged(match[1], match[2])
     if code := next((code for code in _FULL if code in said), "OOM " if isinstance(error, OutOfMemoryError) else None):
         told = said[max(0, said.find(code)):]  # without the script's name and line
         return StoreFullError(f"Redis refuses writes: {told}{_MEND_BY_CODE[code]}")
     if isinstance(error, _REFUSED) or "NOAUTH" in said or "WRONGPASS" in said:
         return AccessRefusedError(f"Redis refuses our password: {said}")
     return StoreInconsistentError(f"Redis answered: {said}")
+
+
+def damaged(key: str, found: Any) -> StoreInconsistentError:
+    """The error for a record of ours that holds something else than what we write there."""
+    return StoreInconsistentError(
+        f"the key {key} in Redis is damaged (it holds {text(found)!r:.80}), and its topology cannot go on without it: restore a "
+        "backup of the key, or kill the topology and submit it again")
 
 
 def _is_passing(answer: Any) -> bool:

@@ -198,7 +198,8 @@ class LocalTransport:
             keys.cursor = cursor
             keys.stream = [(n, data) for n, data in keys.stream if n > _number(cursor.entry)]
         for task, size in commit.drained_bytes.items():
-            store.task(task).backlog -= size
+            keys = store.task(task)
+            keys.backlog = keys.backlog - size if keys.stream else 0
         self._apply_records(commit)
 
     def _apply_records(self, commit: Commit) -> None:

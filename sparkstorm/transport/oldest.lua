@@ -26,8 +26,9 @@ local function is_found()
 end
 
 for _, low in ipairs(redis.call('HVALS', p .. ':low')) do
-  if tonumber(low) > 0 then
-    note(tonumber(low))
+  local ms = tonumber(low) or 0  -- what is no number says nothing
+  if ms > 0 then
+    note(ms)
   end
 end
 local size_by_task, tasks = {}, {}
@@ -36,7 +37,7 @@ for i = 2, #ARGV do
 end
 local backlog = redis.call('HGETALL', p .. ':backlog')
 for i = 1, #backlog, 2 do
-  local size = tonumber(backlog[i + 1])
+  local size = tonumber(backlog[i + 1]) or 0
   if size > 0 then
     size_by_task[backlog[i]] = size
   end

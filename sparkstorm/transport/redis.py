@@ -33,6 +33,7 @@ from sparkstorm.transport.connection import (
     text,
     translated,
 )
+from sparkstorm.transport.keys import Keys, read_cursor, read_number
 
 __all__ = ["Keys", "RedisReader", "RedisTransport", "open_connection"]
 
@@ -42,20 +43,6 @@ _READ_TIMEOUT_S = 5.0
 _FULLNESS_EVERY_S = 0.5
 _UNASKED_WAIT_MS = 20
 _PROVEN = -1  # in place of the number of frames in doubt
-
-
-class Keys:
-    """Names of a topology's keys; the braces keep them on one shard of a Redis Cluster."""
-
-    def __init__(self, topology_id: str) -> None:
-        self.prefix = f"{{{topology_id}}}"
-
-    def __call__(self, *parts: object) -> str:
-        return ":".join([self.prefix, *map(str, parts)])
-
-    def stream(self, task: int) -> str:
-        """The stream of one task's frames."""
-        return f"{self.prefix}:task:{task}"
 
 
 class RedisTransport:
@@ -88,7 +75,8 @@ class RedisTransport:
         k = self._keys
         stored, seq, progress = self._link.ask(
             ("GET", k("generation")), ("HGET", k("seq"), owner), ("HGET", k("progress"), owner))
-        claim = Claim(self._generation(owner, stored), int(seq or 0), progress or b"", {t: self.record(t) for t in tasks})
+        claim = Claim(self._generation(owner, stored), read_number(seq or 0, k("seq")), progress or b"",
+                      {t: self.record(t) for t in tasks})
         self._standing, self._proven = Commit(owner, dict(token_by_task), claim.generation, claim.seq), proven
         return claim
 
@@ -103,7 +91,8 @@ class RedisTransport:
         backlog = self._run(commit, commands, "free" if frees else "grow")
         self._standing = Commit(commit.owner, commit.token_by_task, commit.generation, commit.seq)
         self._reading.note_consumed(commit.cursors)
-        return Pressure(dict(zip(commit.watched, map(int, backlog), strict=True)), self._current_fullness())
+        sizes = [read_number(size, self._keys("backlog")) for size in backlog]
+        return Pressure(dict(zip(commit.watched, sizes, strict=True)), self._current_fullness())
 
     def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
         """Ask once, and answer when the answer is there; after a lost connection, first whether the store is behind."""
@@ -119,7 +108,7 @@ class RedisTransport:
     def release(self) -> None:
         """Trim every owned stream up to its stored cursor; a full Redis allows that."""
         for task in self._standing.token_by_task:
-            cursor = _cursor(self._link.ask(("HGET", self._keys("cursor"), task))[0])
+            cursor = read_cursor(self._link.ask(("HGET", self._keys("cursor"), task))[0], self._keys("cursor"))
             self._link.ask(_trim(self._keys, task, cursor))
 
     def oldest_waiting_ms(self, also: Sequence[int] = (), floor_ms: int = 0) -> int | None:
@@ -184,7 +173,7 @@ class RedisTransport:
             yield ("HSET", k("cursor"), task, f"{cursor.entry} {cursor.row}")
             yield _trim(k, task, cursor)
         for task, size in commit.drained_bytes.items():
-            yield ("HINCRBY", k("backlog"), task, -size)
+            yield ("DRAIN", k("backlog"), task, -size, k.stream(task))
         for task, delta in commit.journal:
             yield ("RPUSH", k("journal", task), delta)
         for task, count in commit.dropped.items():
@@ -369,26 +358,19 @@ def _record(link: Link, k: Keys, task: int) -> TaskRecord:
         ("HGET", k("cursor"), task), ("LRANGE", k("journal", task), 0, -1),
         ("HGETALL", k("held", task)), ("XREVRANGE", k.stream(task), "+", "-", "COUNT", 1))
     pairs = zip(held[::2], held[1::2], strict=True)
-    return TaskRecord(_cursor(cursor), list(journal), {text(key): data for key, data in pairs},
+    return TaskRecord(read_cursor(cursor, k("cursor")), list(journal), {text(key): data for key, data in pairs},
                       text(newest[0][0]) if newest else START.entry)
 
 
 def _by_task(link: Link, key: str) -> dict[int, int]:
     pairs = link.ask(("HGETALL", key))[0]
-    return {int(task): int(number) for task, number in zip(pairs[::2], pairs[1::2], strict=True)}
+    return {read_number(task, key): read_number(number, key) for task, number in zip(pairs[::2], pairs[1::2], strict=True)}
 
 
 def _trim(keys: Keys, task: int, cursor: Cursor) -> tuple[Any, ...]:
     milliseconds, number = _order(cursor.entry)
     # MINID keeps its own id, so the first id that may stay is the one after the last consumed
     return ("XTRIM", keys.stream(task), "MINID", "=", f"{milliseconds}-{number + 1}")
-
-
-def _cursor(stored: bytes | None) -> Cursor:
-    if stored is None:
-        return START
-    entry, _, row = text(stored).partition(" ")
-    return Cursor(entry, int(row))
 
 
 def _order(entry: str) -> tuple[int, int]:

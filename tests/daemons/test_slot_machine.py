@@ -27,6 +27,7 @@ from sparkstorm.daemons.slot_machine import (
     step,
 )
 from sparkstorm.model.assignment import ExecutorId
+from sparkstorm.model.worker_messages import ExitCode
 from sparkstorm.model.worker_spec import PlacedExecutor
 
 TIMING = Timing()
@@ -198,3 +199,11 @@ def _carried_out(actions: list[SlotAction], child: ChildView | None, now_ms: int
             assert child is not None, "killed nobody"
             return replace(child, exit_code=-9)
     return child
+
+
+@pytest.mark.parametrize("state", [STARTING, RUNNING], ids=["while it starts", "while it runs"])
+def test_a_child_that_found_damaged_data_is_reported_at_once_and_hardly_tried_again(state: SlotState) -> None:
+    after, actions = step(state, wanting(WORDS, dead(ExitCode.DAMAGED, ready=state is RUNNING)), 1_000, TIMING)
+    assert [type(action) for action in actions] == [Buried]
+    assert (after.phase, after.due_ms) == (Phase.WAITING_FOR_RELAUNCH, 1_000 + TIMING.longest_pause_ms)
+    assert after.reported(TIMING) == FAILED

@@ -325,3 +325,48 @@ def test_a_frame_somebody_else_wrote_into_a_stream_is_handed_over_to_be_quaranti
     owner = Counter(shared, "o", 1)
     shared.client.xadd(shared.key("task", 1), {"strange": b"bytes", "more": b"x"})
     assert [e.data for e in read(owner.transport, {1: START.entry}, 1)] == [b"bytes"]
+
+
+@pytest.mark.parametrize("damage", ["", "x", "5-5", "5-5 x", "1-1 -1", "-1-1 0", "99999999999999999999-1 0", "1-1 0 0", "\xff"])
+def test_a_damaged_cursor_is_refused_with_its_key(shared: RedisBench, damage: str) -> None:
+    owner = Counter(shared, "o", 1)
+    shared.client.hset(shared.key("cursor"), "1", damage)
+    with pytest.raises(StoreInconsistentError, match=r"the key \{contract-\d+\}:cursor in Redis is damaged"):
+        owner.claim()
+    with pytest.raises(StoreInconsistentError, match="kill the topology and submit it again"):
+        shared.reader().record(1)
+    with pytest.raises(StoreInconsistentError, match=":cursor in Redis is damaged"):
+        owner.transport.release()
+
+
+@pytest.mark.parametrize(("key", "field"), [("seq", "o"), ("fence", "1")])
+def test_a_damaged_number_is_refused_with_its_key_before_anything_is_written(shared: RedisBench, key: str, field: str) -> None:
+    owner = Counter(shared, "o", 1)
+    owner.step()
+    shared.client.hset(shared.key(key), field, "no number")
+    before = shared.dump()
+    with pytest.raises(StoreInconsistentError, match=rf"the key \{{contract-\d+\}}:{key} in Redis is damaged .it holds"):
+        owner.step()
+    with pytest.raises(StoreInconsistentError, match=rf":{key} in Redis is damaged"):
+        owner.claim()
+    if key == "fence":
+        assert shared.dump() == before
+
+
+def test_a_damaged_backlog_is_refused_with_its_key_and_a_damaged_low_is_passed_over(shared: RedisBench) -> None:
+    owner = Counter(shared, "o", 1)
+    shared.client.hset(shared.key("low"), "o", "no number")
+    shared.client.hset(shared.key("backlog"), "2", "no number")
+    assert owner.transport.oldest_waiting_ms((1, 2)) is None
+    with pytest.raises(StoreInconsistentError, match=":backlog in Redis is damaged"):
+        owner.step(watched=(2,))
+    with pytest.raises(StoreInconsistentError, match=":backlog in Redis is damaged"):
+        shared.reader().backlog()
+
+
+def test_frames_of_strangers_leave_no_backlog_behind(shared: RedisBench) -> None:
+    owner = Counter(shared, "o", 1)
+    shared.client.xadd(shared.key("task", 1), {"f": b"stranger"})
+    entry = read(owner.transport, {1: START.entry}, 1)[0]
+    owner.step(cursors={1: Cursor(entry.id, 0)}, drained_bytes={1: len(entry.data)})
+    assert shared.reader().backlog() == {1: 0}

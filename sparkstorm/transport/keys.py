@@ -1,0 +1,43 @@
+"""Names of a topology's keys in Redis, and the checked reading of what lies there (docs/keys.md)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from sparkstorm.transport.base import START, Cursor
+from sparkstorm.transport.connection import damaged, text
+
+_CURSOR = re.compile(rb"(([0-9]{1,20})-([0-9]{1,20})) ([0-9]{1,9})")
+
+
+class Keys:
+    """Names of a topology's keys; the braces keep them on one shard of a Redis Cluster."""
+
+    def __init__(self, topology_id: str) -> None:
+        self.prefix = f"{{{topology_id}}}"
+
+    def __call__(self, *parts: object) -> str:
+        return ":".join([self.prefix, *map(str, parts)])
+
+    def stream(self, task: int) -> str:
+        """The stream of one task's frames."""
+        return f"{self.prefix}:task:{task}"
+
+
+def read_cursor(stored: bytes | None, key: str) -> Cursor:
+    """A stored cursor, START when there is none; StoreInconsistentError names the key when it holds something else."""
+    if stored is None:
+        return START
+    match = _CURSOR.fullmatch(stored)
+    if match is None or any(int(part) >= 1 << 64 for part in match.group(2, 3)):
+        raise damaged(key, stored)
+    return Cursor(text(match[1]), int(match[4]))
+
+
+def read_number(stored: Any, key: str) -> int:
+    """A stored whole number; StoreInconsistentError names the key when it holds something else."""
+    try:
+        return int(stored)
+    except ValueError as error:
+        raise damaged(key, stored) from error
