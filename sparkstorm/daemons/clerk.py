@@ -19,6 +19,7 @@ from typing import TypeVar
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.daemons.node_dir import NodeDir
+from sparkstorm.daemons.seen_versions import VersionGuard
 from sparkstorm.daemons.slot_machine import BlobView, LocalAssignment
 from sparkstorm.daemons.supervisor import Supervisor, part_of
 from sparkstorm.errors import SparkStormError, StoreInconsistentError, StoreUnavailableError, TamperedBlobError
@@ -29,6 +30,8 @@ _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 POLL_MS = 250  # between two readings when no hint came
 MAX_ERRORS_WAITING = 200
+REFUSED = "REFUSED"
+"""What a slot reports that was given an older assignment than it has seen before."""
 _WORKING = (TopologyStatus.ACTIVE, TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK)
 
 
@@ -70,6 +73,9 @@ class Clerk:
         self._opened: Desk | None = None
         self._changed = threading.Event()
         self._assignments: dict[str, Assignment] = {}
+        self._guard = VersionGuard(node_dir.seen_versions(slot.port))
+        self._refused: dict[str, int] = {}  # versions that were said to be refused
+        self._refusals: deque[WorkerBeat] = deque(maxlen=1)
         self._beats: deque[WorkerBeat] = deque(maxlen=1)
         self._errors: deque[tuple[str, TaskError]] = deque(maxlen=MAX_ERRORS_WAITING)
         self._left: deque[str] = deque()
@@ -152,18 +158,33 @@ class Clerk:
         if self._stop_path and state.store.get(self._stop_path, self.wake) is not None:
             self.stop = True
         topology_ids = state.assignment_ids(self.wake)
-        read = {each: self._read(each) for each in topology_ids}
+        read = {each: self._read(each, now_ms) for each in topology_ids}
         self._assignments = {each: assignment for each, assignment in read.items() if assignment}
         self.wish = self._make_wish()
         if (self.wish, self.stop) != (before, stopping):
             self.notify()
 
-    def _read(self, topology_id: str) -> Assignment | None:
+    def _read(self, topology_id: str, now_ms: int) -> Assignment | None:
+        known = self._assignments.get(topology_id)
         try:
-            return self._desk().state.read_assignment(topology_id, self.wake)
+            found = self._desk().state.read_assignment(topology_id, self.wake)
         except (StoreInconsistentError, TamperedBlobError) as fault:
             _LOG.error("slot %s: %s", self._slot, fault)
-            return self._assignments.get(topology_id)
+            return known
+        if found is None or self._guard.admit(topology_id, found.version):
+            return found
+        self._refuse(found, now_ms, is_known=known is not None)
+        return known
+
+    def _refuse(self, found: Assignment, now_ms: int, is_known: bool) -> None:
+        """Follow no older version; a slot that has no newer one at hand says so in a beat, and Nimbus writes another."""
+        seen = self._guard.seen(found.topology_id)
+        if self._refused.get(found.topology_id) != found.version:
+            self._refused = {**self._refused, found.topology_id: found.version}
+            _LOG.error("slot %s: the assignment of %s has version %d, older than version %d that was here before; it is not "
+                       "followed", self._slot, found.topology_id, found.version, seen)
+        if not is_known and part_of(found, self._slot):
+            self._refusals.append(WorkerBeat(found.topology_id, self._slot.node, self._slot.port, now_ms, 0, 0, 0, REFUSED, seen))
 
     def _make_wish(self) -> Wish | None:
         parts = [part for each in self._assignments.values() if (part := part_of(each, self._slot))]
@@ -226,6 +247,7 @@ class Clerk:
 
     def _deliver(self, now_ms: int) -> None:
         state = self._desk().state
+        _drain(self._refusals, state.write_worker_beat)
         _drain(self._beats, state.write_worker_beat)
         _drain(self._errors, lambda entry: state.report_error(*entry))
         _drain(self._left, lambda topology_id: state.remove_worker_beat(topology_id, self._slot))

@@ -16,6 +16,7 @@ from typing import Any
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.storm_state import NimbusInfo, StormState
 from sparkstorm.daemons.assign_event import AssignEvent
+from sparkstorm.daemons.assignment_restorer import AssignmentRestorer
 from sparkstorm.daemons.cluster_reader import ClusterReader, Reading, conf_bytes
 from sparkstorm.daemons.deploy_finisher import DeployFinisher
 from sparkstorm.daemons.listeners import TopologyActionListener
@@ -37,7 +38,7 @@ from sparkstorm.model.assignment import Assignment, TaskError, TopologyBase
 from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
 from sparkstorm.scheduling.base import Scheduler
 from sparkstorm.scheduling.lifecycle import Decision, Effect, Request, due_request, transition
-from sparkstorm.scheduling.reconcile import movement, with_new_version
+from sparkstorm.scheduling.reconcile import movement
 from sparkstorm.scheduling.rehearsal import twin_of
 from sparkstorm.scheduling.round import plan_round
 from sparkstorm.scheduling.round_memory import RoundMemory
@@ -83,6 +84,7 @@ class Nimbus:
         self._successor: Nimbus | None = None
         self._is_dirty = True
         self._due_ms = 0
+        self._restorer = AssignmentRestorer(state, self._publish)
         self._epoch = state.store.session_epoch
 
     # -- being driven --------------------------------------------------------------------------------------------
@@ -123,7 +125,7 @@ class Nimbus:
             self._epoch = self._state.store.session_epoch
             self._observer.note_trouble()
         reading = self._read(now_ms)
-        if self._restore(reading) or self._run_timers(reading, now_ms):
+        if self._restorer.restore(reading) or self._run_timers(reading, now_ms):
             reading = self._read(now_ms)
         if self._finisher.advance(reading, now_ms):
             reading = self._read(now_ms)
@@ -153,28 +155,6 @@ class Nimbus:
         self.problems = dict(reading.problems)
         self._observer.observe(reading, now_ms)
         return reading
-
-    def _restore(self, reading: Reading) -> bool:
-        """Write assignments again that were lost or damaged: nobody moves, and versions go on growing."""
-        lost = [
-            base
-            for topology_id, base in reading.bases.items()
-            if topology_id not in reading.snapshot.assignments and base.status != TopologyStatus.KILLED
-        ]
-        return sum(self._restore_assignment(base) for base in lost) > 0
-
-    def _restore_assignment(self, base: TopologyBase) -> bool:
-        try:
-            last = self._state.read_backup_assignment(base.name)
-        except (StoreInconsistentError, TamperedBlobError) as error:
-            _LOG.error("no assignment to go on with: %s; delete it and kill %s", error, base.name)
-            return False
-        if last is None or last.topology_id != base.topology_id:
-            return False
-        _LOG.error("the assignment of %s was lost or damaged; it is written again", base.topology_id)
-        self._state.remove_assignment(base.topology_id)
-        self._publish(with_new_version(last, last.kind), base.name)
-        return True
 
     def _plan_next_turn(self, reading: Reading, now_ms: int) -> None:
         for base in reading.bases.values():

@@ -124,6 +124,10 @@ class NodeDir:
         """What outlives the slot process of that port: launches, and the worker's local heartbeat (S2.7)."""
         return LocalState(self.workers / f"{port}.json")
 
+    def seen_versions(self, port: int) -> LocalState:
+        """Versions of assignments that the slot of that port has seen."""
+        return LocalState(self.workers / f"{port}.seen.json")
+
     def early_log(self, port: int) -> Path:
         """Where a child of that port prints before it knows its log."""
         return self.workers / f"{port}.early.log"

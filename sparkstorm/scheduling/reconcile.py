@@ -124,3 +124,8 @@ def check_answer(
 def with_new_version(old: Assignment, kind: AssignmentKind) -> Assignment:
     """The same placement under a new version (JStorm's UpdateTopology)."""
     return replace(old, version=old.version + 1, kind=kind)
+
+
+def placed_anew(old: Assignment, version: int) -> Assignment:
+    """The same placement under that version, with every executor's fence raised to it: owners of before are turned away."""
+    return replace(old, version=version, placed_version_by_executor=dict.fromkeys(old.slot_by_executor, version))

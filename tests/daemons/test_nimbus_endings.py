@@ -8,6 +8,7 @@ import pytest
 from sparkstorm.cluster import paths
 from sparkstorm.cluster.storm_state import Submission
 from sparkstorm.daemons.guarded_scheduler import GuardedScheduler
+from sparkstorm.model.assignment import Assignment, WorkerBeat
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.scheduling.chosen import chosen_scheduler
 from sparkstorm.scheduling.default import DefaultScheduler
@@ -203,3 +204,46 @@ def test_what_only_an_assignment_names_stays_for_the_workers_that_start_again() 
     assert key in bench.state.blob_keys()
     bench.advance(2 * DELAY_SECS)
     assert bench.state.blob_keys() == []
+
+
+def put_back(bench: Bench, old: Assignment, versions_seen: int, with_backup: bool) -> None:
+    """Put an old signed record in place of the present one, while slots speak of later versions."""
+    for supervisor in bench.supervisors.values():
+        supervisor.is_up = False  # these follow whatever they read; a slot does not (test_slot_clerk.py)
+    bench.state.remove_assignment(old.topology_id)
+    bench.state.write_assignment(old)
+    if with_backup:
+        bench.state.backup_assignment("wc", old)
+    slot = next(iter(old.slot_by_executor.values()))
+    now_ms = bench.clock.now_ms()
+    bench.state.write_worker_beat(
+        WorkerBeat(old.topology_id, slot.node, slot.port, now_ms, 0, 1, 1, "REFUSED", versions_seen))
+    bench.tick()
+
+
+@pytest.mark.parametrize("is_whole_tree", [False, True], ids=["one record is put back", "the whole tree is rolled back"])
+def test_an_assignment_that_went_back_is_overtaken_under_a_version_that_slots_follow(is_whole_tree: bool) -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    old = bench.state.read_assignment(topology_id)
+    assert old
+    newer = old
+    for _ in range(4):
+        newer = with_new_version(newer, newer.kind)
+        bench.nimbus._publish(newer, "wc")
+    put_back(bench, old, newer.version, with_backup=is_whole_tree)
+    found = bench.state.read_assignment(topology_id)
+    assert found and found.version == newer.version + 1
+    assert found.slot_by_executor == old.slot_by_executor
+    placed = found.placed_version_by_executor
+    assert placed == (dict.fromkeys(placed, found.version) if is_whole_tree else newer.placed_version_by_executor)
+    assert bench.state.read_backup_assignment("wc") == found
+
+
+def test_a_forged_heartbeat_cannot_use_the_versions_up() -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    old = bench.state.read_assignment(topology_id)
+    assert old
+    put_back(bench, old, 1 << 40, with_backup=False)
+    assert bench.state.read_assignment(topology_id) == old

@@ -12,7 +12,7 @@ from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster import paths
 from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.daemons.clerk import Clerk, Desk, Wish
+from sparkstorm.daemons.clerk import REFUSED, Clerk, Desk, Wish
 from sparkstorm.daemons.node_dir import NodeDir
 from sparkstorm.daemons.slot_machine import BlobView
 from sparkstorm.daemons.supervisor import Supervisor, SupervisorSettings, part_of
@@ -234,3 +234,50 @@ def test_a_closed_clerk_gives_the_office_up(office: Office) -> None:
     assert not other.try_take()
     office.clerk.close()
     assert other.try_take()
+
+
+def replayed(office: Office, old: Assignment) -> None:
+    """Put an old signed record back, as somebody can who may write to the tree but has no key."""
+    path = paths.assignment(old.topology_id)
+    office.store.delete(path)
+    office.state.write_assignment(old)
+
+
+def test_an_older_signed_assignment_is_not_followed_also_by_a_restarted_slot(office: Office) -> None:
+    old = office.submit()
+    office.wish()
+    new = replace(old, version=2, placed_version_by_executor={ExecutorId(1, 2): 2})
+    office.state.write_assignment(new)
+    assert office.wish().assignment == part_of(new, SLOT)
+    replayed(office, old)
+    assert office.wish().assignment == part_of(new, SLOT)
+    assert office.state.read_worker_beat("t", SLOT) is None
+    office.clerk = Clerk(SLOT, office.node_dir, office._connect)
+    office.clerk.step(7)
+    assert office.clerk.wish is None
+    beat = office.state.read_worker_beat("t", SLOT)
+    assert beat is not None and (beat.state, beat.assignment_version, beat.time_ms) == (REFUSED, 2, 7)
+    office.store.delete(paths.assignment("t"))  # absence makes nothing forgotten
+    office.clerk.step(8)
+    replayed(office, old)
+    office.clerk.step(9)
+    assert office.clerk.wish is None
+    later = replace(new, version=3)
+    office.state.write_assignment(later)
+    assert office.wish().assignment == part_of(later, SLOT)
+
+
+def test_a_new_topology_begins_at_its_own_version(office: Office) -> None:
+    office.submit(version=9)
+    office.wish()
+    office.state.remove_assignment("t")
+    office.submit("u", version=1)
+    assert office.wish().assignment.topology_id == "u"
+
+
+def test_a_damaged_list_of_versions_is_written_afresh(office: Office) -> None:
+    office.submit()
+    office.wish()
+    office.node_dir.seen_versions(SLOT.port).path.write_text("{")
+    office.clerk = Clerk(SLOT, office.node_dir, office._connect)
+    assert office.wish().assignment.topology_id == "t"
