@@ -151,7 +151,7 @@ class Link:
     def _make_log_whole(self, connection: Connection) -> None:
         """Another connection may mean a restarted server, whose file may end in half a transaction."""
         try:
-            LogRewrite(connection, self._patience_s).finish()
+            LogRewrite(connection, self._patience_s, self._on_wait).finish()
         except StoreUnavailableError:
             self.close()
             raise

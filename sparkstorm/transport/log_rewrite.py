@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -30,10 +31,14 @@ _said: set[str] = set()
 
 
 class LogRewrite:
-    """The wait of one connection for that rewrite; `patience_s` bounds the tries of a rewrite that fails."""
+    """The wait of one connection for that rewrite.
 
-    def __init__(self, connection: Connection, patience_s: float) -> None:
+    `patience_s` bounds the tries of a rewrite that fails; `on_wait` is called with the reason before every new look.
+    """
+
+    def __init__(self, connection: Connection, patience_s: float, on_wait: Callable[[str], None] = lambda _: None) -> None:
         self._connection = connection
+        self._on_wait = on_wait
         self._where = f"Redis at {getattr(connection, 'host', '?')}:{getattr(connection, 'port', '?')}"
         self._began = time.monotonic()
         self._patience_s = patience_s
@@ -48,6 +53,7 @@ class LogRewrite:
         """
         pause_s = _FIRST_PAUSE_S
         while not self._is_over(self._state()):
+            self._on_wait(f"{self._where} rewrites its append-only file")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 

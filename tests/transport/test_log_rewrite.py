@@ -48,9 +48,9 @@ def said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> C
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-def ask(server: BareRedis, patience_s: float = 20.0) -> None:
+def ask(server: BareRedis, patience_s: float = 20.0, on_wait: Callable[[str], None] = lambda _: None) -> None:
     """One harmless write on a new connection."""
-    link = Link(server.address, patience_s)
+    link = Link(server.address, patience_s, on_wait)
     link.ask(("SET", "key", "value"))
     link.close()
 
@@ -100,7 +100,9 @@ def test_a_rewrite_waits_for_a_snapshot_that_is_under_way(start: Start) -> None:
     server = start(rdb_key_save_delay=50_000)
     server.client.mset({f"k{n}": n for n in range(10)})
     server.client.bgsave()
-    ask(server)
+    waits: list[str] = []
+    ask(server, on_wait=waits.append)
+    assert f"Redis at 127.0.0.1:{server.port} rewrites its append-only file" in waits  # a worker beats meanwhile
     assert not persistence(server)["rdb_bgsave_in_progress"]
     assert rewrites(server) == 1
 
