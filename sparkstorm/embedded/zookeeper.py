@@ -78,6 +78,12 @@ class ZooKeeperServer:
         return f"{self.host}:{self.port}"
 
     @property
+    def identity(self) -> tuple[str, str]:
+        """User and password of `auth`."""
+        user, _, password = self.auth[1].partition(":")
+        return user, password
+
+    @property
     def pid(self) -> int:
         """Process id of the server's JVM."""
         return self._process.pid

@@ -40,7 +40,7 @@ class ZooKeeperBench:
 
     def __init__(self, server: Any) -> None:
         ZooKeeperBench.roots += 1
-        user, password = server.auth
+        user, password = server.identity
         self.address = ZooKeeperAddress(server.hosts, f"/contract-{ZooKeeperBench.roots}", user, password, 4_000)
         self.opened: list[ZooKeeperStateStore] = []
 

@@ -23,7 +23,7 @@ TICKET = Ticket("127.0.0.1:1", "/root", "ab" * 32)
 
 @pytest.fixture
 def address(zookeeper_server: ZooKeeperServer, request: pytest.FixtureRequest) -> ZooKeeperAddress:
-    user, _, password = zookeeper_server.auth[1].partition(":")
+    user, password = zookeeper_server.identity
     return ZooKeeperAddress(zookeeper_server.hosts, f"/tickets-{os.getpid()}-{request.node.name}", user, password, 4_000)
 
 

@@ -76,7 +76,7 @@ class SlotBench:
     def __init__(self, redis_server: RedisServer, zookeeper: ZooKeeperServer, folder: Path, conf: Mapping[str, JsonValue]) -> None:
         self.folder = folder
         root = f"/slots-{os.getpid()}-{folder.name}"
-        user, password = zookeeper.auth
+        user, password = zookeeper.identity
         self.spec = SlotSpec(
             zookeeper=StateAddress(zookeeper.hosts, root, user, password, 4_000),
             redis=RedisAddress(redis_server.host, redis_server.port, redis_server.password),

@@ -28,7 +28,7 @@ class Cluster:
     """A Nimbus and one supervisor, each with a session of its own."""
 
     def __init__(self, zookeeper: Any, redis: Any, root: str) -> None:
-        user, password = zookeeper.auth
+        user, password = zookeeper.identity
         self.address = ZooKeeperAddress(zookeeper.hosts, root, user, password, 4000, 5000, 1, 100)
         self.redis = redis
         self.root = root
@@ -114,7 +114,7 @@ def test_a_store_that_goes_away_and_comes_back_moves_nobody(own_zookeeper: Any, 
 
 def test_another_password_is_refused_with_a_sentence(zookeeper_server: Any, cluster: Cluster) -> None:
     cluster.state.store.put("/storms/x", b"")
-    user, _ = zookeeper_server.auth
+    user, _ = zookeeper_server.identity
     with pytest.raises(StoreUnavailableError, match=r"storm\.zookeeper\.auth\.password"):
         ZooKeeperStateStore(ZooKeeperAddress(zookeeper_server.hosts, cluster.root, user, "wrong", 4000)).get("/storms/x")
 

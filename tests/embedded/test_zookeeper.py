@@ -46,7 +46,7 @@ def test_zookeeper_serves_whoever_shows_its_auth_and_listens_on_loopback_alone(
 def test_what_was_written_is_there_after_a_stop_and_after_a_kill_and_still_belongs_to_us(
     own_zookeeper: ZooKeeperServer,
 ) -> None:
-    user, _, password = own_zookeeper.auth[1].partition(":")
+    user, password = own_zookeeper.identity
     with session(own_zookeeper, own_zookeeper.auth) as client:
         client.create("/mine", b"1", acl=[make_digest_acl(user, password, all=True)])
     own_zookeeper.stop()

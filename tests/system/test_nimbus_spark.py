@@ -105,7 +105,7 @@ class Scene:
         self.folder.mkdir()
         self.expected = self._write_corpus()
         self.load = Load((LINES + self.expected.total()) / self.size())
-        user, password = zookeeper.auth
+        user, password = zookeeper.identity
         with redis.client() as client:  # a user of its own, as on servers that others share
             client.acl_setuser("storm", enabled=True, passwords=["+of-storm"], categories=["+@all"], keys=["*"], channels=["*"])
         conf = {
