@@ -8,10 +8,10 @@ from typing import Any
 
 from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.components import BasicBolt, Bolt, Outputs, Spout, Stateful
-from sparkstorm.api.signatures import check_grouping, check_methods
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_times, late_stream_of
-from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.errors import InvalidTopologyError, show
 from sparkstorm.model.column_types import ANY, ColumnType, parse_type
+from sparkstorm.model.shared_memory import SHARED_MEMORY_KEY, SharedMemory, check_regions, regions_of
 from sparkstorm.model.topology import (
     DEFAULT_STREAM,
     Component,
@@ -23,19 +23,13 @@ from sparkstorm.model.topology import (
     validate,
 )
 
-_TICKS = "topology.tick.tuple.freq.secs"
-
 
 class TopologyBuilder:
     """Collects spouts and bolts; `build()` checks the whole and returns an immutable Topology.
 
     >>> builder = TopologyBuilder()
-    >>> class Lines(Spout):
-    ...     def next_tuple(self): pass
-    >>> class Split(BasicBolt):
-    ...     def execute(self, tup, collector): pass
-    >>> _ = builder.set_spout("lines", Lines(), outputs=["line"])
-    >>> _ = builder.set_bolt("split", Split(), parallelism=2).shuffle_grouping("lines")
+    >>> _ = builder.set_spout("lines", Spout(), outputs=["line"])
+    >>> _ = builder.set_bolt("split", BasicBolt(), parallelism=2).shuffle_grouping("lines")
     >>> sorted(builder.build().components)
     ['lines', 'split']
     """
@@ -50,7 +44,6 @@ class TopologyBuilder:
         """Add a spout; parallelism is its number of executors."""
         if not isinstance(spout, Spout):
             raise InvalidTopologyError(f"component '{id}': set_spout needs an instance of Spout, not {_shown(spout)}")
-        check_methods(id, spout)
         streams = _streams(id, spout, outputs)
         return self._add(Component(id, "spout", spout, parallelism, num_tasks, _conf(id, conf), streams))
 
@@ -62,7 +55,6 @@ class TopologyBuilder:
         if not isinstance(bolt, Bolt | BasicBolt | WindowedBolt | TimedBolt):
             raise InvalidTopologyError(
                 f"component '{id}': set_bolt needs an instance of Bolt or BasicBolt, not {_shown(bolt)}")
-        check_methods(id, bolt)
         _check_state(id, bolt)
         own = _conf(id, conf)
         if isinstance(bolt, WindowedBolt | TimedBolt):
@@ -74,11 +66,7 @@ class TopologyBuilder:
         """Check everything and return the topology; InvalidTopologyError names the culprit and the mend."""
         topology = Topology(dict(self._components))
         validate(topology)
-        for bolt in topology.bolts:
-            if not bolt.inputs and bolt.conf.get(_TICKS) is None:
-                raise InvalidTopologyError(
-                    f"bolt '{bolt.id}' has no inputs, so its execute is never called: add a grouping, as in "
-                    f"set_bolt('{bolt.id}', ...).shuffle_grouping('{topology.spouts[0].id}'), or drop it")
+        check_regions(((each.id, each.conf) for each in topology), "")
         check_times(topology)
         _check_batch_types(topology)
         return topology
@@ -135,7 +123,6 @@ class Declarer:
         if not callable(getattr(custom, "choose_tasks", None)):
             raise InvalidTopologyError(
                 f"component '{self._id}': a custom grouping needs a method choose_tasks(task, values)")
-        check_grouping(self._id, custom)
         return self.grouping(component, Grouping("custom", custom=custom), stream)
 
     def grouping(self, component: str, grouping: Grouping, stream: str = DEFAULT_STREAM) -> Declarer:
@@ -145,6 +132,24 @@ class Declarer:
             raise InvalidTopologyError(
                 f"component '{self._id}' subscribes to stream '{stream}' of '{component}' twice; drop one")
         self._components[self._id] = replace(mine, inputs=(*mine.inputs, Subscription(component, stream, grouping)))
+        return self
+
+    def add_shared_memory(self, region: SharedMemory) -> Declarer:
+        """Declare memory that this component's executors share (Storm's addSharedMemory).
+
+        The resource-aware scheduler counts it. Components that add regions of one name share one region.
+        InvalidTopologyError when their amounts differ.
+        """
+        if not isinstance(region, SharedMemory):
+            raise InvalidTopologyError(f"component '{self._id}': add_shared_memory needs a SharedMemory, not {show(region)}")
+        mine = self._components[self._id]
+        regions = {each.name: each.amounts() for each in regions_of(mine.conf, f"component '{self._id}'")}
+        if regions.setdefault(region.name, region.amounts()) != region.amounts():
+            raise InvalidTopologyError(
+                f"component '{self._id}': shared memory {show(region.name)} is added twice with different amounts")
+        conf = {**mine.conf, SHARED_MEMORY_KEY: regions}
+        regions_of(conf, f"component '{self._id}'")
+        self._components[self._id] = replace(mine, conf=conf)
         return self
 
     def _keyed(self, kind: GroupingKind, component: str, fields: tuple[str, ...], stream: str) -> Declarer:

@@ -13,8 +13,7 @@ from sparkstorm.api.collector import BasicOutputCollector
 from sparkstorm.api.components import Conf, Outputs, Stateful
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.tasks import task_count
-from sparkstorm.model.topology import Component, Stream, Subscription, Topology
+from sparkstorm.model.topology import Component, Stream, Topology
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.windowing import settings
 from sparkstorm.windowing.contents import Content
@@ -250,30 +249,6 @@ def check_times(topology: Topology) -> None:
     for component in topology.bolts:
         if isinstance(component.instance, TimeAware):
             check_bolt(topology, component, component.instance, {})
-            if isinstance(component.instance, WindowedBolt) and component.instance.key_fields:
-                _check_keyed_inputs(component, tuple(component.instance.key_fields))
-
-
-def _check_keyed_inputs(component: Component, key: tuple[str, ...]) -> None:
-    """Require all tuples of a key in one task; `all`, `partial_key`, `direct` and custom groupings are the user's choice."""
-    tasks = task_count(component, {})
-    where = f"component '{component.id}': windows by {', '.join(key)} in {tasks} tasks need all tuples of a key in one task, but"
-    first: Subscription | None = None
-    for each in component.inputs if tasks > 1 else ():
-        kind, stream = each.grouping.kind, f"stream '{each.stream}' of '{each.component}'"
-        names = ", ".join(f"'{name}'" for name in (each.component, *key))
-        if kind in ("shuffle", "none", "local_or_shuffle"):
-            raise InvalidTopologyError(f"{where} {stream} comes by {kind} grouping; use fields_grouping({names}), or one task")
-        if kind == "fields" and not set(each.grouping.fields) <= set(key):
-            raise InvalidTopologyError(f"{where} {stream} is grouped by {', '.join(each.grouping.fields)}; "
-                                       f"use fields_grouping({names}), or one task")
-        if kind not in ("fields", "global"):
-            continue
-        if first is not None and (first.grouping.kind, first.grouping.fields) != (kind, each.grouping.fields):
-            raise InvalidTopologyError(
-                f"{where} {stream} and stream '{first.stream}' of '{first.component}' are grouped differently; "
-                "group every input by the same fields in the same order, or use one task")
-        first = first or each
 
 
 def check_bolt(topology: Topology, component: Component, bolt: TimeAware, conf: Mapping[str, Any]) -> settings.TimeSettings:
@@ -281,9 +256,6 @@ def check_bolt(topology: Topology, component: Component, bolt: TimeAware, conf: 
     read = settings.settings_of(component, conf)
     if read is None:
         raise InvalidTopologyError(f"component '{component.id}' was not added by set_bolt: its settings are missing")
-    if isinstance(bolt.key_fields, str):
-        raise InvalidTopologyError(
-            f"component '{component.id}': key_fields is the text '{bolt.key_fields}'; write a tuple of field names")
     inputs = {(s.component, s.stream): topology.components[s.component].streams[s.stream].fields for s in component.inputs}
     settings.check_fields(component.id, read, tuple(bolt.key_fields), inputs)
     where = f"component '{component.id}'"
