@@ -253,14 +253,11 @@ def parse_override(argument: str) -> tuple[str, Value]:
     name, equals, text = argument.partition("=")
     name = name.strip()
     if not equals or not name:
-        shown = next((f"{key}{_HIDDEN}" for key in secret_keys() if argument.startswith(key)), argument)
-        raise InvalidConfigError(f"-c {shown}: expected key=value")
+        raise InvalidConfigError(f"-c {argument}: expected key=value")
     known = keys().get(name)
     if known is not None and known.type == "string" and text not in ("", "~", "null"):
-        # a name such as 007 or `no` stays what was typed
-        return name, _check_one(name, text, f"-c {name}={_HIDDEN if known.secret else text}")
-    is_secret = known.secret if known else bool(difflib.get_close_matches(name, secret_keys(), 1, 0.7))  # misspelled
-    source = f"-c {name}={_HIDDEN if is_secret else text}"
+        return name, _check_one(name, text, f"-c {argument}")  # a name such as 007 or `no` stays what was typed
+    source = f"-c {name}={_HIDDEN if known is not None and known.secret else text}"
     _refuse_hostile(text, source)
     try:
         value = yaml.load(text, _Loader)

@@ -7,13 +7,11 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from sparkstorm.app.job_file import JobFile, make_topology, read_job_file
 from sparkstorm.config import inert_among, parse_override
 from sparkstorm.daemons.submission import prepare
-from sparkstorm.embedded.passwords import exposed
 from sparkstorm.errors import SparkStormError
 
 OK, FAILED, PARKED, INTERRUPTED = 0, 1, 3, 130
@@ -28,7 +26,6 @@ def main(arguments: Sequence[str]) -> int:
         if options.from_checkpoint:
             overrides["topology.from.checkpoint"] = options.from_checkpoint
         job = read_job_file(options.conf, overrides, options.name, options.input)
-        say_exposed(overrides, job.own_conf, options.conf)
         for key in inert_among(job.own_conf):
             print(f"note: {key} is accepted but changes nothing in this version", flush=True)
         return _run(job, options.fresh)
@@ -42,12 +39,6 @@ def main(arguments: Sequence[str]) -> int:
         traceback.print_exc()
         print(f"SparkStorm failed unexpectedly, please report it: {type(error).__name__}: {error}", file=sys.stderr)
         return FAILED
-
-
-def say_exposed(overrides: Mapping[str, Any], own_conf: Mapping[str, Any], path: str) -> None:
-    """Warn of passwords that other users of this machine can read."""
-    for sentence in exposed(overrides, own_conf, path):
-        print(f"warning: {sentence}", file=sys.stderr, flush=True)
 
 
 def leave(status: int) -> None:

@@ -11,7 +11,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.api.windows import check_times
 from sparkstorm.config import Conf, check, keys, merge, read_yaml
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
 from sparkstorm.model.topology import Topology, validate, validate_name
@@ -177,7 +176,6 @@ def _with_parallelism(job: JobFile, topology: Topology) -> Topology:
         )
     changed = Topology({c.id: replace(c, parallelism=job.parallelism.get(c.id, c.parallelism)) for c in topology})
     validate(changed)
-    check_times(changed)
     return changed
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sparkstorm.app.job import FAILED, INTERRUPTED, say_exposed, title
+from sparkstorm.app.job import FAILED, INTERRUPTED, title
 from sparkstorm.app.job_file import JobFile, make_topology, read_job_file
 from sparkstorm.app.replay_file import FORMATS, WRITTEN, ReplayFile, read_replay, with_inputs
 from sparkstorm.config import parse_override
@@ -22,9 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     """Replay a job's topology over history; the result is the process's exit status, as `--help` explains it."""
     options = _parse(arguments)
     try:
-        overrides = dict(parse_override(c) for c in options.c)
-        job = read_job_file(options.conf, overrides, options.name)
-        say_exposed(overrides, job.own_conf, options.conf)
+        job = read_job_file(options.conf, dict(parse_override(c) for c in options.c), options.name)
         file = read_replay(options.conf, {**job.replay, **_given(options)})
         if file.checkpoint and options.input:  # then they are the spouts', as live
             job = replace(job, arguments={**job.arguments, "input": list(options.input)})

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -19,7 +19,6 @@ from sparkstorm.app.job import OK, PARKED
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.replay_file import ReplayFile
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.hosting.spark_security import SWITCH, remove_at_exit, secured, with_private_scratch
 from sparkstorm.model.names import file_name
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import EventTime, Replay, back_fill, replay
@@ -44,7 +43,7 @@ class ReplayRun:
     def write(self, folder: Path, written: str) -> int:
         """Replay and write every result; the exit status."""
         began = time.monotonic()
-        spark = _session(self._job.name, self._job.conf.flag(SWITCH))
+        spark = _session(self._job.name)
         if self._file.checkpoint:
             results = self.back_fill(spark, self._file.checkpoint)
             names = list(self._file.outputs) or results.sinks
@@ -170,24 +169,17 @@ def result_folders(folder: Path, results: Sequence[str]) -> dict[str, Path]:
     return {result: folder / name for result, name in names.items()}
 
 
-def _session(name: str, wants_authentication: bool) -> SparkSession:
-    """The caller's session, or a new one with the settings of `secured`."""
-    is_given = SparkContext._active_spark_context is not None
-    SparkContext._ensure_initialized()  # a SparkConf made before it knows nothing of spark-submit's --master and --conf
+def _session(name: str) -> SparkSession:
     conf = SparkConf()
     given = conf.get("spark.executorEnv.PYTHONPATH") or os.environ.get("PYTHONPATH")
     conf.set("spark.executorEnv.PYTHONPATH", os.pathsep.join([_PACKAGE_ROOT, *([given] if given else [])]))
     conf.setIfMissing("spark.ui.showConsoleProgress", "false")
     for key, value in SMALL_MEMORY.items():
         conf.setIfMissing(key, value)
-    if not is_given:
-        conf = with_private_scratch(secured(conf.setIfMissing("spark.master", "local[*]"), wants_authentication))
     builder = SparkSession.builder.appName(f"{name} replay")
     for key, value in conf.getAll():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
-    if not is_given:
-        remove_at_exit(session.sparkContext)
     session.sparkContext.setLogLevel("OFF")  # what fails is said by us, in one sentence
     return session
 

@@ -18,7 +18,6 @@ SUBMISSIONS = "/nimbus/submissions"
 DEPLOYS = "/nimbus/deploys"
 SUBMITTED_COUNT = "/nimbus/submitted_count"
 LEADER = "/nimbus/leader"
-TICKETS = "/tickets"
 DRIVER = "/nimbus/driver"
 STOP_SLOTS = "/stop-slots"
 

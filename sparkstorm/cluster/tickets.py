@@ -19,10 +19,10 @@ from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.security import ACL, make_digest_acl
 
-from sparkstorm.cluster.paths import TICKETS
 from sparkstorm.cluster.zookeeper import QUIET, ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.errors import SlotsUnavailableError, StoreInconsistentError, StoreUnavailableError
 
+TICKETS = "/tickets"
 REDEEM_LIMIT_S = 15.0
 _USER = "ticket"
 _TAG_BYTES = 32

@@ -23,8 +23,7 @@ from sparkstorm.model.worker_spec import WorkerSpec
 
 _LOG = logging.getLogger(__name__)
 # Spark's own variables carry its secrets and make a child believe that it is a Spark worker.
-_SPARK_PREFIXES = ("PYTHON_WORKER_", "PYTHON_DAEMON_", "PYSPARK_", "_PYSPARK", "SPARK_", "_SPARK_")
-_PASSWORDS = ("SPARKSTORM_REDIS_PASSWORD", "SPARKSTORM_ZOOKEEPER_PASSWORD")
+_SPARK_PREFIXES = ("PYTHON_WORKER_", "PYTHON_DAEMON_", "PYSPARK_", "_PYSPARK", "SPARK_")
 _READ_BYTES = 65536
 
 
@@ -145,8 +144,8 @@ def _watch_pid(pid: int) -> int | None:
 
 
 def child_environment() -> dict[str, str]:
-    """The slot's environment without Spark's variables and our passwords, and with its import path."""
-    kept = {n: value for n, value in os.environ.items() if not n.startswith(_SPARK_PREFIXES) and n not in _PASSWORDS}
+    """The slot's environment without Spark's variables, and with its import path."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_SPARK_PREFIXES)}
     kept["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path or os.getcwd() for path in sys.path))
     return kept
 

@@ -68,9 +68,8 @@ def main_by_ticket(ticket: Ticket) -> str:
 def wait_for_place(spec: SlotSpec) -> Place:
     """Claim the first free (node, port) of this machine; SlotsUnavailableError when all stay taken."""
     host = spec.host or socket.gethostname()
-    for folder in (spec.local_dir, spec.log_dir):
-        Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     nodes = [NodeDir(Path(spec.local_dir), node) for node in spec.nodes or (host,)]
+    Path(spec.log_dir).mkdir(mode=0o750, parents=True, exist_ok=True)
     deadline = time.monotonic() + PLACE_WAIT_MS / 1000
     while time.monotonic() < deadline:
         for port in spec.ports():

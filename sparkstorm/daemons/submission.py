@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkstorm.api.windows import check_times
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.daemons.assign_event import AssignEvent
@@ -89,9 +88,7 @@ def prepare(
     check_choice(total)
     ask_validator(total, name, topology)
     conf_bytes(conf)
-    whole = normalise_topology(topology, total)
-    check_times(whole)  # settings may have changed the number of tasks
-    return conf, outline_of(whole, total)
+    return conf, outline_of(normalise_topology(topology, total), total)
 
 
 def ask_validator(conf: Mapping[str, Any], name: str, topology: Topology) -> None:

@@ -77,9 +77,8 @@ def parse_redis_url(url: str, password: str | None = None) -> RedisAddress:
         parts = urlsplit(url)
         port = parts.port or _DEFAULT_REDIS_PORT
         db = int(parts.path.strip("/") or 0)
-    except ValueError:
-        # its text, and so a traceback, could show a part of the password
-        raise InvalidConfigError(f"sparkstorm.redis.url: bad port or database; {_URL_FORM}") from None
+    except ValueError as error:
+        raise InvalidConfigError(f"sparkstorm.redis.url: bad port or database; {_URL_FORM}") from error
     if parts.scheme not in ("redis", "rediss") or not parts.hostname or db < 0 or parts.query or parts.fragment:
         raise InvalidConfigError(f"sparkstorm.redis.url: {_URL_FORM}, with rediss:// for TLS")
     secret = unquote(parts.password or "") or password or ""
@@ -119,30 +118,21 @@ def load_connection(path: Path) -> Connection:
 
 
 def _read_private(path: Path) -> bytes:
-    return read_private(path, "connection file", os.O_NOFOLLOW)
-
-
-def read_private(path: Path, what: str, flags: int = 0) -> bytes:
-    """Bytes of a file that its owner alone may read; `flags` are those of os.open beyond the usual ones.
-
-    Raises InvalidConfigError, in words that call the file `what`, when it is missing, open to others, too large or
-    somebody else's. Root's files are accepted: secrets that a container mounts are root's.
-    """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise InvalidConfigError(f"{what} {path} cannot be read: {error.strerror}") from error
+        raise InvalidConfigError(f"connection file {path} cannot be read: {error.strerror}") from error
     try:
-        _require_private(f"{what} {path}", path, os.fstat(descriptor))
+        _require_private(path, os.fstat(descriptor))
         return os.read(descriptor, _MAX_FILE_BYTES)
     finally:
         os.close(descriptor)
 
 
-def _require_private(name: str, path: Path, status: os.stat_result) -> None:
+def _require_private(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_FILE_BYTES:
-        raise InvalidConfigError(f"{name} is not one: it is no regular file, or far too large")
+        raise InvalidConfigError(f"connection file {path} is not one: it is no regular file, or far too large")
     if stat.S_IMODE(status.st_mode) & 0o077:
-        raise InvalidConfigError(f"{name} can be read by others: chmod 600 {path}")
-    if status.st_uid not in (os.geteuid(), 0):
-        raise InvalidConfigError(f"{name} belongs to user {status.st_uid}, not to you")
+        raise InvalidConfigError(f"connection file {path} can be read by others: chmod 600 {path}")
+    if status.st_uid != os.geteuid():
+        raise InvalidConfigError(f"connection file {path} belongs to user {status.st_uid}, not to you")

@@ -70,17 +70,6 @@ class RedisServer:
         """True while the server runs."""
         return self._process.is_alive()
 
-    def answers(self, limit_s: float) -> bool:
-        """Whether the server answers a request within `limit_s` seconds; an error is an answer too."""
-        try:
-            with client_of(RedisAddress(self.host, self.port, self.password), limit_s) as client:
-                client.ping()
-        except (redis.TimeoutError, redis.ConnectionError) as fault:
-            return type(fault) not in (redis.TimeoutError, redis.ConnectionError)  # loading, or too many clients
-        except redis.RedisError:
-            return True
-        return True
-
     def stop(self) -> None:
         """Ends the server after it has written everything to its append-only file."""
         self._process.stop()

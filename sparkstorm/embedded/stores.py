@@ -18,7 +18,6 @@ from sparkstorm.embedded.connection import (
     zookeeper_password,
 )
 from sparkstorm.embedded.folders import discard_folder, own_folder
-from sparkstorm.embedded.passwords import REDIS, ZOOKEEPER, password_of
 from sparkstorm.embedded.redis import RedisServer, check_redis_settings, client_of, start_redis
 from sparkstorm.embedded.zookeeper import ZooKeeperServer, start_zookeeper
 from sparkstorm.errors import InvalidConfigError
@@ -83,8 +82,7 @@ def open_stores(conf: Conf) -> Stores:
     Raises InvalidConfigError, StoreUnavailableError or EmbeddedServerError; nothing is left running then.
     """
     path = connection_path(conf)
-    _make_local_dir(Path(conf.text("storm.local.dir")))
-    secret = _kept_secret(path)
+    secret = load_connection(path).secret if path.exists() else new_secret()
     embedded: dict[str, EmbeddedServer] = {}
     with ExitStack() as undo:
         undo.callback(lambda: [server.stop() for server in embedded.values()])
@@ -96,26 +94,9 @@ def open_stores(conf: Conf) -> Stores:
         return Stores(connection, embedded)
 
 
-def _make_local_dir(folder: Path) -> None:
-    """Make storm.local.dir, for its owner alone, unless it is there."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidConfigError(f"storm.local.dir: folder {folder} cannot be made: {error.strerror}") from error
-
-
-def _kept_secret(path: Path) -> str:
-    """The connection file's secret; a new one is in the file before a server makes data that only it opens."""
-    if path.exists():
-        return load_connection(path).secret
-    secret = new_secret()
-    save_connection(path, Connection(RedisAddress("127.0.0.1", 0), ZooKeeperEndpoint("", "/", ""), secret))
-    return secret
-
-
 def _open_redis(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) -> RedisAddress:
     if conf["sparkstorm.redis.url"]:
-        endpoint = parse_redis_url(conf.text("sparkstorm.redis.url"), password_of(conf, REDIS))
+        endpoint = parse_redis_url(conf.text("sparkstorm.redis.url"), conf["sparkstorm.redis.password"])
         check_redis(endpoint)
         return endpoint
     server = start_redis(
@@ -137,7 +118,7 @@ def check_redis(endpoint: RedisAddress) -> None:
 def _open_zookeeper(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) -> ZooKeeperEndpoint:
     root = conf.text("storm.zookeeper.root")
     user = conf["storm.zookeeper.auth.user"] or _ZOOKEEPER_USER
-    password = password_of(conf, ZOOKEEPER) or zookeeper_password(secret)
+    password = conf["storm.zookeeper.auth.password"] or zookeeper_password(secret)
     if conf["storm.zookeeper.servers"]:
         return ZooKeeperEndpoint(_zookeeper_hosts(conf), root, user, password)
     folder = own_folder(Path(conf.text("storm.local.dir"), "zookeeper"))

@@ -7,14 +7,8 @@ import os
 import socket
 from pathlib import Path
 
-from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException
-from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.security import ACL, make_digest_acl
-
 from sparkstorm.embedded.java import find_java
 from sparkstorm.embedded.process import TetheredProcess, free_port, refuse_busy, require_free, start_tethered
-from sparkstorm.embedded.zookeeper_seed import OWN_PATHS, first_snapshot
 from sparkstorm.errors import EmbeddedServerError
 
 _LOOPBACK = "127.0.0.1"
@@ -32,9 +26,7 @@ _JARS = (
     "log4j-slf4j2-impl-*.jar",
 )
 # one JVM that serves a handful of clients: little memory, and a fast start rather than a fast peak
-# (without memory it ends, so that the guard starts it again, in place of living on with threads missing)
-_JVM = ("-Xmx256m", "-XX:+ExitOnOutOfMemoryError", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
-        "-Djava.net.preferIPv4Stack=true")
+_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Djava.net.preferIPv4Stack=true")
 _DATA = "zookeeper-data"
 _SETTINGS = """\
 # written at every start; edits are lost
@@ -91,10 +83,6 @@ class ZooKeeperServer:
         """True while the server runs."""
         return self._process.is_alive()
 
-    def answers(self, limit_s: float) -> bool:
-        """Whether the server answers a request within `limit_s` seconds."""
-        return bool(_ask_settings(self.port, limit_s))
-
     def stop(self) -> None:
         """Ends the server."""
         self._process.stop()
@@ -114,59 +102,25 @@ def start_zookeeper(
 ) -> ZooKeeperServer:
     """Starts a ZooKeeper that keeps its data in `data_dir`, on loopback; returns when it serves.
 
-    ZooKeeper keeps no user list: `user` and `password` become `auth`, the digest identity that our clients present. It
-    alone may read, create and delete in `/`, from the first moment on: the ACL is in the snapshot that a new server loads.
-    `tick_ms` bounds session timeouts from below (two ticks).
+    ZooKeeper keeps no user list: `user` and `password` become `auth`, the digest identity that our clients present and
+    that their creator-only ACLs name. `tick_ms` bounds session timeouts from below (two ticks).
     Raises EmbeddedServerError when there is no Java or PySpark, the port or folder is taken, or it does not come up.
     """
-    data_dir = Path(data_dir)
+    data_dir = Path(data_dir).absolute()
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     refuse_busy(data_dir, "zookeeper")
-    data_dir = data_dir.resolve()  # as the server itself names it, by which we know it from another on the same port
     if port is not None:
         require_free(port, "ZooKeeper", "sparkstorm.embedded.zookeeper.port")
-    owner = make_digest_acl(user, password, all=True)
-    is_new = _seed(data_dir / _DATA / "version-2", owner)
     for tries_left in reversed(range(_PORT_TRIES)):
         chosen = port or free_port()
         _write_settings(data_dir, chosen, tick_ms)
         try:
-            server = ZooKeeperServer(data_dir, chosen, ("digest", f"{user}:{password}"), _run(data_dir, chosen))
-            if not is_new:
-                _close_root(server, owner)
-            return server
+            return ZooKeeperServer(data_dir, chosen, ("digest", f"{user}:{password}"), _run(data_dir, chosen))
         except EmbeddedServerError as error:
             lost_race = port is None and "Address already in use" in str(error)
             if not (lost_race and tries_left):
                 raise
     raise AssertionError("unreachable: the last try returns or raises")
-
-
-def _seed(folder: Path, owner: ACL) -> bool:
-    """Write the snapshot that a server without data begins with; False when there is something already."""
-    if folder.exists():
-        return False
-    folder.mkdir(mode=0o700, parents=True)
-    (folder / "snapshot.0").write_bytes(first_snapshot(owner.perms, owner.id.scheme, owner.id.id))
-    return True
-
-
-def _close_root(server: ZooKeeperServer, owner: ACL) -> None:
-    """Give `/` of data that an earlier version left its ACL; another identity's is left to that identity."""
-    client = KazooClient(server.hosts, auth_data=[server.auth])
-    try:
-        client.start(_START_LIMIT_S)
-        for path in OWN_PATHS:
-            if any(acl.id.scheme == "world" for acl in client.get_acls(path)[0]):
-                client.set_acls(path, [owner])
-    except KazooTimeoutError as error:
-        server.kill()
-        raise EmbeddedServerError(f"embedded zookeeper takes no session: {error}") from error
-    except KazooException:
-        return  # the first request of the run says whose tree it is
-    finally:
-        client.stop()
-        client.close()
 
 
 def class_path() -> str:
@@ -212,11 +166,11 @@ def _run(data_dir: Path, port: int) -> TetheredProcess:
     return process
 
 
-def _ask_settings(port: int, limit_s: float = 2.0) -> bytes:
-    """Settings of the server on `port`, as it reports them; empty when no answer comes for `limit_s` seconds."""
+def _ask_settings(port: int) -> bytes:
+    """What the server on `port` says of itself; empty while nobody answers."""
     answer = b""
     try:
-        with socket.create_connection((_LOOPBACK, port), timeout=limit_s) as connection:
+        with socket.create_connection((_LOOPBACK, port), timeout=2) as connection:
             connection.sendall(b"conf")
             while part := connection.recv(4096):
                 answer += part

@@ -65,14 +65,13 @@ def back_fill(
     time = EventTime(event_time, in_order=False) if isinstance(event_time, str) else event_time
     frames, extents = _given(plan, inputs or {}, positions or {})
     sources = SpoutFrames(spark, make_job(plan, Switches(), modules))
-    reading = _reading(plan, extents, rows or {})
-    for spout in reading:
+    for spout in _reading(plan, extents, rows or {}):
         extents[spout], schemas = sources.measure(spout, (rows or {}).get(spout), clocks_of(plan, spout))
         frames |= {result_name(spout, stream): sources.frame(spout, stream, extents[spout], schema)
                    for stream, schema in schemas.items()}
     wanted = None if outputs is None else [*outputs, *(id + STATE_MARK for id in _stateful(plan))]
     results = replay(topology, frames, conf=conf, name=name, event_time=time, outputs=wanted, effects=effects, by_value=modules,
-                     newest_ms=newest_by_channel(plan, extents), of_tasks=reading, **options)
+                     newest_ms=newest_by_channel(plan, extents), **options)
     counts = results.run()
     with writer, unwrapped():
         chunks = results.kept(KEPT_STATE, KEPT_TIME).select("kind", "target", "data").toLocalIterator()
@@ -106,9 +105,7 @@ def back_fill_locally(
                 parts.setdefault(Feed(spout, stream), []).append(values)
     time = EventTime(event_time, in_order=False) if isinstance(event_time, str) else event_time
     times = {feed: time.column(feed.spout, feed) for feed in parts} if time is not None else {}
-    is_sorted = time is not None and time.in_order
-    job = make_job(plan, Switches(times, newest_ms=newest_by_channel(plan, extents), is_sorted=is_sorted,
-                                  of_tasks=frozenset(extents)))
+    job = make_job(plan, Switches(times, newest_ms=newest_by_channel(plan, extents)))
     results = LocalResults(states={component: {} for component in job.kept_states})
     chunks = run_stages(plan, job, parts, time, {}, results)
     with writer:

@@ -19,7 +19,7 @@ from sparkstorm.model.codec import Codec
 from sparkstorm.model.tuples import Source
 from sparkstorm.replay.batches import Way, is_batch, pack_batch, put_together, slices, unpack_batch
 
-START, STATE, CLOCK, ROWS, DEAD, KEPT_STATE, KEPT_TIME = range(7)  # a task reads them in this order
+START, STATE, ROWS, DEAD, KEPT_STATE, KEPT_TIME = 0, 1, 2, 3, 4, 5
 KEPT = 0  # target of rows that no task of the topology waits for: they are results
 FIRST_ROWS, MOST_ROWS = 64, 8192
 _SMALL_BYTES, _LARGE_BYTES = 128 << 10, 1 << 20
@@ -134,10 +134,6 @@ class ChunkWriter:
             data = self._codec.pack([None, list(map(list, zip(*part, strict=True)))])
             size.learn(len(data), len(part))
             yield self._chunk(kind, task, 0, task, "", len(part), data)
-
-    def clock(self, target: int, sender: int, stream: str, newest_ms: int) -> Chunk:
-        """A chunk that says how far the clock of a sender's rows has come."""
-        return self._chunk(CLOCK, target, 0, sender, stream, 1, self._codec.pack(newest_ms))
 
     def dead(self, sender: int, data: bytes) -> Chunk:
         """A chunk of one dead letter."""

@@ -13,7 +13,6 @@ from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.grouping.routes import is_single
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay.chunks import KEPT
-from sparkstorm.replay.lateness import needs_order
 from sparkstorm.replay.plan import Feed, Plan, Stage
 from sparkstorm.runtime.code import modules_by_value, open_topology, pack_topology
 
@@ -38,8 +37,6 @@ class Job:
     newest_ms: NewestTimes | None = None  # the replay ends open, and event time has come so far in its sources
     quick: bool = True
     wanted: frozenset[str] = frozenset()  # names of the results that may be asked for
-    sequence: frozenset[Feed] = frozenset()  # data whose partitions follow each other: clocks go on from one to the next
-    to_sort: frozenset[Feed] = frozenset()  # data that is brought into the order of its event time over all partitions
 
     def open(self) -> tuple[Topology, Callable[[str], Any]]:
         """The topology with routing's groupings, and a maker of fresh instances."""
@@ -56,8 +53,6 @@ class Switches:
     outputs: Collection[str] | None = None  # which results are kept beyond what stages exchange; None: every one
     newest_ms: NewestTimes | None = None  # more is to come: windows stay open, and what all tasks keep is handed out
     quick: bool = True  # bolts without times run the quick way; else its plain twin
-    is_sorted: bool = False  # rows are brought into the order of their event time
-    of_tasks: frozenset[str] = frozenset()  # spouts of whose data each partition is what one task emits: it has its own clock
 
 
 def make_job(plan: Plan, switches: Switches, by_value: Iterable[str] = ()) -> Job:
@@ -73,13 +68,8 @@ def make_job(plan: Plan, switches: Switches, by_value: Iterable[str] = ()) -> Jo
     states = frozenset(c.id for c in plan.topology.bolts
                        if isinstance(c.instance, Stateful) and c.id + STATE_MARK in names)
     bare = replace(plan, topology=Topology({c.id: replace(c, instance=None, inputs=()) for c in plan.topology}))
-    feeds = [(stage, stage.feed) for stage in plan.stages if stage.feed is not None and stage.feed.spout not in switches.of_tasks]
-    to_sort = frozenset(feed for stage, feed in feeds if switches.is_sorted and feed in switches.time_fields
-                        and needs_order(plan.topology, plan.conf, stage, switches.time_fields[feed]))
-    sequence = to_sort if switches.is_sorted else frozenset(feed for _, feed in feeds)
     return Job(bare, code, hashlib.sha256(code).hexdigest(), bool(switches.time_fields), switches.skip_bad, kept, states,
-               switches.columns, switches.time_fields, switches.newest_ms, switches.quick, frozenset(names), sequence,
-               to_sort)
+               switches.columns, switches.time_fields, switches.newest_ms, switches.quick, frozenset(names))
 
 
 def result_name(component: str, stream: str) -> str:

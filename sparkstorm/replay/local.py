@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any
 
 from sparkstorm.config import check, merge
@@ -17,11 +16,10 @@ from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import LATE_PREFIX, Topology
-from sparkstorm.replay.chunks import CLOCK, DEAD, KEPT_STATE, ROWS, START, STATE, Chunk, ChunkWriter, order_of, unpack_rows
+from sparkstorm.replay.chunks import DEAD, KEPT_STATE, ROWS, START, STATE, Chunk, ChunkWriter, order_of, unpack_rows
 from sparkstorm.replay.fidelity import ReplayWarning, sums_among, warnings_of
 from sparkstorm.replay.inputs import LONG_AGO, EventTime, parse_inputs, parse_states, running_times
 from sparkstorm.replay.job import Job, Switches, make_job, result_names, targets_of
-from sparkstorm.replay.lateness import late_among, starts_of
 from sparkstorm.replay.pace import TimedRows
 from sparkstorm.replay.plan import Feed, Plan, Stage, make_plan
 from sparkstorm.replay.stage import run_exchange, run_feed
@@ -56,33 +54,26 @@ def replay_locally(
     effects: Mapping[str, str] | None = None,
     skip_bad: bool = False,
     columns: bool = True,
-    partitions: int | Sequence[int] = 1,
+    partitions: int = 1,
     outputs: Collection[str] | None = None,
     quick: bool = True,
 ) -> LocalResults:
-    """Replay rows given as lists; the event time is the name of a field.
+    """Replay rows given as lists; the event time is the name of a field. Rows are dealt to `partitions` in runs.
 
-    `partitions` is into how many runs the rows of each input are cut, or the sorted places where.
     Without `quick`, no shortcuts (replay/quick.py, replay/combine.py): for tests that compare the two.
     """
     plan = make_plan(topology, merge(check(conf or {}, "the settings of the replay")).as_dict(), name, effects or {})
     feeds = parse_inputs(topology, inputs)
     times = {feed: event_time.column(feed.spout, feed) for feed in feeds} if event_time is not None else {}
-    is_sorted = event_time is not None and event_time.in_order
-    job = make_job(plan, Switches(times, skip_bad, columns, outputs, quick=quick, is_sorted=is_sorted))
+    job = make_job(plan, Switches(times, skip_bad, columns, outputs, quick=quick))
     results = LocalResults(states={component: {} for component in job.kept_states})
-    parts = {feed: [rows[start:end] for start, end in pairwise(_cuts(len(rows), partitions))] for feed, rows in feeds.items()}
+    parts = {feed: [rows[len(rows) * n // partitions:len(rows) * (n + 1) // partitions] for n in range(partitions)]
+             for feed, rows in feeds.items()}
     run_stages(plan, job, parts, event_time, parse_states(topology, states or {}), results)
     tasks = tasks_by_component(plan.component_by_task)
     results.warnings = warnings_of(plan.topology, plan.conf, tasks, event_time is not None)
     results.warnings += sums_among(plan.topology, results.counts, tasks)
-    results.warnings += late_among(plan.topology, plan.conf, results.counts, tasks, ())
     return results
-
-
-def _cuts(size: int, partitions: int | Sequence[int]) -> list[int]:
-    places = [size * n // partitions for n in range(1, partitions)] if isinstance(partitions, int) else partitions
-    return [0, *(min(place, size) for place in places), size]
 
 
 def run_stages(plan: Plan, job: Job, parts: Mapping[Feed, Sequence[Sequence[Values]]], event_time: EventTime | None,
@@ -104,34 +95,24 @@ def _run_feed(job: Job, stage: Stage, parts: Sequence[Sequence[Values]], event_t
               results: LocalResults) -> list[Chunk]:
     assert stage.feed is not None
     count = min(len(parts), stage.width or len(parts))
-    cuts = [len(parts) * n // count for n in range(count + 1)]
-    batches = _timed(job, stage.feed, [list(chain(*parts[start:end])) for start, end in pairwise(cuts)], event_time)
-    return [chunk for partition, batch in enumerate(batches)
-            for chunk in run_feed(job, stage, partition, [batch], _counter(results))]
+    made: list[Chunk] = []
+    for partition in range(count):
+        mine = list(chain(*parts[len(parts) * partition // count:len(parts) * (partition + 1) // count]))
+        batch = _timed(job, stage.feed, mine, event_time)
+        made += run_feed(job, stage, partition, [batch], _counter(results))
+    return made
 
 
-def _timed(job: Job, feed: Feed, parts: Sequence[Sequence[Values]], event_time: EventTime | None) -> list[TimedRows]:
-    """The rows of every partition with their virtual times, as Spark would have them."""
+def _timed(job: Job, feed: Feed, rows: Sequence[Values], event_time: EventTime | None) -> TimedRows:
     codec = Codec()
-    values = [[tuple(map(codec.normalise, row)) for row in part] for part in parts]
+    values = [tuple(map(codec.normalise, row)) for row in rows]
     if event_time is None:
-        return [(part, [0] * len(part)) for part in values]
+        return values, [0] * len(values)
     fields = job.plan.topology.components[feed.spout].streams[feed.stream].fields
     place = fields.index(event_time.column(feed.spout, feed))
-    if feed in job.to_sort:
-        whole = sorted(chain(*values), key=partial(_at, place))
-        values = [whole[start:end] for start, end in pairwise(_cuts(len(whole), len(values)))]
-    elif event_time.in_order:
-        for part in values:
-            part.sort(key=partial(_at, place))
-    newest = [max((row[place] for row in part if row[place] is not None), default=None) for part in values]
-    starts = starts_of(newest, LONG_AGO) if feed in job.sequence else [LONG_AGO] * len(values)
-    return [(part, running_times([row[place] for row in part], start)) for part, start in zip(values, starts, strict=True)]
-
-
-def _at(place: int, row: tuple[Any, ...]) -> int:
-    at_ms: int | None = row[place]
-    return LONG_AGO if at_ms is None else at_ms
+    if event_time.in_order:
+        values.sort(key=lambda row: LONG_AGO if row[place] is None else row[place])
+    return values, running_times([row[place] for row in values], LONG_AGO)
 
 
 def _run_exchange(job: Job, stage: Stage, arrived: Iterable[Chunk], initial: Mapping[Any, Any],
@@ -139,7 +120,7 @@ def _run_exchange(job: Job, stage: Stage, arrived: Iterable[Chunk], initial: Map
     tasks = job.plan.tasks(stage.bolts[0])
     chunks = [Chunk(START, task, 0, 0, 0, task, "", 0, b"") for task in tasks]
     chunks += state_chunks(tasks, ((key, value, None) for key, value in initial.items()))
-    chunks += [c for c in arrived if c.kind in (CLOCK, ROWS) and c.target in tasks]
+    chunks += [c for c in arrived if c.kind == ROWS and c.target in tasks]
     return list(run_exchange(job, stage, iter(sorted(chunks, key=order_of)), _counter(results)))
 
 

@@ -7,7 +7,7 @@ earlier than the newest chunk's first row has its final place, and what must be 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from operator import itemgetter
 from typing import Any
@@ -19,23 +19,23 @@ from sparkstorm.replay.chunks import Chunk, unpack_rows
 _STRIDE = 1 << 24  # above the rows of any chunk
 _LEAST_ROWS = 4096  # rows gathered before the next sorting
 Keyed = tuple[int, int, int, tuple[Any, ...], Source]
-SourcesOf = Callable[[Chunk, Sequence[tuple[Any, ...]]], Iterable[Source]]
-"""The source of every row of a chunk."""
 
 
-def tuples_of(codec: Codec, chunks: Iterable[Chunk], sources_of: SourcesOf, is_timed: bool) -> Iterator[list[Tuple]]:
+def tuples_of(codec: Codec, chunks: Iterable[Chunk], source_of: Callable[[int, str], Source],
+              is_timed: bool) -> Iterator[list[Tuple]]:
     """One task's rows in batches, in their order."""
     if is_timed:
-        return _by_time(codec, chunks, sources_of)
-    return (_plain(codec, chunk, sources_of) for chunk in chunks)
+        return _by_time(codec, chunks, source_of)
+    return (_plain(codec, chunk, source_of) for chunk in chunks)
 
 
-def _plain(codec: Codec, chunk: Chunk, sources_of: SourcesOf) -> list[Tuple]:
-    values = list(unpack_rows(codec, chunk)[0])
-    return list(map(Tuple, values, repeat(0), sources_of(chunk, values)))
+def _plain(codec: Codec, chunk: Chunk, source_of: Callable[[int, str], Source]) -> list[Tuple]:
+    source = source_of(chunk.sender, chunk.stream)
+    values, _ = unpack_rows(codec, chunk)
+    return list(map(Tuple, values, repeat(0), repeat(source)))
 
 
-def _by_time(codec: Codec, chunks: Iterable[Chunk], sources_of: SourcesOf) -> Iterator[list[Tuple]]:
+def _by_time(codec: Codec, chunks: Iterable[Chunk], source_of: Callable[[int, str], Source]) -> Iterator[list[Tuple]]:
     gathered: list[Keyed] = []
     enough = _LEAST_ROWS
     for chunk in chunks:
@@ -45,9 +45,9 @@ def _by_time(codec: Codec, chunks: Iterable[Chunk], sources_of: SourcesOf) -> It
             yield [Tuple(values, at_ms, source) for at_ms, _, _, values, source in gathered[:until]]
             del gathered[:until]
             enough = 2 * len(gathered) + _LEAST_ROWS
-        rows, times = unpack_rows(codec, chunk)
-        values, first = list(rows), chunk.seq * _STRIDE
-        places = range(first, first + chunk.rows)
-        gathered += zip(times, repeat(chunk.source), places, values, sources_of(chunk, values), strict=False)
+        values, times = unpack_rows(codec, chunk)
+        first = chunk.seq * _STRIDE
+        gathered += zip(times, repeat(chunk.source), range(first, first + chunk.rows), values,
+                        repeat(source_of(chunk.sender, chunk.stream)), strict=False)
     gathered.sort(key=itemgetter(0, 1, 2))
     yield [Tuple(values, at_ms, source) for at_ms, _, _, values, source in gathered]

@@ -35,7 +35,6 @@ def replay(
     columns: bool = True,
     by_value: Iterable[str] = (),
     newest_ms: NewestTimes | None = None,
-    of_tasks: Collection[str] = (),
 ) -> Replay:
     """Run a topology over history: spouts replaced by {"spout-id[:stream]": DataFrame}, bolts unchanged; lazily.
 
@@ -43,9 +42,8 @@ def replay(
     that is the virtual time. `states` are first states (columns key, value and, from a former run, task). `types` are the
     columns of results ("word string, n bigint"), over what streams and states declare; other types are found by running.
     `outputs` restricts what is kept. `effects` overrides what bolts declare. Without `columns`, bolts that take batches get
-    rows, as live. `by_value` names modules that must travel to the executors beside those of the components. The last two are
-    for `back_fill`: `newest_ms` says that more is to come, and how far event time has come; `of_tasks` names spouts of whose
-    data each partition is what one task has emitted, with a clock of its own.
+    rows, as live. `by_value` names modules that must travel to the executors beside those of the components. `newest_ms` is
+    for `back_fill`: more is to come, and event time has come so far.
     """
     plan = make_plan(topology, merge(check(conf or {}, "the settings of the replay")).as_dict(), name, effects or {})
     result_types = declared_columns(plan, types or {})
@@ -53,12 +51,10 @@ def replay(
     names = {parse_name(topology, name): name for name in inputs}
     time = EventTime(event_time) if isinstance(event_time, str) else event_time
     times = {feed: time.column(names[feed], feed) for feed in feeds} if time is not None else {}
-    is_sorted = time is not None and time.in_order
-    job = make_job(plan, Switches(times, skip_bad, columns, outputs, newest_ms, is_sorted=is_sorted, of_tasks=frozenset(of_tasks)),
-                   by_value)
+    job = make_job(plan, Switches(times, skip_bad, columns, outputs, newest_ms), by_value)
     if not feeds:
         raise InvalidTopologyError("a replay needs data for every spout")
     stages = SparkStages(next(iter(feeds.values())).sparkSession, plan, job)
     stages.give(feeds, parse_states(topology, states or {}), time, names)
     warnings = warnings_of(plan.topology, plan.conf, tasks_by_component(plan.component_by_task), time is not None)
-    return Replay(plan, stages, result_types, warnings, frozenset(of_tasks))
+    return Replay(plan, stages, result_types, warnings)

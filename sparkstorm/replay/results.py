@@ -24,7 +24,6 @@ from sparkstorm.replay.chunks import DEAD, KEPT_STATE, ROWS, Chunk
 from sparkstorm.replay.failures import unwrapped
 from sparkstorm.replay.fidelity import ReplayWarning, sums_among
 from sparkstorm.replay.job import STATE_MARK, result_names, targets_of
-from sparkstorm.replay.lateness import late_among
 from sparkstorm.replay.plan import Feed, Plan, Stage
 from sparkstorm.replay.result_columns import Columns
 from sparkstorm.replay.result_types import TAGGED, definite_type, merged_type, result_type, typed_array
@@ -46,8 +45,7 @@ class Replay(Mapping[str, DataFrame]):
     """
 
     def __init__(self, plan: Plan, stages: SparkStages, columns: Mapping[str, Columns],
-                 warnings: tuple[ReplayWarning, ...], of_tasks: frozenset[str] = frozenset()) -> None:
-        self._of_tasks = of_tasks
+                 warnings: tuple[ReplayWarning, ...]) -> None:
         self._warnings = warnings
         self._plan = plan
         self._stages = stages
@@ -99,8 +97,7 @@ class Replay(Mapping[str, DataFrame]):
     def warnings(self) -> tuple[ReplayWarning, ...]:
         """Why these results may differ from those of a live run, as far as the topology and the stages run so far tell."""
         tasks = tasks_by_component(self._plan.component_by_task)
-        late = late_among(self._plan.topology, self._plan.conf, self.counts, tasks, self._of_tasks)
-        return self._warnings + sums_among(self._plan.topology, self.counts, tasks) + late
+        return self._warnings + sums_among(self._plan.topology, self.counts, tasks)
 
     def state(self, component: str) -> DataFrame:
         """A stateful bolt's final keys and values, with the task that holds them: fit to be another run's first state."""

@@ -21,19 +21,18 @@ from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.model.topology import Subscription
 from sparkstorm.replay.arrow_map import MapBatches, batches_of, chunks_in, map_in_arrow
 from sparkstorm.replay.batches import gathered, slices
-from sparkstorm.replay.chunks import CLOCK, DDL, ORDER, ROWS, START, Chunk
+from sparkstorm.replay.chunks import DDL, ORDER, ROWS, START, Chunk
 from sparkstorm.replay.division import checked_places, divided_input, is_known_empty, place_of
-from sparkstorm.replay.inputs import EventTime
+from sparkstorm.replay.inputs import LONG_AGO, EventTime, running_times
 from sparkstorm.replay.job import STATE_MARK, Job, result_names
 from sparkstorm.replay.local import state_chunks
 from sparkstorm.replay.pace import TimedRows
 from sparkstorm.replay.plan import Feed, Plan, Stage
 from sparkstorm.replay.result_types import problem_with, state_values
-from sparkstorm.replay.sequence import RunningTime, newest_times, numbered, sorted_over_all, sorted_within
 from sparkstorm.replay.stage import run_divided, run_exchange, run_feed
 from sparkstorm.replay.task import Counts
 
-_AT = "sparkstorm: at ms"  # beside the fields of a stream, which may have any name
+_AT, _PLACE = "at ms", "place"  # no field can be called so: these carry a blank
 SMALL_MEMORY = {
     "spark.sql.execution.arrow.maxBytesPerBatch": "16m",  # 64 MB by default, of which every task holds a few copies
     "spark.serializer.objectStreamReset": "1",  # what is kept leaves in pieces of 4 MB, and Spark holds on to the last 100
@@ -165,16 +164,12 @@ class SparkStages:
         frame = self._feeds.get(stage.feed)
         if frame is None:  # a stream of a spout that has data for another one
             return self.spark.createDataFrame([], schema)
-        if stage.feed in self._job.to_sort:
-            frame = sorted_over_all(frame, _AT, stage.width)
-        elif stage.width:
+        if stage.width:
             frame = frame.coalesce(stage.width)
-        if self._job.is_timed and self._is_sorted and stage.feed not in self._job.to_sort:
-            frame = sorted_within(frame, _AT)
-        is_carried = self._job.is_timed and not self._is_sorted and stage.feed in self._job.sequence
-        newest = newest_times(frame, _AT) if is_carried else None
-        feeding = _feeding(self._job, stage, self._is_sorted, newest, self.tally, write)
-        return map_in_arrow(numbered(frame) if is_carried else frame, feeding, schema)
+        if self._job.is_timed and self._is_sorted:
+            frame = frame.withColumn(_PLACE, sf.monotonically_increasing_id()).sortWithinPartitions(_AT, _PLACE)
+            frame = frame.drop(_PLACE)
+        return map_in_arrow(frame, _feeding(self._job, stage, self._is_sorted, self.tally, write), schema)
 
     def _over_chunks(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
         tasks = self._plan.tasks(stage.bolts[0])
@@ -183,7 +178,7 @@ class SparkStages:
             if bolt in self._states:
                 arrived = arrived.union(map_in_arrow(self._states[bolt], packing(bolt, tasks), DDL))
         for source in self._plan.exchanges_into(stage):
-            wanted = f"kind IN ({CLOCK}, {ROWS}) AND target BETWEEN {tasks[0]} AND {tasks[-1]}"
+            wanted = f"kind = {ROWS} AND target BETWEEN {tasks[0]} AND {tasks[-1]}"
             arrived = arrived.union(self.frame(source).where(wanted))
         place, order = sf.expr(f"CAST(target - {tasks[0]} AS INT)"), sf.expr(f"struct({', '.join(ORDER)})")
         dealt = arrived.repartitionById(len(tasks), place).sortWithinPartitions(order)
@@ -239,10 +234,9 @@ def _millis(name: str, frame: DataFrame, time: str) -> str:
     return f"CAST(`{time}` AS BIGINT)"
 
 
-def _feeding(job: Job, stage: Stage, is_sorted: bool, newest: list[int | None] | None, tally: Accumulator[Tally],
-             write: WriteChunks) -> MapBatches:
+def _feeding(job: Job, stage: Stage, is_sorted: bool, tally: Accumulator[Tally], write: WriteChunks) -> MapBatches:
     def feed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = _rows(job, stage, is_sorted, newest, batches)
+        rows = _rows(job, stage, is_sorted, batches)
         with _rare_collections():
             yield from write(run_feed(job, stage, _partition(), rows, _into(tally)))
     return feed
@@ -297,11 +291,10 @@ def packing(component: str, tasks: Sequence[int]) -> MapBatches:
     return pack
 
 
-def _rows(job: Job, stage: Stage, is_sorted: bool, newest: list[int | None] | None,
-          batches: Iterator[pa.RecordBatch]) -> Iterator[TimedRows | pa.RecordBatch]:
+def _rows(job: Job, stage: Stage, is_sorted: bool, batches: Iterator[pa.RecordBatch]) -> Iterator[TimedRows | pa.RecordBatch]:
     assert stage.feed is not None
     fields = job.plan.topology.components[stage.feed.spout].streams[stage.feed.stream].fields
-    running = RunningTime(newest)
+    latest = LONG_AGO
     if not stage.bolts and not job.is_timed:  # rows are only divided
         yield from (batch.select(fields) for batch in gathered(batches))
         return
@@ -309,9 +302,11 @@ def _rows(job: Job, stage: Stage, is_sorted: bool, newest: list[int | None] | No
         if not job.is_timed:
             yield batch.select(fields)
             continue
-        times = batch.column(_AT).to_pylist() if is_sorted else running.of(batch, _AT)
+        times = batch.column(_AT).to_pylist()
+        if not is_sorted:
+            times = running_times(times, latest)
+            latest = max((at for at in times if at is not None), default=latest)
         yield list(rows_of(batch.select(fields))), times
-    running.check(stage.feed.spout)
 
 
 def _partition() -> int:

@@ -6,7 +6,6 @@ The same code runs inside Spark and in the local twin; it knows neither.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -35,7 +34,6 @@ from sparkstorm.replay.chunks import (
 )
 from sparkstorm.replay.column_task import ColumnRun
 from sparkstorm.replay.job import Job
-from sparkstorm.replay.lateness import Clocks, is_watched
 from sparkstorm.replay.merge import tuples_of
 from sparkstorm.replay.moments import Moments
 from sparkstorm.replay.pace import Pace, TimedRows, size_of
@@ -97,9 +95,7 @@ class _PartitionRun:
         self._tasks = tasks_by_component(job.plan.component_by_task)
         self._mine = {b: self._tasks[b][partition % stage.width::stage.width] for b in stage.bolts}
         joined = stage.bolts if stage.feed else stage.bolts[1:]
-        self._is_sequence = stage.feed in job.sequence and is_watched(self._topology, job.plan.conf, stage)
-        most = 1 if self._is_sequence else None  # rows of several tasks have no order among them
-        local = frozenset(t for b in joined for t in self._mine[b][:most])
+        local = frozenset(t for b in joined for t in self._mine[b])
         self._ways = Ways(job, self._topology, self._tasks, local, self._codec, self._make_instance)
         self._writer = ChunkWriter(self._codec, source_number(stage.number, partition), job.is_timed)
         self._sources: dict[tuple[int, str], Source] = {}
@@ -243,9 +239,7 @@ class _PartitionRun:
                     run.run([Tuple(row, 0, source) for row in batch])
                 yield batch.num_rows if isinstance(batch, pa.RecordBatch) else len(batch)
         else:
-            clocks = Clocks(run.settings if isinstance(run, WindowRun) else None)
-            timed = clocks.take_out(self._codec, chunks, self._job.plan.component_by_task)
-            for tuples in tuples_of(self._codec, timed, partial(self._sources_of, clocks), self._job.is_timed):
+            for tuples in tuples_of(self._codec, chunks, self.source, self._job.is_timed):
                 for part in self._pace.parts(tuples):
                     run.run(part)
                     yield len(part)
@@ -340,24 +334,12 @@ class _PartitionRun:
             self.pass_on()
             run.put_marks(has_ended=not is_open)
         yield from self.cut(whole=True)
-        yield from self._clocks() if self._is_sequence else ()
         for task, run in self._runs.items():
             if run.state is not None and run.component in self._job.kept_states:
                 yield from self._writer.state(KEPT_STATE, task, run.state.every_pair())
             if is_open:
                 yield from self._writer.state(KEPT_TIME, task, run.kept_time())
             count(run.component, run.counts)
-
-    def _clocks(self) -> Iterator[Chunk]:
-        """How far event time has come among the rows for each task that looks at it."""
-        for task, lanes in self._ways.lanes.items():
-            for lane in lanes:
-                if lane.clock is not None and lane.clock.newest_ms != NEVER:
-                    for target in lane.targets:
-                        yield self._writer.clock(target.task, task, lane.stream, lane.clock.newest_ms)
-
-    def _sources_of(self, clocks: Clocks, chunk: Chunk, values: Sequence[tuple[Any, ...]]) -> Iterable[Source]:
-        return clocks.sources(self.source(chunk.sender, chunk.stream), chunk.source, values)
 
     def source(self, task: int, stream: str) -> Source:
         """Who sent a chunk, one object per task and stream."""

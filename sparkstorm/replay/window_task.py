@@ -75,11 +75,6 @@ class WindowRun(BoltRun):
         self._timed.late = 0
 
     @property
-    def settings(self) -> TimeSettings:
-        """Which windows, and which rows are late."""
-        return self._times.settings
-
-    @property
     def low_ms(self) -> int:
         """Up to when everything has fired here."""
         return self._timed.low_ms

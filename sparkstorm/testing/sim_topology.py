@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.api.windows import check_times
 from sparkstorm.daemons.suspicion import Suspicion
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.assignment import Assignment, TopologyBase, WorkerSlot
@@ -70,7 +69,6 @@ class SimTopology:
         self._make_transport = make_transport
         self._codec = Codec()
         whole = normalise_topology(topology, self.conf)
-        check_times(whole)
         self._outline = outline_of(whole, self.conf)
         self._submitted = topology  # keeps alive what components made for tests refer to
         code = pack_topology(whole)

@@ -25,8 +25,7 @@ Packed = Sequence[bytes]
 _REFUSED = (redis.AuthenticationError, redis.exceptions.AuthorizationError)
 # codes of replies that a little patience may mend; inside a script's error they stand anywhere in the text
 _PASSING = ("LOADING", "BUSY ", "TRYAGAIN", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS")
-_MEND_BY_CODE = {"OOM ": " (raise its maxmemory, or delete what fills it)", "MISCONF": " (make room on its disk)"}
-_FULL = tuple(_MEND_BY_CODE)
+_FULL = ("OOM ", "MISCONF")
 _LONGEST_PAUSE_S = 0.25
 
 
@@ -170,9 +169,8 @@ class Script:
 def translated(error: Exception) -> Exception:
     """An error reply as one of ours."""
     said = str(error)
-    if code := next((code for code in _FULL if code in said), "OOM " if isinstance(error, OutOfMemoryError) else None):
-        told = said[max(0, said.find(code)):]  # without the script's name and line
-        return StoreFullError(f"Redis refuses writes: {told}{_MEND_BY_CODE[code]}")
+    if isinstance(error, OutOfMemoryError) or any(code in said for code in _FULL):
+        return StoreFullError(f"Redis refuses writes: {said}")
     if isinstance(error, _REFUSED) or "NOAUTH" in said or "WRONGPASS" in said:
         return AccessRefusedError(f"Redis refuses our password: {said}")
     return StoreInconsistentError(f"Redis answered: {said}")

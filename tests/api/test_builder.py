@@ -9,19 +9,7 @@ from typing import Any
 import pytest
 
 import sparkstorm.api.builder as builder_module
-from sparkstorm.api import (
-    BasicBolt,
-    BasicOutputCollector,
-    Bolt,
-    Duration,
-    FoldingBolt,
-    Spout,
-    StatefulBolt,
-    Stream,
-    TopologyBuilder,
-    Tuple,
-    Window,
-)
+from sparkstorm.api import BasicBolt, Bolt, Spout, StatefulBolt, Stream, TopologyBuilder
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.topology import Grouping, Subscription
 
@@ -33,47 +21,10 @@ class Lines(Spout):
 class Split(BasicBolt):
     outputs = ("word",)
 
-    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        pass
-
-
-class Keep(StatefulBolt):
-    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        pass
-
 
 class Join(Bolt):
     outputs: Mapping[str, Sequence[str] | Stream] = {
         "default": ["a", "b"], "late": ("a",), "to": Stream(["a"], direct=True)}
-
-    def execute(self, tup: Tuple) -> None:
-        pass
-
-
-class Sums(FoldingBolt):
-    """A window per word."""
-
-    outputs = ("word", "sum")
-    key_fields: Sequence[str] = ("word",)
-
-    def initial(self) -> int:
-        return 0
-
-    def fold(self, accumulator: int, tup: Tuple) -> int:
-        return accumulator
-
-    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
-        pass
-
-
-def sums() -> Sums:
-    return Sums().with_tumbling_window(Duration(10))
-
-
-def words() -> TopologyBuilder:
-    made = base()
-    made.set_bolt("words", Split(), outputs=["word", "place"]).shuffle_grouping("lines")
-    return made
 
 
 def base() -> TopologyBuilder:
@@ -152,7 +103,7 @@ def test_bolts_may_be_declared_before_their_sources_and_in_cycles() -> None:
 
 def test_stateful_bolts_are_bolts() -> None:
     made = base()
-    made.set_bolt("count", Keep(), outputs=["word", "n"]).fields_grouping("lines", "line")
+    made.set_bolt("count", StatefulBolt(), outputs=["word", "n"]).fields_grouping("lines", "line")
     assert made.build().components["count"].kind == "bolt"
 
 
@@ -282,78 +233,3 @@ def test_a_topology_without_a_spout_is_refused() -> None:
     made.set_bolt("split", Split())
     with pytest.raises(InvalidTopologyError, match=r"needs at least one spout; add one with set_spout\(\.\.\.\)"):
         made.build()
-
-
-# -- windows by key
-
-
-@pytest.mark.parametrize("grouping", ["shuffle", "none", "local_or_shuffle"])
-def test_windows_by_key_in_several_tasks_refuse_a_grouping_that_scatters_keys(grouping: str) -> None:
-    made = words()
-    getattr(made.set_bolt("sums", sums(), 2), f"{grouping}_grouping")("words")
-    with pytest.raises(InvalidTopologyError) as refused:
-        made.build()
-    assert str(refused.value) == (
-        "component 'sums': windows by word in 2 tasks need all tuples of a key in one task, but stream 'default' of 'words' "
-        f"comes by {grouping} grouping; use fields_grouping('words', 'word'), or one task")
-
-
-@pytest.mark.parametrize("more", [{"num_tasks": 2}, {"conf": {"topology.tasks": 2}}, {"parallelism": 2}])
-def test_tasks_count_not_executors(more: dict[str, Any]) -> None:
-    made = words()
-    made.set_bolt("sums", sums(), **more).shuffle_grouping("words")
-    with pytest.raises(InvalidTopologyError, match="in 2 tasks"):
-        made.build()
-
-
-def test_windows_by_key_refuse_a_key_that_is_spread_by_other_fields_or_by_two_groupings() -> None:
-    made = words()
-    made.set_bolt("sums", sums(), 2).fields_grouping("words", "word", "place")
-    with pytest.raises(InvalidTopologyError, match=r"'words' is grouped by word, place; use fields_grouping\('words', 'word'\)"):
-        made.build()
-    groups: list[Callable[[Any], Any]] = [
-        lambda b: b.fields_grouping("words", "place", "word").fields_grouping("more", "word", "place"),
-        lambda b: b.fields_grouping("words", "word", "place").global_grouping("more")]
-    for group in groups:
-        made = words()
-        made.set_bolt("more", Split(), outputs=["word", "place"]).shuffle_grouping("lines")
-        group(made.set_bolt("sums", sums().with_key("word", "place"), 2))
-        with pytest.raises(InvalidTopologyError, match="stream 'default' of 'words' are grouped differently; group every input by"):
-            made.build()
-
-
-@pytest.mark.parametrize("group", [
-    lambda b: b.set_bolt("sums", sums(), 2).fields_grouping("words", "word"),
-    lambda b: b.set_bolt("sums", sums().with_key("word", "place"), 2).fields_grouping("words", "word"),
-    lambda b: b.set_bolt("sums", sums(), 1).shuffle_grouping("words"),
-    lambda b: b.set_bolt("sums", sums(), 2).global_grouping("words"),
-    lambda b: b.set_bolt("sums", sums(), 2).all_grouping("words"),
-    lambda b: b.set_bolt("sums", sums(), 2).partial_key_grouping("words", "word"),
-    lambda b: b.set_bolt("sums", sums().with_key(), 2).shuffle_grouping("words"),
-    lambda b: b.set_bolt("keep", Keep(), 2).shuffle_grouping("words"),
-])
-def test_what_keeps_keys_together_or_has_none_is_legal(group: Callable[[TopologyBuilder], Any]) -> None:
-    made = words()
-    group(made)
-    made.build()
-
-
-def test_a_text_for_key_fields_is_named() -> None:
-    made, bolt = words(), sums()
-    bolt.key_fields = "word"
-    made.set_bolt("sums", bolt).fields_grouping("words", "word")
-    with pytest.raises(InvalidTopologyError, match="component 'sums': key_fields is the text 'word'; write a tuple of field names"):
-        made.build()
-
-
-# -- inputs
-
-
-def test_a_bolt_without_inputs_is_refused_unless_ticks_are_its_input() -> None:
-    made = base()
-    made.set_bolt("split", Split())
-    with pytest.raises(InvalidTopologyError, match=r"bolt 'split' has no inputs, so .* add a .*shuffle_grouping\('lines'\)"):
-        made.build()
-    made = base()
-    made.set_bolt("clock", Split(), conf={"topology.tick.tuple.freq.secs": 5})
-    made.build()

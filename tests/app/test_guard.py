@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable
 
 import pytest
 
-from sparkstorm.app.guard import Patience, ServerGuard
-from sparkstorm.embedded import RedisServer, ZooKeeperServer
+from sparkstorm.app.guard import ServerGuard
+from sparkstorm.embedded import RedisServer
 from sparkstorm.errors import EmbeddedServerError
 
 
 class FakeServer:
     def __init__(self, failures: int = 0) -> None:
         self.alive, self.failures, self.restarts = True, failures, 0
-        self.answering, self.asked = True, 0
 
     def is_alive(self) -> bool:
         return self.alive
 
-    def answers(self, limit_s: float) -> bool:
-        self.asked += 1
-        return self.answering
-
-    def kill(self) -> None:
-        self.alive = False
-
     def restart(self) -> None:
         self.restarts += 1
-        self.answering = True
         if self.restarts <= self.failures:
             raise EmbeddedServerError("the port is taken")
         self.alive = True
@@ -67,43 +56,6 @@ def test_a_server_that_cannot_be_started_is_tried_again() -> None:
     assert "embedded redis could not be started again: the port is taken" in said
 
 
-def test_a_server_that_lives_and_answers_no_more_is_killed_and_started_again() -> None:
-    said: list[str] = []
-    server, other = FakeServer(), FakeServer()
-    guard = ServerGuard({"redis": server, "zookeeper": other}, said.append, Patience(0.0, 0.1, 3, 0.0))
-    guard.start()
-    server.answering = False
-    wait_until(lambda: server.restarts)
-    wait_until(lambda: server.asked > 3)
-    guard.stop()
-    assert (server.restarts, other.restarts) == (1, 0)
-    assert "embedded redis lives but has not answered for 0 s; it is started again on its data ..." in said
-
-
-def test_a_server_that_is_slow_now_and_then_is_left_alone() -> None:
-    class SlowServer(FakeServer):
-        def answers(self, limit_s: float) -> bool:
-            self.asked += 1
-            return self.asked % 3 == 0
-
-    server = SlowServer()
-    guard = ServerGuard({"zookeeper": server}, lambda _: None, Patience(0.0, 0.1, 3, 0.0))
-    guard.start()
-    wait_until(lambda: server.asked > 12)
-    guard.stop()
-    assert server.restarts == 0
-
-
-def test_a_server_is_given_the_whole_time_of_silence() -> None:
-    server = FakeServer()
-    server.answering = False
-    guard = ServerGuard({"zookeeper": server}, lambda _: None, Patience(0.0, 0.1, 1, 3_600.0))
-    guard.start()
-    wait_until(lambda: server.asked > 5)
-    guard.stop()
-    assert server.restarts == 0
-
-
 def test_after_a_stop_the_dead_stay_dead() -> None:
     server = FakeServer()
     guard = ServerGuard({"redis": server}, lambda _: None)
@@ -123,26 +75,5 @@ def test_a_killed_redis_is_back_on_its_port_with_its_data(own_redis: RedisServer
     own_redis.kill()
     wait_until(lambda: own_redis.pid != before)
     guard.stop()
-    with own_redis.client() as client:
-        assert client.get("kept") == b"yes"
-
-
-@pytest.mark.system
-def test_stopped_processes_are_found_by_their_silence_and_keep_their_data(
-    own_redis: RedisServer, own_zookeeper: ZooKeeperServer
-) -> None:
-    with own_redis.client() as client:
-        client.set("kept", "yes")
-    servers: dict[str, RedisServer | ZooKeeperServer] = {"redis": own_redis, "zookeeper": own_zookeeper}
-    before = {name: server.pid for name, server in servers.items()}
-    assert all(server.answers(10.0) for server in servers.values())
-    guard = ServerGuard(servers, lambda _: None, Patience(0.1, 0.5, 2, 1.0))
-    for pid in before.values():
-        os.kill(pid, signal.SIGSTOP)
-    assert all(server.is_alive() and not server.answers(0.2) for server in servers.values())
-    guard.start()
-    wait_until(lambda: all(server.pid != before[name] for name, server in servers.items()), 60)
-    guard.stop()
-    assert all(server.answers(10.0) for server in servers.values())
     with own_redis.client() as client:
         assert client.get("kept") == b"yes"

@@ -11,8 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
-from sparkstorm.cluster.paths import TICKETS
-from sparkstorm.cluster.tickets import Ticket, TicketOffice, redeem, seal, unseal
+from sparkstorm.cluster.tickets import TICKETS, Ticket, TicketOffice, redeem, seal, unseal
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.embedded import ZooKeeperServer
 from sparkstorm.errors import SlotsUnavailableError, StoreInconsistentError, StoreUnavailableError

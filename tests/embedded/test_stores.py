@@ -77,20 +77,6 @@ def test_a_second_run_in_the_folder_is_refused_and_changes_nothing_of_the_first(
         first.embedded["redis"].restart()  # on the port of its own settings
 
 
-def test_a_start_that_failed_leaves_the_secret_that_its_data_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object, **__: object) -> object:
-        raise EmbeddedServerError("no Java")
-
-    monkeypatch.setattr("sparkstorm.embedded.stores.start_zookeeper", fails)
-    with pytest.raises(EmbeddedServerError):
-        open_stores(a_conf(tmp_path))
-    monkeypatch.undo()
-    secret = load_connection(tmp_path / "connection.json").secret
-    assert (tmp_path / "connection.json").stat().st_mode & 0o777 == 0o600
-    with open_stores(a_conf(tmp_path)) as stores:
-        assert stores.connection.secret == secret
-
-
 def test_configured_addresses_start_nothing(tmp_path: Path, redis_server: RedisServer) -> None:
     url = f"redis://:{redis_server.password}@127.0.0.1:{redis_server.port}"
     conf = a_conf(tmp_path, sparkstorm__redis__url=url, storm__zookeeper__servers=["zk1", "zk2:2182"])

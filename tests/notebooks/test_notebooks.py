@@ -1,6 +1,5 @@
 """Tells that the notebooks run from top to bottom on an embedded cluster and show what they promise; none keeps outputs."""
 
-import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -47,9 +46,6 @@ def test_inspect_assignments_shows_a_rebalance_a_lost_supervisor_and_what_others
     assert survived.count(">gone<") == 1 and 0 < survived.count("(moved)") < 9 and survived.count("<title>RUNNING") == 6
     assert len(others) == 2 and all(picture.count(">gone<") == 1 for picture in others)
     tables = [output.data["text/plain"] for output in outputs if "text/html" in output.get("data", {})]
-    said = "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout")
-    executed, parked = re.search(r"([\d,]+) tuples executed, ([\d,]+) parked", said).groups()  # type: ignore[union-attr]
-    assert int(executed.replace(",", "")) > 1000 and parked == "0"
     titles = ["topologies", "supervisors", "slots", "executors", "tasks", "tree below /", "moved"]
     assert [table.splitlines()[0] for table in tables][:7] == titles
     comparison = {line.split()[0]: line.split()[1:] for line in tables[-1].splitlines()[2:]}

@@ -41,7 +41,7 @@ def test_every_type_of_the_closed_set_goes_through(spark: SparkSession) -> None:
     ddl = "value struct<t:string,m:map<string,array<int>>,b:binary,f:float,n:bigint,o:boolean,z:int>"
     value = {"t": "ä", "m": {"k": [1, None]}, "b": b"\x00", "f": 1.5, "n": 2**62, "o": True, "z": None}
     results = replay(timed("value"), {"source": spark.createDataFrame([(value,)], ddl)}, types={
-        "bolt": f"{ddl}, now_ms bigint, task int"})
+        "bolt": f"{ddl}, now bigint, task int"})
     row = results["bolt"].collect()[0].value.asDict()
     assert row == {**value, "b": bytearray(b"\x00")}
 

@@ -21,8 +21,7 @@ pytestmark = pytest.mark.system
 
 STATES: dict[str, list[tuple[Any, Any]]] = {
     "plain": [("a", 1), ("b", 2)],
-    "mixed": [("a", [1, "a", 3]), (1.5, {"x": 1}), (b"\x00", {1: [None, True]}), (("a", 1), -0.0), (None, 2**63 - 1),
-              ((), "x\x00")],
+    "mixed": [("a", [1, "a", 3]), (1.5, {"x": 1}), (b"\x00", {1: [None, True]}), (("a", 1), -0.0), (None, 2**63 - 1), ((), "x\x00")],
     "tuples": [(("a", 1), [1]), (("b", None), [])],
     "maps": [("a", {1: [b"x"]}), ("b", {}), ("c", None)],
     "floats": [("a", math.inf), ("b", -0.0), ("c", 1.0)],
@@ -69,8 +68,7 @@ def emitted(spark: SparkSession, rows: list[Any], outputs: Any, **options: Any) 
 def test_values_of_every_kind_are_columns_that_hold_them(spark: SparkSession) -> None:
     rows = [({1: "a"}, [1], 1, {"a": [1, "x"]}, "ab"), ({}, None, 2.5, 3, ["a", "b"])]
     frame = emitted(spark, rows, ("map", "list", "n", "mixed", "text"))
-    kinds = [f.dataType.simpleString() for f in frame.schema]
-    assert kinds == ["map<bigint,string>", "array<bigint>", "string", "string", "string"]
+    assert [f.dataType.simpleString() for f in frame.schema] == ["map<bigint,string>", "array<bigint>", "string", "string", "string"]
     assert same([[read_value(cell) for cell in row] for row in frame.collect()], [list(row) for row in rows])
 
 
@@ -80,7 +78,7 @@ def test_declared_types_are_those_of_the_frame_and_hold_or_are_named(spark: Spar
     assert [f.name for f in frame.schema] == list(typed)
     assert [f.dataType.simpleString() for f in frame.schema] == list(typed.values())
     assert [cell.asDict() if hasattr(cell, "asDict") else cell for cell in frame.collect()[0]] == [{"x": 1, "y": []}, {1: 1.0}]
-    with pytest.raises(Exception, match=r"result 'bolt': column 'a' does not hold int64 throughout .*'x' is of type str"):
+    with pytest.raises(Exception, match="result 'bolt': column 'a' does not hold int64 throughout .*'x' is of type str"):
         emitted(spark, [("x",)], {"a": "bigint"}).collect()
     with pytest.raises(InvalidTopologyError, match="types of 'bolt': 'b' is no column"):
         emitted(spark, [("x",)], ("a",), types={"bolt": "b string"})

@@ -98,10 +98,8 @@ def test_one_that_does_not_pass_is_told_when_patience_is_over(servers: list[Scri
 
 @pytest.mark.parametrize(("answer", "error", "complaint"), [
     (b"-OOM command not allowed when used memory > 'maxmemory'. script: 1, on @user_script:1.", StoreFullError, "maxm"),
-    (b"-ERR Error running script: @user_script: 1: -OOM command not allowed when used", StoreFullError,
-     r"^Redis refuses writes: OOM command not allowed when used \(raise its maxmemory"),
-    (b"-MISCONF Redis is configured to save RDB snapshots, but it's unable to", StoreFullError,
-     r"MISCONF.* \(make room on its disk\)"),
+    (b"-ERR Error running script: @user_script: 1: -OOM command not allowed when used", StoreFullError, "OOM"),
+    (b"-MISCONF Redis is configured to save RDB snapshots, but it's unable to", StoreFullError, "MISCONF"),
     (b"-WRONGTYPE Operation against a key holding the wrong kind of value", StoreInconsistentError, "WRONGTYPE"),
     (b"-NOPERM this user has no permissions to run the 'evalsha' command", StoreInconsistentError, "no permissions"),
     (b"-MOVED 1234 10.0.0.1:6379", StoreInconsistentError, "10.0.0.1"),

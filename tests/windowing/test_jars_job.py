@@ -49,7 +49,6 @@ def live(folder: str, workers: int, kills: int = 0) -> dict[Any, Any]:
             cluster.advance(ms=5)
             cluster.kill_worker(number % workers)
         cluster.run_until_idle()
-        assert cluster.dead_letters == []
         return cluster.state("table")
 
 
