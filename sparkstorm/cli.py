@@ -12,13 +12,12 @@ from sparkstorm.scheduling.form.solve import answer_to
 Verb = Callable[[argparse.Namespace], int]
 
 
-def _problems(path: str, one_per_line: bool) -> Iterator[str]:
+def _problems(path: str, one_per_line: bool) -> Iterator[bytes]:
     content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-    text = content.decode("utf-8")
     if one_per_line:
-        yield from (line for line in text.split("\n") if line.strip())
+        yield from (line for line in content.split(b"\n") if line.strip())
     else:
-        yield text
+        yield content
 
 
 def schedule(arguments: argparse.Namespace) -> int:
@@ -27,12 +26,12 @@ def schedule(arguments: argparse.Namespace) -> int:
     for path in arguments.files:
         try:
             problems = list(_problems(path, arguments.lines))
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:  # ValueError: a path with a null byte
             print(json.dumps({"error": f"{path}: cannot be read: {error}"}))
             status = 1
             continue
         for problem in problems:
-            answer, well_formed = answer_to(problem)
+            answer, well_formed = answer_to(problem, arguments.why)
             print(answer, flush=True)
             status = status if well_formed else 1
     return status
@@ -69,6 +68,7 @@ def parser() -> argparse.ArgumentParser:
     verb = verbs.add_parser("schedule", help="answer scheduling problems", description=schedule.__doc__)
     verb.add_argument("files", nargs="+", metavar="FILE", help='a problem as JSON (shown in benchmarks/conformance), "-" for stdin')
     verb.add_argument("--lines", action="store_true", help="one problem per line")
+    verb.add_argument("--why", action="store_true", help="add the reason of each place to the answers")
     verb.set_defaults(run=schedule)
     verb = verbs.add_parser("recorded", help="show a bolt's recorded input", description=recorded.__doc__)
     verb.add_argument("path", metavar="PATH", help="folder of a task, or a file in it, below `recorded` in the folder of the logs")

@@ -1,6 +1,16 @@
 """Owns the tree of errors: one root, one sentence each, raised where the fault is known and never re-worded on the way up."""
 
 
+def show(value: object, most: int = 60) -> str:
+    """A value for an error's text, cut to `most` characters; never raises, however long or deep the value is."""
+    try:
+        text = repr(value[:most] if isinstance(value, (str, bytes)) else value)
+    except (ValueError, RecursionError):  # an integer of more than 4,300 digits, nesting beyond the stack
+        text = f"{type(value).__name__} too large to show"
+    cut = len(text) > most or (isinstance(value, (str, bytes)) and len(value) > most)
+    return f"{text[: most - 3]}..." if cut else text
+
+
 class SparkStormError(Exception):
     """Root of everything SparkStorm raises on purpose; its text is written for the person who reads it."""
 

@@ -1,4 +1,4 @@
-"""Owns the comparison's command: the same problems to both sides, the differences counted, tagged and kept."""
+"""The comparison's command: the same problems to both sides, the differences counted, tagged and kept."""
 
 import argparse
 import gzip
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.conformance.compare import same, tag
+from benchmarks.conformance.compare import DIFFERENT, same, second_question, verdict
 from benchmarks.conformance.originals import answers, original_for
 from benchmarks.conformance.problems import GENERATORS
 from benchmarks.conformance.shapes import SHAPES, generate
@@ -20,21 +20,38 @@ def compare(scheduler: str, shape: str, seed: int, count: int, folder: Path) -> 
     """Compare one scheduler on so many problems; the number of differences that nothing explains."""
     problems = generate(scheduler, seed, count, shape)
     lines = [json.dumps(problem) for problem in problems]
-    original = original_for(scheduler)
-    theirs = answers(original, lines, folder / f"{scheduler}.{shape}.log")
+    log = folder / f"{scheduler}.{shape}.log"
+    ours = [json.loads(answer_to(line)[0]) for line in lines]
+    theirs = _asked(scheduler, lines, log)
+    second = _asked_again(scheduler, problems, ours, theirs, log)
     found: Counter[str] = Counter()
     with (folder / f"{scheduler}.{shape}.differences.jsonl").open("w") as out:
-        for at, (problem, line, answer) in enumerate(zip(problems, lines, theirs, strict=True)):
-            ours: dict[str, Any] = json.loads(answer_to(line)[0])
-            their: dict[str, Any] = json.loads(answer)
-            word = "equal" if same(problem, ours, their) else tag(problem, ours, their) or "DIFFERENT"
+        for at, problem in enumerate(problems):
+            word = verdict(problem, ours[at], theirs[at], second.get(at))
             found[word] += 1
             if word != "equal":
-                out.write(json.dumps({"at": at, "tag": word, "problem": problem, "ours": ours, "theirs": their}) + "\n")
-    print(f"{scheduler}: {count} {shape} problems, seed {seed}, against {original.name}")
+                row = {"problem": problem, "ours": ours[at], "theirs": theirs[at], "second": second.get(at)}
+                out.write(json.dumps({"at": at, "tag": word, **row}) + "\n")
+    print(f"{scheduler}: {count} {shape} problems, seed {seed}, against {original_for(scheduler).name}")
     for word, number in found.most_common():
         print(f"  {number:6} {word}")
-    return found["DIFFERENT"]
+    return found[DIFFERENT]
+
+
+def _asked(scheduler: str, lines: Sequence[str], log: Path) -> list[dict[str, Any]]:
+    return [json.loads(answer) for answer in answers(original_for(scheduler), lines, log)]
+
+
+def _asked_again(
+    scheduler: str, problems: Sequence[Any], ours: Sequence[Any], theirs: Sequence[Any], log: Path
+) -> dict[int, dict[str, Any]]:
+    """The answers to second questions, by the number of the problem."""
+    asked = {at: second_question(problem, ours[at], theirs[at]) for at, problem in enumerate(problems)}
+    asked = {at: question for at, question in asked.items() if question is not None}
+    if not asked:
+        return {}
+    found = _asked(scheduler, [json.dumps(question) for question in asked.values()], log.with_suffix(".second.log"))
+    return dict(zip(asked, found, strict=True))
 
 
 def record(schedulers: Sequence[str], shape: str, seed: int, count: int, folder: Path, path: Path) -> None:

@@ -1,159 +1,147 @@
-"""Owns what counts as equal, scheduler by scheduler, and the tags of differences that are meant."""
+"""The comparison of our answers with the originals': every row must be equal, and each excuse is a predicate that is tested.
+
+Where one of Storm's schedulers raises, it is asked a second time, mended, so that what follows the exception is compared too.
+JStorm's defects are put back into ours instead, and then every row must be the original's.
+"""
 
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import ModuleType
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from sparkstorm.errors import FailedAssignTopologyError
+from benchmarks.conformance import jstorm_defects
 from sparkstorm.scheduling.form.jstorm_problem import context_from
-from sparkstorm.scheduling.jstorm import scheduler
-from sparkstorm.scheduling.jstorm.tasks import TaskScheduler, master_task
 
 Problem = dict[str, Any]
 Answer = dict[str, Any]
-Comparison = Callable[[Problem, Answer], Any]
-
-
-def _rows(problem: Problem, answer: Answer) -> Any:
-    return answer["assignments"]
-
-
-def _host_of(problem: Problem) -> dict[str, str]:
-    return {each["id"]: each["host"] for each in problem["supervisors"]}
-
-
-def _workers_by_host(problem: Problem, answer: Answer) -> list[Any]:
-    hosts = _host_of(problem)
-    slots = {(name, row["node"], row["port"]) for name, rows in answer["assignments"].items() for row in rows}
-    return sorted(Counter((hosts.get(node, ""), name) for name, node, _ in slots).items())
-
-
-def _isolation(problem: Problem, answer: Answer) -> Any:
-    """Workers per (host, topology), and the executor sets of isolated topologies' workers whatever their slot."""
-    isolated = problem["conf"]["isolation.scheduler.machines"]
-    names = {each["id"]: each["name"] for each in problem["topologies"]}
-    buckets: dict[tuple[str, str, int], list[Any]] = {}
-    for name, rows in answer["assignments"].items():
-        for row in rows:
-            if names[name] in isolated:
-                buckets.setdefault((name, row["node"], row["port"]), []).append(row["executor"])
-    return _workers_by_host(problem, answer), sorted((key[0], sorted(each)) for key, each in buckets.items())
-
-
-def _nodes(problem: Problem, answer: Answer) -> Any:
-    """The node of every executor."""
-    return {name: [(row["executor"], row["node"]) for row in rows] for name, rows in answer["assignments"].items()}
-
-
-def _pools(problem: Problem, answer: Answer) -> Any:
-    """Pools (seen of a scheduler that no other wraps), workers per (host, topology) and executors per topology."""
-    counts = {name: len(rows) for name, rows in answer["assignments"].items()}
-    return answer["pools"] if problem["scheduler"] == "multitenant" else None, _workers_by_host(problem, answer), counts
-
-
-def _blacklist(problem: Problem, answer: Answer) -> Any:
-    return answer["blacklisted_hosts"], COMPARISONS[problem.get("inner", "default")](problem, answer)
-
-
-def _workers(problem: Problem, answer: Answer) -> Any:
-    return answer.get("workers", "failed")
-
-
-COMPARISONS: dict[str, Comparison] = {
-    "even": _rows,
-    "default": _rows,
-    "isolation": _isolation,
-    "multitenant": _pools,
-    "resource-aware": _nodes,
-    "blacklist": _blacklist,
-    "jstorm": _workers,
-}
+DIFFERENT = "DIFFERENT"
 
 
 def same(problem: Problem, ours: Answer, theirs: Answer) -> bool:
-    """Whether two answers are equal as far as they must be, round by round."""
-    shown = COMPARISONS[problem["scheduler"]]
-
-    def text(answer: Answer) -> str:
-        rounds = answer["rounds"] if "rounds" in problem else [answer]
-        return json.dumps([shown(problem, each) for each in rounds], sort_keys=True)
-
-    try:
-        return text(ours) == text(theirs)
-    except KeyError:
-        return False
+    """Whether two answers are equal in every row, round by round, and in pools and blacklisted hosts where there are any."""
+    return "raised" not in theirs and _text(problem, ours) == _text(problem, theirs)
 
 
-def tag(problem: Problem, ours: Answer, theirs: Answer) -> str | None:
-    """Why a difference is meant, or None."""
-    if "raised" in theirs:
-        defect = "defect 1: " if "ArithmeticException" in theirs["raised"] and problem["scheduler"] == "jstorm" else ""
-        return f"{defect}the original raises {theirs['raised'].partition(':')[0].rpartition('.')[2]}"
+def _text(problem: Problem, answer: Answer) -> str | None:
     if problem["scheduler"] == "jstorm":
-        return _jstorm_tag(problem, ours, theirs)
-    rounds = theirs["rounds"] if "rounds" in problem else [theirs]
-    if any(words.startswith("Internal Error") for each in rounds for words in each.get("status", {}).values()):
-        return "the original raises inside one topology's turn"
+        return json.dumps(jstorm_defects.comparable(answer), sort_keys=True)
+    rounds = answer.get("rounds") if problem.get("rounds") else [answer]
+    if rounds is None or any("assignments" not in each for each in rounds):
+        return None if "raised" in answer else json.dumps(answer)
+    return json.dumps([_shown(problem, each) for each in rounds], sort_keys=True)
+
+
+def _shown(problem: Problem, answer: Answer) -> list[Any]:
+    shown = [answer["assignments"], answer.get("blacklisted_hosts")]
+    return [*shown, answer["pools"]] if problem["scheduler"] == "multitenant" else shown
+
+
+# -- where Storm's schedulers raise -----------------------------------------------------------------------------------
+
+
+def _rounds_of(problem: Problem) -> list[Problem]:
+    rounds, former = [], {key: each for key, each in problem.items() if key != "rounds"}
+    for each in problem.get("rounds") or [{}]:
+        former = {**former, **each}
+        rounds.append(former)
+    return rounds
+
+
+def _num_workers(problem: Problem, topology: Problem) -> int:
+    default = problem["conf"].get("topology.workers", 1)
+    wanted = topology.get("conf", {}).get("topology.workers", default)
+    return int(wanted)
+
+
+def _isolated(problem: Problem) -> list[tuple[int, int]]:
+    """Workers and executors of every isolated topology."""
+    names = problem["conf"].get("isolation.scheduler.machines", {})
+    return [
+        (_num_workers(problem, each), sum(len(part["executors"]) for part in each["components"]))
+        for each in problem["topologies"]
+        if each["name"] in names
+    ]
+
+
+def has_more_workers_than_wanted(problem: Problem) -> bool:
+    """EvenScheduler takes a sublist that ends before it begins: a topology has more workers placed than it asks for."""
+    for each in _rounds_of(problem):
+        placed = each.get("assignments") or {}
+        for topology in each["topologies"]:
+            slots = {(row["node"], row["port"]) for row in placed.get(topology["id"], ())}
+            if len(slots) > _num_workers(problem, topology):
+                return True
+    return False
+
+
+def isolates_fewer_executors_than_workers(problem: Problem) -> bool:
+    """IsolationScheduler takes the next worker's executors from an empty set."""
+    return any(executors < workers for workers, executors in _isolated(problem))
+
+
+def isolates_no_workers(problem: Problem) -> bool:
+    """IsolationScheduler deals executors to workers modulo none."""
+    return any(workers == 0 and executors > 0 for workers, executors in _isolated(problem))
+
+
+RAISES: Mapping[str, tuple[str, Callable[[Problem], bool]]] = {
+    "more workers placed than wanted": ("IllegalArgumentException", has_more_workers_than_wanted),
+    "an isolated topology has fewer executors than workers": ("NoSuchElementException", isolates_fewer_executors_than_workers),
+    "an isolated topology wants no workers": ("ArithmeticException", isolates_no_workers),
+}
+_INNER = {"IllegalArgumentException": ("even", "default", "isolation")}
+
+
+def _raise_excuse(problem: Problem, theirs: Answer) -> str | None:
+    kind = theirs["raised"].partition(":")[0].rpartition(".")[2]
+    scheduler = problem.get("inner", "default") if problem["scheduler"] == "blacklist" else problem["scheduler"]
+    for words, (exception, holds) in RAISES.items():
+        if kind == exception and scheduler in _INNER.get(kind, ("isolation",)) and holds(problem):
+            return f"the original raises {kind}: {words}"
     return None
 
 
-def _jstorm_tag(problem: Problem, ours: Answer, theirs: Answer) -> str | None:
-    rows = theirs.get("workers", [])
-    if any(row["node"] is None for row in rows):
-        return "defect 3: the original leaves a worker without a host"
-    old = {(each["node"], each["port"]) for each in problem.get("old_workers", ())}
-    free = {(each["id"], port) for each in problem["supervisors"] for port in each.get("available", each["ports"])}
-    hosts = problem["conf"].get("isolation.scheduler.machines")
-    alive = {each["id"] for each in problem["supervisors"] if not hosts or each["host"] in hosts}
-    if problem["assign_type"] == "REBALANCE":
-        free |= {slot for slot in old if slot[0] in alive}
-    stay = [row for row in rows if row in ours.get("workers", ())]
-    stale = [row for row in rows if (row["node"], row["port"]) in old - free and row not in stay]
-    tasks = [sorted(task for row in each for task in row["tasks"]) for each in (rows, ours.get("workers", ()))]
-    if stale or len(tasks[0]) < len(tasks[1]):
-        return "defect 2: the original leaves a worker on a slot that is gone or taken"
-    known = set(context_from(problem).component_by_task)
-    if any(task not in known for row in rows for task in row["tasks"]):
-        return "the original places a task that no component has"
-    if _rounds_of_retirement(problem) > 1:
-        return "defect 12: the original counts kept tasks again in every round"
-    return None
+def _without_idle_executors(problem: Problem) -> Problem:
+    """The problem for the mended originals: isolated topologies that want no workers have no executors, either."""
+    names = problem["conf"].get("isolation.scheduler.machines", {})
+    topologies = [
+        {**each, "components": [{**part, "executors": []} for part in each["components"]]}
+        if each["name"] in names and _num_workers(problem, each) == 0
+        else each
+        for each in problem["topologies"]
+    ]
+    return {**problem, "topologies": topologies, "mended": True}
 
 
-class _Counted(TaskScheduler):
-    """Counts how often quotas are worked out anew."""
-
-    shares = 0
-
-    def _share_out(self, num_tasks: int) -> None:
-        _Counted.shares += 1
-        super()._share_out(num_tasks)
+# -- the verdict ------------------------------------------------------------------------------------------------------
 
 
-def _rounds_of_retirement(problem: Problem) -> int:
-    """In how many rounds full workers left the pool before the first task was placed."""
-    if problem["assign_type"] != "REBALANCE" or problem["reassign"]:
-        return 0
-    _Counted.shares = 0
-    context = context_from(problem)
-    with patched(scheduler, "TaskScheduler", _Counted):
-        try:
-            scheduler.assign_tasks(context)
-        except FailedAssignTopologyError:
-            return 0
-    masters = any(master_task(context) in worker.tasks for worker in context.old_workers)
-    return _Counted.shares - 2 - masters
+def second_question(problem: Problem, ours: Answer, theirs: Answer) -> Problem | None:
+    """What the original is asked where its first answer can be no measure of ours; None where it can."""
+    if problem["scheduler"] == "jstorm":
+        return None
+    return _without_idle_executors(problem) if "raised" in theirs and _raise_excuse(problem, theirs) else None
 
 
-@contextmanager
-def patched(module: ModuleType, name: str, value: object) -> Iterator[None]:
-    """A module's name stands for something else for a while: this is a measuring tool, not a test."""
-    before = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
+def verdict(problem: Problem, ours: Answer, theirs: Answer, second: Answer | None = None) -> str:
+    """"equal", the tag of a difference that is meant, or DIFFERENT; `second` answers the second question."""
+    if same(problem, ours, theirs):
+        return "equal"
+    if problem["scheduler"] == "jstorm":
+        tag = jstorm_defects.excuse(problem, theirs)
+        return tag if tag and places_all(problem, ours) else DIFFERENT
+    reason = _raise_excuse(problem, theirs) if "raised" in theirs else None
+    if reason is None or second is None:
+        return DIFFERENT
+    return reason if same(problem, ours, second) else DIFFERENT
+
+
+def places_all(problem: Problem, ours: Answer) -> bool:
+    """Whether each task has exactly one place, on a free port or where it was; or our answer says why there is none."""
+    if "failed" in ours:
+        return True
+    known = context_from(problem).component_by_task
+    placed = [task for row in ours["workers"] for task in row["tasks"]]
+    offered = {(each["id"], port) for each in problem["supervisors"] for port in each.get("available", each["ports"])}
+    offered |= {(each["node"], each["port"]) for each in problem.get("old_workers", ())}
+    slots = [(row["node"], row["port"]) for row in ours["workers"]]
+    return len(set(placed)) == len(placed) and set(placed) <= set(known) and set(slots) <= offered and len(set(slots)) == len(slots)

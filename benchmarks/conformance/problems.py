@@ -172,6 +172,22 @@ def _ask(rng: Random, topology: Problem, generic: bool) -> None:
             conf[RAS_KEYS[2]] = rng.choice((5.0, 10.0, 25.0, 50.0))
         if generic and rng.random() < 0.4:
             conf["topology.component.resources.map"] = {"gpu.count": rng.choice((0.5, 1.0))}
+    share_memory(rng, topology)
+
+
+def share_memory(rng: Random, topology: Problem) -> None:
+    """Give a third of the topologies regions that some of their components share, on and off heap, per worker and node."""
+    if rng.random() > 0.35:
+        return
+    amounts = (0.0, 16.0, 100.0, 300.0, 333.3)
+    regions = {}
+    for name in ("cache", "dictionary", "model")[: rng.randint(1, 3)]:
+        kinds = rng.sample(("on_heap", "off_heap_worker", "off_heap_node"), rng.choice((1, 1, 1, 2, 3)))
+        regions[name] = {kind: rng.choice(amounts) for kind in kinds}
+    for component in topology["components"]:
+        names = [name for name in regions if rng.random() < 0.4]
+        if names:
+            component.setdefault("conf", {})["topology.component.shared.memory"] = {name: regions[name] for name in names}
 
 
 def _constrain(rng: Random, topology: Problem) -> None:
@@ -346,9 +362,18 @@ def _add_old_workers(rng: Random, problem: Problem, tasks: list[int]) -> None:
     if problem["assign_type"] == "MONITOR":
         problem["dead_tasks"] = sorted(rng.sample(tasks, rng.randint(1, len(tasks))))
     if problem["assign_type"] != "NEW" and rng.random() < 0.3:
-        dead = set(problem.get("dead_tasks", ()))
-        alive = [each["tasks"] for each in old if each["node"] == "gone" and not dead & set(each["tasks"])]
-        problem["unstopped_tasks"] = sorted(task for tasks in alive for task in tasks)
+        problem["unstopped_tasks"] = unstopped_tasks(rng, problem, old)
+
+
+def unstopped_tasks(rng: Random, problem: Problem, old: list[Problem]) -> list[int]:
+    """Living tasks on the lost supervisor; now and then of workers that have dead tasks, too."""
+    dead = set(problem.get("dead_tasks", ()))
+    mixes = rng.random() < 0.4
+    lost = [each["tasks"] for each in old if each["node"] == "gone" and (mixes or not dead & set(each["tasks"]))]
+    alive = [task for tasks in lost for task in tasks if task not in dead]
+    if mixes and problem["assign_type"] == "REBALANCE":
+        alive = [task for task in alive if rng.random() < 0.8]
+    return sorted(alive)
 
 
 def _definitions(rng: Random, problem: Problem) -> list[str]:

@@ -273,6 +273,7 @@ def _ask(rng: Random, topology: Problem, generic: tuple[str, ...]) -> None:
                 conf[key] = rng.choice(amounts)
         if generic and rng.random() < 0.3:
             conf["topology.component.resources.map"] = {rng.choice(generic): rng.choice((0.0, 0.25, 1.0))}
+    problems.share_memory(rng, topology)
 
 
 def _limits(rng: Random, topology: Problem) -> None:

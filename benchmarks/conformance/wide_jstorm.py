@@ -4,6 +4,7 @@ import json
 from random import Random
 from typing import Any
 
+from benchmarks.conformance.problems import unstopped_tasks
 from benchmarks.conformance.wide import make_inputs, make_names
 
 Problem = dict[str, Any]
@@ -114,9 +115,7 @@ def _add_states(rng: Random, problem: Problem, placed: list[int], old: list[Prob
         count = rng.choice((1, rng.randint(0, len(placed)), len(placed)))
         problem["dead_tasks"] = sorted(rng.sample(placed, count))
     if problem["assign_type"] != "NEW" and rng.random() < 0.5:
-        dead = set(problem.get("dead_tasks", ()))
-        alive = [each["tasks"] for each in old if each["node"] == "gone" and not dead & set(each["tasks"])]
-        problem["unstopped_tasks"] = sorted(task for tasks in alive for task in tasks)
+        problem["unstopped_tasks"] = unstopped_tasks(rng, problem, old)
 
 
 def _add_rarities(rng: Random, problem: Problem) -> None:

@@ -7,13 +7,19 @@ from sparkstorm.api.components import BasicBolt, Bolt, ReplayableSpout, Spout, S
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.state import KeyValueState
 from sparkstorm.api.windows import Count, Duration, FoldingBolt, TimedBolt, Timers, Window, WindowedBolt
+from sparkstorm.model.shared_memory import (
+    SharedMemory,
+    shared_off_heap_within_node,
+    shared_off_heap_within_worker,
+    shared_on_heap,
+)
 from sparkstorm.model.topology import Stream
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.windowing.timers import Timer
 
 __all__ = [
     "BasicBolt", "BasicOutputCollector", "Bolt", "CombiningBolt", "Count", "Duration", "FoldingBolt",
-    "KeyValueState", "OutputCollector", "ReplayableSpout", "Spout", "SpoutOutputCollector", "Stateful", "StatefulBolt",
-    "Stream", "TimedBolt", "Timer", "Timers", "TopologyBuilder", "TopologyContext", "Tuple", "Window",
-    "WindowedBolt",
+    "KeyValueState", "OutputCollector", "ReplayableSpout", "SharedMemory", "Spout", "SpoutOutputCollector", "Stateful",
+    "StatefulBolt", "Stream", "TimedBolt", "Timer", "Timers", "TopologyBuilder", "TopologyContext", "Tuple", "Window",
+    "WindowedBolt", "shared_off_heap_within_node", "shared_off_heap_within_worker", "shared_on_heap",
 ]

@@ -10,8 +10,9 @@ from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.components import BasicBolt, Bolt, Outputs, Spout, Stateful
 from sparkstorm.api.signatures import check_grouping, check_methods
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_times, late_stream_of
-from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.errors import InvalidTopologyError, show
 from sparkstorm.model.column_types import ANY, ColumnType, parse_type
+from sparkstorm.model.shared_memory import SHARED_MEMORY_KEY, SharedMemory, check_regions, regions_of
 from sparkstorm.model.topology import (
     DEFAULT_STREAM,
     Component,
@@ -79,6 +80,7 @@ class TopologyBuilder:
                 raise InvalidTopologyError(
                     f"bolt '{bolt.id}' has no inputs, so its execute is never called: add a grouping, as in "
                     f"set_bolt('{bolt.id}', ...).shuffle_grouping('{topology.spouts[0].id}'), or drop it")
+        check_regions(((each.id, each.conf) for each in topology), "")
         check_times(topology)
         _check_batch_types(topology)
         return topology
@@ -145,6 +147,24 @@ class Declarer:
             raise InvalidTopologyError(
                 f"component '{self._id}' subscribes to stream '{stream}' of '{component}' twice; drop one")
         self._components[self._id] = replace(mine, inputs=(*mine.inputs, Subscription(component, stream, grouping)))
+        return self
+
+    def add_shared_memory(self, region: SharedMemory) -> Declarer:
+        """Declare memory that this component's executors share (Storm's addSharedMemory).
+
+        The resource-aware scheduler counts it. Components that add regions of one name share one region.
+        InvalidTopologyError when their amounts differ.
+        """
+        if not isinstance(region, SharedMemory):
+            raise InvalidTopologyError(f"component '{self._id}': add_shared_memory needs a SharedMemory, not {show(region)}")
+        mine = self._components[self._id]
+        regions = {each.name: each.amounts() for each in regions_of(mine.conf, f"component '{self._id}'")}
+        if regions.setdefault(region.name, region.amounts()) != region.amounts():
+            raise InvalidTopologyError(
+                f"component '{self._id}': shared memory {show(region.name)} is added twice with different amounts")
+        conf = {**mine.conf, SHARED_MEMORY_KEY: regions}
+        regions_of(conf, f"component '{self._id}'")
+        self._components[self._id] = replace(mine, conf=conf)
         return self
 
     def _keyed(self, kind: GroupingKind, component: str, fields: tuple[str, ...], stream: str) -> Declarer:

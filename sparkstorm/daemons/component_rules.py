@@ -11,6 +11,7 @@ from typing import Any
 from sparkstorm.daemons.cluster_reader import conf_bytes
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.normalise import check_own_conf
+from sparkstorm.model.shared_memory import check_regions
 from sparkstorm.model.topology import Topology
 
 _TASKS_KEY = "topology.tasks"
@@ -19,6 +20,7 @@ _RESOURCES_KEY = "topology.component.resources.map"
 
 def check_components(topology: Topology, cluster_conf: Mapping[str, Any], name: str) -> None:
     """Each component's own settings, by the rules for those of the topology; InvalidConfigError or InvalidTopologyError."""
+    check_regions(((each.id, each.conf) for each in topology if isinstance(each.conf, Mapping)), f"{name}: ")
     for component in topology:
         where = f"component '{component.id}' of {name}"
         own = check_own_conf(_without_tasks(component.conf), cluster_conf, where)

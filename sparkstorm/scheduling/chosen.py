@@ -123,7 +123,7 @@ def _view_of(group: Collection[str], cluster: ClusterView) -> ClusterView:
         cluster.blacklisted_hosts,
         {cluster.supervisors[node].host for node in cluster.greylisted_nodes if node in cluster.supervisors},
     )
-    apart.former = cluster.former
+    apart.former, apart.reasons = cluster.former, cluster.reasons
     return apart
 
 

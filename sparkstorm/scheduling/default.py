@@ -30,7 +30,11 @@ def _free_misfits(topology: TopologyView, cluster: ClusterView) -> None:
     reusable = sum(cluster.can_reassign(slot) for slot in placement.executors_by_slot)
     total_slots = min(topology.num_workers, reusable + cluster.free.count)
     if total_slots > placement.num_workers or not placement.is_exact:
-        cluster.free_slots(bad_slots(placement, len(topology.executors), total_slots))
+        misfits = bad_slots(placement, len(topology.executors), total_slots)
+        if cluster.reasons is not None and misfits:
+            words = f"its worker had no place in an even distribution of {len(topology.executors)} executors over {total_slots}"
+            cluster.reasons.freed(topology.id, misfits, words)
+        cluster.free_slots(misfits)
 
 
 def schedule_by_default(cluster: ClusterView, one_by_one: bool = False, scope: Topologies | None = None) -> None:

@@ -1,5 +1,7 @@
 """Owns Storm's EvenScheduler: missing executors go round robin over the next free slots, spread over nodes."""
 
+from collections.abc import Mapping
+
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.scheduling.records import Conf, Topologies, TopologyView
 from sparkstorm.scheduling.view import ClusterView
@@ -20,10 +22,21 @@ def _place_missing(topology: TopologyView, cluster: ClusterView) -> None:
     for executor, slot in reassignment(topology, cluster):
         by_slot.setdefault(slot, []).append(executor)
     if by_slot:
+        if cluster.reasons is not None:
+            _explain(by_slot, topology.id, cluster)
         for slot, executors in by_slot.items():
             cluster.assign(slot, topology.id, executors)
     elif not cluster.free.count:
         cluster.status.setdefault(topology.id, f"No available slots for topology: {topology.name}")
+
+
+def _explain(by_slot: Mapping[WorkerSlot, list[ExecutorId]], topology_id: str, cluster: ClusterView) -> None:
+    if cluster.reasons is not None:
+        for turn, (slot, executors) in enumerate(by_slot.items(), start=1):
+            free = len(cluster.free.ports(slot.node))
+            words = f"free slot {turn} of the {len(by_slot)} that its missing executors are dealt to in turn; "
+            words += f"slots go one per node, nodes with most free slots first ({slot.node}: {free}), lowest port first"
+            cluster.reasons.placed(topology_id, executors, slot, words)
 
 
 def reassignment(topology: TopologyView, cluster: ClusterView) -> list[tuple[ExecutorId, WorkerSlot]]:

@@ -1,6 +1,6 @@
 """Owns Storm's IsolationScheduler: named topologies get machines of their own, the rest share what remains."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sparkstorm.errors import InvalidConfigError
@@ -61,7 +61,9 @@ class IsolationScheduler:
         if any(each.specs for each in wanted.values()):
             _clear_shared_hosts(cluster, wanted, keeps_dead)
         else:
-            rest = {key: topology for key, topology in topologies.items() if key not in wanted}
+            # As in Storm 2, an isolated topology that has fewer workers than it asked for is visited too: it has all of its
+            # executors, so nothing of its own changes, but every hungry topology is filled before the next is freed.
+            rest = {key: topology for key, topology in topologies.items() if key not in wanted or topology.num_workers}
             schedule_by_default(cluster, scope=rest)
         cluster.set_blacklisted_hosts(before)
 
@@ -95,9 +97,16 @@ def _keep_good_hosts(cluster: ClusterView, wanted: Mapping[str, _Wanted]) -> boo
             if host is not None:
                 taken.add(host)
         else:
-            cluster.free_slots(slot for slot in slots if cluster.used_slots()[slot] in wanted)
+            _free(cluster, [slot for slot in slots if cluster.used_slots()[slot] in wanted], "its host is not wholly its own")
     cluster.set_blacklisted_hosts(taken)
     return keeps_dead
+
+
+def _free(cluster: ClusterView, slots: Iterable[WorkerSlot], words: str) -> None:
+    for slot in list(slots):
+        if cluster.reasons is not None and slot in cluster.used_slots():
+            cluster.reasons.freed(cluster.used_slots()[slot], [slot], words)
+        cluster.free_slot(slot)
 
 
 def _hosts_by_room(cluster: ClusterView) -> list[tuple[str, list[WorkerSlot]]]:
@@ -126,9 +135,13 @@ def _give_hosts(cluster: ClusterView, wanted: Mapping[str, _Wanted]) -> None:
                     break
                 host, slots = hosts[at]
                 at += 1
-                cluster.free_slots(used_by_host.get(host, ()))
+                _free(cluster, used_by_host.get(host, ()), f"gave way to {topology_id}, which is isolated")
                 for slot in slots[: min(size, len(need.specs))]:
-                    cluster.assign(slot, topology_id, sorted(need.specs.pop(0)))
+                    spec = sorted(need.specs.pop(0))
+                    if cluster.reasons is not None:
+                        words = f"isolated: {host} is the next host for {size} of its workers, most slots first ({len(slots)})"
+                        cluster.reasons.placed(topology_id, spec, slot, words)
+                    cluster.assign(slot, topology_id, spec)
                 taken.add(host)
     cluster.set_blacklisted_hosts(taken)
 
@@ -140,4 +153,4 @@ def _clear_shared_hosts(cluster: ClusterView, wanted: Mapping[str, _Wanted], kee
         cluster.status[topology_id] = "Unable to isolate: no machine has enough worker slots for its workers"
     for host, slots in _used_by_host(cluster).items():
         if not (host in cluster.blacklisted_hosts or (host is None and keeps_dead)):
-            cluster.free_slots(slots)
+            _free(cluster, slots, f"cleared until there are machines for {', '.join(short)}")

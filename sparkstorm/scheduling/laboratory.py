@@ -1,4 +1,4 @@
-"""Owns the scheduler laboratory: make or load a cluster, schedule it under any scheduler, and compare, as plain data."""
+"""The scheduler laboratory: make or load a cluster, schedule it under any scheduler, and compare, as plain data."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,11 +6,15 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.errors import InvalidConfigError, SparkStormError, show
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.scheduling.catalogue import scheduler_by_name
-from sparkstorm.scheduling.form.fields import parse
+from sparkstorm.scheduling.executors import executors_of
+from sparkstorm.scheduling.form.fields import integer, parse
 from sparkstorm.scheduling.form.storm_problem import Round, problem_from, rows_of
+from sparkstorm.scheduling.former import Cause, Former
+from sparkstorm.scheduling.reasons import Reasons
+from sparkstorm.scheduling.reconcile import kept_for_rebalance
 from sparkstorm.scheduling.records import ComponentView, Conf, InputView, SupervisorView, TopologyView
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.scheduling.view import Assignments, ClusterView
@@ -27,11 +31,17 @@ class Scene:
     assignments: Assignments
     conf: Conf
     blacklisted_hosts: tuple[str, ...] = ()
-    reason_by_topology: Mapping[str, str] = field(default_factory=dict)  # what the last scheduler said of it
+    greylisted_hosts: tuple[str, ...] = ()
+    dead_ports: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # hidden from schedulers, by supervisor
+    former: Mapping[str, Former] = field(default_factory=dict)  # placements before a rebalance that is asked for
+    reason_by_topology: Mapping[str, str] = field(default_factory=dict)  # the last scheduler's words
 
     @classmethod
     def from_text(cls, text: str) -> "Scene":
-        """Read a problem in the form of cluster files; its scheduler is left open. InvalidConfigError if malformed."""
+        """Read a problem in the form of cluster files; its scheduler is left open.
+
+        InvalidConfigError when it is malformed, is of JStorm's form, or has rounds: a scene is one moment.
+        """
         fields = parse(text)
         if isinstance(fields, dict) and fields.get("scheduler") == "jstorm":
             raise InvalidConfigError(
@@ -39,8 +49,21 @@ class Scene:
                 "a scene from any other form may be scheduled by 'jstorm'"
             )
         problem = problem_from(fields)
+        if problem.rounds:
+            raise InvalidConfigError(
+                f"rounds: a scene is one moment, and this problem has {len(problem.rounds)}: `sparkstorm schedule` answers it; "
+                "give a scene the fields of one round"
+            )
         first: Round = problem.first
-        return cls(first.supervisors, first.topologies, first.assignments or {}, problem.conf, first.blacklisted_hosts)
+        return cls(
+            first.supervisors,
+            first.topologies,
+            first.assignments or {},
+            problem.conf,
+            first.blacklisted_hosts,
+            first.greylisted_hosts,
+            first.dead_ports or {},
+        )
 
     @classmethod
     def from_records(
@@ -55,8 +78,48 @@ class Scene:
         return cls(tuple(supervisors), tuple(topologies), placed, conf or {})
 
     def view(self) -> ClusterView:
-        """A fresh cluster view of this scene."""
-        return ClusterView(self.supervisors, self.topologies, self.assignments, self.conf, self.blacklisted_hosts)
+        """A fresh cluster view of this scene; dead ports are hidden from their supervisors."""
+        kept = {name: self._kept(name) for name in self.assignments}
+        now = Round(self.supervisors, self.topologies, kept, self.dead_ports, self.blacklisted_hosts, self.greylisted_hosts)
+        cluster = now.view(self.conf)
+        cluster.former = self.former
+        return cluster
+
+    def _kept(self, topology_id: str) -> Mapping[ExecutorId, WorkerSlot]:
+        """What lives of a topology; of one that is being rebalanced, the part that may stay."""
+        placed, former = self.assignments[topology_id], self.former.get(topology_id)
+        if former is None:
+            return placed
+        if former.cause is Cause.REASSIGN:
+            return {}
+        topology = next(each for each in self.topologies if each.id == topology_id)
+        return kept_for_rebalance(placed, topology.executors, topology.num_workers)
+
+    def rebalanced(
+        self,
+        topology_id: str,
+        num_workers: int | None = None,
+        executors: Mapping[str, int] | None = None,
+        conf: Conf | None = None,
+        reassign: bool = False,
+    ) -> "Scene":
+        """The scene in which a rebalance of one topology is asked for: the next round of any scheduler answers it.
+
+        `executors` are their numbers by component, tasks stay as they are; `reassign` keeps no worker where it is.
+        InvalidConfigError names the topology, component or number that is wrong.
+        """
+        topology = next((each for each in self.topologies if each.id == topology_id), None)
+        if topology is None:
+            raise InvalidConfigError(f"there is no topology {show(topology_id)}, only {_some(each.id for each in self.topologies)}")
+        changed = _resized(topology, executors or {})
+        workers = topology.num_workers if num_workers is None else integer(num_workers, "num_workers", 1)
+        own_conf = {**topology.conf, **(conf or {}), "topology.workers": workers}
+        changed = replace(changed, num_workers=workers, conf=own_conf)
+        placed = dict(self.assignments.get(topology_id, {}))
+        hosts = {each.id: each.host for each in self.supervisors}
+        former = Former(placed, hosts, Cause.REASSIGN if reassign else Cause.REBALANCE, frozenset(placed))
+        others = tuple(changed if each is topology else each for each in self.topologies)
+        return replace(self, topologies=others, former={**self.former, topology_id: former})
 
     def without(self, *nodes: str) -> "Scene":
         """The scene after these supervisors died: their executors are dead too, and no longer in the assignments.
@@ -66,7 +129,7 @@ class Scene:
         known = {each.id for each in self.supervisors}
         for node in nodes:
             if node not in known:
-                raise InvalidConfigError(f"there is no supervisor {node!r}, only {', '.join(sorted(known)[:20]) or 'none'}")
+                raise InvalidConfigError(f"there is no supervisor {show(node)}, only {_some(known)}")
         alive = {
             name: {executor: slot for executor, slot in rows.items() if slot.node not in nodes}
             for name, rows in self.assignments.items()
@@ -76,9 +139,38 @@ class Scene:
 
     def scheduled(self, scheduler: str, conf: Conf | None = None, inner: str = "default") -> "Scene":
         """The scene after one round of a scheduler, chosen by name."""
+        return self._after(self._round(scheduler, conf, inner, None))
+
+    def why(self, scheduler: str, conf: Conf | None = None, inner: str = "default") -> list[Row]:
+        """Every executor's place after one round of a scheduler, and the reason: the scheduler's own, as it decided.
+
+        An executor without a place has its topology's reason.
+        """
+        reasons = Reasons()
+        after = self._after(self._round(scheduler, conf, inner, reasons))
+        found = []
+        for row, (topology_id, executor, slot) in zip(after.rows(), after._places(), strict=True):
+            before = self.assignments.get(topology_id, {}).get(executor)
+            reason = reasons.of(topology_id, executor, slot, before, scheduler)
+            if slot is None:
+                reason = after.reason_by_topology.get(topology_id) or reason
+            found.append({key: row[key] for key in ("topology", "component", "executor", "node", "port")} | {"reason": reason})
+        return found
+
+    def _round(self, scheduler: str, conf: Conf | None, inner: str, reasons: Reasons | None) -> ClusterView:
         cluster = self.view()
+        cluster.reasons = reasons
         scheduler_by_name(scheduler, {**self.conf, **(conf or {})}, inner).schedule(cluster.topologies, cluster)
-        return replace(self, assignments=cluster.assignments(), reason_by_topology={**cluster.status, **cluster.refused})
+        return cluster
+
+    def _after(self, cluster: ClusterView) -> "Scene":
+        words = {**cluster.status, **cluster.refused}
+        return replace(self, assignments=cluster.assignments(), reason_by_topology=words, former={})
+
+    def _places(self) -> Iterable[tuple[str, ExecutorId, WorkerSlot | None]]:
+        for topology in self.topologies:
+            placed = self.assignments.get(topology.id, {})
+            yield from ((topology.id, executor, placed.get(executor)) for executor in topology.executors)
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
@@ -114,7 +206,8 @@ class Scene:
         names = ("memory_mb", "cpu", *ledger.shape.generic)
         found = []
         for each in sorted(self.supervisors, key=lambda supervisor: supervisor.id):
-            row: Row = {"node": each.id, "host": each.host, "slots": len(each.ports)}
+            slots = set(each.ports) - set(self.dead_ports.get(each.id, ()))
+            row: Row = {"node": each.id, "host": each.host, "slots": len(slots)}
             row |= {"workers": workers.get(each.id, 0), "executors": executors.get(each.id, 0)}
             for name, taken, offered in zip(names, ledger.taken(each.id), ledger.offer(each.id), strict=True):
                 row |= {f"{name}_taken": taken, f"{name}_offered": offered}
@@ -166,13 +259,15 @@ class Scene:
         }
 
     def to_text(self, scheduler: str = "default") -> str:
-        """The scene as a problem in the form of cluster files."""
+        """The scene as a problem in the form of cluster files; a rebalance that is asked for has no place in it."""
         return json.dumps(
             {
                 "scheduler": scheduler,
                 "conf": dict(self.conf),
                 "supervisors": [_supervisor_row(each) for each in self.supervisors],
                 "blacklisted_hosts": list(self.blacklisted_hosts),
+                "greylisted_hosts": list(self.greylisted_hosts),
+                "dead_ports": {node: list(ports) for node, ports in self.dead_ports.items()},
                 "topologies": [_topology_row(each) for each in self.topologies],
                 "assignments": {name: rows_of(placed) for name, placed in self.assignments.items()},
             }
@@ -205,6 +300,8 @@ def _supervisor_row(each: SupervisorView) -> Row:
     row: Row = {"id": each.id, "host": each.host, "ports": list(each.ports), "resources": dict(each.resources)}
     if each.rack is not None:
         row["rack"] = each.rack
+    if each.uptime_ms is not None:
+        row["uptime_secs"] = each.uptime_ms // 1000
     return row
 
 
@@ -247,6 +344,22 @@ def _chain(name: str, num_executors: int, workers: int) -> TopologyView:
     return TopologyView(name, name, tuple(parts), workers, "laboratory", 60_000, {"topology.workers": workers})
 
 
+def _resized(topology: TopologyView, executors: Mapping[str, int]) -> TopologyView:
+    """The topology with other numbers of executors; each component's tasks are dealt to them anew."""
+    parts = {part.id: part for part in topology.components}
+    for name, number in executors.items():
+        if name not in parts:
+            raise InvalidConfigError(f"executors: there is no component {show(name)}, only {_some(parts)}")
+        tasks = [task for executor in parts[name].executors for task in executor.tasks]
+        count = integer(number, f"executors.{name}", 1, max(len(tasks), 1))
+        parts[name] = replace(parts[name], executors=executors_of(count, tasks))
+    return replace(topology, components=tuple(parts.values()))
+
+
+def _some(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)[:20]) or "none"
+
+
 def moved(before: Scene, after: Scene) -> list[Row]:
     """Executors whose slot is another one now; those placed for the first time have None before."""
     found = []
@@ -261,15 +374,24 @@ def moved(before: Scene, after: Scene) -> list[Row]:
 
 
 def compare(scene: Scene, schedulers: Sequence[str], conf: Conf | None = None) -> list[Row]:
-    """One row per scheduler: the measures after its round, how many running executors it moved, why it left some out."""
-    found = []
-    for name in schedulers:
+    """One row per scheduler: the measures after its round, how many running executors it moved, why it left some out.
+
+    A scheduler that cannot answer, for lack of a setting or by a fault of its own, has a row with the reason alone.
+    """
+    return [_compared(scene, name, conf) for name in schedulers]
+
+
+def _compared(scene: Scene, name: str, conf: Conf | None) -> Row:
+    try:
         after = scene.scheduled(name, conf)
-        changes = moved(scene, after)
-        row = {"scheduler": name, "placed": sum(each["before"] is None for each in changes)}
-        reason = next((each["reason"] for each in after.unplaced() if each["reason"]), None)
-        found.append(row | {"moved": sum(each["before"] is not None for each in changes)} | after.measures() | {"reason": reason})
-    return found
+    except SparkStormError as error:
+        return {"scheduler": name, "reason": str(error)}
+    except Exception as error:  # a scheduler of the user's own
+        return {"scheduler": name, "reason": f"{type(error).__name__}: {error}"}
+    changes = moved(scene, after)
+    row = {"scheduler": name, "placed": sum(each["before"] is None for each in changes)}
+    reason = next((each["reason"] for each in after.unplaced() if each["reason"]), None)
+    return row | {"moved": sum(each["before"] is not None for each in changes)} | after.measures() | {"reason": reason}
 
 
 def frame(rows: Sequence[Row]) -> Any:

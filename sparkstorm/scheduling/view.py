@@ -8,6 +8,7 @@ from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.scheduling.former import Former
 from sparkstorm.scheduling.free_slots import FreeSlots
 from sparkstorm.scheduling.placement import Placement
+from sparkstorm.scheduling.reasons import Reasons
 from sparkstorm.scheduling.records import Conf, SupervisorView, TopologyView
 
 Assignments: TypeAlias = Mapping[str, Mapping[ExecutorId, WorkerSlot]]
@@ -39,6 +40,7 @@ class ClusterView:
         self.refused: dict[str, str] = {}
         self.evicted: list[str] = []
         self.former: Mapping[str, Former] = {}
+        self.reasons: Reasons | None = None  # collects why executors are placed, where somebody asks
         self.free = FreeSlots()
         self._blacklisted = set(blacklisted_hosts)
         self._owner_by_slot: dict[WorkerSlot, str] = {}

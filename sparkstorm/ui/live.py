@@ -27,7 +27,8 @@ from sparkstorm.scheduling.laboratory import Scene, moved
 from sparkstorm.scheduling.round import supervisor_view
 from sparkstorm.scheduling.round_memory import topology_view
 from sparkstorm.scheduling.snapshot import KnownTopology
-from sparkstorm.ui.slot_map import Svg, slot_map
+from sparkstorm.ui.slot_map import slot_map
+from sparkstorm.ui.svg import Svg
 from sparkstorm.ui.tables import Table
 
 _SHOWN_BYTES = 60

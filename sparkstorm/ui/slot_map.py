@@ -1,4 +1,4 @@
-"""Owns the picture of a cluster: supervisors as rows, their slots as boxes, executors as squares, as SVG. PURE.
+"""The picture of a cluster: supervisors as rows, their slots as boxes, executors as squares, as SVG. PURE.
 
 A square is an executor, its colour the component, a number in it its tasks when it has several; a dark ring tells that
 it moved since the scene before. Supervisors that are gone stay in the picture, grey, with what they had.
@@ -11,13 +11,11 @@ from html import escape
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.scheduling.laboratory import Scene
 from sparkstorm.scheduling.records import SupervisorView, TopologyView
+from sparkstorm.ui.svg import FAINT, INK, LINE, LOST, PALETTE, PAPER, Svg, cut, document, text
 
-# Told apart by people who see colours differently, too (after Okabe and Ito), the system's components grey.
-_PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8b6fc0", "#b5a800", "#7f4f24", "#3c6e71")
 _SYSTEM = "#9a9a9a"
 _DOT = {"RUNNING": "#2e9e5b", "FAILED": "#c62828"}
 _WAITS = "#e0a100"
-_INK, _FAINT, _LINE, _PAPER, _LOST = "#222222", "#767676", "#c9c9c9", "#ffffff", "#f1f1f1"
 
 _LABEL = 168  # width of a supervisor's label
 _BOX = 150  # width of a slot
@@ -27,18 +25,6 @@ _PER_LINE = 7
 _HEAD = 22  # height of a slot's heading
 _MOST_SQUARES = 42
 _MOST_ROWS = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Svg:
-    """A drawing that a notebook shows and a file may hold."""
-
-    text: str
-    width: int
-    height: int
-
-    def _repr_svg_(self) -> str:
-        return self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +72,7 @@ class _Legend:
         for topology in topologies:
             for part in topology.components:
                 if part.executors:
-                    colors[topology.name, part.id] = _SYSTEM if part.is_system else _PALETTE[turn % len(_PALETTE)]
+                    colors[topology.name, part.id] = _SYSTEM if part.is_system else PALETTE[turn % len(PALETTE)]
                     turn += not part.is_system
         return cls(colors)
 
@@ -99,16 +85,16 @@ def slot_map(scene: Scene, before: Scene | None = None, states: Mapping[WorkerSl
     width = _LABEL + max((len(row.slots) for row in shown), default=1) * (_BOX + _GAP) + 2 * _GAP
     width = max(width, 620)
     y = 38 if title else 14
-    drawn: list[str] = [_text(_GAP + 4, 24, title, 15, _INK, "600")] if title else []
+    drawn: list[str] = [text(_GAP + 4, 24, title, 15, INK, "600")] if title else []
     for row in shown:
         drawn.append(_draw_row(row, y, legend))
         y += row.height + _GAP
     if len(rows) > len(shown):
-        drawn.append(_text(_GAP + 4, y + 12, f"… and {len(rows) - len(shown):,} supervisors more", 12, _FAINT))
+        drawn.append(text(_GAP + 4, y + 12, f"… and {len(rows) - len(shown):,} supervisors more", 12, FAINT))
         y += 24
     words = [slot.state for row in shown for slot in row.slots if slot.state and slot.topology and not row.is_lost]
     keys, y = _draw_legend(legend, words, before is not None, y + 6, width)
-    return Svg(_document(width, y, [*drawn, keys], title or "slots of the cluster"), width, y)
+    return Svg(document(width, y, [*drawn, keys], title or "slots of the cluster"), width, y)
 
 
 def _rows(scene: Scene, before: Scene | None, states: Mapping[WorkerSlot, str]) -> list[_Row]:
@@ -155,12 +141,12 @@ def _squares(scene: Scene, before: Scene | None) -> dict[WorkerSlot, tuple[str, 
 
 
 def _draw_row(row: _Row, y: int, legend: _Legend) -> str:
-    ink = _FAINT if row.is_lost else _INK
+    ink = FAINT if row.is_lost else INK
     used = "gone" if row.is_lost else f"{row.num_used} of {len(row.slots)} slots used"
     label = [
-        _text(_GAP + 4, y + 20, _cut(row.node, 20), 13, ink, "600"),
-        _text(_GAP + 4, y + 37, _cut(row.host, 24), 11, _FAINT) if row.host != row.node else "",
-        _text(_GAP + 4, y + (53 if row.host != row.node else 37), used, 11, "#c62828" if row.is_lost else _FAINT),
+        text(_GAP + 4, y + 20, cut(row.node, 20), 13, ink, "600"),
+        text(_GAP + 4, y + 37, cut(row.host, 24), 11, FAINT) if row.host != row.node else "",
+        text(_GAP + 4, y + (53 if row.host != row.node else 37), used, 11, "#c62828" if row.is_lost else FAINT),
     ]
     boxes = [_draw_slot(slot, _LABEL + at * (_BOX + _GAP), y, row.height, row.is_lost, legend) for at, slot in enumerate(row.slots)]
     return "".join([*label, *boxes])
@@ -169,10 +155,10 @@ def _draw_row(row: _Row, y: int, legend: _Legend) -> str:
 def _draw_slot(slot: _Slot, x: int, y: int, height: int, is_lost: bool, legend: _Legend) -> str:
     free = not slot.topology
     dash = ' stroke-dasharray="4 3"' if free or is_lost else ""
-    fill = _LOST if is_lost else _PAPER
-    parts = [f'<rect x="{x}" y="{y}" width="{_BOX}" height="{height}" rx="6" fill="{fill}" stroke="{_LINE}"{dash}/>']
-    heading = f"{slot.port} · {_cut(slot.topology, 14)}" if slot.topology else f"{slot.port}{'' if is_lost else ' · free'}"
-    parts.append(_text(x + 8, y + 15, heading, 11, _FAINT if free or is_lost else _INK))
+    fill = LOST if is_lost else PAPER
+    parts = [f'<rect x="{x}" y="{y}" width="{_BOX}" height="{height}" rx="6" fill="{fill}" stroke="{LINE}"{dash}/>']
+    heading = f"{slot.port} · {cut(slot.topology, 14)}" if slot.topology else f"{slot.port}{'' if is_lost else ' · free'}"
+    parts.append(text(x + 8, y + 15, heading, 11, FAINT if free or is_lost else INK))
     if slot.state and not free:
         dot = _DOT.get(slot.state, _WAITS)
         parts.append(f'<circle cx="{x + _BOX - 12}" cy="{y + 11}" r="4" fill="{dot}"><title>{escape(slot.state)}</title></circle>')
@@ -180,17 +166,17 @@ def _draw_slot(slot: _Slot, x: int, y: int, height: int, is_lost: bool, legend: 
     squares = [_draw_square(square, slot.topology, x, y, at, legend) for at, square in enumerate(shown)]
     parts.append(f'<g opacity="0.35">{"".join(squares)}</g>' if is_lost else "".join(squares))
     if len(slot.squares) > len(shown):
-        parts.append(_text(x + _BOX - 46, y + height - 5, f"+{len(slot.squares) - len(shown):,}", 10, _FAINT))
+        parts.append(text(x + _BOX - 46, y + height - 5, f"+{len(slot.squares) - len(shown):,}", 10, FAINT))
     return "".join(parts)
 
 
 def _draw_square(square: tuple[ExecutorId, str, bool], topology: str, x: int, y: int, at: int, legend: _Legend) -> str:
     executor, component, moved = square
     left, top = x + 8 + at % _PER_LINE * _STEP, y + _HEAD + 4 + at // _PER_LINE * _STEP
-    ring = f' stroke="{_INK}" stroke-width="2"' if moved else ""
+    ring = f' stroke="{INK}" stroke-width="2"' if moved else ""
     color = legend.color_by_component.get((topology, component), _SYSTEM)
     count = len(executor.tasks)
-    number = _text(left + _SQUARE // 2, top + 12, str(count), 10, _PAPER, "600", "middle") if count > 1 else ""
+    number = text(left + _SQUARE // 2, top + 12, str(count), 10, PAPER, "600", "middle") if count > 1 else ""
     tip = escape(f"{component} {executor}{' (moved)' if moved else ''}")
     box = f'<rect x="{left}" y="{top}" width="{_SQUARE}" height="{_SQUARE}" rx="3" fill="{color}"{ring}/>'
     return f"<g><title>{tip}</title>{box}{number}</g>"
@@ -202,14 +188,14 @@ def _draw_legend(legend: _Legend, states: Iterable[str], marks_moves: bool, y: i
         (_key_square(color), component if len(topologies) == 1 else f"{topology}: {component}")
         for (topology, component), color in legend.color_by_component.items()
     ]
-    entries += [(_key_square(_PAPER, _INK), "moved")] if marks_moves else []
+    entries += [(_key_square(PAPER, INK), "moved")] if marks_moves else []
     entries += [(_key_dot(_DOT.get(state, _WAITS)), state.lower().replace("_", " ")) for state in sorted(set(states))]
     x, parts = _GAP + 4, []
     for mark, words in entries:
         needed = 24 + 7 * len(words) + 14
         if x + needed > width - _GAP and x > _GAP + 4:
             x, y = _GAP + 4, y + 22
-        parts.append(f'<g transform="translate({x} {y})">{mark}{_text(20, 11, words, 12, _INK)}</g>')
+        parts.append(f'<g transform="translate({x} {y})">{mark}{text(20, 11, words, 12, INK)}</g>')
         x += needed
     return "".join(parts), y + 28
 
@@ -221,24 +207,3 @@ def _key_square(color: str, ring: str = "") -> str:
 
 def _key_dot(color: str) -> str:
     return f'<circle cx="9" cy="7" r="4" fill="{color}"/>'
-
-
-def _text(x: int, y: int, words: str, size: int, color: str, weight: str = "400", anchor: str = "start") -> str:
-    style = f'font-size="{size}" fill="{color}" font-weight="{weight}" text-anchor="{anchor}"'
-    return f'<text x="{x}" y="{y}" {style}>{escape(words)}</text>'
-
-
-def _cut(words: str, most: int) -> str:
-    """The beginning and the end: names of a kind differ there."""
-    if len(words) <= most:
-        return words
-    return f"{words[: most // 2]}…{words[-(most - most // 2 - 1) :]}"
-
-
-def _document(width: int, height: int, parts: Iterable[str], title: str) -> str:
-    frame = f'<rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="8" fill="{_PAPER}" stroke="{_LINE}"/>'
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'font-family="system-ui, -apple-system, Segoe UI, DejaVu Sans, sans-serif" role="img" aria-label="{escape(title)}">'
-        f"{frame}{''.join(parts)}</svg>"
-    )

@@ -1,5 +1,6 @@
-"""Owns tables for notebooks: rows as plain HTML, without pandas. PURE."""
+"""Tables for notebooks: rows as plain HTML, without pandas. PURE."""
 
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -50,12 +51,23 @@ class Table:
 
 
 def shown(value: object) -> str:
-    """A value in a cell: nothing for None, three digits of fractions; whole numbers as they are, for many are names."""
+    """A value in a cell: nothing for None, plain figures for floats; whole numbers as they are, for many are names.
+
+    A float has three significant digits, or all those before its point: 0.417, 12.5, 65,536.
+    """
     if value is None:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:,.3g}" if isinstance(value, float) else str(value)
+    return _plain(value) if isinstance(value, float) else str(value)
+
+
+def _plain(value: float) -> str:
+    if not math.isfinite(value):
+        return str(value)
+    digits = 3 - (math.floor(math.log10(abs(value))) + 1) if value else 0
+    text = f"{value:,.{min(max(digits, 0), 12)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _words(column: str) -> str:

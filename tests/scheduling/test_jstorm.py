@@ -272,6 +272,41 @@ def test_workers_that_cannot_be_stopped_stay_on_their_lost_supervisor() -> None:
     assert shown(assign_tasks(asked)) == {"a:2": [2], "gone:1": [1]}
 
 
+@pytest.mark.parametrize(("kind", "dead"), [("MONITOR", {1}), ("REBALANCE", set())])
+def test_dead_tasks_of_a_lost_worker_get_a_place_and_its_living_ones_stay(kind: str, dead: set[int]) -> None:
+    """Defect 16: the original places the whole worker again, so that its living tasks run twice."""
+    old = (worker("gone:1", 1, 2, 3), worker("a:1", 4))
+    more = {"old_workers": old, "dead_tasks": frozenset(dead), "unstopped_tasks": frozenset({2, 3})}
+    asked = context([part("in", 4, "spout")], [sup("a", 2, 3, ports=3)], kind, conf={"topology.workers": 3}, **more)
+    found = shown(assign_tasks(asked))
+    assert found["gone:1"] == [2, 3]
+    assert sorted(task for tasks in found.values() for task in tasks) == [1, 2, 3, 4]
+
+
+def test_a_dead_task_beside_living_ones_gets_a_worker_beyond_the_number_asked_for() -> None:
+    more = {"old_workers": (worker("gone:1", 1, 2),), "dead_tasks": frozenset({1}), "unstopped_tasks": frozenset({2})}
+    asked = context([part("in", 2, "spout")], [sup("a", 1)], "MONITOR", conf={"topology.workers": 1}, **more)
+    assert shown(assign_tasks(asked)) == {"a:1": [1], "gone:1": [2]}
+
+
+def test_defect_17_a_task_that_no_component_has_is_dropped_and_takes_no_worker_along() -> None:
+    """The worker that still lists task 9 lives and is kept with its other task."""
+    old = (worker("a:1", 1, 9), worker("b:1", 2))
+    asked = context([part("in", 2, "spout")], [sup("a", 2), sup("b", 2)], "MONITOR", old_workers=old, dead_tasks=frozenset({2}))
+    found = shown(assign_tasks(asked))
+    assert found["a:1"] == [1] and sorted(task for tasks in found.values() for task in tasks) == [1, 2]
+
+
+def test_defect_2a_and_2b_a_dead_worker_goes_where_a_port_is_offered() -> None:
+    conf = {"use.old.assignment": True, "topology.workers": 1}
+    more = {"old_workers": (worker("a:1", 1),), "dead_tasks": frozenset({1})}
+    not_offered = context([part("in", 1, "spout")], [sup("a", ports=1), sup("b", 1)], "MONITOR", conf=conf, **more)
+    assert shown(assign_tasks(not_offered)) == {"b:1": [1]}
+    isolated = {**conf, "isolation.scheduler.machines": ["h-b"]}
+    outside = context([part("in", 1, "spout")], [sup("a", 2), sup("b", 1)], "MONITOR", conf=isolated, **more)
+    assert shown(assign_tasks(outside)) == {"b:1": [1]}
+
+
 def test_nothing_to_assign_is_said() -> None:
     asked = context([part("in", 1, "spout")], [sup("a", 1)], "MONITOR", old_workers=(worker("a:1", 1),))
     with pytest.raises(FailedAssignTopologyError, match="Don't need assign worker, all workers are fine"):

@@ -5,7 +5,8 @@ from xml.etree import ElementTree
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.scheduling.laboratory import Scene, generate
 from sparkstorm.scheduling.records import ComponentView, SupervisorView, TopologyView
-from sparkstorm.ui.slot_map import Svg, slot_map
+from sparkstorm.ui.slot_map import slot_map
+from sparkstorm.ui.svg import Svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -17,7 +17,14 @@ def test_a_table_is_text_in_columns() -> None:
 
 def test_values_are_shown_briefly() -> None:
     found = [shown(value) for value in (None, True, False, 67000, 1234.5678, 0.5, "text")]
-    assert found == ["", "yes", "no", "67000", "1.23e+03", "0.5", "text"]
+    assert found == ["", "yes", "no", "67000", "1,235", "0.5", "text"]
+
+
+def test_floats_are_plain_figures_however_large_or_small() -> None:
+    values = (65536.0, 0.41666, 12.5, 3_200.0, 1e15, -0.25, 0.0, 0.00012345, 1e-7, 99.96, float("inf"))
+    found = [shown(value) for value in values]
+    plain = ["65,536", "0.417", "12.5", "3,200", "1,000,000,000,000,000", "-0.25", "0", "0.000123", "0.0000001", "100", "inf"]
+    assert found == plain
 
 
 def test_a_long_table_says_what_it_leaves_out() -> None:

@@ -66,6 +66,11 @@ public final class Launcher extends ClassLoader {
         Map<String, String> names = new java.util.HashMap<>(ORDERED);
         if (name.equals("org.apache.storm.scheduler.IsolationScheduler")) {
             names.put("java/util/Collections", "originals/Calm");
+            names.put("java/util/HashSet", "originals/CalmSet");
+            names.put("java/util/LinkedList", "originals/CalmHosts");
+        }
+        if (name.equals("org.apache.storm.scheduler.EvenScheduler")) {
+            names.put("org/apache/storm/utils/ServerUtils", "originals/Calm");
         }
         if (name.equals("org.apache.storm.scheduler.multitenant.MultitenantScheduler")) {
             for (String pool : new String[] {"FreePool", "DefaultPool", "IsolatedPool"}) {

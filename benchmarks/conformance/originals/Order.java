@@ -48,6 +48,8 @@ public final class Order implements Comparator<Object> {
                 return ask(value, "getHostname", "getPort", "getNodeId");
             case "ExecutorDetails":
                 return ask(value, "getStartTask", "getEndTask");
+            case "SharedMemory":
+                return ask(value, "get_name");
             case "TopologyDetails": case "Component": case "RasNode": case "Node": case "SupervisorDetails": case "User":
                 return ask(value, "getId");
             default:

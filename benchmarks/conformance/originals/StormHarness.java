@@ -22,6 +22,7 @@ import org.apache.storm.generated.ComponentObject;
 import org.apache.storm.generated.GlobalStreamId;
 import org.apache.storm.generated.Grouping;
 import org.apache.storm.generated.NullStruct;
+import org.apache.storm.generated.SharedMemory;
 import org.apache.storm.generated.SpoutSpec;
 import org.apache.storm.generated.StormTopology;
 import org.apache.storm.generated.StreamInfo;
@@ -126,10 +127,22 @@ public final class StormHarness {
         cluster.setBlacklistedHosts(new HashSet<>(strings(problem.get("blacklisted_hosts"))));
         cluster.setGreyListedSupervisors(onHosts(supervisors, strings(problem.get("greylisted_hosts"))));
         Set<String> running = running(cluster);
-        Calm.cluster = cluster;
+        Calm.mends = Boolean.TRUE.equals(problem.get("mended"));
+        Calm.begin(cluster, isolated(topologies, conf.get(DaemonConfig.ISOLATION_SCHEDULER_MACHINES)));
         Pools.MADE.clear();
         scheduler.schedule(topologies, cluster);
         return shown(cluster, topologies, scheduler, running);
+    }
+
+    private static List<TopologyDetails> isolated(Topologies topologies, Object machines) {
+        List<TopologyDetails> found = new ArrayList<>();
+        for (TopologyDetails each : topologies) {
+            if (machines instanceof Map && ((Map<?, ?>) machines).containsKey(each.getName())) {
+                found.add(each);
+            }
+        }
+        found.sort(Order.ORDER);
+        return found;
     }
 
     private static Set<String> running(Cluster cluster) {
@@ -277,7 +290,36 @@ public final class StormHarness {
                 bolts.put((String) fields.get("id"), new Bolt(object, common));
             }
         }
-        return new StormTopology(spouts, bolts, Collections.emptyMap());
+        StormTopology topology = new StormTopology(spouts, bolts, Collections.emptyMap());
+        addSharedMemory(topology, components);
+        return topology;
+    }
+
+    /** What TopologyBuilder.addSharedMemory does; regions are walked by name. */
+    private static void addSharedMemory(StormTopology topology, List<Object> components) {
+        Map<String, SharedMemory> regions = new OrderedMap<>();
+        Map<String, Set<String>> namesByComponent = new OrderedMap<>();
+        for (Object each : components) {
+            Map<String, Object> fields = object(each);
+            Map<String, Object> wanted = object(object(fields.getOrDefault("conf", Map.of()))
+                .getOrDefault("topology.component.shared.memory", Map.of()));
+            wanted.forEach((name, amounts) -> {
+                SharedMemory region = new SharedMemory(name);
+                region.set_on_heap(amount(amounts, "on_heap"));
+                region.set_off_heap_worker(amount(amounts, "off_heap_worker"));
+                region.set_off_heap_node(amount(amounts, "off_heap_node"));
+                regions.put(name, region);
+                namesByComponent.computeIfAbsent((String) fields.get("id"), id -> new OrderedSet<>()).add(name);
+            });
+        }
+        if (!regions.isEmpty()) {
+            topology.set_component_to_shared_memory(namesByComponent);
+            topology.set_shared_memory(regions);
+        }
+    }
+
+    private static double amount(Object amounts, String kind) {
+        return ((Number) object(amounts).getOrDefault(kind, 0.0)).doubleValue();
     }
 
     private static Map<GlobalStreamId, Grouping> inputs(List<Object> wanted) {

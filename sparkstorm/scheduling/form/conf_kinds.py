@@ -1,8 +1,9 @@
-"""Owns the kinds of the configuration keys that schedulers read; other keys pass unread."""
+"""The kinds of the configuration keys that schedulers read; other keys pass unread."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sparkstorm.errors import show
 from sparkstorm.scheduling.form.fields import integer, list_of, map_of, mapping, number, switch, text, wrong
 
 Reader = Callable[[object, str], object]
@@ -80,5 +81,5 @@ def conf(value: object, where: str) -> Mapping[str, Any]:
     found = {key: each for key, each in mapping(value, where).items() if each is not None}
     for key, each in found.items():
         if key in _KINDS:
-            _KINDS[key](each, f"{where}[{key!r}]")
+            _KINDS[key](each, f"{where}[{show(key)}]")
     return found

@@ -1,22 +1,80 @@
-"""Owns strict reading of JSON objects: every field is asked for by name and kind, what is left over is an error."""
+"""Strict reading of JSON objects: every field is asked for by name and kind, what is left over is an error."""
 
 import json
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
 
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.errors import InvalidConfigError, show
 
 T = TypeVar("T")
 _MISSING = object()
 
 
-def parse(text: str) -> object:
-    """JSON without its leniencies: no NaN, no infinity, no name twice in one object; InvalidConfigError otherwise."""
+MOST_DIGITS = 300  # of an integer; a float holds no more, and Python refuses to read more than 4,300
+MOST_LEVELS = 60  # of lists and objects in each other; readers, texts of errors and writers recurse
+_Path: TypeAlias = "tuple[_Path, str | int] | None"  # the holder's path, and the name or number of the value in it
+
+
+@dataclass(frozen=True, slots=True)
+class _NoNumber:
+    """A literal that is no number of ours, as an error's words."""
+
+    words: str
+
+
+def parse(text: str | bytes) -> object:
+    """JSON without its leniencies: no NaN, no infinity, no name twice in one object, bounded numbers and nesting.
+
+    InvalidConfigError names the field, or the place in the text where it is no JSON.
+    """
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise InvalidConfigError(f"not JSON: {error}") from error
+        decoded = text.decode("utf-8") if isinstance(text, bytes) else text
+        value = json.loads(decoded, object_pairs_hook=_unique, parse_constant=_constant, parse_int=_integer, parse_float=_float)
+    except UnicodeDecodeError as error:
+        raise InvalidConfigError(f"not UTF-8: {error.reason} at byte {error.start}") from None
+    except RecursionError:
+        raise InvalidConfigError("not JSON: lists and objects are nested too deeply") from None
+    except ValueError as error:
+        raise InvalidConfigError(f"not JSON: {error}") from None
+    _check(value, None, 0)
+    return value
+
+
+def _constant(word: str) -> _NoNumber:
+    return _NoNumber(f"{word} is no number")
+
+
+def _integer(digits: str) -> object:
+    return int(digits) if len(digits) <= MOST_DIGITS else _NoNumber(f"an integer of {len(digits):,} digits is too large")
+
+
+def _float(digits: str) -> object:
+    found = float(digits)
+    return found if math.isfinite(found) else _NoNumber(f"{digits:.20} is too large for a number")
+
+
+def _check(value: object, path: _Path, level: int) -> None:
+    """InvalidConfigError for the first literal that is no number of ours, and for nesting that is too deep."""
+    if isinstance(value, _NoNumber):
+        raise InvalidConfigError(f"{_shown(path)}: {value.words}")
+    if not isinstance(value, (dict, list)):
+        return
+    if level >= MOST_LEVELS:
+        raise InvalidConfigError(f"{_shown(path)}: more than {MOST_LEVELS} lists and objects in each other")
+    for name, each in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(each, (dict, list, _NoNumber)):
+            _check(each, (path, name), level + 1)
+
+
+def _shown(path: _Path) -> str:
+    parts: list[str] = []
+    while path is not None:
+        path, name = path
+        parts.append(f"[{name}]" if isinstance(name, int) else f".{name:.60}")
+    text = "".join(reversed(parts)).removeprefix(".") or "problem"
+    return text if len(text) <= 200 else f"{text[:120]}...{text[-60:]}"
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -24,18 +82,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidConfigError(f"not JSON: {twice!r} occurs twice in an object")
+        raise InvalidConfigError(f"not JSON: {show(twice)} occurs twice in an object")
     return found
-
-
-def _no_constant(word: str) -> object:
-    raise InvalidConfigError(f"not JSON: {word} is no number")
-
-
-def show(value: object) -> str:
-    """A value for an error text, cut short."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def wrong(where: str, expected: str, value: object) -> InvalidConfigError:
@@ -93,7 +141,7 @@ def map_of(read: Callable[[object, str], T]) -> Callable[[object, str], dict[str
     """A reader of objects with free names from a reader of their values."""
 
     def reader(value: object, where: str) -> dict[str, T]:
-        return {name: read(each, f"{where}.{name}") for name, each in mapping(value, where).items()}
+        return {name: read(each, f"{where}.{name:.60}") for name, each in mapping(value, where).items()}
 
     return reader
 
@@ -127,7 +175,7 @@ class Fields:
     def done(self) -> None:
         """InvalidConfigError when a field is left."""
         if self._left:
-            raise InvalidConfigError(f"{self._where or 'problem'}: unknown field {sorted(self._left)[0]!r}")
+            raise InvalidConfigError(f"{self._where or 'problem'}: unknown field {show(sorted(self._left)[0])}")
 
 
 def no_duplicates(names: list[str], where: str) -> None:
@@ -135,5 +183,5 @@ def no_duplicates(names: list[str], where: str) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise InvalidConfigError(f"{where}: {name!r} occurs twice")
+            raise InvalidConfigError(f"{where}: {show(name)} occurs twice")
         seen.add(name)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sparkstorm.errors import FailedAssignTopologyError, InvalidConfigError
+from sparkstorm.errors import FailedAssignTopologyError, InvalidConfigError, show
 from sparkstorm.scheduling.form import fields as read
 from sparkstorm.scheduling.form.conf_kinds import conf
 from sparkstorm.scheduling.form.fields import Fields
@@ -19,8 +19,10 @@ from sparkstorm.scheduling.jstorm.records import (
     give_task_ids,
 )
 from sparkstorm.scheduling.jstorm.scheduler import assign_tasks
+from sparkstorm.scheduling.jstorm.slots import definitions
 
 MAX_TASKS = 1_000_000
+MOST_TASK_DIGITS = 10
 ACKER = "__acker"
 ACKERS_KEY = "topology.acker.executors"
 
@@ -48,6 +50,7 @@ def context_from(value: object) -> AssignContext:
         frozenset(taken.take("unstopped_tasks", read.list_of(read.integer), ())),
     )
     topology.take("name", read.text, None)
+    definitions(found)  # a worker that is ill defined is a mistake even where no worker is made
     topology.done()
     taken.done()
     read.no_duplicates([each.id for each in found.supervisors], "supervisors")
@@ -75,10 +78,10 @@ def _task_ids(components: tuple[JStormComponent, ...], named: dict[str, str] | N
         return give_task_ids(components)
     known = {each.id for each in components}
     for task, component in named.items():
-        if not (task.isascii() and task.isdecimal()):
-            raise InvalidConfigError(f"tasks: expected a task id, got {read.show(task)}")
+        if not (task.isascii() and task.isdecimal() and len(task) <= MOST_TASK_DIGITS):
+            raise InvalidConfigError(f"tasks: expected a task id, got {show(task)}")
         if component not in known:
-            raise InvalidConfigError(f"tasks: task {task}: no component is called {read.show(component)}")
+            raise InvalidConfigError(f"tasks: task {task}: no component is called {show(component)}")
     return {int(task): component for task, component in named.items()}
 
 
@@ -121,13 +124,15 @@ def _old_worker(value: object, where: str) -> WorkerPlan:
     return found
 
 
-def answer(context: AssignContext) -> dict[str, Any]:
-    """The workers, sorted by (host, port), or why there can be none."""
+def answer(context: AssignContext, explains: bool = False) -> dict[str, Any]:
+    """The workers, sorted by (host, port), or why there can be none; `why` holds the reason of each task's place."""
+    reasons: dict[int, str] = {}
     try:
-        plans = assign_tasks(context)
+        plans = assign_tasks(replace(context, reason_by_task=reasons) if explains else context)
     except FailedAssignTopologyError as error:
         return {"failed": str(error)}
-    return {
+    why = {"why": {str(task): words for task, words in sorted(reasons.items())}} if explains else {}
+    return why | {
         "workers": [
             {
                 "node": plan.node,

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, show
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.model.shared_memory import check_regions
 from sparkstorm.scheduling.base import Scheduler
 from sparkstorm.scheduling.blacklist import BlacklistScheduler
 from sparkstorm.scheduling.catalogue import BLACKLIST, BUILT_IN, scheduler_by_name
@@ -13,6 +14,7 @@ from sparkstorm.scheduling.form import fields as read
 from sparkstorm.scheduling.form.conf_kinds import conf
 from sparkstorm.scheduling.form.fields import Fields
 from sparkstorm.scheduling.multitenant.scheduler import MultitenantScheduler
+from sparkstorm.scheduling.reasons import Reasons
 from sparkstorm.scheduling.records import ComponentView, Conf, InputView, SupervisorView, TopologyView
 from sparkstorm.scheduling.resource.scheduler import ResourceAwareScheduler
 from sparkstorm.scheduling.view import Assignments, ClusterView
@@ -110,7 +112,7 @@ def _round(taken: Fields, former: Round, cluster_conf: Conf, needs_all: bool) ->
     read.no_duplicates([each.id for each in topologies], "topologies")
     unknown = set(found.assignments or ()) - {each.id for each in topologies}
     if unknown:
-        raise InvalidConfigError(f"assignments: no topology is called {sorted(unknown)[0]!r}")
+        raise InvalidConfigError(f"assignments: no topology is called {show(sorted(unknown)[0])}")
     return found
 
 
@@ -139,6 +141,7 @@ def _topology(value: object, where: str, cluster_conf: Conf) -> TopologyView:
     components = taken.take("components", read.list_of(_component))
     read.no_duplicates([each.id for each in components], f"{where}.components")
     _check_tasks(components, where)
+    _check_shared_memory(components, where)
     found = TopologyView(
         taken.take("id", read.text),
         taken.take("name", read.text),
@@ -162,6 +165,13 @@ def _check_tasks(components: tuple[ComponentView, ...], where: str) -> None:
         if last is not None and executor.first_task <= last:
             raise InvalidConfigError(f"{where}.components: task {executor.first_task} is in two executors")
         last = executor.last_task
+
+
+def _check_shared_memory(components: tuple[ComponentView, ...], where: str) -> None:
+    try:
+        check_regions(((each.id, each.conf) for each in components), f"{where}.components: ")
+    except InvalidTopologyError as error:
+        raise InvalidConfigError(str(error)) from None
 
 
 def _component(value: object, where: str) -> ComponentView:
@@ -229,12 +239,34 @@ def _worker_resources(value: object, where: str) -> WorkerSlot:
     return slot
 
 
-def answer(problem: Problem) -> dict[str, Any]:
-    """Solve a problem; with rounds, one answer each, by one scheduler object that lives through all of them."""
+def answer(problem: Problem, explains: bool = False) -> dict[str, Any]:
+    """Solve a problem; with rounds, one answer each, by one scheduler object that lives through all of them.
+
+    Where `explains` is set, `why` holds the reason of each executor's place.
+    """
     scheduler = scheduler_by_name(problem.scheduler, problem.conf, problem.inner)
+
+    def solved(now: Round) -> dict[str, Any]:
+        cluster = now.view(problem.conf)
+        if not explains:
+            return _solve(scheduler, cluster)
+        before, cluster.reasons = cluster.assignments(), Reasons()
+        found = _solve(scheduler, cluster)
+        return found | {"why": _why(cluster, before, cluster.reasons, problem.scheduler)}
+
     if problem.rounds:
-        return {"rounds": [_solve(scheduler, each.view(problem.conf)) for each in problem.rounds]}
-    return _solve(scheduler, problem.first.view(problem.conf))
+        return {"rounds": [solved(each) for each in problem.rounds]}
+    return solved(problem.first)
+
+
+def _why(cluster: ClusterView, before: Assignments, reasons: Reasons, scheduler: str) -> dict[str, list[dict[str, Any]]]:
+    return {
+        name: [
+            {"executor": list(each), "reason": reasons.of(name, each, slots.get(each), before[name].get(each), scheduler)}
+            for each in cluster.topologies[name].executors
+        ]
+        for name, slots in cluster.assignments().items()
+    }
 
 
 def _solve(scheduler: Scheduler, cluster: ClusterView) -> dict[str, Any]:

@@ -4,6 +4,8 @@ A JStorm task is one of our executors, numbered by its first task. JStorm asks f
 topology is new or a rebalance was wanted: a topology that runs on fewer workers than it wished for is left alone.
 """
 
+from dataclasses import replace
+
 from sparkstorm.errors import FailedAssignTopologyError, InvalidConfigError
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.scheduling.former import Cause, Former
@@ -53,9 +55,16 @@ class JStormScheduler:
 def _place(topology: TopologyView, former: Former | None, cluster: ClusterView) -> dict[ExecutorId, WorkerSlot]:
     executor_by_task = {each.first_task: each for each in topology.executors}
     context = context_of(topology, former, cluster)
+    if cluster.reasons is not None:
+        context = replace(context, reason_by_task={})
     _refuse_surplus(context)
     plans = assign_tasks(context)
-    return {executor_by_task[task]: WorkerSlot(plan.node, plan.port) for plan in plans for task in plan.tasks}
+    placed = {executor_by_task[task]: WorkerSlot(plan.node, plan.port) for plan in plans for task in plan.tasks}
+    if cluster.reasons is not None:
+        for executor, slot in placed.items():
+            words = (context.reason_by_task or {}).get(executor.first_task, "")
+            cluster.reasons.placed(topology.id, [executor], slot, words)
+    return placed
 
 
 def _what_lives(topology: TopologyView, cluster: ClusterView) -> Former | None:

@@ -71,6 +71,7 @@ class AssignContext:
     old_workers: tuple[WorkerPlan, ...] = ()
     dead_tasks: frozenset[int] = frozenset()
     unstopped_tasks: frozenset[int] = frozenset()
+    reason_by_task: dict[int, str] | None = field(default=None, compare=False)  # filled where somebody asks why
 
 
 def flag(conf: Conf, key: str) -> bool | None:

@@ -1,6 +1,7 @@
 """Owns JStorm's DefaultTopologyScheduler: how many workers are needed, which stay, which are made anew."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from sparkstorm.errors import FailedAssignTopologyError
 from sparkstorm.scheduling.jstorm.records import MASTER, AssignContext, AssignType, WorkerPlan, flag
@@ -37,23 +38,52 @@ def assign_tasks(context: AssignContext) -> list[WorkerPlan]:
 
     FailedAssignTopologyError says what was missing.
     """
-    unstopped = [worker for worker in context.old_workers if worker.tasks & context.unstopped_tasks]
+    context = _without_strangers(context)
+    unstopped = _unstopped_workers(context)
     supervisors = [Ports.of(each) for each in sorted(context.supervisors, key=lambda each: each.id)]
     if context.assign_type is AssignType.REBALANCE:
         _free_used(context, supervisors)
-    # What cannot be stopped still runs, as a whole worker: placed again, its tasks would run twice.
-    need = _tasks_to_assign(context).difference(*(worker.tasks for worker in unstopped))
+    # What cannot be stopped still runs: placed again, it would run twice.
+    need = _tasks_without_place(context)
     kept = _workers_to_keep(context, need)
     count = num_workers(context) - len(unstopped) - len(kept)
+    if count <= 0 and _lost_beside_unstopped(context) & need:
+        count = 1
     if count <= 0:
         raise FailedAssignTopologyError("Don't need assign worker, all workers are fine ")
     slots = WorkerScheduler(context, supervisors, unstopped).available_workers(need, count)
     master = master_task(context)
     made = TaskScheduler(context, need, slots, has_single_master(context), master).assign()
     _set_master_memory(context, made, master)
+    if context.reason_by_task is not None:
+        lost = {task for worker in unstopped for task in worker.tasks}
+        context.reason_by_task.update(dict.fromkeys(lost, "its supervisor is lost, and nothing can stop it there"))
+        alive = {task for worker in kept for task in worker.tasks}
+        context.reason_by_task.update(dict.fromkeys(alive, "its worker lives and is kept"))
     plans = {(plan.node, plan.port): plan for plan in (slot.plan() for slot in made)}
     plans |= {(worker.node, worker.port): worker for worker in [*unstopped, *kept]}
     return sorted(plans.values(), key=lambda plan: (plan.host, plan.port, plan.node))
+
+
+def _without_strangers(context: AssignContext) -> AssignContext:
+    """The context without tasks that no component has: a rebalance took them away, and old workers still list them."""
+    known = context.component_by_task.keys()
+    if all(worker.tasks <= known for worker in context.old_workers):
+        return context
+    cleaned = [replace(worker, tasks=worker.tasks & known) for worker in context.old_workers]
+    return replace(context, old_workers=tuple(worker for worker in cleaned if worker.tasks))
+
+
+def _unstopped_workers(context: AssignContext) -> list[WorkerPlan]:
+    """Workers on lost supervisors with the tasks that still run there; their other tasks need a place."""
+    running = [replace(worker, tasks=worker.tasks & context.unstopped_tasks) for worker in context.old_workers]
+    return [worker for worker in running if worker.tasks]
+
+
+def _lost_beside_unstopped(context: AssignContext) -> set[int]:
+    """Tasks that died on workers whose other tasks cannot be stopped: they get a worker beyond the number asked for."""
+    mixed = [worker for worker in context.old_workers if worker.tasks & context.unstopped_tasks]
+    return {task for worker in mixed for task in worker.tasks - context.unstopped_tasks}
 
 
 def _free_used(context: AssignContext, supervisors: Iterable[Ports]) -> None:
@@ -62,6 +92,10 @@ def _free_used(context: AssignContext, supervisors: Iterable[Ports]) -> None:
     for worker in context.old_workers:
         if worker.node in ports_by_id and worker.tasks & (context.component_by_task.keys() - context.unstopped_tasks):
             ports_by_id[worker.node].give(worker.port)
+
+
+def _tasks_without_place(context: AssignContext) -> set[int]:
+    return _tasks_to_assign(context) - context.unstopped_tasks
 
 
 def _tasks_to_assign(context: AssignContext) -> set[int]:

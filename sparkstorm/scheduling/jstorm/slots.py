@@ -5,10 +5,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkstorm.errors import FailedAssignTopologyError, InvalidConfigError
+from sparkstorm.errors import FailedAssignTopologyError, InvalidConfigError, show
 from sparkstorm.scheduling.jstorm.records import AssignContext, WorkerPlan
 
 USER_DEFINED_KEY = "use.userdefine.assignment"
+MOST_PORT, MOST_CPU, MOST_TASKS, MOST_BYTES = 65_535, 2**31 - 1, 2**31 - 1, 2**62
+MOST_DIGITS = 30
 
 
 @dataclass(slots=True, eq=False)
@@ -22,6 +24,7 @@ class Slot:
     memory_bytes: int = 0
     cpu: int = 0
     jvm: str | None = None
+    placed_by: str = ""
 
     @classmethod
     def of(cls, plan: WorkerPlan) -> "Slot":
@@ -78,43 +81,57 @@ class Definition:
 def definitions(context: AssignContext) -> list[Definition]:
     """The conf's definitions; InvalidConfigError when one is not what JStorm's clients write."""
     wanted = context.conf.get(USER_DEFINED_KEY) or ()
-    if isinstance(wanted, str) or not isinstance(wanted, Iterable):
-        raise InvalidConfigError(f"{USER_DEFINED_KEY}: expected a list of workers, got {wanted!r:.100}")
-    return [_definition(each) for each in wanted]
+    if not isinstance(wanted, (list, tuple)):
+        raise InvalidConfigError(f"{USER_DEFINED_KEY}: expected a list of workers, got {show(wanted)}")
+    return [_definition(each, f"{USER_DEFINED_KEY}[{at}]") for at, each in enumerate(wanted)]
 
 
 def _object(value: object, where: str) -> Mapping[str, Any]:
+    """An object, or the JSON text of one; what is within is checked field by field."""
     try:
-        found = json.loads(value) if isinstance(value, str) else value
-    except json.JSONDecodeError as error:
-        raise InvalidConfigError(f"{where}: not JSON: {error}") from error
+        found = json.loads(value, parse_int=_integer) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        raise InvalidConfigError(f"{where}: not JSON: {show(value)}") from None
     if not isinstance(found, Mapping):
-        raise InvalidConfigError(f"{where}: expected an object, got {found!r:.100}")
+        raise InvalidConfigError(f"{where}: expected an object, got {show(found)}")
     return found
 
 
-def _text(fields: Mapping[str, Any], name: str) -> str | None:
+def _integer(digits: str) -> int:
+    return int(digits[:MOST_DIGITS])  # beyond every bound below, however long
+
+
+def _text(fields: Mapping[str, Any], name: str, where: str) -> str | None:
     value = fields.get(name)
     if value is not None and not isinstance(value, str):
-        raise TypeError(f"{name} is no text")
+        raise InvalidConfigError(f"{where}.{name}: expected a text, got {show(value)}")
     return value
 
 
-def _definition(value: object) -> Definition:
-    fields = _object(value, USER_DEFINED_KEY)
-    counts = _object(fields.get("componentToNum") or {}, f"{USER_DEFINED_KEY}: componentToNum")
-    try:
-        return Definition(
-            {name: int(count) for name, count in counts.items()},
-            _text(fields, "hostName"),
-            _text(fields, "nodeId"),
-            int(fields.get("port") or 0),
-            int(fields.get("mem") or 0),
-            int(fields.get("cpu") or 0),
-            _text(fields, "jvm"),
-        )
-    except (TypeError, ValueError) as error:
-        raise InvalidConfigError(f"{USER_DEFINED_KEY}: {error} in {value!r:.100}") from error
+def _whole(fields: Mapping[str, Any], name: str, most: int, where: str) -> int:
+    """An integer from 0 to `most`, written as one or as its text; 0 where there is none."""
+    value = fields.get(name)
+    if value is None or value == "":
+        return 0
+    is_text = isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= MOST_DIGITS
+    number = int(value) if is_text else value
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= most:
+        raise InvalidConfigError(f"{where}.{name:.60}: expected an integer from 0 to {most}, got {show(value)}")
+    return number
+
+
+def _definition(value: object, where: str) -> Definition:
+    fields = _object(value, where)
+    counts = _object(fields.get("componentToNum") or {}, f"{where}.componentToNum")
+    return Definition(
+        {name: _whole(counts, name, MOST_TASKS, f"{where}.componentToNum") for name in counts},
+        _text(fields, "hostName", where),
+        _text(fields, "nodeId", where),
+        _whole(fields, "port", MOST_PORT, where),
+        _whole(fields, "mem", MOST_BYTES, where),
+        _whole(fields, "cpu", MOST_CPU, where),
+        _text(fields, "jvm", where),
+    )
 
 
 def defined_slots(context: AssignContext, unstopped: Iterable[WorkerPlan], is_new: bool) -> list[Slot]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from sparkstorm.errors import FailedAssignTopologyError
-from sparkstorm.scheduling.jstorm.records import MASTER, AssignContext, AssignType, WorkerPlan, flag
+from sparkstorm.scheduling.jstorm.records import MASTER, SYSTEM, AssignContext, AssignType, WorkerPlan, flag
 from sparkstorm.scheduling.jstorm.selectors import Chooser, Tally, relationship
 from sparkstorm.scheduling.jstorm.slots import Slot
 
@@ -74,6 +74,8 @@ class TaskScheduler:
         self._num_workers -= 1
 
     def _give_master(self, slot: Slot, master: int) -> None:
+        if self._context.reason_by_task is not None:
+            self._context.reason_by_task[master] = f"the topology master has a worker of its own; {slot.placed_by}"
         slot.tasks = {master}
         del self._pool[slot]
         self._done.append(slot)
@@ -93,6 +95,8 @@ class TaskScheduler:
                     num_tasks, self._num_workers = num_tasks - 1, self._num_workers - 1
                 continue
             for task in sorted(worker.tasks & self._tasks):
+                if self._context.reason_by_task is not None:
+                    self._context.reason_by_task[task] = f"a rebalance keeps it with its worker; {slot.placed_by}"
                 self._add(task, slot)
                 kept.add(task)
         with_master = [worker for worker in old if self._master in worker.tasks]
@@ -151,9 +155,20 @@ class TaskScheduler:
             )
         if slot is None:
             raise FailedAssignTopologyError(f"no worker has room for task {task} of {part.id}")
+        if self._context.reason_by_task is not None:
+            self._context.reason_by_task[task] = self._chosen_words(part.id, slot)
         self._add(task, slot)
         self._retire_if_full(slot)
         self._chooser.touched(slot.node)
+
+    def _chosen_words(self, component: str, slot: Slot) -> str:
+        """The selectors' numbers for the chosen worker, which are the smallest, and for neighbours the greatest."""
+        own, own_on_node, tasks, tasks_on_node, near, near_on_node, *_ = self._tally.key(slot, component, component in SYSTEM)
+        return (
+            f"best of the {len(self._pool)} workers with room: {own} tasks of {component} in it and {own_on_node} on its node, "
+            f"{tasks} tasks in it and {tasks_on_node} on its node, {-near} neighbours in it and {-near_on_node} on its node; "
+            f"{slot.placed_by}"
+        )
 
     def _add(self, task: int, slot: Slot) -> None:
         slot.tasks = slot.tasks if slot.tasks is not None else set()

@@ -82,13 +82,19 @@ class WorkerScheduler:
         context = self._context
         slots: list[Slot] = []
         is_new = context.assign_type is AssignType.NEW
-        _accept(defined_slots(context, self._unstopped, is_new), need, slots, count)
+        defined = _accept(defined_slots(context, self._unstopped, is_new), need, slots, count)
+        self._explain(defined, "a worker of use.userdefine.assignment lists it")
         old = sorted(context.old_workers, key=lambda worker: (worker.host, worker.port))
         if flag(context.conf, USE_OLD_KEY):
-            _accept([Slot.of(worker) for worker in old], need, slots, count)
+            taken = _accept([Slot.of(worker) for worker in old], need, slots, count)
+            self._explain(taken, "it stays with its old worker (use.old.assignment)")
         elif context.assign_type is AssignType.REBALANCE and not context.is_reassign:
             slots += [Slot(worker.node, worker.host, worker.port) for worker in old[:count]]
         return slots
+
+    def _explain(self, tasks: Iterable[int], words: str) -> None:
+        if self._context.reason_by_task is not None:
+            self._context.reason_by_task.update(dict.fromkeys(tasks, words))
 
     def _set_memory_and_cpu(self, slots: Iterable[Slot]) -> None:
         memory = int(self._context.conf.get(MEMORY_KEY) or 0)
@@ -100,8 +106,8 @@ class WorkerScheduler:
                 slot.cpu = cpu if cpu > 0 else 1
 
 
-def _accept(candidates: Iterable[Slot], need: set[int], slots: list[Slot], count: int) -> None:
-    """Take the candidates whose tasks all need a place, all of them or none when there are too many."""
+def _accept(candidates: Iterable[Slot], need: set[int], slots: list[Slot], count: int) -> set[int]:
+    """Take the candidates whose tasks all need a place, all of them or none when there are too many; the tasks taken."""
     taken: set[int] = set()
     accepted = []
     for slot in candidates:
@@ -112,6 +118,8 @@ def _accept(candidates: Iterable[Slot], need: set[int], slots: list[Slot], count
     if len(accepted) + len(slots) <= count:
         slots += accepted
         need -= taken
+        return taken
+    return set()
 
 
 def place(slots: Sequence[Slot], supervisors: Sequence[Ports]) -> None:
@@ -146,10 +154,12 @@ def _place_on_hosts(slots: Iterable[Slot], supervisors: Iterable[Ports]) -> None
             slot.node = None
         else:
             slot.port, slot.node, slot.host = home.take(slot.port), home.id, home.host
+            slot.placed_by = "the worker is on the host that it names"
 
 
 def _settle(slot: Slot, home: Ports) -> None:
     slot.host, slot.node, slot.port = home.host, home.id, home.take(home.free[0])
+    slot.placed_by = "the worker went to the supervisor whose turn it was, those with most free ports first"
 
 
 def _place_by_load(slots: Sequence[Slot], supervisors: list[Ports]) -> None:

@@ -55,11 +55,13 @@ class Node:
         if self.is_alive:
             self._free |= ports
 
-    def assign(self, topology_id: str, executors: Iterable[ExecutorId], cluster: ClusterView) -> None:
-        """Put executors on the lowest free port; none given, none used."""
+    def assign(self, topology_id: str, executors: Iterable[ExecutorId], cluster: ClusterView, words: str = "") -> None:
+        """Put executors on the lowest free port; none given, none used. `words` say why on this node."""
         chosen = sorted(executors)
         if chosen:
             port = min(self._free)
+            if cluster.reasons is not None:
+                cluster.reasons.placed(topology_id, chosen, WorkerSlot(self.id, port), f"{words}, lowest port")
             cluster.assign(WorkerSlot(self.id, port), topology_id, chosen)
             self.occupy(topology_id, port)
 

@@ -47,5 +47,8 @@ class RoundRobinWorkers:
             elif waiting and component not in self._components_by_node.setdefault(node.id, set()):
                 self._components_by_node[node.id].add(component)
                 executors.append(waiting.pop(0))
-        node.assign(self._topology.id, executors, self._cluster)
+        words = ""
+        if self._cluster.reasons is not None:
+            words = f"worker {self._next} of {len(self._workers)} in its pool, on the pool's next node ({node.num_free} free ports)"
+        node.assign(self._topology.id, executors, self._cluster, words)
         return not is_last

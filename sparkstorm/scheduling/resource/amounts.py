@@ -1,11 +1,12 @@
 """Owns how much is asked for and offered: requests per component, offers per supervisor, as vectors of one shape."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import add
 from typing import Any, TypeAlias
 
 from sparkstorm.model.assignment import ExecutorId
+from sparkstorm.model.shared_memory import SharedMemory, regions_of
 from sparkstorm.scheduling.records import ComponentView, Conf, SupervisorView, TopologyView
 
 MEMORY, CPU, FIRST_GENERIC = 0, 1, 2
@@ -125,11 +126,54 @@ class Shape:
         return Request(on_heap, off_heap, (on_heap + off_heap, wanted.get("cpu.pcore.percent", 0.0), *generic))
 
 
+class SharedRegions:
+    """Shared memory of one topology (Storm's TopologyDetails.getSharedMemoryRequests), amounts in MB.
+
+    A region counts once per worker or node, whichever of its components' executors are there.
+    """
+
+    def __init__(self, topology: TopologyView) -> None:
+        self._regions_by_component = {
+            part.id: regions for part in topology.components if (regions := regions_of(part.conf, f"component '{part.id}'"))
+        }
+        self._component_of = topology.component_by_executor
+        named = {each.name: each for regions in self._regions_by_component.values() for each in regions}
+        every = [named[name] for name in sorted(named)]
+        self.is_on_nodes = any(each.off_heap_node > 0.0 for each in every)
+        off_heap = _total(each.off_heap_worker + each.off_heap_node for each in every)
+        self.least = off_heap + _total(each.on_heap for each in every)  # each region once
+
+    def __bool__(self) -> bool:
+        return bool(self._regions_by_component)
+
+    def _used_by(self, executors: Iterable[ExecutorId]) -> list[SharedMemory]:
+        components = {self._component_of.get(each, "") for each in executors}
+        found = {each.name: each for name in components for each in self._regions_by_component.get(name, ())}
+        return [found[name] for name in sorted(found)]
+
+    def on_worker(self, executors: Iterable[ExecutorId]) -> tuple[float, float]:
+        """What a worker with these executors shares: on its heap, and beside it."""
+        used = self._used_by(executors)
+        return _total(each.on_heap for each in used), _total(each.off_heap_worker for each in used)
+
+    def on_node(self, executors: Iterable[ExecutorId]) -> float:
+        """What a node with these executors of the topology holds for all of its workers together."""
+        return _total(each.off_heap_node for each in self._used_by(executors)) if self.is_on_nodes else 0.0
+
+
+def _total(amounts: Iterable[float]) -> float:
+    total = 0.0
+    for amount in amounts:  # one by one: sum() rounds differently from one Python to the next
+        total += amount
+    return total
+
+
 class Requests:
     """Requests of one topology, by executor."""
 
     def __init__(self, topology: TopologyView, shape: Shape) -> None:
         self._shape = shape
+        self.shared = SharedRegions(topology)
         self._by_executor: dict[ExecutorId, Request] = {}
         for component in topology.components:
             request = shape.request(topology, component)
@@ -144,8 +188,16 @@ class Requests:
         """What these executors ask for together."""
         return self.load(executors).vector
 
+    def worker(self, executors: Sequence[ExecutorId], load: Load | None = None) -> Load:
+        """What a worker with these executors is asked for, its shared memory included; `load` where it is known without."""
+        load = self.load(executors) if load is None else load
+        if not self.shared:
+            return load
+        on_heap, off_heap = self.shared.on_worker(executors)
+        return Load((load.vector[MEMORY] + on_heap + off_heap, *load.vector[CPU:]), load.heap + on_heap)
+
     def load(self, executors: Iterable[ExecutorId]) -> Load:
-        """What a worker with these executors is asked for; strangers ask for nothing."""
+        """What these executors are asked for one by one; strangers ask for nothing."""
         load = self._shape.no_load
         for executor in executors:
             request = self._by_executor.get(executor)

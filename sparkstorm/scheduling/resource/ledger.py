@@ -1,13 +1,14 @@
 """Owns what is left on each node while topologies are tried, evicted and put back."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.model.shared_memory import SHARED_MEMORY_KEY
 from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.resource.amounts import Requests, Shape, Vector, minus, plus
+from sparkstorm.scheduling.resource.amounts import CPU, MEMORY, Requests, Shape, Vector, minus, plus
 from sparkstorm.scheduling.view import ClusterView
 
 MIN_CPU_KEY = "storm.worker.min.cpu.pcore.percent"
@@ -19,6 +20,8 @@ class ResourceLedger:
     def __init__(self, cluster: ClusterView) -> None:
         self.cluster = cluster
         self.shape = Shape(cluster.supervisors.values(), cluster.topologies.values())
+        parts = (part for each in cluster.topologies.values() for part in each.components)
+        self.shares_memory = any(part.conf.get(SHARED_MEMORY_KEY) for part in parts)
         self.min_cpu = float(cluster.conf.get(MIN_CPU_KEY) or 0.0)
         self._requests: dict[str, Requests] = {}
         self.node_ids = sorted({*cluster.supervisors, *(slot.node for slot in cluster.used_slots())})
@@ -27,10 +30,13 @@ class ResourceLedger:
         self.alive = {node for node in cluster.supervisors if not cluster.is_blacklisted(node)}
         self._taken: dict[str, dict[int, Vector]] = {node: {} for node in self.node_ids}
         self._owner_by_slot: dict[WorkerSlot, str] = dict(cluster.used_slots())
+        self._shared: dict[str, dict[str, float]] = {}  # off-heap memory of whole nodes, by node and topology
         for slot, topology_id in self._owner_by_slot.items():
             executors = cluster.placement(topology_id).executors_by_slot[slot]
             taken, _ = self.worker(cluster.topologies[topology_id], executors)
             self._taken[slot.node][slot.port] = taken
+        for topology in cluster.topologies.values() if self.shares_memory else ():
+            self._book_shared(topology)
         self._available: dict[str, Vector] = {}
         self.matrix: npt.NDArray[np.float64] = np.zeros((len(self.node_ids), len(self.shape.zero)))
         # Offer, then minus what is taken, node after node: what is left in the cluster is the running sum of these.
@@ -60,6 +66,21 @@ class ResourceLedger:
         total = self.shape.zero
         for vector in self._taken[node].values():
             total = plus(total, vector)
+        if node in self._shared:
+            memory = total[MEMORY]
+            for _, amount in sorted(self._shared[node].items()):
+                memory += amount
+            return (memory, *total[CPU:])
+        return total
+
+    def memory_of(self, topology: TopologyView, slot_by_executor: Mapping[ExecutorId, WorkerSlot]) -> float:
+        """What a topology takes of the cluster's memory with its executors on these slots, shared memory included."""
+        requests, total = self.requests(topology), 0.0
+        by_node, by_slot = _grouped(slot_by_executor)
+        for node in sorted(by_node):
+            total += requests.shared.on_node(by_node[node])
+        for slot in sorted(by_slot):
+            total += requests.worker(by_slot[slot]).vector[MEMORY]
         return total
 
     def count_nodes(self) -> int:
@@ -80,27 +101,58 @@ class ResourceLedger:
             return []
         return [port for port in sorted(self.cluster.supervisors[node].ports) if port not in self._taken[node]]
 
-    def put(self, slot: WorkerSlot, topology_id: str, taken: Vector) -> None:
-        """Note what a worker on a slot takes now."""
+    def put(self, slot: WorkerSlot, topology_id: str, taken: Vector, shared: float = 0.0) -> None:
+        """Note what a worker on a slot takes now, and what its topology's workers on that node share."""
         self._taken[slot.node][slot.port] = taken
         self._owner_by_slot[slot] = topology_id
+        if shared or slot.node in self._shared:
+            self._shared.setdefault(slot.node, {})[topology_id] = shared
         self._refresh(slot.node)
 
     def clear(self, slots: Iterable[WorkerSlot]) -> None:
-        """Note that nobody uses these slots."""
+        """Note that nobody uses these slots; what their topology shares on whole nodes stays booked (see `settle`)."""
         for slot in slots:
             self._taken[slot.node].pop(slot.port, None)
             self._owner_by_slot.pop(slot, None)
             self._refresh(slot.node)
 
+    def evict(self, topology: TopologyView) -> None:
+        """Note that a topology uses nothing; the cluster still has its workers."""
+        self.clear(list(self.cluster.placement(topology.id).executors_by_slot))
+        self._forget_shared(topology.id)
+
     def restore(self, topology: TopologyView) -> None:
         """Put a topology's workers back as the cluster has them."""
         for slot, executors in self.cluster.placement(topology.id).executors_by_slot.items():
             self.put(slot, topology.id, self.worker(topology, executors)[0])
+        self.settle(topology)
 
-    def worker(self, topology: TopologyView, executors: Iterable[ExecutorId]) -> tuple[Vector, float]:
+    def settle(self, topology: TopologyView) -> None:
+        """Book what a topology shares on whole nodes as the cluster has its workers."""
+        if self.requests(topology).shared.is_on_nodes:
+            nodes = self._forget_shared(topology.id) | self._book_shared(topology)
+            for node in nodes:
+                self._refresh(node)
+
+    def _book_shared(self, topology: TopologyView) -> set[str]:
+        shared = self.requests(topology).shared
+        if not shared.is_on_nodes:
+            return set()
+        by_node, _ = _grouped(self.cluster.placement(topology.id).slot_by_executor)
+        for node, executors in by_node.items():
+            self._shared.setdefault(node, {})[topology.id] = shared.on_node(executors)
+        return set(by_node)
+
+    def _forget_shared(self, topology_id: str) -> set[str]:
+        nodes = {node for node, amounts in self._shared.items() if topology_id in amounts}
+        for node in nodes:
+            del self._shared[node][topology_id]
+            self._refresh(node)
+        return nodes
+
+    def worker(self, topology: TopologyView, executors: Sequence[ExecutorId]) -> tuple[Vector, float]:
         """What a worker with these executors takes, and its heap in MB."""
-        load = self.requests(topology).load(executors)
+        load = self.requests(topology).worker(executors)
         return load.at_least(self.min_cpu), load.heap
 
     def left_in_cluster(self) -> Vector:
@@ -120,3 +172,14 @@ class ResourceLedger:
         self.matrix[at] = self._available[node]
         self._ebb[at, 1] = taken
         np.negative(self._ebb[at, 1], out=self._ebb[at, 1])
+
+
+def _grouped(
+    slot_by_executor: Mapping[ExecutorId, WorkerSlot],
+) -> tuple[dict[str, list[ExecutorId]], dict[WorkerSlot, list[ExecutorId]]]:
+    by_node: dict[str, list[ExecutorId]] = {}
+    by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
+    for executor, slot in sorted(slot_by_executor.items()):
+        by_node.setdefault(slot.node, []).append(executor)
+        by_slot.setdefault(slot, []).append(executor)
+    return by_node, by_slot

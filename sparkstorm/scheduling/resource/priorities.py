@@ -56,11 +56,15 @@ class PriorityOrder:
                 claimants.pop(0)
                 continue
             topology = first.waiting.pop(0)
-            asked = self._ledger.requests(topology).total
+            asked = self._asked(topology)
             first.ordered = plus(first.ordered, asked)
             self._left = tuple(have - less for have, less in zip(self._left, asked, strict=True))
             ordered.append(topology)
         return ordered
+
+    def _asked(self, topology: TopologyView) -> Vector:
+        requests = self._ledger.requests(topology)
+        return (requests.total[MEMORY] + requests.shared.least, *requests.total[CPU:])
 
     def _claimants(self, guarantees: Mapping[str, Mapping[str, float]]) -> list[Claimant]:
         by_owner: dict[str, list[TopologyView]] = {}
@@ -91,7 +95,7 @@ class PriorityOrder:
             counted += self._offered_generic
         if not claimant.waiting or any(self._left[at] <= 0 for at in counted):
             return LAST
-        would = plus(claimant.ordered, self._ledger.requests(claimant.waiting[0]).total)
+        would = plus(claimant.ordered, self._asked(claimant.waiting[0]))
         return max((would[at] - claimant.guaranteed[at]) / self._left[at] for at in counted)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError
 from sparkstorm.scheduling.records import Conf, Topologies, TopologyView
-from sparkstorm.scheduling.resource.amounts import Vector, minus, plus
+from sparkstorm.scheduling.resource.amounts import MEMORY, Vector, minus, plus
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.scheduling.resource.node_order import NodeMap
 from sparkstorm.scheduling.resource.priorities import POOLS_KEY, STRATEGY_KEY, priority_order
@@ -20,10 +20,20 @@ class _Need:
     """What a topology still needs against what the cluster has left (Storm's TopologySchedulingResources)."""
 
     def __init__(self, topology: TopologyView, ledger: ResourceLedger) -> None:
+        self._topology = topology
+        self._ledger = ledger
         self._requests = ledger.requests(topology)
         self._left = ledger.left_in_cluster()
         self._scheduled = self._requests.sum(ledger.cluster.placement(topology.id).slot_by_executor)
         self._remaining: Vector | None = None
+        # Memory once more, shared regions included: vectors leave them out, as the original's do.
+        self._least_memory = self._requests.total[MEMORY] + self._requests.shared.least
+        self._memory_left = self._left[MEMORY]
+        self._counts_shared = ledger.shares_memory
+        self._memory_scheduled = 0.0
+        self._memory_remaining = 0.0
+        if self._counts_shared:
+            self._memory_scheduled = ledger.memory_of(topology, ledger.cluster.placement(topology.id).slot_by_executor)
 
     def begin(self) -> None:
         """A new attempt: only what the cluster has left counts."""
@@ -32,19 +42,34 @@ class _Need:
     def can_schedule(self) -> bool:
         """Whether the cluster as a whole could hold the topology."""
         _, short = minus(plus(self._left, self._scheduled), self._requests.total)
-        return not short and not any(each > 0 for each in self._remaining or ())
+        if short or any(each > 0 for each in self._remaining or ()):
+            return False
+        if not self._counts_shared:
+            return True
+        if self._remaining is not None and self._memory_remaining > 0:
+            return False
+        return self._memory_left + self._memory_scheduled >= self._least_memory
 
     def failed(self, trial: Trial) -> None:
         """Note what an attempt left to be found by eviction."""
-        placement = trial.ledger.cluster.placement(trial.topology.id)
-        self._scheduled = self._requests.sum([*placement.slot_by_executor, *trial.slot_by_executor])
+        placed = {**self._ledger.cluster.placement(self._topology.id).slot_by_executor, **trial.slot_by_executor}
+        self._scheduled = self._requests.sum(placed)
         self._remaining, _ = minus(self._requests.total, self._scheduled)
+        if self._counts_shared:
+            self._memory_scheduled = self._ledger.memory_of(self._topology, placed)
+            self._memory_remaining = self._least_memory - self._memory_scheduled
 
-    def evicted(self, resources: Vector) -> None:
+    def evicted(self, topology: TopologyView) -> None:
         """Note what an evicted topology gives back."""
+        executors = self._ledger.cluster.placement(topology.id).slot_by_executor
+        resources = self._ledger.requests(topology).sum(executors)
         self._left = plus(self._left, resources)
         if self._remaining is not None:
             self._remaining, _ = minus(self._remaining, resources)
+        if self._counts_shared:
+            memory = self._ledger.memory_of(topology, executors)
+            self._memory_left += memory
+            self._memory_remaining -= memory
 
     def words(self, ledger: ResourceLedger) -> str:
         """What is missing, with numbers."""
@@ -136,9 +161,8 @@ class _Placing:
             workers = self._cluster.placement(topology.id).executors_by_slot
             if not workers or topology in self._evicted:
                 continue
-            executors = self._cluster.placement(topology.id).slot_by_executor
-            need.evicted(self._ledger.requests(topology).sum(executors))
-            self._ledger.clear(list(workers))
+            need.evicted(topology)
+            self._ledger.evict(topology)
             self._evicted.append(topology)
             if need.can_schedule():
                 break
@@ -146,8 +170,12 @@ class _Placing:
 
     def _commit(self, trial: Trial) -> None:
         for topology in self._evicted:
+            if self._cluster.reasons is not None:
+                slots = list(self._cluster.placement(topology.id).executors_by_slot)
+                self._cluster.reasons.freed(topology.id, slots, f"evicted for {self._topology.id}, which goes first")
             self._cluster.unassign(topology.id)
             self._cluster.evicted.append(topology.id)
         self._evicted = []
         for slot, executors in sorted(trial.executors_by_slot.items()):
             self._cluster.assign(slot, self._topology.id, executors)
+        self._ledger.settle(self._topology)

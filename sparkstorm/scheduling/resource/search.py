@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.scheduling.reasons import Reasons
+from sparkstorm.scheduling.resource.amounts import CPU, MEMORY
 from sparkstorm.scheduling.resource.node_order import NodeMap, NodeOrder, NodeSort, Preferences
 from sparkstorm.scheduling.resource.trial import Trial
 
@@ -49,6 +51,7 @@ class Search:
         self._component_of = trial.topology.component_by_executor
         self._states = 0
         self._steps_back = 0
+        self._reasons = trial.ledger.cluster.reasons
 
     def order_for(self, executor: ExecutorId | None) -> NodeOrder:
         """The nodes, ranked for an executor or for nobody in particular."""
@@ -93,6 +96,8 @@ class Search:
                     tried[at] = -1
                     at = self._back(executors, at, with_ackers)
                     continue
+                if self._reasons is not None:
+                    self._explain(executor, slot, order, self._reasons)
                 if self._place(executor, slot):
                     with_ackers.add(executor)
             if at == len(executors) - 1:
@@ -161,6 +166,8 @@ class Search:
                 return self._last_left_out()
             if slot is None:
                 return self._short(at, len(executors))
+            if self._reasons is not None:
+                self._explain(executor, slot, nodes, self._reasons)
             self._place(executor, slot)
         return self._done()
 
@@ -175,6 +182,24 @@ class Search:
             return None
         slots = (WorkerSlot(node, port) for port in self._trial.open_ports(node))
         return next((slot for slot in slots if self._trial.may_put(executor, slot)), None)
+
+    def _explain(self, executor: ExecutorId, slot: WorkerSlot, order: Iterable[str], reasons: Reasons) -> None:
+        """Note where the node comes in the order, what nodes before it refused, and what is left there."""
+        trial, refused = self._trial, []
+        for node in order:
+            if node == slot.node:
+                break
+            refused.append(f"{node} ({trial.refusal(executor, node)})")
+        held = int(trial.held[trial.ledger.index_by_node[slot.node]])
+        left = trial.ledger.available(slot.node)
+        words = f"{slot.node} is number {len(refused) + 1} in the order of nodes (most executors of the topology first, "
+        words += f"then {self._options.sort.value}): "
+        words += f"{held} of its executors there, {left[MEMORY]:,.0f} MB and {left[CPU]:,.0f} % CPU left"
+        if refused:
+            more = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
+            words += f"; refused by {', '.join(refused[:3])}{more}"
+        words += f"; {slot.port} is the first port that takes it ({trial.heap_words(executor, slot)})"
+        reasons.placed(trial.topology.id, [executor], slot, words)
 
     def _done(self) -> Result:
         words = f"Fully Scheduled by {self._options.title} ({self._states} states traversed, "

@@ -6,7 +6,7 @@ import numpy as np
 
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.resource.amounts import ACKER, CPU, FIRST_GENERIC, MEMORY, Load, Vector
+from sparkstorm.scheduling.resource.amounts import ACKER, CPU, FIRST_GENERIC, MEMORY, Load, SharedRegions, Vector
 from sparkstorm.scheduling.resource.constraints import Constraints
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.scheduling.resource.node_order import Ints
@@ -33,6 +33,9 @@ class Trial:
         self.topology = topology
         self.ledger = ledger
         self._requests = ledger.requests(topology)
+        self._shared = self._requests.shared if self._requests.shared else None
+        self._shares_on_nodes = self._requests.shared.is_on_nodes
+        self._executors_by_node: dict[str, set[ExecutorId]] = {}  # only where memory is shared by whole nodes
         self._constraints = constraints
         self._max_heap = float(conf.get(MAX_HEAP_KEY, 768.0))
         self._one_executor = bool(conf.get(ONE_EXECUTOR_KEY, False))
@@ -88,6 +91,8 @@ class Trial:
         request, min_cpu = self._requests.of(executor), self.ledger.min_cpu
         if not fits(left, request.vector, min_cpu):
             return False
+        if self._shared is not None:
+            return self._shared_memory_holds(executor, slot, self._shared)
         load = self._load_by_slot.get(slot)
         if load is None:
             cpu, memory, heap = max(request.vector[CPU], min_cpu), request.vector[MEMORY], request.on_heap
@@ -98,6 +103,18 @@ class Trial:
             heap = load.heap + request.on_heap
         return cpu <= left[CPU] and memory <= left[MEMORY] and heap <= self._max_heap
 
+    def _shared_memory_holds(self, executor: ExecutorId, slot: WorkerSlot, shared: SharedRegions) -> bool:
+        """The rule of `_resources_hold` where executors share memory: what comes along with the executor counts too."""
+        left, min_cpu = self.ledger.available(slot.node), self.ledger.min_cpu
+        here, on_node = self.executors_by_slot.get(slot, []), self._executors_by_node.get(slot.node, set())
+        before = self._requests.worker(here)
+        after = self._requests.worker([*here, executor])
+        taken = before.at_least(min_cpu) if here else self.ledger.shape.zero
+        memory = after.vector[MEMORY] + shared.on_node({*on_node, executor})
+        memory -= taken[MEMORY] + shared.on_node(on_node)
+        cpu = after.at_least(min_cpu)[CPU] - taken[CPU]
+        return cpu <= left[CPU] and memory <= left[MEMORY] and after.heap <= self._max_heap
+
     def _constraints_hold(self, executor: ExecutorId, slot: WorkerSlot, constraints: Constraints) -> bool:
         component = self.topology.component_by_executor[executor]
         barred = constraints.incompatible[component]
@@ -106,6 +123,25 @@ class Trial:
             return False
         limit = constraints.max_on_node.get(component)
         return limit is None or self._count_by_node.get(slot.node, {}).get(component, 0) < limit
+
+    def refusal(self, executor: ExecutorId, node: str) -> str:
+        """The reason, in words, why a node takes an executor on none of its ports."""
+        left, asked = self.ledger.available(node), self._requests.of(executor).vector
+        names = ("MB", "% CPU", *self.ledger.shape.generic)
+        for name, have, wanted in zip(names, left, asked, strict=True):
+            if have < wanted:
+                return f"{have:,.0f} of {wanted:,.0f} {name} left"
+        if not self.open_ports(node):
+            return "no free port"
+        slots = [WorkerSlot(node, port) for port in self.open_ports(node)]
+        if any(self._resources_hold(executor, slot) for slot in slots):
+            return "the rules for workers and components"
+        return "no room in its workers' heap, or for what they share"
+
+    def heap_words(self, executor: ExecutorId, slot: WorkerSlot) -> str:
+        """The heap of a worker with one more executor, against the most that it may be."""
+        heap = self._requests.worker([*self.executors_by_slot.get(slot, []), executor]).heap
+        return f"{heap:,.0f} of {self._max_heap:,.0f} MB heap"
 
     def put(self, executor: ExecutorId, slot: WorkerSlot) -> None:
         """Place an executor."""
@@ -125,6 +161,7 @@ class Trial:
             # Added up anew, never subtracted: floating point would not come back to the same sum.
             self._book(slot, self._requests.load(here))
         else:
+            # As in the original, what the topology shares on the node stays booked until it puts something there again.
             del self.executors_by_slot[slot], self._load_by_slot[slot]
             self._reopen(slot.node)
             self.ledger.clear([slot])
@@ -132,7 +169,11 @@ class Trial:
     def _book(self, slot: WorkerSlot, load: Load) -> None:
         self._load_by_slot[slot] = load
         self._reopen(slot.node)
-        self.ledger.put(slot, self.topology.id, load.at_least(self.ledger.min_cpu))
+        shared = 0.0
+        if self._shared is not None:
+            load = self._requests.worker(self.executors_by_slot[slot], load)
+            shared = self._shared.on_node(self._executors_by_node.get(slot.node, ()))
+        self.ledger.put(slot, self.topology.id, load.at_least(self.ledger.min_cpu), shared)
 
     def _reopen(self, node: str) -> None:
         for nodes in self._shut.values():
@@ -142,11 +183,15 @@ class Trial:
         component = self.topology.component_by_executor.get(executor)
         counts = self._count_by_node.setdefault(slot.node, {})
         counts[component] = counts.get(component, 0) + change
+        if self._shares_on_nodes:
+            on_node = self._executors_by_node.setdefault(slot.node, set())
+            (on_node.add if change > 0 else on_node.discard)(executor)
         self.held[self.ledger.index_by_node[slot.node]] += change
 
     def undo(self) -> None:
         """Take everything back."""
         self.ledger.clear(list(self.executors_by_slot))
+        self.ledger.settle(self.topology)
         self.executors_by_slot.clear()
         self._load_by_slot.clear()
 
@@ -160,6 +205,9 @@ class Trial:
                 return
             self.free_ackers.pop(0)
             self.put(acker, slot)
+            if self.ledger.cluster.reasons is not None:
+                words = "an acker bound to a new worker (topology.ras.acker.executors.per.worker)"
+                self.ledger.cluster.reasons.placed(self.topology.id, [acker], slot, words)
             self.bound_ackers_by_slot.setdefault(slot, []).append(acker)
             self.bound_ackers.add(acker)
 

@@ -1,0 +1,236 @@
+"""JStorm's defects put back into our scheduler, so that a difference is excused only where it is reproduced row by row.
+
+An excuse holds when our scheduler *with the defect* gives exactly the original's answer, exceptions included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+from sparkstorm.scheduling.form.jstorm_problem import answer, context_from
+from sparkstorm.scheduling.jstorm import scheduler, workers
+from sparkstorm.scheduling.jstorm.records import AssignContext, AssignType, WorkerPlan
+from sparkstorm.scheduling.jstorm.slots import Slot
+from sparkstorm.scheduling.jstorm.tasks import TaskScheduler
+from sparkstorm.scheduling.jstorm.workers import Ports, WorkerScheduler
+
+Problem = dict[str, Any]
+Answer = dict[str, Any]
+
+
+class OriginalRaisedError(Exception):
+    """The original ends with an exception; the text is its Java class."""
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: object) -> Iterator[None]:
+    """Give an attribute of a module or class another value for a while."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def _place_as_the_original(slots: Sequence[Slot], supervisors: Sequence[Ports]) -> None:
+    """Leave a worker whose host has no room where it was (2); divide by the number of supervisors with room (1)."""
+    with_room = [each for each in supervisors if each.free]
+    for slot in slots:
+        home = next((each for each in with_room if each.host == slot.host and each.free), None) if slot.host else None
+        if home is not None:
+            slot.port, slot.node = home.take(slot.port), home.id
+    left = sorted((each for each in with_room if each.free), key=lambda each: -len(each.free))
+    if not left:
+        raise OriginalRaisedError("ArithmeticException")
+    workers._place_by_load(slots, left)
+
+
+class _KeepsAsTheOriginal(TaskScheduler):
+    """Counts full workers' tasks again in every round (12); raises for a kept task whose worker is full already (15)."""
+
+    def _keep(self, num_tasks: int) -> None:
+        pool = set(self._pool)
+        for worker in sorted(self._context.old_workers, key=lambda each: (each.host, each.port, each.node)):
+            slot = self._slot_at.get((worker.host, worker.port))  # two nodes of one host may share it
+            tasks = worker.tasks & self._tasks
+            has_master = self._single_master and self._master in worker.tasks
+            tasks &= {self._master} if has_master else tasks
+            if tasks and slot is not None:
+                if slot not in pool:
+                    raise OriginalRaisedError("NullPointerException")
+                pool -= {slot} if has_master else set()
+        super()._keep(num_tasks)
+
+    def _retire_kept(self, workers: Any, num_tasks: int) -> None:
+        slots = [self._slot_at.get((worker.host, worker.port)) for worker in workers]
+        waiting = [slot for slot in dict.fromkeys(slots) if slot is not None]
+        counted = 0
+        while full := [slot for slot in waiting if slot in self._pool and self._is_full(slot)]:
+            for slot in full:
+                del self._pool[slot]
+                self._done.append(slot)
+                counted += slot.num_tasks
+            self._num_workers -= len(full)
+            num_tasks -= counted
+            self._share_out(num_tasks)
+
+    def _place(self, task: int) -> None:
+        part = self._parts[self._context.component_by_task[task]]
+        if not self._pool and not str(part.conf.get("task.on.differ.node", False)).lower() == "true":
+            raise OriginalRaisedError("NoSuchElementException")
+        super()._place(task)
+
+
+class _Lenient(dict[int, str]):
+    """Components by task; a stranger's is none."""
+
+    def __missing__(self, task: int) -> str:
+        return ""
+
+
+def _with_strangers(context: AssignContext) -> AssignContext:
+    return replace(context, component_by_task=_Lenient(context.component_by_task))
+
+
+def _dead_strangers_too(context: AssignContext) -> set[int]:
+    """What needs a place where a dead worker's strangers do, too (17)."""
+    if context.assign_type is not AssignType.MONITOR:
+        return _TASKS_TO_ASSIGN(context)
+    dead = set(context.dead_tasks)
+    for worker in context.old_workers:
+        if worker.tasks & (context.dead_tasks - context.unstopped_tasks):
+            dead |= worker.tasks
+    return dead
+
+
+def _wanted_slots_with_strangers(placing: WorkerScheduler, need: set[int], count: int) -> list[Slot]:
+    found = _WANTED_SLOTS(placing, need, count)
+    context = placing._context
+    if scheduler.has_single_master(context) and not need <= context.component_by_task.keys():
+        raise OriginalRaisedError("NullPointerException")
+    return found
+
+
+def _assign_with_strangers(tasks: TaskScheduler) -> list[Slot]:
+    if not tasks._tasks <= tasks._context.component_by_task.keys():
+        raise OriginalRaisedError("IllegalArgumentException")
+    return _ASSIGN(tasks)
+
+
+_TASKS_TO_ASSIGN, _WANTED_SLOTS, _ASSIGN = scheduler._tasks_to_assign, WorkerScheduler._wanted_slots, TaskScheduler.assign
+
+
+def _whole_workers(context: AssignContext) -> list[WorkerPlan]:
+    return [worker for worker in context.old_workers if worker.tasks & context.unstopped_tasks]
+
+
+# What is replaced where, by the number that the tag names.
+_Patch = tuple[tuple[Any, str, object], ...]
+DEFECTS: Mapping[str, _Patch] = {
+    "2": (
+        (workers, "place", _place_as_the_original),
+        # A worker that was left on a port that another took is the same key of the original's hash maps.
+        (Slot, "__eq__", lambda one, other: isinstance(other, Slot) and (one.node, one.port) == (other.node, other.port)),
+        (Slot, "__hash__", lambda slot: hash((slot.node, slot.port))),
+    ),
+    "12": ((scheduler, "TaskScheduler", _KeepsAsTheOriginal),),
+    "16": (
+        (scheduler, "_unstopped_workers", _whole_workers),
+        (scheduler, "_tasks_without_place", lambda context: scheduler._tasks_to_assign(context)),
+        (scheduler, "_lost_beside_unstopped", lambda context: set()),
+    ),
+    "17": (
+        (scheduler, "_without_strangers", _with_strangers),
+        (scheduler, "_tasks_to_assign", _dead_strangers_too),
+        (WorkerScheduler, "_wanted_slots", _wanted_slots_with_strangers),
+        (TaskScheduler, "assign", _assign_with_strangers),
+    ),
+}
+_WORDS = {
+    "12": "defect 12: the original counts kept tasks again in every round",
+    "15": "defect 15: the original raises for a kept task whose worker is full",
+    "16": "defect 16: the original runs tasks of a lost worker twice",
+    "17": "defect 17: the original places a task that no component has",
+}
+
+
+def answer_with(problem: Problem, defects: Sequence[str]) -> Answer:
+    """Our answer with these defects put back; `raised` is the simple name of the original's exception."""
+    with ExitStack() as stack:
+        for number in defects:
+            for patch in DEFECTS[number]:
+                stack.enter_context(replaced(*patch))
+        try:
+            return answer(context_from(problem))
+        except OriginalRaisedError as error:
+            return {"raised": str(error)}
+
+
+def reproduced(problem: Problem, theirs: Answer) -> tuple[str, ...] | None:
+    """The fewest defects with which ours is the original's answer, or None."""
+    for count in range(1, len(DEFECTS) + 1):
+        for chosen in combinations(DEFECTS, count):
+            if comparable(answer_with(problem, chosen)) == comparable(theirs):
+                return chosen
+    return None
+
+
+def comparable(found: Answer) -> Any:
+    """Every row; "failed" without its words; the simple name of an exception."""
+    if "raised" in found:
+        return ["raised", found["raised"].partition(":")[0].rpartition(".")[2]]
+    return found.get("workers", "failed")
+
+
+def excuse(problem: Problem, theirs: Answer) -> str | None:
+    """The tag of a difference that is one of JStorm's defects, reproduced exactly; None where it is not."""
+    if theirs.get("raised", "").endswith("loops for ever"):
+        return "defect 13: the original loops for ever" if _may_loop(problem) else None
+    found = reproduced(problem, theirs)
+    if found is None:
+        return None
+    return "; ".join(_words(number, problem, theirs) for number in found)
+
+
+def _may_loop(problem: Problem) -> bool:
+    """A rebalance that keeps old workers as they are: they change in a hash set while it is walked."""
+    keeps = problem["assign_type"] == "REBALANCE" and not problem["reassign"]
+    return keeps and bool(problem["conf"].get("use.old.assignment"))
+
+
+def _words(number: str, problem: Problem, theirs: Answer) -> str:
+    raised = comparable(theirs) if "raised" in theirs else ()
+    if number == "12" and "NullPointerException" in raised:
+        return _WORDS["15"]
+    if number != "2":
+        return _WORDS[number]
+    if "ArithmeticException" in raised:
+        return "defect 1: the original divides by no supervisors"
+    if raised:
+        return "defect 2: the original leaves a worker on a slot that is gone or taken"
+    return _where_stale(problem, theirs)
+
+
+def _where_stale(problem: Problem, theirs: Answer) -> str:
+    """Where the original leaves a worker that found no place: on what the first such row says."""
+    supervisors = {each["id"]: each for each in problem["supervisors"]}
+    hosts = problem["conf"].get("isolation.scheduler.machines") or ()
+    isolates = any(each["host"] in hosts for each in supervisors.values())
+    offered = {(each["id"], port) for each in supervisors.values() for port in each.get("available", each["ports"])}
+    old = {(each["node"], each["port"]) for each in problem.get("old_workers", ())}
+    ours = answer(context_from(problem)).get("workers", ())
+    stale = [row for row in theirs["workers"] if row not in ours and (row["node"], row["port"]) in old]
+    if any(row["node"] not in supervisors for row in stale):
+        return "defect 2: the original leaves a worker on a lost supervisor"
+    if isolates and any(row["host"] not in hosts for row in stale):
+        return "defect 2a: the original leaves a worker on a host outside the isolation list"
+    monitors = problem["assign_type"] == AssignType.MONITOR
+    if monitors and any((row["node"], row["port"]) not in offered for row in stale):
+        return "defect 2b: the original leaves a dead worker on a port that is not offered"
+    return "defect 2c: the original leaves a worker on a port that another has taken"
+

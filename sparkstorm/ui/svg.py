@@ -1,0 +1,44 @@
+"""Colours, texts and the frame of the pictures of clusters, as SVG. PURE."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html import escape
+
+# Told apart by people who see colours differently, too (after Okabe and Ito), the system's components grey.
+PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8b6fc0", "#b5a800", "#7f4f24", "#3c6e71")
+INK, FAINT, LINE, PAPER, LOST = "#222222", "#767676", "#c9c9c9", "#ffffff", "#f1f1f1"
+
+
+@dataclass(frozen=True, slots=True)
+class Svg:
+    """A drawing that a notebook shows and a file may hold."""
+
+    text: str
+    width: int
+    height: int
+
+    def _repr_svg_(self) -> str:
+        return self.text
+
+
+def text(x: int, y: int, words: str, size: int, color: str, weight: str = "400", anchor: str = "start") -> str:
+    """A line of text at a point."""
+    style = f'font-size="{size}" fill="{color}" font-weight="{weight}" text-anchor="{anchor}"'
+    return f'<text x="{x}" y="{y}" {style}>{escape(words)}</text>'
+
+
+def cut(words: str, most: int) -> str:
+    """The beginning and the end: names of a kind differ there."""
+    if len(words) <= most:
+        return words
+    return f"{words[: most // 2]}…{words[-(most - most // 2 - 1) :]}"
+
+
+def document(width: int, height: int, parts: Iterable[str], title: str) -> str:
+    """A whole drawing in its frame; the title is for readers that do not see it."""
+    frame = f'<rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="8" fill="{PAPER}" stroke="{LINE}"/>'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'font-family="system-ui, -apple-system, Segoe UI, DejaVu Sans, sans-serif" role="img" aria-label="{escape(title)}">'
+        f"{frame}{''.join(parts)}</svg>"
+    )
