@@ -36,7 +36,7 @@ def test_every_legal_id_gets_one_visible_file_in_the_runs_own_folder(component: 
 
 
 def test_lines_of_results_read_back_as_the_keys_and_values_that_they_were(tmp_path: Path) -> None:
-    pairs = [[b"x", float("inf")], [["a", 1], {1: "a", None: [b""]}], ["n", 2**63 - 1], ["f", 1.0], [True, -0.0]]
+    pairs: list[list[Any]] = [[b"x", float("inf")], [["a", 1], {1: "a", None: [b""]}], ["n", 2**63 - 1], ["f", 1.0], [True, -0.0]]
 
     class Kept(Finished):
         def key_values(self, component: str) -> Iterator[tuple[Any, Any]]:
