@@ -27,10 +27,12 @@ from sparkstorm.replay import EventTime, Replay, back_fill, replay
 from sparkstorm.replay.failures import unwrapped
 from sparkstorm.replay.inputs import parse_name
 from sparkstorm.replay.job import STATE_MARK
+from sparkstorm.replay.result_files import check_columns, writable
 from sparkstorm.replay.spark import SMALL_MEMORY
 from sparkstorm.runtime.seeds import FROM_CHECKPOINT
 
 _LINE_EVERY_S = 5.0
+_WRITING = {"json": {"ignoreNullFields": "false"}, "csv": {"header": "true"}}  # what is none is no absence; CSV is read with names
 _MARKERS = "_SUCCESS", "_metadata", "_common_metadata", "_started_", "_committed_"  # what other jobs leave beside their data
 _NOTE = ".sparkstorm-results"  # the folders beside it that replays wrote, one a line
 _DEAD_LETTERS = "dead-letters"
@@ -59,18 +61,20 @@ class ReplayRun:
             results = self.results(spark, frames, names)
         for warning in results.warnings:
             print(f"note: {warning}", flush=True)
+        for name in names:
+            check_columns(name, results.columns_of(name))
         folders = result_folders(folder, [*dict.fromkeys(names), *([_DEAD_LETTERS] if self._file.skip_bad else [])])
         with _progress(spark, results), unwrapped():
             for name in names:
                 if not self._is_bare(name, results):
-                    self._write(results[name], folders[name], written)
+                    save(writable(name, results[name], written), folders[name], written)
         if not any(counts["executed"] for counts in results.counts.values()):
             print("note: no bolt got a tuple: the inputs have no rows, or spouts and bolts pass nothing on", flush=True)
         parked = sum(counts["parked"] for counts in results.counts.values())
         if self._file.skip_bad:
             with unwrapped():
                 parked = results.dead_letters.count()
-                self._write(results.dead_letters, folders[_DEAD_LETTERS], "json")
+                save(results.dead_letters, folders[_DEAD_LETTERS], "json")
         executed = sum(counts["executed"] for counts in results.counts.values())
         took = time.monotonic() - began
         print(f"{executed:,} tuples executed in {took:.1f} s ({executed / took:,.0f}/s), {parked:,} records put aside; "
@@ -125,8 +129,11 @@ class ReplayRun:
         return (name.endswith(STATE_MARK) and name not in self._file.outputs and component is not None
                 and isinstance(component.instance, WindowedBolt | TimedBolt) and results[name].isEmpty())
 
-    def _write(self, frame: DataFrame, folder: Path, written: str) -> None:
-        frame.write.mode("overwrite").format(written).save(str(folder))
+
+def save(frame: DataFrame, folder: Path, written: str) -> None:
+    """Write a result in a format, in place of what the folder held."""
+    writer = frame.write.mode("overwrite").format(written)
+    writer.options(**_WRITING.get(written, {})).save(str(folder))
 
 
 def passed_over(name: str, path: str) -> str:

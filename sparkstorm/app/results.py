@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from sparkstorm.app.handle import TopologyHandle
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.names import file_name
+from sparkstorm.model.tagged import to_json
 
 DEAD_LETTERS = "dead-letters.jsonl"
 
@@ -60,4 +60,5 @@ def _rank(pair: tuple[Any, Any]) -> tuple[float, str]:
 
 
 def _line(key: Any, value: Any) -> str:
-    return json.dumps([key, value], ensure_ascii=False, default=repr)
+    """One line of JSON that reads back exactly (`sparkstorm.replay.read_json`); objects with a tag stand for what JSON lacks."""
+    return to_json([key, value])

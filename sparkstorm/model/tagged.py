@@ -23,7 +23,10 @@ _FLOATS = ("nan", "inf", "-inf")
 
 def to_json(value: Any) -> str:
     """Return the JSON of one value, without the wrapping; tuples are written as lists."""
-    return json.dumps(_jsonable(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    try:
+        return json.dumps(_jsonable(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except RecursionError as error:
+        raise CodecError("values nest too deeply") from error
 
 
 def from_json(text: str) -> Any:
@@ -77,7 +80,7 @@ def _jsonable(value: Any) -> Any:
             return {key: _jsonable(item) for key, item in value.items()}
         return {"$map": [[_jsonable(key), _jsonable(item)] for key, item in value.items()]}
     if kind not in SCALARS:
-        raise CodecError(f"a value of type {kind.__name__} has no tagged text")
+        raise CodecError(f"a {kind.__name__} is no value of tuples or state")
     return value
 
 

@@ -1,5 +1,6 @@
 """Owns batch replay: the same topology object over DataFrames, each group of bolts one Spark stage."""
 
+from sparkstorm.model.tagged import from_json as read_json
 from sparkstorm.model.tagged import read_value
 from sparkstorm.replay.back_fill import back_fill, back_fill_locally
 from sparkstorm.replay.inputs import EventTime
@@ -7,4 +8,5 @@ from sparkstorm.replay.local import LocalResults, replay_locally
 from sparkstorm.replay.replay import replay
 from sparkstorm.replay.results import Replay
 
-__all__ = ["EventTime", "LocalResults", "Replay", "back_fill", "back_fill_locally", "read_value", "replay", "replay_locally"]
+__all__ = ["EventTime", "LocalResults", "Replay", "back_fill", "back_fill_locally", "read_json", "read_value",
+           "replay", "replay_locally"]

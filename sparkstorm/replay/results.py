@@ -63,6 +63,12 @@ class Replay(Mapping[str, DataFrame]):
                 self._frames[name] = as_result(self._frame(name))
         return self._frames[name]
 
+    def columns_of(self, name: str) -> list[str]:
+        """Return the names of a result's columns without running anything; none for a result that there is not."""
+        if name in self._columns:
+            return [field for field, _ in self._columns[name]]
+        return list(self[name].columns) if name in self else []
+
     @property
     def sinks(self) -> list[str]:
         """The results that no bolt of this replay works on further: ends of the graph, redirected inputs, states."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkstorm.errors import CodecError, StoreInconsistentError
 from sparkstorm.model.codec import Codec
-from sparkstorm.model.tagged_json import from_json, to_json
+from sparkstorm.model.tagged import from_json, to_json
 
 _PLACE = re.compile(r" (\([^()/\n]*, line \d+\))$")
 _ERROR = re.compile(r"[A-Za-z_]\w*(?=: |$)")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sparkstorm.errors import CodecError, MalformedFrameError, StoreInconsistentError
 from sparkstorm.model.codec import Codec
-from sparkstorm.model.tagged_json import from_json, to_json
+from sparkstorm.model.tagged import from_json, to_json
 from sparkstorm.runtime.dead_letter import Cause, DeadLetter
 
 Read = Callable[[int, str], list[tuple[str, bytes]]]

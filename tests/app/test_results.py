@@ -11,6 +11,7 @@ import pytest
 
 from sparkstorm.app.handle import TopologyHandle
 from sparkstorm.app.results import collect
+from sparkstorm.replay import read_json
 
 
 class Finished:
@@ -32,3 +33,16 @@ def test_every_legal_id_gets_one_visible_file_in_the_runs_own_folder(component: 
     assert file.name != "dead-letters.jsonl", "that file is the run's dead letters"
     assert json.loads(file.read_text()) == [component, 1] and str(file) in said[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["results"]
+
+
+def test_lines_of_results_read_back_as_the_keys_and_values_that_they_were(tmp_path: Path) -> None:
+    pairs: list[list[Any]] = [[b"x", float("inf")], [["a", 1], {1: "a", None: [b""]}], ["n", 2**63 - 1], ["f", 1.0], [True, -0.0]]
+
+    class Kept(Finished):
+        def key_values(self, component: str) -> Iterator[tuple[Any, Any]]:
+            return ((tuple(key) if isinstance(key, list) else key, value) for key, value in pairs)
+
+    file = collect({"component": "c", "directory": str(tmp_path)}, cast(TopologyHandle, Kept()), lambda line: None)
+    assert file is not None
+    found = [read_json(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    assert sorted(map(repr, found)) == sorted(map(repr, pairs))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sparkstorm.errors import CodecError
 from sparkstorm.model.codec import Codec
-from sparkstorm.model.tagged_json import from_json, to_json
+from sparkstorm.model.tagged import from_json, to_json
 
 scalars = st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.text(), st.binary())
 values = st.recursive(

@@ -10,10 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
-from sparkstorm.errors import InvalidTopologyError, ReplayFailedError
+from sparkstorm.app import replay_run
+from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, ReplayFailedError
 from sparkstorm.model.tagged import MARK
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import read_value, replay
+from sparkstorm.replay.result_files import check_columns, writable
 from tests.model.test_codec import same
 from tests.replay.bolts import Source
 
@@ -113,6 +115,29 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return bytes(value) if isinstance(value, bytearray) else value
+
+
+@pytest.mark.parametrize("written", ["json", "csv", "orc"])
+def test_a_state_in_files_of_any_format_goes_on_as_it_was(spark: SparkSession, written: str, tmp_path: Path) -> None:
+    hard = [*STATES["mixed"], *STATES["looks tagged"], ("q", 'a"b\\"c\\'), ("", "\n, "), ("007", "1"), ("nan", [1.5, math.inf])]
+    for name, pairs in {"hard": hard, "plain": STATES["plain"], "tuples": STATES["tuples"], "maps": STATES["maps"]}.items():
+        state = replay(one(Keep(pairs)), {"source": spark.range(1).toDF("n")}).state("bolt")
+        replay_run.save(writable("bolt!state", state, written), tmp_path / name, written)
+        frame = replay_run._load(spark, "bolt", str(tmp_path / name), written)
+        again = replay(one(Keep([])), {"source": spark.range(1).toDF("n")}, states={"bolt": frame}).state("bolt")
+        found = {_key(read_value(row.key)): read_value(row.value) for row in again.collect()}
+        assert same(_sorted(found), _sorted(dict(pairs))), name
+
+
+def test_results_in_files_are_columns_or_tagged_text(spark: SparkSession) -> None:
+    frame = emitted(spark, [({1: "a"}, b"x", {"a": [1]}, 1.5, "t")], ("by_number", "bytes", "by_text", "n", "text"))
+    kinds = {written: [f.dataType.simpleString() for f in writable("bolt", frame, written).schema] for written in ("json", "csv")}
+    assert kinds["json"] == ["string", "string", "map<string,array<bigint>>", "double", "string"]
+    assert kinds["csv"] == ["string", "string", "string", "double", "string"]
+    row = writable("bolt", frame, "csv").collect()[0]
+    assert [read_value(cell) for cell in row] == [{1: "a"}, b"x", {"a": [1]}, 1.5, "t"]
+    with pytest.raises(InvalidConfigError, match="result 'bolt': its fields 'n' and 'N' cannot be columns of one file"):
+        check_columns("bolt", ["n", "a", "N"])
 
 
 def test_a_record_that_was_put_aside_reads_back(spark: SparkSession) -> None:
