@@ -41,12 +41,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(job: JobFile, topology: Topology, by_value: Sequence[str], file: ReplayFile, folder: Path, written: str) -> int:
     from sparkstorm.app.replay_run import ReplayRun
-    from sparkstorm.replay.failures import SPARK_ERRORS, told_shortly
 
-    try:
-        return ReplayRun(job, topology, by_value, file).write(folder, written)
-    except SPARK_ERRORS as error:
-        raise told_shortly(error) from error
+    return ReplayRun(job, topology, by_value, file).write(folder, written)
 
 
 def _given(options: argparse.Namespace) -> dict[str, object]:

@@ -24,7 +24,8 @@ from sparkstorm.hosting.spark_security import SWITCH, remove_at_exit, secured, w
 from sparkstorm.model.names import file_name
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import EventTime, Replay, back_fill, replay
-from sparkstorm.replay.failures import unwrapped
+from sparkstorm.replay.failures import SPARK_ERRORS, told_shortly, unwrapped
+from sparkstorm.replay.fidelity import ReplayWarning
 from sparkstorm.replay.inputs import parse_name
 from sparkstorm.replay.job import STATE_MARK
 from sparkstorm.replay.result_files import check_columns, writable
@@ -47,7 +48,13 @@ class ReplayRun:
         self._job, self._topology, self._by_value, self._file = job, topology, by_value, file
 
     def write(self, folder: Path, written: str) -> int:
-        """Replay and write every result; the exit status."""
+        """Replay and write every result; return the exit status. ReplayFailedError has one sentence of what Spark says."""
+        try:
+            return self._write_all(folder, written)
+        except SPARK_ERRORS as error:
+            raise told_shortly(error) from error
+
+    def _write_all(self, folder: Path, written: str) -> int:
         began = time.monotonic()
         spark = _session(self._job.name, self._job.conf.flag(SWITCH))
         if self._file.checkpoint:
@@ -59,8 +66,7 @@ class ReplayRun:
                 print(f"note: {note}", flush=True)
             names = list(self._file.outputs) or self.results(spark, frames, None).sinks
             results = self.results(spark, frames, names)
-        for warning in results.warnings:
-            print(f"note: {warning}", flush=True)
+        told = _tell(results, ())
         for name in names:
             check_columns(name, results.columns_of(name))
         folders = result_folders(folder, [*dict.fromkeys(names), *([_DEAD_LETTERS] if self._file.skip_bad else [])])
@@ -68,6 +74,7 @@ class ReplayRun:
             for name in names:
                 if not self._is_bare(name, results):
                     save(writable(name, results[name], written), folders[name], written)
+        _tell(results, told)
         if not any(counts["executed"] for counts in results.counts.values()):
             print("note: no bolt got a tuple: the inputs have no rows, or spouts and bolts pass nothing on", flush=True)
         parked = sum(counts["parked"] for counts in results.counts.values())
@@ -134,6 +141,17 @@ def save(frame: DataFrame, folder: Path, written: str) -> None:
     """Write a result in a format, in place of what the folder held."""
     writer = frame.write.mode("overwrite").format(written)
     writer.options(**_WRITING.get(written, {})).save(str(folder))
+
+
+def _tell(results: Replay, told: Collection[ReplayWarning]) -> tuple[ReplayWarning, ...]:
+    """Print the warnings that were not printed before: what tasks did says more than the topology, and takes some back."""
+    now = results.warnings
+    for warning in now:
+        if warning not in told:
+            print(f"note: {warning}", flush=True)
+    for cause in sorted({(each.component, each.cause) for each in told} - {(each.component, each.cause) for each in now}):
+        print(f"note: component '{cause[0]}': no longer \"{cause[1]}\": the tasks of this run gave no reason for it", flush=True)
+    return now
 
 
 def passed_over(name: str, path: str) -> str:

@@ -42,6 +42,7 @@ class ColumnRun(BoltRun):
         try:
             self._bolt.execute_batch(batch, source, _Columns(self))
             self.counts.executed += batch.num_rows
+            self._attributes.look(batch.num_rows)
         except (Exception, SystemExit):
             self.emitter.roll_back(log_mark)
             for way, (rows, batches) in zip(self.ways, marks, strict=True):  # what no log knows of

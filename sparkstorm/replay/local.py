@@ -19,7 +19,7 @@ from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import LATE_PREFIX, Topology
 from sparkstorm.replay.chunks import CLOCK, DEAD, KEPT_STATE, ROWS, START, STATE, Chunk, ChunkWriter, order_of, unpack_rows
-from sparkstorm.replay.fidelity import ReplayWarning, sums_among, warnings_of
+from sparkstorm.replay.fidelity import ReplayWarning, warnings_of
 from sparkstorm.replay.inputs import LONG_AGO, EventTime, parse_inputs, parse_states, running_times
 from sparkstorm.replay.job import Job, Switches, make_job, result_names, targets_of
 from sparkstorm.replay.lateness import late_among, starts_of
@@ -104,8 +104,7 @@ def replay_locally(
     parts = {feed: [rows[start:end] for start, end in pairwise(_cuts(len(rows), partitions))] for feed, rows in feeds.items()}
     run_stages(plan, job, parts, event_time, parse_states(topology, states or {}), results)
     tasks = tasks_by_component(plan.component_by_task)
-    results.warnings = warnings_of(plan.topology, plan.conf, tasks, event_time is not None)
-    results.warnings += sums_among(plan.topology, results.counts, tasks)
+    results.warnings = warnings_of(plan.topology, plan.conf, tasks, event_time is not None, results.counts)
     results.warnings += late_among(plan.topology, plan.conf, results.counts, tasks, ())
     return results
 

@@ -9,10 +9,8 @@ from pyspark.sql import DataFrame
 
 from sparkstorm.config import check, merge
 from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay.failures import check_frame
-from sparkstorm.replay.fidelity import warnings_of
 from sparkstorm.replay.inputs import EventTime, parse_inputs, parse_name, parse_states
 from sparkstorm.replay.job import NewestTimes, Switches, make_job
 from sparkstorm.replay.plan import make_plan
@@ -62,8 +60,7 @@ def replay(
         raise InvalidTopologyError("a replay needs data for every spout")
     stages = SparkStages(next(iter(feeds.values())).sparkSession, plan, job)
     stages.give(feeds, parse_states(topology, states or {}), time, names)
-    warnings = warnings_of(plan.topology, plan.conf, tasks_by_component(plan.component_by_task), time is not None)
-    return Replay(plan, stages, result_types, warnings, frozenset(of_tasks))
+    return Replay(plan, stages, result_types, frozenset(of_tasks))
 
 
 def _check_frames(inputs: Any, states: Any) -> None:

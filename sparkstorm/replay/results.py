@@ -22,7 +22,7 @@ from sparkstorm.replay.arrow_map import MapBatches, chunks_in, map_in_arrow
 from sparkstorm.replay.batches import is_batch, unpack_batch
 from sparkstorm.replay.chunks import DEAD, KEPT_STATE, ROWS, Chunk
 from sparkstorm.replay.failures import as_result, unwrapped
-from sparkstorm.replay.fidelity import ReplayWarning, sums_among
+from sparkstorm.replay.fidelity import ReplayWarning, warnings_of
 from sparkstorm.replay.job import STATE_MARK, result_names, targets_of
 from sparkstorm.replay.lateness import late_among
 from sparkstorm.replay.plan import Feed, Plan, Stage
@@ -46,9 +46,8 @@ class Replay(Mapping[str, DataFrame]):
     """
 
     def __init__(self, plan: Plan, stages: SparkStages, columns: Mapping[str, Columns],
-                 warnings: tuple[ReplayWarning, ...], of_tasks: frozenset[str] = frozenset()) -> None:
+                 of_tasks: frozenset[str] = frozenset()) -> None:
         self._of_tasks = of_tasks
-        self._warnings = warnings
         self._plan = plan
         self._stages = stages
         self._columns = columns
@@ -107,7 +106,7 @@ class Replay(Mapping[str, DataFrame]):
         """Why these results may differ from those of a live run, as far as the topology and the stages run so far tell."""
         tasks = tasks_by_component(self._plan.component_by_task)
         late = late_among(self._plan.topology, self._plan.conf, self.counts, tasks, self._of_tasks)
-        return self._warnings + sums_among(self._plan.topology, self.counts, tasks) + late
+        return warnings_of(self._plan.topology, self._plan.conf, tasks, self._stages.is_timed, self.counts) + late
 
     def state(self, component: str) -> DataFrame:
         """A stateful bolt's final keys and values, with the task that holds them: fit to be another run's first state."""

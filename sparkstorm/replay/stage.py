@@ -230,6 +230,7 @@ class _PartitionRun:
 
     def _feed_head(self, run: BoltRun, chunks: Iterator[Chunk]) -> Iterator[int]:
         """What other stages sent to the first bolt's task, in its order; yields after every go, how many rows it had."""
+        chunks = self._noted(run, chunks)
         if isinstance(run, QuickRun):
             for chunk in chunks:
                 for rows in self._pace.parts(list(unpack_rows(self._codec, chunk)[0])):
@@ -250,7 +251,20 @@ class _PartitionRun:
                     run.run(part)
                     yield len(part)
 
+    def _noted(self, run: BoltRun, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+        """The chunks, with who sent them noted."""
+        for chunk in chunks:
+            self._note(run, self.source(chunk.sender, chunk.stream))
+            yield chunk
+
+    def _note(self, run: BoltRun, source: Source) -> None:
+        """Data comes from as many senders as its spout has tasks, in whatever partitions it lies here."""
+        if source.stream != WATERMARK_STREAM:
+            is_spout = self._topology.components[source.component].kind == "spout"
+            run.got_from(source, len(self._tasks[source.component]) if is_spout else 1)
+
     def _take_data(self, run: BoltRun, source: Source, batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+        self._note(run, source)
         for batch in gathered(batches) if isinstance(run, ColumnRun) else batches:
             if isinstance(run, ColumnRun):
                 run.run_batch(batch, source, 0)
@@ -293,17 +307,22 @@ class _PartitionRun:
     def _pass_batches(self, task: int, run: ColumnRun) -> None:
         for way in self._ways.inputs.get(task, ()):
             batches, way.batches[:] = list(way.batches), []
+            if batches:
+                self._note(run, way.source)
             for batch, at_ms in put_together(batches):
                 run.run_batch(batch, way.source, at_ms)
 
     def _pass_bare(self, task: int, run: QuickRun) -> None:
         for way in self._ways.inputs.get(task, ()):
             if rows := way.take_bare():
+                self._note(run, way.source)
                 run.run_rows(rows, way.source)
         run.divide()
 
     def _gather(self, task: int) -> list[Tuple]:
         ways = [way for way in self._ways.inputs.get(task, ()) if way.rows or way.batches]
+        for way in ways:
+            self._note(self._runs[task], way.source)
         tuples = [Tuple(values, at_ms, way.source) for way in ways for values, at_ms in way.take_rows()]
         if self._job.is_timed:
             tuples.sort(key=attrgetter("roots"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
@@ -19,7 +19,8 @@ from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.grouping.routes import Target
 from sparkstorm.model.codec import Codec
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.replay.attributes import Attributes
 from sparkstorm.replay.moments import Moments
 from sparkstorm.runtime.bolt_task import BasicCollector, BasicRunner, Failure, ManualRunner
 from sparkstorm.runtime.dead_letter import DeadLetter
@@ -57,6 +58,11 @@ class Counts:
     reports: int = 0
     late: int = 0
     floats: int = 0  # floating-point numbers in the final state
+    held: int = 0  # inputs that were neither acked nor failed when execute returned
+    changed: int = 0  # 1 for a task whose bolt's attributes changed while it ran
+    mixed: int = 0  # 1 for a task that got rows of several senders or streams
+    failures: int = 0  # tries that failed
+    recovered: int = 0  # inputs that succeeded after such
 
     def as_dict(self) -> dict[str, int]:
         """For adding up over tasks."""
@@ -109,6 +115,8 @@ class BoltRun:
         self._one_by_one = (manner.is_timed and not is_basic) or manner.is_keyed
         self._woken = threading.Event()
         self._threads_before = threading.active_count()
+        self._attributes = Attributes(bolt)
+        self._senders: set[tuple[int, str]] = set()
 
     def prepare(self, context: ReplayContext) -> None:
         """Make the runner and call the bolt's prepare and init_state; ReplayFailedError when they raise."""
@@ -127,6 +135,7 @@ class BoltRun:
         except (Exception, SystemExit) as error:  # user code
             raise ReplayFailedError(
                 f"component '{self.component}' (task {self.task}) could not be prepared: {shown(error)}") from error
+        self._attributes.begin()
 
     def _make_runner(self) -> Any:
         if isinstance(self._bolt, BasicBolt):
@@ -157,10 +166,19 @@ class BoltRun:
             else:
                 self._tick(self._moments.take())
 
+    def got_from(self, source: Source, senders: int = 1) -> None:
+        """Note a sender of rows that this task has got; data of a spout stands for so many tasks."""
+        self._senders.add((source.task, source.stream))
+        if senders > 1 or len(self._senders) > 1:
+            self.counts.mixed = 1
+
     def end(self, is_open: bool = False) -> None:
         """No row of this replay will follow: wait for the bolt's own threads, then clean up."""
         if isinstance(self._runner, ManualRunner):
             self._wait_for_threads(self._runner)
+            self.counts.held = self._runner.held
+        self._attributes.look(0, is_last=True)
+        self.counts.changed = int(bool(self._attributes.changed))
         if self.state is not None:
             self.counts.floats = self.state.count_of(float)
         try:
@@ -200,16 +218,25 @@ class BoltRun:
 
     def _execute(self, tuples: Sequence[Tuple]) -> None:
         most = 1 if self._one_by_one else _STRICT_ROWS if self._manner.skip_bad else len(tuples)
-        for part in (tuples[start:start + most] for start in range(0, len(tuples), most)):
+        for part in self._parts(tuples, most):
             if isinstance(self.emitter, ClockedEmitter):
                 self.emitter.at_ms = int(part[0].roots)  # type: ignore[arg-type]
             for failure in self._runner.run(part):
                 self._try_again(failure)
             self.counts.executed += len(part)
+            self._attributes.look(len(part))
             if isinstance(self._runner, ManualRunner):
                 self._take_late(self._runner)
             if self._manner.skip_bad:  # the emitter then counts what one input emits, by what was not taken yet
                 self.take_emitted()
+
+    def _parts(self, tuples: Sequence[Tuple], most: int) -> Iterator[Sequence[Tuple]]:
+        """Pieces of so many rows at most; single rows while the bolt's attributes are looked at after each."""
+        start = 0
+        while start < len(tuples):
+            end = start + (1 if self._attributes.is_sampling else most)
+            yield tuples[start:end]
+            start = end
 
     def _tick(self, tick: Tuple) -> None:
         if isinstance(self.emitter, ClockedEmitter):
@@ -221,9 +248,11 @@ class BoltRun:
     def _try_again(self, failure: Failure) -> None:
         """As live, but at once: virtual time does not pass between two tries."""
         tup, reason = failure
+        self.counts.failures += 1
         for _ in range(self._manner.retries):
             failed = self._runner.run([tup])
             if not failed:
+                self.counts.recovered += 1
                 return
             reason = failed[0][1]
         self._give_up(tup, reason)

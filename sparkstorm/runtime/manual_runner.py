@@ -42,6 +42,7 @@ class ManualRunner:
         self._failed: list[Failure] = []
         self.late_acks: list[Tuple] = []
         self.late_failures: list[Failure] = []
+        self.held = 0  # inputs so far that were open when their execute had returned
 
     def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
         """Execute every tuple; failures are those that raised or were failed in this run."""
@@ -59,6 +60,8 @@ class ManualRunner:
                 self._failed = [f for f in self._failed if f[0] is not tup]
                 self.forget(tup)
                 failures.append((tup, reason))
+            elif id(tup) in self._outstanding:
+                self.held += 1
         return failures + self._sort_out(tuples)
 
     def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:

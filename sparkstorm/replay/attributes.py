@@ -1,0 +1,126 @@
+"""Evidence that a bolt keeps something in its attributes: a digest of them before and after inputs, on a sample.
+
+A digest is made of pickled values, so it also sees what lies inside lists, mappings and objects: 64 kB of each attribute, and of
+each attribute of an object in one. What the runtime gives a bolt (collector, context, state, timers) is left out. Not seen: module
+globals, what lies in objects that cannot be pickled, and a change that is taken back between two looks.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from types import FunctionType, GeneratorType, MethodType
+from typing import Any
+from zlib import crc32
+
+from sparkstorm.model.tuples import Source, Tuple
+
+_SAMPLE = 16  # inputs with a look after each; then looks are twice as far apart each time
+_MOST_BYTES = 64 * 1024
+_OPAQUE = "_thread", "threading", "_io", "socket", "ssl", "logging", "_contextvars"
+_OURS = ("sparkstorm.api.", "sparkstorm.runtime.", "sparkstorm.replay.", "sparkstorm.windowing.")
+
+
+class Attributes:
+    """Watches one bolt's attributes; `changed` names the first that was seen to change."""
+
+    __slots__ = ("changed", "_bolt", "_before", "_inputs", "_next_look")
+
+    def __init__(self, bolt: Any) -> None:
+        self.changed = ""
+        self._bolt = bolt
+        self._before: dict[str, Any] | None = None
+        self._inputs = 0
+        self._next_look = 0
+
+    def begin(self) -> None:
+        """Take the digest that later ones are compared with: what `prepare` made is no evidence."""
+        self._before = dict(_digests(self._bolt))
+
+    @property
+    def is_sampling(self) -> bool:
+        """Whether inputs should be executed one by one, with a look after each."""
+        return self._inputs < _SAMPLE and not self.changed
+
+    def look(self, inputs: int, is_last: bool = False) -> None:
+        """Compare after so many more inputs; most calls cost a comparison of two numbers."""
+        self._inputs += inputs
+        if self.changed or self._before is None or not (is_last or self._inputs >= self._next_look):
+            return
+        self._next_look = self._inputs + 1 if self._inputs < _SAMPLE else 2 * self._inputs
+        now = dict(_digests(self._bolt))
+        if now != self._before:
+            self.changed = min(name for name in now.keys() | self._before.keys() if now.get(name) != self._before.get(name))
+
+
+def _digests(bolt: Any) -> Iterator[tuple[str, Any]]:
+    """Every attribute of the instance, and those of its own classes that are no code."""
+    for name, value in vars(bolt).items():
+        if not _is_ours(value):
+            yield name, _digest(value)
+    for kind in type(bolt).__mro__:
+        if kind.__module__.startswith(("sparkstorm.api.", "builtins", "abc", "typing")):
+            continue
+        for name, value in vars(kind).items():
+            if type(value) in (list, dict, set, int, float, str) and not name.startswith("__"):
+                yield f"{kind.__name__}.{name}", _digest(value)
+
+
+def _is_ours(value: Any) -> bool:
+    module = type(value).__module__
+    return module.startswith(_OURS) and not isinstance(value, Tuple | Source)
+
+
+def _digest(value: Any, is_inner: bool = False) -> Any:
+    """Return something small that is equal while a value is; of an object, its attributes' digests one by one."""
+    inner = getattr(value, "__dict__", None)
+    if isinstance(inner, dict) and not is_inner and not callable(value):
+        own = {name: _digest(part, is_inner=True) for name, part in inner.items()}
+        return type(value).__name__, own, _checksum(value)
+    size = len(value) if isinstance(value, list | dict | set | bytes | str) else 0
+    return type(value).__name__, size, _checksum(value)
+
+
+def _checksum(value: Any) -> int:
+    sink = _Sink()
+    try:
+        _Pickler(sink, protocol=5).dump(value)
+    except _Full:
+        pass
+    except Exception:  # user code, or an object that cannot be pickled: what is left is which one it is
+        return id(value)
+    return sink.crc
+
+
+class _Full(Exception):
+    pass
+
+
+class _Sink:
+    """A file of which only a checksum is kept."""
+
+    def __init__(self) -> None:
+        self.crc = 0
+        self._left = _MOST_BYTES
+
+    def write(self, data: Any) -> int:
+        part = bytes(data)
+        self.crc = crc32(part[:self._left], self.crc)
+        self._left -= len(part)
+        if self._left <= 0:
+            raise _Full
+        return len(part)
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles tuples as their values, and what cannot be pickled as what it is called."""
+
+    def persistent_id(self, value: Any) -> Any:
+        if isinstance(value, Tuple):
+            return "tuple", value.values, value.source.task, value.source.channel
+        if isinstance(value, type | FunctionType | MethodType):
+            return "code", value.__qualname__, id(value)
+        if isinstance(value, GeneratorType):
+            return "generator", id(value), value.gi_frame.f_lasti if value.gi_frame is not None else -1
+        module = type(value).__module__
+        return ("opaque", id(value)) if module in _OPAQUE or isinstance(value, Source) or _is_ours(value) else None
