@@ -7,9 +7,11 @@ import pytest
 
 from sparkstorm.api import (
     BasicBolt,
+    BasicOutputCollector,
     SharedMemory,
     Spout,
     TopologyBuilder,
+    Tuple,
     shared_off_heap_within_node,
     shared_off_heap_within_worker,
     shared_on_heap,
@@ -22,6 +24,19 @@ from sparkstorm.scheduling.laboratory import Scene
 from sparkstorm.scheduling.records import ComponentView, TopologyView
 from sparkstorm.scheduling.view import ClusterView
 from tests.scheduling.clusters import cluster, places, singles, slot, supervisor, topology
+
+
+class Lines(Spout):
+    outputs = ("line",)
+
+    def next_tuple(self) -> None:
+        """Emit nothing."""
+
+
+class Spell(BasicBolt):
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Check nothing."""
+
 
 HEAP = "topology.component.resources.onheap.memory.mb"
 MOST_HEAP = "topology.worker.max.heap.size.mb"
@@ -98,8 +113,8 @@ def test_an_eviction_gives_the_region_back_and_one_that_fails_leaves_it() -> Non
 def test_the_builder_declares_regions_on_components() -> None:
     builder = TopologyBuilder()
     cache = shared_off_heap_within_node(512, "cache")
-    builder.set_spout("in", Spout(), outputs=["x"]).add_shared_memory(cache)
-    out = builder.set_bolt("out", BasicBolt()).shuffle_grouping("in")
+    builder.set_spout("in", Lines()).add_shared_memory(cache)
+    out = builder.set_bolt("out", Spell()).shuffle_grouping("in")
     out.add_shared_memory(cache).add_shared_memory(shared_on_heap(64, "model"))
     parts = builder.build().components
     assert parts["in"].conf == {SHARED_MEMORY_KEY: {"cache": {"on_heap": 0.0, "off_heap_worker": 0.0, "off_heap_node": 512}}}
@@ -121,8 +136,8 @@ def test_the_builder_declares_regions_on_components() -> None:
 def test_mistakes_in_regions_are_named(region: Any, words: str) -> None:
     def build() -> None:
         builder = TopologyBuilder()
-        builder.set_spout("in", Spout(), outputs=["x"]).add_shared_memory(shared_off_heap_within_node(512, "cache"))
-        builder.set_bolt("out", BasicBolt()).shuffle_grouping("in").add_shared_memory(region)
+        builder.set_spout("in", Lines()).add_shared_memory(shared_off_heap_within_node(512, "cache"))
+        builder.set_bolt("out", Spell()).shuffle_grouping("in").add_shared_memory(region)
         builder.build()
 
     with pytest.raises(InvalidTopologyError) as error:
