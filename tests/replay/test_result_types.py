@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkstorm.api import StatefulBolt, TopologyBuilder
+from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.errors import InvalidTopologyError, ReplayFailedError
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tagged import MARK, read_value
@@ -170,6 +170,9 @@ class Totals(StatefulBolt):
     outputs = {"word": "string", "n": "bigint", "what": "any"}  # noqa: RUF012
     state_key_type = "struct<word:string,day:int>"
     state_type = "map<string,bigint>"
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        pass
 
 
 def test_streams_and_states_declare_types_of_their_own() -> None:

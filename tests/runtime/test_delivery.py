@@ -179,6 +179,9 @@ def test_a_component_that_cannot_be_prepared_is_named(kind: str) -> None:
         def init_state(self, state: Any) -> None:
             raise OSError("no such device")
 
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            pass
+
     spout: FeederSpout = BadOpen() if kind == "open" else FeederSpout()
     bolt: BasicBolt = {"prepare": BadPrepare(), "open": Pass(), "init_state": BadState()}[kind]
     named = "spout" if kind == "open" else "bolt"
