@@ -78,6 +78,9 @@ class CannotPrepare(BasicBolt):
     def prepare(self, conf: Conf, context: TopologyContext) -> None:
         raise OSError("no such model")
 
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        raise AssertionError("it was never prepared")
+
 
 def test_a_failing_record_is_named_with_its_component_and_task() -> None:
     with pytest.raises(ReplayFailedError, match=r"component 'bolt' \(task 2\) failed 4 times.*value='b'.*not this one"):
