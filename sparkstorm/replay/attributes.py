@@ -8,7 +8,7 @@ globals, what lies in objects that cannot be pickled, and a change that is taken
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FunctionType, GeneratorType, MethodType
 from typing import Any
 from zlib import crc32
@@ -17,6 +17,7 @@ from sparkstorm.model.tuples import Source, Tuple
 
 _SAMPLE = 16  # inputs with a look after each; then looks are twice as far apart each time
 _MOST_BYTES = 64 * 1024
+_EXECUTE = "execute"
 _OPAQUE = "_thread", "threading", "_io", "socket", "ssl", "logging", "_contextvars"
 _OURS = ("sparkstorm.api.", "sparkstorm.runtime.", "sparkstorm.replay.", "sparkstorm.windowing.")
 
@@ -24,7 +25,7 @@ _OURS = ("sparkstorm.api.", "sparkstorm.runtime.", "sparkstorm.replay.", "sparks
 class Attributes:
     """Watches one bolt's attributes; `changed` names the first that was seen to change."""
 
-    __slots__ = ("changed", "_bolt", "_before", "_inputs", "_next_look")
+    __slots__ = ("changed", "_bolt", "_before", "_inputs", "_next_look", "_sampled")
 
     def __init__(self, bolt: Any) -> None:
         self.changed = ""
@@ -32,22 +33,40 @@ class Attributes:
         self._before: dict[str, Any] | None = None
         self._inputs = 0
         self._next_look = 0
+        self._sampled = 0  # inputs with a look of their own; -1 when there are to be no more
 
     def begin(self) -> None:
         """Take the digest that later ones are compared with: what `prepare` made is no evidence."""
         self._before = dict(_digests(self._bolt))
-
-    @property
-    def is_sampling(self) -> bool:
-        """Whether inputs should be executed one by one, with a look after each."""
-        return self._inputs < _SAMPLE and not self.changed
+        if _EXECUTE not in getattr(self._bolt, "__dict__", {_EXECUTE: None}) and hasattr(self._bolt, _EXECUTE):
+            self._bolt.execute = self._sampling(self._bolt.execute)
+        else:
+            self._sampled = -1
 
     def look(self, inputs: int, is_last: bool = False) -> None:
         """Compare after so many more inputs; most calls cost a comparison of two numbers."""
         self._inputs += inputs
-        if self.changed or self._before is None or not (is_last or self._inputs >= self._next_look):
+        if self._sampled >= 0 and (self._sampled >= _SAMPLE or is_last or self.changed):
+            del self._bolt.execute
+            self._sampled = -1
+        if is_last or self._inputs >= self._next_look:
+            self._next_look = 2 * self._inputs
+            self._compare()
+
+    def _sampling(self, execute: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the bolt's `execute` with a look after each of its first calls; batches and tries stay as they are."""
+        def watched(*arguments: Any) -> Any:
+            try:
+                return execute(*arguments)
+            finally:
+                if 0 <= self._sampled < _SAMPLE:
+                    self._sampled += 1
+                    self._compare()
+        return watched
+
+    def _compare(self) -> None:
+        if self.changed or self._before is None:
             return
-        self._next_look = self._inputs + 1 if self._inputs < _SAMPLE else 2 * self._inputs
         now = dict(_digests(self._bolt))
         if now != self._before:
             self.changed = min(name for name in now.keys() | self._before.keys() if now.get(name) != self._before.get(name))
@@ -55,8 +74,8 @@ class Attributes:
 
 def _digests(bolt: Any) -> Iterator[tuple[str, Any]]:
     """Every attribute of the instance, and those of its own classes that are no code."""
-    for name, value in vars(bolt).items():
-        if not _is_ours(value):
+    for name, value in getattr(bolt, "__dict__", {}).items():
+        if name != _EXECUTE and not _is_ours(value):
             yield name, _digest(value)
     for kind in type(bolt).__mro__:
         if kind.__module__.startswith(("sparkstorm.api.", "builtins", "abc", "typing")):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
-from itertools import islice
 from sys import getrefcount
 from typing import Any
 
@@ -48,17 +47,10 @@ class QuickRun(BoltRun):
     def run_rows(self, rows: Collection[Values], source: Source) -> None:
         """Execute the rows of one source in their order."""
         runner: QuickRunner = self._runner
-        rest = iter(rows)
-        while self._attributes.is_sampling and (one := list(islice(rest, 1))):
-            self._run_rows(runner, one, source)
-            self._attributes.look(1)
-        self._run_rows(runner, rest, source)
-        self._attributes.look(len(rows))
-        self.counts.executed += len(rows)
-
-    def _run_rows(self, runner: QuickRunner, rows: Iterable[Values], source: Source) -> None:
         for failure in runner.run_rows(rows, source):
             self._try_again(failure)
+        self._attributes.look(len(rows))
+        self.counts.executed += len(rows)
 
     def take_emitted(self) -> None:
         """Count what was emitted; it stays emitted."""

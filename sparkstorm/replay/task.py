@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
@@ -218,7 +218,7 @@ class BoltRun:
 
     def _execute(self, tuples: Sequence[Tuple]) -> None:
         most = 1 if self._one_by_one else _STRICT_ROWS if self._manner.skip_bad else len(tuples)
-        for part in self._parts(tuples, most):
+        for part in (tuples[start:start + most] for start in range(0, len(tuples), most)):
             if isinstance(self.emitter, ClockedEmitter):
                 self.emitter.at_ms = int(part[0].roots)  # type: ignore[arg-type]
             for failure in self._runner.run(part):
@@ -229,14 +229,6 @@ class BoltRun:
                 self._take_late(self._runner)
             if self._manner.skip_bad:  # the emitter then counts what one input emits, by what was not taken yet
                 self.take_emitted()
-
-    def _parts(self, tuples: Sequence[Tuple], most: int) -> Iterator[Sequence[Tuple]]:
-        """Pieces of so many rows at most; single rows while the bolt's attributes are looked at after each."""
-        start = 0
-        while start < len(tuples):
-            end = start + (1 if self._attributes.is_sampling else most)
-            yield tuples[start:end]
-            start = end
 
     def _tick(self, tick: Tuple) -> None:
         if isinstance(self.emitter, ClockedEmitter):

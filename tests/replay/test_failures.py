@@ -79,7 +79,7 @@ class CannotPrepare(BasicBolt):
         raise OSError("no such model")
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        pass
+        raise AssertionError("it was never prepared")
 
 
 def test_a_failing_record_is_named_with_its_component_and_task() -> None:

@@ -29,6 +29,7 @@ from sparkstorm.api import (
 from sparkstorm.api.components import Conf
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.model.topology import Topology
+from sparkstorm.model.tuples import Source as Sender
 from sparkstorm.replay import LocalResults, replay_locally
 from sparkstorm.replay.attributes import Attributes
 from sparkstorm.replay.plan import components_in_order
@@ -322,3 +323,21 @@ def test_looking_at_attributes_is_seldom_and_bounded() -> None:
         watched.look(1)
         looks += watched._next_look != before
     assert looks < 40
+
+
+def test_looking_at_attributes_changes_no_batches_and_leaves_the_bolt_as_it_was() -> None:
+    bolt: Any = Numbered()
+    bolt.calls = 0
+    watched = Attributes(bolt)
+    watched.begin()
+    bolt.execute(Tuple(("a", 1, 1), 0, Sender("source", 1, "default", FIELDS)), _Ignoring())
+    watched.look(1, is_last=True)
+    assert (watched.changed, "execute" in vars(bolt)) == ("calls", False)
+    results = replay_locally(one_bolt(FussyCalls()), {"source": ROWS}, conf=CONF, skip_bad=True)
+    assert [row[1] - row[2] for row in results["bolt"]][:4] == [1, 2, 3, 5]  # the failed fourth is tried again after its batch
+
+
+class _Ignoring:
+    """A collector of nothing."""
+
+    def emit(self, values: Any) -> None: ...
