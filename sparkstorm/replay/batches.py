@@ -15,8 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from sparkstorm.api.columns import rows_of
+from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.grouping.routes import Target, is_single, pick_many, pick_one
+from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import Grouping
 from sparkstorm.model.tuples import Source
 
@@ -49,6 +51,21 @@ class Way:
         """Whether the batches are worth a chunk."""
         rows: int = sum(batch.num_rows for batch, _ in self.batches)
         return rows >= _FULL_ROWS
+
+    def is_ripe(self, whole: bool) -> bool:
+        """Return whether combined rows are to be sent: all that there are if `whole`, else only full tables."""
+        return self.combining is not None and (whole or self.combining.is_full)
+
+    def unpackable(self, codec: Codec, error: CodecError) -> ReplayFailedError:
+        """Return the error that names the first value that cannot be packed: component, task, stream and field."""
+        where = f"component '{self.source.component}' (task {self.source.task}), stream '{self.source.stream}'"
+        for values in self.take_bare():
+            for name, value in zip(self.source.fields, values, strict=True):
+                try:
+                    codec.normalise(value)
+                except CodecError as found:
+                    return ReplayFailedError(f"{where}, field '{name}': emitted {found}")
+        return ReplayFailedError(f"{where}: {error}")
 
     def take_bare(self) -> list[tuple[Any, ...]]:
         """Everything as rows without times; nothing is left."""

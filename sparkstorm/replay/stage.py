@@ -335,7 +335,7 @@ class _PartitionRun:
             for way in ways:
                 if way.combining is not None and (way.rows or way.batches):
                     way.combining.take_in(way)
-            if any(len(way.rows) >= least or (way.batches and (whole or way.is_full)) or _is_ripe(way, whole) for way in ways):
+            if any(len(way.rows) >= least or (way.batches and (whole or way.is_full)) or way.is_ripe(whole) for way in ways):
                 for way in ways:  # together and in this order: marks stand behind the rows they speak of
                     yield from self._chunks_of(way)
         for task, letter in [*self._timeless, *((t, letter) for t, run in self._runs.items() for letter in run.take_dead())]:
@@ -346,7 +346,7 @@ class _PartitionRun:
         try:
             yield from self._writer.rows(way.target, way.source.task, way.source.channel, way.rows, way.is_bare)
         except CodecError as error:
-            raise self._culprit(way, error) from error
+            raise way.unpackable(self._codec, error) from error
         yield from self._writer.batches(way)
         if way.combining is not None:
             yield from self._writer.rows(way.target, way.source.task, COMBINED_STREAM, way.combining.take(), is_bare=True)
@@ -387,22 +387,6 @@ class _PartitionRun:
             fields = own if own is not None else self._topology.components[component].streams[name].fields
             known = self._sources[task, stream] = Source(component, task, name, fields, is_late=name != stream)
         return known
-
-    def _culprit(self, way: Way, error: CodecError) -> ReplayFailedError:
-        """The first value that cannot be packed, by component, task, stream and field."""
-        source = way.source
-        where = f"component '{source.component}' (task {source.task}), stream '{source.stream}'"
-        for values in way.take_bare():
-            for field, value in zip(source.fields, values, strict=True):
-                try:
-                    self._codec.normalise(value)
-                except CodecError as found:
-                    return ReplayFailedError(f"{where}, field '{field}': emitted {found}")
-        return ReplayFailedError(f"{where}: {error}")
-
-
-def _is_ripe(way: Way, whole: bool) -> bool:
-    return way.combining is not None and (whole or way.combining.is_full)
 
 
 def _retries(conf: Mapping[str, Any]) -> int:
