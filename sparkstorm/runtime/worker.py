@@ -389,9 +389,7 @@ class Worker:
             return now_ms
         due = [self._pulse.next_due_ms(), self._timeouts.next_due_ms()]
         due += [bolt.next_due_ms() for bolt in self._crew.bolts.values()]
-        for bolt in self._crew.bolts.values():
-            if bolt.next_chunk() is not None:
-                due.append(now_ms + _GATED_MS)
+        due += [now_ms + _GATED_MS for bolt in self._crew.bolts.values() if bolt.next_chunk() is not None]
         for spout in self._crew.spouts.values():
             if self._is_active and not spout.is_exhausted and spout.pending.room:
                 due.append(max(spout.wait_until_ms, now_ms + (_GATED_MS if self._gates.must_ask else 1)))
