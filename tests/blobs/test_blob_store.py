@@ -1,5 +1,6 @@
 """Checks blobs over the dict twin and over a real Redis: addresses, signatures, chunks, damage."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,11 +19,13 @@ LARGE = bytes(range(256)) * 40_000  # three chunks
 
 
 @pytest.fixture(params=["local", pytest.param("redis", marks=pytest.mark.system)])
-def bytes_store(request: pytest.FixtureRequest) -> BytesStore:
+def bytes_store(request: pytest.FixtureRequest) -> Iterator[BytesStore]:
     if request.param == "local":
-        return LocalBytesStore()
+        yield LocalBytesStore()
+        return
     server: Any = request.getfixturevalue("redis_server")
-    return RedisBytesStore(server.client(), f"test:{request.node.name}:")
+    with server.client() as client:
+        yield RedisBytesStore(client, f"test:{request.node.name}:")
 
 
 @pytest.fixture
