@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from sparkstorm.embedded import RedisServer, ZooKeeperServer, start_redis, start_zookeeper
-from tests.leaks import Held, left_over
+from tests.leaks import Held, keep_children, left_over
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +23,7 @@ def nothing_left_over() -> Iterator[None]:
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """A real Redis for the whole run (host, port, password, client()). Use keys of your own, never stop or flush it."""
     server = start_redis(tmp_path_factory.mktemp("redis"), password="of-the-tests")
+    keep_children()
     yield server
     server.stop()
 
@@ -31,6 +32,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
     """A real ZooKeeper for the whole run: host, port, hosts, auth. Shared: use a root of your own, never stop it."""
     server = start_zookeeper(tmp_path_factory.mktemp("zookeeper"), password="of-the-tests")
+    keep_children()
     yield server
     server.stop()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 _GRACE_S = 5.0  # a closed client's thread may take a moment to end
 _POLL_S = 0.01
 # started once per process and kept on purpose: py4j's connections to the JVM, the JVM itself, the loader of compiled kernels
+_kept_children: set[int] = set()
 _KEPT_THREADS = ("acker-kernels", "py4j", "Thread-serve-DeathWatch")
 
 
@@ -27,7 +28,7 @@ class Held:
     def now(cls) -> Held:
         """Look at this process."""
         threads = (t for t in threading.enumerate() if not t.name.startswith(_KEPT_THREADS))
-        return cls(frozenset(threads), frozenset(_sockets()), frozenset(_children()))
+        return cls(frozenset(threads), frozenset(_sockets()), frozenset(_children()) - _kept_children)
 
     def more_than(self, before: Held) -> list[str]:
         """Describe what is held now and was not before."""
@@ -36,6 +37,11 @@ class Held:
             *(f"socket {inode}" for inode in self.sockets - before.sockets),
             *(f"child process {pid}: {_command(pid)}" for pid in self.children - before.children),
         ]
+
+
+def keep_children() -> None:
+    """Take the children of this moment out of the check: servers of the whole run, which a test may be the first to ask for."""
+    _kept_children.update(_children())
 
 
 def left_over(before: Held) -> list[str]:

@@ -35,6 +35,7 @@ class Cluster:
         self.clock = SystemClock()
         self.conf = {**default_conf().as_dict(), "nimbus.monitor.freq.secs": 0.2, "task.cleanup.timeout.sec": 0.5}
         self.sessions: list[ZooKeeperStateStore] = []
+        self.clients: list[Any] = []
         self.host = StormState(self.open(), KEY)
         self.start_nimbus()
 
@@ -44,7 +45,8 @@ class Cluster:
 
     def start_nimbus(self) -> None:
         self.state = StormState(self.open(), KEY)
-        self.bytes_store = RedisBytesStore(self.redis.client(), f"nimbus-test{self.root}:")
+        self.clients.append(self.redis.client())
+        self.bytes_store = RedisBytesStore(self.clients[-1], f"nimbus-test{self.root}:")
         self.blobs = BlobStore(self.state, self.bytes_store, KEY)
         self.nimbus = Nimbus(self.state, self.blobs, DefaultScheduler(), self.conf)
         self.service = NimbusService(self.state, self.blobs, self.nimbus, self.conf, self.clock, self.drive)
@@ -63,8 +65,8 @@ class Cluster:
         return True
 
     def close(self) -> None:
-        for session in self.sessions:
-            session.close()
+        for each in [*self.sessions, *self.clients]:
+            each.close()
 
 
 @pytest.fixture
