@@ -126,10 +126,13 @@ def restarted(original: Original, folder: Path, cut: int, **settings: Any) -> st
 
 def refusal(at: RedisAddress) -> str:
     """The sentence with which an owner turns away from the store."""
+    transport = RedisTransport(at, TOPOLOGY, patience_s=20)
     try:
-        Worker(at, "s", 1).close()
+        transport.claim("s", {1: 1})
     except StoreInconsistentError as error:
         return str(error)
+    finally:
+        transport.close()
     return ""
 
 
