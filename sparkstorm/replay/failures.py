@@ -19,7 +19,6 @@ from sparkstorm.errors import InvalidTopologyError, ReplayFailedError, SparkStor
 
 _SENTENCE = re.compile(r"(?:ReplayFailedError|WorkerFailedError|InvalidTopologyError): (.+)")
 _MISSING = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
-_NOT_LOADED = re.compile(r"cannot be loaded here: ModuleNotFoundError: No module named '[\w.]+'$")
 _UNREADABLE = re.compile(r"\[(FAILED_READ_FILE\.\w+)\] .*?reading file ([^\n]+?)\.(?:\s|$)")
 _ACTIONS = "collect", "count", "first", "head", "isEmpty", "show", "tail", "take", "toArrow", "toPandas"
 SPARK_ERRORS = PySparkException, Py4JJavaError
@@ -102,8 +101,7 @@ def told_shortly(error: Exception) -> ReplayFailedError:
 
 def _sentence(text: str) -> str | None:
     if found := _SENTENCE.search(text):
-        mend = "; install it on the executors, ship it (spark-submit --py-files), or name it in by_value"
-        return found.group(1) + (mend if _NOT_LOADED.search(found.group(1)) else "")
+        return found.group(1)
     if found := _UNREADABLE.search(text):
         return f"Spark cannot read {found.group(2)} ({found.group(1)}): the file is damaged, or of another format"
     if found := _MISSING.search(text):
