@@ -64,7 +64,7 @@ def greet(connection: Any) -> None:
     connection.on_connect()
     try:
         LogRewrite(connection, _PATIENCE_S).finish()
-    except StoreUnavailableError as error:
+    except (StoreFullError, StoreUnavailableError) as error:
         raise redis.ConnectionError(str(error)) from error  # lets redis-py close the connection
 
 

@@ -152,7 +152,7 @@ class Link:
         """Another connection may mean a restarted server, whose file may end in half a transaction."""
         try:
             LogRewrite(connection, self._patience_s, self._on_wait).finish()
-        except StoreUnavailableError:
+        except (StoreFullError, StoreUnavailableError):
             self.close()
             raise
 

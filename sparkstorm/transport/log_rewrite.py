@@ -18,7 +18,7 @@ import redis
 from redis.connection import Connection
 from redis.exceptions import ResponseError
 
-from sparkstorm.errors import StoreUnavailableError
+from sparkstorm.errors import StoreFullError, StoreUnavailableError
 
 _LOG = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
@@ -49,7 +49,8 @@ class LogRewrite:
     def finish(self) -> None:
         """Return when the file is whole, or when this server cannot rewrite it (said once in a process).
 
-        StoreUnavailableError while the server still loads its file, or when a rewrite takes longer than 15 minutes.
+        StoreUnavailableError while the server still loads its file, or when a rewrite takes longer than 15 minutes;
+        StoreFullError while the server cannot write its file and refuses every write, as it does on a full disk.
         """
         pause_s = _FIRST_PAUSE_S
         while not self._is_over(self._state()):
@@ -64,6 +65,8 @@ class LogRewrite:
         if any(state.get(name, b"0") != b"0" for name in (b"aof_rewrite_in_progress", b"aof_rewrite_scheduled")):
             self._say_progress(now)
             return False
+        if state.get(b"aof_last_write_status", b"ok") != b"ok":  # the server tries again by itself, once a second
+            raise StoreFullError(f"{self._where} refuses writes (MISCONF): it cannot write its append-only file; is its disk full?")
         if self._problem and now - self._began > self._patience_s:
             return self._give_up()
         return now >= self._ask_due and self._ask(now)

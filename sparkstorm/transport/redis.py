@@ -19,7 +19,13 @@ from typing import Any
 import redis
 from redis.connection import Connection
 
-from sparkstorm.errors import FencedError, StoreInconsistentError, StoreRolledBackError, StoreUnavailableError
+from sparkstorm.errors import (
+    FencedError,
+    StoreFullError,
+    StoreInconsistentError,
+    StoreRolledBackError,
+    StoreUnavailableError,
+)
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.transport.base import MOST_DEAD_LETTERS, START, Claim, Commit, Cursor, Entry, Pressure, TaskRecord
 from sparkstorm.transport.connection import (
@@ -98,7 +104,11 @@ class RedisTransport:
         """Ask once, and answer when the answer is there; after a lost connection, first whether the store is behind."""
         if self._reading.was_lost and after:
             self._reading.was_lost = False
-            self._run(self._standing, [], "ask")
+            try:
+                self._run(self._standing, [], "ask")
+            except StoreFullError:  # a restarted server that cannot rewrite its file yet
+                self._reading.was_lost = True
+                return []
         return self._reading.poll(after, count)
 
     def wait(self, timeout_ms: int, wake_fds: Sequence[int] = ()) -> None:

@@ -1,5 +1,6 @@
 """Checks on a real Redis that a topology's keys are deleted or handed to its successor, and nobody else's."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,13 +12,13 @@ pytestmark = pytest.mark.system
 
 
 @pytest.fixture
-def client(own_redis: Any) -> Any:
-    client = own_redis.client()
-    for topology_id in ("a-1-1", "a-1-10"):
-        for part in ("task:1", "snapshot:1", "journal:2"):
-            client.set(f"{{{topology_id}}}:{part}", f"{part} of {topology_id}")
-        client.hset(f"{{{topology_id}}}:fence", "1", "7")
-    return client
+def client(own_redis: Any) -> Iterator[Any]:
+    with own_redis.client() as client:
+        for topology_id in ("a-1-1", "a-1-10"):
+            for part in ("task:1", "snapshot:1", "journal:2"):
+                client.set(f"{{{topology_id}}}:{part}", f"{part} of {topology_id}")
+            client.hset(f"{{{topology_id}}}:fence", "1", "7")
+        yield client
 
 
 @pytest.fixture
