@@ -101,7 +101,7 @@ def test_more_defined_workers_than_workers_and_broken_definitions_are_refused_in
     words = r"Too many workers are required for .*workersNum=2, assignedWorkersNum=3"
     with pytest.raises(FailedAssignTopologyError, match=words):
         bench.submit("wc", topology__workers=2, use__userdefine__assignment=wanted)
-    with pytest.raises(FailedAssignTopologyError, match=r"use\.userdefine\.assignment: not JSON"):
+    with pytest.raises(FailedAssignTopologyError, match=r"use\.userdefine\.assignment\[0\]: not JSON"):
         bench.submit("broken", use__userdefine__assignment=["{"])
     assert bench.state.known_ids() == set()
 

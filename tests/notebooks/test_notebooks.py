@@ -1,5 +1,6 @@
 """Tells that the notebooks run from top to bottom on an embedded cluster and show what they promise; none keeps outputs."""
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def run(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent))
     notebook = _read(FOLDER / f"{name}.ipynb", 4)
     client = NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}})
-    client.execute()
+    asyncio.run(client.async_execute())  # `execute` keeps its event loop, and that loop's sockets, for the next call
     return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
 
 
