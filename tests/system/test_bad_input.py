@@ -5,6 +5,7 @@ One cluster serves all tests; mistakes that show before Spark starts are tests/a
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -138,7 +139,7 @@ def run(cluster: Cluster, tmp_path: Path) -> Callable[..., int]:
 
 def seen(folder: Path) -> list[int]:
     lines = next(folder.glob("*/seen.jsonl")).read_text().splitlines()
-    numbers = [tuple(map(int, line.strip("[]").split(", "))) for line in lines]
+    numbers = [tuple(json.loads(line)) for line in lines]
     assert all(times == 1 for _, times in numbers)
     return sorted(number for number, _ in numbers)
 
