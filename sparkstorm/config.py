@@ -134,7 +134,7 @@ class Conf(Mapping[str, Value]):
         }
 
     def for_slots(self) -> dict[str, Value]:
-        """The same without secrets: slots and workers get addresses and passwords apart from their configuration."""
+        """Return the configuration without secrets: slots and workers get addresses and passwords apart from it."""
         return {name: None if name in secret_keys() else value for name, value in self.as_dict().items()}
 
     def integer(self, name: str) -> int:

@@ -18,7 +18,7 @@ _KEPT_THREADS = ("acker-kernels", "py4j", "Thread-serve-DeathWatch")
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the test process holds: threads by identity, sockets by inode, children by pid."""
+    """Resources of the test process: threads by identity, sockets by inode, children by pid."""
 
     threads: frozenset[threading.Thread]
     sockets: frozenset[str]
@@ -45,7 +45,7 @@ def keep_children() -> None:
 
 
 def left_over(before: Held) -> list[str]:
-    """Return what a test has left behind; waits some seconds for what is on its way out."""
+    """Return descriptions of resources that a test has not released; wait some seconds for those that are being closed."""
     deadline = time.monotonic() + _GRACE_S
     while (more := Held.now().more_than(before)) and time.monotonic() < deadline:
         time.sleep(_POLL_S)

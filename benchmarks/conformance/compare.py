@@ -17,7 +17,7 @@ DIFFERENT = "DIFFERENT"
 
 
 def same(problem: Problem, ours: Answer, theirs: Answer) -> bool:
-    """Whether two answers are equal in every row, round by round, and in pools and blacklisted hosts where there are any."""
+    """Return whether two answers are equal in every row, round by round, and in pools and blacklisted hosts where there are any."""
     return "raised" not in theirs and _text(problem, ours) == _text(problem, theirs)
 
 
@@ -116,7 +116,7 @@ def _without_idle_executors(problem: Problem) -> Problem:
 
 
 def second_question(problem: Problem, ours: Answer, theirs: Answer) -> Problem | None:
-    """What the original is asked where its first answer can be no measure of ours; None where it can."""
+    """Return the repeated question to the original where its first answer cannot be compared; None where it can."""
     if problem["scheduler"] == "jstorm":
         return None
     return _without_idle_executors(problem) if "raised" in theirs and _raise_excuse(problem, theirs) else None
@@ -136,7 +136,7 @@ def verdict(problem: Problem, ours: Answer, theirs: Answer, second: Answer | Non
 
 
 def places_all(problem: Problem, ours: Answer) -> bool:
-    """Whether each task has exactly one place, on a free port or where it was; or our answer says why there is none."""
+    """Return whether each task has exactly one place, on a free port or where it was; or our answer says why there is none."""
     if "failed" in ours:
         return True
     known = context_from(problem).component_by_task

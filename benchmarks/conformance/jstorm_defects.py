@@ -98,7 +98,7 @@ def _with_strangers(context: AssignContext) -> AssignContext:
 
 
 def _dead_strangers_too(context: AssignContext) -> set[int]:
-    """What needs a place where a dead worker's strangers do, too (17)."""
+    """Return the tasks to place when those of other topologies on a dead worker count too (defect 17)."""
     if context.assign_type is not AssignType.MONITOR:
         return _TASKS_TO_ASSIGN(context)
     dead = set(context.dead_tasks)

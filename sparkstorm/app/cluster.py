@@ -260,7 +260,7 @@ class Cluster:
             )
 
     def _registered_slots(self) -> int:
-        """How many slots are up; none while ZooKeeper is away, which is then asked again."""
+        """Return the number of registered slots; 0 while ZooKeeper is away."""
         try:
             infos = [self.state.read_supervisor(s) for s in self.state.supervisor_ids()]
         except StoreUnavailableError:
@@ -312,7 +312,7 @@ def context_conf(conf: Conf) -> SparkConf:
 
 
 def with_slot_daemon(conf: SparkConf) -> SparkConf:
-    """The same conf, with the daemon that has a slot's imports behind it where its hosts surely have that module."""
+    """Return the conf with a Python daemon that has preloaded a slot's imports, on masters whose hosts have that module."""
     if (conf.get("spark.master") or "").startswith("local"):
         conf.setIfMissing("spark.python.daemon.module", SLOT_DAEMON)
     return conf

@@ -28,7 +28,7 @@ class Server(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """A server that lives is restarted after `misses` questions in a row without an answer, and `silence_s` seconds.
+    """Limits after which a silent server is restarted: `misses` requests in a row without an answer, and `silence_s` seconds.
 
     A question is asked every `every_s` seconds and waits for `limit_s` seconds: a loaded machine is slow, and rarely silent.
     """

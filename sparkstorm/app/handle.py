@@ -93,7 +93,7 @@ class TopologyHandle:
                 yield from state.items()
 
     def stored_letters(self, limit: int, after: str) -> list[tuple[str, bytes]]:
-        """Dead letters as they are stored, behind an id; they stay when the topology is gone."""
+        """Return stored dead letters with ids greater than `after`; they stay when the topology is gone."""
         return self._reader.parked(limit, after)
 
     def drop_dead_letters(self) -> None:
@@ -127,7 +127,7 @@ class TopologyHandle:
         return frozenset() if assignment is None else frozenset(assignment.slot_by_executor.values())
 
     def problems(self) -> list[str]:
-        """What keeps Nimbus from assigning it, a sentence each."""
+        """Return Nimbus's problems with assigning this topology, a sentence each."""
         others = sorted(other for other in self._state.topology_ids() if other != self.topology_id)
         held = [f"slots may be held by {', '.join(others)}"] if others else []
         return self._service.problems_of(self.topology_id) + held

@@ -131,7 +131,7 @@ class ReplayRun:
         return frame
 
     def _is_bare(self, name: str, results: Replay) -> bool:
-        """Whether a result is the state of a bolt with windows or timers that keeps nothing in it, and nobody has named it."""
+        """Return whether a result is the empty state of a bolt with windows or timers, and was not asked for by name."""
         component = self._topology.components.get(name.removesuffix(STATE_MARK))
         return (name.endswith(STATE_MARK) and name not in self._file.outputs and component is not None
                 and isinstance(component.instance, WindowedBolt | TimedBolt) and results[name].isEmpty())

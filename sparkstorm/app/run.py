@@ -182,7 +182,7 @@ class Run:
 
 
 def starting_text(job: JobFile) -> str:
-    """What a run starts: Spark, and the servers that it has no address of."""
+    """Return the names of the parts that a run starts: Spark, and the servers without a configured address."""
     names = {"redis": "Redis", "zookeeper": "ZooKeeper"}
     own = not_configured(job.conf)
     *first, last = ["Spark", *(names[name] for name in own)]
@@ -251,7 +251,7 @@ def _spark_may_end(has_begun: Callable[[], bool]) -> Iterator[None]:
 
 
 def _is_jvm_gone(parent: int) -> bool:
-    """Whether the JVM has ended or shuts down: it is no longer our parent, or its Spark context has been stopped."""
+    """Return whether the JVM has ended or shuts down: it is no longer our parent, or its Spark context has been stopped."""
     if os.getppid() != parent:
         return True
     try:

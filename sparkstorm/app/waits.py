@@ -67,7 +67,7 @@ class Waits:
                 self._say(f"waiting: {cause}")
 
     def _idle(self, progress: TopologyProgress, beats: Sequence[WorkerBeat], now: float) -> Iterator[str]:
-        """The causes that are found first, from the outside in; those behind them would be consequences."""
+        """Return the first cause found, from the cluster inwards: later ones would be its consequences."""
         wanted = self._handle.slots()
         if not wanted:
             problems = self._handle.problems()
@@ -124,7 +124,7 @@ class Absence:
 
 
 def _told(beats: Sequence[WorkerBeat], name: str) -> list[str]:
-    """What workers give as causes, each once: numbers aside, many workers say the same."""
+    """Return the causes in the workers' heartbeats, each once; causes that differ in numbers only are one."""
     cause_by_kind: dict[str, str] = {}
     for beat in beats:
         causes = beat.stats.get(name)

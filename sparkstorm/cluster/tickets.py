@@ -72,7 +72,7 @@ class TicketOffice:
 
 
 def _acl(at: ZooKeeperAddress, reader: ACL) -> list[ACL] | None:
-    """Everything for the cluster's identity, reading for the ticket's; None (as any node) in a tree without passwords."""
+    """Return the ACL of a ticket's node: all rights for the cluster's identity, read for the ticket's; None without passwords."""
     return [make_digest_acl(at.user, at.password, all=True), reader] if at.user and at.password else None
 
 

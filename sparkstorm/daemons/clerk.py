@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 POLL_MS = 250  # between two readings when no hint came
 MAX_ERRORS_WAITING = 200
 REFUSED = "REFUSED"
-"""What a slot reports that was given an older assignment than it has seen before."""
+"""Report of a slot that was given an older assignment than it has seen before."""
 _WORKING = (TopologyStatus.ACTIVE, TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK)
 
 

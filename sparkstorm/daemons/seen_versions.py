@@ -36,7 +36,7 @@ class VersionGuard:
         return self._seen.get(topology_id, 0)
 
     def admit(self, topology_id: str, version: int) -> bool:
-        """Whether this version may be followed; a new greatest one is written down first."""
+        """Return whether this version may be followed; a new greatest one is written down first."""
         seen = self.seen(topology_id)
         if version > seen:
             kept = {name: number for name, number in self._seen.items() if name != topology_id}

@@ -329,7 +329,7 @@ class NimbusService:
             self._blobs.delete(key)
 
     def problems_of(self, topology_id: str) -> list[str]:
-        """What Nimbus holds against assigning that topology, and what ails Nimbus itself."""
+        """Return Nimbus's problems with this topology, then its own."""
         problems = dict(self._nimbus.problems)
         return [problems[about] for about in ("turn", "leader", "scheduler", topology_id) if about in problems]
 

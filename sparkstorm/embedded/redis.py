@@ -74,7 +74,7 @@ class RedisServer:
         return self._process.is_alive()
 
     def answers(self, limit_s: float) -> bool:
-        """Whether the server answers a request within `limit_s` seconds; an error is an answer too."""
+        """Return whether the server answers a request within `limit_s` seconds; an error is an answer too."""
         try:
             with client_of(RedisAddress(self.host, self.port, self.password), limit_s) as client:
                 client.ping()

@@ -98,7 +98,7 @@ class ZooKeeperServer:
         return self._process.is_alive()
 
     def answers(self, limit_s: float) -> bool:
-        """Whether the server answers a request within `limit_s` seconds."""
+        """Return whether the server answers a request within `limit_s` seconds."""
         return bool(_ask_settings(self.port, limit_s))
 
     def stop(self) -> None:

@@ -31,7 +31,7 @@ class StateAddress:
 
 @dataclass(frozen=True, slots=True)
 class SlotSpec:
-    """All that every slot of a cluster is told: where the stores are, their secrets, folders, configuration.
+    """Specification of a cluster's slots: addresses and secrets of the stores, folders, configuration.
 
     It travels to a Spark task by a one-time ticket (cluster/tickets.py), to a plain process by its standard input.
     `conf` holds no secret key: addresses and passwords are in `zookeeper` and `redis`.

@@ -30,7 +30,7 @@ _WITH_OWN_SECRET: Final = ("local", "yarn", "k8s://")  # for these masters Spark
 
 
 def is_local(master: str) -> bool:
-    """Whether everything of this master runs on this machine; `local-cluster` (executors as processes) included."""
+    """Return whether everything of this master runs on this machine; `local-cluster` (executors as processes) included."""
     return master.startswith("local")
 
 

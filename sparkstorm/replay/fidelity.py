@@ -1,4 +1,4 @@
-"""What makes a live result depend on chance, by component: from the topology, and from what its tasks did in the replay.
+"""Causes that make a live result depend on chance, by component: from the topology and from counts of the replay's tasks.
 
 The promise (docs/architecture.md): per component and stream the same multiset of tuples, and the same state per key, when inputs of
 bolts that keep something come by fields, global or all grouping, results do not depend on how senders interleave (or rows are
@@ -70,13 +70,13 @@ class _Seen:
         return self.counts.get(id, {}).get(what, 0)
 
     def kept(self, bolt: Component) -> str:
-        """What a bolt keeps from one input to the next, in words; empty if nothing."""
+        """Return what a bolt keeps from one input to the next, in words; empty if nothing."""
         if isinstance(bolt.instance, Stateful):
             return "state"
         return "held inputs" if self.of(bolt.id, "held") else "attributes" if self.of(bolt.id, "changed") else ""
 
     def has_one_order(self, id: str) -> bool:
-        """Whether every task of a component gets its rows in an order that chance has no part in."""
+        """Return whether every task of a component gets its rows in an order that chance has no part in."""
         component = self.topology.components[id]
         if id not in self.counts:
             return len(component.inputs) < 2 and all(self._is_one_sender(s.component) for s in component.inputs)
@@ -85,7 +85,7 @@ class _Seen:
         return all(self.is_in_order(s.component) for s in component.inputs if not self._is_silent(s.component))
 
     def is_in_order(self, id: str) -> bool:
-        """Whether each task of a component emits the same rows in the same order in every run."""
+        """Return whether each task of a component emits the same rows in the same order in every run."""
         component = self.topology.components[id]
         if component.kind == "spout":
             return True
@@ -100,7 +100,7 @@ class _Seen:
 
 
 def keeps_anything(bolt: Component) -> bool:
-    """Whether a bolt has a state or windows."""
+    """Return whether a bolt has a state or windows."""
     return isinstance(bolt.instance, Stateful)
 
 

@@ -155,7 +155,7 @@ class Replay(Mapping[str, DataFrame]):
         return self._typed(name, chunks)
 
     def _is_declared(self, name: str) -> bool:
-        """Whether the types of all columns of a result are known before its stages run."""
+        """Return whether the types of all columns of a result are known before its stages run."""
         return all(kind is not None for _, kind in self._columns[name])
 
     def _only(self, stage: Stage, name: str) -> DataFrame:

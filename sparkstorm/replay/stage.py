@@ -368,7 +368,7 @@ class _PartitionRun:
             count(run.component, run.counts)
 
     def _clocks(self) -> Iterator[Chunk]:
-        """How far event time has come among the rows for each task that looks at it."""
+        """Yield CLOCK chunks: the newest event time of this partition's rows, per receiving task that uses event time."""
         for task, lanes in self._ways.lanes.items():
             for lane in lanes:
                 if lane.clock is not None and lane.clock.newest_ms != NEVER:

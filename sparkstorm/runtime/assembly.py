@@ -166,7 +166,7 @@ class Assembly:
                 crew.recorders.append(bolt.recorder)
 
     def _kind_of_frames(self, component: str) -> int:
-        """What a task of this component is sent: acker messages, verdicts on trees, or rows."""
+        """Return the kind of frame that a task of this component receives: acker messages, settled roots, or rows."""
         if component == ACKER:
             return MESSAGES
         return SETTLED if self._plan.topology.components[component].kind == "spout" else ROWS

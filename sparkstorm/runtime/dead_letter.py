@@ -18,7 +18,7 @@ _VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What letters have in common: the component, the kind of error, and the line of user code (empty when there is none)."""
+    """Key by which dead letters are grouped: component, type of error, line of user code (empty when there is none)."""
 
     component: str
     error: str

@@ -77,7 +77,7 @@ class DeadLetterFile:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the file has every letter that was stored at the last `collect`."""
+        """Return whether the file has every letter that was stored at the last `collect`."""
         return not self.trouble
 
     def collect(self) -> None:

@@ -77,7 +77,7 @@ def imports_of(path: Path) -> set[str]:
 
 
 def add_sources(archive: bytes, file: Path) -> None:
-    """Make a packed archive importable in this process, before anything else of that name; `file` is written anew."""
+    """Make a packed archive importable in this process, before other modules of that name; write it to `file`."""
     if archive:
         fresh = file.with_suffix(".new")
         fresh.write_bytes(archive)

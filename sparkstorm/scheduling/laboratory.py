@@ -86,7 +86,7 @@ class Scene:
         return cluster
 
     def _kept(self, topology_id: str) -> Mapping[ExecutorId, WorkerSlot]:
-        """What lives of a topology; of one that is being rebalanced, the part that may stay."""
+        """Return the living part of a topology's placement; during a rebalance, the part that may stay."""
         placed, former = self.assignments[topology_id], self.former.get(topology_id)
         if former is None:
             return placed
@@ -345,7 +345,7 @@ def _chain(name: str, num_executors: int, workers: int) -> TopologyView:
 
 
 def _resized(topology: TopologyView, executors: Mapping[str, int]) -> TopologyView:
-    """The topology with other numbers of executors; each component's tasks are dealt to them anew."""
+    """Return the topology with other numbers of executors; each component's tasks are divided among them again."""
     parts = {part.id: part for part in topology.components}
     for name, number in executors.items():
         if name not in parts:

@@ -127,5 +127,5 @@ def with_new_version(old: Assignment, kind: AssignmentKind) -> Assignment:
 
 
 def placed_anew(old: Assignment, version: int) -> Assignment:
-    """The same placement under that version, with every executor's fence raised to it: owners of before are turned away."""
+    """Return the placement under that version, with every executor's fence raised to it, which fences off former owners."""
     return replace(old, version=version, placed_version_by_executor=dict.fromkeys(old.slot_by_executor, version))

@@ -149,7 +149,7 @@ class Reader(Protocol):
         """What the store keeps of a task."""
 
     def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
-        """The oldest dead letters behind an id, with their ids; ids only grow."""
+        """Return the oldest dead letters with ids greater than `after`, with their ids; ids only grow."""
 
     def drop_dead_letters(self) -> None:
         """Delete the topology's dead letters."""

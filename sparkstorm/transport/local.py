@@ -241,7 +241,7 @@ class LocalReader:
         return _record(self._store.task(task))
 
     def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
-        """The oldest dead letters behind an id, with their ids."""
+        """Return the oldest dead letters with ids greater than `after`, with their ids."""
         behind = int(after.partition("-")[0])
         return [(f"{number}-0", data) for number, data in self._store.dead_letters if number > behind][:limit]
 

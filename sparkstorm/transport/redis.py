@@ -338,7 +338,7 @@ class RedisReader:
         return _record(self._link, self._keys, task)
 
     def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
-        """The oldest dead letters behind an id, with their ids."""
+        """Return the oldest dead letters with ids greater than `after`, with their ids."""
         entries = self._link.ask(("XRANGE", self._keys("dead"), f"({after}", "+", "COUNT", limit))[0]
         return [(text(id), fields[1]) for id, fields in entries]
 

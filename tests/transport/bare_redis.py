@@ -44,7 +44,7 @@ class BareRedis:
             assert time.monotonic() < deadline, self.log()
 
     def _start(self, binary: str) -> bool:
-        """Whether it serves; another test may have been given the same free port."""
+        """Return whether it serves; another test may have been given the same free port."""
         self.port = free_port()
         options = {"bind": "127.0.0.1", "port": self.port, "dir": self.folder, "appendonly": "yes", "appendfsync": "no", "save": "",
                    "hz": 500, "logfile": "log", **self._settings}

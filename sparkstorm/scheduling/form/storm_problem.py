@@ -240,7 +240,7 @@ def _worker_resources(value: object, where: str) -> WorkerSlot:
 
 
 def answer(problem: Problem, explains: bool = False) -> dict[str, Any]:
-    """Solve a problem; with rounds, one answer each, by one scheduler object that lives through all of them.
+    """Solve a problem; with rounds, one answer each, by one scheduler object for all of them.
 
     Where `explains` is set, `why` holds the reason of each executor's place.
     """

@@ -152,12 +152,12 @@ class SharedRegions:
         return [found[name] for name in sorted(found)]
 
     def on_worker(self, executors: Iterable[ExecutorId]) -> tuple[float, float]:
-        """What a worker with these executors shares: on its heap, and beside it."""
+        """Return the shared memory of a worker with these executors in MB: (on heap, off heap)."""
         used = self._used_by(executors)
         return _total(each.on_heap for each in used), _total(each.off_heap_worker for each in used)
 
     def on_node(self, executors: Iterable[ExecutorId]) -> float:
-        """What a node with these executors of the topology holds for all of its workers together."""
+        """Return the off-heap memory in MB that a node shares among the workers of a topology with these executors."""
         return _total(each.off_heap_node for each in self._used_by(executors)) if self.is_on_nodes else 0.0
 
 
@@ -189,7 +189,7 @@ class Requests:
         return self.load(executors).vector
 
     def worker(self, executors: Sequence[ExecutorId], load: Load | None = None) -> Load:
-        """What a worker with these executors is asked for, its shared memory included; `load` where it is known without."""
+        """Return the resources of a worker with these executors, shared memory included; `load`: their sum without it, if known."""
         load = self.load(executors) if load is None else load
         if not self.shared:
             return load
@@ -197,7 +197,7 @@ class Requests:
         return Load((load.vector[MEMORY] + on_heap + off_heap, *load.vector[CPU:]), load.heap + on_heap)
 
     def load(self, executors: Iterable[ExecutorId]) -> Load:
-        """What these executors are asked for one by one; strangers ask for nothing."""
+        """Return the sum of the executors' own requests; executors of other topologies request nothing."""
         load = self._shape.no_load
         for executor in executors:
             request = self._by_executor.get(executor)

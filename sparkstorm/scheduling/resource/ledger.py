@@ -74,7 +74,7 @@ class ResourceLedger:
         return total
 
     def memory_of(self, topology: TopologyView, slot_by_executor: Mapping[ExecutorId, WorkerSlot]) -> float:
-        """What a topology takes of the cluster's memory with its executors on these slots, shared memory included."""
+        """Return the memory in MB that a topology takes with its executors on these slots, shared memory included."""
         requests, total = self.requests(topology), 0.0
         by_node, by_slot = _grouped(slot_by_executor)
         for node in sorted(by_node):
