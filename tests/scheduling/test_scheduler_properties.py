@@ -197,7 +197,8 @@ def test_jstorm_places_every_task_once_on_a_port_of_its_own(seed: int) -> None:
     if context.assign_type is AssignType.REBALANCE:
         offered |= old.keys()
     for plan in plans:
-        assert (plan.node, plan.port) in offered or plan == old.get((plan.node, plan.port))
+        before = old.get((plan.node, plan.port))  # on a lost supervisor the living tasks stay, the dead ones are placed elsewhere
+        assert (plan.node, plan.port) in offered or (before is not None and plan.tasks <= before.tasks)
     assert set(tasks) == set(context.component_by_task) or context.unstopped_tasks
 
 

@@ -267,11 +267,9 @@ def test_a_local_cluster_that_is_too_small_is_refused_at_once(bench: SlotBench, 
 
 
 def test_a_cluster_that_stays_too_small_is_refused_after_a_bounded_wait(
-    bench: SlotBench, drive: Callable[..., Driver], standalone: str
+    bench: SlotBench, drive: Callable[..., Driver], standalone: tuple[str, Sequence[str | Path]]
 ) -> None:
-    driver = drive(standalone, 4, PYTHON, "5000")
-    said = driver.line()
+    url, launcher = standalone
+    said = drive(url, 4, launcher, "5000").line()
     # its executors may not be there yet on a busy machine
-    assert re.fullmatch(
-        rf"refused: 4 worker slots need 4 Spark cores, but {standalone} offers [0-3]: add executors or cores", said
-    ), said
+    assert re.fullmatch(rf"refused: 4 worker slots need 4 Spark cores, but {url} offers [0-3]: add executors or cores", said), said
