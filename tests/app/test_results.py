@@ -15,7 +15,7 @@ from sparkstorm.replay import read_json
 
 
 class Finished:
-    """What `collect` asks of a handle."""
+    """Handle with the methods that `collect` calls."""
 
     topology_id = "wc-1-1700000000"
 

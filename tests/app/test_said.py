@@ -1,4 +1,4 @@
-"""What a run says at its beginning and end."""
+"""Sentences of a run at its beginning and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run says it waits for, by the first cause from the outside in."""
+"""Sentences of a run that waits: the first cause, from the cluster inwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replay is given, or meets, that cannot work: one sentence each, from the API and from results' own actions."""
+"""Mistakes in a replay's inputs and environment: one sentence each, from the API and from actions on results."""
 
 from __future__ import annotations
 

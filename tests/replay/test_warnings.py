@@ -188,7 +188,7 @@ def replayed(topology: Topology, rows: Any) -> LocalResults:
 
 
 def ran_live(topology: Topology, rows: Any, seed: int) -> dict[str, Outcome]:
-    """What each bolt emitted, parked and kept; inputs may be held for ever, so the run ends when nothing else is left."""
+    """Results of each bolt: emitted, parked, kept. Inputs may be held for ever, so the run ends when nothing else is left."""
     capture = CaptureBolt()
     feeders = {id: fed(topology.components[id].streams, of) for id, of in rows.items()}
     with LocalCluster(seed=seed) as cluster:

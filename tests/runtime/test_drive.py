@@ -62,7 +62,7 @@ class Line:
         return self._read
 
     def blocked(self) -> str:
-        """Everything that beats gave as a cause."""
+        """Return the causes in all heartbeats."""
         return "\n".join(cause for beat in list(self.reports) if isinstance(beat, Beat) for cause in beat.stats.get("blocked", ()))
 
     def close(self) -> None:

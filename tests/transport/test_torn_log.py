@@ -74,7 +74,7 @@ def work(at: RedisAddress, sent: int, consumed: int) -> tuple[Worker, Worker]:
 
 
 def state_of(client: Any) -> dict[str, Any]:
-    """What exactly-once is judged by."""
+    """Values by which exactly-once is judged."""
     key = f"{{{TOPOLOGY}}}:".__add__
     return {"waiting": [fields[b"f"] for _, fields in client.xrange(key("task:2"))], "backlog": client.hget(key("backlog"), 2),
             "sent": client.lrange(key("journal:1"), 0, -1), "consumed": client.lrange(key("journal:2"), 0, -1)}
