@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, ReplayableSpout, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.connectors import FileLines, find_files
 from sparkstorm.model.topology import Topology
 
@@ -36,7 +36,7 @@ class GatedLines(FileLines):
             self._begin_file()
 
     def extent(self) -> tuple[int, int]:
-        """Unknown, because nobody knows when the gate opens."""
+        """Return (0, 0), unknown: the number of passes depends on the gate."""
         return 0, 0
 
 
@@ -66,9 +66,8 @@ def marker(path: str) -> str:
 
 def build(input: Sequence[str], gate: str) -> Topology:
     """Build the word count over files or folders; it ends when the file `gate` exists."""
-    spout: ReplayableSpout = GatedLines(find_files(input), gate)
     builder = TopologyBuilder()
-    builder.set_spout("lines", spout, parallelism=2)
+    builder.set_spout("lines", GatedLines(find_files(input), gate), parallelism=2)
     builder.set_bolt("split", Split(), parallelism=2).local_or_shuffle_grouping("lines")
     builder.set_bolt("count", Count(), parallelism=2).fields_grouping("split", "word")
     return builder.build()

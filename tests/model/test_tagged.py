@@ -36,6 +36,8 @@ def test_hard_values_come_back_as_they_were(value: Any) -> None:
 def test_every_value_comes_back_as_it_was(value: Any) -> None:
     normal = Codec().normalise(value)
     assert same(read_value(tag_text(normal)), normal)
+    line = to_json(normal)
+    assert "\n" not in line and same(from_json(line), normal)
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
@@ -68,3 +70,19 @@ def test_tagged_text_that_was_not_written_so_is_refused_in_one_sentence(text: st
     with pytest.raises(CodecError, match=r"is no (value as SparkStorm writes it|tagged text)") as caught:
         read_value(MARK + text)
     assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [None, True, -7, 1.5, "café", ["a", 1], {"a": {"b": []}}, 2**63 - 1, -(2**63)])
+def test_plain_values_are_plain_json(value: Any) -> None:
+    assert json.loads(to_json(value)) == value
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"$bytes": 1}', '{"$nonsense": 1}', '{"$map": [[[], 1]]}', "[" * 100_000])
+def test_json_that_was_not_written_so_is_refused(text: str) -> None:
+    with pytest.raises(CodecError):
+        from_json(text)
+
+
+def test_what_is_no_value_is_refused() -> None:
+    with pytest.raises(CodecError, match="a set is no value of tuples or state"):
+        to_json([{1}])
