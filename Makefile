@@ -25,7 +25,7 @@ test: $(VENV)/installed-dev
 	@$(WITH_JAVA) && exec python -m pytest $(TESTS)
 
 lint: $(VENV)/installed-dev
-	@$(BIN)/ruff check .
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 types: $(VENV)/installed-dev
 	@$(BIN)/mypy

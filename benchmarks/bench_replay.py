@@ -31,8 +31,11 @@ from sparkstorm.app.cluster import Cluster
 from sparkstorm.config import merge
 
 SENTENCES = (
-    "the cow jumped over the moon", "an apple a day keeps the doctor away", "four score and seven years ago",
-    "snow white and the seven dwarfs", "i am at two with nature",
+    "the cow jumped over the moon",
+    "an apple a day keeps the doctor away",
+    "four score and seven years ago",
+    "snow white and the seven dwarfs",
+    "i am at two with nature",
 )  # those of Storm's RandomSentenceSpout
 LIVE_SENTENCES = 500_000
 _WARMING = 4  # rounds: the JVM is still compiling what Spark has generated for each variant
@@ -67,8 +70,9 @@ def _write(folder: Path, table: pa.Table) -> None:
         pq.write_table(table.slice(part * size, size), folder / f"{part}.parquet")
 
 
-def measure(spark: SparkSession, title: str, variants: dict[str, Variant], path: Path, size: int, exact: dict[object, int],
-            runs: int) -> dict[str, list[float]]:
+def measure(
+    spark: SparkSession, title: str, variants: dict[str, Variant], path: Path, size: int, exact: dict[object, int], runs: int
+) -> dict[str, list[float]]:
     """Seconds of every variant, in turns; the first rounds warm and are not counted."""
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for run in range(-_WARMING, runs):
@@ -87,16 +91,22 @@ def show(title: str, size: int, warm: dict[str, list[float]], cold: dict[str, li
     """A line per variant; ratios to the same work by hand, of the same kind."""
     print(f"\n{title}: {size:,} in all; millions per second, median [least..most] of {len(warm[ROWS])} warm runs, median cold")
     for name, seconds in warm.items():
-        partial = next((n for n in warm if n.endswith("partial") and n.split(", ")[1] == name.split(", ")[-2]), "") \
-            if name.endswith("combined") else ""
+        partial = (
+            next((n for n in warm if n.endswith("partial") and n.split(", ")[1] == name.split(", ")[-2]), "")
+            if name.endswith("combined")
+            else ""
+        )
         base = partial or (COLUMNS if "columns" in name else ROWS)
         median = statistics.median(seconds)
         first = f"{size / statistics.median(cold[name]) / 1e6:6.2f}" if cold.get(name) else "     -"
         ratios = f"{statistics.median(warm[base]) / median:6.2f}"
         if cold.get(name) and cold.get(base):
             ratios += f" (cold {statistics.median(cold[base]) / statistics.median(cold[name]):.2f})"
-        print(f"  {name:28} {size / median / 1e6:7.2f} [{size / max(seconds) / 1e6:.2f}..{size / min(seconds) / 1e6:.2f}]"
-              f"  cold {first}  x '{base}': {ratios}", flush=True)
+        print(
+            f"  {name:28} {size / median / 1e6:7.2f} [{size / max(seconds) / 1e6:.2f}..{size / min(seconds) / 1e6:.2f}]"
+            f"  cold {first}  x '{base}': {ratios}",
+            flush=True,
+        )
 
 
 def cold_runs(only: str, variants: dict[str, Variant], path: Path, runs: int) -> dict[str, list[float]]:
@@ -142,8 +152,11 @@ def show_live(path: Path, runs: int, cold: int) -> None:
     seconds = live(path, runs + 1)[1:]
     first = cold_runs("live", {"live": _no_variant}, path, cold)["live"]
     shown = f"{words / statistics.median(first) / 1e6:.2f}" if first else "-"
-    print(f"  {'live':28} {words / statistics.median(seconds) / 1e6:7.2f} "
-          f"[{words / max(seconds) / 1e6:.2f}..{words / min(seconds) / 1e6:.2f}]  cold {shown:>6}", flush=True)
+    print(
+        f"  {'live':28} {words / statistics.median(seconds) / 1e6:7.2f} "
+        f"[{words / max(seconds) / 1e6:.2f}..{words / min(seconds) / 1e6:.2f}]  cold {shown:>6}",
+        flush=True,
+    )
 
 
 def _no_variant(spark: SparkSession, path: str) -> dict[object, int]:
@@ -154,8 +167,12 @@ def session() -> SparkSession:
     """Spark as the caller's settings make it."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
-    spark: SparkSession = (SparkSession.builder.appName("bench-replay").config("spark.ui.enabled", "false")
-                           .config("spark.ui.showConsoleProgress", "false").getOrCreate())
+    spark: SparkSession = (
+        SparkSession.builder.appName("bench-replay")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
@@ -176,8 +193,10 @@ def main() -> None:
         first_run(options.one, options.data)
         return
     with tempfile.TemporaryDirectory() as folder:
-        jobs = [("words", "word count, words", WORDS, write_sentences, options.sentences),
-                ("sums", "keyed 10 s sums, events", SUMS, write_events, options.events)]
+        jobs = [
+            ("words", "word count, words", WORDS, write_sentences, options.sentences),
+            ("sums", "keyed 10 s sums, events", SUMS, write_events, options.events),
+        ]
         for only, title, variants, write, count in jobs:
             if options.only in (None, only):
                 path = Path(folder, only)

@@ -33,8 +33,10 @@ def main() -> None:
             rows.append(measure(cluster, options.rate, options.seconds))
             print(f"run {run + 1}: p50 {rows[-1][0]:.2f} ms  p99 {rows[-1][1]:.2f} ms  max {rows[-1][2]:.2f} ms", flush=True)
     p50, p99, worst = (statistics.median(column) for column in zip(*rows, strict=True))
-    print(f"\n{options.rate} tuples/s, 3 hops, 2 workers, median of {len(rows)}: "
-          f"p50 {p50:.2f} ms  p99 {p99:.2f} ms  max {worst:.2f} ms")
+    print(
+        f"\n{options.rate} tuples/s, 3 hops, 2 workers, median of {len(rows)}: "
+        f"p50 {p50:.2f} ms  p99 {p99:.2f} ms  max {worst:.2f} ms"
+    )
 
 
 def measure(cluster: Cluster, rate: int, seconds: float) -> tuple[float, float, float]:

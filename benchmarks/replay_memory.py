@@ -77,7 +77,7 @@ def write_history(folder: Path, gigabytes: float) -> tuple[int, dict[int, int]]:
     """Parquet files; (rows, exact bytes by key)."""
     random = np.random.default_rng(42)
     letters = np.frombuffer(random.bytes(PAYLOADS * PAYLOAD_BYTES), np.uint8) % 26 + 97
-    payloads = pa.array([letters[i * PAYLOAD_BYTES:(i + 1) * PAYLOAD_BYTES].tobytes().decode() for i in range(PAYLOADS)])
+    payloads = pa.array([letters[i * PAYLOAD_BYTES : (i + 1) * PAYLOAD_BYTES].tobytes().decode() for i in range(PAYLOADS)])
     files = max(1, round(gigabytes * 1e9 / PAYLOAD_BYTES / ROWS_PER_FILE))
     counts = np.zeros(KEYS, np.int64)
     folder.mkdir()
@@ -155,16 +155,23 @@ def main() -> None:
         took = time.perf_counter() - began
         peaks.stop()
         spark.stop()
-    print(f"{took:.0f} s, {rows / took:,.0f} rows/s, {flowing / took / 1e6:.0f} MB/s; peaks of resident memory: "
-          f"executor's JVM {peaks.executor:.0f} MB (heap {EXECUTOR_MB}), a Python worker {peaks.worker:.0f} MB, "
-          f"all of them {peaks.workers:.0f} MB")
+    print(
+        f"{took:.0f} s, {rows / took:,.0f} rows/s, {flowing / took / 1e6:.0f} MB/s; peaks of resident memory: "
+        f"executor's JVM {peaks.executor:.0f} MB (heap {EXECUTOR_MB}), a Python worker {peaks.worker:.0f} MB, "
+        f"all of them {peaks.workers:.0f} MB"
+    )
 
 
 def session(folder: str) -> SparkSession:
     """One executor of 1 GB and two cores, in a process of its own."""
     builder = SparkSession.builder.master(f"local-cluster[1,{CORES},{EXECUTOR_MB}]").appName("replay-memory")
-    conf = {"spark.executor.memory": f"{EXECUTOR_MB}m", "spark.local.dir": folder, "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false", **SMALL_MEMORY}  # as replay_history.py has it
+    conf = {
+        "spark.executor.memory": f"{EXECUTOR_MB}m",
+        "spark.local.dir": folder,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        **SMALL_MEMORY,
+    }  # as replay_history.py has it
     for key, value in conf.items():
         builder = builder.config(key, value)
     spark: SparkSession = builder.getOrCreate()

@@ -167,8 +167,9 @@ def combined_word_columns(spark: SparkSession, path: str) -> dict[object, int]:
 
 
 def _counted(spark: SparkSession, path: str, topology: Topology) -> dict[object, int]:
-    results = replay(topology, {"lines": spark.read.parquet(path)}, outputs=["count!state"],
-                     types={"count!state": "key string, value bigint"})
+    results = replay(
+        topology, {"lines": spark.read.parquet(path)}, outputs=["count!state"], types={"count!state": "key string, value bigint"}
+    )
     found = _pairs(results["count!state"].select("key", "value"))
     results.close()
     return found
@@ -264,16 +265,25 @@ def combined_sum_columns(spark: SparkSession, path: str) -> dict[object, int]:
 def replayed_windows(spark: SparkSession, path: str) -> dict[object, int]:
     windows = RealWindows().with_tumbling_window(Duration.millis(WINDOW_MS))
     bolt = windows.with_timestamp_field("at_ms").with_lag(Duration.seconds(3))
-    results = replay(sum_topology(bolt), {"events": spark.read.parquet(path)}, outputs=["sum"],
-                     event_time=EventTime("at_ms"), types={"sum": "user bigint, window bigint, value bigint"})
+    results = replay(
+        sum_topology(bolt),
+        {"events": spark.read.parquet(path)},
+        outputs=["sum"],
+        event_time=EventTime("at_ms"),
+        types={"sum": "user bigint, window bigint, value bigint"},
+    )
     found = _sums(results["sum"])
     results.close()
     return found
 
 
 def _summed(spark: SparkSession, path: str, topology: Topology) -> dict[object, int]:
-    results = replay(topology, {"events": spark.read.parquet(path)}, outputs=["sum!state"],
-                     types={"sum!state": "key struct<user:bigint,window:bigint>, value bigint"})
+    results = replay(
+        topology,
+        {"events": spark.read.parquet(path)},
+        outputs=["sum!state"],
+        types={"sum!state": "key struct<user:bigint,window:bigint>, value bigint"},
+    )
     found = _sums(results["sum!state"].select("key.user", "key.window", "value"))
     results.close()
     return found
@@ -341,12 +351,25 @@ def _sums(frame: DataFrame) -> dict[object, int]:
 
 ROWS, COLUMNS = "by hand, rows", "by hand, columns"
 WORDS: dict[str, Variant] = {
-    "replay, rows": replayed_words, ROWS: same_work_words, "replay, columns": replayed_word_columns, COLUMNS: arrow_words,
-    "replay, rows, combined": combined_words, "by hand, rows, partial": partial_words,
-    "replay, columns, combined": combined_word_columns, "by hand, columns, partial": partial_arrow_words,
-    "DataFrame API": frame_words}
+    "replay, rows": replayed_words,
+    ROWS: same_work_words,
+    "replay, columns": replayed_word_columns,
+    COLUMNS: arrow_words,
+    "replay, rows, combined": combined_words,
+    "by hand, rows, partial": partial_words,
+    "replay, columns, combined": combined_word_columns,
+    "by hand, columns, partial": partial_arrow_words,
+    "DataFrame API": frame_words,
+}
 SUMS: dict[str, Variant] = {
-    "replay, rows": replayed_sums, ROWS: same_work_sums, "replay, columns": replayed_sum_columns, COLUMNS: arrow_sums,
-    "replay, rows, combined": combined_sums, "by hand, rows, partial": partial_sums,
-    "replay, columns, combined": combined_sum_columns, "by hand, columns, partial": partial_arrow_sums,
-    "replay, windows of the API": replayed_windows, "DataFrame API": frame_sums}
+    "replay, rows": replayed_sums,
+    ROWS: same_work_sums,
+    "replay, columns": replayed_sum_columns,
+    COLUMNS: arrow_sums,
+    "replay, rows, combined": combined_sums,
+    "by hand, rows, partial": partial_sums,
+    "replay, columns, combined": combined_sum_columns,
+    "by hand, columns, partial": partial_arrow_sums,
+    "replay, windows of the API": replayed_windows,
+    "DataFrame API": frame_sums,
+}

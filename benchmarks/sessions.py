@@ -79,8 +79,14 @@ def topology(spout: FeederSpout, count: int) -> Topology:
     """Rows to sessions, with a lag that lets them come in any order."""
     builder = TopologyBuilder()
     builder.set_spout("rows", spout)
-    builder.set_bolt("visits", Visits().with_session_window(Duration.millis(_GAP_MS)).with_key("user")
-                     .with_timestamp_field("at_ms").with_lag(Duration.millis(count * _STEP_MS))).fields_grouping("rows", "user")
+    builder.set_bolt(
+        "visits",
+        Visits()
+        .with_session_window(Duration.millis(_GAP_MS))
+        .with_key("user")
+        .with_timestamp_field("at_ms")
+        .with_lag(Duration.millis(count * _STEP_MS)),
+    ).fields_grouping("rows", "user")
     return builder.build()
 
 

@@ -35,8 +35,10 @@ def main() -> None:
         print(f"cluster up after {time.perf_counter() - began:.2f} s (Spark context, Redis, ZooKeeper, slots)")
         for run in range(runs):
             rows.append(measure(cluster))
-            print(f"run {run + 1}: submit to first tuple {rows[-1][0]:.2f} s, SIGKILL to first tuple after {rows[-1][1]:.2f} s",
-                  flush=True)
+            print(
+                f"run {run + 1}: submit to first tuple {rows[-1][0]:.2f} s, SIGKILL to first tuple after {rows[-1][1]:.2f} s",
+                flush=True,
+            )
     started, recovered = (statistics.median(column) for column in zip(*rows, strict=True))
     print(f"\nmedian of {runs}: submit to first tuple {started:.2f} s, SIGKILL to first tuple after {recovered:.2f} s")
 

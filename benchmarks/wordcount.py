@@ -25,8 +25,13 @@ from sparkstorm.config import merge
 from sparkstorm.daemons.submission import SubmitOptions
 from sparkstorm.model.status import TopologyStatus
 
-FEW = ["the cow jumped over the moon", "an apple a day keeps the doctor away", "four score and seven years ago",
-       "snow white and the seven dwarfs", "i am at two with nature"]  # the sentences of Storm's own word count
+FEW = [
+    "the cow jumped over the moon",
+    "an apple a day keeps the doctor away",
+    "four score and seven years ago",
+    "snow white and the seven dwarfs",
+    "i am at two with nature",
+]  # the sentences of Storm's own word count
 
 
 def main() -> None:
@@ -118,8 +123,12 @@ def bytewax(halves: list[Path]) -> float:
 def _bytewax(files: list[Path]) -> float:
     environment = {**os.environ, "BENCH_FILES": ":".join(map(str, files))}
     started = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "bytewax.testing", "benchmarks.peers.bytewax_wordcount:flow", "-p", "2"],
-                   env=environment, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-m", "bytewax.testing", "benchmarks.peers.bytewax_wordcount:flow", "-p", "2"],
+        env=environment,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     return time.perf_counter() - started
 
 
@@ -134,7 +143,7 @@ def zipf_words(words: int, keys: int = 20_000) -> list[str]:
     ranks = np.random.default_rng(42).zipf(1.2, size=words) % keys
     names = [f"w{i}" for i in range(keys)]
     picked = [names[i] for i in ranks.tolist()]
-    return [" ".join(picked[i:i + 10]) for i in range(0, len(picked), 10)]
+    return [" ".join(picked[i : i + 10]) for i in range(0, len(picked), 10)]
 
 
 if __name__ == "__main__":

@@ -110,7 +110,8 @@ def files_of(jar: str) -> list[tuple[str, int, int]]:
     with zipfile.ZipFile(jar) as archive:
         return [
             (Path(entry.filename).suffix[1:] or "other", calendar.timegm((*entry.date_time, 0, 0, 0)) * 1000, entry.file_size)
-            for entry in archive.infolist() if not entry.is_dir()
+            for entry in archive.infolist()
+            if not entry.is_dir()
         ]
 
 
@@ -132,11 +133,18 @@ def spark_jars() -> Path:
 def build(input: Sequence[str] = ()) -> Topology:
     """Files per day and kind over the jars below these folders; without any, over Spark's own."""
     jars = oldest_first([path for path, _ in find_files(input or [str(spark_jars())], "*.jar")])
-    days = (PerDay().with_tumbling_window(Duration(DAY_MS)).with_timestamp_field("built_ms").with_key("kind")
-            .with_lag(Duration(LAG_DAYS * DAY_MS)).with_late_tuple_stream("late"))
+    days = (
+        PerDay()
+        .with_tumbling_window(Duration(DAY_MS))
+        .with_timestamp_field("built_ms")
+        .with_key("kind")
+        .with_lag(Duration(LAG_DAYS * DAY_MS))
+        .with_late_tuple_stream("late")
+    )
     builder = TopologyBuilder()
     builder.set_spout("jars", JarEntries(jars))
     builder.set_bolt("days", days, parallelism=2).fields_grouping("jars", "kind")
-    builder.set_bolt("table", Table(), parallelism=2).fields_grouping("days", "kind") \
-        .fields_grouping("days", "component", stream="late")
+    builder.set_bolt("table", Table(), parallelism=2).fields_grouping("days", "kind").fields_grouping(
+        "days", "component", stream="late"
+    )
     return builder.build()

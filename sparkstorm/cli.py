@@ -45,8 +45,14 @@ def recorded(arguments: argparse.Namespace) -> int:
     try:
         for part in read(arguments.path):
             for each in part.tuples:
-                shown = {"task": part.task, "at_ms": each.at_ms, "from": f"{each.component}#{each.task}",
-                         "stream": each.stream, "values": each.values, "failure": each.failure}
+                shown = {
+                    "task": part.task,
+                    "at_ms": each.at_ms,
+                    "from": f"{each.component}#{each.task}",
+                    "stream": each.stream,
+                    "values": each.values,
+                    "failure": each.failure,
+                }
                 print(json.dumps(shown, ensure_ascii=False, default=repr), flush=True)
     except RecordingError as error:
         print(error, file=sys.stderr)

@@ -129,9 +129,7 @@ class Conf(Mapping[str, Value]):
 
     def without_secrets(self) -> dict[str, Value]:
         """The same with every password hidden, for logs, pages and records that others may read."""
-        return {
-            name: _HIDDEN if name in secret_keys() and value is not None else value for name, value in self.as_dict().items()
-        }
+        return {name: _HIDDEN if name in secret_keys() and value is not None else value for name, value in self.as_dict().items()}
 
     def for_slots(self) -> dict[str, Value]:
         """Return the configuration without secrets: slots and workers get addresses and passwords apart from it."""
@@ -296,9 +294,7 @@ def _plain(value: Value, where: str, depth: int) -> Value:
         return {item: _plain(inner, where, depth + 1) for item, inner in value.items()}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise InvalidConfigError(
-        f"{where}: {type(value).__name__} is no type of a configuration; quote it to make it a string"
-    )
+    raise InvalidConfigError(f"{where}: {type(value).__name__} is no type of a configuration; quote it to make it a string")
 
 
 def _nested_hint(name: str, value: Value) -> str:
@@ -310,9 +306,7 @@ def _nested_hint(name: str, value: Value) -> str:
 
 def _suggestion(name: str) -> str:
     known = keys()
-    near = sorted((key for key in known if key.endswith(f".{name}")), key=len) or difflib.get_close_matches(
-        name, known, 1, 0.7
-    )
+    near = sorted((key for key in known if key.endswith(f".{name}")), key=len) or difflib.get_close_matches(name, known, 1, 0.7)
     return f"; did you mean {near[0]}?" if near else f" (keys of your own begin with {OWN_PREFIX})"
 
 
@@ -353,9 +347,7 @@ def _refuse_hostile(text: str, source: str) -> None:
             if depth > _MAX_DEPTH:
                 raise InvalidConfigError(f"{source}: nested deeper than {_MAX_DEPTH} levels")
             if isinstance(event, yaml.AliasEvent):
-                raise InvalidConfigError(
-                    f"{source}, line {event.start_mark.line + 1}: aliases (*name) are not accepted"
-                )
+                raise InvalidConfigError(f"{source}, line {event.start_mark.line + 1}: aliases (*name) are not accepted")
     except yaml.YAMLError as error:
         raise InvalidConfigError(f"{source} is not YAML: {_yaml_reason(error)}") from error
 
@@ -372,8 +364,6 @@ def _line_by_key(node: Any, source: str) -> dict[str, int]:
     for key_node, _ in node.value:
         name, line = str(key_node.value), key_node.start_mark.line + 1
         if name in lines:
-            raise InvalidConfigError(
-                f"{source}, line {line}: {name} is set a second time (first in line {lines[name]})"
-            )
+            raise InvalidConfigError(f"{source}, line {line}: {name} is set a second time (first in line {lines[name]})")
         lines[name] = line
     return lines

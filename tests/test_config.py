@@ -44,9 +44,7 @@ def test_every_key_has_a_default_of_its_type_a_scope_and_a_sentence() -> None:
 
 def test_times_and_sizes_say_their_unit() -> None:
     for key in keys().values():
-        if key.type in ("integer", "number") and key.name.endswith(
-            (".ms", ".millis", ".secs", ".sec", ".bytes", ".mb")
-        ):
+        if key.type in ("integer", "number") and key.name.endswith((".ms", ".millis", ".secs", ".sec", ".bytes", ".mb")):
             assert key.unit in ("ms", "s", "bytes", "MiB"), key.name
 
 

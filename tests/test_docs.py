@@ -48,8 +48,12 @@ def test_every_dependency_is_argued_and_every_argued_one_is_there() -> None:
     core, extras = text.partition("## Extras")[::2]
     declared = {line.partition("==")[0] for line in setup["options"]["install_requires"].split("\n") if line}
     assert {*re.findall(r"^\| ([a-zA-Z]+) \|", core, re.MULTILINE)} - {"package"} == declared
-    wanted = {(extra, line.partition("==")[0]) for extra, lines in setup["options.extras_require"].items()
-              for line in lines.split("\n") if line}
+    wanted = {
+        (extra, line.partition("==")[0])
+        for extra, lines in setup["options.extras_require"].items()
+        for line in lines.split("\n")
+        if line
+    }
     rows = re.findall(r"^\| (\w+) \| ([\w, ]+) \|", extras, re.MULTILINE)
     assert {(extra, name) for extra, names in rows for name in names.split(", ")} - {("extra", "package")} == wanted
 

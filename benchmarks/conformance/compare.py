@@ -123,7 +123,7 @@ def second_question(problem: Problem, ours: Answer, theirs: Answer) -> Problem |
 
 
 def verdict(problem: Problem, ours: Answer, theirs: Answer, second: Answer | None = None) -> str:
-    """"equal", the tag of a difference that is meant, or DIFFERENT; `second` answers the second question."""
+    """ "equal", the tag of a difference that is meant, or DIFFERENT; `second` answers the second question."""
     if same(problem, ours, theirs):
         return "equal"
     if problem["scheduler"] == "jstorm":

@@ -233,4 +233,3 @@ def _where_stale(problem: Problem, theirs: Answer) -> str:
     if monitors and any((row["node"], row["port"]) not in offered for row in stale):
         return "defect 2b: the original leaves a dead worker on a port that is not offered"
     return "defect 2c: the original leaves a worker on a port that another has taken"
-

@@ -45,8 +45,14 @@ class TopologyBuilder:
         self._components: dict[str, Component] = {}
 
     def set_spout(
-        self, id: str, spout: Spout, parallelism: int = 1, *, num_tasks: int | None = None,
-        conf: Mapping[str, Any] | None = None, outputs: Outputs | None = None,
+        self,
+        id: str,
+        spout: Spout,
+        parallelism: int = 1,
+        *,
+        num_tasks: int | None = None,
+        conf: Mapping[str, Any] | None = None,
+        outputs: Outputs | None = None,
     ) -> Declarer:
         """Add a spout; parallelism is its number of executors."""
         if not isinstance(spout, Spout):
@@ -56,13 +62,18 @@ class TopologyBuilder:
         return self._add(Component(id, "spout", spout, parallelism, num_tasks, _conf(id, conf), streams))
 
     def set_bolt(
-        self, id: str, bolt: Bolt | BasicBolt | WindowedBolt | TimedBolt, parallelism: int = 1, *, num_tasks: int | None = None,
-        conf: Mapping[str, Any] | None = None, outputs: Outputs | None = None,
+        self,
+        id: str,
+        bolt: Bolt | BasicBolt | WindowedBolt | TimedBolt,
+        parallelism: int = 1,
+        *,
+        num_tasks: int | None = None,
+        conf: Mapping[str, Any] | None = None,
+        outputs: Outputs | None = None,
     ) -> Declarer:
         """Add a bolt; say what it listens to with the grouping methods of the returned declarer."""
         if not isinstance(bolt, Bolt | BasicBolt | WindowedBolt | TimedBolt):
-            raise InvalidTopologyError(
-                f"component '{id}': set_bolt needs an instance of Bolt or BasicBolt, not {_shown(bolt)}")
+            raise InvalidTopologyError(f"component '{id}': set_bolt needs an instance of Bolt or BasicBolt, not {_shown(bolt)}")
         check_methods(id, bolt)
         _check_state(id, bolt)
         own = _conf(id, conf)
@@ -79,7 +90,8 @@ class TopologyBuilder:
             if not bolt.inputs and bolt.conf.get(_TICKS) is None:
                 raise InvalidTopologyError(
                     f"bolt '{bolt.id}' has no inputs, so its execute is never called: add a grouping, as in "
-                    f"set_bolt('{bolt.id}', ...).shuffle_grouping('{topology.spouts[0].id}'), or drop it")
+                    f"set_bolt('{bolt.id}', ...).shuffle_grouping('{topology.spouts[0].id}'), or drop it"
+                )
         check_regions(((each.id, each.conf) for each in topology), "")
         check_times(topology)
         _check_batch_types(topology)
@@ -87,8 +99,7 @@ class TopologyBuilder:
 
     def _add(self, component: Component) -> Declarer:
         if component.id in self._components:
-            raise InvalidTopologyError(
-                f"component id '{component.id}' is used twice; ids are unique over spouts and bolts")
+            raise InvalidTopologyError(f"component id '{component.id}' is used twice; ids are unique over spouts and bolts")
         self._components[component.id] = component
         return Declarer(self._components, component.id)
 
@@ -135,8 +146,7 @@ class Declarer:
     def custom_grouping(self, component: str, custom: Any, stream: str = DEFAULT_STREAM) -> Declarer:
         """User code chooses: an object with choose_tasks(task, values) -> task ids and, if wanted, prepare(tasks)."""
         if not callable(getattr(custom, "choose_tasks", None)):
-            raise InvalidTopologyError(
-                f"component '{self._id}': a custom grouping needs a method choose_tasks(task, values)")
+            raise InvalidTopologyError(f"component '{self._id}': a custom grouping needs a method choose_tasks(task, values)")
         check_grouping(self._id, custom)
         return self.grouping(component, Grouping("custom", custom=custom), stream)
 
@@ -144,8 +154,7 @@ class Declarer:
         """Subscribe with any grouping."""
         mine = self._components[self._id]
         if any(s.component == component and s.stream == stream for s in mine.inputs):
-            raise InvalidTopologyError(
-                f"component '{self._id}' subscribes to stream '{stream}' of '{component}' twice; drop one")
+            raise InvalidTopologyError(f"component '{self._id}' subscribes to stream '{stream}' of '{component}' twice; drop one")
         self._components[self._id] = replace(mine, inputs=(*mine.inputs, Subscription(component, stream, grouping)))
         return self
 
@@ -161,7 +170,8 @@ class Declarer:
         regions = {each.name: each.amounts() for each in regions_of(mine.conf, f"component '{self._id}'")}
         if regions.setdefault(region.name, region.amounts()) != region.amounts():
             raise InvalidTopologyError(
-                f"component '{self._id}': shared memory {show(region.name)} is added twice with different amounts")
+                f"component '{self._id}': shared memory {show(region.name)} is added twice with different amounts"
+            )
         conf = {**mine.conf, SHARED_MEMORY_KEY: regions}
         regions_of(conf, f"component '{self._id}'")
         self._components[self._id] = replace(mine, conf=conf)
@@ -169,8 +179,7 @@ class Declarer:
 
     def _keyed(self, kind: GroupingKind, component: str, fields: tuple[str, ...], stream: str) -> Declarer:
         if not fields:
-            raise InvalidTopologyError(
-                f"component '{self._id}': {kind} grouping on '{component}' needs at least one field")
+            raise InvalidTopologyError(f"component '{self._id}': {kind} grouping on '{component}' needs at least one field")
         return self.grouping(component, Grouping(kind, tuple(fields)), stream)
 
 
@@ -196,7 +205,8 @@ def _stream(id: str, name: str, declared: Any) -> Stream:
         stream = Stream(declared if isinstance(declared, Mapping) else tuple(declared))
     if stream is None or not all(isinstance(f, str) and f for f in stream.fields):
         raise InvalidTopologyError(
-            f"component '{id}', stream '{name}': fields must be a list of names, not {declared!r} (or types by name)")
+            f"component '{id}', stream '{name}': fields must be a list of names, not {declared!r} (or types by name)"
+        )
     for field, kind in stream.types.items():
         if kind != ANY:
             _check_type(f"component '{id}', stream '{name}', field '{field}'", kind)
@@ -209,8 +219,10 @@ def _check_state(id: str, bolt: Any) -> None:
         if kind and isinstance(bolt, Stateful):
             declared = _check_type(f"component '{id}', {attribute}", kind)
             if attribute == "state_key_type" and (declared.name == "map" or any(part.parts for _, part in declared.parts)):
-                raise InvalidTopologyError(f"component '{id}', {attribute}: state keys are text, bytes, numbers, true/false or "
-                                           f"tuples of them (struct<...>), not {declared}")
+                raise InvalidTopologyError(
+                    f"component '{id}', {attribute}: state keys are text, bytes, numbers, true/false or "
+                    f"tuples of them (struct<...>), not {declared}"
+                )
 
 
 def _check_type(where: str, kind: Any) -> ColumnType:
@@ -227,8 +239,10 @@ def _check_batch_types(topology: Topology) -> None:
         known = {f for s in bolt.inputs for f in topology.components[s.component].streams[s.stream].fields}
         stray = sorted(set(declared) - known)
         if stray:
-            raise InvalidTopologyError(f"component '{bolt.id}': types names '{stray[0]}', which no input has; they have "
-                                       f"{', '.join(sorted(known)) or 'none'}")
+            raise InvalidTopologyError(
+                f"component '{bolt.id}': types names '{stray[0]}', which no input has; they have "
+                f"{', '.join(sorted(known)) or 'none'}"
+            )
 
 
 def _shown(thing: Any) -> str:

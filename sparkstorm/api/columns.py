@@ -85,10 +85,14 @@ def fitting_types(kind: DataType) -> frozenset[type] | None:
     import pyarrow as pa
 
     families: list[tuple[Any, frozenset[type]]] = [
-        (pa.types.is_boolean, frozenset({bool})), (pa.types.is_integer, frozenset({int})),
-        (pa.types.is_floating, frozenset({float, int})), (pa.types.is_string, frozenset({str})),
-        (pa.types.is_large_string, frozenset({str})), (pa.types.is_binary, frozenset({bytes})),
-        (pa.types.is_large_binary, frozenset({bytes}))]
+        (pa.types.is_boolean, frozenset({bool})),
+        (pa.types.is_integer, frozenset({int})),
+        (pa.types.is_floating, frozenset({float, int})),
+        (pa.types.is_string, frozenset({str})),
+        (pa.types.is_large_string, frozenset({str})),
+        (pa.types.is_binary, frozenset({bytes})),
+        (pa.types.is_large_binary, frozenset({bytes})),
+    ]
     return next((types for is_kind, types in families if is_kind(kind)), None)
 
 

@@ -18,9 +18,14 @@ _FLAGS = ("blocking", "any_order", "in_order", "keeps_expired", "state_by_group"
 _MAY_BE_GENERATORS = ("pairs_of", "choose_tasks")  # their result is read through
 # Not a spout's next_tuple: a topology that is only replayed never calls it.
 _REQUIRED: dict[type, tuple[str, ...]] = {
-    Bolt: ("execute",), BasicBolt: ("execute",), ColumnBolt: ("execute_batch",), CombiningBolt: ("pair", "combine"),
-    TimedBolt: ("execute",), WindowedBolt: ("execute",),
-    FoldingBolt: ("initial", "fold")}
+    Bolt: ("execute",),
+    BasicBolt: ("execute",),
+    ColumnBolt: ("execute_batch",),
+    CombiningBolt: ("pair", "combine"),
+    TimedBolt: ("execute",),
+    WindowedBolt: ("execute",),
+    FoldingBolt: ("initial", "fold"),
+}
 
 
 def check_methods(id: str, instance: Any) -> None:
@@ -36,7 +41,8 @@ def check_methods(id: str, instance: Any) -> None:
     for flag in _FLAGS:
         if callable(getattr(instance, flag, False)):
             raise InvalidTopologyError(
-                f"component '{id}': {kind}.{flag} is a method, and so always true; write {flag} = True or False")
+                f"component '{id}': {kind}.{flag} is a method, and so always true; write {flag} = True or False"
+            )
 
 
 def check_grouping(id: str, custom: Any) -> None:
@@ -83,5 +89,4 @@ def _check_method(where: str, method: Any, name: str, wanted: tuple[str, ...]) -
         signature.bind(*wanted)
     except TypeError as error:
         given = f"({', '.join(filter(None, ('self', str(signature)[1:].rpartition(')')[0])))})"
-        raise InvalidTopologyError(
-            f"{where}{given} cannot be called with {len(wanted)} arguments ({error}); {mend}") from None
+        raise InvalidTopologyError(f"{where}{given} cannot be called with {len(wanted)} arguments ({error}); {mend}") from None

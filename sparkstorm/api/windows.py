@@ -60,8 +60,9 @@ class Window:
 
     __slots__ = ("_content", "_keeps_expired", "end", "is_update", "key", "start")
 
-    def __init__(self, key: tuple[Any, ...], start: int, end: int, content: Content, is_update: bool = False,
-                 keeps_expired: bool = True) -> None:
+    def __init__(
+        self, key: tuple[Any, ...], start: int, end: int, content: Content, is_update: bool = False, keeps_expired: bool = True
+    ) -> None:
         self.key = key
         self.start = start
         self.end = end
@@ -265,14 +266,16 @@ def _check_keyed_inputs(component: Component, key: tuple[str, ...]) -> None:
         if kind in ("shuffle", "none", "local_or_shuffle"):
             raise InvalidTopologyError(f"{where} {stream} comes by {kind} grouping; use fields_grouping({names}), or one task")
         if kind == "fields" and not set(each.grouping.fields) <= set(key):
-            raise InvalidTopologyError(f"{where} {stream} is grouped by {', '.join(each.grouping.fields)}; "
-                                       f"use fields_grouping({names}), or one task")
+            raise InvalidTopologyError(
+                f"{where} {stream} is grouped by {', '.join(each.grouping.fields)}; use fields_grouping({names}), or one task"
+            )
         if kind not in ("fields", "global"):
             continue
         if first is not None and (first.grouping.kind, first.grouping.fields) != (kind, each.grouping.fields):
             raise InvalidTopologyError(
                 f"{where} {stream} and stream '{first.stream}' of '{first.component}' are grouped differently; "
-                "group every input by the same fields in the same order, or use one task")
+                "group every input by the same fields in the same order, or use one task"
+            )
         first = first or each
 
 
@@ -283,7 +286,8 @@ def check_bolt(topology: Topology, component: Component, bolt: TimeAware, conf: 
         raise InvalidTopologyError(f"component '{component.id}' was not added by set_bolt: its settings are missing")
     if isinstance(bolt.key_fields, str):
         raise InvalidTopologyError(
-            f"component '{component.id}': key_fields is the text '{bolt.key_fields}'; write a tuple of field names")
+            f"component '{component.id}': key_fields is the text '{bolt.key_fields}'; write a tuple of field names"
+        )
     inputs = {(s.component, s.stream): topology.components[s.component].streams[s.stream].fields for s in component.inputs}
     settings.check_fields(component.id, read, tuple(bolt.key_fields), inputs)
     where = f"component '{component.id}'"

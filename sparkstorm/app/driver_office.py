@@ -61,8 +61,10 @@ class DriverOffice:
                 raise RootInUseError(refusal(self._store.address, holder))
             if deadline is None:
                 deadline = time.monotonic() + session_ms / 1000 + _BEYOND_SESSION_S
-                self._say(f"{_of(holder)} holds ZooKeeper root {self._store.address}: "
-                          f"waiting up to {deadline - time.monotonic():.0f} s for the end of its session, in case it is dead")
+                self._say(
+                    f"{_of(holder)} holds ZooKeeper root {self._store.address}: "
+                    f"waiting up to {deadline - time.monotonic():.0f} s for the end of its session, in case it is dead"
+                )
             time.sleep(self._look_every_s)
         self._thread.start()
 
@@ -92,8 +94,10 @@ class DriverOffice:
                     rival = None
                 elif (holder := self.holder()) is not None and holder != rival:
                     rival = holder
-                    self._say(f"{_of(holder)} has taken ZooKeeper root {self._store.address} while this driver's session "
-                              "was lost: stop one of the two")
+                    self._say(
+                        f"{_of(holder)} has taken ZooKeeper root {self._store.address} while this driver's session "
+                        "was lost: stop one of the two"
+                    )
             except StoreUnavailableError:
                 continue  # ZooKeeper is away: others cannot take the office either
             except Exception:  # the top of the thread
@@ -118,8 +122,10 @@ def is_dead(driver: DriverInfo) -> bool:
 
 def refusal(root: str, holder: DriverInfo) -> str:
     """Return the sentence for a second driver."""
-    return (f"ZooKeeper root {root} belongs to {_of(holder)}, which still runs; one driver at a time may use a root: "
-            "stop that one, or set storm.zookeeper.root to another path for this one")
+    return (
+        f"ZooKeeper root {root} belongs to {_of(holder)}, which still runs; one driver at a time may use a root: "
+        "stop that one, or set storm.zookeeper.root to another path for this one"
+    )
 
 
 def _of(driver: DriverInfo) -> str:

@@ -81,7 +81,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--input", nargs="+", default=[], metavar="PATH", help="files or folders, the factory's `input`")
     parser.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
     parser.add_argument("--name", help="name of the topology")
-    parser.add_argument("--from", dest="from_checkpoint", metavar="CHECKPOINT",
-                        help="begin with what a replay of the history left (replay_history.py --checkpoint)")
+    parser.add_argument(
+        "--from",
+        dest="from_checkpoint",
+        metavar="CHECKPOINT",
+        help="begin with what a replay of the history left (replay_history.py --checkpoint)",
+    )
     parser.add_argument("--fresh", action="store_true", help="drop an unfinished run of this name first")
     return parser.parse_args(list(arguments))

@@ -17,8 +17,7 @@ from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, SparkSto
 from sparkstorm.model.topology import Topology, validate, validate_name
 from sparkstorm.runtime.code import modules_by_value
 
-_WORDS: Mapping[str, type] = {
-    "name": str, "topology": str, "arguments": dict, "parallelism": dict, "results": dict, "replay": dict}
+_WORDS: Mapping[str, type] = {"name": str, "topology": str, "arguments": dict, "parallelism": dict, "results": dict, "replay": dict}
 _RESULT_WORDS: Mapping[str, type] = {"component": str, "top": int, "directory": str}
 
 
@@ -166,7 +165,8 @@ def _check_arguments(job: JobFile, factory: Any) -> None:
     except TypeError as error:
         given = ", ".join(sorted(map(str, job.arguments))) or "none"
         raise InvalidTopologyError(
-            f"{job.path}: {job.topology}{signature} does not take the arguments given ({given}): {error}") from None
+            f"{job.path}: {job.topology}{signature} does not take the arguments given ({given}): {error}"
+        ) from None
 
 
 def _with_parallelism(job: JobFile, topology: Topology) -> Topology:

@@ -12,9 +12,19 @@ from sparkstorm.replay.inputs import EventTime
 FORMATS = ("text", "csv", "json", "parquet", "orc", "table")
 WRITTEN = ("parquet", "json", "csv", "orc")
 _KINDS: Mapping[str, tuple[type, ...]] = {
-    "inputs": (dict,), "format": (str,), "event_time": (str, dict), "in_order": (bool,), "types": (dict,),
-    "effects": (dict,), "rows": (dict,), "checkpoint": (str,),
-    "outputs": (list,), "skip_bad": (bool,), "columns": (dict,), "states": (dict,)}
+    "inputs": (dict,),
+    "format": (str,),
+    "event_time": (str, dict),
+    "in_order": (bool,),
+    "types": (dict,),
+    "effects": (dict,),
+    "rows": (dict,),
+    "checkpoint": (str,),
+    "outputs": (list,),
+    "skip_bad": (bool,),
+    "columns": (dict,),
+    "states": (dict,),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,13 @@ def _run(job: JobFile, topology: Topology, by_value: Sequence[str], file: Replay
 
 
 def _given(options: argparse.Namespace) -> dict[str, object]:
-    given = {"format": options.format, "event_time": options.event_time, "outputs": options.result or None,
-             "checkpoint": options.checkpoint, "rows": dict(map(_rows, options.rows)) or None}
+    given = {
+        "format": options.format,
+        "event_time": options.event_time,
+        "outputs": options.result or None,
+        "checkpoint": options.checkpoint,
+        "rows": dict(map(_rows, options.rows)) or None,
+    }
     if options.skip_bad:
         given["skip_bad"] = True
     return {key: value for key, value in given.items() if value is not None}
@@ -79,20 +84,32 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         prog="replay_history.py", description="Run a topology over history, as a Spark batch.", epilog=_EXITS
     )
     parser.add_argument("conf", metavar="CONF.yaml", help="the job file of the live run; its `replay` part is for this")
-    parser.add_argument("--input", nargs="+", default=[], metavar="[SPOUT[:STREAM]=]PATH",
-                        help="the history of each spout; with --checkpoint the factory's `input`")
+    parser.add_argument(
+        "--input",
+        nargs="+",
+        default=[],
+        metavar="[SPOUT[:STREAM]=]PATH",
+        help="the history of each spout; with --checkpoint the factory's `input`",
+    )
     parser.add_argument("--output", required=True, metavar="FOLDER", help="results are written below it, a folder each")
     parser.add_argument("--format", choices=FORMATS, help="of the inputs; by the ending of their paths if not given")
     parser.add_argument("--output-format", choices=WRITTEN, default="parquet", help="of the results")
     parser.add_argument("--result", nargs="+", metavar="NAME", help="what to write; else what no bolt listens to, and states")
     parser.add_argument("--event-time", metavar="COLUMN", help="the column that is the virtual time")
-    parser.add_argument("--checkpoint", metavar="FOLDER",
-                        help="let spouts read their history, and leave there what a live run goes on from (run_topology.py --from)")
-    parser.add_argument("--rows", nargs="+", default=[], metavar="SPOUT=NUMBER",
-                        help="with --checkpoint: how many rows each task of a spout reads; else all there are")
+    parser.add_argument(
+        "--checkpoint",
+        metavar="FOLDER",
+        help="let spouts read their history, and leave there what a live run goes on from (run_topology.py --from)",
+    )
+    parser.add_argument(
+        "--rows",
+        nargs="+",
+        default=[],
+        metavar="SPOUT=NUMBER",
+        help="with --checkpoint: how many rows each task of a spout reads; else all there are",
+    )
     parser.add_argument("--skip-bad", action="store_true", help="put failing records aside instead of ending")
     parser.add_argument("--overwrite", action="store_true", help="replace former results")
     parser.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
     parser.add_argument("--name", help="name of the topology")
     return parser.parse_args(list(arguments))
-

@@ -84,8 +84,11 @@ class ReplayRun:
                 save(results.dead_letters, folders[_DEAD_LETTERS], "json")
         executed = sum(counts["executed"] for counts in results.counts.values())
         took = time.monotonic() - began
-        print(f"{executed:,} tuples executed in {took:.1f} s ({executed / took:,.0f}/s), {parked:,} records put aside; "
-              f"results are in {folder.resolve()}", flush=True)
+        print(
+            f"{executed:,} tuples executed in {took:.1f} s ({executed / took:,.0f}/s), {parked:,} records put aside; "
+            f"results are in {folder.resolve()}",
+            flush=True,
+        )
         return PARKED if parked else OK
 
     def results(self, spark: SparkSession, frames: Mapping[str, DataFrame], names: Collection[str] | None) -> Replay:
@@ -93,8 +96,18 @@ class ReplayRun:
         file = self._file
         states = {name: _load(spark, name, path, _format_of(path)) for name, path in file.states.items()}
         return replay(
-            self._topology, frames, conf=self._conf(), name=self._job.name, event_time=file.time, states=states,
-            types=file.types, outputs=names, effects=file.effects, skip_bad=file.skip_bad, by_value=self._by_value)
+            self._topology,
+            frames,
+            conf=self._conf(),
+            name=self._job.name,
+            event_time=file.time,
+            states=states,
+            types=file.types,
+            outputs=names,
+            effects=file.effects,
+            skip_bad=file.skip_bad,
+            by_value=self._by_value,
+        )
 
     def back_fill(self, spark: SparkSession, checkpoint: str) -> Replay:
         """The results up to a checkpoint, which is there when this returns."""
@@ -103,8 +116,19 @@ class ReplayRun:
             raise InvalidConfigError("replay: states: a replay that leaves a checkpoint begins with nothing")
         time = None if file.event_time is None else EventTime(file.event_time, in_order=False)
         results = back_fill(
-            self._topology, spark, checkpoint, rows=file.rows, conf=self._conf(), name=self._job.name, event_time=time,
-            outputs=file.outputs or None, effects=file.effects, by_value=self._by_value, types=file.types, skip_bad=file.skip_bad)
+            self._topology,
+            spark,
+            checkpoint,
+            rows=file.rows,
+            conf=self._conf(),
+            name=self._job.name,
+            event_time=time,
+            outputs=file.outputs or None,
+            effects=file.effects,
+            by_value=self._by_value,
+            types=file.types,
+            skip_bad=file.skip_bad,
+        )
         print(f"checkpoint {Path(checkpoint).resolve()} is written; run_topology.py --from goes on from it", flush=True)
         return results
 
@@ -120,21 +144,31 @@ class ReplayRun:
         frame = _load(spark, name, path, kind, columns)
         is_guessed = self._file.format is None and columns is None
         if is_guessed and kind in _OF_LINES and len(fields) == 1 and fields[0] not in frame.columns:
-            print(f"note: input '{name}': {path} has no column '{fields[0]}', so each of its lines is one, as live "
-                  f"(--format {kind} reads columns)", flush=True)
+            print(
+                f"note: input '{name}': {path} has no column '{fields[0]}', so each of its lines is one, as live "
+                f"(--format {kind} reads columns)",
+                flush=True,
+            )
             frame = _load(spark, name, path, "text")
         if frame.columns == ["value"] and len(fields) == 1:  # lines of text
             return frame.toDF(fields[0])
         if len(fields) == 1 and fields[0] not in frame.columns:
-            raise InvalidConfigError(f"input '{name}': {path} has no column '{fields[0]}'; it has {', '.join(frame.columns)} "
-                                     f"(--format text takes every line as '{fields[0]}')")
+            raise InvalidConfigError(
+                f"input '{name}': {path} has no column '{fields[0]}'; it has {', '.join(frame.columns)} "
+                f"(--format text takes every line as '{fields[0]}')"
+            )
         return frame
 
     def _is_bare(self, name: str, results: Replay) -> bool:
         """Return whether a result is the empty state of a bolt with windows or timers, and was not asked for by name."""
         component = self._topology.components.get(name.removesuffix(STATE_MARK))
-        return (name.endswith(STATE_MARK) and name not in self._file.outputs and component is not None
-                and isinstance(component.instance, WindowedBolt | TimedBolt) and results[name].isEmpty())
+        return (
+            name.endswith(STATE_MARK)
+            and name not in self._file.outputs
+            and component is not None
+            and isinstance(component.instance, WindowedBolt | TimedBolt)
+            and results[name].isEmpty()
+        )
 
 
 def save(frame: DataFrame, folder: Path, written: str) -> None:
@@ -158,12 +192,19 @@ def passed_over(name: str, path: str) -> str:
     """What to say of files that Spark leaves out by their names, though a spout over the same folder reads them; or nothing."""
     folder = Path(path)
     inside = (file.relative_to(folder) for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else ()
-    hidden = sorted(str(file) for file in inside if any(part[0] in "_." and "=" not in part for part in file.parts)
-                    and not file.name.endswith(".crc") and not file.name.startswith(_MARKERS))
+    hidden = sorted(
+        str(file)
+        for file in inside
+        if any(part[0] in "_." and "=" not in part for part in file.parts)
+        and not file.name.endswith(".crc")
+        and not file.name.startswith(_MARKERS)
+    )
     if not hidden:
         return ""
-    return (f"input '{name}': Spark passes over {len(hidden)} files whose own or folder's name begins with _ or . "
-            f"(as {hidden[0]}); rename them if they are data")
+    return (
+        f"input '{name}': Spark passes over {len(hidden)} files whose own or folder's name begins with _ or . "
+        f"(as {hidden[0]}); rename them if they are data"
+    )
 
 
 def _load(spark: SparkSession, name: str, path: str, kind: str, columns: str | None = None) -> DataFrame:
@@ -210,7 +251,8 @@ def result_folders(folder: Path, results: Sequence[str]) -> dict[str, Path]:
     for result in results:
         if (name := names[result]) in by_name:
             raise InvalidConfigError(
-                f"results '{by_name[name]}' and '{result}' would both be written to {folder / name}: ask for one (--result)")
+                f"results '{by_name[name]}' and '{result}' would both be written to {folder / name}: ask for one (--result)"
+            )
         by_name[name] = result
     try:
         note = folder / _NOTE
@@ -266,8 +308,7 @@ def _say_progress(spark: SparkSession, results: Replay, over: threading.Event) -
         stages = [info for id in tracker.getActiveStageIds() if (info := tracker.getStageInfo(id)) is not None]
         tasks = ", ".join(f"{s.numCompletedTasks} of {s.numTasks}" for s in stages) or "none"
         done = ", ".join(f"{name} {counts['executed']:,}" for name, counts in _sorted(results.counts))
-        print(f"Spark tasks done in running stages: {tasks}; tuples executed by finished tasks: {done or 'none yet'}",
-              flush=True)
+        print(f"Spark tasks done in running stages: {tasks}; tuples executed by finished tasks: {done or 'none yet'}", flush=True)
 
 
 def _sorted(counts: Mapping[str, Mapping[str, int]]) -> list[tuple[str, Mapping[str, int]]]:

@@ -31,7 +31,8 @@ def collect(results: Mapping[str, Any], handle: TopologyHandle, say: Callable[[s
     except OSError as error:
         raise InvalidConfigError(
             f"results cannot be written to {file}: {error.strerror}; mend that or name another `results: {{directory: ...}}`, "
-            "and give the same command again") from error
+            "and give the same command again"
+        ) from error
     for key, value in pairs[: results.get("top", 10)]:
         say(f"{value:>12,}  {key}" if isinstance(value, int) else f"  {key}: {value}")
     say(f"{len(pairs):,} keys{sum_text([value for _, value in pairs])}; results are in {file}")

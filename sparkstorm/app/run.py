@@ -166,8 +166,10 @@ class Run:
     def _judge(self, letters: DeadLetterFile, progress: TopologyProgress) -> int:
         if progress.parked:
             self._is_all_kept = letters.is_whole
-            self._console.say(f"{progress.parked:,} tuples were parked after their tries; {kept_where(letters)}; "
-                              "the first causes by component, error and line:")
+            self._console.say(
+                f"{progress.parked:,} tuples were parked after their tries; {kept_where(letters)}; "
+                "the first causes by component, error and line:"
+            )
             for line in letters.groups.lines(5):
                 self._console.say(f"  {line}")
             return PARKED

@@ -137,8 +137,10 @@ def _silent(beats: Sequence[WorkerBeat]) -> Iterator[str]:
     for beat in beats:
         silent_ms = beat.stats.get("silent_ms")
         if isinstance(silent_ms, int) and silent_ms >= _SILENT_MS:
-            yield (f"worker {beat.node}:{beat.port} has been inside one call for {silent_ms // 1000} s; it is replaced as hung "
-                   "after supervisor.worker.timeout.secs")
+            yield (
+                f"worker {beat.node}:{beat.port} has been inside one call for {silent_ms // 1000} s; it is replaced as hung "
+                "after supervisor.worker.timeout.secs"
+            )
 
 
 def _open_work(progress: TopologyProgress) -> str:

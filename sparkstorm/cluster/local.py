@@ -43,9 +43,7 @@ class LocalStateTree:
     def _ephemeral_paths(self, node: _Node, path: str, session: int) -> list[str]:
         own = [path] if node.owner == session else []
         return own + [
-            found
-            for name, child in node.children.items()
-            for found in self._ephemeral_paths(child, f"{path}/{name}", session)
+            found for name, child in node.children.items() for found in self._ephemeral_paths(child, f"{path}/{name}", session)
         ]
 
     def find(self, path: str) -> _Node | None:

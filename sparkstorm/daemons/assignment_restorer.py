@@ -48,8 +48,12 @@ class AssignmentRestorer:
 
     def _overtake(self, base: TopologyBase, found: Assignment, seen: int) -> None:
         """Slots refuse a version older than one they have seen: from the backup, else with all fences raised."""
-        _LOG.error("the assignment of %s went back to version %d, after slots have seen version %d; it is written again",
-                   base.topology_id, found.version, seen)
+        _LOG.error(
+            "the assignment of %s went back to version %d, after slots have seen version %d; it is written again",
+            base.topology_id,
+            found.version,
+            seen,
+        )
         last = self._backup(base)
         newer = with_new_version(last, last.kind) if last and last.version > found.version else placed_anew(found, seen + 1)
         self._publish(newer, base.name)

@@ -181,8 +181,13 @@ class Clerk:
         seen = self._guard.seen(found.topology_id)
         if self._refused.get(found.topology_id) != found.version:
             self._refused = {**self._refused, found.topology_id: found.version}
-            _LOG.error("slot %s: the assignment of %s has version %d, older than version %d that was here before; it is not "
-                       "followed", self._slot, found.topology_id, found.version, seen)
+            _LOG.error(
+                "slot %s: the assignment of %s has version %d, older than version %d that was here before; it is not followed",
+                self._slot,
+                found.topology_id,
+                found.version,
+                seen,
+            )
         if not is_known and part_of(found, self._slot):
             self._refusals.append(WorkerBeat(found.topology_id, self._slot.node, self._slot.port, now_ms, 0, 0, 0, REFUSED, seen))
 

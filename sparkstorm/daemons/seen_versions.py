@@ -44,8 +44,13 @@ class VersionGuard:
             try:
                 self._file.put("seen", SeenVersions(self._seen))
             except OSError as fault:
-                _LOG.warning("%s cannot be written: %s; a restarted slot would not know version %d of %s",
-                             self._file.path, fault, version, topology_id)
+                _LOG.warning(
+                    "%s cannot be written: %s; a restarted slot would not know version %d of %s",
+                    self._file.path,
+                    fault,
+                    version,
+                    topology_id,
+                )
         return version >= seen
 
     def _read(self) -> dict[str, int]:

@@ -164,8 +164,13 @@ class Submission:
 
         When one of them fails, these alone are undone: the records stay.
         """
-        self._run([Step("inheritance", self._inherit, self.hand_back), Step("seeds", self._seed, self._retire_seeds),
-                   Step("assignment", self._queue, self._withdraw)])
+        self._run(
+            [
+                Step("inheritance", self._inherit, self.hand_back),
+                Step("seeds", self._seed, self._retire_seeds),
+                Step("assignment", self._queue, self._withdraw),
+            ]
+        )
 
     def keep(self) -> None:
         """From now on the records outlive a refusal: others may have to go on with them (hot deploy)."""

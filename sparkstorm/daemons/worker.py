@@ -219,6 +219,7 @@ def _answer_where_it_hangs(control: PipeControl) -> None:
 
     The stacks come from C and always work; the report comes from Python, so not while C code holds the interpreter.
     """
+
     def report(_number: int, frame: FrameType | None) -> None:
         found = None if frame is None else busy_in(frame)
         if found is not None:

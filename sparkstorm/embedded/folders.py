@@ -27,7 +27,8 @@ def own_folder(path: Path) -> Path:
             _mark(path)
     except OSError as error:
         raise InvalidConfigError(
-            f"folder {path} cannot be made: {error.strerror}; set storm.local.dir to a folder that can be written") from error
+            f"folder {path} cannot be made: {error.strerror}; set storm.local.dir to a folder that can be written"
+        ) from error
     return path
 
 
@@ -53,7 +54,8 @@ def _mark(path: Path) -> None:
     if any(name != MARKER for name in os.listdir(path)) and not _has_marker(path):  # another process may have marked it just now
         raise InvalidConfigError(
             f"{path} holds files that SparkStorm did not write (it has no file {MARKER}); "
-            "set storm.local.dir to a folder of SparkStorm's own, or empty this one")
+            "set storm.local.dir to a folder of SparkStorm's own, or empty this one"
+        )
     with contextlib.suppress(FileExistsError):
         descriptor = os.open(path / MARKER, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:

@@ -72,9 +72,7 @@ def _apt(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip()).rpartition("\n")[2]
-        raise EmbeddedServerError(
-            f"{' '.join(command)} failed ({last}); Java {OLDEST_VERSION} or newer is needed: {_ADVICE}"
-        )
+        raise EmbeddedServerError(f"{' '.join(command)} failed ({last}); Java {OLDEST_VERSION} or newer is needed: {_ADVICE}")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -26,9 +26,7 @@ class Places:
 
 
 REDIS: Final = Places("sparkstorm.redis.password", "sparkstorm.redis.password.file", "SPARKSTORM_REDIS_PASSWORD")
-ZOOKEEPER: Final = Places(
-    "storm.zookeeper.auth.password", "storm.zookeeper.auth.password.file", "SPARKSTORM_ZOOKEEPER_PASSWORD"
-)
+ZOOKEEPER: Final = Places("storm.zookeeper.auth.password", "storm.zookeeper.auth.password.file", "SPARKSTORM_ZOOKEEPER_PASSWORD")
 
 
 def password_of(conf: Mapping[str, Any], places: Places, environ: Mapping[str, str] | None = None) -> str | None:
@@ -56,7 +54,8 @@ def exposed(overrides: Mapping[str, Any], own_conf: Mapping[str, Any], path: str
     holding = [key for key in own_conf if key in secret_keys() and _has_password(key, own_conf[key])]
     sentences = [
         f"{key} on the command line shows a password to every user of this machine; {_advice(key)}"
-        for key in holding if key in overrides
+        for key in holding
+        if key in overrides
     ]
     in_file = [key for key in holding if key not in overrides]
     if in_file and Path(path).exists() and Path(path).stat().st_mode & 0o077:

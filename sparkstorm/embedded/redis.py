@@ -99,7 +99,11 @@ class RedisServer:
 
 
 def start_redis(
-    data_dir: Path, *, password: str, maxmemory_mb: int = DEFAULT_MAXMEMORY_MB, port: int | None = None,
+    data_dir: Path,
+    *,
+    password: str,
+    maxmemory_mb: int = DEFAULT_MAXMEMORY_MB,
+    port: int | None = None,
     appendfsync: str = "everysec",
 ) -> RedisServer:
     """Starts a Redis that keeps its data in `data_dir`, on loopback, behind `password`; returns when it answers.
@@ -171,9 +175,7 @@ def _version(binary: str) -> tuple[int, int]:
 
 
 def _write_settings(data_dir: Path, port: int, password: str, maxmemory_mb: int, appendfsync: str) -> None:
-    settings = _SETTINGS.format(
-        host=_LOOPBACK, port=port, password=password, maxmemory_mb=maxmemory_mb, appendfsync=appendfsync
-    )
+    settings = _SETTINGS.format(host=_LOOPBACK, port=port, password=password, maxmemory_mb=maxmemory_mb, appendfsync=appendfsync)
     path = data_dir / "redis.conf"
     path.unlink(missing_ok=True)  # a fresh file: an old one might have a wider mode
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -197,15 +199,11 @@ def _run(data_dir: Path, port: int, password: str) -> TetheredProcess:
 def _start(data_dir: Path, port: int, password: str) -> TetheredProcess:
     process = start_tethered("redis", [find_redis_binary(), "redis.conf"], data_dir)
     with client_of(RedisAddress(_LOOPBACK, port, password), 10) as client:
-        process.wait_ready(
-            lambda: _serving_pid(client) == process.pid, _START_LIMIT_S
-        )  # not whoever else took the port
+        process.wait_ready(lambda: _serving_pid(client) == process.pid, _START_LIMIT_S)  # not whoever else took the port
     return process
 
 
-def client_of(
-    at: RedisAddress, timeout_s: float | None = None, on_connect: Callable[[Any], None] | None = None
-) -> redis.Redis:
+def client_of(at: RedisAddress, timeout_s: float | None = None, on_connect: Callable[[Any], None] | None = None) -> redis.Redis:
     """A client for that Redis, which tries nothing twice by itself; `on_connect` greets in place of redis-py."""
     return redis.Redis(
         host=at.host,
@@ -238,8 +236,7 @@ def check_redis_settings(client: redis.Redis) -> None:
     address = f"Redis at {host}:{settings.get('port', '?')}"
     if not password and host not in ("localhost", "::1") and not host.startswith("127."):
         raise InvalidConfigError(
-            f"{address} is not on loopback and has no password: "
-            "set requirepass there and sparkstorm.redis.password here"
+            f"{address} is not on loopback and has no password: set requirepass there and sparkstorm.redis.password here"
         )
     policy, version = _read_settings(client, address)
     if policy != "noeviction":

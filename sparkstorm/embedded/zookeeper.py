@@ -33,8 +33,14 @@ _JARS = (
 )
 # one JVM that serves a handful of clients: little memory, and a fast start rather than a fast peak
 # (without memory it ends, so that the guard starts it again, in place of living on with threads missing)
-_JVM = ("-Xmx256m", "-XX:+ExitOnOutOfMemoryError", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
-        "-Djava.net.preferIPv4Stack=true")
+_JVM = (
+    "-Xmx256m",
+    "-XX:+ExitOnOutOfMemoryError",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    "-Djava.net.preferIPv4Stack=true",
+)
 _DATA = "zookeeper-data"
 _SETTINGS = """\
 # written at every start; edits are lost
@@ -189,9 +195,7 @@ def class_path() -> str:
     for pattern in _JARS:
         jars = sorted(jar for folder in folders for jar in folder.glob(pattern))
         if not jars:
-            raise EmbeddedServerError(
-                f"{folders[0]} has no {pattern}: install pyspark from PyPI, or set storm.zookeeper.servers"
-            )
+            raise EmbeddedServerError(f"{folders[0]} has no {pattern}: install pyspark from PyPI, or set storm.zookeeper.servers")
         found.append(str(jars[-1]))
     return ":".join(found)
 

@@ -40,8 +40,7 @@ def canonical_bytes(value: Any) -> bytes:
     if isinstance(value, dict):
         pairs = sorted((canonical_bytes(k), canonical_bytes(v)) for k, v in value.items())
         return b"m" + b"".join(_sized(k) + _sized(v) for k, v in pairs)
-    raise TypeError(
-        f"a {type(value).__name__} cannot be a grouping key; group by text, numbers, bytes, lists or mappings")
+    raise TypeError(f"a {type(value).__name__} cannot be a grouping key; group by text, numbers, bytes, lists or mappings")
 
 
 def _sized(data: bytes) -> bytes:

@@ -126,4 +126,5 @@ def _chosen(rows_by_task: dict[int, Rows], task: int) -> Rows:
         return rows_by_task[task]
     except (KeyError, TypeError):
         raise InvalidTopologyError(
-            f"a custom grouping chose task {task!r}; the subscriber's tasks are {sorted(rows_by_task)}") from None
+            f"a custom grouping chose task {task!r}; the subscriber's tasks are {sorted(rows_by_task)}"
+        ) from None

@@ -21,8 +21,12 @@ Serializers = Mapping[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any
 
 _OPTIONS = ormsgpack.OPT_NON_STR_KEYS
 _STRICT = (
-    ormsgpack.OPT_PASSTHROUGH_DATACLASS | ormsgpack.OPT_PASSTHROUGH_DATETIME | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
-    | ormsgpack.OPT_PASSTHROUGH_ENUM | ormsgpack.OPT_PASSTHROUGH_UUID | _OPTIONS
+    ormsgpack.OPT_PASSTHROUGH_DATACLASS
+    | ormsgpack.OPT_PASSTHROUGH_DATETIME
+    | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
+    | ormsgpack.OPT_PASSTHROUGH_ENUM
+    | ormsgpack.OPT_PASSTHROUGH_UUID
+    | _OPTIONS
 )
 _KEYS = frozenset({str, int, bool, bytes, type(None), float})
 _MAX_DEPTH = 64
@@ -77,8 +81,7 @@ class Codec:
 
     def _key(self, key: Any) -> Any:
         if type(key) not in _KEYS:
-            raise CodecError(
-                f"a mapping key of type {type(key).__name__}; keys are text, bytes, numbers, true/false or none")
+            raise CodecError(f"a mapping key of type {type(key).__name__}; keys are text, bytes, numbers, true/false or none")
         return self.normalise(key)
 
     def _encode(self, value: Any) -> Any:
@@ -123,8 +126,9 @@ def _checked_text(value: str) -> str:
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise CodecError(f"text that is not valid UTF-8 ({error.reason} at {error.start}); "
-                             "decode it with errors='replace'") from error
+            raise CodecError(
+                f"text that is not valid UTF-8 ({error.reason} at {error.start}); decode it with errors='replace'"
+            ) from error
     return value
 
 
@@ -132,8 +136,10 @@ def _unknown(value: Any) -> str:
     mend = "convert it, or register a serializer (topology.serializers)"
     if hasattr(value, "dtype") and hasattr(value, "item"):  # numpy
         mend = "use .tolist()" if getattr(value, "shape", ()) else "use .item()"
-    return (f"a value of type {_name(value)}, which is not one of none, true/false, 64-bit numbers, text, bytes, "
-            f"lists and mappings; {mend}")
+    return (
+        f"a value of type {_name(value)}, which is not one of none, true/false, 64-bit numbers, text, bytes, "
+        f"lists and mappings; {mend}"
+    )
 
 
 def _name(value: Any) -> str:

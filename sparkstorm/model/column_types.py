@@ -11,9 +11,20 @@ from dataclasses import dataclass
 ANY = "any"
 """The type of a field that is declared without one: it is taken from the values."""
 _NAMES = {
-    "boolean": "boolean", "tinyint": "tinyint", "byte": "tinyint", "smallint": "smallint", "short": "smallint", "int": "int",
-    "integer": "int", "bigint": "bigint", "long": "bigint", "float": "float", "real": "float", "double": "double",
-    "string": "string", "binary": "binary",
+    "boolean": "boolean",
+    "tinyint": "tinyint",
+    "byte": "tinyint",
+    "smallint": "smallint",
+    "short": "smallint",
+    "int": "int",
+    "integer": "int",
+    "bigint": "bigint",
+    "long": "bigint",
+    "float": "float",
+    "real": "float",
+    "double": "double",
+    "string": "string",
+    "binary": "binary",
 }
 _TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([<>,:])|([^\s<>,:`]+))")
 _MOST_DEPTH = 16
@@ -82,8 +93,10 @@ class _Reader:
         elif word in _NAMES:
             made = ColumnType(_NAMES[word])
         else:
-            raise ValueError(f"'{name[:60]}' is no type that values can have; there are {', '.join(sorted(set(_NAMES.values())))}, "
-                             "array<...>, map<...,...> and struct<name:...>")
+            raise ValueError(
+                f"'{name[:60]}' is no type that values can have; there are {', '.join(sorted(set(_NAMES.values())))}, "
+                "array<...>, map<...,...> and struct<name:...>"
+            )
         self._depth -= 1
         return made
 

@@ -64,7 +64,7 @@ def read_value(cell: Any) -> Any:
         return cell
     if not cell.endswith("}"):
         raise CodecError(f"{cell[:60]!r} is no tagged text: its end is missing")
-    return from_json(cell[len(MARK):-1])
+    return from_json(cell[len(MARK) : -1])
 
 
 def _jsonable(value: Any) -> Any:

@@ -59,9 +59,7 @@ def partition_fixed(count: int, tasks: Sequence[int]) -> list[list[int]]:
     return [list(tasks[a:b]) for a, b in pairwise(bounds)]
 
 
-def compute_executors(
-    component_by_task: Mapping[int, str], executors_by_component: Mapping[str, int]
-) -> list[ExecutorId]:
+def compute_executors(component_by_task: Mapping[int, str], executors_by_component: Mapping[str, int]) -> list[ExecutorId]:
     """Executors of a topology, by first task: every component's tasks cut into its number of executors."""
     executors = [
         ExecutorId(chunk[0], chunk[-1])

@@ -19,8 +19,7 @@ MAX_NAME_CHARS = 150  # a worker's log is named after it, and file systems take 
 LATE_PREFIX = "__late:"
 """Rows that are late for their receiver travel under their stream's name with this before it."""
 
-GroupingKind = Literal[
-    "shuffle", "fields", "partial_key", "all", "global", "none", "direct", "local_or_shuffle", "custom"]
+GroupingKind = Literal["shuffle", "fields", "partial_key", "all", "global", "none", "direct", "local_or_shuffle", "custom"]
 ComponentKind = Literal["spout", "bolt", "system"]
 
 # The rule of JStorm's Common.validate_ids: letters, digits and a few marks; '__' is kept for the system.
@@ -99,8 +98,12 @@ class Topology:
 
     def subscribers(self, component: str, stream: str) -> list[tuple[str, Grouping]]:
         """Who listens to a stream, by component id (so that routing never depends on the order of a dict)."""
-        return [(c.id, s.grouping) for c in sorted(self, key=lambda c: c.id) for s in c.inputs
-                if s.component == component and s.stream == stream]
+        return [
+            (c.id, s.grouping)
+            for c in sorted(self, key=lambda c: c.id)
+            for s in c.inputs
+            if s.component == component and s.stream == stream
+        ]
 
     def cycles(self) -> dict[str, int]:
         """Number of the strongly connected component that each component belongs to (Tarjan)."""
@@ -115,11 +118,13 @@ def validate_name(name: str) -> None:
     """Check a topology's name: JStorm's Common.charValidate, and fit to be a folder; InvalidTopologyError otherwise."""
     if isinstance(name, str) and len(name) > MAX_NAME_CHARS:
         raise InvalidTopologyError(
-            f"'{name[:40]}...' is not a valid topology name: it has {len(name)} characters, at most {MAX_NAME_CHARS} are allowed")
+            f"'{name[:40]}...' is not a valid topology name: it has {len(name)} characters, at most {MAX_NAME_CHARS} are allowed"
+        )
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.isdigit() or name == "null":
         raise InvalidTopologyError(
             f"'{name}' is not a valid topology name: use letters, digits, '-', '_' and '.', begin with a letter, a digit or '_', "
-            "and not digits alone")
+            "and not digits alone"
+        )
 
 
 def validate(topology: Topology) -> None:
@@ -140,11 +145,11 @@ def validate(topology: Topology) -> None:
 
 def _validate_id(what: str, name: str) -> None:
     if not isinstance(name, str) or not _ID.fullmatch(name):
-        raise InvalidTopologyError(
-            f"{what} id '{name}' is not valid: use letters, digits and any of - _ / . $ < > ( ) #")
+        raise InvalidTopologyError(f"{what} id '{name}' is not valid: use letters, digits and any of - _ / . $ < > ( ) #")
     if len(name) > MAX_NAME_CHARS:
         raise InvalidTopologyError(
-            f"{what} id '{name[:40]}...' is not valid: it has {len(name)} characters, at most {MAX_NAME_CHARS} are allowed")
+            f"{what} id '{name[:40]}...' is not valid: it has {len(name)} characters, at most {MAX_NAME_CHARS} are allowed"
+        )
     if name.startswith("__"):
         raise InvalidTopologyError(f"{what} id '{name}' is reserved: ids that begin with '__' belong to the system")
 
@@ -154,12 +159,12 @@ def _validate_size(component: Component) -> None:
         if value is None and what == "num_tasks":
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidTopologyError(
-                f"component '{component.id}': {what} must be a whole number of at least 1, not {value!r}")
+            raise InvalidTopologyError(f"component '{component.id}': {what} must be a whole number of at least 1, not {value!r}")
     if component.num_tasks is not None and component.num_tasks < component.parallelism:
         raise InvalidTopologyError(
             f"component '{component.id}': {component.parallelism} executors cannot share {component.num_tasks} tasks; "
-            "raise num_tasks or lower the parallelism")
+            "raise num_tasks or lower the parallelism"
+        )
 
 
 def _validate_streams(component: Component) -> None:
@@ -167,7 +172,8 @@ def _validate_streams(component: Component) -> None:
         twice = [f for f, n in Counter(stream.fields).items() if n > 1]
         if twice:
             raise InvalidTopologyError(
-                f"component '{component.id}', stream '{name}': field '{twice[0]}' is declared twice; rename one")
+                f"component '{component.id}', stream '{name}': field '{twice[0]}' is declared twice; rename one"
+            )
 
 
 def _validate_subscription(topology: Topology, component: Component, subscription: Subscription) -> None:
@@ -175,23 +181,23 @@ def _validate_subscription(topology: Topology, component: Component, subscriptio
     source = topology.components.get(subscription.component)
     if source is None:
         known = ", ".join(sorted(topology.components))
-        raise InvalidTopologyError(
-            f"{where} subscribes to unknown component '{subscription.component}'; there are {known}")
+        raise InvalidTopologyError(f"{where} subscribes to unknown component '{subscription.component}'; there are {known}")
     stream = source.streams.get(subscription.stream)
     if stream is None:
         known = ", ".join(sorted(source.streams)) or "none"
-        raise InvalidTopologyError(
-            f"{where} subscribes to stream '{subscription.stream}' of '{source.id}', which declares {known}")
+        raise InvalidTopologyError(f"{where} subscribes to stream '{subscription.stream}' of '{source.id}', which declares {known}")
     missing = [f for f in subscription.grouping.fields if f not in stream.fields]
     if missing:
         raise InvalidTopologyError(
             f"{where} groups stream '{subscription.stream}' of '{source.id}' by unknown field '{missing[0]}'; "
-            f"it declares {', '.join(stream.fields) or 'none'}")
+            f"it declares {', '.join(stream.fields) or 'none'}"
+        )
     if (subscription.grouping.kind == "direct") != stream.direct:
         raise InvalidTopologyError(
             f"{where}: direct grouping and a direct stream go together, but stream '{subscription.stream}' of "
             f"'{source.id}' is {'direct' if stream.direct else 'not direct'} "
-            f"and the grouping is {subscription.grouping.kind}")
+            f"and the grouping is {subscription.grouping.kind}"
+        )
 
 
 def _strongly_connected(successors: Mapping[str, Sequence[str]]) -> dict[str, int]:

@@ -13,11 +13,39 @@ MAX_CONTAINERS = 8 << 20  # lists and mappings in one value: 0.7 GB when all are
 _OPENS = np.zeros(256, bool)  # bytes that begin a list or mapping, wherever a value may begin
 _OPENS[0x80:0xA0] = _OPENS[0xDC:0xE0] = True
 # after the first byte: bytes of a value of fixed size, and the form of the length of one that has a length
-_FIXED = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8, 0xD4: 2, 0xD5: 3, 0xD6: 5,
-          0xD7: 9, 0xD8: 17, 0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
+_FIXED = {
+    0xCA: 4,
+    0xCB: 8,
+    0xCC: 1,
+    0xCD: 2,
+    0xCE: 4,
+    0xCF: 8,
+    0xD0: 1,
+    0xD1: 2,
+    0xD2: 4,
+    0xD3: 8,
+    0xD4: 2,
+    0xD5: 3,
+    0xD6: 5,
+    0xD7: 9,
+    0xD8: 17,
+    0xDC: 2,
+    0xDD: 4,
+    0xDE: 2,
+    0xDF: 4,
+}
 _ONE, _TWO, _FOUR = struct.Struct(">B"), struct.Struct(">H"), struct.Struct(">I")
-_SIZED = {0xC4: (_ONE, 0), 0xC5: (_TWO, 0), 0xC6: (_FOUR, 0), 0xC7: (_ONE, 1), 0xC8: (_TWO, 1), 0xC9: (_FOUR, 1),
-          0xD9: (_ONE, 0), 0xDA: (_TWO, 0), 0xDB: (_FOUR, 0)}
+_SIZED = {
+    0xC4: (_ONE, 0),
+    0xC5: (_TWO, 0),
+    0xC6: (_FOUR, 0),
+    0xC7: (_ONE, 1),
+    0xC8: (_TWO, 1),
+    0xC9: (_FOUR, 1),
+    0xD9: (_ONE, 0),
+    0xDA: (_TWO, 0),
+    0xDB: (_FOUR, 0),
+}
 
 
 def require_bounded(data: bytes | memoryview, most: int = MAX_CONTAINERS) -> None:

@@ -8,5 +8,14 @@ from sparkstorm.replay.local import LocalResults, replay_locally
 from sparkstorm.replay.replay import replay
 from sparkstorm.replay.results import Replay
 
-__all__ = ["EventTime", "LocalResults", "Replay", "back_fill", "back_fill_locally", "read_json", "read_value",
-           "replay", "replay_locally"]
+__all__ = [
+    "EventTime",
+    "LocalResults",
+    "Replay",
+    "back_fill",
+    "back_fill_locally",
+    "read_json",
+    "read_value",
+    "replay",
+    "replay_locally",
+]

@@ -19,10 +19,19 @@ from sparkstorm.replay.chunks import Chunk
 from sparkstorm.replay.failures import one_sentence
 
 _BATCH_BYTES = 4 << 20
-_SCHEMA = pa.schema([
-    ("kind", pa.int32()), ("target", pa.int32()), ("first_ms", pa.int64()), ("source", pa.int64()),
-    ("seq", pa.int64()), ("sender", pa.int32()), ("stream", pa.string()), ("rows", pa.int32()), ("data", pa.binary()),
-])
+_SCHEMA = pa.schema(
+    [
+        ("kind", pa.int32()),
+        ("target", pa.int32()),
+        ("first_ms", pa.int64()),
+        ("source", pa.int64()),
+        ("seq", pa.int64()),
+        ("sender", pa.int32()),
+        ("stream", pa.string()),
+        ("rows", pa.int32()),
+        ("data", pa.binary()),
+    ]
+)
 MapBatches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 

@@ -55,6 +55,7 @@ class Attributes:
 
     def _sampling(self, execute: Callable[..., Any]) -> Callable[..., Any]:
         """Return the bolt's `execute` with a look after each of its first calls; batches and tries stay as they are."""
+
         def watched(*arguments: Any) -> Any:
             try:
                 return execute(*arguments)
@@ -62,6 +63,7 @@ class Attributes:
                 if 0 <= self._sampled < _SAMPLE:
                     self._sampled += 1
                     self._compare()
+
         return watched
 
     def _compare(self) -> None:
@@ -124,7 +126,7 @@ class _Sink:
 
     def write(self, data: Any) -> int:
         part = bytes(data)
-        self.crc = crc32(part[:self._left], self.crc)
+        self.crc = crc32(part[: self._left], self.crc)
         self._left -= len(part)
         if self._left <= 0:
             raise _Full

@@ -70,11 +70,23 @@ def back_fill(
     reading = _reading(plan, extents, rows or {})
     for spout in reading:
         extents[spout], schemas = sources.measure(spout, (rows or {}).get(spout), clocks_of(plan, spout))
-        frames |= {result_name(spout, stream): sources.frame(spout, stream, extents[spout], schema)
-                   for stream, schema in schemas.items()}
+        frames |= {
+            result_name(spout, stream): sources.frame(spout, stream, extents[spout], schema) for stream, schema in schemas.items()
+        }
     wanted = None if outputs is None else [*outputs, *(id + STATE_MARK for id in _stateful(plan))]
-    results = replay(topology, frames, conf=conf, name=name, event_time=time, outputs=wanted, effects=effects, by_value=modules,
-                     newest_ms=newest_by_channel(plan, extents), of_tasks=reading, **options)
+    results = replay(
+        topology,
+        frames,
+        conf=conf,
+        name=name,
+        event_time=time,
+        outputs=wanted,
+        effects=effects,
+        by_value=modules,
+        newest_ms=newest_by_channel(plan, extents),
+        of_tasks=reading,
+        **options,
+    )
     counts = results.run()
     with writer, unwrapped():
         chunks = results.kept(KEPT_STATE, KEPT_TIME).select("kind", "target", "data").toLocalIterator()
@@ -109,8 +121,9 @@ def back_fill_locally(
     time = EventTime(event_time, in_order=False) if isinstance(event_time, str) else event_time
     times = {feed: time.column(feed.spout, feed) for feed in parts} if time is not None else {}
     is_sorted = time is not None and time.in_order
-    job = make_job(plan, Switches(times, newest_ms=newest_by_channel(plan, extents), is_sorted=is_sorted,
-                                  of_tasks=frozenset(extents)))
+    job = make_job(
+        plan, Switches(times, newest_ms=newest_by_channel(plan, extents), is_sorted=is_sorted, of_tasks=frozenset(extents))
+    )
     results = LocalResults(states_by_task={component: {} for component in job.kept_states})
     chunks = run_stages(plan, job, parts, time, {}, results)
     with writer:
@@ -122,8 +135,10 @@ def _plan(topology: Topology, conf: Mapping[str, Any] | None, name: str, effects
     plan = make_plan(topology, merge(check(conf or {}, "the settings of the replay")).as_dict(), name, effects or {})
     for id, how in plan.not_run.items():
         if isinstance(topology.components[id].instance, Stateful):
-            raise InvalidTopologyError(f"bolt '{id}' keeps state but does not run in this replay ({how}), so the checkpoint would "
-                                       f"have nothing of it: let effects say '{id}': 'run' or 'idempotent'")
+            raise InvalidTopologyError(
+                f"bolt '{id}' keeps state but does not run in this replay ({how}), so the checkpoint would "
+                f"have nothing of it: let effects say '{id}': 'run' or 'idempotent'"
+            )
     return plan
 
 
@@ -144,13 +159,16 @@ def _reading(plan: Plan, given: Mapping[str, Any], rows: Rows) -> list[str]:
     reading = [spout for spout in plan.topology.spouts if spout.id not in given]
     for spout in reading:
         if not isinstance(spout.instance, ReplayableSpout):
-            raise InvalidTopologyError(f"spout '{spout.id}' has no position: derive it from ReplayableSpout, or give its "
-                                       "history as a frame, with positions")
+            raise InvalidTopologyError(
+                f"spout '{spout.id}' has no position: derive it from ReplayableSpout, or give its "
+                "history as a frame, with positions"
+            )
     return [spout.id for spout in reading]
 
 
-def _given(plan: Plan, inputs: Mapping[str, DataFrame],
-           positions: Mapping[str, Sequence[Any]]) -> tuple[dict[str, DataFrame], dict[str, list[Extent]]]:
+def _given(
+    plan: Plan, inputs: Mapping[str, DataFrame], positions: Mapping[str, Sequence[Any]]
+) -> tuple[dict[str, DataFrame], dict[str, list[Extent]]]:
     """The frames, and how far they go by the caller's word and their newest times."""
     extents: dict[str, list[Extent]] = {}
     newest: dict[str, dict[tuple[str, str], int]] = {}
@@ -165,8 +183,10 @@ def _given(plan: Plan, inputs: Mapping[str, DataFrame],
     for spout, times in newest.items():
         tasks, handed = len(plan.tasks(spout)), positions.get(spout)
         if handed is None or len(handed) != tasks:
-            raise CheckpointError(f"spout '{spout}' has its history from a frame and {tasks} tasks: positions must say where each "
-                                  f"of them goes on; there are {len(handed or ())}")
+            raise CheckpointError(
+                f"spout '{spout}' has its history from a frame and {tasks} tasks: positions must say where each "
+                f"of them goes on; there are {len(handed or ())}"
+            )
         extents[spout] = [Extent(0, Codec().normalise(position), times, False) for position in handed]
     return dict(inputs), extents
 
@@ -182,12 +202,18 @@ def _read(plan: Plan, job: Job, spout: str, index: int, most: int | None) -> tup
     return extent, found
 
 
-def _write(writer: CheckpointWriter, plan: Plan, extents: Mapping[str, Sequence[Extent]], counts: Mapping[str, Mapping[str, int]],
-           chunks: Iterable[tuple[int, int, bytes]]) -> None:
+def _write(
+    writer: CheckpointWriter,
+    plan: Plan,
+    extents: Mapping[str, Sequence[Extent]],
+    counts: Mapping[str, Mapping[str, int]],
+    chunks: Iterable[tuple[int, int, bytes]],
+) -> None:
     for id, count in counts.items():
         if count["waiting"]:
-            raise CheckpointError(f"bolt '{id}' has {count['waiting']:,} inputs that it has neither acked nor failed: a checkpoint "
-                                  "cannot hold them")
+            raise CheckpointError(
+                f"bolt '{id}' has {count['waiting']:,} inputs that it has neither acked nor failed: a checkpoint cannot hold them"
+            )
     for spout, tasks in extents.items():
         writer.add(spout, "spout", _spout_rows(plan, spout, tasks))
     for id in _stateful(plan):

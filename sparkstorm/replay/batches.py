@@ -115,8 +115,7 @@ class BatchRoute:
             for divide in self._divide:
                 divide(batch, at_ms)
 
-    def _by_rows(self, grouping: Grouping, positions: Sequence[int],
-                 ways: Sequence[Way]) -> Callable[[pa.RecordBatch, int], None]:
+    def _by_rows(self, grouping: Grouping, positions: Sequence[int], ways: Sequence[Way]) -> Callable[[pa.RecordBatch, int], None]:
         """Groupings that look at every row: partial key counts, custom is user code."""
         targets = [Target(way.target, way.rows, way.is_local) for way in ways]
         one = pick_one(grouping, positions, targets, self._seed) if is_single(grouping) else None

@@ -60,7 +60,7 @@ def pack_rows(codec: Codec, rows: Sequence[Row], is_timed: bool) -> bytes:
 
 def pack_bare(codec: Codec, rows: Sequence[tuple[Any, ...]]) -> bytes:
     """The same bytes of rows without times."""
-    columns = [[value for value, in rows]] if len(rows[0]) == 1 else [list(column) for column in zip(*rows, strict=True)]
+    columns = [[value for (value,) in rows]] if len(rows[0]) == 1 else [list(column) for column in zip(*rows, strict=True)]
     return codec.pack([None, columns])
 
 
@@ -113,7 +113,7 @@ class ChunkWriter:
         start = 0
         while start < len(rows):
             most = self.size.rows
-            part = rows[start:start + most] if start or len(rows) > most else rows
+            part = rows[start : start + most] if start or len(rows) > most else rows
             data = pack_bare(self._codec, part) if is_bare else pack_rows(self._codec, part, self._is_timed)
             self.size.learn(len(data), len(part))
             yield self._chunk(ROWS, target, 0 if is_bare else part[0][1], sender, stream, len(part), data)

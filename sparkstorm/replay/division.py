@@ -88,8 +88,10 @@ def checked_places(batches: Iterable[pa.RecordBatch], positions: Sequence[int], 
             (values,) = rows_of(batch.slice(0, 1).select(list(positions)))
             found = stable_hash(values if len(values) > 1 else values[0]) % width
             if found != place:
-                raise ReplayFailedError(f"Spark brought the key {values!r:.100} to task {place + 1} of {width}, live it goes to "
-                                        f"task {found + 1}: Spark divides by other rules than this was written for")
+                raise ReplayFailedError(
+                    f"Spark brought the key {values!r:.100} to task {place + 1} of {width}, live it goes to "
+                    f"task {found + 1}: Spark divides by other rules than this was written for"
+                )
         yield batch
 
 

@@ -42,12 +42,14 @@ def one_sentence(function: Callable[[Batches], Batches]) -> Callable[[Batches], 
 
     PySpark reads the variable when it reports an error, and this Python worker ends after that.
     """
+
     def guarded(batches: Batches) -> Batches:
         try:
             yield from function(batches)
         except SparkStormError:
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
             raise
+
     return guarded
 
 
@@ -65,6 +67,7 @@ def _translated(name: str) -> Callable[..., Any]:
     def translated(self: ResultFrame, *arguments: Any, **named: Any) -> Any:
         with unwrapped():
             return action(self, *arguments, **named)
+
     return translated
 
 
@@ -81,15 +84,19 @@ def check_frame(what: str, frame: Any) -> None:
     """Raise InvalidTopologyError unless this is a DataFrame of a session that replays can run in."""
     check_session(what, getattr(frame, "sparkSession", None) if isinstance(frame, DataFrame) else None)
     if not isinstance(frame, ClassicDataFrame):
-        raise InvalidTopologyError(f"{what} is a {type(frame).__name__}, not a DataFrame: make one of it with "
-                                   "spark.createDataFrame(...), or use replay_locally, which takes lists")
+        raise InvalidTopologyError(
+            f"{what} is a {type(frame).__name__}, not a DataFrame: make one of it with "
+            "spark.createDataFrame(...), or use replay_locally, which takes lists"
+        )
 
 
 def check_session(what: str, session: Any) -> None:
     """Raise InvalidTopologyError for a session of Spark Connect: it runs no operators of ours, and has no accumulators."""
     if type(session).__module__.startswith("pyspark.sql.connect"):
-        raise InvalidTopologyError(f"{what} belongs to a session of Spark Connect, which a replay cannot run in: use a classic one "
-                                   "(spark-submit, or SparkSession.builder.master(...), in the driver's own process)")
+        raise InvalidTopologyError(
+            f"{what} belongs to a session of Spark Connect, which a replay cannot run in: use a classic one "
+            "(spark-submit, or SparkSession.builder.master(...), in the driver's own process)"
+        )
 
 
 def told_shortly(error: Exception) -> ReplayFailedError:
@@ -105,6 +112,8 @@ def _sentence(text: str) -> str | None:
     if found := _UNREADABLE.search(text):
         return f"Spark cannot read {found.group(2)} ({found.group(1)}): the file is damaged, or of another format"
     if found := _MISSING.search(text):
-        return (f"executors have no module '{found.group(1)}': install it there, ship it (spark-submit --py-files), or name it in "
-                "by_value")
+        return (
+            f"executors have no module '{found.group(1)}': install it there, ship it (spark-submit --py-files), or name it in "
+            "by_value"
+        )
     return None

@@ -21,8 +21,15 @@ from sparkstorm.model.topology import Component, Topology
 from sparkstorm.windowing.settings import settings_of
 
 _DEPENDABLE = ("fields", "global", "all")
-_CLOCKS = {("time", "time"), ("time", "time_ns"), ("time", "monotonic"), ("datetime", "now"), ("datetime", "utcnow"),
-           ("datetime", "today"), ("date", "today")}
+_CLOCKS = {
+    ("time", "time"),
+    ("time", "time_ns"),
+    ("time", "monotonic"),
+    ("datetime", "now"),
+    ("datetime", "utcnow"),
+    ("datetime", "today"),
+    ("date", "today"),
+}
 _CHANCES = {"random", "secrets", "uuid1", "uuid4", "urandom", "default_rng"}
 
 
@@ -42,8 +49,13 @@ Counts = Mapping[str, Mapping[str, int]]
 """By component: what its tasks did, added up (replay/task.py); a component that has not run is missing."""
 
 
-def warnings_of(topology: Topology, conf: Mapping[str, Any], tasks_by_component: Mapping[str, list[int]],
-                is_timed: bool, counts: Counts | None = None) -> tuple[ReplayWarning, ...]:
+def warnings_of(
+    topology: Topology,
+    conf: Mapping[str, Any],
+    tasks_by_component: Mapping[str, list[int]],
+    is_timed: bool,
+    counts: Counts | None = None,
+) -> tuple[ReplayWarning, ...]:
     """Return every reason why the results may differ from those of a live run, as far as is known."""
     seen = _Seen(topology, tasks_by_component, counts or {})
     found: list[ReplayWarning] = []
@@ -111,30 +123,43 @@ def _of_groupings(bolt: Component, seen: _Seen) -> Iterator[ReplayWarning]:
     for s in bolt.inputs:
         kind = s.grouping.kind
         if kind not in _DEPENDABLE:
-            why = {"custom": "user code chooses the task, from more than the values perhaps",
-                   "direct": "the producer chooses the task, from more than the values perhaps"}.get(
-                       kind, f"which task gets a tuple is chance, and so are each task's {kept}")
-            yield ReplayWarning(bolt.id, f"{kept} behind {kind} grouping",
-                                f"has {kept}, and its input from '{s.component}' comes by {kind} grouping: {why}")
+            why = {
+                "custom": "user code chooses the task, from more than the values perhaps",
+                "direct": "the producer chooses the task, from more than the values perhaps",
+            }.get(kind, f"which task gets a tuple is chance, and so are each task's {kept}")
+            yield ReplayWarning(
+                bolt.id,
+                f"{kept} behind {kind} grouping",
+                f"has {kept}, and its input from '{s.component}' comes by {kind} grouping: {why}",
+            )
 
 
 def _of_order(bolt: Component, seen: _Seen) -> Iterator[ReplayWarning]:
     kept = seen.kept(bolt)
     is_free = getattr(bolt.instance, "any_order", False) or _is_by_event_time(bolt)
     if kept and not is_free and not seen.has_one_order(bolt.id):
-        yield ReplayWarning(bolt.id, "order of senders",
-                            f"has {kept} and several senders, or one that has, whose tuples a live run interleaves by chance; if "
-                            "its results do not depend on that order, declare any_order = True")
+        yield ReplayWarning(
+            bolt.id,
+            "order of senders",
+            f"has {kept} and several senders, or one that has, whose tuples a live run interleaves by chance; if "
+            "its results do not depend on that order, declare any_order = True",
+        )
     if kept == "attributes" and isinstance(bolt.instance, ColumnBolt):
-        yield ReplayWarning(bolt.id, "attributes and batches", "changes its attributes, and takes other batches here than in a "
-                                                               "live run, where each tuple is one")
+        yield ReplayWarning(
+            bolt.id,
+            "attributes and batches",
+            "changes its attributes, and takes other batches here than in a live run, where each tuple is one",
+        )
 
 
 def _of_tries(bolt: Component, seen: _Seen) -> Iterator[ReplayWarning]:
     kept = seen.kept(bolt)
     if seen.of(bolt.id, "recovered") or (kept in ("held inputs", "attributes") and seen.of(bolt.id, "failures")):
-        yield ReplayWarning(bolt.id, "retries", "had inputs that failed, which a live run tries again later, after others; here "
-                                                "they are tried again at once")
+        yield ReplayWarning(
+            bolt.id,
+            "retries",
+            "had inputs that failed, which a live run tries again later, after others; here they are tried again at once",
+        )
 
 
 def _is_by_event_time(bolt: Component) -> bool:
@@ -148,17 +173,28 @@ def _of_windows(topology: Topology, bolt: Component, conf: Mapping[str, Any], se
     if settings is None:
         return
     if not settings.is_event_time and settings.shape is not None and settings.shape.kind != "count":
-        yield ReplayWarning(bolt.id, "processing time", "has windows by the clock of the moment: live that is the machine's, "
-                                                        "here virtual time; give it a timestamp field")
+        yield ReplayWarning(
+            bolt.id,
+            "processing time",
+            "has windows by the clock of the moment: live that is the machine's, here virtual time; give it a timestamp field",
+        )
     if not settings.is_event_time:
         return
     if settings.lateness_ms:
-        yield ReplayWarning(bolt.id, "updates", "allows lateness: whether a tardy tuple still finds its window open, or changes "
-                                                "one that has fired, is chance in a live run")
+        yield ReplayWarning(
+            bolt.id,
+            "updates",
+            "allows lateness: whether a tardy tuple still finds its window open, or changes "
+            "one that has fired, is chance in a live run",
+        )
     senders = [s.component for s in bolt.inputs]
     if not all(seen.is_in_order(id) for id in senders):
-        yield ReplayWarning(bolt.id, "late data", "gets its tuples from bolts that chance orders in a live run, and whether a "
-                                                  "tuple is late depends on what its sender sent before")
+        yield ReplayWarning(
+            bolt.id,
+            "late data",
+            "gets its tuples from bolts that chance orders in a live run, and whether a "
+            "tuple is late depends on what its sender sent before",
+        )
 
 
 def _of_time(conf: Mapping[str, Any], bolt: Component, is_timed: bool) -> Iterator[ReplayWarning]:
@@ -183,16 +219,21 @@ def _of_sums(topology: Topology, seen: _Seen) -> Iterator[ReplayWarning]:
     """
     for id in seen.counts:
         if seen.of(id, "floats") and (getattr(topology.components[id].instance, "any_order", False) or not seen.has_one_order(id)):
-            yield ReplayWarning(id, "float sums", "keeps floating-point numbers, whose sums depend on the order of their terms in "
-                                                  "the last digits; compare within a tolerance, or add whole numbers")
+            yield ReplayWarning(
+                id,
+                "float sums",
+                "keeps floating-point numbers, whose sums depend on the order of their terms in "
+                "the last digits; compare within a tolerance, or add whole numbers",
+            )
 
 
 def _of_code(bolt: Component) -> Iterator[ReplayWarning]:
     names = {name for function in vars(type(bolt.instance)).values() for name in _names(getattr(function, "__code__", None))}
     clocks = sorted(f"{module}.{name}" for module, name in _CLOCKS if {module, name} <= names)
     if clocks:
-        yield ReplayWarning(bolt.id, "wall clock", f"seems to read the wall clock ({clocks[0]}); context.now_ms() is event "
-                                                   "time in a replay")
+        yield ReplayWarning(
+            bolt.id, "wall clock", f"seems to read the wall clock ({clocks[0]}); context.now_ms() is event time in a replay"
+        )
     chances = sorted(_CHANCES & names)
     if chances:
         yield ReplayWarning(bolt.id, "chance", f"seems to use chance ({chances[0]}); draw it from the tuple's values")
@@ -203,4 +244,3 @@ def _names(code: CodeType | None) -> Iterator[str]:
         yield from code.co_names
         for inner in code.co_consts:
             yield from _names(inner)
-

@@ -32,8 +32,9 @@ class EventTime:
         for key in (name, f"{feed.spout}:{feed.stream}", feed.spout):
             if key in self.columns:
                 return self.columns[key]
-        raise InvalidTopologyError(f"event_time names no column for input '{name}'; rows without a time cannot be "
-                                   "merged with rows that have one")
+        raise InvalidTopologyError(
+            f"event_time names no column for input '{name}'; rows without a time cannot be merged with rows that have one"
+        )
 
 
 def parse_inputs(topology: Topology, inputs: Mapping[str, FrameT]) -> dict[Feed, FrameT]:
@@ -59,8 +60,9 @@ def parse_name(topology: Topology, name: str) -> Feed:
     streams = spouts[spout].streams
     if (stream or DEFAULT_STREAM) not in streams:
         known = ", ".join(f"{spout}:{s}" for s in sorted(streams)) or "none"
-        raise InvalidTopologyError(f"input '{name}': spout '{spout}' has no stream '{stream or DEFAULT_STREAM}'; "
-                                   f"its streams are {known}")
+        raise InvalidTopologyError(
+            f"input '{name}': spout '{spout}' has no stream '{stream or DEFAULT_STREAM}'; its streams are {known}"
+        )
     return Feed(spout, stream or DEFAULT_STREAM)
 
 
@@ -70,8 +72,7 @@ def parse_states(topology: Topology, states: Mapping[str, FrameT]) -> dict[str, 
     bolts = {c.id for c in topology.bolts}
     for component in from_name:
         if component not in bolts:
-            raise InvalidTopologyError(f"initial state of '{component}': there is no such bolt, only "
-                                       f"{', '.join(sorted(bolts))}")
+            raise InvalidTopologyError(f"initial state of '{component}': there is no such bolt, only {', '.join(sorted(bolts))}")
     return from_name
 
 

@@ -66,20 +66,39 @@ def make_job(plan: Plan, switches: Switches, by_value: Iterable[str] = ()) -> Jo
     wanted = {feed for name, feed in result_names(plan).items() if name in names}
     code = pack_topology(plan.topology, sorted({*by_value, *_modules(plan.topology)}))
     kept = frozenset(
-        Feed(bolt, stream) for stage in plan.stages for bolt in stage.bolts
+        Feed(bolt, stream)
+        for stage in plan.stages
+        for bolt in stage.bolts
         for stream, declared in plan.topology.components[bolt].streams.items()
         if Feed(bolt, stream) in wanted and not declared.direct and not _carriers(plan, stage, bolt, stream)
     )
-    states = frozenset(c.id for c in plan.topology.bolts
-                       if isinstance(c.instance, Stateful) and c.id + STATE_MARK in names)
+    states = frozenset(c.id for c in plan.topology.bolts if isinstance(c.instance, Stateful) and c.id + STATE_MARK in names)
     bare = replace(plan, topology=Topology({c.id: replace(c, instance=None, inputs=()) for c in plan.topology}))
     feeds = [(stage, stage.feed) for stage in plan.stages if stage.feed is not None and stage.feed.spout not in switches.of_tasks]
-    to_sort = frozenset(feed for stage, feed in feeds if switches.is_sorted and feed in switches.time_fields
-                        and needs_order(plan.topology, plan.conf, stage, switches.time_fields[feed]))
+    to_sort = frozenset(
+        feed
+        for stage, feed in feeds
+        if switches.is_sorted
+        and feed in switches.time_fields
+        and needs_order(plan.topology, plan.conf, stage, switches.time_fields[feed])
+    )
     sequence = to_sort if switches.is_sorted else frozenset(feed for _, feed in feeds)
-    return Job(bare, code, hashlib.sha256(code).hexdigest(), bool(switches.time_fields), switches.skip_bad, kept, states,
-               switches.columns, switches.time_fields, switches.newest_ms, switches.quick, frozenset(names), sequence,
-               to_sort)
+    return Job(
+        bare,
+        code,
+        hashlib.sha256(code).hexdigest(),
+        bool(switches.time_fields),
+        switches.skip_bad,
+        kept,
+        states,
+        switches.columns,
+        switches.time_fields,
+        switches.newest_ms,
+        switches.quick,
+        frozenset(names),
+        sequence,
+        to_sort,
+    )
 
 
 def result_name(component: str, stream: str) -> str:

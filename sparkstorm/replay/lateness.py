@@ -102,8 +102,13 @@ def starts_of(newest_ms: Iterable[int | None], begin_ms: int) -> list[int]:
     return list(accumulate([begin_ms, *newest], max))[:-1]
 
 
-def late_among(topology: Topology, conf: Mapping[str, Any], counts: Mapping[str, Mapping[str, int]],
-               tasks_by_component: Mapping[str, Sequence[int]], of_tasks: Iterable[str]) -> tuple[ReplayWarning, ...]:
+def late_among(
+    topology: Topology,
+    conf: Mapping[str, Any],
+    counts: Mapping[str, Mapping[str, int]],
+    tasks_by_component: Mapping[str, Sequence[int]],
+    of_tasks: Iterable[str],
+) -> tuple[ReplayWarning, ...]:
     """Return a warning for every bolt with late rows from a spout of several tasks, whose data is one history here."""
     spouts = {c.id for c in topology.spouts} - set(of_tasks)
     found = []
@@ -111,7 +116,12 @@ def late_among(topology: Topology, conf: Mapping[str, Any], counts: Mapping[str,
         settings = settings_of(bolt, conf)
         several = [s.component for s in bolt.inputs if s.component in spouts and len(tasks_by_component[s.component]) > 1]
         if settings is not None and settings.is_event_time and several and counts.get(bolt.id, {}).get("late"):
-            found.append(ReplayWarning(
-                bolt.id, "late data", f"had late tuples from '{several[0]}', whose data is one history here; in a live run each "
-                                      "task of that spout has a clock of its own, so fewer may be late"))
+            found.append(
+                ReplayWarning(
+                    bolt.id,
+                    "late data",
+                    f"had late tuples from '{several[0]}', whose data is one history here; in a live run each "
+                    "task of that spout has a clock of its own, so fewer may be late",
+                )
+            )
     return tuple(found)

@@ -94,8 +94,9 @@ def replay_locally(
     plan = make_plan(topology, merge(check(conf or {}, "the settings of the replay")).as_dict(), name, effects or {})
     for input_name, rows in inputs.items():
         if not isinstance(rows, Sequence) or isinstance(rows, str | bytes):
-            raise InvalidTopologyError(f"input '{input_name}' is a {type(rows).__name__}, not a list of rows; replay(...) takes "
-                                       "DataFrames")
+            raise InvalidTopologyError(
+                f"input '{input_name}' is a {type(rows).__name__}, not a list of rows; replay(...) takes DataFrames"
+            )
     feeds = parse_inputs(topology, inputs)
     times = {feed: event_time.column(feed.spout, feed) for feed in feeds} if event_time is not None else {}
     is_sorted = event_time is not None and event_time.in_order
@@ -114,8 +115,14 @@ def _cuts(size: int, partitions: int | Sequence[int]) -> list[int]:
     return [0, *(min(place, size) for place in places), size]
 
 
-def run_stages(plan: Plan, job: Job, parts: Mapping[Feed, Sequence[Sequence[Values]]], event_time: EventTime | None,
-               states: Mapping[str, Mapping[Any, Any]], results: LocalResults) -> list[Chunk]:
+def run_stages(
+    plan: Plan,
+    job: Job,
+    parts: Mapping[Feed, Sequence[Sequence[Values]]],
+    event_time: EventTime | None,
+    states: Mapping[str, Mapping[Any, Any]],
+    results: LocalResults,
+) -> list[Chunk]:
     """Every stage over data that lies in partitions; what they made, and the results filled in."""
     chunks_by_stage: dict[int, list[Chunk]] = {}
     for stage in plan.stages:
@@ -129,14 +136,16 @@ def run_stages(plan: Plan, job: Job, parts: Mapping[Feed, Sequence[Sequence[Valu
     return list(chain(*chunks_by_stage.values()))
 
 
-def _run_feed(job: Job, stage: Stage, parts: Sequence[Sequence[Values]], event_time: EventTime | None,
-              results: LocalResults) -> list[Chunk]:
+def _run_feed(
+    job: Job, stage: Stage, parts: Sequence[Sequence[Values]], event_time: EventTime | None, results: LocalResults
+) -> list[Chunk]:
     assert stage.feed is not None
     count = min(len(parts), stage.width or len(parts))
     cuts = [len(parts) * n // count for n in range(count + 1)]
     batches = _timed(job, stage.feed, [list(chain(*parts[start:end])) for start, end in pairwise(cuts)], event_time)
-    return [chunk for partition, batch in enumerate(batches)
-            for chunk in run_feed(job, stage, partition, [batch], _counter(results))]
+    return [
+        chunk for partition, batch in enumerate(batches) for chunk in run_feed(job, stage, partition, [batch], _counter(results))
+    ]
 
 
 def _timed(job: Job, feed: Feed, parts: Sequence[Sequence[Values]], event_time: EventTime | None) -> list[TimedRows]:
@@ -163,8 +172,9 @@ def _at(place: int, row: tuple[Any, ...]) -> int:
     return LONG_AGO if at_ms is None else at_ms
 
 
-def _run_exchange(job: Job, stage: Stage, arrived: Iterable[Chunk], initial: Mapping[Any, Any],
-                  results: LocalResults) -> list[Chunk]:
+def _run_exchange(
+    job: Job, stage: Stage, arrived: Iterable[Chunk], initial: Mapping[Any, Any], results: LocalResults
+) -> list[Chunk]:
     tasks = job.plan.tasks(stage.bolts[0])
     chunks = [Chunk(START, task, 0, 0, 0, task, "", 0, b"") for task in tasks]
     chunks += state_chunks(tasks, ((key, value, None) for key, value in initial.items()))
@@ -185,11 +195,17 @@ def state_chunks(tasks: Sequence[int], rows: Iterable[tuple[Any, Any, int | None
 def _counter(results: LocalResults) -> Any:
     def count(component: str, counts: Counts) -> None:
         results.counts.setdefault(component, Counter()).update(counts.as_dict())
+
     return count
 
 
-def _collect(plan: Plan, feeds: Mapping[Feed, Sequence[Any]], chunks_by_stage: Mapping[int, list[Chunk]],
-             results: LocalResults, wanted: Collection[str]) -> None:
+def _collect(
+    plan: Plan,
+    feeds: Mapping[Feed, Sequence[Any]],
+    chunks_by_stage: Mapping[int, list[Chunk]],
+    results: LocalResults,
+    wanted: Collection[str],
+) -> None:
     codec = Codec()
     every = [chunk for chunks in chunks_by_stage.values() for chunk in chunks]
     for name, feed in result_names(plan).items():
@@ -200,7 +216,8 @@ def _collect(plan: Plan, feeds: Mapping[Feed, Sequence[Any]], chunks_by_stage: M
             continue
         tasks, targets = plan.tasks(feed.spout), targets_of(plan, feed.spout, feed.stream)
         results.outputs[name] = [
-            values for c in every
+            values
+            for c in every
             if c.kind == ROWS and c.sender in tasks and c.stream.removeprefix(LATE_PREFIX) == feed.stream and c.target in targets
             for values in unpack_rows(codec, c)[0]
         ]

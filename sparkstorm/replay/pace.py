@@ -35,7 +35,7 @@ class Pace:
         start = 0
         while start < len(rows):
             most = self.rows
-            yield rows[start:start + most] if start or len(rows) > most else rows
+            yield rows[start : start + most] if start or len(rows) > most else rows
             start += most
 
     def pieces(self, batch: pa.RecordBatch | TimedRows) -> Iterator[pa.RecordBatch | TimedRows]:
@@ -46,7 +46,7 @@ class Pace:
             if isinstance(batch, pa.RecordBatch):
                 yield batch.slice(start, most)
             else:
-                yield batch[0][start:start + most], batch[1][start:start + most]
+                yield batch[0][start : start + most], batch[1][start : start + most]
             start += most
 
 

@@ -123,8 +123,7 @@ def _effects(topology: Topology, given: Mapping[str, str]) -> dict[str, str]:
         listeners = [c.id for c in topology.bolts for s in c.inputs if s.component == id]
         running = [c for c in listeners if effects[c] not in NOT_RUN]
         if how in NOT_RUN and running:
-            raise InvalidTopologyError(
-                f"component '{id}' does not run in this replay ({how}), but '{running[0]}' listens to it")
+            raise InvalidTopologyError(f"component '{id}' does not run in this replay ({how}), but '{running[0]}' listens to it")
     return effects
 
 
@@ -156,8 +155,9 @@ def components_in_order(topology: Topology) -> list[str]:
     while missing:
         ready = sorted(id for id, sources in missing.items() if not sources - set(order))
         if not ready:
-            raise InvalidTopologyError(f"a cyclic topology cannot be replayed: {_cycle(missing)}; break the cycle, "
-                                       "or replay its parts apart")
+            raise InvalidTopologyError(
+                f"a cyclic topology cannot be replayed: {_cycle(missing)}; break the cycle, or replay its parts apart"
+            )
         order += ready
         missing = {id: sources for id, sources in missing.items() if id not in ready}
     return order
@@ -167,7 +167,7 @@ def _cycle(missing: Mapping[str, set[str]]) -> str:
     path = [min(missing)]
     while path[-1] not in path[:-1]:
         path.append(min(missing[path[-1]] & set(missing)))
-    return " <- ".join(path[path.index(path[-1]):])
+    return " <- ".join(path[path.index(path[-1]) :])
 
 
 def _cut(topology: Topology, order: Sequence[str], counts: Mapping[str, int]) -> tuple[Stage, ...]:
@@ -204,7 +204,6 @@ def _routed(topology: Topology, stages: Sequence[Stage]) -> Topology:
     """Inputs that stay inside a stage prefer the tasks of their own partition; direct, all and the rest are as live."""
     joined = {b for s in stages for b in (s.bolts if s.feed else s.bolts[1:])}
     local = Grouping("local_or_shuffle")
-    return Topology({
-        c.id: replace(c, inputs=tuple(replace(s, grouping=local) for s in c.inputs)) if c.id in joined else c
-        for c in topology
-    })
+    return Topology(
+        {c.id: replace(c, inputs=tuple(replace(s, grouping=local) for s in c.inputs)) if c.id in joined else c for c in topology}
+    )

@@ -37,13 +37,16 @@ class Slice:
     lost: int  # rows before it that were executed and not kept
     tuples: tuple[RecordedTuple, ...]
 
-    def steps(self, topology: Topology, *, conf: Mapping[str, Any] | None = None,
-              state: Mapping[Any, Any] | None = None) -> Iterator[Step]:
+    def steps(
+        self, topology: Topology, *, conf: Mapping[str, Any] | None = None, state: Mapping[Any, Any] | None = None
+    ) -> Iterator[Step]:
         """Execute it again, tuple by tuple, from its own state or a given one; conf as of the live run."""
         begin = self.state if state is None else state
         if begin is None and self.is_stateful:
-            raise RecordingError(f"the state of '{self.component}' (task {self.task}) was too large to be recorded "
-                                 "(topology.record.state.keys, a quarter of topology.record.max.bytes): give one")
+            raise RecordingError(
+                f"the state of '{self.component}' (task {self.task}) was too large to be recorded "
+                "(topology.record.state.keys, a quarter of topology.record.max.bytes): give one"
+            )
         steps = Steps(topology, self.component, conf=conf, state=begin, task_index=self.index)
         return (steps.execute(t.values, t.component, t.stream, t.at_ms) for t in self.tuples)
 
@@ -95,5 +98,7 @@ def _longer(known: Slice, rows: list[Row]) -> Slice:
 
 
 def _tuples(rows: list[Row]) -> tuple[RecordedTuple, ...]:
-    return tuple(RecordedTuple(at_ms, component, task, stream, tuple(values), reason)
-                 for at_ms, component, task, stream, values, reason in rows)
+    return tuple(
+        RecordedTuple(at_ms, component, task, stream, tuple(values), reason)
+        for at_ms, component, task, stream, values, reason in rows
+    )

@@ -54,8 +54,9 @@ def replay(
     time = EventTime(event_time) if isinstance(event_time, str) else event_time
     times = {feed: time.column(names[feed], feed) for feed in feeds} if time is not None else {}
     is_sorted = time is not None and time.in_order
-    job = make_job(plan, Switches(times, skip_bad, columns, outputs, newest_ms, is_sorted=is_sorted, of_tasks=frozenset(of_tasks)),
-                   by_value)
+    job = make_job(
+        plan, Switches(times, skip_bad, columns, outputs, newest_ms, is_sorted=is_sorted, of_tasks=frozenset(of_tasks)), by_value
+    )
     if not feeds:
         raise InvalidTopologyError("a replay needs data for every spout")
     stages = SparkStages(next(iter(feeds.values())).sparkSession, plan, job)

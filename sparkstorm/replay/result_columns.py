@@ -60,6 +60,8 @@ def _by_name(name: str, text: str, fields: Sequence[str]) -> Columns:
         said = f"'{unknown[0]}' is no column" if unknown else f"column '{missing[0]}' has no type"
         raise InvalidTopologyError(f"types of '{name}': {said}; its columns are {', '.join(fields)}")
     if names != list(fields):
-        raise InvalidTopologyError(f"types of '{name}' name its columns in another order ({', '.join(names)}) than they have "
-                                   f"({', '.join(fields)}): were names swapped?")
+        raise InvalidTopologyError(
+            f"types of '{name}' name its columns in another order ({', '.join(names)}) than they have "
+            f"({', '.join(fields)}): were names swapped?"
+        )
     return [(each, arrow_type(kind)) for each, kind in declared]

@@ -26,8 +26,12 @@ def writable(name: str, frame: DataFrame, written: str) -> DataFrame:
     CSV all of it.
     """
     is_state = name.endswith(STATE_MARK)
-    changed = [field.name for field in frame.schema if field.name != "task" or not is_state
-               if _would_change(field.dataType, written, is_state)]
+    changed = [
+        field.name
+        for field in frame.schema
+        if field.name != "task" or not is_state
+        if _would_change(field.dataType, written, is_state)
+    ]
     return _tagged(frame, changed, is_state) if changed else frame
 
 
@@ -36,8 +40,10 @@ def check_columns(name: str, columns: Sequence[str]) -> None:
     for place, column in enumerate(columns):
         other = next((each for each in columns[:place] if each.lower() == column.lower()), None)
         if other is not None:
-            raise InvalidConfigError(f"result '{name}': its fields '{other}' and '{column}' cannot be columns of one file, as "
-                                     "Spark does not tell upper from lower case; rename one, or write other results")
+            raise InvalidConfigError(
+                f"result '{name}': its fields '{other}' and '{column}' cannot be columns of one file, as "
+                "Spark does not tell upper from lower case; rename one, or write other results"
+            )
 
 
 def _would_change(kind: DataType, written: str, is_state: bool) -> bool:
@@ -65,8 +71,10 @@ def _tagged(frame: DataFrame, names: Sequence[str], is_state: bool) -> DataFrame
 
     def tag(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            arrays = [_texts(name, array, is_state) if name in names else array
-                      for name, array in zip(batch.schema.names, batch.columns, strict=True)]
+            arrays = [
+                _texts(name, array, is_state) if name in names else array
+                for name, array in zip(batch.schema.names, batch.columns, strict=True)
+            ]
             yield pa.RecordBatch.from_arrays(arrays, batch.schema.names)
 
     return map_in_arrow(frame, tag, schema)

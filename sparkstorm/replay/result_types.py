@@ -25,12 +25,36 @@ _NO_KEY = pa.large_binary()  # the key type of mappings without a key, until one
 _MOST_DEPTH = 8  # Spark compiles code for every level; what nests deeper is tagged text
 _SCALARS = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string(), bytes: pa.binary()}
 _MAP_KEYS = (pa.string(), pa.int64(), pa.binary(), pa.bool_(), pa.large_binary())  # Spark takes 0.0 and -0.0 for one key
-_NAMED = {"boolean": pa.bool_(), "tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64(),
-          "float": pa.float32(), "double": pa.float64(), "string": pa.string(), "binary": pa.binary()}
-_WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.int64(),
-          pa.float16(): pa.float32(), pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}  # Spark has no such types
-_PLAIN = (pa.types.is_null, pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_string,
-          pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+_NAMED = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+}
+_WIDER = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.int64(),
+    pa.float16(): pa.float32(),
+    pa.large_string(): pa.string(),
+    pa.large_binary(): pa.binary(),
+}  # Spark has no such types
+_PLAIN = (
+    pa.types.is_null,
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+)
 
 
 def problem_with(kind: pa.DataType) -> str:
@@ -95,7 +119,8 @@ def merged_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
         kinds = [merged_type(a.type, b.type) for a, b in zip(one, other, strict=True)]
         return TAGGED if TAGGED in kinds else pa.struct([(f.name, kind) for f, kind in zip(one, kinds, strict=True)])
     if (pa.types.is_signed_integer(one) and pa.types.is_signed_integer(other)) or (
-            pa.types.is_floating(one) and pa.types.is_floating(other)):
+        pa.types.is_floating(one) and pa.types.is_floating(other)
+    ):
         return max(one, other, key=lambda kind: kind.bit_width)
     return TAGGED
 
@@ -185,8 +210,9 @@ def typed_array(values: Any, kind: pa.DataType, name: str, by_place: bool = True
     try:
         return _array(values, kind, by_place)
     except (_Misfit, pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as error:
-        raise ReplayFailedError(f"column '{name}' does not hold {kind} throughout ({str(error)[:200]}); "
-                                "declare another type for it") from error
+        raise ReplayFailedError(
+            f"column '{name}' does not hold {kind} throughout ({str(error)[:200]}); declare another type for it"
+        ) from error
 
 
 def _array(values: Sequence[Any], kind: pa.DataType, by_place: bool) -> pa.Array:

@@ -31,11 +31,19 @@ from sparkstorm.replay.result_types import TAGGED, definite_type, merged_type, r
 from sparkstorm.replay.spark import SparkStages, WriteChunks
 from sparkstorm.runtime.dead_letter import DeadLetter
 
-_DEAD = pa.schema([
-    ("component", pa.string()), ("task", pa.int32()), ("source_component", pa.string()), ("source_task", pa.int32()),
-    ("stream", pa.string()), ("record", pa.string()), ("attempts", pa.int32()), ("reason", pa.string()),
-    ("time_ms", pa.int64()),
-])
+_DEAD = pa.schema(
+    [
+        ("component", pa.string()),
+        ("task", pa.int32()),
+        ("source_component", pa.string()),
+        ("source_task", pa.int32()),
+        ("stream", pa.string()),
+        ("record", pa.string()),
+        ("attempts", pa.int32()),
+        ("reason", pa.string()),
+        ("time_ms", pa.int64()),
+    ]
+)
 
 
 class Replay(Mapping[str, DataFrame]):
@@ -45,8 +53,9 @@ class Replay(Mapping[str, DataFrame]):
     one, asking for it runs its stages once (they are kept) and takes the types that were seen. `close` frees what is kept.
     """
 
-    def __init__(self, plan: Plan, stages: SparkStages, columns: Mapping[str, Columns],
-                 of_tasks: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, plan: Plan, stages: SparkStages, columns: Mapping[str, Columns], of_tasks: frozenset[str] = frozenset()
+    ) -> None:
         self._of_tasks = of_tasks
         self._plan = plan
         self._stages = stages
@@ -74,8 +83,10 @@ class Replay(Mapping[str, DataFrame]):
         heard = {Feed(s.component, s.stream) for c in self._plan.topology for s in c.inputs}
         spouts = {c.id for c in self._plan.topology.spouts}
         ends = [n for n, feed in self._feeds.items() if n in self._plan.redirected or not (feed in heard or feed.spout in spouts)]
-        return [*(n for n in ends if n in self._plan.redirected or self._feeds[n] not in self._plan.redirected.values()),
-                *self._stateful]
+        return [
+            *(n for n in ends if n in self._plan.redirected or self._feeds[n] not in self._plan.redirected.values()),
+            *self._stateful,
+        ]
 
     def __iter__(self) -> Iterator[str]:
         return iter([*self._feeds, *self._stateful])
@@ -87,8 +98,10 @@ class Replay(Mapping[str, DataFrame]):
         if name in self._stateful:
             return self._state(name)
         if name not in self._feeds:
-            raise KeyError(f"there is no result '{name}', only {', '.join(self)}"
-                           + ("; others were not asked for in `outputs`" if name in result_names(self._plan) else ""))
+            raise KeyError(
+                f"there is no result '{name}', only {', '.join(self)}"
+                + ("; others were not asked for in `outputs`" if name in result_names(self._plan) else "")
+            )
         feed = self._feeds[name]
         if self._plan.topology.components[feed.spout].kind == "spout":
             return self._stages.input(feed)
@@ -96,9 +109,11 @@ class Replay(Mapping[str, DataFrame]):
         if self._is_declared(name) and self._stages.only_result(stage) == name:
             return self._only(stage, name)
         tasks, targets = self._plan.tasks(feed.spout), targets_of(self._plan, feed.spout, feed.stream)
-        chunks = self._stages.frame(stage).where(
-            f"kind = {ROWS} AND sender BETWEEN {tasks[0]} AND {tasks[-1]} AND target BETWEEN {targets[0]} AND {targets[-1]}"
-        ).where(sf.col("stream").isin(feed.stream, LATE_PREFIX + feed.stream))
+        chunks = (
+            self._stages.frame(stage)
+            .where(f"kind = {ROWS} AND sender BETWEEN {tasks[0]} AND {tasks[-1]} AND target BETWEEN {targets[0]} AND {targets[-1]}")
+            .where(sf.col("stream").isin(feed.stream, LATE_PREFIX + feed.stream))
+        )
         return self._typed(name, chunks)
 
     @property
@@ -117,8 +132,11 @@ class Replay(Mapping[str, DataFrame]):
         """Records that were put aside, each with its component, task and cause; without skip_bad none ever is."""
         if not self._stages.skips_bad:
             return self._stages.spark.createDataFrame([], from_arrow_schema(_DEAD))
-        frames = [self._stages.frame(stage) for stage in self._plan.stages
-                  if self._stages.is_kept(stage) and (stage.bolts or self._stages.is_timed)]
+        frames = [
+            self._stages.frame(stage)
+            for stage in self._plan.stages
+            if self._stages.is_kept(stage) and (stage.bolts or self._stages.is_timed)
+        ]
         chunks = reduce(DataFrame.union, frames).where(f"kind = {DEAD}")
         return map_in_arrow(chunks, _letters, from_arrow_schema(_DEAD))
 
@@ -181,7 +199,7 @@ def seeing(name: str, columns: Columns) -> MapBatches:
     def see(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         codec, kinds = Codec(), [pa.null()] * len(fields)
         for chunk in chunks_in(batches):
-            for place, values in enumerate(_columns(codec, chunk)[:len(fields)]):
+            for place, values in enumerate(_columns(codec, chunk)[: len(fields)]):
                 if columns[place][1] is None:
                     kinds[place] = merged_type(kinds[place], result_type(values, is_key=is_state and place == 0))
         schema = pa.schema(list(zip(fields, kinds, strict=True)))
@@ -206,16 +224,20 @@ def writing(name: str, columns: Sequence[tuple[str, pa.DataType]]) -> tuple[Writ
     try:
         spark_schema = from_arrow_schema(pa.schema([(f, pa.string() if kind == TAGGED else kind) for f, kind in whole]))
     except PySparkTypeError as error:
-        raise ReplayFailedError(f"result '{name}': its columns ({', '.join(f'{f}: {kind}' for f, kind in columns)}) hold a type "
-                                "that Spark has not; emit another one") from error
+        raise ReplayFailedError(
+            f"result '{name}': its columns ({', '.join(f'{f}: {kind}' for f, kind in columns)}) hold a type "
+            "that Spark has not; emit another one"
+        ) from error
     schema = to_arrow_schema(spark_schema)
     kinds = [TAGGED if kind == TAGGED else field.type for (_, kind), field in zip(whole, schema, strict=True)]
 
     def write(chunks: Iterable[Chunk]) -> Iterator[pa.RecordBatch]:
         codec = Codec()
         for chunk in chunks:
-            made = [_array(name, field, values, kind)
-                    for field, values, kind in zip(schema.names, _columns(codec, chunk), kinds, strict=True)]
+            made = [
+                _array(name, field, values, kind)
+                for field, values, kind in zip(schema.names, _columns(codec, chunk), kinds, strict=True)
+            ]
             yield pa.RecordBatch.from_arrays(made, schema=schema)
 
     return write, spark_schema
@@ -244,8 +266,15 @@ def _letters(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for chunk in chunks_in(batches):
         letter = DeadLetter.decode(codec, chunk.data)
         record = tag_text(dict(zip(letter.fields, letter.values, strict=False)))
-        values = [letter.component, letter.task, letter.source_component, letter.source_task, letter.stream, record,
-                  letter.attempts, letter.reason, letter.time_ms]
+        values = [
+            letter.component,
+            letter.task,
+            letter.source_component,
+            letter.source_task,
+            letter.stream,
+            record,
+            letter.attempts,
+            letter.reason,
+            letter.time_ms,
+        ]
         yield pa.RecordBatch.from_arrays([pa.array([v], f.type) for v, f in zip(values, _DEAD, strict=True)], schema=_DEAD)
-
-

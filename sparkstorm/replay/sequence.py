@@ -39,6 +39,7 @@ def newest_times(frame: DataFrame, at: str) -> list[int | None]:
 
     It reads the column alone, unless the frame is shuffled: Spark cuts shuffled data by its size, so all of it must be there.
     """
+
     def newest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = [pc.max(batch.column(at)).as_py() for batch in batches if batch.num_rows]
         yield pa.RecordBatch.from_pydict({"newest": pa.array([max((n for n in found if n is not None), default=None)], pa.int64())})
@@ -73,7 +74,7 @@ class RunningTime:
         times: list[int | None] = batch.column(at).to_pylist()
         if self._latest_ms is None:
             self._number = batch.column(PARTITION)[0].as_py() if self._newest is not None else 0
-            self._latest_ms = max((ms for ms in (self._newest or ())[:self._number] if ms is not None), default=LONG_AGO)
+            self._latest_ms = max((ms for ms in (self._newest or ())[: self._number] if ms is not None), default=LONG_AGO)
         own = max((each for each in times if each is not None), default=None)
         if own is None:
             return times
@@ -88,5 +89,7 @@ class RunningTime:
             return
         measured_ms = self._newest[self._number] if self._number < len(self._newest) else None
         if measured_ms != self._own_ms:
-            raise ReplayFailedError(f"input '{name}': Spark brought other rows into a partition than when times were measured "
-                                    f"(newest {self._own_ms}, before {measured_ms}); write the frame to files and replay those")
+            raise ReplayFailedError(
+                f"input '{name}': Spark brought other rows into a partition than when times were measured "
+                f"(newest {self._own_ms}, before {measured_ms}); write the frame to files and replay those"
+            )

@@ -73,8 +73,9 @@ class SpoutReader:
         declared = plan.topology.components[component]
         self._kept = _Kept(component, {name: stream.fields for name, stream in declared.streams.items()})
         conf = {**plan.conf, **declared.conf}
-        context = TopologyContext(f"{plan.name}-0-0", tasks[index], component, plan.component_by_task, (tasks[index],), conf,
-                                  lambda: 0)
+        context = TopologyContext(
+            f"{plan.name}-0-0", tasks[index], component, plan.component_by_task, (tasks[index],), conf, lambda: 0
+        )
         self._call(lambda: spout.open(conf, context, self._kept))
 
     def rows(self, most: int | None) -> Iterator[Row]:
@@ -114,9 +115,11 @@ class SpoutReader:
                 self._call(self._spout.next_tuple)
                 count += len(self._kept.rows)
         if count != extent.rows or self.handed() != extent.handed:
-            raise ReplayFailedError(f"spout '{self.component}' (task {self.index + 1} of its own) gave {count} rows up to "
-                                    f"{self.handed()!r:.100}, before it were {extent.rows} up to {extent.handed!r:.100}: its "
-                                    "source must not change while it is read")
+            raise ReplayFailedError(
+                f"spout '{self.component}' (task {self.index + 1} of its own) gave {count} rows up to "
+                f"{self.handed()!r:.100}, before it were {extent.rows} up to {extent.handed!r:.100}: its "
+                "source must not change while it is read"
+            )
 
     def handed(self) -> Any:
         """What it hands over now."""
@@ -134,8 +137,9 @@ class SpoutReader:
         except ReplayFailedError:
             raise
         except (Exception, SystemExit) as error:  # user code
-            raise ReplayFailedError(f"spout '{self.component}' (task {self.index + 1} of its own) failed over its history: "
-                                    f"{shown(error)}") from error
+            raise ReplayFailedError(
+                f"spout '{self.component}' (task {self.index + 1} of its own) failed over its history: {shown(error)}"
+            ) from error
 
 
 def clocks_of(plan: Plan, component: str) -> dict[str, dict[str, int]]:
@@ -151,9 +155,12 @@ def clocks_of(plan: Plan, component: str) -> dict[str, dict[str, int]]:
 def clock_places(plan: Plan, component: str, extent: Extent) -> list[tuple[Any, int]]:
     """What a live task of the spout would keep of time: a clock for each stream and subscriber."""
     times = TimePlan(plan.topology, plan.conf)
-    places = [(("h", name, id), extent.newest_ms.get((name, times.settings[id].timestamp_field or ""), NEVER))
-              for name in plan.topology.components[component].streams for id in times.listeners(component, name)
-              if id in times.settings]
+    places = [
+        (("h", name, id), extent.newest_ms.get((name, times.settings[id].timestamp_field or ""), NEVER))
+        for name in plan.topology.components[component].streams
+        for id in times.listeners(component, name)
+        if id in times.settings
+    ]
     return [(place, at_ms) for place, at_ms in places if at_ms != NEVER]
 
 
@@ -161,6 +168,7 @@ def newest_by_channel(plan: Plan, extents: Mapping[str, Sequence[Extent]]) -> di
     """How far event time has come in each spout task's rows; one that had none and ended holds nobody back."""
     return {
         (task, stream, name): END if at_ms == NEVER and extent.has_ended else at_ms
-        for spout, tasks in extents.items() for task, extent in zip(plan.tasks(spout), tasks, strict=True)
+        for spout, tasks in extents.items()
+        for task, extent in zip(plan.tasks(spout), tasks, strict=True)
         for (stream, name), at_ms in extent.newest_ms.items()
     }

@@ -74,8 +74,13 @@ class SparkStages:
         self._frames: dict[int, DataFrame] = {}
         self._is_sorted = True
 
-    def give(self, feeds: Mapping[Feed, DataFrame], states: Mapping[str, DataFrame], event_time: EventTime | None,
-             names: Mapping[Feed, str]) -> None:
+    def give(
+        self,
+        feeds: Mapping[Feed, DataFrame],
+        states: Mapping[str, DataFrame],
+        event_time: EventTime | None,
+        names: Mapping[Feed, str],
+    ) -> None:
         """Check the inputs' columns and take them; ReplayFailedError names input and column."""
         self._is_sorted = event_time is None or event_time.in_order
         for feed, frame in feeds.items():
@@ -121,8 +126,11 @@ class SparkStages:
 
     def _results_of(self, stage: Stage) -> list[str]:
         names = result_names(self._plan)
-        return [name for name in self._job.wanted
-                if name.removesuffix(STATE_MARK) in stage.bolts or (name in names and names[name].spout in stage.bolts)]
+        return [
+            name
+            for name in self._job.wanted
+            if name.removesuffix(STATE_MARK) in stage.bolts or (name in names and names[name].spout in stage.bolts)
+        ]
 
     def may_ask(self, name: str) -> bool:
         """Whether a result was asked for when the replay was made."""
@@ -234,17 +242,20 @@ def _millis(name: str, frame: DataFrame, time: str) -> str:
     if isinstance(kind, TimestampType | TimestampNTZType):
         return f"unix_millis(CAST({quoted(time)} AS TIMESTAMP))"
     if not isinstance(kind, _WHOLE):
-        raise ReplayFailedError(f"input '{name}', column '{time}': an event time is a timestamp or whole milliseconds, "
-                                f"not {kind.simpleString()}")
+        raise ReplayFailedError(
+            f"input '{name}', column '{time}': an event time is a timestamp or whole milliseconds, not {kind.simpleString()}"
+        )
     return f"CAST({quoted(time)} AS BIGINT)"
 
 
-def _feeding(job: Job, stage: Stage, is_sorted: bool, newest: list[int | None] | None, tally: Accumulator[Tally],
-             write: WriteChunks) -> MapBatches:
+def _feeding(
+    job: Job, stage: Stage, is_sorted: bool, newest: list[int | None] | None, tally: Accumulator[Tally], write: WriteChunks
+) -> MapBatches:
     def feed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = _rows(job, stage, is_sorted, newest, batches)
         with _rare_collections():
             yield from write(run_feed(job, stage, _partition(), rows, _into(tally)))
+
     return feed
 
 
@@ -252,6 +263,7 @@ def _exchanging(job: Job, stage: Stage, tally: Accumulator[Tally], write: WriteC
     def exchange(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with _rare_collections():
             yield from write(run_exchange(job, stage, chunks_in(batches), _into(tally)))
+
     return exchange
 
 
@@ -264,6 +276,7 @@ def _dividing(job: Job, stage: Stage, only: Subscription, tally: Accumulator[Tal
         rows = checked_places(batches, [fields.index(f) for f in only.grouping.fields], partition, stage.width)
         with _rare_collections():
             yield from write(run_divided(job, stage, feed, partition, rows, _into(tally)))
+
     return divide
 
 
@@ -280,6 +293,7 @@ def _rare_collections() -> Iterator[None]:
 
 def packing(component: str, tasks: Sequence[int]) -> MapBatches:
     """An initial state as chunks for its tasks."""
+
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             has_task = "task" in batch.schema.names
@@ -291,14 +305,18 @@ def packing(component: str, tasks: Sequence[int]) -> MapBatches:
             pairs = list(zip(keys, values, homes, strict=True))
             wrong = next((h for _, _, h in pairs if h is not None and h not in tasks), None)
             if wrong is not None:
-                raise ReplayFailedError(f"initial state: task {wrong} is none of {tasks[0]} to {tasks[-1]}; was the "
-                                        "state taken under another parallelism?")
+                raise ReplayFailedError(
+                    f"initial state: task {wrong} is none of {tasks[0]} to {tasks[-1]}; was the "
+                    "state taken under another parallelism?"
+                )
             yield from batches_of(state_chunks(tasks, pairs))
+
     return pack
 
 
-def _rows(job: Job, stage: Stage, is_sorted: bool, newest: list[int | None] | None,
-          batches: Iterator[pa.RecordBatch]) -> Iterator[TimedRows | pa.RecordBatch]:
+def _rows(
+    job: Job, stage: Stage, is_sorted: bool, newest: list[int | None] | None, batches: Iterator[pa.RecordBatch]
+) -> Iterator[TimedRows | pa.RecordBatch]:
     assert stage.feed is not None
     fields = job.plan.topology.components[stage.feed.spout].streams[stage.feed.stream].fields
     running = RunningTime(newest)
@@ -323,6 +341,5 @@ def _partition() -> int:
 def _into(tally: Accumulator[Tally]) -> Callable[[str, Counts], None]:
     def count(component: str, counts: Counts) -> None:
         tally.add({component: counts.as_dict()})
+
     return count
-
-

@@ -113,8 +113,10 @@ class _SeenTypes:
         for place, (kind, field) in enumerate(zip(kinds, self._fields[name], strict=True)):
             known[place] = merged_type(known[place], kind)
             if _is_mixed(known[place]):
-                raise ReplayFailedError(f"spout '{self._spout}', stream '{name}', field '{field}' holds values of several types: "
-                                        "as data it can only have one")
+                raise ReplayFailedError(
+                    f"spout '{self._spout}', stream '{name}', field '{field}' holds values of several types: "
+                    "as data it can only have one"
+                )
 
 
 def _is_mixed(kind: pa.DataType) -> bool:

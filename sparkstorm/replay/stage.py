@@ -77,8 +77,9 @@ def run_exchange(job: Job, stage: Stage, chunks: Iterable[Chunk], count: Count) 
         yield from run.end(count)
 
 
-def run_divided(job: Job, stage: Stage, feed: Feed, partition: int, batches: Iterable[pa.RecordBatch],
-                count: Count) -> Iterator[Chunk]:
+def run_divided(
+    job: Job, stage: Stage, feed: Feed, partition: int, batches: Iterable[pa.RecordBatch], count: Count
+) -> Iterator[Chunk]:
     """The rows of data that Spark has brought to one task of a bolt; in any order."""
     run = _PartitionRun(job, stage, partition)
     yield from run.over_data(feed, batches)
@@ -95,7 +96,7 @@ class _PartitionRun:
         self._codec = Codec()
         self._topology, self._make_instance = job.open()
         self._tasks = tasks_by_component(job.plan.component_by_task)
-        self._mine = {b: self._tasks[b][partition % stage.width::stage.width] for b in stage.bolts}
+        self._mine = {b: self._tasks[b][partition % stage.width :: stage.width] for b in stage.bolts}
         joined = stage.bolts if stage.feed else stage.bolts[1:]
         self._is_sequence = stage.feed in job.sequence and is_watched(self._topology, job.plan.conf, stage)
         most = 1 if self._is_sequence else None  # rows of several tasks have no order among them
@@ -150,11 +151,20 @@ class _PartitionRun:
     def _times(self, component: str, bolt: WindowedBolt | TimedBolt) -> Times:
         """Who tells a task of time: other tasks by marks, data by the time of its rows where that is the bolt's own."""
         settings = check_bolt(self._topology, self._topology.components[component], bolt, self._job.plan.conf)
-        data = [(task, s.stream) for s in self._topology.components[component].inputs
-                if self._job.time_fields.get(Feed(s.component, s.stream)) == settings.timestamp_field
-                for task in self._tasks[s.component]]
-        newest = {(task, stream): self._job.newest_ms.get((task, stream, settings.timestamp_field or ""), NEVER)
-                  for task, stream in data} if self._job.newest_ms is not None else {}
+        data = [
+            (task, s.stream)
+            for s in self._topology.components[component].inputs
+            if self._job.time_fields.get(Feed(s.component, s.stream)) == settings.timestamp_field
+            for task in self._tasks[s.component]
+        ]
+        newest = (
+            {
+                (task, stream): self._job.newest_ms.get((task, stream, settings.timestamp_field or ""), NEVER)
+                for task, stream in data
+            }
+            if self._job.newest_ms is not None
+            else {}
+        )
         return Times(settings, self._ways.time_plan.inputs(component, self._tasks), data, self.source, newest)
 
     def prepare(self, states: Mapping[int, Iterable[Sequence[Any]]]) -> None:
@@ -166,8 +176,9 @@ class _PartitionRun:
             if run.state is not None:
                 run.state.load(states.get(task, ()))
             conf = {**plan.conf, **self._topology.components[component].conf}
-            run.prepare(ReplayContext(f"{plan.name}-0-0", task, component, plan.component_by_task, tasks, conf,
-                                      run.now_ms, resources))
+            run.prepare(
+                ReplayContext(f"{plan.name}-0-0", task, component, plan.component_by_task, tasks, conf, run.now_ms, resources)
+            )
 
     def _with_times(self, source: Source, batch: TimedRows) -> Iterator[Row]:
         """The rows that have a time; another one is put aside, or ends the replay."""
@@ -175,12 +186,24 @@ class _PartitionRun:
             if at_ms is not None:
                 yield values, at_ms
             elif self._job.skip_bad:
-                letter = DeadLetter(source.component, source.task, source.component, source.task, source.stream,
-                                    source.fields, values, 0, NO_TIME, 0)
+                letter = DeadLetter(
+                    source.component,
+                    source.task,
+                    source.component,
+                    source.task,
+                    source.stream,
+                    source.fields,
+                    values,
+                    0,
+                    NO_TIME,
+                    0,
+                )
                 self._timeless.append((source.task, letter.encode(self._codec)))
             else:
-                raise ReplayFailedError(f"input '{source.component}', stream '{source.stream}': {NO_TIME} in record "
-                                        f"{Tuple(values, 0, source)!r:.500}; skip_bad puts such records aside")
+                raise ReplayFailedError(
+                    f"input '{source.component}', stream '{source.stream}': {NO_TIME} in record "
+                    f"{Tuple(values, 0, source)!r:.500}; skip_bad puts such records aside"
+                )
 
     # -- running ---------------------------------------------------------------------------------------------------
 

@@ -45,10 +45,21 @@ class Steps:
     True
     """
 
-    def __init__(self, topology: Topology, component: str, *, conf: Mapping[str, Any] | None = None,
-                 state: Mapping[Any, Any] | None = None, task_index: int = 0) -> None:
-        self._plan = make_plan(topology, merge(check(conf or {}, "the settings of the steps")).as_dict(), "steps",
-                               {c.id: "run" for c in topology.bolts})
+    def __init__(
+        self,
+        topology: Topology,
+        component: str,
+        *,
+        conf: Mapping[str, Any] | None = None,
+        state: Mapping[Any, Any] | None = None,
+        task_index: int = 0,
+    ) -> None:
+        self._plan = make_plan(
+            topology,
+            merge(check(conf or {}, "the settings of the steps")).as_dict(),
+            "steps",
+            {c.id: "run" for c in topology.bolts},
+        )
         if component not in self._plan.topology.components or topology.components[component].kind != "bolt":
             raise InvalidTopologyError(f"there is no bolt '{component}', only {', '.join(c.id for c in topology.bolts)}")
         if isinstance(topology.components[component].instance, WindowedBolt | TimedBolt):
@@ -62,8 +73,9 @@ class Steps:
         source = self._source(component, stream)
         tup = Tuple(tuple(map(Codec().normalise, values)), at_ms, source)
         if len(tup.values) != len(source.fields):
-            raise InvalidTopologyError(f"stream '{stream}' of '{component}' has the fields {', '.join(source.fields)}; "
-                                       f"{len(tup.values)} values were given")
+            raise InvalidTopologyError(
+                f"stream '{stream}' of '{component}' has the fields {', '.join(source.fields)}; {len(tup.values)} values were given"
+            )
         self._run.run([tup])
         self._run.take_emitted()
         dead = [DeadLetter.decode(Codec(), data) for data in self._run.take_dead()]
@@ -84,8 +96,9 @@ class Steps:
         run = BoltRun(bolt, self._routes(tasks[task_index]), Codec(), Manner(False, True, 0, True), Moments(conf, False))
         if run.state is not None:
             run.state.load(state.items())
-        run.prepare(ReplayContext("steps-0-0", tasks[task_index], id, plan.component_by_task, (tasks[task_index],), conf,
-                                  run.now_ms, {}))
+        run.prepare(
+            ReplayContext("steps-0-0", tasks[task_index], id, plan.component_by_task, (tasks[task_index],), conf, run.now_ms, {})
+        )
         return run
 
     def _routes(self, task: int) -> dict[str, Route]:

@@ -101,8 +101,7 @@ class Manner:
 class BoltRun:
     """One task of a bolt, from prepare to cleanup."""
 
-    def __init__(self, bolt: AnyBolt, routes: Mapping[str, Route], codec: Codec, manner: Manner,
-                 moments: Moments) -> None:
+    def __init__(self, bolt: AnyBolt, routes: Mapping[str, Route], codec: Codec, manner: Manner, moments: Moments) -> None:
         self.counts = Counts()
         self._dead: list[bytes] = []
         self._bolt = bolt
@@ -134,7 +133,8 @@ class BoltRun:
                 self._bolt.init_state(self.state)
         except (Exception, SystemExit) as error:  # user code
             raise ReplayFailedError(
-                f"component '{self.component}' (task {self.task}) could not be prepared: {shown(error)}") from error
+                f"component '{self.component}' (task {self.task}) could not be prepared: {shown(error)}"
+            ) from error
         self._attributes.begin()
 
     def _make_runner(self) -> Any:
@@ -150,8 +150,9 @@ class BoltRun:
 
     def _position(self) -> int:
         if not self._manner.is_keyed:
-            raise ReplayFailedError(f"component '{self.component}' asks for the key of an effect, but declares none: "
-                                    "let it say effects = 'idempotent'")
+            raise ReplayFailedError(
+                f"component '{self.component}' asks for the key of an effect, but declares none: let it say effects = 'idempotent'"
+            )
         return self.counts.executed
 
     def run(self, tuples: Sequence[Tuple]) -> None:
@@ -206,8 +207,11 @@ class BoltRun:
 
     def kept_time(self) -> list[list[Any]]:
         """What a live task would keep of event time, by the places of its store."""
-        return [[("h", lane.stream, lane.subscriber), lane.clock.newest_ms] for lane in self.emitter.lanes
-                if lane.clock is not None and lane.clock.newest_ms != NEVER]
+        return [
+            [("h", lane.stream, lane.subscriber), lane.clock.newest_ms]
+            for lane in self.emitter.lanes
+            if lane.clock is not None and lane.clock.newest_ms != NEVER
+        ]
 
     def put_marks(self, has_ended: bool = False) -> None:
         """Tell receivers with windows how far event time has come, in a row behind what they were sent."""
@@ -218,7 +222,7 @@ class BoltRun:
 
     def _execute(self, tuples: Sequence[Tuple]) -> None:
         most = 1 if self._one_by_one else _STRICT_ROWS if self._manner.skip_bad else len(tuples)
-        for part in (tuples[start:start + most] for start in range(0, len(tuples), most)):
+        for part in (tuples[start : start + most] for start in range(0, len(tuples), most)):
             if isinstance(self.emitter, ClockedEmitter):
                 self.emitter.at_ms = int(part[0].roots)  # type: ignore[arg-type]
             for failure in self._runner.run(part):
@@ -253,15 +257,18 @@ class BoltRun:
         tries = self._manner.retries + 1
         if not self._manner.skip_bad:
             record = f"{tup!r:.{_SHOWN_RECORD}}"
-            raise ReplayFailedError(f"component '{self.component}' (task {self.task}) failed {tries} times on record "
-                                    f"{record}: {reason}; skip_bad puts such records aside")
+            raise ReplayFailedError(
+                f"component '{self.component}' (task {self.task}) failed {tries} times on record "
+                f"{record}: {reason}; skip_bad puts such records aside"
+            )
         self._runner.forget(tup)
         self._put_aside(tup, tries, reason)
 
     def _put_aside(self, tup: Tuple, tries: int, reason: str) -> None:
         self.counts.parked += 1
-        letter = DeadLetter(self.component, self.task, tup.component, tup.task, tup.stream, tup.fields, tup.values,
-                            tries, reason, self.now_ms())
+        letter = DeadLetter(
+            self.component, self.task, tup.component, tup.task, tup.stream, tup.fields, tup.values, tries, reason, self.now_ms()
+        )
         self._dead.append(letter.encode(self._codec))
 
     def _take_late(self, runner: ManualRunner) -> None:

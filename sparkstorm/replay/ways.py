@@ -25,8 +25,15 @@ BulkT = TypeVar("BulkT", BatchRoute, Divider)
 class Ways:
     """What the tasks of one partition send: to each other (`inputs`, by receiving task) and elsewhere (`by_ends`)."""
 
-    def __init__(self, job: Job, topology: Topology, tasks: Mapping[str, Sequence[int]], local: frozenset[int], codec: Codec,
-                 make_instance: Callable[[str], Any]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        topology: Topology,
+        tasks: Mapping[str, Sequence[int]],
+        local: frozenset[int],
+        codec: Codec,
+        make_instance: Callable[[str], Any],
+    ) -> None:
         self.inputs: dict[int, list[Way]] = {}
         self.by_ends: dict[tuple[int, int], list[Way]] = {}  # by sending and receiving task
         self.batch_routes: dict[tuple[int, str], BatchRoute] = {}

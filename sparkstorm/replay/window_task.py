@@ -40,8 +40,15 @@ class Times:
 class WindowRun(BoltRun):
     """A BoltRun around windows and timers."""
 
-    def __init__(self, bolt: WindowedBolt | TimedBolt, routes: Mapping[str, Route], codec: Codec, manner: Manner,
-                 moments: Moments, times: Times) -> None:
+    def __init__(
+        self,
+        bolt: WindowedBolt | TimedBolt,
+        routes: Mapping[str, Route],
+        codec: Codec,
+        manner: Manner,
+        moments: Moments,
+        times: Times,
+    ) -> None:
         self._timed: TimedRunner
         super().__init__(bolt, routes, codec, manner, moments)
         self._times = times
@@ -53,8 +60,17 @@ class WindowRun(BoltRun):
         assert isinstance(self._bolt, WindowedBolt | TimedBolt) and self.state is not None
         collector = BasicCollector(self.emitter, self.task, self._report)
         patience = Patience(self._manner.retries, 0)
-        self._timed = TimedRunner(self._bolt, self._times.settings, self.emitter, self.state, self._store, collector,
-                                  self._times.find_source, self.now_ms, patience)
+        self._timed = TimedRunner(
+            self._bolt,
+            self._times.settings,
+            self.emitter,
+            self.state,
+            self._store,
+            collector,
+            self._times.find_source,
+            self.now_ms,
+            patience,
+        )
         return self._timed
 
     def end(self, is_open: bool = False) -> None:
@@ -128,8 +144,10 @@ class WindowRun(BoltRun):
         given_up, self._timed.given_up = self._timed.given_up, []
         for what, tries, reason in given_up:
             if not self._manner.skip_bad:
-                raise ReplayFailedError(f"component '{self.component}' (task {self.task}) failed {tries} times on {what!r}: "
-                                        f"{reason}; skip_bad puts such windows aside")
+                raise ReplayFailedError(
+                    f"component '{self.component}' (task {self.task}) failed {tries} times on {what!r}: "
+                    f"{reason}; skip_bad puts such windows aside"
+                )
             self._put_aside(what, tries, reason)
 
 

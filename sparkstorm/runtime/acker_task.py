@@ -30,8 +30,7 @@ class AckerTask:
         m = messages[0] if len(messages) == 1 else _joined(messages)
         self.executed += len(m)
         self._reason_by_root.update(m.fail_reasons)
-        settled = self.ledger.apply((m.init_roots, m.init_values, m.init_tasks), (m.ack_roots, m.ack_values),
-                                    list(m.fail_reasons))
+        settled = self.ledger.apply((m.init_roots, m.init_values, m.init_tasks), (m.ack_roots, m.ack_values), list(m.fail_reasons))
         return self._verdicts(settled, min(m.oldest_ms for m in messages)) if settled else {}
 
     def rotate(self, keeps_begun: bool = False) -> None:

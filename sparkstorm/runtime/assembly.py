@@ -129,8 +129,12 @@ class Assembly:
         self._sources: dict[tuple[int, str], Source] = {}
         self._resources: dict[str, Any] = {}
         self._tasks = tasks_by_component(plan.component_by_task)
-        self._spout_tasks = frozenset(task for name, component in plan.topology.components.items() if component.kind == "spout"
-                                      for task in self._tasks.get(name, ()))
+        self._spout_tasks = frozenset(
+            task
+            for name, component in plan.topology.components.items()
+            if component.kind == "spout"
+            for task in self._tasks.get(name, ())
+        )
         self._time_plan = TimePlan(plan.topology, plan.conf)
 
     def build(self, claim: Claim) -> Crew:
@@ -140,18 +144,20 @@ class Assembly:
             record = claim.record_by_task[task]
             crew.journals[task] = Journal(task, self._plan.codec)
             component = self._plan.component_by_task[task]
-            crew.inboxes[task] = Inbox(task, self._plan.codec, self.source, record.cursor, self._kind_of_frames(component),
-                                       self._spout_tasks)
+            crew.inboxes[task] = Inbox(
+                task, self._plan.codec, self.source, record.cursor, self._kind_of_frames(component), self._spout_tasks
+            )
             if component != ACKER and self._plan.conf.get(FROM_CHECKPOINT) and not record.journal:
-                raise StoreInconsistentError(f"component '{component}' (task {task}) was given a part of {FROM_CHECKPOINT}, but "
-                                             "the store has it no more: kill the topology and submit it again")
+                raise StoreInconsistentError(
+                    f"component '{component}' (task {task}) was given a part of {FROM_CHECKPOINT}, but "
+                    "the store has it no more: kill the topology and submit it again"
+                )
             try:
                 self._add(crew, task, component, record)
             except SparkStormError:
                 raise
             except (Exception, SystemExit) as error:  # user code in open, restore, prepare, init_state
-                raise WorkerFailedError(
-                    f"component '{component}' (task {task}) could not be prepared: {shown(error)}") from error
+                raise WorkerFailedError(f"component '{component}' (task {task}) could not be prepared: {shown(error)}") from error
         return crew
 
     def _add(self, crew: Crew, task: int, component: str, record: TaskRecord) -> None:
@@ -179,8 +185,9 @@ class Assembly:
         if crew.recording is None:
             crew.recording = Recording(str(directory), plan.topology_id, now_ms, is_threaded=bool(plan.log_dir))
         index = self._tasks[bolt.component].index(bolt.task)
-        return crew.recording.recorder(bolt.component, bolt.task, index, plan.token_by_task[bolt.task], self._conf(bolt.component),
-                                       bolt.state)
+        return crew.recording.recorder(
+            bolt.component, bolt.task, index, plan.token_by_task[bolt.task], self._conf(bolt.component), bolt.state
+        )
 
     def source(self, task: int, stream: str) -> Source:
         """The producer of a frame; MalformedFrameError when the topology has no such task or stream."""
@@ -206,8 +213,16 @@ class Assembly:
 
     def _context(self, task: int, component: str) -> TopologyContext:
         plan = self._plan
-        return TopologyContext(plan.topology_id, task, component, plan.component_by_task, tuple(sorted(plan.tasks)),
-                               self._conf(component), self._around.now_ms, self._resources)
+        return TopologyContext(
+            plan.topology_id,
+            task,
+            component,
+            plan.component_by_task,
+            tuple(sorted(plan.tasks)),
+            self._conf(component),
+            self._around.now_ms,
+            self._resources,
+        )
 
     def _conf(self, component: str) -> Mapping[str, Any]:
         return {**self._plan.conf, **self._plan.topology.components[component].conf}
@@ -278,13 +293,16 @@ class Assembly:
         timing = made.runner if isinstance(made.runner, TimedRunner) else None
         made.time = TaskTime(times, Outlook(times, made.emitter.lanes), hearing, timing)
 
-    def _timed_runner(self, bolt: WindowedBolt | TimedBolt, emitter: Emitter, state: MemoryState, times: MemoryState,
-                      task: int) -> TimedRunner:
+    def _timed_runner(
+        self, bolt: WindowedBolt | TimedBolt, emitter: Emitter, state: MemoryState, times: MemoryState, task: int
+    ) -> TimedRunner:
         plan, around = self._plan, self._around
         settings = check_bolt(plan.topology, plan.topology.components[emitter.component], bolt, plan.conf)
         retries = plan.conf.get("topology.max.retries")
-        patience = Patience((3 if retries is None else int(retries)) if plan.guarantee == "exactly-once" else 0,
-                            int(plan.conf.get("topology.retry.backoff.ms") or 100))
+        patience = Patience(
+            (3 if retries is None else int(retries)) if plan.guarantee == "exactly-once" else 0,
+            int(plan.conf.get("topology.retry.backoff.ms") or 100),
+        )
         collector = BasicCollector(emitter, task, around.report_error)
         return TimedRunner(bolt, settings, emitter, state, times, collector, self.source, around.now_ms, patience)
 
@@ -297,8 +315,9 @@ class Assembly:
             bolt = ThreadedBolt(bolt, self._copy(state))
         if isinstance(bolt, BasicBolt):
             return BasicRunner(bolt, emitter, state, BasicCollector(emitter, task, around.report_error))
-        return ManualRunner(bolt, emitter, state, task, around.report_error, around.wake,
-                            is_answering=self._plan.guarantee == "exactly-once")
+        return ManualRunner(
+            bolt, emitter, state, task, around.report_error, around.wake, is_answering=self._plan.guarantee == "exactly-once"
+        )
 
     def _copy(self, state: MemoryState | None) -> MemoryState | None:
         """A copy for a thread to work on; the loop's own follows when an execute is taken in."""
@@ -331,4 +350,3 @@ class Assembly:
             return root if 0 < root < 2**63 else draw_local()
 
         return draw_local
-

@@ -125,8 +125,9 @@ class _Recorder:
 
     def failure_of(self, tup: Tuple) -> str | None:
         """Why user code has failed this input, if it has."""
-        return next((shown(args[1] or "failed by the bolt") for method, args in self._calls
-                     if method == "fail" and args[0] is tup), None)
+        return next(
+            (shown(args[1] or "failed by the bolt") for method, args in self._calls if method == "fail" and args[0] is tup), None
+        )
 
     def emit(self, values: Any, anchors: Any = None, stream: str | None = None) -> None:
         anchors, stream = self._basic(anchors, stream)

@@ -92,8 +92,16 @@ class BasicRunner:
 class BoltTask:
     """One task of a bolt: its inbox, its local rows, its held inputs and its runner."""
 
-    def __init__(self, task: int, component: str, runner: Runner, emitter: Emitter,
-                 state: MemoryState | None, inbox: Inbox, new_key: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        task: int,
+        component: str,
+        runner: Runner,
+        emitter: Emitter,
+        state: MemoryState | None,
+        inbox: Inbox,
+        new_key: Callable[[], str],
+    ) -> None:
         self.task = task
         self.component = component
         self.runner = runner

@@ -149,8 +149,13 @@ class CheckpointWriter:
         """Write the manifest and take the name, in place of what had it."""
         self._open.close()
         parts = {id: {**asdict(p), "sha256": _sha256(self._partial / p.file)} for id, p in self._parts.items()}
-        manifest = {"kind": KIND, "format": FORMAT, "name": self._name, "components": parts,
-                    "component_by_task": {str(task): id for task, id in sorted(self._component_by_task.items())}}
+        manifest = {
+            "kind": KIND,
+            "format": FORMAT,
+            "name": self._name,
+            "components": parts,
+            "component_by_task": {str(task): id for task, id in sorted(self._component_by_task.items())},
+        }
         (self._partial / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
         if self._folder.exists():
             _check_replaceable(self._folder)  # the history was read meanwhile
@@ -165,8 +170,9 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     if found.get("kind") != KIND:
         raise CheckpointError(f"{path}: kind is {found.get('kind')!r:.40}, not '{KIND}'")
     if found.get("format") != FORMAT:
-        raise CheckpointError(f"{path}: format is {found.get('format')!r:.40}; this version reads format {FORMAT}: "
-                              "make the checkpoint again")
+        raise CheckpointError(
+            f"{path}: format is {found.get('format')!r:.40}; this version reads format {FORMAT}: make the checkpoint again"
+        )
     name, tasks, parts = found.get("name"), found.get("component_by_task"), found.get("components")
     if not isinstance(name, str) or not isinstance(tasks, dict) or not isinstance(parts, dict):
         raise CheckpointError(f"{path}: name, component_by_task or components is missing or of another type")
@@ -243,8 +249,10 @@ def _rows_of(path: Path) -> Iterable[tuple[Any, ...]]:
     try:
         with parquet.ParquetFile(path) as file:
             if file.schema_arrow != _schema():
-                raise CheckpointError(f"{path}: its columns are {', '.join(file.schema_arrow.names)[:200]}; expected task int32, "
-                                      "part string, key and value binary")
+                raise CheckpointError(
+                    f"{path}: its columns are {', '.join(file.schema_arrow.names)[:200]}; expected task int32, "
+                    "part string, key and value binary"
+                )
             for batch in file.iter_batches(_ROWS_PER_GROUP):
                 yield from zip(*[column.to_pylist() for column in batch.columns], strict=True)
     except (OSError, pa.ArrowException) as error:

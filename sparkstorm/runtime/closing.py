@@ -71,8 +71,9 @@ class Closing:
         """Local rows that the budget left over go into the task's own stream."""
         while bolt.local:
             tuples, oldest_ms = bolt.local.popleft()
-            bolt.spilled += self._frame(epoch, commit, bolt.task, tuples[0].source, oldest_ms,
-                                        [(t.values, t.roots) for t in tuples])
+            bolt.spilled += self._frame(
+                epoch, commit, bolt.task, tuples[0].source, oldest_ms, [(t.values, t.roots) for t in tuples]
+            )
 
     def _send_rows(self, epoch: Epoch, commit: Commit, emitter: Emitter, oldest_ms: int) -> None:
         for route in emitter.routes.values():
@@ -86,7 +87,7 @@ class Closing:
     def _frame(self, epoch: Epoch, commit: Commit, task: int, source: Source, oldest_ms: int, rows: Sequence[Row]) -> int:
         count = 0
         for start in range(0, len(rows), _ROWS_PER_FRAME):
-            part = rows[start:start + _ROWS_PER_FRAME]
+            part = rows[start : start + _ROWS_PER_FRAME]
             for data in self._encoded(source, oldest_ms, part, epoch.leave(part)):
                 self._require_bounded(source, commit, len(data))
                 commit.frames.append((task, data, len(data)))
@@ -97,8 +98,10 @@ class Closing:
         """An epoch ends long before it is so large, unless one input made all this: the store would hang up."""
         self._leaving = size if not commit.frames else self._leaving + size
         if self._leaving > self._most_bytes:
-            raise CodecError(f"component '{source.component}', stream '{source.stream}': more than {self._most_bytes} bytes leave "
-                             f"at once ({_BUDGETS} times topology.epoch.bytes); emit less per input")
+            raise CodecError(
+                f"component '{source.component}', stream '{source.stream}': more than {self._most_bytes} bytes leave "
+                f"at once ({_BUDGETS} times topology.epoch.bytes); emit less per input"
+            )
 
     def _encoded(self, source: Source, oldest_ms: int, rows: Sequence[Row], ids: Ids) -> Iterator[bytes]:
         try:
@@ -106,7 +109,7 @@ class Closing:
             if len(rows) == 1 and len(data) > frames.MAX_FRAME_BYTES:
                 raise CodecError(f"a tuple of {len(data)} bytes; the limit is {frames.MAX_FRAME_BYTES}")
             if len(rows) == 1:
-                require_bounded(memoryview(data)[frames.HEADER_BYTES:], frames.MAX_CONTAINERS)
+                require_bounded(memoryview(data)[frames.HEADER_BYTES :], frames.MAX_CONTAINERS)
         except (CodecError, MalformedFrameError) as error:
             raise CodecError(f"component '{source.component}', stream '{source.stream}': {error}") from error
         if len(data) <= _BYTES_PER_FRAME or len(rows) == 1:
@@ -162,8 +165,12 @@ class Closing:
         return min(births, default=self._now_ms())
 
     def _read_verdicts(self) -> list[tuple[int, SettledRoots]]:
-        return [(task, verdict) for task, spout in self._crew.spouts.items()
-                for verdict in spout.inbox.take_controls() if isinstance(verdict, SettledRoots)]
+        return [
+            (task, verdict)
+            for task, spout in self._crew.spouts.items()
+            for verdict in spout.inbox.take_controls()
+            if isinstance(verdict, SettledRoots)
+        ]
 
     def _address_messages(self, epoch: Epoch) -> None:
         """Sort edges and failures by acker; trees that began and ended in this epoch go straight to their spout."""
@@ -186,8 +193,7 @@ class Closing:
         for spout_task, roots in ended.items():
             self._settle_here(spout_task, roots, {})
         self._address_inits(epoch, *(np.array(c, np.uint64) for c in (begun, values, spout_tasks)))
-        self._address_acks(epoch, np.fromiter(edges, np.uint64, len(edges)),
-                           np.fromiter(edges.values(), np.uint64, len(edges)))
+        self._address_acks(epoch, np.fromiter(edges, np.uint64, len(edges)), np.fromiter(edges.values(), np.uint64, len(edges)))
         for root, reason in failed.items():
             epoch.messages_to(self._ackers[root % len(self._ackers)]).fail_reasons[root] = reason
 

@@ -73,7 +73,8 @@ def _pickled(component: str, instance: Any) -> bytes:
     except Exception as error:  # pickling calls user code
         raise InvalidTopologyError(
             f"component '{component}' cannot be serialised: {type(error).__name__}: {error}; "
-            "open files, sockets, locks and clients in open()/prepare(), not in __init__") from error
+            "open files, sockets, locks and clients in open()/prepare(), not in __init__"
+        ) from error
 
 
 def _unpickled(component: str, data: bytes) -> Any:

@@ -24,8 +24,11 @@ def place_of(error: BaseException) -> str:
 
     The deepest frame of all would name a line of some library that was called with something unfit.
     """
-    theirs = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)
-              if not frame.f_code.co_filename.startswith(_OURS)]
+    theirs = [
+        (frame.f_code.co_filename, line)
+        for frame, line in walk_tb(error.__traceback__)
+        if not frame.f_code.co_filename.startswith(_OURS)
+    ]
     if not theirs:
         return ""
     file, line = _entered(theirs)

@@ -117,8 +117,10 @@ class DeadLetterFile:
                 letter = _decoded(data)
                 line = line_of(id, letter, data).encode() + b"\n"
                 if size + len(line) > self._most_bytes:
-                    self.trouble = (f"{self.path} has reached sparkstorm.dead.letters.file.max.bytes ({self._most_bytes:,}): "
-                                    "later letters are in Redis only")
+                    self.trouble = (
+                        f"{self.path} has reached sparkstorm.dead.letters.file.max.bytes ({self._most_bytes:,}): "
+                        "later letters are in Redis only"
+                    )
                     return False
                 try:
                     file.write(line)

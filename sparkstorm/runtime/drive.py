@@ -117,8 +117,9 @@ def run_worker(spec: WorkerSpec, control: Control) -> int:
         transport.close()
 
 
-def _start_patiently(spec: WorkerSpec, control: Control, clock: Clock, transport: RedisTransport, wake_fd: int,
-                     beats: Beats) -> tuple[Worker, WorkerSpec] | None:
+def _start_patiently(
+    spec: WorkerSpec, control: Control, clock: Clock, transport: RedisTransport, wake_fd: int, beats: Beats
+) -> tuple[Worker, WorkerSpec] | None:
     """A new worker and its spec with the newest status; None when the slot stops it before.
 
     A store that is full refuses the claim before any component is opened, so the start is simply tried again.
@@ -137,8 +138,9 @@ def _start_patiently(spec: WorkerSpec, control: Control, clock: Clock, transport
 
 def _start(spec: WorkerSpec, control: Control, clock: Clock, transport: RedisTransport, wake_fd: int) -> Worker:
     seconds = float(str(spec.conf.get("topology.error.throttle.interval.secs") or 10))
-    reporter = SlotReporter(control, clock, int(seconds * 1000),
-                            int(str(spec.conf.get("topology.max.error.report.per.interval") or 5)))
+    reporter = SlotReporter(
+        control, clock, int(seconds * 1000), int(str(spec.conf.get("topology.max.error.report.per.interval") or 5))
+    )
     try:
         return Worker(_plan(spec), transport, clock, RandomIds(), reporter, lambda: _wake(wake_fd))
     except SparkStormError:
@@ -151,18 +153,32 @@ def _start(spec: WorkerSpec, control: Control, clock: Clock, transport: RedisTra
 
 def _plan(spec: WorkerSpec) -> WorkerPlan:
     topology, make_instance = open_topology(
-        Path(spec.code_path).read_bytes(), spec.code_key, Path(spec.code_path).with_name(f"modules-{spec.port}.zip"))
+        Path(spec.code_path).read_bytes(), spec.code_key, Path(spec.code_path).with_name(f"modules-{spec.port}.zip")
+    )
     component_by_task = spec.component_by_task or number_tasks(topology, spec.conf)
-    token_by_task = {task: (placed.placed_version << _LAUNCH_BITS) | min(spec.launch, (1 << _LAUNCH_BITS) - 1)
-                     for placed in spec.executors for task in placed.executor.tasks}
+    token_by_task = {
+        task: (placed.placed_version << _LAUNCH_BITS) | min(spec.launch, (1 << _LAUNCH_BITS) - 1)
+        for placed in spec.executors
+        for task in placed.executor.tasks
+    }
     return WorkerPlan(
-        spec.topology_id, topology, component_by_task, tuple(spec.tasks()), f"{spec.node}:{spec.port}", token_by_task,
-        spec.conf, make_instance, is_careful=spec.careful,
-        deaths_by_row={(s.task, s.entry_id, s.row): s.deaths for s in spec.suspects}, log_dir=str(Path(spec.log_path).parent))
+        spec.topology_id,
+        topology,
+        component_by_task,
+        tuple(spec.tasks()),
+        f"{spec.node}:{spec.port}",
+        token_by_task,
+        spec.conf,
+        make_instance,
+        is_careful=spec.careful,
+        deaths_by_row={(s.task, s.entry_id, s.row): s.deaths for s in spec.suspects},
+        log_dir=str(Path(spec.log_path).parent),
+    )
 
 
-def _loop(worker: Worker, spec: WorkerSpec, control: Control, clock: Clock, transport: RedisTransport,
-          fds: list[int], beats: Beats) -> int:
+def _loop(
+    worker: Worker, spec: WorkerSpec, control: Control, clock: Clock, transport: RedisTransport, fds: list[int], beats: Beats
+) -> int:
     worker.set_active(spec.status == "ACTIVE")
     beats.sent_ms = 0
     warm_up = AckerWarmUp(worker.ackers)

@@ -25,8 +25,9 @@ _LONGEST_BACK_OFF_MS = 30_000
 class Failures:
     """Decides per failed input; collects dead letters for the next commit."""
 
-    def __init__(self, plan: WorkerPlan, count: Callable[[int], TaskCounts], report: ReportError,
-                 now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, plan: WorkerPlan, count: Callable[[int], TaskCounts], report: ReportError, now_ms: Callable[[], int]
+    ) -> None:
         self._plan = plan
         self._count = count
         self._report = report
@@ -79,8 +80,9 @@ class Failures:
 
     def park(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, attempts: int, reason: str) -> None:
         """Put an input into the dead-letter stream with its cause; its tree fails."""
-        letter = DeadLetter(bolt.component, bolt.task, tup.component, tup.task, tup.stream, tup.fields, tup.values,
-                            attempts, reason, self._now_ms())
+        letter = DeadLetter(
+            bolt.component, bolt.task, tup.component, tup.task, tup.stream, tup.fields, tup.values, attempts, reason, self._now_ms()
+        )
         self.parked.append(letter.encode(self._plan.codec))
         self._count(bolt.task).parked += 1
         self._report(bolt.component, bolt.task, f"parked after {attempts} tries: {reason}")

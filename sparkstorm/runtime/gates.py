@@ -73,5 +73,9 @@ def _fed_tasks(plan: WorkerPlan, task: int, cycle: Mapping[str, int]) -> frozens
         return frozenset()
     tasks = tasks_by_component(plan.component_by_task)
     return frozenset(
-        fed for stream in component.streams for subscriber, _ in plan.topology.subscribers(component.id, stream)
-        if cycle[subscriber] != cycle[component.id] for fed in tasks.get(subscriber, ()))
+        fed
+        for stream in component.streams
+        for subscriber, _ in plan.topology.subscribers(component.id, stream)
+        if cycle[subscriber] != cycle[component.id]
+        for fed in tasks.get(subscriber, ())
+    )

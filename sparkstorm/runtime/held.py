@@ -34,8 +34,9 @@ class Held:
         """The record that brings this input back after a crash."""
         tup = self.tuple
         roots = list(tup.roots) if type(tup.roots) is tuple else tup.roots
-        return codec.pack([tup.source.task, tup.source.channel, list(tup.values), roots, self.edge,
-                           self.attempts, self.born_ms, self.reason])
+        return codec.pack(
+            [tup.source.task, tup.source.channel, list(tup.values), roots, self.edge, self.attempts, self.born_ms, self.reason]
+        )
 
 
 def decode_held(codec: Codec, key: str, data: bytes, find_source: FindSource, now_ms: int) -> Held:

@@ -32,11 +32,30 @@ class Chunk:
 class Inbox:
     """Frames read but not consumed, oldest first."""
 
-    __slots__ = ("task", "chunks", "read_to", "cursor", "drained", "consumed", "moved", "_codec", "_source", "_skip", "_kind",
-                 "_spouts")
+    __slots__ = (
+        "task",
+        "chunks",
+        "read_to",
+        "cursor",
+        "drained",
+        "consumed",
+        "moved",
+        "_codec",
+        "_source",
+        "_skip",
+        "_kind",
+        "_spouts",
+    )
 
-    def __init__(self, task: int, codec: Codec, source: FindSource, cursor: Cursor = START, kind: int = frames.ROWS,
-                 spouts: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        task: int,
+        codec: Codec,
+        source: FindSource,
+        cursor: Cursor = START,
+        kind: int = frames.ROWS,
+        spouts: frozenset[int] = frozenset(),
+    ) -> None:
         """`kind` of the frames that belong into this task's stream; `spouts`: tasks whose trees an acker may be told of."""
         self.task = task
         self.chunks: deque[Chunk] = deque()
@@ -110,8 +129,10 @@ class Inbox:
     def _tuples(self, frame: RowFrame) -> list[Tuple]:
         source = self._source(frame.source_task, frame.stream)
         if len(frame.values[0]) != len(source.fields):
-            raise MalformedFrameError(f"{len(frame.values[0])} columns for the {len(source.fields)} fields of "
-                                      f"'{source.component}', stream '{source.stream}'")
+            raise MalformedFrameError(
+                f"{len(frame.values[0])} columns for the {len(source.fields)} fields of "
+                f"'{source.component}', stream '{source.stream}'"
+            )
         return [Tuple(values, roots, source) for values, roots in zip(frame.values, frame.roots, strict=True)]
 
 

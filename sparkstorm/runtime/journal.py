@@ -27,8 +27,17 @@ _SWEEP_KEYS = 256
 _FIELDS = frozenset("sdwxploPL")
 
 
-_FAULTS = (MalformedFrameError, StoreInconsistentError, CodecError, ValueError, TypeError, LookupError, AttributeError,
-           ArithmeticError, RecursionError)
+_FAULTS = (
+    MalformedFrameError,
+    StoreInconsistentError,
+    CodecError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
 
 
 @contextmanager
@@ -39,7 +48,8 @@ def reading(key: str) -> Iterator[None]:
     except _FAULTS as error:
         raise StoreInconsistentError(
             f"the key {key} in Redis is damaged, and its task cannot go on without it: {str(error)[:300]}; restore a backup of the "
-            "key, or kill the topology and submit it again") from error
+            "key, or kill the topology and submit it again"
+        ) from error
 
 
 class Journal:
@@ -100,7 +110,7 @@ def whole_and_deltas(entries: list[Fields], field: str) -> tuple[Any, list[Any]]
     """The last whole of a field (None without any) and the deltas that came after it."""
     begin = max((at for at, fields in enumerate(entries) if field.upper() in fields), default=-1)
     whole = entries[begin][field.upper()] if begin >= 0 else None
-    return whole, [fields[field] for fields in entries[begin + 1:] if fields.get(field)]
+    return whole, [fields[field] for fields in entries[begin + 1 :] if fields.get(field)]
 
 
 def _parts(fields: Fields, states: Mapping[str, MemoryState]) -> Iterator[Fields]:
@@ -109,5 +119,5 @@ def _parts(fields: Fields, states: Mapping[str, MemoryState]) -> Iterator[Fields
     for name, state in states.items():
         keys = state.keys()
         for at in range(0, len(keys), _SWEEP_KEYS):
-            if pairs := state.pairs(keys[at:at + _SWEEP_KEYS]):
+            if pairs := state.pairs(keys[at : at + _SWEEP_KEYS]):
                 yield {name: pairs}

@@ -14,8 +14,21 @@ from sparkstorm.windowing.settings import TimeSettings
 class Lane:
     """One stream of one task on its way to one subscriber that is told about time."""
 
-    __slots__ = ("stream", "subscriber", "clock", "targets", "late", "base_ms", "marks", "idle_at_ms",
-                 "_idle_ms", "_has_rows", "_position", "_sent", "_late_by_rows")
+    __slots__ = (
+        "stream",
+        "subscriber",
+        "clock",
+        "targets",
+        "late",
+        "base_ms",
+        "marks",
+        "idle_at_ms",
+        "_idle_ms",
+        "_has_rows",
+        "_position",
+        "_sent",
+        "_late_by_rows",
+    )
 
     def __init__(self, stream: str, subscriber: str, targets: Sequence[Target], marks: Mapping[int, Target]) -> None:
         self.stream = stream

@@ -25,8 +25,16 @@ class ManualRunner:
     `is_answering`: what other threads emit for inputs that are open leaves with their ack.
     """
 
-    def __init__(self, bolt: Bolt, emitter: Emitter, state: MemoryState | None, task: int, report: ReportError,
-                 wake: Callable[[], None], is_answering: bool = False) -> None:
+    def __init__(
+        self,
+        bolt: Bolt,
+        emitter: Emitter,
+        state: MemoryState | None,
+        task: int,
+        report: ReportError,
+        wake: Callable[[], None],
+        is_answering: bool = False,
+    ) -> None:
         self.bolt = bolt
         self._emitter = emitter
         self._state = state
@@ -103,9 +111,7 @@ class ManualRunner:
         self._emitter.roots = roots_of(anchors)
         self._emitter.emit(values, stream)
 
-    def emit_direct(
-        self, task: int, values: Any, anchors: Anchors = None, stream: str = "default"
-    ) -> None:
+    def emit_direct(self, task: int, values: Any, anchors: Anchors = None, stream: str = "default") -> None:
         """Send values to one task of a direct stream's subscriber."""
         if get_ident() != self._thread:
             values = self.check(values, stream, task)

@@ -36,8 +36,12 @@ class TimePlan:
         """Every task and stream that tells a component about time; edges inside a cycle never do."""
         if component not in self._told:
             return []
-        return [(task, each.stream) for each in self._topology.components[component].inputs
-                if self._tells(each.component, component) for task in tasks_of.get(each.component, ())]
+        return [
+            (task, each.stream)
+            for each in self._topology.components[component].inputs
+            if self._tells(each.component, component)
+            for task in tasks_of.get(each.component, ())
+        ]
 
     def is_in_cycle(self, component: str) -> bool:
         """Whether what a component emits can come back to it."""
@@ -65,8 +69,14 @@ class TimePlan:
         return found
 
 
-def add_lanes(plan: TimePlan, topology: Topology, component: str, task: int, tasks_of: Mapping[str, Sequence[int]],
-              local_tasks: frozenset[int]) -> dict[tuple[str, str], Lane]:
+def add_lanes(
+    plan: TimePlan,
+    topology: Topology,
+    component: str,
+    task: int,
+    tasks_of: Mapping[str, Sequence[int]],
+    local_tasks: frozenset[int],
+) -> dict[tuple[str, str], Lane]:
     """The lanes of a task by stream and subscriber, before its routes are built."""
     lanes: dict[tuple[str, str], Lane] = {}
     marks: dict[int, Target] = {}
@@ -90,6 +100,5 @@ def add_routes(routes: dict[str, Route], lanes: Mapping[tuple[str, str], Lane], 
             route = routes[f"{source.channel}/{subscriber}"] = Route(source, codec, is_direct=True)
             route.targets = lane.late
     if lanes:
-        route = routes[WATERMARK_STREAM] = Route(
-            Source(component, task, WATERMARK_STREAM, MARK_FIELDS), codec, is_direct=True)
+        route = routes[WATERMARK_STREAM] = Route(Source(component, task, WATERMARK_STREAM, MARK_FIELDS), codec, is_direct=True)
         route.targets = list(next(iter(lanes.values())).marks.values())

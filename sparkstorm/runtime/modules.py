@@ -39,8 +39,10 @@ def pack_sources(modules: Iterable[str]) -> bytes:
         seen.add(name)
         files = dict(_files_of(name, spec))
         if sum(path.stat().st_size for path in files.values()) > MAX_SOURCE_BYTES:
-            raise InvalidTopologyError(f"module '{name}' ({_home(spec)}) has more than {MAX_SOURCE_BYTES >> 20} MB of sources, "
-                                       "too many to send along: install it on the hosts")
+            raise InvalidTopologyError(
+                f"module '{name}' ({_home(spec)}) has more than {MAX_SOURCE_BYTES >> 20} MB of sources, "
+                "too many to send along: install it on the hosts"
+            )
         path_by_name |= files
         waiting += sorted({imported for path in files.values() for imported in imports_of(path)} - seen)
     return _zipped(path_by_name) if path_by_name else b""
@@ -90,7 +92,8 @@ def missing_module(error: ModuleNotFoundError) -> WorkerFailedError:
     """The sentence for a module that the submitter had and this host has not."""
     return WorkerFailedError(
         f"module '{error.name}' is neither installed on host {socket.gethostname()} nor sent along with the topology: install "
-        "it there for this Python, or import it by its name in a source beside the topology's module")
+        "it there for this Python, or import it by its name in a source beside the topology's module"
+    )
 
 
 def _home(spec: ModuleSpec) -> Path | None:

@@ -18,6 +18,7 @@ from sparkstorm.runtime.lanes import Lane
 MAX_ROWS_PER_TUPLE = 1_000_000  # in strict mode, where the culprit can be named; beyond it a commit would block the store
 _SAMPLE = 16
 
+
 class Route:
     """One output stream of one task: its fields, its subscribers' tasks, and how to pick among them."""
 
@@ -68,7 +69,8 @@ class Route:
             raise InvalidTopologyError(f"{where}: emit needs a list of values, not {values!r:.80}")
         if len(values) != self.width:
             raise InvalidTopologyError(
-                f"{where}: emitted {len(values)} values for {self.width} fields ({', '.join(self.source.fields) or 'none'})")
+                f"{where}: emitted {len(values)} values for {self.width} fields ({', '.join(self.source.fields) or 'none'})"
+            )
         normal = []
         for field, value in zip(self.source.fields, values, strict=True):
             try:
@@ -103,7 +105,8 @@ class Emitter:
             values = route.checked(values)
             if len(self.log) >= MAX_ROWS_PER_TUPLE:
                 raise InvalidTopologyError(
-                    f"component '{self.component}' emitted more than {MAX_ROWS_PER_TUPLE} rows for one input")
+                    f"component '{self.component}' emitted more than {MAX_ROWS_PER_TUPLE} rows for one input"
+                )
         else:
             for value in values:
                 if type(value) not in SCALARS:
@@ -154,7 +157,7 @@ class Emitter:
         count = len(self.log)
         if not count:
             return 0
-        sample = self.log[::-(-count // _SAMPLE)]
+        sample = self.log[:: -(-count // _SAMPLE)]
         return sum(_size(rows[-1][0]) for rows in sample) * count // len(sample)
 
     def roll_back(self, mark: int) -> None:
@@ -170,15 +173,18 @@ class Emitter:
     def _direct_rows(self, route: Route, task: int) -> Rows:
         rows = route.direct_rows.get(task)
         if rows is None:
-            raise InvalidTopologyError(f"component '{self.component}': task {task!r} does not listen to direct stream "
-                                       f"'{route.source.stream}'; {sorted(route.direct_rows)} do")
+            raise InvalidTopologyError(
+                f"component '{self.component}': task {task!r} does not listen to direct stream "
+                f"'{route.source.stream}'; {sorted(route.direct_rows)} do"
+            )
         return rows
 
     def _no_route(self, stream: str) -> InvalidTopologyError:
         if stream in self.routes and not stream.startswith("__"):
             return InvalidTopologyError(
                 f"component '{self.component}': stream '{stream}' is "
-                + ("direct: use emit_direct" if self.routes[stream].is_direct else "not direct: use emit"))
+                + ("direct: use emit_direct" if self.routes[stream].is_direct else "not direct: use emit")
+            )
         known = ", ".join(sorted(name for name in self.routes if not name.startswith("__"))) or "none"
         return InvalidTopologyError(f"component '{self.component}' emitted to undeclared stream '{stream}'; it declares {known}")
 
@@ -216,8 +222,14 @@ def fast_emit(emitter: Emitter) -> Callable[..., None]:
 
 
 def build_routes(
-    topology: Topology, component: str, task: int, tasks_of: Mapping[str, Sequence[int]], local_tasks: frozenset[int],
-    codec: Codec, seed: int, lanes: Mapping[tuple[str, str], Lane] | None = None,
+    topology: Topology,
+    component: str,
+    task: int,
+    tasks_of: Mapping[str, Sequence[int]],
+    local_tasks: frozenset[int],
+    codec: Codec,
+    seed: int,
+    lanes: Mapping[tuple[str, str], Lane] | None = None,
 ) -> dict[str, Route]:
     """Routes of a task by stream, with a row list for every target task of every subscriber."""
     routes = {}

@@ -55,8 +55,9 @@ class Progress:
     def encode(self) -> bytes:
         """Bytes for the commit."""
         tasks = {t: [getattr(c, name) for name in _NAMES] for t, c in self.counts_by_task.items()}
-        return ormsgpack.packb([tasks, self.latency_buckets, self.quarantined, self.started_ms, self.now_ms],
-                               option=ormsgpack.OPT_NON_STR_KEYS)
+        return ormsgpack.packb(
+            [tasks, self.latency_buckets, self.quarantined, self.started_ms, self.now_ms], option=ormsgpack.OPT_NON_STR_KEYS
+        )
 
     @classmethod
     def decode(cls, data: bytes) -> Progress:

@@ -53,8 +53,9 @@ class Pulse:
             epoch.rows += bolt.time.timing.advance(bolt.time.heard_ms, self._clock.now_ms())
             self._park_given_up(epoch, bolt, bolt.time.timing)
 
-    def fire_one(self, epoch: Epoch, now_ms: int, trying: Callable[[int, str, int], None],
-                 deaths_of: Callable[[tuple[int, str, int]], int]) -> BoltTask | None:
+    def fire_one(
+        self, epoch: Epoch, now_ms: int, trying: Callable[[int, str, int], None], deaths_of: Callable[[tuple[int, str, int]], int]
+    ) -> BoltTask | None:
         """Fire a single window or timer, announced before, or park it when it has killed too often; whose it was."""
         for bolt, time in self._timed:
             name = None if time.timing is None else time.timing.next_name(time.heard_ms, now_ms)
@@ -82,8 +83,11 @@ class Pulse:
     def next_due_ms(self) -> int | None:
         """The earliest tick, timer or window by the clock."""
         now_ms = self._clock.now_ms()
-        due = [self._ticks.next_due_ms(), *(self._firing_ms(bolt, time, now_ms) for bolt, time in self._timed),
-               *(time.next_idle_ms() for time in self._senders)]
+        due = [
+            self._ticks.next_due_ms(),
+            *(self._firing_ms(bolt, time, now_ms) for bolt, time in self._timed),
+            *(time.next_idle_ms() for time in self._senders),
+        ]
         return min((at_ms for at_ms in due if at_ms is not None), default=None)
 
     def _firing_ms(self, bolt: BoltTask, time: TaskTime, now_ms: int) -> int | None:

@@ -160,13 +160,15 @@ class Recording:
         self._desk: Desk | None = None
         self._files: list[SegmentFile] = []
 
-    def recorder(self, component: str, task: int, index: int, token: int, conf: Mapping[str, Any],
-                 state: MemoryState | None) -> Recorder:
+    def recorder(
+        self, component: str, task: int, index: int, token: int, conf: Mapping[str, Any], state: MemoryState | None
+    ) -> Recorder:
         """For one task; the first one brings the thread along."""
         if self._desk is None:
             self._desk = ThreadedDesk() if self._is_threaded else Desk()
-        limits = Limits(int(conf["topology.record.max.rows"]), int(conf["topology.record.max.bytes"]),
-                        int(conf["topology.record.state.keys"]))
+        limits = Limits(
+            int(conf["topology.record.max.rows"]), int(conf["topology.record.max.bytes"]), int(conf["topology.record.state.keys"])
+        )
         header = Header(self._topology_id, component, task, index, token, 0, is_stateful=state is not None)
         file = SegmentFile(self._folder / file_name(component) / f"task-{task}", header, limits)
         self._files.append(file)

@@ -68,31 +68,37 @@ class Seeds:
         if isinstance(instance, ReplayableSpout):
             raise CheckpointError(
                 f"{self.checkpoint.folder}: spout '{id}' had {len(contents)} tasks and has {tasks} now: each goes on where one has "
-                f"ended. Give it {len(contents)} (num_tasks), or a take_over that says how others go on")
+                f"ended. Give it {len(contents)} (num_tasks), or a take_over that says how others go on"
+            )
         if isinstance(instance, WindowedBolt | TimedBolt) or not getattr(instance, "state_by_group", False):
             raise CheckpointError(
                 f"{self.checkpoint.folder}: '{id}' had {len(contents)} tasks and has {tasks} now. What it kept can only be dealt "
                 f"out anew if its class says state_by_group and has no windows: give it {len(contents)} tasks (num_tasks), with as "
-                "many executors as you like")
+                "many executors as you like"
+            )
         return _by_key(id, contents, tasks)
 
 
 def _parts(pairs: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
     for name, all_of_them in pairs.items():
         for at in range(0, len(all_of_them), _KEYS_PER_ENTRY):
-            yield {name: all_of_them[at:at + _KEYS_PER_ENTRY]}
+            yield {name: all_of_them[at : at + _KEYS_PER_ENTRY]}
 
 
 def _check_components(topology: Topology, checkpoint: Checkpoint) -> None:
     kinds = {c.id: c.kind for c in topology}
     wanted = {c.id for c in topology if c.kind == "spout" or isinstance(c.instance, Stateful)}
     for id in sorted(wanted - checkpoint.parts.keys()):
-        raise CheckpointError(f"{checkpoint.folder} has nothing of '{id}', only of {', '.join(sorted(checkpoint.parts))}: "
-                              "it would begin as if there had been no history")
+        raise CheckpointError(
+            f"{checkpoint.folder} has nothing of '{id}', only of {', '.join(sorted(checkpoint.parts))}: "
+            "it would begin as if there had been no history"
+        )
     for id, part in checkpoint.parts.items():
         if kinds.get(id) != part.kind:
-            raise CheckpointError(f"{checkpoint.folder} has what the {part.kind} '{id}' kept, but the topology has no {part.kind} "
-                                  "of that id: it would be lost")
+            raise CheckpointError(
+                f"{checkpoint.folder} has what the {part.kind} '{id}' kept, but the topology has no {part.kind} "
+                "of that id: it would be lost"
+            )
 
 
 def _taken_over(component: Component, checkpoint: Checkpoint) -> ReplayableSpout | None:
@@ -120,8 +126,10 @@ def _by_key(id: str, contents: Sequence[Content], tasks: int) -> list[Content]:
         for key, value in content.state:
             home = stable_hash(key)
             if home % len(contents) != index:
-                raise CheckpointError(f"bolt '{id}' says state_by_group, but kept the key {key!r:.80} in task {index + 1} of "
-                                      f"{len(contents)}, where fields grouping would not have sent it")
+                raise CheckpointError(
+                    f"bolt '{id}' says state_by_group, but kept the key {key!r:.80} in task {index + 1} of "
+                    f"{len(contents)}, where fields grouping would not have sent it"
+                )
             dealt[home % tasks].state.append((key, value))
     return dealt
 

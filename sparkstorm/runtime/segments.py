@@ -136,8 +136,14 @@ class SegmentFile:
             recover(self._folder, self._header.token)
             self._has_recovered = True
         state = beginning.state
-        parts = [] if state is None else [self.codec.pack(["s", [list(pair) for pair in state[at:at + _STATE_ROWS]]])
-                                          for at in range(0, len(state), _STATE_ROWS)]
+        parts = (
+            []
+            if state is None
+            else [
+                self.codec.pack(["s", [list(pair) for pair in state[at : at + _STATE_ROWS]]])
+                for at in range(0, len(state), _STATE_ROWS)
+            ]
+        )
         if sum(map(len, parts)) > self._most_bytes // 2:
             state, parts = None, []
         lost = beginning.lost + self._lost
@@ -151,7 +157,7 @@ class SegmentFile:
 
     def _write(self, call: Call) -> int:
         """Append as many of its rows as there is room for; their number."""
-        values = call.values[:max(0, self._most_rows - self._rows)]
+        values = call.values[: max(0, self._most_rows - self._rows)]
         while values:
             data = self.codec.pack(["r", *call[:4], values, call.failures])
             room = self._most_bytes - self._bytes - _FRAME.size
@@ -159,7 +165,7 @@ class SegmentFile:
                 self._append(data)
                 self._rows += len(values)
                 return len(values)
-            values = values[:min(len(values) - 1, max(0, len(values) * room // len(data)))]
+            values = values[: min(len(values) - 1, max(0, len(values) * room // len(data)))]
         return 0
 
     def _append(self, data: bytes) -> None:
@@ -322,8 +328,16 @@ def _frames(path: Path) -> Iterator[Any]:
 def _schema() -> Any:
     import pyarrow as pa
 
-    return pa.schema([("at_ms", pa.int64()), ("component", pa.string()), ("task", pa.int32()), ("stream", pa.string()),
-                      ("values", pa.binary()), ("failure", pa.string())])
+    return pa.schema(
+        [
+            ("at_ms", pa.int64()),
+            ("component", pa.string()),
+            ("task", pa.int32()),
+            ("stream", pa.string()),
+            ("values", pa.binary()),
+            ("failure", pa.string()),
+        ]
+    )
 
 
 def _token(path: Path) -> int:

@@ -25,8 +25,7 @@ class SpoutCollector:
 
     __slots__ = ("_codec", "_emit", "_emitter", "_new_root", "_report", "_task", "born", "immediate")
 
-    def __init__(self, emitter: Emitter, task: int, new_root: Callable[[], int] | None, report: ReportError,
-                 codec: Codec) -> None:
+    def __init__(self, emitter: Emitter, task: int, new_root: Callable[[], int] | None, report: ReportError, codec: Codec) -> None:
         self._emitter = emitter
         self._codec = codec
         self._task = task
@@ -89,8 +88,9 @@ class SpoutCollector:
 class SpoutTask:
     """One task of a spout: its pending messages, its position and its pace."""
 
-    def __init__(self, task: int, component: str, spout: Spout, emitter: Emitter, collector: SpoutCollector,
-                 pending: Pending, inbox: Inbox) -> None:
+    def __init__(
+        self, task: int, component: str, spout: Spout, emitter: Emitter, collector: SpoutCollector, pending: Pending, inbox: Inbox
+    ) -> None:
         self.task = task
         self.component = component
         self.spout = spout
@@ -225,7 +225,8 @@ class SpoutTask:
         self.collector.report_error(error)
         if self._failures >= _FAILURES_IN_A_ROW:
             raise WorkerFailedError(
-                f"spout '{self.component}' (task {self.task}) raised {self._failures} times in a row: {shown(error)}")
+                f"spout '{self.component}' (task {self.task}) raised {self._failures} times in a row: {shown(error)}"
+            )
         self.wait_until_ms = now_ms + min(2**self._failures, _LONGEST_BACK_OFF_MS)
 
 

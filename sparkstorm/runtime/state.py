@@ -52,8 +52,11 @@ class MemoryState:
             total = former + amount
         kind = type(total)
         if kind is not int and kind not in _NUMBERS:  # the usual one first: a look into the set costs more
-            raise CodecError(f"state key {key!r}: {amount!r} cannot be added to {former!r:.60}" if former is not _MISSING else
-                             f"state key {key!r}: {amount!r} is no number")
+            raise CodecError(
+                f"state key {key!r}: {amount!r} cannot be added to {former!r:.60}"
+                if former is not _MISSING
+                else f"state key {key!r}: {amount!r} is no number"
+            )
         undo = self.undo
         undo.append(key)
         undo.append(former)
@@ -164,9 +167,11 @@ def merged_states(component: str, states: Mapping[int, Mapping[Any, Any]]) -> di
     owners: dict[Any, int] = {}
     for task, state in states.items():
         for key in state.keys() & merged.keys():
-            raise ValueError(f"tasks {owners[key]} and {task} of '{component}' both have the key {key!r:.80} "
-                             f"({merged[key]!r:.40} and {state[key]!r:.40}): look at each task's state by itself "
-                             "(state_by_task), or group by the key")
+            raise ValueError(
+                f"tasks {owners[key]} and {task} of '{component}' both have the key {key!r:.80} "
+                f"({merged[key]!r:.40} and {state[key]!r:.40}): look at each task's state by itself "
+                "(state_by_task), or group by the key"
+            )
         merged |= state
         owners |= dict.fromkeys(state, task)
     return merged

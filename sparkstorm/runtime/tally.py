@@ -47,8 +47,9 @@ class Tally:
 
     def gauges(self) -> Any:
         """What makes a commit worth while though it moves no data: trees that lived and died inside one epoch count."""
-        return [(c.executed, c.emitted, c.pending, c.is_exhausted, c.is_waiting, c.done)
-                for c in self._progress.counts_by_task.values()]
+        return [
+            (c.executed, c.emitted, c.pending, c.is_exhausted, c.is_waiting, c.done) for c in self._progress.counts_by_task.values()
+        ]
 
     def by_component(self) -> dict[str, dict[str, int]]:
         """Counts by component, for people."""

@@ -77,12 +77,15 @@ def _check_shape(times: MemoryState, shape: list[Any]) -> None:
     if stored is None:
         times.put(("shape",), shape)
     elif stored == shape[:4] and len(shape) > 4:
-        raise InvalidTopologyError("the store holds session windows in the form of an older version of SparkStorm (one entry per "
-                                   "key): kill the topology and submit it anew")
+        raise InvalidTopologyError(
+            "the store holds session windows in the form of an older version of SparkStorm (one entry per "
+            "key): kill the topology and submit it anew"
+        )
     elif stored != shape:
         kinds = [f"{'folded' if s[3] else 'collected'} windows by {s[0]} of {s[1]} every {s[2]}" for s in (stored, shape)]
-        raise InvalidTopologyError(f"the store holds {kinds[0]}, the code now has {kinds[1]}: give the component another id, "
-                                   "or kill the topology")
+        raise InvalidTopologyError(
+            f"the store holds {kinds[0]}, the code now has {kinds[1]}: give the component another id, or kill the topology"
+        )
 
 
 def must_reorder(bolt: WindowedBolt | TimedBolt, settings: TimeSettings) -> bool:

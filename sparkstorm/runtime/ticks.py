@@ -18,7 +18,8 @@ class Ticks:
         self._every_ms: dict[int, int] = {}
         for task, bolt in bolts.items():
             seconds = plan.topology.components[bolt.component].conf.get(
-                "topology.tick.tuple.freq.secs", plan.conf.get("topology.tick.tuple.freq.secs"))
+                "topology.tick.tuple.freq.secs", plan.conf.get("topology.tick.tuple.freq.secs")
+            )
             if seconds:
                 self._every_ms[task] = max(1, int(float(seconds) * 1000))
         self._due_ms = {task: now_ms + every for task, every in self._every_ms.items()}

@@ -27,8 +27,11 @@ class Timeouts:
         self._next_ms = now_ms + self._every_ms
         self._rotated_ms = now_ms
         topology = plan.topology.components
-        self._told = [task for task, component in plan.component_by_task.items()
-                      if component not in topology or topology[component].kind == "spout"]
+        self._told = [
+            task
+            for task, component in plan.component_by_task.items()
+            if component not in topology or topology[component].kind == "spout"
+        ]
 
     def next_due_ms(self) -> int | None:
         """When to look again; None while nothing is open."""

@@ -23,8 +23,10 @@ class Waiting:
         if refusal:
             return [refusal]
         if self._gates.is_store_filling and any(not spout.is_exhausted for spout in self._crew.spouts.values()):
-            return [f"Redis is at {self._gates.fullness:.0%} of its maxmemory, and spouts pause from {SPOUTS_STOP_AT:.0%} on: "
-                    "raise maxmemory there (embedded: sparkstorm.embedded.redis.maxmemory.mb), or delete what fills it"]
+            return [
+                f"Redis is at {self._gates.fullness:.0%} of its maxmemory, and spouts pause from {SPOUTS_STOP_AT:.0%} on: "
+                "raise maxmemory there (embedded: sparkstorm.embedded.redis.maxmemory.mb), or delete what fills it"
+            ]
         return []
 
     def gated(self) -> list[str]:
@@ -34,8 +36,11 @@ class Waiting:
 
     def _of(self, spout: SpoutTask) -> Iterator[str]:
         for task, size in self._gates.shut_by(spout.task):
-            yield (f"spout '{spout.component}' pauses: {size:,} bytes wait for '{self._plan.component_by_task[task]}' "
-                   "(topology.inbox.high.bytes)")
+            yield (
+                f"spout '{spout.component}' pauses: {size:,} bytes wait for '{self._plan.component_by_task[task]}' "
+                "(topology.inbox.high.bytes)"
+            )
         if spout.pending.room == 0:
-            yield (f"spout '{spout.component}' pauses: each task has {len(spout.pending):,} trees open "
-                   "(topology.max.spout.pending)")
+            yield (
+                f"spout '{spout.component}' pauses: each task has {len(spout.pending):,} trees open (topology.max.spout.pending)"
+            )

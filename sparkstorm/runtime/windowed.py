@@ -50,9 +50,18 @@ Due = Firing | Timer | Row
 class TimedRunner:
     """Runs one task of a WindowedBolt or TimedBolt."""
 
-    def __init__(self, bolt: WindowedBolt | TimedBolt, settings: TimeSettings, emitter: Emitter, state: MemoryState,
-                 times: MemoryState, collector: BasicCollector, find_source: FindSource, now_ms: Callable[[], int],
-                 patience: Patience) -> None:
+    def __init__(
+        self,
+        bolt: WindowedBolt | TimedBolt,
+        settings: TimeSettings,
+        emitter: Emitter,
+        state: MemoryState,
+        times: MemoryState,
+        collector: BasicCollector,
+        find_source: FindSource,
+        now_ms: Callable[[], int],
+        patience: Patience,
+    ) -> None:
         self.bolt = bolt
         self.late_acks: list[Tuple] = []  # of inputs from earlier epochs: there never are any
         self.late_failures: list[Failure] = []
@@ -281,8 +290,9 @@ class TimedRunner:
 
         return step
 
-    def _folding_step(self, source: Source, length: int, fold: Callable[[Any, Tuple], Any],
-                      otherwise: Callable[[Tuple], None]) -> Callable[[Tuple], None]:
+    def _folding_step(
+        self, source: Source, length: int, fold: Callable[[Any, Tuple], Any], otherwise: Callable[[Tuple], None]
+    ) -> Callable[[Tuple], None]:
         """The usual case written out: one more tuple for an accumulator that is there and is a number or text."""
         if not self._settings.is_event_time or len(self.bolt.key_fields) != 1:
             return otherwise
@@ -292,8 +302,11 @@ class TimedRunner:
         def step(tup: Tuple) -> None:
             values = tup.values
             at = values[time_at]
-            if type(at) is not int or type(key := values[key_at]) not in SCALARS \
-                    or not fold_in(("a", at - at % length, key), fold, tup):
+            if (
+                type(at) is not int
+                or type(key := values[key_at]) not in SCALARS
+                or not fold_in(("a", at - at % length, key), fold, tup)
+            ):
                 otherwise(tup)
 
         return step

@@ -60,8 +60,15 @@ class Reporter(Protocol):
 class Worker:
     """One worker process's tasks and loop."""
 
-    def __init__(self, plan: WorkerPlan, transport: Transport, clock: Clock, ids: IdSource, reporter: Reporter,
-                 wake: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        plan: WorkerPlan,
+        transport: Transport,
+        clock: Clock,
+        ids: IdSource,
+        reporter: Reporter,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
         self._plan = plan
         self._transport = transport
         self._clock = clock
@@ -116,8 +123,9 @@ class Worker:
         else:
             self._run(epoch, now_ms)
         self._timeouts.check(now_ms)
-        commit = Commit(self._plan.owner, self._plan.token_by_task, self._generation, self._seq + 1,
-                        watched=self._gates.watched, low_ms=0)
+        commit = Commit(
+            self._plan.owner, self._plan.token_by_task, self._generation, self._seq + 1, watched=self._gates.watched, low_ms=0
+        )
         commit.parked, self._failures.parked = self._failures.parked, []
         commit.quarantined, self._quarantined = self._quarantined, []
         self._closing.close(epoch, commit)
@@ -157,8 +165,9 @@ class Worker:
     @property
     def is_drained(self) -> bool:
         """Whether all sources have ended and nothing is open or waiting in this worker."""
-        return (all(s.is_exhausted and not len(s.pending) for s in self._crew.spouts.values())
-                and not any(b.is_waiting for b in self._crew.bolts.values()))
+        return all(s.is_exhausted and not len(s.pending) for s in self._crew.spouts.values()) and not any(
+            b.is_waiting for b in self._crew.bolts.values()
+        )
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -170,8 +179,11 @@ class Worker:
             except MalformedFrameError as error:
                 self._quarantined.append(entry.data)
                 self.progress.quarantined += 1
-                self._reporter.error(self._plan.component_by_task[entry.task], entry.task,
-                                     f"undecodable frame {entry.id} put into quarantine: {error}")
+                self._reporter.error(
+                    self._plan.component_by_task[entry.task],
+                    entry.task,
+                    f"undecodable frame {entry.id} put into quarantine: {error}",
+                )
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -234,8 +246,8 @@ class Worker:
         if bolt.local:
             tuples, oldest_ms = bolt.local.popleft()
             if len(tuples) > bolt.pace:
-                bolt.local.appendleft((tuples[bolt.pace:], oldest_ms))
-                tuples = tuples[:bolt.pace]
+                bolt.local.appendleft((tuples[bolt.pace :], oldest_ms))
+                tuples = tuples[: bolt.pace]
             self._execute(epoch, bolt, tuples, NO_IDS, oldest_ms)
         chunk = bolt.next_chunk()
         if chunk is not None:
@@ -247,7 +259,7 @@ class Worker:
         frame = chunk.frame
         assert isinstance(frame, RowFrame)
         stop = min(chunk.done + rows, chunk.total)
-        self._execute(epoch, bolt, chunk.tuples[chunk.done:stop], frame.ids[chunk.done:stop], frame.oldest_ms)
+        self._execute(epoch, bolt, chunk.tuples[chunk.done : stop], frame.ids[chunk.done : stop], frame.oldest_ms)
         self._consume(bolt, chunk, stop - chunk.done)
 
     def _consume(self, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
@@ -319,8 +331,11 @@ class Worker:
         if (fired := self._pulse.fire_one(epoch, now_ms, self._reporter.trying, self._failures.deaths_of)) is not None:
             self._deliver(epoch, fired)
         bolts = self._crew.bolts.values()
-        did = (fired is not None or any(self._try_held(epoch, bolt, now_ms) for bolt in bolts)
-               or any(self._try_bolt(epoch, bolt) for bolt in bolts if not self._gates.is_shut(bolt.task)))
+        did = (
+            fired is not None
+            or any(self._try_held(epoch, bolt, now_ms) for bolt in bolts)
+            or any(self._try_bolt(epoch, bolt) for bolt in bolts if not self._gates.is_shut(bolt.task))
+        )
         if not did:
             for spout in self._crew.spouts.values():
                 self._reporter.trying(spout.task, "spout", 0)

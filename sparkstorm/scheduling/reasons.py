@@ -25,9 +25,7 @@ class Reasons:
         for slot in slots:
             self._freed[topology_id, slot] = words
 
-    def of(
-        self, topology_id: str, executor: ExecutorId, slot: WorkerSlot | None, before: WorkerSlot | None, scheduler: str
-    ) -> str:
+    def of(self, topology_id: str, executor: ExecutorId, slot: WorkerSlot | None, before: WorkerSlot | None, scheduler: str) -> str:
         """The reason for an executor's place now; why it left the place before comes first."""
         noted = self._by_executor.get((topology_id, executor))
         left = self._freed.get((topology_id, before), "") if before is not None and before != slot else ""

@@ -44,8 +44,12 @@ def plan_round(
     cluster = ClusterView(_supervisors(snapshot, alive, frozen), views.values(), kept, conf)
     cluster.former = _former(snapshot, alive, rebalanced)
     # what lives on a lost supervisor may stay where it is (JStorm's unstopped workers), also while it is being rebalanced
-    lived_on = {slot for each in snapshot.assignments.values() for slot in each.slot_by_executor.values()
-                if slot.node not in snapshot.supervisors}
+    lived_on = {
+        slot
+        for each in snapshot.assignments.values()
+        for slot in each.slot_by_executor.values()
+        if slot.node not in snapshot.supervisors
+    }
     in_use = frozenset(cluster.used_slots()) | lived_on
     scheduler.schedule({each: view for each, view in views.items() if each not in frozen}, cluster)
     _check(cluster, frozen, in_use)

@@ -64,8 +64,7 @@ def complete_topology(
     unknown = [id for id in (sources or {}) if id not in {spout.id for spout in topology.spouts}]
     if unknown:
         raise InvalidTopologyError(
-            f"complete_topology: '{unknown[0]}' is no spout; there are "
-            f"{', '.join(sorted(spout.id for spout in topology.spouts))}"
+            f"complete_topology: '{unknown[0]}' is no spout; there are {', '.join(sorted(spout.id for spout in topology.spouts))}"
         )
     feeders = {id: fed(topology.components[id].streams, rows) for id, rows in (sources or {}).items()}
     with LocalCluster(seed=seed) as cluster:

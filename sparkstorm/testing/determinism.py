@@ -27,10 +27,22 @@ from sparkstorm.testing.complete import Completed, Rows, complete_topology
 Sources = Mapping[str, Rows | Mapping[str, Rows]]
 
 _PASSED_THROUGH = ("sparkstorm.api", "sparkstorm.connectors", "sparkstorm.testing", "sparkstorm.windowing")
-_CLOCKS = (time.time, time.time_ns, time.monotonic, time.monotonic_ns, time.perf_counter, time.perf_counter_ns, time.localtime,
-           time.gmtime, time.ctime)
+_CLOCKS = (
+    time.time,
+    time.time_ns,
+    time.monotonic,
+    time.monotonic_ns,
+    time.perf_counter,
+    time.perf_counter_ns,
+    time.localtime,
+    time.gmtime,
+    time.ctime,
+)
 _NAME_BY_FUNCTION: dict[Any, str] = {
-    **{function: f"time.{function.__name__}" for function in _CLOCKS}, os.urandom: "os.urandom", hash: "hash"}
+    **{function: f"time.{function.__name__}" for function in _CLOCKS},
+    os.urandom: "os.urandom",
+    hash: "hash",
+}
 _NOW = frozenset({"now", "utcnow", "today"})
 _SHARED_RANDOM: Any = random.random.__self__  # type: ignore[attr-defined]  # what random.random() and its like draw from
 
@@ -53,8 +65,9 @@ class Finding:
         return f"component '{self.component}' {' and '.join(part for part in (asked, differs) if part)}"
 
 
-def find_nondeterminism(topology: Topology, sources: Sources | None = None, *,
-                        conf: Mapping[str, Any] | None = None) -> list[Finding]:
+def find_nondeterminism(
+    topology: Topology, sources: Sources | None = None, *, conf: Mapping[str, Any] | None = None
+) -> list[Finding]:
     """Run a sample (rows by spout) twice and say which components do not follow from it alone, and why.
 
     A component that differs only because one before it does is not named. Time from `context.now_ms`, ticks and windows is
@@ -98,6 +111,7 @@ def _difference(topology: Topology, component: str, one: Completed, other: Compl
 @contextmanager
 def _listening(asked: dict[str, set[str]]) -> Iterator[None]:
     """Note by component what is asked for while inside, in every thread that begins there."""
+
     def listen(frame: FrameType, event: str, argument: Any) -> None:
         what = _asked_for(frame, event, argument)
         component = _component_at(frame if event == "c_call" else frame.f_back) if what else None

@@ -89,8 +89,9 @@ class LocalCluster:
 
     # -- topologies ------------------------------------------------------------------------------------------------
 
-    def submit(self, topology: Topology, conf: Mapping[str, Any] | None = None, name: str = "test",
-               from_checkpoint: Path | None = None) -> str:
+    def submit(
+        self, topology: Topology, conf: Mapping[str, Any] | None = None, name: str = "test", from_checkpoint: Path | None = None
+    ) -> str:
         """Start a topology, where it is told from a checkpoint, and return its id.
 
         What its components raise in open or prepare is raised here.
@@ -104,8 +105,9 @@ class LocalCluster:
         total = {**self.conf, **check(conf or {}, f"the settings of {name}")}
         if from_checkpoint is not None:
             total[FROM_CHECKPOINT] = str(from_checkpoint)
-        added = SimTopology(topology_id, name, topology, total, self.simulation, self._store_max_bytes, self._make_transport,
-                            from_checkpoint)
+        added = SimTopology(
+            topology_id, name, topology, total, self.simulation, self._store_max_bytes, self._make_transport, from_checkpoint
+        )
         added.patience_secs = self._patience_secs
         self._topologies[name] = added
         try:

@@ -19,9 +19,7 @@ def is_gone(pid: int) -> bool:
 
 def descendants(pid: int) -> set[int]:
     """All processes below one."""
-    parent_by_pid = {
-        int(entry.name): parent_of(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit()
-    }
+    parent_by_pid = {int(entry.name): parent_of(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
     found = {pid}
     while more := {child for child, parent in parent_by_pid.items() if parent in found} - found:
         found |= more

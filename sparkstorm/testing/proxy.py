@@ -232,7 +232,7 @@ class _Pair:
             elif cut is not None:
                 if cut is Cut.WITHIN_REQUEST:
                     self._reply_cut = cut  # a server that answers half a request is not heard
-                    self.server.sendall(request[:length // 2])
+                    self.server.sendall(request[: length // 2])
                 raise ConnectionAbortedError(cut.value)
             self.server.sendall(request)
         return buffer
@@ -248,7 +248,7 @@ class _Pair:
             while not self._is_late and (chunk := self._receive_reply()):
                 self._proxy.hold_up()
                 if self._reply_cut is Cut.WITHIN_REPLY:
-                    self.client.sendall(chunk[:len(chunk) // 2])
+                    self.client.sendall(chunk[: len(chunk) // 2])
                 if self._reply_cut is not None:
                     break
                 self.client.sendall(chunk)
@@ -284,7 +284,7 @@ def redis_request(data: bytes) -> int:
         end = data.find(b"\r\n", position)
         if end < 0:
             return 0
-        position = end + 2 + int(data[position + 1:end]) + 2
+        position = end + 2 + int(data[position + 1 : end]) + 2
     return position if position <= len(data) else 0
 
 

@@ -72,8 +72,16 @@ class Commit:
 
     def is_empty(self) -> bool:
         """Whether nothing but progress would be written."""
-        return not (self.frames or self.cursors or self.journal or self.dropped or self.held or self.released
-                    or self.parked or self.quarantined)
+        return not (
+            self.frames
+            or self.cursors
+            or self.journal
+            or self.dropped
+            or self.held
+            or self.released
+            or self.parked
+            or self.quarantined
+        )
 
 
 @dataclass(frozen=True, slots=True)

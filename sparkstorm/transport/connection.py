@@ -42,9 +42,17 @@ def open_connection(address: RedisAddress, timeout_s: float = 10.0) -> Connectio
     kind = redis.SSLConnection if address.tls else Connection
     make: Any = kind  # redis-py leaves its constructors untyped
     connection: Connection = make(
-        host=address.host, port=address.port, password=address.password or None, username=address.user or None, db=address.db,
-        socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0), protocol=2,
-        health_check_interval=0)
+        host=address.host,
+        port=address.port,
+        password=address.password or None,
+        username=address.user or None,
+        db=address.db,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        retry=Retry(NoBackoff(), 0),
+        protocol=2,
+        health_check_interval=0,
+    )
     where = f"Redis at {address.host}:{address.port}"
     try:
         connect(connection)
@@ -117,8 +125,8 @@ class Link:
                 problem = error
             if time.monotonic() > deadline:
                 raise StoreUnavailableError(
-                    f"Redis at {self._address.host}:{self._address.port} did not come back in "
-                    f"{self._patience_s:g} s: {problem}") from problem
+                    f"Redis at {self._address.host}:{self._address.port} did not come back in {self._patience_s:g} s: {problem}"
+                ) from problem
             self._on_wait(str(problem))
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
@@ -185,7 +193,7 @@ def translated(error: Exception) -> Exception:
     if match := _DAMAGED.search(said):
         return damaged(match[1], match[2])
     if code := next((code for code in _FULL if code in said), "OOM " if isinstance(error, OutOfMemoryError) else None):
-        told = said[max(0, said.find(code)):]  # without the script's name and line
+        told = said[max(0, said.find(code)) :]  # without the script's name and line
         return StoreFullError(f"Redis refuses writes: {told}{_MEND_BY_CODE[code]}")
     if isinstance(error, _REFUSED) or "NOAUTH" in said or "WRONGPASS" in said:
         return AccessRefusedError(f"Redis refuses our password: {said}")
@@ -196,7 +204,8 @@ def damaged(key: str, found: Any) -> StoreInconsistentError:
     """The error for a record of ours that holds something else than what we write there."""
     return StoreInconsistentError(
         f"the key {key} in Redis is damaged (it holds {text(found)!r:.80}), and its topology cannot go on without it: restore a "
-        "backup of the key, or kill the topology and submit it again")
+        "backup of the key, or kill the topology and submit it again"
+    )
 
 
 def _is_passing(answer: Any) -> bool:

@@ -106,8 +106,15 @@ def encode_rows(codec: Codec, source_task: int, stream: str, oldest_ms: int, row
     several = {i: list(r) for i, r in enumerate(roots) if type(r) is tuple} if tuple in set(map(type, roots)) else None
     single = [0 if type(r) is tuple else r for r in roots] if several else roots
     columns = [list(column) for column in zip(*values, strict=True)]
-    body = [source_task, stream, len(rows), columns,
-            np.array(single, "<u8").tobytes() if len(ids) else b"", ids.astype("<u8").tobytes(), several]
+    body = [
+        source_task,
+        stream,
+        len(rows),
+        columns,
+        np.array(single, "<u8").tobytes() if len(ids) else b"",
+        ids.astype("<u8").tobytes(),
+        several,
+    ]
     return _framed(ROWS, oldest_ms, codec.pack(body))
 
 
@@ -120,8 +127,14 @@ def travelled(codec: Codec, rows: Sequence[Row]) -> list[Row]:
 def encode_messages(codec: Codec, messages: AckerMessages) -> bytes:
     """Bytes of one epoch's messages to one acker."""
     m = messages
-    body = [_column(m.init_roots), _column(m.init_values), _column(m.init_tasks),
-            _column(m.ack_roots), _column(m.ack_values), m.fail_reasons]
+    body = [
+        _column(m.init_roots),
+        _column(m.init_values),
+        _column(m.init_tasks),
+        _column(m.ack_roots),
+        _column(m.ack_values),
+        m.fail_reasons,
+    ]
     return _framed(MESSAGES, m.oldest_ms, codec.pack(body))
 
 
@@ -134,7 +147,7 @@ def decode(codec: Codec, data: bytes) -> Frame:
     """Check and open a frame; MalformedFrameError says what is wrong with it."""
     kind = kind_of(data)
     oldest_ms = _HEADER.unpack_from(data)[3]
-    body = codec.unpack(memoryview(data)[_HEADER.size:], MAX_CONTAINERS)
+    body = codec.unpack(memoryview(data)[_HEADER.size :], MAX_CONTAINERS)
     if not isinstance(body, list):
         raise MalformedFrameError("the body is not a list")
     try:
@@ -183,8 +196,7 @@ def _decode_settled(body: list[Any], oldest_ms: int) -> SettledRoots:
     return SettledRoots(roots.tolist(), _reasons(failed), oldest_ms)
 
 
-_DECODERS: dict[int, Callable[[list[Any], int], Frame]] = {
-    ROWS: _decode_rows, MESSAGES: _decode_messages, SETTLED: _decode_settled}
+_DECODERS: dict[int, Callable[[list[Any], int], Frame]] = {ROWS: _decode_rows, MESSAGES: _decode_messages, SETTLED: _decode_settled}
 
 
 def _framed(kind: int, oldest_ms: int, body: bytes) -> bytes:
@@ -208,8 +220,9 @@ def _check_ids(ids: Ids, least: int, name: str) -> None:
 
 def _reasons(reasons: Any) -> dict[int, str]:
     _check(type(reasons) is dict, "fail reasons are not a mapping")
-    _check(all(type(k) is int and 0 < k < ID_LIMIT and type(v) is str for k, v in reasons.items()),
-           "fail reasons are not text by root")
+    _check(
+        all(type(k) is int and 0 < k < ID_LIMIT and type(v) is str for k, v in reasons.items()), "fail reasons are not text by root"
+    )
     return dict(reasons)
 
 

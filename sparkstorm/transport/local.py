@@ -166,8 +166,7 @@ class LocalTransport:
         found = f"generation {store.generation}, seq {store.seq_by_owner.get(commit.owner, 0)}"
         if is_store_behind and store.generation == commit.generation:
             store.generation += 1
-        raise StoreRolledBackError(
-            f"commit {commit.seq} of {commit.owner} in generation {commit.generation} found {found}")
+        raise StoreRolledBackError(f"commit {commit.seq} of {commit.owner} in generation {commit.generation} found {found}")
 
     def _refuse_lost_frames(self, commit: Commit) -> None:
         if self._restores == self._store.restores:
@@ -180,8 +179,9 @@ class LocalTransport:
         store = self._store
         if store.max_bytes is None or store.used_bytes() < store.max_bytes:
             return
-        freed = sum(size for task, cursor in commit.cursors.items() for n, size in self._brought.get(task, ())
-                    if n <= _number(cursor.entry))
+        freed = sum(
+            size for task, cursor in commit.cursors.items() for n, size in self._brought.get(task, ()) if n <= _number(cursor.entry)
+        )
         if not commit.frees(freed):
             raise StoreFullError("the store has reached its limit")
 

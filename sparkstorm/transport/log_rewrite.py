@@ -25,8 +25,10 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
 _RETRY_EVERY_S = 1.0
 _SAY_EVERY_S = 10.0
 _LONGEST_REWRITE_S = 900.0
-_RISK = ("a half commit that a crash leaves in its file cannot be removed; it would be found at the next restart, "
-         "and its topology stopped")
+_RISK = (
+    "a half commit that a crash leaves in its file cannot be removed; it would be found at the next restart, "
+    "and its topology stopped"
+)
 _said: set[str] = set()
 
 
@@ -95,8 +97,11 @@ class LogRewrite:
             raise StoreUnavailableError(f"{self._where} has not rewritten its append-only file within {_LONGEST_REWRITE_S:g} s")
         if now >= self._say_due:
             self._say_due = now + _SAY_EVERY_S
-            _LOG.warning("%s rewrites its append-only file, as it must after each start: waiting, %.0f s so far",
-                         self._where, now - self._began)
+            _LOG.warning(
+                "%s rewrites its append-only file, as it must after each start: waiting, %.0f s so far",
+                self._where,
+                now - self._began,
+            )
 
     def _state(self) -> dict[bytes, bytes]:
         """The server's section on persistence; while it loads its file, it says nothing of use there."""
@@ -121,5 +126,4 @@ class LogRewrite:
 
 def _is_rewritten(state: dict[bytes, bytes]) -> bool:
     """Return whether a rewrite has ended well since the server was started; -1 stands for none."""
-    return (not state.get(b"aof_last_rewrite_time_sec", b"-1").startswith(b"-")
-            and state.get(b"aof_last_bgrewrite_status") == b"ok")
+    return not state.get(b"aof_last_rewrite_time_sec", b"-1").startswith(b"-") and state.get(b"aof_last_bgrewrite_status") == b"ok"

@@ -54,8 +54,9 @@ _PROVEN = -1  # in place of the number of frames in doubt
 class RedisTransport:
     """One owner's way to Redis: a connection for commits, one for reading; `on_wait` hears why a call is tried again."""
 
-    def __init__(self, address: RedisAddress, topology_id: str, patience_s: float = 60.0,
-                 on_wait: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, address: RedisAddress, topology_id: str, patience_s: float = 60.0, on_wait: Callable[[str], None] = lambda _: None
+    ) -> None:
         self._keys = Keys(topology_id)
         self._topology_id = topology_id
         self._link = Link(address, patience_s, on_wait)
@@ -79,10 +80,10 @@ class RedisTransport:
             raise FencedError(f"task {text(answer[1])} belongs to token {text(answer[2])} now")
         proven = self._link.number
         k = self._keys
-        stored, seq, progress = self._link.ask(
-            ("GET", k("generation")), ("HGET", k("seq"), owner), ("HGET", k("progress"), owner))
-        claim = Claim(self._generation(owner, stored), read_number(seq or 0, k("seq")), progress or b"",
-                      {t: self.record(t) for t in tasks})
+        stored, seq, progress = self._link.ask(("GET", k("generation")), ("HGET", k("seq"), owner), ("HGET", k("progress"), owner))
+        claim = Claim(
+            self._generation(owner, stored), read_number(seq or 0, k("seq")), progress or b"", {t: self.record(t) for t in tasks}
+        )
         self._standing, self._proven = Commit(owner, dict(token_by_task), claim.generation, claim.seq), proven
         return claim
 
@@ -134,8 +135,17 @@ class RedisTransport:
     def _run(self, commit: Commit, commands: list[Any], mode: str) -> list[Any]:
         """The script's answer without its 'OK'; on a connection not proven yet it is told the frames read so far."""
         tasks = list(commit.token_by_task)
-        head: list[Any] = [commit.owner, commit.generation, commit.seq, mode, len(tasks), *tasks,
-                           *(commit.token_by_task[t] for t in tasks), len(commit.watched), *commit.watched]
+        head: list[Any] = [
+            commit.owner,
+            commit.generation,
+            commit.seq,
+            mode,
+            len(tasks),
+            *tasks,
+            *(commit.token_by_task[t] for t in tasks),
+            len(commit.watched),
+            *commit.watched,
+        ]
 
         def arguments() -> list[Any]:
             if self._link.number == self._proven:
@@ -150,16 +160,21 @@ class RedisTransport:
             raise FencedError(f"task {text(answer[1])} belongs to token {text(answer[2])} now")
         if answer[0] != b"OK":
             generation = self._generation(commit.owner, answer[1])
-            raise StoreRolledBackError(f"commit {commit.seq} of {commit.owner} in generation {commit.generation} found "
-                                       f"generation {generation}, seq {text(answer[2])}")
+            raise StoreRolledBackError(
+                f"commit {commit.seq} of {commit.owner} in generation {commit.generation} found "
+                f"generation {generation}, seq {text(answer[2])}"
+            )
         self._proven = self._link.number
         return answer[1:]
 
     def _require_whole(self, owner: str, answer: list[Any]) -> None:
         """Refuse a store that was restarted on half a commit."""
         if answer[0] == b"HALF":
-            raise self._damage(owner, "half of an earlier commit was read back from the append-only file ("
-                                      f"{text(answer[1])} began and {text(answer[2])} ended, in {self._keys('steps')})")
+            raise self._damage(
+                owner,
+                "half of an earlier commit was read back from the append-only file ("
+                f"{text(answer[1])} began and {text(answer[2])} ended, in {self._keys('steps')})",
+            )
 
     def _generation(self, owner: str, stored: bytes | None) -> int:
         """The generation as a number; a mark instead says which command of which commit failed."""
@@ -171,7 +186,8 @@ class RedisTransport:
     def _damage(self, owner: str, cause: str) -> StoreInconsistentError:
         return StoreInconsistentError(
             f"the data of topology {self._topology_id} in Redis cannot be trusted any more, and worker {owner} refuses them: "
-            f"{cause}; kill the topology, delete the keys {self._keys.prefix}:* or restore a backup, and submit it again")
+            f"{cause}; kill the topology, delete the keys {self._keys.prefix}:* or restore a backup, and submit it again"
+        )
 
     def _commands(self, commit: Commit) -> Iterable[tuple[Any, ...]]:
         k = self._keys
@@ -254,13 +270,18 @@ class _Reading:
 
     def bytes_passed(self, cursors: Mapping[int, Cursor]) -> int:
         """Bytes of the frames that these cursors pass for the first time."""
-        return sum(size for task, cursor in cursors.items() for entry, size in self._brought.get(task, ())
-                   if _order(entry) <= _order(cursor.entry))
+        return sum(
+            size
+            for task, cursor in cursors.items()
+            for entry, size in self._brought.get(task, ())
+            if _order(entry) <= _order(cursor.entry)
+        )
 
     def unconsumed(self) -> list[Any]:
         """Stream and id of every frame that was read but not consumed, one after the other."""
-        return [word for task, brought in self._brought.items() for entry, _ in brought
-                for word in (self._stream_by_task[task], entry)]
+        return [
+            word for task, brought in self._brought.items() for entry, _ in brought for word in (self._stream_by_task[task], entry)
+        ]
 
     def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
         """The answer to the open question, if it is here; asks one when none is open."""
@@ -365,11 +386,18 @@ class RedisReader:
 
 def _record(link: Link, k: Keys, task: int) -> TaskRecord:
     cursor, journal, held, newest = link.ask(
-        ("HGET", k("cursor"), task), ("LRANGE", k("journal", task), 0, -1),
-        ("HGETALL", k("held", task)), ("XREVRANGE", k.stream(task), "+", "-", "COUNT", 1))
+        ("HGET", k("cursor"), task),
+        ("LRANGE", k("journal", task), 0, -1),
+        ("HGETALL", k("held", task)),
+        ("XREVRANGE", k.stream(task), "+", "-", "COUNT", 1),
+    )
     pairs = zip(held[::2], held[1::2], strict=True)
-    return TaskRecord(read_cursor(cursor, k("cursor")), list(journal), {text(key): data for key, data in pairs},
-                      text(newest[0][0]) if newest else START.entry)
+    return TaskRecord(
+        read_cursor(cursor, k("cursor")),
+        list(journal),
+        {text(key): data for key, data in pairs},
+        text(newest[0][0]) if newest else START.entry,
+    )
 
 
 def _by_task(link: Link, key: str) -> dict[int, int]:

@@ -124,9 +124,7 @@ def _rows(scene: Scene, before: Scene | None, cells: _Cells) -> list[tuple[str, 
     return found
 
 
-def _draw_row(
-    node: str, words: str, ports: tuple[int, ...], is_lost: bool, cells: _Cells, scene: Scene, y: int, width: int
-) -> str:
+def _draw_row(node: str, words: str, ports: tuple[int, ...], is_lost: bool, cells: _Cells, scene: Scene, y: int, width: int) -> str:
     back = f'<rect x="6" y="{y - 3}" width="{width - 12}" height="{_ROW + 6}" rx="5" fill="{LOST if is_lost else PAPER}"/>'
     label = text(12, y + 14, cut(node, 22), 12, INK, "600") + text(12, y + 29, cut(words, 26), 11, FAINT)
     dead = scene.dead_ports.get(node, ())
@@ -141,7 +139,7 @@ def _draw_row(
 
 def _draw_cell(port: int, cell: _Cell, x: int, y: int) -> str:
     frame = f'<rect x="{x}" y="{y}" width="{_CELL}" height="{_ROW}" rx="4" fill="{PAPER}" stroke="{LINE}"'
-    shares = [f'{frame}{_DASHED if cell.is_dead else ""}/>']
+    shares = [f"{frame}{_DASHED if cell.is_dead else ''}/>"]
     total, left = sum(weight for _, weight in cell.parts), float(x)
     for color, weight in cell.parts:
         share = _CELL * weight / total

@@ -124,8 +124,9 @@ class Collected:
 
     def gather(self, starts: Iterable[int], key: Key, since: int, former: Iterable[int]) -> Content:
         rows = self._rows(starts, key)
-        return Content([tup for _, tup in rows], [tup for at, tup in rows if at >= since],
-                       [tup for _, tup in self._rows(former, key)])
+        return Content(
+            [tup for _, tup in rows], [tup for at, tup in rows if at >= since], [tup for _, tup in self._rows(former, key)]
+        )
 
     def drop(self, start: int, key: Key) -> None:
         for number in self._numbers.pop((start, key), ()):

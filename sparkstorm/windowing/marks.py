@@ -108,5 +108,6 @@ class Watermarks:
     def _lowest(self) -> int:
         if not self._idle:
             return min(self._mark_by_channel.values(), default=NEVER)
-        return min((at_ms for channel, at_ms in self._mark_by_channel.items() if channel not in self._idle and at_ms < END),
-                   default=NEVER)
+        return min(
+            (at_ms for channel, at_ms in self._mark_by_channel.items() if channel not in self._idle and at_ms < END), default=NEVER
+        )

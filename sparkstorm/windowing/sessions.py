@@ -56,7 +56,7 @@ class Firsts:
         self.head = end
         if 2 * self.head < len(self.times):
             return end
-        del self.times[:self.head]
+        del self.times[: self.head]
         self.head = 0
         return 0
 
@@ -149,7 +149,7 @@ class Sessions:
         place = self._drop_gone_before(firsts.place(at), firsts, key)
         while place < len(firsts.times) and firsts.times[place] < at + self._gap and self._read(firsts.times[place], key) is None:
             place = firsts.drop(place, place + 1)
-        near = [self._read(first, key) for first in firsts.times[max(firsts.head, place - 1):place + 1]]
+        near = [self._read(first, key) for first in firsts.times[max(firsts.head, place - 1) : place + 1]]
         return [each for each in near if each is not None and each[0] - self._gap < at < each[1] + self._gap]
 
     def _session_at(self, at: int, key: Key) -> Session | None:
@@ -234,6 +234,8 @@ def _checked(place: tuple[Any, ...], entry: Any) -> int:
     """Return a stored session's first time; StoreInconsistentError when its entry has another form."""
     numbers = [place[1] if len(place) > 1 else None, *(entry if isinstance(entry, list) else [entry])]
     if len(numbers) != 3 or any(type(number) is not int for number in numbers):
-        raise StoreInconsistentError(f"the store holds {place!r:.80}: {entry!r:.80}, which is no session of this version: kill the "
-                                     "topology and submit it anew")
+        raise StoreInconsistentError(
+            f"the store holds {place!r:.80}: {entry!r:.80}, which is no session of this version: kill the "
+            "topology and submit it anew"
+        )
     return place[1]  # type: ignore[no-any-return]

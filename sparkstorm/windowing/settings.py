@@ -77,17 +77,20 @@ def read_settings(id: str, conf: Mapping[str, Any], own: Mapping[str, Any]) -> T
     stream = conf.get(LATE_STREAM)
     if stream is not None and (not isinstance(stream, str) or not stream or stream == "default"):
         raise InvalidTopologyError(f"component '{id}': {LATE_STREAM} must name a stream of its own, not {stream!r}")
-    settings = TimeSettings(_shape(id, shapes), field, _millis(id, LAG_MS, conf), _millis(id, LATENESS_MS, conf), stream,
-                            _millis(id, IDLE_MS, conf))
+    settings = TimeSettings(
+        _shape(id, shapes), field, _millis(id, LAG_MS, conf), _millis(id, LATENESS_MS, conf), stream, _millis(id, IDLE_MS, conf)
+    )
     if field is None and (settings.late_stream or settings.lateness_ms):
         raise InvalidTopologyError(
             f"component '{id}': only rows with a time of their own can be late: set the timestamp field, or neither "
-            "a late stream nor an allowed lateness")
+            "a late stream nor an allowed lateness"
+        )
     return settings
 
 
-def check_fields(id: str, settings: TimeSettings, keys: tuple[str, ...],
-                 streams: Mapping[tuple[str, str], tuple[str, ...]]) -> None:
+def check_fields(
+    id: str, settings: TimeSettings, keys: tuple[str, ...], streams: Mapping[tuple[str, str], tuple[str, ...]]
+) -> None:
     """Every input must have the time's field and the key's fields; `streams` are their fields by component and stream."""
     wanted = (*((settings.timestamp_field,) if settings.timestamp_field else ()), *keys)
     for (component, stream), fields in streams.items():
@@ -95,7 +98,8 @@ def check_fields(id: str, settings: TimeSettings, keys: tuple[str, ...],
         if missing:
             raise InvalidTopologyError(
                 f"component '{id}' needs field '{missing[0]}' in stream '{stream}' of '{component}', which declares "
-                f"{', '.join(fields) or 'none'}")
+                f"{', '.join(fields) or 'none'}"
+            )
 
 
 def _shape(id: str, conf: Mapping[str, Any]) -> Shape | None:

@@ -31,8 +31,9 @@ class Store(Protocol):
 
 def rank(key: Key) -> Key:
     """Return what a key is sorted by: keys of any types, in an order that depends on nothing but the keys."""
-    return tuple([(_NUMBER, part) if isinstance(part, int | float) else (type(part).__name__, "" if part is None else part)
-                  for part in key])
+    return tuple(
+        [(_NUMBER, part) if isinstance(part, int | float) else (type(part).__name__, "" if part is None else part) for part in key]
+    )
 
 
 def in_order(keys: list[Key]) -> list[Key]:

@@ -99,8 +99,11 @@ class TimeWindows:
                 self._schedule(start, key)
         if not is_tardy:
             return ()
-        return [self._firing(end, key, end in known) for end in self._layout.ends(at)
-                if end <= self.fired_to or (end == self._end and key in self._fired)]
+        return [
+            self._firing(end, key, end in known)
+            for end in self._layout.ends(at)
+            if end <= self.fired_to or (end == self._end and key in self._fired)
+        ]
 
     @property
     def length(self) -> int:

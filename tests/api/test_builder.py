@@ -43,8 +43,7 @@ class Keep(StatefulBolt):
 
 
 class Join(Bolt):
-    outputs: Mapping[str, Sequence[str] | Stream] = {
-        "default": ["a", "b"], "late": ("a",), "to": Stream(["a"], direct=True)}
+    outputs: Mapping[str, Sequence[str] | Stream] = {"default": ["a", "b"], "late": ("a",), "to": Stream(["a"], direct=True)}
 
     def execute(self, tup: Tuple) -> None:
         pass
@@ -105,8 +104,7 @@ def test_outputs_may_be_fields_streams_or_streams_that_are_direct() -> None:
     made.set_bolt("other", Join(), outputs=["x"]).all_grouping("lines")
     made.set_bolt("sink", Split(), outputs=[]).all_grouping("lines")
     components = made.build().components
-    assert components["join"].streams == {
-        "default": Stream(["a", "b"]), "late": Stream(["a"]), "to": Stream(["a"], direct=True)}
+    assert components["join"].streams == {"default": Stream(["a", "b"]), "late": Stream(["a"]), "to": Stream(["a"], direct=True)}
     assert components["other"].streams == {"default": Stream(["x"])}
     assert components["sink"].streams == {}
 
@@ -120,9 +118,13 @@ def test_every_grouping_has_its_word() -> None:
     made = base()
     chooser = Choose()
     made.set_bolt("join", Join()).shuffle_grouping("lines")
-    (made.set_bolt("b", Split())
-     .fields_grouping("lines", "line", "number").partial_key_grouping("join", "a").all_grouping("join", stream="late")
-     .direct_grouping("join", stream="to"))
+    (
+        made.set_bolt("b", Split())
+        .fields_grouping("lines", "line", "number")
+        .partial_key_grouping("join", "a")
+        .all_grouping("join", stream="late")
+        .direct_grouping("join", stream="to")
+    )
     for n, word in enumerate(("global", "none", "local_or_shuffle")):
         getattr(made.set_bolt(f"b{n}", Split()), f"{word}_grouping")("lines")
     made.set_bolt("c", Split()).custom_grouping("lines", chooser)
@@ -130,7 +132,9 @@ def test_every_grouping_has_its_word() -> None:
     assert components["b"].inputs == (
         Subscription("lines", "default", Grouping("fields", ("line", "number"))),
         Subscription("join", "default", Grouping("partial_key", ("a",))),
-        Subscription("join", "late", Grouping("all")), Subscription("join", "to", Grouping("direct")))
+        Subscription("join", "late", Grouping("all")),
+        Subscription("join", "to", Grouping("direct")),
+    )
     assert [components[f"b{n}"].inputs[0].grouping.kind for n in range(3)] == ["global", "none", "local_or_shuffle"]
     assert components["c"].inputs[0].grouping.custom is chooser
 
@@ -159,107 +163,131 @@ def test_stateful_bolts_are_bolts() -> None:
 MISTAKES: dict[str, tuple[Callable[[TopologyBuilder], Any], str]] = {
     "unknown component": (
         lambda b: b.set_bolt("split", Split()).shuffle_grouping("line"),
-        "component 'split' subscribes to unknown component 'line'; there are lines, split"),
+        "component 'split' subscribes to unknown component 'line'; there are lines, split",
+    ),
     "unknown stream": (
         lambda b: b.set_bolt("split", Split()).shuffle_grouping("lines", stream="late"),
-        "component 'split' subscribes to stream 'late' of 'lines', which declares default"),
+        "component 'split' subscribes to stream 'late' of 'lines', which declares default",
+    ),
     "stream of a sink": (
-        lambda b: (b.set_bolt("sink", Split(), outputs=()).all_grouping("lines"),
-                   b.set_bolt("more", Split()).all_grouping("sink")),
-        "component 'more' subscribes to stream 'default' of 'sink', which declares none"),
+        lambda b: (b.set_bolt("sink", Split(), outputs=()).all_grouping("lines"), b.set_bolt("more", Split()).all_grouping("sink")),
+        "component 'more' subscribes to stream 'default' of 'sink', which declares none",
+    ),
     "unknown field": (
         lambda b: b.set_bolt("split", Split()).fields_grouping("lines", "line", "lime"),
-        "component 'split' groups stream 'default' of 'lines' by unknown field 'lime'; it declares line, number"),
+        "component 'split' groups stream 'default' of 'lines' by unknown field 'lime'; it declares line, number",
+    ),
     "unknown partial key": (
         lambda b: b.set_bolt("split", Split()).partial_key_grouping("lines", "key"),
-        "by unknown field 'key'; it declares line, number"),
+        "by unknown field 'key'; it declares line, number",
+    ),
     "no fields": (
         lambda b: b.set_bolt("split", Split()).fields_grouping("lines"),
-        "component 'split': fields grouping on 'lines' needs at least one field"),
+        "component 'split': fields grouping on 'lines' needs at least one field",
+    ),
     "no partial key": (
         lambda b: b.set_bolt("split", Split()).partial_key_grouping("lines"),
-        "component 'split': partial_key grouping on 'lines' needs at least one field"),
+        "component 'split': partial_key grouping on 'lines' needs at least one field",
+    ),
     "duplicate id": (
         lambda b: (b.set_bolt("split", Split()), b.set_bolt("split", Split())),
-        "component id 'split' is used twice; ids are unique over spouts and bolts"),
-    "bolt named like a spout": (
-        lambda b: b.set_bolt("lines", Split()), "component id 'lines' is used twice"),
+        "component id 'split' is used twice; ids are unique over spouts and bolts",
+    ),
+    "bolt named like a spout": (lambda b: b.set_bolt("lines", Split()), "component id 'lines' is used twice"),
     "subscribed twice": (
         lambda b: b.set_bolt("split", Split()).shuffle_grouping("lines").all_grouping("lines"),
-        "component 'split' subscribes to stream 'default' of 'lines' twice; drop one"),
+        "component 'split' subscribes to stream 'default' of 'lines' twice; drop one",
+    ),
     "reserved id": (
         lambda b: b.set_bolt("__acker", Split()).shuffle_grouping("lines"),
-        "component id '__acker' is reserved: ids that begin with '__' belong to the system"),
+        "component id '__acker' is reserved: ids that begin with '__' belong to the system",
+    ),
     "reserved stream": (
         lambda b: b.set_bolt("split", Split(), outputs={"__tick": ["n"]}).shuffle_grouping("lines"),
-        "component 'split': stream id '__tick' is reserved"),
+        "component 'split': stream id '__tick' is reserved",
+    ),
     "bad id": (
         lambda b: b.set_bolt("split it", Split()).shuffle_grouping("lines"),
-        "component id 'split it' is not valid: use letters, digits and any of - _ / . $ < > ( ) #"),
+        "component id 'split it' is not valid: use letters, digits and any of - _ / . $ < > ( ) #",
+    ),
     "empty id": (lambda b: b.set_bolt("", Split()), "component id '' is not valid"),
     "id with a line break": (lambda b: b.set_bolt("split\n", Split()), "is not valid"),
     "id that is no text": (lambda b: b.set_bolt(7, Split()), "component id '7' is not valid"),  # type: ignore[arg-type]
     "bad stream id": (
-        lambda b: b.set_bolt("split", Split(), outputs={"a stream": ["n"]}), "component 'split': stream id 'a stream'"),
+        lambda b: b.set_bolt("split", Split(), outputs={"a stream": ["n"]}),
+        "component 'split': stream id 'a stream'",
+    ),
     "no executor": (
         lambda b: b.set_bolt("split", Split(), 0),
-        "component 'split': parallelism must be a whole number of at least 1, not 0"),
+        "component 'split': parallelism must be a whole number of at least 1, not 0",
+    ),
     "negative parallelism": (lambda b: b.set_bolt("split", Split(), -2), "at least 1, not -2"),
-    "fractional parallelism": (
-        lambda b: b.set_bolt("split", Split(), 1.5), "at least 1, not 1.5"),  # type: ignore[arg-type]
+    "fractional parallelism": (lambda b: b.set_bolt("split", Split(), 1.5), "at least 1, not 1.5"),  # type: ignore[arg-type]
     "parallelism that is a truth value": (lambda b: b.set_bolt("split", Split(), True), "at least 1, not True"),
-    "parallelism in words": (
-        lambda b: b.set_bolt("split", Split(), "two"), "at least 1, not 'two'"),  # type: ignore[arg-type]
-    "no parallelism": (
-        lambda b: b.set_bolt("split", Split(), None), "at least 1, not None"),  # type: ignore[arg-type]
+    "parallelism in words": (lambda b: b.set_bolt("split", Split(), "two"), "at least 1, not 'two'"),  # type: ignore[arg-type]
+    "no parallelism": (lambda b: b.set_bolt("split", Split(), None), "at least 1, not None"),  # type: ignore[arg-type]
     "no tasks": (
         lambda b: b.set_bolt("split", Split(), num_tasks=0),
-        "component 'split': num_tasks must be a whole number of at least 1, not 0"),
+        "component 'split': num_tasks must be a whole number of at least 1, not 0",
+    ),
     "fewer tasks than executors": (
         lambda b: b.set_spout("more", Lines(), 4, num_tasks=2),
-        "component 'more': 4 executors cannot share 2 tasks; raise num_tasks or lower the parallelism"),
+        "component 'more': 4 executors cannot share 2 tasks; raise num_tasks or lower the parallelism",
+    ),
     "direct grouping of a plain stream": (
         lambda b: b.set_bolt("split", Split()).direct_grouping("lines"),
         "component 'split': direct grouping and a direct stream go together, but stream 'default' of 'lines' is "
-        "not direct and the grouping is direct"),
+        "not direct and the grouping is direct",
+    ),
     "other grouping of a direct stream": (
-        lambda b: (b.set_bolt("join", Join()).all_grouping("lines"),
-                   b.set_bolt("split", Split()).shuffle_grouping("join", stream="to")),
-        "but stream 'to' of 'join' is direct and the grouping is shuffle"),
+        lambda b: (
+            b.set_bolt("join", Join()).all_grouping("lines"),
+            b.set_bolt("split", Split()).shuffle_grouping("join", stream="to"),
+        ),
+        "but stream 'to' of 'join' is direct and the grouping is shuffle",
+    ),
     "a class in place of a bolt": (
         lambda b: b.set_bolt("split", Split),  # type: ignore[arg-type]
-        "component 'split': set_bolt needs an instance of Bolt or BasicBolt, not the class Split (call it)"),
-    "a spout in place of a bolt": (
-        lambda b: b.set_bolt("split", Lines()), "not a Lines"),  # type: ignore[arg-type]
+        "component 'split': set_bolt needs an instance of Bolt or BasicBolt, not the class Split (call it)",
+    ),
+    "a spout in place of a bolt": (lambda b: b.set_bolt("split", Lines()), "not a Lines"),  # type: ignore[arg-type]
     "a bolt in place of a spout": (
         lambda b: b.set_spout("more", Split()),  # type: ignore[arg-type]
-        "component 'more': set_spout needs an instance of Spout, not a Split"),
+        "component 'more': set_spout needs an instance of Spout, not a Split",
+    ),
     "custom grouping without its method": (
         lambda b: b.set_bolt("split", Split()).custom_grouping("lines", object()),
-        "component 'split': a custom grouping needs a method choose_tasks(task, values)"),
+        "component 'split': a custom grouping needs a method choose_tasks(task, values)",
+    ),
     "outputs that are text": (
         lambda b: b.set_bolt("split", Split(), outputs="word"),
-        "component 'split': outputs is the text 'word'; write a list of field names"),
+        "component 'split': outputs is the text 'word'; write a list of field names",
+    ),
     "fields that are text": (
         lambda b: b.set_bolt("split", Split(), outputs={"default": "word"}),
-        "component 'split', stream 'default': fields must be a list of names, not 'word'"),
+        "component 'split', stream 'default': fields must be a list of names, not 'word'",
+    ),
     "fields that are no list": (
         lambda b: b.set_bolt("split", Split(), outputs={"default": 3}),  # type: ignore[dict-item]
-        "component 'split', stream 'default': fields must be a list of names, not 3"),
+        "component 'split', stream 'default': fields must be a list of names, not 3",
+    ),
     "outputs that are a number": (
         lambda b: b.set_bolt("split", Split(), outputs=3),  # type: ignore[arg-type]
-        "component 'split', stream 'default': fields must be a list of names, not 3"),
+        "component 'split', stream 'default': fields must be a list of names, not 3",
+    ),
     "a field that is no text": (
         lambda b: b.set_bolt("split", Split(), outputs=["word", 3]),  # type: ignore[list-item]
-        "component 'split', stream 'default': fields must be a list of names"),
-    "an empty field": (
-        lambda b: b.set_bolt("split", Split(), outputs=["word", ""]), "fields must be a list of names"),
+        "component 'split', stream 'default': fields must be a list of names",
+    ),
+    "an empty field": (lambda b: b.set_bolt("split", Split(), outputs=["word", ""]), "fields must be a list of names"),
     "a field declared twice": (
         lambda b: b.set_bolt("split", Split(), outputs=["word", "n", "word"]).shuffle_grouping("lines"),
-        "component 'split', stream 'default': field 'word' is declared twice; rename one"),
+        "component 'split', stream 'default': field 'word' is declared twice; rename one",
+    ),
     "conf that is no mapping": (
         lambda b: b.set_bolt("split", Split(), conf=["k"]),  # type: ignore[arg-type]
-        "component 'split': conf must be a mapping of keys to values, not ['k']"),
+        "component 'split': conf must be a mapping of keys to values, not ['k']",
+    ),
 }
 
 
@@ -295,7 +323,8 @@ def test_windows_by_key_in_several_tasks_refuse_a_grouping_that_scatters_keys(gr
         made.build()
     assert str(refused.value) == (
         "component 'sums': windows by word in 2 tasks need all tuples of a key in one task, but stream 'default' of 'words' "
-        f"comes by {grouping} grouping; use fields_grouping('words', 'word'), or one task")
+        f"comes by {grouping} grouping; use fields_grouping('words', 'word'), or one task"
+    )
 
 
 @pytest.mark.parametrize("more", [{"num_tasks": 2}, {"conf": {"topology.tasks": 2}}, {"parallelism": 2}])
@@ -313,7 +342,8 @@ def test_windows_by_key_refuse_a_key_that_is_spread_by_other_fields_or_by_two_gr
         made.build()
     groups: list[Callable[[Any], Any]] = [
         lambda b: b.fields_grouping("words", "place", "word").fields_grouping("more", "word", "place"),
-        lambda b: b.fields_grouping("words", "word", "place").global_grouping("more")]
+        lambda b: b.fields_grouping("words", "word", "place").global_grouping("more"),
+    ]
     for group in groups:
         made = words()
         made.set_bolt("more", Split(), outputs=["word", "place"]).shuffle_grouping("lines")
@@ -322,16 +352,19 @@ def test_windows_by_key_refuse_a_key_that_is_spread_by_other_fields_or_by_two_gr
             made.build()
 
 
-@pytest.mark.parametrize("group", [
-    lambda b: b.set_bolt("sums", sums(), 2).fields_grouping("words", "word"),
-    lambda b: b.set_bolt("sums", sums().with_key("word", "place"), 2).fields_grouping("words", "word"),
-    lambda b: b.set_bolt("sums", sums(), 1).shuffle_grouping("words"),
-    lambda b: b.set_bolt("sums", sums(), 2).global_grouping("words"),
-    lambda b: b.set_bolt("sums", sums(), 2).all_grouping("words"),
-    lambda b: b.set_bolt("sums", sums(), 2).partial_key_grouping("words", "word"),
-    lambda b: b.set_bolt("sums", sums().with_key(), 2).shuffle_grouping("words"),
-    lambda b: b.set_bolt("keep", Keep(), 2).shuffle_grouping("words"),
-])
+@pytest.mark.parametrize(
+    "group",
+    [
+        lambda b: b.set_bolt("sums", sums(), 2).fields_grouping("words", "word"),
+        lambda b: b.set_bolt("sums", sums().with_key("word", "place"), 2).fields_grouping("words", "word"),
+        lambda b: b.set_bolt("sums", sums(), 1).shuffle_grouping("words"),
+        lambda b: b.set_bolt("sums", sums(), 2).global_grouping("words"),
+        lambda b: b.set_bolt("sums", sums(), 2).all_grouping("words"),
+        lambda b: b.set_bolt("sums", sums(), 2).partial_key_grouping("words", "word"),
+        lambda b: b.set_bolt("sums", sums().with_key(), 2).shuffle_grouping("words"),
+        lambda b: b.set_bolt("keep", Keep(), 2).shuffle_grouping("words"),
+    ],
+)
 def test_what_keeps_keys_together_or_has_none_is_legal(group: Callable[[TopologyBuilder], Any]) -> None:
     made = words()
     group(made)

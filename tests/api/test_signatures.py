@@ -48,49 +48,70 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a BasicBolt's execute without a collector": (
         lambda: of(BasicBolt, execute=lambda self, tup: None),
         "component 'mine': Mine.execute(self, tup) cannot be called with 2 arguments (too many positional arguments); "
-        "write execute(self, tup, collector)"),
+        "write execute(self, tup, collector)",
+    ),
     "a StatefulBolt's": (lambda: of(StatefulBolt, execute=lambda self, tup: None), "write execute(self, tup, collector)"),
     "a Bolt's execute with a collector": (
         lambda: of(Bolt, execute=lambda self, tup, collector: None),
-        "missing a required argument: 'collector'); write execute(self, tup)"),
+        "missing a required argument: 'collector'); write execute(self, tup)",
+    ),
     "a Bolt's prepare without a collector": (
         lambda: of(Bolt, execute=lambda self, tup: None, prepare=lambda self, conf, context: None),
-        "write prepare(self, conf, context, collector)"),
+        "write prepare(self, conf, context, collector)",
+    ),
     "a BasicBolt's prepare with one": (lambda: basic(prepare=lambda self, a, b, c: None), "write prepare(self, conf, context)"),
     "an execute without self": (lambda: of(BasicBolt, execute=lambda: None), "write execute(self, tup, collector)"),
     "a keyword that nobody gives": (lambda: basic(execute=lambda self, tup, collector, *, more: None), "argument: 'more'"),
     "cleanup with an argument": (lambda: basic(cleanup=lambda self, why: None), "write cleanup(self)"),
     "init_state without the state": (
-        lambda: of(StatefulBolt, execute=lambda s, t, c: None, init_state=lambda self: None), "write init_state(self, state)"),
+        lambda: of(StatefulBolt, execute=lambda s, t, c: None, init_state=lambda self: None),
+        "write init_state(self, state)",
+    ),
     "a spout's open": (lambda: of(Spout, open=lambda self, conf: None), "write open(self, conf, context, collector)"),
     "next_tuple": (lambda: of(Spout, next_tuple=lambda self, collector: None), "write next_tuple(self)"),
     "ack": (lambda: of(Spout, ack=lambda self: None), "write ack(self, message_id)"),
     "restore": (lambda: of(ReplayableSpout, restore=lambda self: None), "write restore(self, position)"),
     "a value for a method": (
-        lambda: of(Spout, is_exhausted=True), "Mine.is_exhausted is a bool, no method; write is_exhausted(self)"),
+        lambda: of(Spout, is_exhausted=True),
+        "Mine.is_exhausted is a bool, no method; write is_exhausted(self)",
+    ),
     "a property for a method": (lambda: of(Spout, is_exhausted=property(lambda self: True)), "is a bool, no method"),
     "fold": (
         lambda: of(FoldingBolt, execute=lambda s, w, c: None, initial=lambda s: 0, fold=lambda s, t: 0),
-        "write fold(self, accumulator, tup)"),
+        "write fold(self, accumulator, tup)",
+    ),
     "merge": (
         lambda: of(FoldingBolt, execute=lambda s, w, c: None, initial=lambda s: 0, fold=lambda s, a, t: 0, merge=lambda s, a: 0),
-        "write merge(self, one, other)"),
+        "write merge(self, one, other)",
+    ),
     "on_timer": (
-        lambda: of(TimedBolt, execute=lambda s, t, c: None, on_timer=lambda s, t: None), "write on_timer(self, timer, collector)"),
+        lambda: of(TimedBolt, execute=lambda s, t, c: None, on_timer=lambda s, t: None),
+        "write on_timer(self, timer, collector)",
+    ),
     "pair": (lambda: of(CombiningBolt, pair=lambda s, t, c: None, combine=lambda s, a, b: a), "write pair(self, tup)"),
     "execute_batch": (
-        lambda: of(ColumnBolt, execute_batch=lambda s, b, c: None), "write execute_batch(self, batch, source, collector)"),
+        lambda: of(ColumnBolt, execute_batch=lambda s, b, c: None),
+        "write execute_batch(self, batch, source, collector)",
+    ),
     "a static method that wants self": (
-        lambda: of(BasicBolt, execute=staticmethod(lambda self, tup, collector: None)), "cannot be called with 2 arguments"),
+        lambda: of(BasicBolt, execute=staticmethod(lambda self, tup, collector: None)),
+        "cannot be called with 2 arguments",
+    ),
     "too little left by a partial": (lambda: basic(cleanup=functools.partial(lambda a, b: None, 1)), "write cleanup(self)"),
     "an async execute": (lambda: of(BasicBolt, execute=asynchronous), "Mine.execute is async, but nobody would await it"),
     "a generator": (
-        lambda: of(BasicBolt, execute=generating), "Mine.execute is a generator (it has a yield), so its body would never"),
+        lambda: of(BasicBolt, execute=generating),
+        "Mine.execute is a generator (it has a yield), so its body would never",
+    ),
     "no execute at all": (lambda: of(BasicBolt), "Mine has no method execute; define execute(self, tup, collector)"),
     "a misspelt execute": (
-        lambda: of(Bolt, excute=lambda self, tup: None), "Mine has no method execute; define execute(self, tup)"),
+        lambda: of(Bolt, excute=lambda self, tup: None),
+        "Mine has no method execute; define execute(self, tup)",
+    ),
     "a folding bolt without fold": (
-        lambda: of(FoldingBolt, execute=lambda s, w, c: None, initial=lambda s: 0), "has no method fold; define fold(self, "),
+        lambda: of(FoldingBolt, execute=lambda s, w, c: None, initial=lambda s: 0),
+        "has no method fold; define fold(self, ",
+    ),
     "a column bolt without its batches": (lambda: of(ColumnBolt), "has no method execute_batch"),
     "a method for a flag": (lambda: basic(blocking=lambda self: False), "Mine.blocking is a method, and so always true"),
     "a method for another flag": (lambda: basic(any_order=lambda self: False), "write any_order = True or False"),
@@ -144,11 +165,13 @@ LEGAL: dict[str, Callable[[], Any]] = {
     "a static method": lambda: of(BasicBolt, execute=staticmethod(lambda tup, collector: None)),
     "a class method": lambda: of(BasicBolt, execute=classmethod(lambda cls, tup, collector: None)),
     "no signature": lambda: of(BasicBolt, execute=WithoutSignature()),
-    "set in __init__": assigned, "set on an instance": late,
+    "set in __init__": assigned,
+    "set on an instance": late,
     "a parent's execute": lambda: type("Child", (type(basic()),), {})(),
     "a spout that is only replayed": lambda: of(Spout),
     "pairs_of that yields": lambda: of(
-        CombiningBolt, pair=lambda s, t: None, combine=lambda s, a, b: a, pairs_of=lambda self, batch: (yield)),
+        CombiningBolt, pair=lambda s, t: None, combine=lambda s, a, b: a, pairs_of=lambda self, batch: (yield)
+    ),
 }
 
 

@@ -16,9 +16,15 @@ from sparkstorm.errors import InvalidConfigError
 JOB = Path(__file__).parents[2] / "conf" / "wordcount.yaml"
 
 
-@pytest.mark.parametrize(("rows", "said"), [
-    ({"lines": -1}, r"replay: rows: 'lines': -1 is no number of rows"), ({"lines": True}, r"'lines': True is no number"),
-    ({"lines": "9"}, r"'lines': '9' is no number"), ([9], r"replay: rows: \[9\] is no dict")])
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ({"lines": -1}, r"replay: rows: 'lines': -1 is no number of rows"),
+        ({"lines": True}, r"'lines': True is no number"),
+        ({"lines": "9"}, r"'lines': '9' is no number"),
+        ([9], r"replay: rows: \[9\] is no dict"),
+    ],
+)
 def test_rows_are_numbers_by_spout(rows: Any, said: str) -> None:
     assert read_replay("job.yaml", {"rows": {"lines": 5}, "checkpoint": "half"}).rows == {"lines": 5}
     with pytest.raises(InvalidConfigError, match=said):
@@ -34,7 +40,8 @@ def test_rows_on_the_command_line_are_numbers_by_spout(rows: str, tmp_path: Path
 
 def test_the_inputs_of_a_replay_with_a_checkpoint_are_the_spouts_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "reads_files.py").write_text(
-        "from sparkstorm.connectors import FileLines, find_files\ndef build(input):\n    return FileLines(find_files(input))\n")
+        "from sparkstorm.connectors import FileLines, find_files\ndef build(input):\n    return FileLines(find_files(input))\n"
+    )
     (tmp_path / "job.yaml").write_text("topology: reads_files:build\n")
     arguments = [str(tmp_path / "job.yaml"), "--output", "out", "--checkpoint", "half", "--input", str(tmp_path / "nowhere")]
     assert replay_job.main(arguments) == FAILED
@@ -51,14 +58,14 @@ def test_files_that_spark_leaves_out_are_told(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     assert passed_over("lines", str(tmp_path)) == (
         "input 'lines': Spark passes over 2 files whose own or folder's name begins with _ or . (as .git/config); "
-        "rename them if they are data")
+        "rename them if they are data"
+    )
 
 
 def test_results_have_folders_of_their_own_which_a_later_replay_may_replace(tmp_path: Path) -> None:
     names = ["count", "count!state", "split:late", "a/b", "../up", ".."]
     folders = result_folders(tmp_path / "out", names)
-    assert [folders[name].name for name in names] == ["count", "count.state", "split.late", "a%2Fb", "%2E.%2Fup",
-                                                       "%2E."]
+    assert [folders[name].name for name in names] == ["count", "count.state", "split.late", "a%2Fb", "%2E.%2Fup", "%2E."]
     assert {folder.parent for folder in folders.values()} == {tmp_path / "out"}
     folders["count"].mkdir()
     assert result_folders(tmp_path / "out", ["count", "dead-letters"])["count"] == folders["count"]

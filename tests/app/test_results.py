@@ -23,8 +23,24 @@ class Finished:
         yield component, 1
 
 
-@pytest.mark.parametrize("component", ["count", "a/b", "../../count", "..", ".", "-rf", ".hidden", "/", "/tmp/made-by-a-test",
-                                       "dead-letters", "x" * 150, "/" * 150, "$<>()#"])
+@pytest.mark.parametrize(
+    "component",
+    [
+        "count",
+        "a/b",
+        "../../count",
+        "..",
+        ".",
+        "-rf",
+        ".hidden",
+        "/",
+        "/tmp/made-by-a-test",
+        "dead-letters",
+        "x" * 150,
+        "/" * 150,
+        "$<>()#",
+    ],
+)
 def test_every_legal_id_gets_one_visible_file_in_the_runs_own_folder(component: str, tmp_path: Path) -> None:
     said: list[str] = []
     results = {"component": component, "directory": str(tmp_path / "results")}

@@ -15,18 +15,23 @@ from sparkstorm.app.run import starting_text
 REDIS, ZOOKEEPER = {"sparkstorm.redis.url": "redis://localhost"}, {"storm.zookeeper.servers": ["localhost"]}
 
 
-@pytest.mark.parametrize(("conf", "said"), [
-    ({}, "starting Spark, Redis and ZooKeeper for topology 'words' ..."),
-    (REDIS, "starting Spark and ZooKeeper for topology 'words' on your Redis ..."),
-    (ZOOKEEPER, "starting Spark and Redis for topology 'words' on your ZooKeeper ..."),
-    (REDIS | ZOOKEEPER, "starting Spark for topology 'words' on your Redis and ZooKeeper ..."),
-])
+@pytest.mark.parametrize(
+    ("conf", "said"),
+    [
+        ({}, "starting Spark, Redis and ZooKeeper for topology 'words' ..."),
+        (REDIS, "starting Spark and ZooKeeper for topology 'words' on your Redis ..."),
+        (ZOOKEEPER, "starting Spark and Redis for topology 'words' on your ZooKeeper ..."),
+        (REDIS | ZOOKEEPER, "starting Spark for topology 'words' on your Redis and ZooKeeper ..."),
+    ],
+)
 def test_a_run_names_what_it_starts_and_what_it_is_given(conf: dict[str, Any], said: str) -> None:
     assert starting_text(JobFile("words.yaml", "words", "words:build", own_conf=conf)) == said
 
 
-@pytest.mark.parametrize(("values", "said"), [
-    ([1, 4_501_499], ", the sum of their values is 4,501,500"), ([], ""), ([1, "a"], ""), ([True, False], ""), ([1, 2.5], "")])
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [([1, 4_501_499], ", the sum of their values is 4,501,500"), ([], ""), ([1, "a"], ""), ([True, False], ""), ([1, 2.5], "")],
+)
 def test_a_sum_is_called_a_sum_and_only_whole_numbers_have_one(values: list[Any], said: str) -> None:
     assert sum_text(values) == said
 

@@ -20,8 +20,12 @@ FULL = "Redis is at 63 % of its maxmemory, and spouts pause from 60 % on: raise 
 class Topology:
     """A handle that says what it is told to."""
 
-    def __init__(self, slots: frozenset[WorkerSlot] = frozenset({SLOT}), status: TopologyStatus = TopologyStatus.ACTIVE,
-                 problems: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        slots: frozenset[WorkerSlot] = frozenset({SLOT}),
+        status: TopologyStatus = TopologyStatus.ACTIVE,
+        problems: list[str] | None = None,
+    ) -> None:
         self._slots, self._status, self._problems = slots, status, problems or []
 
     def status(self) -> TopologyStatus:
@@ -42,8 +46,9 @@ class Bench:
         self.said: list[str] = []
         self.waits = Waits(topology or Topology(), self.said.append, lambda: self.now)
 
-    def look(self, seconds: float, progress: TopologyProgress = STILL, state: str = "RUNNING", is_dead: bool = False,
-             **stats: Any) -> list[str]:
+    def look(
+        self, seconds: float, progress: TopologyProgress = STILL, state: str = "RUNNING", is_dead: bool = False, **stats: Any
+    ) -> list[str]:
         """Look at the same picture for so long, once a second; what was said of it."""
         before = len(self.said)
         for _ in range(int(seconds)):
@@ -79,31 +84,43 @@ def test_workers_that_say_the_same_are_told_once() -> None:
     bench = Bench()
     for _ in range(5):
         bench.now += 1
-        beats = [WorkerBeat("t-1-1", "node-1", 6700 + n, int(bench.now), 0, 5, 1, "RUNNING", 1,
-                            stats={"blocked": [f"Redis is at {60 + n} %"]}) for n in range(3)]
+        beats = [
+            WorkerBeat(
+                "t-1-1", "node-1", 6700 + n, int(bench.now), 0, 5, 1, "RUNNING", 1, stats={"blocked": [f"Redis is at {60 + n} %"]}
+            )
+            for n in range(3)
+        ]
         bench.waits.look(STILL, beats)
     assert bench.said == ["waiting: Redis is at 60 %"]
 
 
-@pytest.mark.parametrize(("stats", "told"), [
-    ({"gated": ["spout 'a' pauses: 9,000,000 bytes wait for 'b'"]}, "waiting: spout 'a' pauses: 9,000,000 bytes wait for 'b'"),
-    ({"silent_ms": 12_500, "gated": ["spout 'a' pauses"]}, "waiting: worker node-1:6700 has been inside one call for 12 s"),
-    ({}, "waiting: 7 trees are open"),
-    ({"blocked": "no list", "gated": 5, "silent_ms": "x"}, "waiting: 7 trees are open"),
-], ids=["backlog", "one call", "open trees", "foreign beats"])
+@pytest.mark.parametrize(
+    ("stats", "told"),
+    [
+        ({"gated": ["spout 'a' pauses: 9,000,000 bytes wait for 'b'"]}, "waiting: spout 'a' pauses: 9,000,000 bytes wait for 'b'"),
+        ({"silent_ms": 12_500, "gated": ["spout 'a' pauses"]}, "waiting: worker node-1:6700 has been inside one call for 12 s"),
+        ({}, "waiting: 7 trees are open"),
+        ({"blocked": "no list", "gated": 5, "silent_ms": "x"}, "waiting: 7 trees are open"),
+    ],
+    ids=["backlog", "one call", "open trees", "foreign beats"],
+)
 def test_a_run_that_does_nothing_names_the_cause(stats: dict[str, Any], told: str) -> None:
     (said,) = Bench().look(IDLE_S + 2, **stats)
     assert said.startswith(told)
 
 
-@pytest.mark.parametrize(("topology", "state", "told"), [
-    (Topology(frozenset()), "RUNNING", "waiting: Nimbus has assigned no slots yet"),
-    (Topology(frozenset(), problems=["2 slots are free, 3 needed"]), "RUNNING", "slots yet: 2 slots are free, 3 needed"),
-    (Topology(frozenset({SLOT, WorkerSlot("node-2", 6700)})), "RUNNING", "waiting: worker node-2:6700 has not been started"),
-    (Topology(), "WAITING_FOR_WORKER_START", "waiting: worker node-1:6700 starts: imports, then open() and prepare()"),
-    (Topology(), "WAITING_FOR_RELAUNCH", "waiting: worker node-1:6700 died and is started again"),
-    (Topology(status=TopologyStatus.INACTIVE), "RUNNING", "waiting: the topology is INACTIVE"),
-], ids=["unassigned", "refused", "no worker", "starting", "died", "inactive"])
+@pytest.mark.parametrize(
+    ("topology", "state", "told"),
+    [
+        (Topology(frozenset()), "RUNNING", "waiting: Nimbus has assigned no slots yet"),
+        (Topology(frozenset(), problems=["2 slots are free, 3 needed"]), "RUNNING", "slots yet: 2 slots are free, 3 needed"),
+        (Topology(frozenset({SLOT, WorkerSlot("node-2", 6700)})), "RUNNING", "waiting: worker node-2:6700 has not been started"),
+        (Topology(), "WAITING_FOR_WORKER_START", "waiting: worker node-1:6700 starts: imports, then open() and prepare()"),
+        (Topology(), "WAITING_FOR_RELAUNCH", "waiting: worker node-1:6700 died and is started again"),
+        (Topology(status=TopologyStatus.INACTIVE), "RUNNING", "waiting: the topology is INACTIVE"),
+    ],
+    ids=["unassigned", "refused", "no worker", "starting", "died", "inactive"],
+)
 def test_a_run_that_cannot_work_yet_names_what_is_missing(topology: Topology, state: str, told: str) -> None:
     (said,) = Bench(topology).look(IDLE_S + 2, state=state)
     assert told in said

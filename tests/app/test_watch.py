@@ -133,8 +133,9 @@ def test_a_replaced_worker_is_said_with_its_log() -> None:
     deaths = Deaths("words-1-1", Path("/logs"), said.append)
     for pid in (10, 0, 11):
         deaths.look([a_beat(pid)], AT_WORK)
-    assert said == ["worker node-1:6700 was replaced (process 10 by 11): its slot was started again; "
-                    "its log is /logs/words-1-1-node-1-6700.log"]
+    assert said == [
+        "worker node-1:6700 was replaced (process 10 by 11): its slot was started again; its log is /logs/words-1-1-node-1-6700.log"
+    ]
 
 
 def test_a_worker_that_hung_is_said_to_have_hung_and_where() -> None:

@@ -46,9 +46,7 @@ def test_a_blob_is_read_as_it_was_put_under_its_own_address(blobs: BlobStore, da
     assert blobs.get(key) == data
 
 
-def test_deleting_leaves_neither_metadata_nor_chunks(
-    blobs: BlobStore, bytes_store: BytesStore, state: StormState
-) -> None:
+def test_deleting_leaves_neither_metadata_nor_chunks(blobs: BlobStore, bytes_store: BytesStore, state: StormState) -> None:
     key = blobs.put(LARGE, 5)
     assert len(bytes_store.list_keys()) == -(-len(LARGE) // blob_module.CHUNK_BYTES)
     blobs.delete(key)

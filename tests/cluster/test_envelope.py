@@ -10,9 +10,7 @@ from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
 KEY = b"secret"
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{}", b"x" * 99_999, b"y" * 2_000_000], ids=["empty", "small", "plain", "deflated"]
-)
+@pytest.mark.parametrize("body", [b"", b"{}", b"x" * 99_999, b"y" * 2_000_000], ids=["empty", "small", "plain", "deflated"])
 @pytest.mark.parametrize("key", [KEY, None])
 def test_a_record_comes_out_as_it_went_in(body: bytes, key: bytes | None) -> None:
     sealed = seal("/a", body, key)

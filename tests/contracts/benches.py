@@ -36,8 +36,10 @@ class LocalBench:
         """Everything stored, to be compared."""
         found = self.store.checkpoint()
         return {key: value for key, value in found.items() if key != "task_keys"} | {
-            f"{task}": keys for task, keys in found["task_keys"].items()  # type: ignore[attr-defined]
-            if keys.last_number or keys.fence}
+            f"{task}": keys
+            for task, keys in found["task_keys"].items()  # type: ignore[attr-defined]
+            if keys.last_number or keys.fence
+        }
 
     def frames(self, task: int) -> list[bytes]:
         """What lies in a task's stream."""

@@ -55,10 +55,18 @@ def frames_for(task: int, *frames: bytes) -> list[tuple[int, bytes, int]]:
 def everything(task: int, entry: str) -> dict[str, Any]:
     """A commit that touches every kind of key."""
     return {
-        "frames": frames_for(9, b"frame"), "cursors": {task: Cursor(entry, 0)}, "drained_bytes": {task: 3},
-        "journal": [(task, b"delta")], "dropped": {task: 1}, "held": [(task, "h1", b"held")],
-        "released": [(task, "h0")], "parked": [b"parked"], "quarantined": [b"strange"], "progress": b"progress",
-        "low_ms": 77}
+        "frames": frames_for(9, b"frame"),
+        "cursors": {task: Cursor(entry, 0)},
+        "drained_bytes": {task: 3},
+        "journal": [(task, b"delta")],
+        "dropped": {task: 1},
+        "held": [(task, "h1", b"held")],
+        "released": [(task, "h0")],
+        "parked": [b"parked"],
+        "quarantined": [b"strange"],
+        "progress": b"progress",
+        "low_ms": 77,
+    }
 
 
 # -- order, and what the cursor keeps

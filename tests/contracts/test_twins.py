@@ -19,18 +19,27 @@ TASKS = (1, 2)
 OWNERS = ("a", "b")
 small = st.binary(min_size=1, max_size=3)
 task = st.sampled_from(TASKS)
-changes = st.fixed_dictionaries({}, optional={
-    "frames": st.lists(st.tuples(task, small, st.integers(0, 3)), max_size=3),
-    "journal": st.lists(st.tuples(task, small), max_size=2), "dropped": st.dictionaries(task, st.integers(0, 3), max_size=1),
-    "held": st.lists(st.tuples(task, st.sampled_from("kl"), small), max_size=2),
-    "released": st.lists(st.tuples(task, st.sampled_from("kl")), max_size=2),
-    "parked": st.lists(small, max_size=1), "quarantined": st.lists(small, max_size=1), "progress": small,
-    "low_ms": st.integers(0, 9), "drained_bytes": st.dictionaries(task, st.integers(0, 3))})
+changes = st.fixed_dictionaries(
+    {},
+    optional={
+        "frames": st.lists(st.tuples(task, small, st.integers(0, 3)), max_size=3),
+        "journal": st.lists(st.tuples(task, small), max_size=2),
+        "dropped": st.dictionaries(task, st.integers(0, 3), max_size=1),
+        "held": st.lists(st.tuples(task, st.sampled_from("kl"), small), max_size=2),
+        "released": st.lists(st.tuples(task, st.sampled_from("kl")), max_size=2),
+        "parked": st.lists(small, max_size=1),
+        "quarantined": st.lists(small, max_size=1),
+        "progress": small,
+        "low_ms": st.integers(0, 9),
+        "drained_bytes": st.dictionaries(task, st.integers(0, 3)),
+    },
+)
 owner = st.sampled_from(OWNERS)
 step = st.one_of(
     st.tuples(st.just("commit"), owner, changes, st.sampled_from([0, 0, 0, 0, 0, -1, 1])),
     st.tuples(st.just("claim"), owner, st.sampled_from([(1,), (2,), TASKS]), st.sampled_from([1, 1, 1, 0])),
-    st.tuples(st.just("consume"), owner, st.integers(1, 3)))
+    st.tuples(st.just("consume"), owner, st.integers(1, 3)),
+)
 
 
 class History:
@@ -55,8 +64,7 @@ class History:
         claim = self.transports[name].claim(name, tokens)
         self.standing[name] = Commit(name, tokens, claim.generation, claim.seq)
         self.after[name] = {t: record.cursor.entry for t, record in claim.record_by_task.items()}
-        records = [(t, r.journal, r.held, r.cursor.row, r.cursor == START)
-                   for t, r in sorted(claim.record_by_task.items())]
+        records = [(t, r.journal, r.held, r.cursor.row, r.cursor == START) for t, r in sorted(claim.record_by_task.items())]
         return claim.generation, claim.seq, claim.progress, records
 
     def commit(self, name: str, wanted: dict[str, Any], offset: int) -> Any:
@@ -83,8 +91,15 @@ class History:
         reader = self.bench.reader()
         records = [(r.journal, r.held, r.cursor.row) for r in map(reader.record, TASKS)]
         backlog = {t: size for t, size in reader.backlog().items() if size}
-        return (records, backlog, reader.progress(), [data for _, data in reader.parked(99)], self.bench.quarantine(),
-                [self.bench.frames(t) for t in TASKS], self.transports["a"].oldest_waiting_ms(TASKS))
+        return (
+            records,
+            backlog,
+            reader.progress(),
+            [data for _, data in reader.parked(99)],
+            self.bench.quarantine(),
+            [self.bench.frames(t) for t in TASKS],
+            self.transports["a"].oldest_waiting_ms(TASKS),
+        )
 
 
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -216,8 +216,7 @@ def put_back(bench: Bench, old: Assignment, versions_seen: int, with_backup: boo
         bench.state.backup_assignment("wc", old)
     slot = next(iter(old.slot_by_executor.values()))
     now_ms = bench.clock.now_ms()
-    bench.state.write_worker_beat(
-        WorkerBeat(old.topology_id, slot.node, slot.port, now_ms, 0, 1, 1, "REFUSED", versions_seen))
+    bench.state.write_worker_beat(WorkerBeat(old.topology_id, slot.node, slot.port, now_ms, 0, 1, 1, "REFUSED", versions_seen))
     bench.tick()
 
 

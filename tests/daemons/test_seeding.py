@@ -82,6 +82,7 @@ class World:
                 seeding = LocalSeeding(self.stores.setdefault(topology_id, LocalStore()))
                 write(lambda task=task, seeding=seeding: seeding.sow(task, [b"seed %d" % task]))  # type: ignore[misc]
                 self.bench.nimbus.step(self.bench.clock.now_ms())  # it does not wait for us
+
         return sow
 
     def check(self) -> None:

@@ -35,8 +35,7 @@ def test_a_beat_changes_nothing() -> None:
     assert trying.heard(Beat({})) == trying
 
 
-@pytest.mark.parametrize("code", [ExitCode.STOPPED, ExitCode.FENCED, ExitCode.STORE_LOST, ExitCode.FAILED_START,
-                                  ExitCode.DAMAGED])
+@pytest.mark.parametrize("code", [ExitCode.STOPPED, ExitCode.FENCED, ExitCode.STORE_LOST, ExitCode.FAILED_START, ExitCode.DAMAGED])
 def test_an_end_with_a_cause_of_its_own_blames_nobody(code: ExitCode) -> None:
     assert Suspicion().died(code) == Suspicion()
     assert Suspicion().died(7).heard(Trying(3, "1-0", 5)).died(code).suspects() == ()

@@ -19,9 +19,7 @@ def a_java(folder: Path, version: str) -> Path:
     return program
 
 
-@pytest.mark.parametrize(
-    ("said", "major"), [("17.0.15", 17), ("21", 21), ("25-ea", 25), ("1.8.0_392", 8), ("11.0.2", 11)]
-)
+@pytest.mark.parametrize(("said", "major"), [("17.0.15", 17), ("21", 21), ("25-ea", 25), ("1.8.0_392", 8), ("11.0.2", 11)])
 def test_versions_of_every_age_are_understood(tmp_path: Path, said: str, major: int) -> None:
     assert java_version(str(a_java(tmp_path, said))) == major
 
@@ -46,9 +44,7 @@ def test_only_old_ones_are_an_error_that_names_them_and_the_package(tmp_path: Pa
 
 
 def test_no_java_is_one_line_that_says_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(
-        EmbeddedServerError, match=rf"none was found\): .*{DEBIAN_PACKAGE}\) or set JAVA_HOME"
-    ) as caught:
+    with pytest.raises(EmbeddedServerError, match=rf"none was found\): .*{DEBIAN_PACKAGE}\) or set JAVA_HOME") as caught:
         find_java({"PATH": str(tmp_path)})
     assert "\n" not in str(caught.value)
 
@@ -68,9 +64,7 @@ def test_where_there_is_none_root_gets_debians(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     debians = a_java(tmp_path / "archive", "17.0.15")
-    wanted = (
-        f'if [ "$*" = "install -y --no-install-recommends {DEBIAN_PACKAGE}" ]; then cp {debians} {tmp_path}/bin; fi'
-    )
+    wanted = f'if [ "$*" = "install -y --no-install-recommends {DEBIAN_PACKAGE}" ]; then cp {debians} {tmp_path}/bin; fi'
     without_java(tmp_path, monkeypatch, wanted)
     assert install_java(is_root=True) == f"{tmp_path}/bin/java"
     assert f"installing {DEBIAN_PACKAGE}" in capsys.readouterr().err

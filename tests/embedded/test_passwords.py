@@ -44,8 +44,14 @@ def test_a_key_and_a_file_together_are_refused(places: Places, tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("content", "mode", "said"),
-    [(b"x", 0o640, "can be read by others: chmod 600"), (b"x", 0o604, "can be read by others"), (b"", 0o600, "must hold one line"),
-     (b"a\nb\n", 0o600, "must hold one line"), (b"\xff\xfe", 0o600, "not UTF-8"), (b"x" * 100_000, 0o600, "far too large")],
+    [
+        (b"x", 0o640, "can be read by others: chmod 600"),
+        (b"x", 0o604, "can be read by others"),
+        (b"", 0o600, "must hold one line"),
+        (b"a\nb\n", 0o600, "must hold one line"),
+        (b"\xff\xfe", 0o600, "not UTF-8"),
+        (b"x" * 100_000, 0o600, "far too large"),
+    ],
 )
 def test_an_unfit_file_is_refused_with_its_name(content: bytes, mode: int, said: str, tmp_path: Path) -> None:
     file = a_file(tmp_path, content, mode)
@@ -62,8 +68,11 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value", "advice"),
-    [("sparkstorm.redis.password", "geheim", REDIS), ("storm.zookeeper.auth.password", "geheim", ZOOKEEPER),
-     ("sparkstorm.redis.url", "redis://:geheim@host:6379", REDIS)],
+    [
+        ("sparkstorm.redis.password", "geheim", REDIS),
+        ("storm.zookeeper.auth.password", "geheim", ZOOKEEPER),
+        ("sparkstorm.redis.url", "redis://:geheim@host:6379", REDIS),
+    ],
 )
 def test_a_password_that_others_can_read_is_warned_of(key: str, value: str, advice: Places, tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
@@ -91,8 +100,15 @@ def test_the_command_line_warns_before_it_does_anything_else(tmp_path: Path, cap
     assert "geheim" not in said
 
 
-@pytest.mark.parametrize("argument", ["sparkstorm.redis.pasword=geheim", "sparkstorm.redis.password:geheim",
-                                      "sparkstorm.redis.passwordgeheim", "storm.zookeeper.auth.pasword=geheim"])
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "sparkstorm.redis.pasword=geheim",
+        "sparkstorm.redis.password:geheim",
+        "sparkstorm.redis.passwordgeheim",
+        "storm.zookeeper.auth.pasword=geheim",
+    ],
+)
 def test_a_mistyped_override_does_not_show_its_password(argument: str) -> None:
     with pytest.raises(InvalidConfigError) as refused:
         parse_override(argument)

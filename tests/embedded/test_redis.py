@@ -130,9 +130,7 @@ def test_a_password_that_could_break_the_settings_is_refused(tmp_path: Path) -> 
 
 def test_a_redis_that_cannot_read_its_data_shows_why(tmp_path: Path) -> None:
     (tmp_path / "appendonly.aof").write_bytes(b"this is no append-only file\r\n" * 10)
-    with pytest.raises(
-        EmbeddedServerError, match=r"(?s)embedded redis ended while starting.*redis\.log.*[Bb]ad file format"
-    ):
+    with pytest.raises(EmbeddedServerError, match=r"(?s)embedded redis ended while starting.*redis\.log.*[Bb]ad file format"):
         start_redis(tmp_path, password="x")
 
 

@@ -35,9 +35,7 @@ def test_with_nothing_configured_both_are_brought_along_and_gone_at_the_end(tmp_
     assert [is_running(pid) for pid in pids] == [False, False]
 
 
-def test_a_later_run_opens_what_an_earlier_one_left_unless_it_was_discarded(
-    tmp_path: Path, zookeeper_server: object
-) -> None:
+def test_a_later_run_opens_what_an_earlier_one_left_unless_it_was_discarded(tmp_path: Path, zookeeper_server: object) -> None:
     conf = merge(a_conf(tmp_path), {"storm.zookeeper.servers": ["127.0.0.1:1"]})
     with open_stores(conf) as first:
         secret = first.connection.secret

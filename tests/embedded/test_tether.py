@@ -47,9 +47,7 @@ time.sleep(600)
 
 def start_from_elsewhere(directory: Path, command: list[str]) -> tuple[subprocess.Popen[str], int, int]:
     """Another process, whose starting thread ends at once; gives it, the server's pid and the life line's."""
-    starter = subprocess.Popen(
-        [sys.executable, "-c", _STARTER, str(directory), *command], stdout=subprocess.PIPE, text=True
-    )
+    starter = subprocess.Popen([sys.executable, "-c", _STARTER, str(directory), *command], stdout=subprocess.PIPE, text=True)
     assert starter.stdout is not None
     server, tether = map(int, starter.stdout.readline().split())
     return starter, server, tether
@@ -75,9 +73,7 @@ def test_a_server_ends_within_seconds_of_its_starter_being_killed(tmp_path: Path
     wait_until(lambda: not is_running(tether), "its life line is gone", 5)
 
 
-def test_a_forked_child_that_lives_on_does_not_keep_the_server_alive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forked_child_that_lives_on_does_not_keep_the_server_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORK", "1")
     starter, server, _ = start_from_elsewhere(tmp_path, _SERVER)
     (child,) = forked_children_of(starter.pid)
@@ -158,9 +154,7 @@ def test_a_process_that_only_shares_the_pid_of_a_former_server_is_left_alone(tmp
 
 def test_a_server_that_ends_while_starting_shows_the_end_of_its_log(tmp_path: Path) -> None:
     process = start_tethered("server", [sys.executable, "-c", "print('no such luck'); raise SystemExit(3)"], tmp_path)
-    with pytest.raises(
-        EmbeddedServerError, match=r"embedded server ended while starting[^$]*server\.log[^$]*no such luck"
-    ):
+    with pytest.raises(EmbeddedServerError, match=r"embedded server ended while starting[^$]*server\.log[^$]*no such luck"):
         process.wait_ready(lambda: False, 10)
 
 

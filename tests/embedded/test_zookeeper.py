@@ -62,14 +62,14 @@ def test_what_was_written_is_there_after_a_stop_and_after_a_kill_and_still_belon
 
 
 @pytest.mark.parametrize("auth", [None, ("digest", "somebody:else")], ids=["without a credential", "with another one"])
-def test_a_stranger_can_neither_read_nor_write_in_the_root(
-    own_zookeeper: ZooKeeperServer, auth: tuple[str, str] | None
-) -> None:
+def test_a_stranger_can_neither_read_nor_write_in_the_root(own_zookeeper: ZooKeeperServer, auth: tuple[str, str] | None) -> None:
     for _ in range(2):  # a new server, and one that has read its data again
         with session(own_zookeeper, auth) as stranger:
             attempts: list[Callable[[], object]] = [
-                lambda: stranger.get_children("/"), lambda: stranger.set("/", b"x"),
-                lambda: stranger.get_acls("/"), lambda: stranger.set_acls("/", [make_digest_acl("somebody", "else", all=True)]),
+                lambda: stranger.get_children("/"),
+                lambda: stranger.set("/", b"x"),
+                lambda: stranger.get_acls("/"),
+                lambda: stranger.set_acls("/", [make_digest_acl("somebody", "else", all=True)]),
                 *(partial(stranger.create, path) for path in ("/x", "/zookeeper/x", "/zookeeper/quota/x")),
             ]
             for attempt in attempts:

@@ -19,12 +19,30 @@ from tests.transport.values import values
 
 # Written down once. A topology that is upgraded finds its keys' state only while these stay.
 VECTORS: list[tuple[Any, int]] = [
-    ("", 3764455950), ("a", 691902035), ("word", 3730898966), ("Zürich", 92644021), ("日本", 1332731612),
-    (0, 412544993), (1, 330273895), (-1, 4091364363), (9223372036854775807, 4134010950),
-    (-9223372036854775808, 4173796659), (0.5, 1462712996), (-1.25, 4243596177), (1e+300, 2644177921),
-    (math.inf, 1140923597), (b"", 3883265360), (b"\x00\xff", 2255785636), (None, 3715750580), ([], 2419587317),
-    (["a", 1], 1590191165), (["the", None, 2.5], 3983822002), ([[1], [2]], 3917260205), ({}, 976536585),
-    ({"k": 1, "j": [2]}, 467836858), ({1: "x"}, 695809923),
+    ("", 3764455950),
+    ("a", 691902035),
+    ("word", 3730898966),
+    ("Zürich", 92644021),
+    ("日本", 1332731612),
+    (0, 412544993),
+    (1, 330273895),
+    (-1, 4091364363),
+    (9223372036854775807, 4134010950),
+    (-9223372036854775808, 4173796659),
+    (0.5, 1462712996),
+    (-1.25, 4243596177),
+    (1e300, 2644177921),
+    (math.inf, 1140923597),
+    (b"", 3883265360),
+    (b"\x00\xff", 2255785636),
+    (None, 3715750580),
+    ([], 2419587317),
+    (["a", 1], 1590191165),
+    (["the", None, 2.5], 3983822002),
+    ([[1], [2]], 3917260205),
+    ({}, 976536585),
+    ({"k": 1, "j": [2]}, 467836858),
+    ({1: "x"}, 695809923),
 ]
 
 
@@ -34,21 +52,37 @@ def test_the_hash_of_a_value_never_changes(value: Any, expected: int) -> None:
 
 
 def test_another_process_with_another_hash_seed_agrees() -> None:
-    code = ("import json, sys; from sparkstorm.grouping.hashing import stable_hash\n"
-            "print(json.dumps([stable_hash(eval(v, {'inf': float('inf')})) for v in json.load(sys.stdin)]))")
+    code = (
+        "import json, sys; from sparkstorm.grouping.hashing import stable_hash\n"
+        "print(json.dumps([stable_hash(eval(v, {'inf': float('inf')})) for v in json.load(sys.stdin)]))"
+    )
     root = Path(__file__).parents[2]
     for seed in ("1", "4711"):
         done = subprocess.run(
-            [sys.executable, "-c", code], input=json.dumps([repr(value) for value, _ in VECTORS]), text=True,
-            timeout=60, env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root)},
-            capture_output=True, check=True)
+            [sys.executable, "-c", code],
+            input=json.dumps([repr(value) for value, _ in VECTORS]),
+            text=True,
+            timeout=60,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root)},
+            capture_output=True,
+            check=True,
+        )
         assert json.loads(done.stdout) == [expected for _, expected in VECTORS]
 
 
-@pytest.mark.parametrize("group", [
-    (1, 1.0, True), (0, 0.0, -0.0, False), (10**15, 1e15), (-7, -7.0), ([1, "a"], (1, "a"), [1.0, "a"], (True, "a")),
-    ({"a": 1, "b": 2}, {"b": 2.0, "a": True}), (math.nan, -math.nan, float("nan"), math.inf - math.inf)],
-    ids=lambda group: repr(group[0]))
+@pytest.mark.parametrize(
+    "group",
+    [
+        (1, 1.0, True),
+        (0, 0.0, -0.0, False),
+        (10**15, 1e15),
+        (-7, -7.0),
+        ([1, "a"], (1, "a"), [1.0, "a"], (True, "a")),
+        ({"a": 1, "b": 2}, {"b": 2.0, "a": True}),
+        (math.nan, -math.nan, float("nan"), math.inf - math.inf),
+    ],
+    ids=lambda group: repr(group[0]),
+)
 def test_values_that_a_dict_takes_for_one_hash_alike(group: tuple[Any, ...]) -> None:
     assert len({stable_hash(value) for value in group}) == 1
 
@@ -66,10 +100,26 @@ def plain(value: Any) -> Any:
     return {k: plain(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
-@pytest.mark.parametrize(("one", "other"), [
-    ("1", 1), (b"a", "a"), (None, ""), (None, 0), ("", b""), ([], {}), (["ab"], ["a", "b"]), (["a", "bc"], ["ab", "c"]),
-    ([[]], []), ({"a": "b"}, ["a", "b"]), ({1: {2: 3}}, {1: 2, 3: 3}), (0.5, 0), ("n", None), (["1:s"], ["1:", "s"])],
-    ids=repr)
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("1", 1),
+        (b"a", "a"),
+        (None, ""),
+        (None, 0),
+        ("", b""),
+        ([], {}),
+        (["ab"], ["a", "b"]),
+        (["a", "bc"], ["ab", "c"]),
+        ([[]], []),
+        ({"a": "b"}, ["a", "b"]),
+        ({1: {2: 3}}, {1: 2, 3: 3}),
+        (0.5, 0),
+        ("n", None),
+        (["1:s"], ["1:", "s"]),
+    ],
+    ids=repr,
+)
 def test_values_of_different_kinds_or_cuts_are_not_taken_for_one_another(one: Any, other: Any) -> None:
     assert canonical_bytes(one) != canonical_bytes(other)
     assert stable_hash(one) != stable_hash(other)
@@ -87,8 +137,10 @@ def test_a_key_outside_the_closed_set_is_named(value: Any) -> None:
 
 @pytest.mark.parametrize("buckets", [2, 3, 7, 16, 100])
 @pytest.mark.parametrize(
-    "make", [lambda n: n, lambda n: f"word{n}", lambda n: f"{n:08d}", lambda n: n * 1024, lambda n: [n, "x"]],
-    ids=["numbers", "words", "padded", "multiples", "lists"])
+    "make",
+    [lambda n: n, lambda n: f"word{n}", lambda n: f"{n:08d}", lambda n: n * 1024, lambda n: [n, "x"]],
+    ids=["numbers", "words", "padded", "multiples", "lists"],
+)
 def test_keys_spread_evenly(make: Any, buckets: int) -> None:
     counts = [0] * buckets
     for n in range(20_000):

@@ -30,9 +30,20 @@ def one(kind: Any, to: Sequence[Target], *, positions: Sequence[int] = (), seed:
 WORDS = [(f"word{n % 50}", n) for n in range(2000)]
 
 
-@pytest.mark.parametrize(("kind", "single"), [
-    ("shuffle", True), ("fields", True), ("partial_key", True), ("global", True), ("none", True),
-    ("local_or_shuffle", True), ("all", False), ("custom", False), ("direct", False)])
+@pytest.mark.parametrize(
+    ("kind", "single"),
+    [
+        ("shuffle", True),
+        ("fields", True),
+        ("partial_key", True),
+        ("global", True),
+        ("none", True),
+        ("local_or_shuffle", True),
+        ("all", False),
+        ("custom", False),
+        ("direct", False),
+    ],
+)
 def test_groupings_that_pick_exactly_one_task_are_known(kind: Any, single: bool) -> None:
     assert is_single(Grouping(kind)) is single
 
@@ -76,8 +87,7 @@ def test_fields_sends_equal_keys_to_one_task_and_every_task_gets_some() -> None:
 def test_fields_choice_is_the_hash_and_so_the_same_for_every_sender() -> None:
     for seed in (0, 9):
         pick = one("fields", targets(7), positions=[1], seed=seed)
-        assert picked(pick, [("ignored", "a"), ("other", "b"), ("", "a")]) == [
-            10 + stable_hash(key) % 7 for key in ("a", "b", "a")]
+        assert picked(pick, [("ignored", "a"), ("other", "b"), ("", "a")]) == [10 + stable_hash(key) % 7 for key in ("a", "b", "a")]
 
 
 def test_several_fields_are_one_key_in_their_order() -> None:
@@ -177,10 +187,17 @@ def test_custom_code_may_choose_nobody_and_need_not_prepare() -> None:
     assert chosen(Grouping("custom", custom=Nobody()), targets(3)) == []
 
 
-@pytest.mark.parametrize(("answer", "complaint"), [
-    ([10, 99], r"chose task 99; the subscriber's tasks are \[10, 11, 12\]"), (["10"], "chose task '10'"),
-    ([[10]], r"chose task \[10\]"), (10, "must return a list of task ids, not 10"), (None, "not None"),
-    ("10", "must return a list of task ids, not '10'")])
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        ([10, 99], r"chose task 99; the subscriber's tasks are \[10, 11, 12\]"),
+        (["10"], "chose task '10'"),
+        ([[10]], r"chose task \[10\]"),
+        (10, "must return a list of task ids, not 10"),
+        (None, "not None"),
+        ("10", "must return a list of task ids, not '10'"),
+    ],
+)
 def test_a_bad_choice_of_custom_code_is_named(answer: Any, complaint: str) -> None:
     with pytest.raises(InvalidTopologyError, match=complaint):
         chosen(Grouping("custom", custom=Chooser(answer)), targets(3))

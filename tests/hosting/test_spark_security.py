@@ -72,9 +72,7 @@ def test_local_masters_listen_on_loopback_unless_told_otherwise(monkeypatch: pyt
     assert secured(a_conf("local[2]"), True).get("spark.driver.host") is None
 
 
-def test_rows_that_spark_puts_on_disk_go_to_a_folder_of_this_user_alone(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_spark_puts_on_disk_go_to_a_folder_of_this_user_alone(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     made = with_private_scratch(a_conf("local[2]")).get("spark.local.dir")
     assert made is not None and [path.stat().st_mode & 0o777 for path in tmp_path.iterdir()] == [0o700]

@@ -89,23 +89,39 @@ def test_text_that_is_not_utf_8_is_refused_with_place_and_way_out() -> None:
         CODEC.pack("\ud800")
 
 
-@pytest.mark.parametrize(("value", "name"), [
-    (object(), "object"), ({1, 2}, "set"), (frozenset(), "frozenset"), (bytearray(b"x"), "bytearray"), (1j, "complex"),
-    (Decimal(1), "decimal.Decimal"), (datetime.date(2020, 1, 1), "datetime.date"), (range(3), "range"),
-    (Level.LOW, "tests.model.test_codec.Level"), (Word("x"), "tests.model.test_codec.Word"),
-    (len, "builtin_function"),
-], ids=lambda value: value if isinstance(value, str) else "")
 @pytest.mark.parametrize(
-    "nest", [lambda v: v, lambda v: [1, (v,)], lambda v: {"k": v}], ids=["bare", "list", "mapping"])
+    ("value", "name"),
+    [
+        (object(), "object"),
+        ({1, 2}, "set"),
+        (frozenset(), "frozenset"),
+        (bytearray(b"x"), "bytearray"),
+        (1j, "complex"),
+        (Decimal(1), "decimal.Decimal"),
+        (datetime.date(2020, 1, 1), "datetime.date"),
+        (range(3), "range"),
+        (Level.LOW, "tests.model.test_codec.Level"),
+        (Word("x"), "tests.model.test_codec.Word"),
+        (len, "builtin_function"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+@pytest.mark.parametrize("nest", [lambda v: v, lambda v: [1, (v,)], lambda v: {"k": v}], ids=["bare", "list", "mapping"])
 def test_a_type_outside_the_set_is_named_with_the_way_out(value: Any, name: str, nest: Any) -> None:
     with pytest.raises(CodecError, match=rf"a value of type {name}.*register a serializer \(topology\.serializers\)"):
         CODEC.normalise(nest(value))
 
 
-@pytest.mark.parametrize(("value", "hint"), [
-    (np.int64(3), r"numpy\.int64.*use \.item\(\)"), (np.float64(3), r"numpy\.float64.*use \.item\(\)"),
-    (np.bool_(True), r"numpy\.bool.*use \.item\(\)"), (np.str_("x"), r"numpy\.str_.*use \.item\(\)"),
-    (np.arange(3), r"numpy\.ndarray.*use \.tolist\(\)")])
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        (np.int64(3), r"numpy\.int64.*use \.item\(\)"),
+        (np.float64(3), r"numpy\.float64.*use \.item\(\)"),
+        (np.bool_(True), r"numpy\.bool.*use \.item\(\)"),
+        (np.str_("x"), r"numpy\.str_.*use \.item\(\)"),
+        (np.arange(3), r"numpy\.ndarray.*use \.tolist\(\)"),
+    ],
+)
 @pytest.mark.parametrize("way", ["normalise", "pack"])
 def test_numpy_values_are_refused_with_the_call_that_mends_it(way: str, value: Any, hint: str) -> None:
     with pytest.raises(CodecError, match=hint):
@@ -146,9 +162,14 @@ def broken(value: Fraction) -> Any:
     raise ZeroDivisionError("no way")
 
 
-REGISTERED = Codec({
-    Decimal: ("money", money, Decimal), complex: ("z", lambda v: (v.real, v.imag), lambda v: complex(*v)),
-    Fraction: ("f", broken, Fraction), range: ("r", lambda v: [object()], range)})
+REGISTERED = Codec(
+    {
+        Decimal: ("money", money, Decimal),
+        complex: ("z", lambda v: (v.real, v.imag), lambda v: complex(*v)),
+        Fraction: ("f", broken, Fraction),
+        range: ("r", lambda v: [object()], range),
+    }
+)
 
 
 def test_a_registered_type_travels_inside_anything() -> None:
@@ -175,9 +196,22 @@ def test_a_type_registered_there_and_not_here_is_named() -> None:
         CODEC.unpack(REGISTERED.pack(Decimal(1)))
 
 
-@pytest.mark.parametrize("data", [
-    b"", b"\xc1", b"\x92\x01", b"\xd9\x05abc", b"\xa1\xff", b"\xd4\x07\x00", b"\xd6\xff\x00\x00\x00\x00",
-    b"\xd4\x01\x01", b"\xc7\x06\x01\x92\xa1z\x91\xa1q", b"\xc7\x04\x01\x92\x90\x01\x01", b"\x81\x80\x01"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        b"\x92\x01",
+        b"\xd9\x05abc",
+        b"\xa1\xff",
+        b"\xd4\x07\x00",
+        b"\xd6\xff\x00\x00\x00\x00",
+        b"\xd4\x01\x01",
+        b"\xc7\x06\x01\x92\xa1z\x91\xa1q",
+        b"\xc7\x04\x01\x92\x90\x01\x01",
+        b"\x81\x80\x01",
+    ],
+)
 def test_bytes_that_are_not_ours_are_malformed(data: bytes) -> None:
     with pytest.raises(MalformedFrameError):
         REGISTERED.unpack(data)

@@ -11,8 +11,31 @@ from hypothesis import strategies as st
 
 from sparkstorm.model.names import MAX_FILE_NAME_BYTES, file_name
 
-ODD = ["", ".", "..", "...", "a/b", "/", "//", "../../etc", "-rf", ".hidden", "a-b", "a%2Fb", "%2F", "$<>()#", "café", "a b", "~",
-       "a\nb", "a\x00b", "x" * 150, "/" * 150, "x" * 150 + "y", "\ud800"]
+ODD = [
+    "",
+    ".",
+    "..",
+    "...",
+    "a/b",
+    "/",
+    "//",
+    "../../etc",
+    "-rf",
+    ".hidden",
+    "a-b",
+    "a%2Fb",
+    "%2F",
+    "$<>()#",
+    "café",
+    "a b",
+    "~",
+    "a\nb",
+    "a\x00b",
+    "x" * 150,
+    "/" * 150,
+    "x" * 150 + "y",
+    "\ud800",
+]
 
 
 @pytest.mark.parametrize("name", ["count", "word-count_2.1", "a.b", "_x", "a", "wc-1-1700000000"])

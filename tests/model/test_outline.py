@@ -16,9 +16,7 @@ BOLT = Component(
     {"topology.tasks": 3},
     inputs=(Subscription("lines", "default", Grouping("shuffle")),),
 )
-TOPOLOGY = Topology(
-    {"lines": Component("lines", "spout", object(), 1, streams={"default": Stream(("line",))}), "split": BOLT}
-)
+TOPOLOGY = Topology({"lines": Component("lines", "spout", object(), 1, streams={"default": Stream(("line",))}), "split": BOLT})
 
 
 def test_an_outline_has_the_systems_components_and_every_task() -> None:

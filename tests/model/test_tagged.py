@@ -17,10 +17,44 @@ from tests.model.test_codec import same
 from tests.transport.values import values
 
 HARD: list[Any] = [
-    None, True, False, 0, -1, INT_MIN, INT_MAX, 2**53 + 1, 0.0, 1.0, -0.0, 5e-324, 1e22, math.inf, -math.inf, "", "1", "null",
-    "\x00\n\r\u2028\"\\", MARK, MARK + "1}", "ä\U0001f600", b"", b"\xff\x00", [], {}, [[]], [{}], {"": None}, {"$float": "nan"},
-    {"$value": 1}, {"$map": []}, {1: "a"}, {1.5: {b"x": [None, True]}}, {None: 1, "a": 2.0}, {"1": 1, 1: 2},
-    [1, "a", 3.0, True, None]]
+    None,
+    True,
+    False,
+    0,
+    -1,
+    INT_MIN,
+    INT_MAX,
+    2**53 + 1,
+    0.0,
+    1.0,
+    -0.0,
+    5e-324,
+    1e22,
+    math.inf,
+    -math.inf,
+    "",
+    "1",
+    "null",
+    '\x00\n\r\u2028"\\',
+    MARK,
+    MARK + "1}",
+    "ä\U0001f600",
+    b"",
+    b"\xff\x00",
+    [],
+    {},
+    [[]],
+    [{}],
+    {"": None},
+    {"$float": "nan"},
+    {"$value": 1},
+    {"$map": []},
+    {1: "a"},
+    {1.5: {b"x": [None, True]}},
+    {None: 1, "a": 2.0},
+    {"1": 1, 1: 2},
+    [1, "a", 3.0, True, None],
+]
 
 
 @pytest.mark.parametrize("value", HARD, ids=repr)
@@ -61,11 +95,29 @@ def test_a_cell_that_is_not_tagged_is_its_own_value(cell: Any) -> None:
     assert read_value(cell) is cell
 
 
-@pytest.mark.parametrize("text", [
-    "", "1", "NaN}", '{"$float":1}}', '{"$float":"1"}}', '{"$bytes":"*"}}', '{"$map":[[1]]}}', '{"$map":[[[1],2]]}}',
-    '{"$none":1}}',
-    '{"$float":"nan","a":1}}', '{"a":1,"a":2}}', '{"$map":[[1,2],[1,3]]}}', "9223372036854775808}", "9" * 5000 + "}",
-    "[" * 70 + "]" * 70 + "}", "[" * 100_000 + "}", '"\\ud800"}'], ids=lambda text: text[:20])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "1",
+        "NaN}",
+        '{"$float":1}}',
+        '{"$float":"1"}}',
+        '{"$bytes":"*"}}',
+        '{"$map":[[1]]}}',
+        '{"$map":[[[1],2]]}}',
+        '{"$none":1}}',
+        '{"$float":"nan","a":1}}',
+        '{"a":1,"a":2}}',
+        '{"$map":[[1,2],[1,3]]}}',
+        "9223372036854775808}",
+        "9" * 5000 + "}",
+        "[" * 70 + "]" * 70 + "}",
+        "[" * 100_000 + "}",
+        '"\\ud800"}',
+    ],
+    ids=lambda text: text[:20],
+)
 def test_tagged_text_that_was_not_written_so_is_refused_in_one_sentence(text: str) -> None:
     with pytest.raises(CodecError, match=r"is no (value as SparkStorm writes it|tagged text)") as caught:
         read_value(MARK + text)

@@ -43,37 +43,51 @@ def test_ackers_are_components_like_others_and_come_first_by_their_name() -> Non
     assert system_topology(topology(a=1), {"topology.acker.executors": 2}).components[ACKER].kind == "system"
 
 
-@pytest.mark.parametrize(("conf", "expected"), [
-    ({}, 1), ({"topology.workers": 3}, 3), ({"topology.workers": 3, "topology.acker.executors": None}, 3),
-    ({"topology.workers": 3, "topology.acker.executors": 0}, 0), ({"topology.acker.executors": 5}, 5),
-    ({"topology.delivery.guarantee": "at-most-once", "topology.acker.executors": 5}, 0),
-    ({"topology.delivery.guarantee": "exactly-once", "topology.workers": 2}, 2)])
+@pytest.mark.parametrize(
+    ("conf", "expected"),
+    [
+        ({}, 1),
+        ({"topology.workers": 3}, 3),
+        ({"topology.workers": 3, "topology.acker.executors": None}, 3),
+        ({"topology.workers": 3, "topology.acker.executors": 0}, 0),
+        ({"topology.acker.executors": 5}, 5),
+        ({"topology.delivery.guarantee": "at-most-once", "topology.acker.executors": 5}, 0),
+        ({"topology.delivery.guarantee": "exactly-once", "topology.workers": 2}, 2),
+    ],
+)
 def test_there_is_one_acker_per_worker_unless_conf_says_otherwise(conf: dict[str, Any], expected: int) -> None:
     assert acker_count(conf) == expected
     assert (ACKER in system_topology(topology(a=1), conf).components) is (expected > 0)
 
 
-@pytest.mark.parametrize(("component", "conf", "expected"), [
-    (Component("c", "bolt", None, 3), {}, 3),
-    (Component("c", "bolt", None, 3, 7), {}, 7),
-    (Component("c", "bolt", None, 3, conf={"topology.tasks": 5}), {}, 5),
-    (Component("c", "bolt", None, 3, 7, conf={"topology.tasks": 5}), {}, 7),
-    (Component("c", "bolt", None, 3), {"topology.max.task.parallelism": 2}, 2),
-    (Component("c", "bolt", None, 3, conf={"topology.max.task.parallelism": 9}), {"topology.max.task.parallelism": 2},
-     3),
-    (Component("c", "bolt", None, 3, 7), {"topology.max.task.parallelism": None}, 7)])
-def test_a_component_has_its_own_number_of_tasks_up_to_the_cap(
-    component: Component, conf: dict[str, Any], expected: int
-) -> None:
+@pytest.mark.parametrize(
+    ("component", "conf", "expected"),
+    [
+        (Component("c", "bolt", None, 3), {}, 3),
+        (Component("c", "bolt", None, 3, 7), {}, 7),
+        (Component("c", "bolt", None, 3, conf={"topology.tasks": 5}), {}, 5),
+        (Component("c", "bolt", None, 3, 7, conf={"topology.tasks": 5}), {}, 7),
+        (Component("c", "bolt", None, 3), {"topology.max.task.parallelism": 2}, 2),
+        (Component("c", "bolt", None, 3, conf={"topology.max.task.parallelism": 9}), {"topology.max.task.parallelism": 2}, 3),
+        (Component("c", "bolt", None, 3, 7), {"topology.max.task.parallelism": None}, 7),
+    ],
+)
+def test_a_component_has_its_own_number_of_tasks_up_to_the_cap(component: Component, conf: dict[str, Any], expected: int) -> None:
     assert task_count(component, conf) == expected
 
 
-@pytest.mark.parametrize(("count", "size", "expected"), [
-    (2, 5, [[0, 1, 2], [3, 4]]), (3, 3, [[0], [1], [2]]), (5, 2, [[0], [1]]), (1, 4, [[0, 1, 2, 3]]), (3, 0, []),
-    (4, 10, [[0, 1, 2], [3, 4, 5], [6, 7], [8, 9]])])
-def test_tasks_are_cut_into_chunks_with_the_larger_ones_first(
-    count: int, size: int, expected: list[list[int]]
-) -> None:
+@pytest.mark.parametrize(
+    ("count", "size", "expected"),
+    [
+        (2, 5, [[0, 1, 2], [3, 4]]),
+        (3, 3, [[0], [1], [2]]),
+        (5, 2, [[0], [1]]),
+        (1, 4, [[0, 1, 2, 3]]),
+        (3, 0, []),
+        (4, 10, [[0, 1, 2], [3, 4, 5], [6, 7], [8, 9]]),
+    ],
+)
+def test_tasks_are_cut_into_chunks_with_the_larger_ones_first(count: int, size: int, expected: list[list[int]]) -> None:
     assert partition_fixed(count, range(size)) == expected
 
 
@@ -101,5 +115,4 @@ def test_a_cap_on_tasks_also_caps_executors() -> None:
 
 
 def test_a_component_of_unknown_parallelism_gets_an_executor_per_task() -> None:
-    assert compute_executors({1: "a", 2: "a", 3: "b"}, {"b": 1}) == [
-        ExecutorId(1, 1), ExecutorId(2, 2), ExecutorId(3, 3)]
+    assert compute_executors({1: "a", 2: "a", 3: "b"}, {"b": 1}) == [ExecutorId(1, 1), ExecutorId(2, 2), ExecutorId(3, 3)]

@@ -47,14 +47,24 @@ def components_of(made: Topology) -> set[frozenset[str]]:
 
 def test_a_graph_without_cycles_has_every_component_by_itself() -> None:
     assert components_of(topology(spout("s"), bolt("a", "s"), bolt("b", "s", "a"))) == {
-        frozenset("s"), frozenset("a"), frozenset("b")}
+        frozenset("s"),
+        frozenset("a"),
+        frozenset("b"),
+    }
 
 
 def test_cycles_are_found_nested_joined_and_apart() -> None:
-    made = topology(spout("s"), bolt("a", "s", "c"), bolt("b", "a"), bolt("c", "b"), bolt("d", "c", "e"),
-                    bolt("e", "d"), bolt("self", "self", "s"), bolt("out", "e"))
-    assert components_of(made) == {
-        frozenset("s"), frozenset("abc"), frozenset("de"), frozenset(["self"]), frozenset(["out"])}
+    made = topology(
+        spout("s"),
+        bolt("a", "s", "c"),
+        bolt("b", "a"),
+        bolt("c", "b"),
+        bolt("d", "c", "e"),
+        bolt("e", "d"),
+        bolt("self", "self", "s"),
+        bolt("out", "e"),
+    )
+    assert components_of(made) == {frozenset("s"), frozenset("abc"), frozenset("de"), frozenset(["self"]), frozenset(["out"])}
 
 
 def test_two_loops_through_one_component_are_one_cycle() -> None:
@@ -72,8 +82,9 @@ def test_good_names_are_accepted(name: str) -> None:
     validate_name(name)
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "12", "null", "a\n", "{x}",
-                                  ".", "..", "...", ".a", "-a", "--fresh", "../a"])
+@pytest.mark.parametrize(
+    "name", ["", "a b", "a/b", "ä", "12", "null", "a\n", "{x}", ".", "..", "...", ".a", "-a", "--fresh", "../a"]
+)
 def test_bad_names_are_refused(name: str) -> None:
     with pytest.raises(InvalidTopologyError, match="is not a valid topology name: use letters"):
         validate_name(name)

@@ -23,9 +23,12 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     former = {name: os.environ.get(name) for name in ENVIRONMENT}
     os.environ.update(ENVIRONMENT)
     session = (
-        SparkSession.builder.master(getattr(request.module, "MASTER", MASTER)).appName("replay-tests")
+        SparkSession.builder.master(getattr(request.module, "MASTER", MASTER))
+        .appName("replay-tests")
         .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false").config("spark.sql.shuffle.partitions", "2").getOrCreate()
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
     yield session

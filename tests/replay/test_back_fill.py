@@ -109,8 +109,9 @@ def build(files: list[tuple[str, int]] | Spout, tasks: Mapping[str, int] | None 
     builder.set_bolt("parse", Parse(), parallelism=count["parse"]).shuffle_grouping("lines")
     builder.set_bolt("count", Count(), parallelism=count["count"]).fields_grouping("parse", "key")
     builder.set_bolt("total", Total(), parallelism=2).fields_grouping("parse", "key")
-    windowed = (windows().with_tumbling_window(Duration.millis(WINDOW_MS)).with_timestamp_field("at_ms")
-                .with_lag(Duration.millis(LAG_MS)))
+    windowed = (
+        windows().with_tumbling_window(Duration.millis(WINDOW_MS)).with_timestamp_field("at_ms").with_lag(Duration.millis(LAG_MS))
+    )
     builder.set_bolt("windows", windowed, parallelism=count["windows"]).fields_grouping("parse", "key")
     builder.set_bolt("seen", Seen(), parallelism=count["seen"]).global_grouping("windows")
     return builder.build()
@@ -147,7 +148,8 @@ TASKS = {"lines": 1, "parse": 1}
 @pytest.mark.parametrize("windows", [Sum, Members])
 @pytest.mark.parametrize("rows", [0, 1, 31, 59, 60])
 def test_history_up_to_any_row_and_then_live_is_the_whole(
-        tmp_path: Path, files: list[tuple[str, int]], rows: int, windows: type[Any]) -> None:
+    tmp_path: Path, files: list[tuple[str, int]], rows: int, windows: type[Any]
+) -> None:
     topology = build(files, TASKS, windows)
     back_fill_locally(topology, tmp_path / "half", rows={"lines": rows}, conf=CONF)
     with LocalCluster() as cluster:
@@ -296,8 +298,7 @@ def lines() -> Topology:
 
 
 @pytest.mark.parametrize("fault", [CommitFault.CRASH_BEFORE, CommitFault.CRASH_AFTER, CommitFault.SENT_TWICE], ids=lambda f: f.name)
-def test_a_kill_around_any_commit_behind_the_seam_costs_no_count(
-        tmp_path: Path, fault: CommitFault) -> None:
+def test_a_kill_around_any_commit_behind_the_seam_costs_no_count(tmp_path: Path, fault: CommitFault) -> None:
     topology = lines()
     back_fill_locally(topology, tmp_path / "half", rows={"lines": 31}, conf=CONF)
     number = commits = 0
@@ -353,14 +354,15 @@ def test_files_that_grew_and_came_are_read_from_where_history_ended_by_any_numbe
 
 def test_a_file_that_shrank_is_named(tmp_path: Path, files: list[tuple[str, int]]) -> None:
     back_fill_locally(build(files), tmp_path / "half", conf=CONF)
-    (path, _), = files
+    ((path, _),) = files
     with pytest.raises(InvalidConfigError, match=r"a\.txt: \d+ bytes were read of it, but it has 5 now"), LocalCluster() as cluster:
         cluster.submit(build([(path, 5)]), CONF, from_checkpoint=tmp_path / "half")
 
 
 @pytest.mark.parametrize(("component", "tasks", "number"), [("windows", 3, 2), ("windows", 1, 2), ("seen", 2, 1)])
 def test_what_cannot_be_dealt_out_anew_is_refused_with_numbers(
-        tmp_path: Path, files: list[tuple[str, int]], component: str, tasks: int, number: int) -> None:
+    tmp_path: Path, files: list[tuple[str, int]], component: str, tasks: int, number: int
+) -> None:
     back_fill_locally(build(files), tmp_path / "half", conf=CONF)
     with pytest.raises(CheckpointError, match=f"'{component}' had {number} tasks and has {tasks} now"), LocalCluster() as cluster:
         cluster.submit(build(files, {component: tasks}), CONF, from_checkpoint=tmp_path / "half")
@@ -406,7 +408,7 @@ def test_a_source_that_gives_other_rows_the_second_time_ends_the_replay(tmp_path
 
         def open(self, conf: Any, context: Any, collector: Any) -> None:
             super().open(conf, context, collector)
-            self.rows = self.rows[int(opened.exists()):]
+            self.rows = self.rows[int(opened.exists()) :]
             opened.touch()
 
     opened = tmp_path / "opened"

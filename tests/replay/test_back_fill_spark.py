@@ -18,8 +18,10 @@ pytestmark = pytest.mark.system
 
 def contents(folder: Path) -> dict[str, object]:
     found = read_checkpoint(folder)
-    return {id: {task: (sorted(c.state), sorted(c.time, key=repr), c.position) for task, c in found.content(id).items()}
-            for id in found.parts}
+    return {
+        id: {task: (sorted(c.state), sorted(c.time, key=repr), c.position) for task, c in found.content(id).items()}
+        for id in found.parts
+    }
 
 
 def test_spark_leaves_the_checkpoint_that_the_local_twin_leaves(spark: SparkSession, tmp_path: Path) -> None:
@@ -42,8 +44,9 @@ def test_history_given_as_a_frame_goes_on_at_the_positions_that_the_caller_names
     frame = spark.createDataFrame(rows[:25], "key string, at_ms bigint")
     with pytest.raises(CheckpointError, match="has its history from a frame and 1 tasks: positions must say where each of them"):
         back_fill(topology, spark, tmp_path / "half", inputs={"rows": frame}, conf=CONF)
-    results = back_fill(topology, spark, tmp_path / "half", inputs={"rows": frame}, positions={"rows": [25]}, conf=CONF,
-                        event_time="at_ms")
+    results = back_fill(
+        topology, spark, tmp_path / "half", inputs={"rows": frame}, positions={"rows": [25]}, conf=CONF, event_time="at_ms"
+    )
     assert results["windows"].count() > 0
     results.close()
     with LocalCluster() as cluster:

@@ -40,7 +40,7 @@ def test_large_rows_make_short_chunks() -> None:
 
 
 def test_rows_without_fields_are_counted() -> None:
-    chunk, = ChunkWriter(Codec(), 0, is_timed=False).rows(1, 1, "default", [((), 0)] * 5)
+    (chunk,) = ChunkWriter(Codec(), 0, is_timed=False).rows(1, 1, "default", [((), 0)] * 5)
     assert read([chunk]) == [((), 0)] * 5
 
 

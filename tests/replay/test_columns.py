@@ -152,9 +152,17 @@ def test_a_batch_has_the_time_of_its_last_row_and_ticks_cut_it() -> None:
     assert results["bolt"] == [("batch", 900)] * 2 + [("row", 1000)] + [("batch", 1200)] * 2
 
 
-@pytest.mark.parametrize("grouping", [
-    Grouping("fields", ("key",)), Grouping("fields", ("key", "value")), Grouping("all"), Grouping("global"),
-    Grouping("partial_key", ("key",)), Grouping("custom", custom=ByKey())])
+@pytest.mark.parametrize(
+    "grouping",
+    [
+        Grouping("fields", ("key",)),
+        Grouping("fields", ("key", "value")),
+        Grouping("all"),
+        Grouping("global"),
+        Grouping("partial_key", ("key",)),
+        Grouping("custom", custom=ByKey()),
+    ],
+)
 def test_a_batch_is_divided_as_its_rows_are(grouping: Grouping) -> None:
     sender = Sender("c", 1, "default", ("key", "value"))
     values = rows(5)
@@ -164,8 +172,10 @@ def test_a_batch_is_divided_as_its_rows_are(grouping: Grouping) -> None:
         route = BatchRoute(1, 0)
         route.subscribe(grouping, [sender.position(f) for f in grouping.fields], ways)
         for start in range(0, len(values), size):
-            route.spread(pa.RecordBatch.from_pydict(dict(zip(
-                sender.fields, zip(*values[start:start + size], strict=True), strict=True))), 0)
+            route.spread(
+                pa.RecordBatch.from_pydict(dict(zip(sender.fields, zip(*values[start : start + size], strict=True), strict=True))),
+                0,
+            )
         found.append([[row for row, _ in way.take_rows()] for way in ways])
     assert found[0] == found[1]
     assert sum(map(len, found[0])) > 0

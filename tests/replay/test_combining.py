@@ -88,13 +88,24 @@ def topology(bolt: CombiningBolt, random: Random) -> Topology:
 
 @pytest.mark.parametrize("bolt", [Sum, PerWindow, Fussy, ByBatch])
 def test_what_is_combined_before_it_travels_is_the_same_live_and_in_both_replays(
-        bolt: type[CombiningBolt], monkeypatch: pytest.MonkeyPatch) -> None:
+    bolt: type[CombiningBolt], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for seed in range(60):
         random = Random(seed)
         monkeypatch.setattr(combine, "MOST_KEYS", random.choice((1, 2, 1 << 16)))
         made, rows = topology(bolt(), random), random_rows(random, ["a", "b", "ä", "", None])
-        found = [replay_locally(made, {"source": rows}, outputs=["sum!state"], skip_bad=True, partitions=2, quick=quick,
-                                conf={"topology.max.retries": 0}) for quick in (True, False)]
+        found = [
+            replay_locally(
+                made,
+                {"source": rows},
+                outputs=["sum!state"],
+                skip_bad=True,
+                partitions=2,
+                quick=quick,
+                conf={"topology.max.retries": 0},
+            )
+            for quick in (True, False)
+        ]
         live = complete_topology(made, {"source": rows}, conf={"topology.max.retries": 0})
         assert found[0].states == found[1].states == {"sum": dict(live.state("sum"))}, f"seed {seed}"
         letters = [Counter((d.component, repr(d.values), d.reason) for d in each.dead_letters) for each in found]
@@ -128,8 +139,9 @@ def test_a_failing_record_is_named_as_without_combining() -> None:
 @pytest.mark.system
 def test_on_spark_too(spark: SparkSession) -> None:
     made = topology(PerWindow(), Random(1))
-    results = replay(made, {"source": spark.createDataFrame(ROWS, "key string, value int, ts int").repartition(3)},
-                     outputs=["sum!state"])
+    results = replay(
+        made, {"source": spark.createDataFrame(ROWS, "key string, value int, ts int").repartition(3)}, outputs=["sum!state"]
+    )
     found = {tuple(row.key): list(row.value) for row in results["sum!state"].collect()}
     assert found == replay_locally(made, {"source": ROWS}).states["sum"]
     assert results.counts["sum"]["executed"] < 400

@@ -117,8 +117,10 @@ def test_spark_finds_the_task_that_live_would_find(spark: SparkSession, name: st
     frame = spark.createDataFrame([(k,) for k in keys], f"key {kind}")
     places = [place_of(["key"], frame.schema, width) for width in range(1, 8)]
     found = frame.select("key", *[sf.expr(p or "").alias(f"_{i}") for i, p in enumerate(places)]).collect()
-    of_live = [[stable_hash(bytes(row[0]) if name == "bytes" and row[0] is not None else row[0]) % width for width in range(1, 8)]
-               for row in found]
+    of_live = [
+        [stable_hash(bytes(row[0]) if name == "bytes" and row[0] is not None else row[0]) % width for width in range(1, 8)]
+        for row in found
+    ]
     assert [list(row)[1:] for row in found] == of_live
 
 
@@ -195,8 +197,7 @@ def test_what_spark_divides_comes_to_the_same(spark: SparkSession, bolt: Any, fi
 @pytest.mark.parametrize("rows", ["none", "none of them passes"])
 def test_every_task_begins_even_if_there_is_no_row(spark: SparkSession, rows: str) -> None:
     frame = spark.createDataFrame([("a", 1, 1)] * (rows != "none"), "user string, kind int, amount bigint")
-    results = replay(summed(Sum()), {"events": frame.where("amount > 1") if rows != "none" else frame},
-                     types=TYPES)
+    results = replay(summed(Sum()), {"events": frame.where("amount > 1") if rows != "none" else frame}, types=TYPES)
     assert results.state("sum").count() == 0
     assert results.counts["sum"]["prepared"] == 3
 

@@ -45,7 +45,8 @@ def assert_equal_to_live(topology: Topology, rows: Rows, replayed: LocalResults,
         if component.id in replayed.states:
             states = merged(topology, component.id, replayed.states_by_task[component.id])
             assert [state for state in states if state] == [
-                state for state in merged(topology, component.id, live.state_by_task(component.id)) if state], component.id
+                state for state in merged(topology, component.id, live.state_by_task(component.id)) if state
+            ], component.id
     parked = Counter((d.component, d.stream, repr(d.values)) for d in live.dead_letters)
     assert Counter((d.component, d.stream, repr(d.values)) for d in replayed.dead_letters) == parked
 

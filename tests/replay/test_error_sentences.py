@@ -45,8 +45,15 @@ def values(spark: SparkSession) -> DataFrame:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(("action", "types"), [("collect", None), ("collect", {"bolt": "value string"}),
-                                               ("toArrow", {"bolt": "value string"}), ("show", {"bolt": "value string"})])
+@pytest.mark.parametrize(
+    ("action", "types"),
+    [
+        ("collect", None),
+        ("collect", {"bolt": "value string"}),
+        ("toArrow", {"bolt": "value string"}),
+        ("show", {"bolt": "value string"}),
+    ],
+)
 def test_an_action_on_a_result_raises_the_sentence_that_run_raises(values: DataFrame, action: str, types: Any) -> None:
     with pytest.raises(ReplayFailedError, match=SENTENCE) as caught:
         getattr(replay(one_bolt(Picky("b")), {"source": values}, types=types)["bolt"], action)()

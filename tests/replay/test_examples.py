@@ -66,8 +66,13 @@ def replay_history(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     spec = find_spec("pyspark")
     assert spec is not None and spec.submodule_search_locations is not None
     submit = Path(spec.submodule_search_locations[0]) / "bin" / "spark-submit"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable,
-                   "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     command = [submit, "--master", "local[2]", "--conf", "spark.ui.enabled=false", JOB, *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
 
@@ -79,8 +84,15 @@ def test_the_command_line_replays_a_history_with_the_live_job_file(tmp_path: Pat
     rows = list(job.events(files(tmp_path / "tree")))
     with (tmp_path / "files.csv").open("w") as out:
         csv.writer(out).writerows([job.FIELDS, *rows])
-    done = replay_history(ROOT / "conf" / "file_times_replay.yaml", "--input", tmp_path / "files.csv",
-                          "--output", tmp_path / "out", "--output-format", "json")
+    done = replay_history(
+        ROOT / "conf" / "file_times_replay.yaml",
+        "--input",
+        tmp_path / "files.csv",
+        "--output",
+        tmp_path / "out",
+        "--output-format",
+        "json",
+    )
     assert done.returncode == 0, done.stderr
     parts = [part.read_text() for part in (tmp_path / "out" / "largest.state").glob("*.json")]
     found = [json.loads(line) for part in parts for line in part.splitlines()]

@@ -90,7 +90,7 @@ def test_a_failing_record_is_named_with_its_component_and_task() -> None:
 def test_skipped_records_leave_no_trace_but_their_dead_letter() -> None:
     results = replay_locally(one_bolt(Picky("b")), {"source": VALUES}, skip_bad=True)
     assert sorted(results["bolt"]) == [("a",), ("c",)]
-    letter, = results.dead_letters
+    (letter,) = results.dead_letters
     assert (letter.component, letter.values, letter.attempts) == ("bolt", ("b",), 4)
     assert results.counts["bolt"]["parked"] == 1
 
@@ -148,11 +148,14 @@ def test_a_live_task_runs_the_same_code_without_a_key() -> None:
     assert [key for key, _ in done["bolt"]] == [None] * 3
 
 
-@pytest.mark.parametrize(("effects", "said"), [
-    ({"bolt": "sometimes"}, "effects is 'sometimes'"),
-    ({"blot": "mute"}, "effects names 'blot'"),
-    ({"split": "mute"}, "'split' does not run in this replay.*'count' listens"),
-])
+@pytest.mark.parametrize(
+    ("effects", "said"),
+    [
+        ({"bolt": "sometimes"}, "effects is 'sometimes'"),
+        ({"blot": "mute"}, "effects names 'blot'"),
+        ({"split": "mute"}, "'split' does not run in this replay.*'count' listens"),
+    ],
+)
 def test_wrong_effects_are_refused(effects: dict[str, str], said: str) -> None:
     builder = TopologyBuilder()
     builder.set_spout("source", Source("value"))
@@ -172,13 +175,16 @@ def test_a_cycle_is_refused_by_the_names_on_it() -> None:
         replay_locally(builder.build(), {"source": []})
 
 
-@pytest.mark.parametrize(("inputs", "said"), [
-    ({"lines": []}, "there is no spout 'lines', only source"),
-    ({"source:late": []}, "has no stream 'late'; its streams are source:default"),
-    ({"source": [], "source:default": []}, "given twice"),
-    ({}, "spout 'source' has no input"),
-    ({"bolt": []}, "there is no spout 'bolt'"),
-])
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ({"lines": []}, "there is no spout 'lines', only source"),
+        ({"source:late": []}, "has no stream 'late'; its streams are source:default"),
+        ({"source": [], "source:default": []}, "given twice"),
+        ({}, "spout 'source' has no input"),
+        ({"bolt": []}, "there is no spout 'bolt'"),
+    ],
+)
 def test_inputs_that_fit_no_spout_are_refused(inputs: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidTopologyError, match=said):
         replay_locally(one_bolt(Picky(0)), inputs)
@@ -191,6 +197,6 @@ def test_on_spark_the_record_is_named_and_can_be_skipped(spark: SparkSession) ->
         replay(one_bolt(Picky("v77"), 2), {"source": frame}, types={"bolt": "value string"})["bolt"].collect()
     results = replay(one_bolt(Picky("v77"), 2), {"source": frame}, skip_bad=True)
     assert results["bolt"].count() == 199
-    letter, = results.dead_letters.collect()
+    (letter,) = results.dead_letters.collect()
     assert (letter.component, read_value(letter.record)) == ("bolt", {"value": "v77"})
     assert letter.reason.startswith("ValueError: not this one (bolts.py, line ")

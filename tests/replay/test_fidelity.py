@@ -94,10 +94,8 @@ CAUSES: dict[str, tuple[Topology, dict[str, Any], str, EventTime | None]] = {
     "state behind local_or_shuffle grouping": (topology(Quick(), Grouping("local_or_shuffle")), {}, "bolt", None),
     "order of senders": (topology(Last(), FIELDS), {}, "bolt", None),
     "ticks": (topology(Quick(), FIELDS, conf={"topology.tick.tuple.freq.secs": 1}), {}, "bolt", EventTime("ts")),
-    "processing time": (
-        topology(Sizes().with_tumbling_window(Duration.millis(10)), Grouping("global")), {}, "bolt", None),
-    "late data": (
-        topology(window(Sizes()), Grouping("global"), between=Again()), {}, "bolt", None),
+    "processing time": (topology(Sizes().with_tumbling_window(Duration.millis(10)), Grouping("global")), {}, "bolt", None),
+    "late data": (topology(window(Sizes()), Grouping("global"), between=Again()), {}, "bolt", None),
     "updates": (topology(window(Sizes()).with_allowed_lateness(Duration.millis(5)), Grouping("global")), {}, "bolt", None),
     "guarantee": (topology(Quick(), FIELDS), {"topology.delivery.guarantee": "at-least-once"}, "bolt", None),
     "wall clock": (topology(ByWallClock(), FIELDS), {}, "bolt", None),
@@ -120,9 +118,16 @@ def test_windows_by_count_depend_on_the_order_of_senders() -> None:
     assert "order of senders" in {w.cause for w in replay_locally(counted, {"source": ROWS}).warnings}
 
 
-@pytest.mark.parametrize("promised", [
-    topology(Quick(), FIELDS), topology(Quick(), Grouping("global")), topology(Quick(), Grouping("all")),
-    topology(Timed(), Grouping("shuffle")), topology(window(Sizes()), Grouping("global"))])
+@pytest.mark.parametrize(
+    "promised",
+    [
+        topology(Quick(), FIELDS),
+        topology(Quick(), Grouping("global")),
+        topology(Quick(), Grouping("all")),
+        topology(Timed(), Grouping("shuffle")),
+        topology(window(Sizes()), Grouping("global")),
+    ],
+)
 def test_what_is_promised_does_not_warn(promised: Topology) -> None:
     assert replay_locally(promised, {"source": ROWS}).warnings == ()
 

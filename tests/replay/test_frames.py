@@ -23,13 +23,16 @@ def timed(*fields: str) -> Topology:
     return builder.build()
 
 
-@pytest.mark.parametrize(("ddl", "row", "said"), [
-    ("word string", ("a",), "input 'lines' has no column 'line'; it has word"),
-    ("line decimal(5,2)", (None,), "column 'line': decimal.* is none of"),
-    ("line date", (None,), "column 'line': date"),
-    ("line array<timestamp>", (None,), "column 'line': timestamp"),
-    ("line interval day to second", (None,), "column 'line': "),
-])
+@pytest.mark.parametrize(
+    ("ddl", "row", "said"),
+    [
+        ("word string", ("a",), "input 'lines' has no column 'line'; it has word"),
+        ("line decimal(5,2)", (None,), "column 'line': decimal.* is none of"),
+        ("line date", (None,), "column 'line': date"),
+        ("line array<timestamp>", (None,), "column 'line': timestamp"),
+        ("line interval day to second", (None,), "column 'line': "),
+    ],
+)
 def test_columns_that_are_missing_or_of_no_known_type_are_refused_before_anything_runs(
     spark: SparkSession, ddl: str, row: tuple[Any, ...], said: str
 ) -> None:
@@ -40,16 +43,16 @@ def test_columns_that_are_missing_or_of_no_known_type_are_refused_before_anythin
 def test_every_type_of_the_closed_set_goes_through(spark: SparkSession) -> None:
     ddl = "value struct<t:string,m:map<string,array<int>>,b:binary,f:float,n:bigint,o:boolean,z:int>"
     value = {"t": "ä", "m": {"k": [1, None]}, "b": b"\x00", "f": 1.5, "n": 2**62, "o": True, "z": None}
-    results = replay(timed("value"), {"source": spark.createDataFrame([(value,)], ddl)}, types={
-        "bolt": f"{ddl}, now_ms bigint, task int"})
+    results = replay(
+        timed("value"), {"source": spark.createDataFrame([(value,)], ddl)}, types={"bolt": f"{ddl}, now_ms bigint, task int"}
+    )
     row = results["bolt"].collect()[0].value.asDict()
     assert row == {**value, "b": bytearray(b"\x00")}
 
 
 def test_an_empty_frame_gives_empty_results(spark: SparkSession) -> None:
     results = replay(word_count(), {"lines": spark.createDataFrame([], "line string")})
-    assert {name: frame.count() for name, frame in results.items()} == {
-        "lines": 0, "split": 0, "count": 0, "count!state": 0}
+    assert {name: frame.count() for name, frame in results.items()} == {"lines": 0, "split": 0, "count": 0, "count!state": 0}
     assert results["count"].columns == ["word", "count"]
 
 
@@ -77,10 +80,13 @@ def test_a_late_row_stays_late_when_rows_keep_their_places(spark: SparkSession) 
     assert [tuple(row)[:2] for row in results["bolt"].collect()] == [("b", 2000), ("a", 2000)]
 
 
-@pytest.mark.parametrize(("ddl", "said"), [
-    ("value string", "input 'source' has no column 'ts'"),
-    ("value string, ts string", "an event time is a timestamp or whole milliseconds, not string"),
-])
+@pytest.mark.parametrize(
+    ("ddl", "said"),
+    [
+        ("value string", "input 'source' has no column 'ts'"),
+        ("value string, ts string", "an event time is a timestamp or whole milliseconds, not string"),
+    ],
+)
 def test_an_event_time_that_is_none_is_refused(spark: SparkSession, ddl: str, said: str) -> None:
     with pytest.raises(ReplayFailedError, match=said):
         replay(timed("value"), {"source": spark.createDataFrame([], ddl)}, event_time="ts")
@@ -113,8 +119,11 @@ def test_a_state_taken_under_another_parallelism_is_refused(spark: SparkSession)
 
 
 def test_results_of_declared_types_run_nothing_before_they_are_used(spark: SparkSession) -> None:
-    results = replay(word_count(), {"lines": spark.createDataFrame(LINES, "line string")}, types={
-        "split": "word string", "count!state": "key string, value bigint"})
+    results = replay(
+        word_count(),
+        {"lines": spark.createDataFrame(LINES, "line string")},
+        types={"split": "word string", "count!state": "key string, value bigint"},
+    )
     frames = [results["split"], results["count!state"]]
     assert results.counts == {}
     assert frames[0].count() == 8 and [f.name for f in frames[1].schema] == ["key", "value", "task"]

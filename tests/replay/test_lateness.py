@@ -21,8 +21,12 @@ from tests.replay.test_windows import MS, Sum, by_ts, rows
 
 Row = tuple[Any, ...]
 TIMES: dict[str, EventTime | None] = {
-    "in place": EventTime("ts", in_order=False), "no event time": None, "in order": EventTime("ts"),
-    "by arrival": EventTime("arrival"), "by arrival, in place": EventTime("arrival", in_order=False)}
+    "in place": EventTime("ts", in_order=False),
+    "no event time": None,
+    "in order": EventTime("ts"),
+    "by arrival": EventTime("arrival"),
+    "by arrival, in place": EventTime("arrival", in_order=False),
+}
 
 
 class Pass(BasicBolt):
@@ -123,7 +127,8 @@ def test_on_spark_the_same_rows_are_late_in_one_partition_and_in_four(spark: Spa
             local = replay_locally(topology, {"source": data if name == "in order" else given_rows}, event_time=TIMES[name])
             for partitions in (1, 4):
                 frame = spark.createDataFrame(
-                    spark.sparkContext.parallelize(given_rows, partitions), "key string, value int, ts bigint, arrival bigint")
+                    spark.sparkContext.parallelize(given_rows, partitions), "key string, value int, ts bigint, arrival bigint"
+                )
                 assert frame.rdd.getNumPartitions() == partitions
                 results = replay(topology, {"source": frame}, event_time=TIMES[name], outputs=["sum", "sum:late"])
                 late = Counter(row.time_ms for row in results["sum:late"].collect())

@@ -98,8 +98,8 @@ def test_the_pace_doubles_while_rows_make_few() -> None:
 def test_an_exchange_takes_chunks_one_by_one_and_hands_its_state_out_in_pieces() -> None:
     job, taken = job_of(Many(1)), [0]
     stage = job.plan.stages[1]
-    task, = job.plan.tasks("remember")
-    sender, = job.plan.tasks("first")
+    (task,) = job.plan.tasks("remember")
+    (sender,) = job.plan.tasks("first")
     writer = ChunkWriter(Codec(), 1, False)
     writer.size.rows = 200
     rows = [((n,), 0) for n in range(4_000)]

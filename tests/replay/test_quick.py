@@ -106,8 +106,10 @@ def test_rows_that_fail_leave_no_trace_and_tuples_may_be_kept(bolt: type[BasicBo
         assert ways[0][2]["bolt"]["emitted"] == 2 * 23
 
 
-@pytest.mark.parametrize(("bad", "said"), [(1, "emitted 2 values for 1 fields"), (2, "a value of type object"),
-                                           (3, r"field 'word': emitted the whole number")])
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [(1, "emitted 2 values for 1 fields"), (2, "a value of type object"), (3, r"field 'word': emitted the whole number")],
+)
 def test_what_cannot_be_emitted_is_said_in_the_same_words(bad: int, said: str) -> None:
     ways = [outcome(behind(WideWords()), {"source": [(7,), (bad,), (8,)]}, quick) for quick in (True, False)]
     assert ways[0] == ways[1]

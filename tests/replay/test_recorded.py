@@ -52,8 +52,12 @@ def build(spout: FeederSpout) -> Topology:
 
 
 def conf(folder: Path, **more: Any) -> dict[str, Any]:
-    return {"topology.record.components": ["divide"], "topology.record.directory": str(folder), "topology.max.retries": 1,
-            **{f"topology.record.{key.replace('_', '.')}": value for key, value in more.items()}}
+    return {
+        "topology.record.components": ["divide"],
+        "topology.record.directory": str(folder),
+        "topology.max.retries": 1,
+        **{f"topology.record.{key.replace('_', '.')}": value for key, value in more.items()},
+    }
 
 
 def run(folder: Path, numbers: Sequence[int], harm: Callable[[LocalCluster], Any] = lambda _: None, **more: Any) -> Topology:
@@ -62,7 +66,7 @@ def run(folder: Path, numbers: Sequence[int], harm: Callable[[LocalCluster], Any
     with LocalCluster() as cluster:
         cluster.submit(topology, conf(folder, **more))
         for at in range(0, len(numbers), 4):
-            for number in numbers[at:at + 4]:
+            for number in numbers[at : at + 4]:
                 spout.feed([number])
             cluster.run_until_idle()
             harm(cluster)
@@ -70,7 +74,7 @@ def run(folder: Path, numbers: Sequence[int], harm: Callable[[LocalCluster], Any
 
 
 def task_folder(folder: Path) -> Path:
-    found, = folder.glob("recorded/test-1-*/divide/task-*")
+    (found,) = folder.glob("recorded/test-1-*/divide/task-*")
     return found
 
 
@@ -80,12 +84,19 @@ def numbers_in(slices: Sequence[Slice]) -> list[int]:
 
 def test_a_failure_is_found_again_step_by_step(tmp_path: Path) -> None:
     topology = run(tmp_path, [5, 5, 10, -20, 3, 4])
-    part, = recorded(task_folder(tmp_path))
+    (part,) = recorded(task_folder(tmp_path))
     assert numbers_in([part]) == [5, 5, 10, -20, -20, 3, 4]  # the culprit was tried twice
     assert [each.failure is not None for each in part.tuples] == [False, False, False, True, True, False, False]
     steps = list(part.steps(topology))
     assert [step.emitted for step in steps] == [
-        {"default": [(20,)]}, {"default": [(10,)]}, {"default": [(5,)]}, {}, {}, {"default": [(4,)]}, {"default": [(3,)]}]
+        {"default": [(20,)]},
+        {"default": [(10,)]},
+        {"default": [(5,)]},
+        {},
+        {},
+        {"default": [(4,)]},
+        {"default": [(3,)]},
+    ]
     assert "ZeroDivisionError" in str(steps[3].failure) and steps[3].state == {"sum": 20}
     assert steps[-1].state == {"sum": 27}
 
@@ -95,7 +106,7 @@ def test_the_newest_rows_are_kept_with_the_state_before_them(tmp_path: Path) -> 
     slices = recorded(task_folder(tmp_path))
     numbers = numbers_in(slices)
     assert numbers == list(range(101 - len(numbers), 101)) and 24 <= len(numbers) <= 40
-    first, = slices
+    (first,) = slices
     assert first.state == {"sum": sum(range(1, 101 - len(numbers)))}
     assert list(first.steps(topology))[-1].state == {"sum": 5050}
     assert {path.suffix for path in task_folder(tmp_path).iterdir()} == {".parquet"}
@@ -115,7 +126,7 @@ def test_killed_workers_leave_whole_files_and_rows_once(tmp_path: Path) -> None:
 
 def test_a_state_that_is_too_large_is_left_out_and_asked_for(tmp_path: Path) -> None:
     topology = run(tmp_path, [1, 2], state_keys=0)
-    part, = recorded(task_folder(tmp_path))
+    (part,) = recorded(task_folder(tmp_path))
     assert part.state == {}  # nothing was in it when the recording began
     folder = tmp_path / "other"
     topology = run(folder, range(1, 101), state_keys=0, max_rows=40)
@@ -177,7 +188,7 @@ def file(tmp_path: Path) -> Iterator[SegmentFile]:
 def test_a_part_cut_anywhere_gives_what_is_whole_before_the_cut(file: SegmentFile, tmp_path: Path) -> None:
     file.take(Beginning(1, 0, [["sum", 4]]), rows(1, 2), 0)
     file.take(None, rows(3), 0)
-    part, = (tmp_path / "task-3").iterdir()
+    (part,) = (tmp_path / "task-3").iterdir()
     whole = part.read_bytes()
     copy = tmp_path / "cut.part"
     seen = set()
@@ -230,7 +241,7 @@ def test_a_full_disk_costs_rows_and_nothing_else(tmp_path: Path) -> None:
         recorder.settle()
     file.close()
     (tmp_path / f"{7:020d}-000001.part").unlink(missing_ok=True)
-    part, = recorded(tmp_path)
+    (part,) = recorded(tmp_path)
     assert numbers_in([part]) == [4, 5, 6] and part.lost == 4
 
 
@@ -253,9 +264,14 @@ def test_the_thread_writes_what_the_loop_hands_over(tmp_path: Path) -> None:
     assert numbers_in(recorded(tmp_path)) == list(range(1, 51))
 
 
-@pytest.mark.parametrize(("change", "said"), [
-    ({"format": 2}, "format 2; this version reads 1"), ({"task": "3"}, "header: task is '3', which is no int"),
-    ({"extra": 1}, "has no header of a recording")])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"format": 2}, "format 2; this version reads 1"),
+        ({"task": "3"}, "header: task is '3', which is no int"),
+        ({"extra": 1}, "has no header of a recording"),
+    ],
+)
 def test_headers_of_others_are_named(tmp_path: Path, change: Mapping[str, Any], said: str) -> None:
     import pyarrow as pa
     from pyarrow import parquet

@@ -36,21 +36,47 @@ def through(column: list[Any], is_key: bool = False) -> tuple[str, list[Any]]:
     return str(kind), [read_value(cell) for cell in typed_array(column, kind, "field").to_pylist(maps_as_pydicts="strict")]
 
 
-@pytest.mark.parametrize(("column", "kind"), [
-    ([1, None], "int64"), ([True], "bool"), ([1.0, math.inf], "double"), ([b"x"], "binary"), ([None], "string"), ([], "string"),
-    ([{1: "a"}, {}], "map<int64, string>"), ([{"a": 1}, {"b": 2}, {}], "map<string, int64>"), ([{}], "map<string, string>"),
-    ([[], [1, None]], "list<item: int64>"), ([[[]], []], "list<item: list<item: string>>"),
-    ([{"a": [1]}, {"b": []}], "map<string, list<item: int64>>"),
-])
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        ([1, None], "int64"),
+        ([True], "bool"),
+        ([1.0, math.inf], "double"),
+        ([b"x"], "binary"),
+        ([None], "string"),
+        ([], "string"),
+        ([{1: "a"}, {}], "map<int64, string>"),
+        ([{"a": 1}, {"b": 2}, {}], "map<string, int64>"),
+        ([{}], "map<string, string>"),
+        ([[], [1, None]], "list<item: int64>"),
+        ([[[]], []], "list<item: list<item: string>>"),
+        ([{"a": [1]}, {"b": []}], "map<string, list<item: int64>>"),
+    ],
+)
 def test_values_of_one_type_make_a_column_of_it(column: list[Any], kind: str) -> None:
     found, cells = through(column)
     assert found == kind and same(cells, column)
 
 
-@pytest.mark.parametrize("column", [
-    [{"a": [1, "x"]}], ["ab", ["a", "b"]], [[1, "a", 3]], [1, 2.5], [True, 1], ["a", b"a"], [{None: 1}], [{1.0: 1}],
-    [{1: 1}, {"a": 1}], [[], {}], [{"a": 1, "b": "x"}], [MARK, "a"], [[[[[[[[[[1]]]]]]]]]],
-], ids=repr)
+@pytest.mark.parametrize(
+    "column",
+    [
+        [{"a": [1, "x"]}],
+        ["ab", ["a", "b"]],
+        [[1, "a", 3]],
+        [1, 2.5],
+        [True, 1],
+        ["a", b"a"],
+        [{None: 1}],
+        [{1.0: 1}],
+        [{1: 1}, {"a": 1}],
+        [[], {}],
+        [{"a": 1, "b": "x"}],
+        [MARK, "a"],
+        [[[[[[[[[[1]]]]]]]]]],
+    ],
+    ids=repr,
+)
 def test_values_of_several_types_are_tagged_and_read_back_as_they_were(column: list[Any]) -> None:
     found, cells = through(column)
     assert found == "large_string" and same(cells, column)
@@ -63,17 +89,31 @@ def test_any_column_reads_back_as_it_was(column: list[Any]) -> None:
     assert same(through(normal)[1], normal)
 
 
-@pytest.mark.parametrize(("column", "kind", "said"), [
-    ([1.5], pa.int64(), "1.5 is of type float"), ([2.0], pa.int64(), "float"), ([True], pa.int64(), "bool"),
-    ([b"a"], pa.string(), "bytes"), (["a"], pa.binary(), "str"), ([True], pa.float64(), "bool"),
-    ([0.1], pa.float32(), "no float of 32 bits"), ([1e300], pa.float32(), "32 bits"), ([2**53 + 1], pa.float64(), ""),
-    ([300], pa.int8(), ""), ([{"a": 1}], pa.struct([("a", pa.int64()), ("b", pa.int64())]), "exactly the fields a, b"),
-    ([{"a": 1, "c": 2}], pa.struct([("a", pa.int64())]), "exactly"), ([[1, 2]], pa.struct([("a", pa.int64())]), "exactly"),
-    (["ab"], pa.struct([("a", pa.string()), ("b", pa.string())]), "exactly"), (["ab"], pa.list_(pa.string()), "str"),
-    ([{"a": 1}], pa.list_(pa.string()), "dict"), ([{"a": 1.5}], pa.map_(pa.string(), pa.int64()), "1.5"),
-    ([{None: 1}], pa.map_(pa.string(), pa.int64()), "a key that is none"),
-    ([[["a", 1]]], pa.map_(pa.string(), pa.int64()), "list"),
-], ids=repr)
+@pytest.mark.parametrize(
+    ("column", "kind", "said"),
+    [
+        ([1.5], pa.int64(), "1.5 is of type float"),
+        ([2.0], pa.int64(), "float"),
+        ([True], pa.int64(), "bool"),
+        ([b"a"], pa.string(), "bytes"),
+        (["a"], pa.binary(), "str"),
+        ([True], pa.float64(), "bool"),
+        ([0.1], pa.float32(), "no float of 32 bits"),
+        ([1e300], pa.float32(), "32 bits"),
+        ([2**53 + 1], pa.float64(), ""),
+        ([300], pa.int8(), ""),
+        ([{"a": 1}], pa.struct([("a", pa.int64()), ("b", pa.int64())]), "exactly the fields a, b"),
+        ([{"a": 1, "c": 2}], pa.struct([("a", pa.int64())]), "exactly"),
+        ([[1, 2]], pa.struct([("a", pa.int64())]), "exactly"),
+        (["ab"], pa.struct([("a", pa.string()), ("b", pa.string())]), "exactly"),
+        (["ab"], pa.list_(pa.string()), "str"),
+        ([{"a": 1}], pa.list_(pa.string()), "dict"),
+        ([{"a": 1.5}], pa.map_(pa.string(), pa.int64()), "1.5"),
+        ([{None: 1}], pa.map_(pa.string(), pa.int64()), "a key that is none"),
+        ([[["a", 1]]], pa.map_(pa.string(), pa.int64()), "list"),
+    ],
+    ids=repr,
+)
 def test_a_value_that_a_declared_type_would_change_is_refused(column: list[Any], kind: pa.DataType, said: str) -> None:
     with pytest.raises(ReplayFailedError, match=f"column 'field' does not hold .* throughout .*{said}.*declare another type"):
         typed_array(column, kind, "field")
@@ -116,11 +156,22 @@ def test_a_state_that_is_written_and_read_is_the_same_state(pairs: list[tuple[An
     assert same(list(map(list, written_and_read(pairs))), as_kept(pairs))
 
 
-@pytest.mark.parametrize("pairs", [
-    [("a", [1, "a", 3]), ("b", {"x": 1}), ("c", {"y": 2})], [("a", 1), ("b", 2.5)], [(("a", 1), 1), (("b", None), 2)],
-    [(("a",), 1), ("a", 2)], [((), 1)], [(None, None)], [(b"x", {1: {2: 3}})], [("a", {"_1": 1})], [(MARK, MARK)],
-    [("a", True), ("b", 1)],
-], ids=repr)
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [("a", [1, "a", 3]), ("b", {"x": 1}), ("c", {"y": 2})],
+        [("a", 1), ("b", 2.5)],
+        [(("a", 1), 1), (("b", None), 2)],
+        [(("a",), 1), ("a", 2)],
+        [((), 1)],
+        [(None, None)],
+        [(b"x", {1: {2: 3}})],
+        [("a", {"_1": 1})],
+        [(MARK, MARK)],
+        [("a", True), ("b", 1)],
+    ],
+    ids=repr,
+)
 def test_states_through_a_file_are_the_same(pairs: list[tuple[Any, Any]], tmp_path: Any) -> None:
     assert same(list(map(list, written_and_read(pairs, path=tmp_path / "state.parquet"))), as_kept(pairs))
 
@@ -149,18 +200,21 @@ def test_a_damaged_cell_of_a_first_state_is_named() -> None:
 # -- declarations
 
 
-@pytest.mark.parametrize(("types", "said"), [
-    ({"split": "wrod string"}, "types of 'split': 'wrod' is no column; its columns are word"),
-    ({"count": "word string"}, "types of 'count': column 'count' has no type; its columns are word, count"),
-    ({"count": "count bigint, word string"}, r"types of 'count' name its columns in another order \(count, word\)"),
-    ({"count!state": "value bigint, key string"}, "types of 'count!state' name its columns in another order"),
-    ({"count!state": "key string, value bigint, task int"}, "'task' is no column"),
-    ({"cuont": "a int"}, "types of 'cuont': there is no such result; there are count, count!state, split"),
-    ({"split!state": "key int, value int"}, "there is no such result"),
-    ({"lines": "line string"}, "types of 'lines': it is data, which has the types of its input"),
-    ({"split": "word number"}, "types of 'split': 'number' is no type that values can have"),
-    ({"split": "word timestamp"}, "'timestamp' is no type"),
-])
+@pytest.mark.parametrize(
+    ("types", "said"),
+    [
+        ({"split": "wrod string"}, "types of 'split': 'wrod' is no column; its columns are word"),
+        ({"count": "word string"}, "types of 'count': column 'count' has no type; its columns are word, count"),
+        ({"count": "count bigint, word string"}, r"types of 'count' name its columns in another order \(count, word\)"),
+        ({"count!state": "value bigint, key string"}, "types of 'count!state' name its columns in another order"),
+        ({"count!state": "key string, value bigint, task int"}, "'task' is no column"),
+        ({"cuont": "a int"}, "types of 'cuont': there is no such result; there are count, count!state, split"),
+        ({"split!state": "key int, value int"}, "there is no such result"),
+        ({"lines": "line string"}, "types of 'lines': it is data, which has the types of its input"),
+        ({"split": "word number"}, "types of 'split': 'number' is no type that values can have"),
+        ({"split": "word timestamp"}, "'timestamp' is no type"),
+    ],
+)
 def test_declarations_go_by_name_and_mistakes_are_named_before_anything_runs(types: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidTopologyError, match=said):
         declared_columns(make_plan(word_count(), {}, "replay", {}), types)
@@ -182,25 +236,36 @@ def test_streams_and_states_declare_types_of_their_own() -> None:
     plan = make_plan(builder.build(), {}, "replay", {})
     key, value = pa.struct([("word", pa.string()), ("day", pa.int32())]), pa.map_(pa.string(), pa.int64())
     assert declared_columns(plan, {}) == {
-        "totals": [("word", pa.string()), ("n", pa.int64()), ("what", None)], "totals!state": [("key", key), ("value", value)]}
+        "totals": [("word", pa.string()), ("n", pa.int64()), ("what", None)],
+        "totals!state": [("key", key), ("value", value)],
+    }
     assert declared_columns(plan, {"totals": "word string, n int, what double"})["totals"][1:] == [
-        ("n", pa.int32()), ("what", pa.float64())]
+        ("n", pa.int32()),
+        ("what", pa.float64()),
+    ]
 
 
-@pytest.mark.parametrize(("outputs", "said"), [
-    ({"word": "strin"}, "component 'split', stream 'default', field 'word': 'strin' is no type"),
-    ({"words": {"word": 5}}, "component 'split', stream 'words', field 'word': 5 is no text of a type"),
-    ({"a": "int", "b": ["x"]}, "component 'split', stream 'a': fields must be a list of names, not 'int'"),
-])
+@pytest.mark.parametrize(
+    ("outputs", "said"),
+    [
+        ({"word": "strin"}, "component 'split', stream 'default', field 'word': 'strin' is no type"),
+        ({"words": {"word": 5}}, "component 'split', stream 'words', field 'word': 5 is no text of a type"),
+        ({"a": "int", "b": ["x"]}, "component 'split', stream 'a': fields must be a list of names, not 'int'"),
+    ],
+)
 def test_a_wrong_type_of_a_stream_is_named_when_it_is_declared(outputs: Any, said: str) -> None:
     with pytest.raises(InvalidTopologyError, match=said):
         TopologyBuilder().set_bolt("split", Split(), outputs=outputs)
 
 
-@pytest.mark.parametrize(("attribute", "kind", "said"), [
-    ("state_type", "number", "component 'count', state_type: 'number' is no type"),
-    ("state_key_type", "map<string,int>", "component 'count', state_key_type: state keys are"),
-    ("state_key_type", "struct<a:array<int>>", "state keys are")])
+@pytest.mark.parametrize(
+    ("attribute", "kind", "said"),
+    [
+        ("state_type", "number", "component 'count', state_type: 'number' is no type"),
+        ("state_key_type", "map<string,int>", "component 'count', state_key_type: state keys are"),
+        ("state_key_type", "struct<a:array<int>>", "state keys are"),
+    ],
+)
 def test_a_wrong_type_of_a_state_is_named_when_it_is_declared(attribute: str, kind: str, said: str) -> None:
     bolt = type("Typed", (Count,), {attribute: kind})()
     with pytest.raises(InvalidTopologyError, match=said):

@@ -23,8 +23,14 @@ pytestmark = pytest.mark.system
 
 STATES: dict[str, list[tuple[Any, Any]]] = {
     "plain": [("a", 1), ("b", 2)],
-    "mixed": [("a", [1, "a", 3]), (1.5, {"x": 1}), (b"\x00", {1: [None, True]}), (("a", 1), -0.0), (None, 2**63 - 1),
-              ((), "x\x00")],
+    "mixed": [
+        ("a", [1, "a", 3]),
+        (1.5, {"x": 1}),
+        (b"\x00", {1: [None, True]}),
+        (("a", 1), -0.0),
+        (None, 2**63 - 1),
+        ((), "x\x00"),
+    ],
     "tuples": [(("a", 1), [1]), (("b", None), [])],
     "maps": [("a", {1: [b"x"]}), ("b", {}), ("c", None)],
     "floats": [("a", math.inf), ("b", -0.0), ("c", 1.0)],

@@ -105,8 +105,12 @@ def test_a_stage_whose_worker_dies_is_done_again_and_nothing_is_doubled(spark: S
     builder.set_spout("source", Source("n"))
     builder.set_bolt("passes", Passes(str(marks[0])), 2).shuffle_grouping("source")
     builder.set_bolt("sums", Sums(str(marks[1])), 2).fields_grouping("passes", "n")
-    results = replay(builder.build(), {"source": spark.range(4_000).toDF("n")}, outputs=["sums!state"],
-                     types={"sums!state": "key bigint, value bigint"})
+    results = replay(
+        builder.build(),
+        {"source": spark.range(4_000).toDF("n")},
+        outputs=["sums!state"],
+        types={"sums!state": "key bigint, value bigint"},
+    )
     found: Counter[int] = Counter()
     for row in results["sums!state"].collect():
         found[row.key] += row.value

@@ -38,11 +38,14 @@ def test_direct_streams_are_shown_too() -> None:
     assert step.emitted == {"odd": [(3,)], "to": [(3,)]}
 
 
-@pytest.mark.parametrize(("component", "sender", "values", "said"), [
-    ("cuont", "split", ("a",), "there is no bolt 'cuont', only split, count"),
-    ("count", "lines", ("a",), "'count' does not listen to lines:default, only to split:default"),
-    ("count", "split", ("a", "b"), "has the fields word; 2 values were given"),
-])
+@pytest.mark.parametrize(
+    ("component", "sender", "values", "said"),
+    [
+        ("cuont", "split", ("a",), "there is no bolt 'cuont', only split, count"),
+        ("count", "lines", ("a",), "'count' does not listen to lines:default, only to split:default"),
+        ("count", "split", ("a", "b"), "has the fields word; 2 values were given"),
+    ],
+)
 def test_a_wrong_bolt_sender_or_tuple_is_refused(component: str, sender: str, values: tuple[str, ...], said: str) -> None:
     with pytest.raises(InvalidTopologyError, match=said):
         Steps(word_count(), component).execute(values, sender)

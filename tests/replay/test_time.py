@@ -51,7 +51,13 @@ def test_without_an_event_time_sources_come_one_after_the_other_and_no_time_pass
 def test_ticks_fall_on_whole_multiples_of_their_period_between_the_rows(bolt: BasicBolt | Bolt) -> None:
     results = run(two_sources(bolt, tick_secs=1), [("a", 1500), ("b", 2000)], [("x", 4100)])
     assert [row[:2] for row in results["timed"]] == [
-        ("a", 1500), ("tick", 2000), ("b", 2000), ("tick", 3000), ("tick", 4000), ("x", 4100)]
+        ("a", 1500),
+        ("tick", 2000),
+        ("b", 2000),
+        ("tick", 3000),
+        ("tick", 4000),
+        ("x", 4100),
+    ]
 
 
 def test_emitted_rows_inherit_the_time_of_their_input_over_hops() -> None:

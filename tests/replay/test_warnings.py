@@ -200,16 +200,25 @@ def ran_live(topology: Topology, rows: Any, seed: int) -> dict[str, Outcome]:
 
 
 def outcome(id: str, emitted: Any, states: Mapping[int, Any], letters: Any) -> Outcome:
-    return (Counter(map(repr, emitted)), [states[task] for task in sorted(states) if states[task]],
-            Counter(repr(letter.values) for letter in letters if letter.component == id))
+    return (
+        Counter(map(repr, emitted)),
+        [states[task] for task in sorted(states) if states[task]],
+        Counter(repr(letter.values) for letter in letters if letter.component == id),
+    )
 
 
 def differing(topology: Topology, found: LocalResults, live: Mapping[str, Outcome]) -> list[str]:
     """The components that differ although what they were sent is equal, as multisets."""
-    unequal = {id for id, of in live.items() if of != outcome(
-        id, found.outputs.get(id, ()), found.states_by_task.get(id, {}), found.dead_letters)}
-    return [id for id in components_in_order(topology) if id in unequal
-            and not any(s.component in unequal for s in topology.components[id].inputs)]
+    unequal = {
+        id
+        for id, of in live.items()
+        if of != outcome(id, found.outputs.get(id, ()), found.states_by_task.get(id, {}), found.dead_letters)
+    }
+    return [
+        id
+        for id in components_in_order(topology)
+        if id in unequal and not any(s.component in unequal for s in topology.components[id].inputs)
+    ]
 
 
 def outcomes(seeds: range) -> Iterator[tuple[int, list[str], LocalResults, Topology]]:
@@ -246,8 +255,9 @@ ROWS = [("ab"[n % 2], n, n) for n in range(40)]
 HELD, CHANGED = "held inputs", "attributes"
 
 
-@pytest.mark.parametrize(("bolt", "kept"), [
-    (Pairs(), HELD), (Joined(), HELD), (Numbered(), CHANGED), (Toggled(), CHANGED), (Recent(), CHANGED)])
+@pytest.mark.parametrize(
+    ("bolt", "kept"), [(Pairs(), HELD), (Joined(), HELD), (Numbered(), CHANGED), (Toggled(), CHANGED), (Recent(), CHANGED)]
+)
 def test_what_a_bolt_was_seen_to_keep_is_warned_of_by_its_name(bolt: Any, kept: str) -> None:
     rows = {"source": ROWS}
     for grouping in ("local_or_shuffle", "partial_key", "custom"):
@@ -293,13 +303,22 @@ class Model:
         self.lock, self.weights, self.hits = threading.Lock(), b"x" * (1 << 20), 0
 
 
-@pytest.mark.parametrize(("change", "name"), [
-    (lambda bolt: setattr(bolt, "calls", 1), "calls"), (lambda bolt: setattr(bolt, "new", None), "new"),
-    (lambda bolt: bolt.inner.append(1), "inner"), (lambda bolt: bolt.inner[0].update(x=1), "inner"),
-    (lambda bolt: setattr(bolt.model, "hits", 1), "model"), (lambda bolt: bolt.random.random(), "random"),
-    (lambda bolt: next(bolt.ids), "ids"), (lambda bolt: next(bolt.generator), "generator"),
-    (lambda bolt: bolt.seen.append(1), "seen"),
-    (lambda bolt: bolt.numbers.__setitem__(3, 9), "numbers"), (lambda bolt: None, "")])
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda bolt: setattr(bolt, "calls", 1), "calls"),
+        (lambda bolt: setattr(bolt, "new", None), "new"),
+        (lambda bolt: bolt.inner.append(1), "inner"),
+        (lambda bolt: bolt.inner[0].update(x=1), "inner"),
+        (lambda bolt: setattr(bolt.model, "hits", 1), "model"),
+        (lambda bolt: bolt.random.random(), "random"),
+        (lambda bolt: next(bolt.ids), "ids"),
+        (lambda bolt: next(bolt.generator), "generator"),
+        (lambda bolt: bolt.seen.append(1), "seen"),
+        (lambda bolt: bolt.numbers.__setitem__(3, 9), "numbers"),
+        (lambda bolt: None, ""),
+    ],
+)
 def test_a_change_of_an_attribute_is_seen_wherever_it_lies(change: Any, name: str) -> None:
     bolt: Any = Counted()
     bolt.calls, bolt.inner, bolt.model, bolt.random = 0, [{}], Model(), Random(1)

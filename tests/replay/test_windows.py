@@ -116,8 +116,7 @@ SHAPES: dict[str, Callable[[], list[Any]]] = {
     "sessions": lambda: [by_ts(Sum().with_session_window(MS(40)))],
     "members": lambda: [by_ts(Members().with_window(MS(120), MS(40)))],
     "timers": lambda: [by_ts(Silence()).with_late_tuple_stream("late")],
-    "windows of windows": lambda: [
-        by_ts(Sum().with_tumbling_window(MS(50))), by_ts(Sum().with_tumbling_window(MS(200)), 0)],
+    "windows of windows": lambda: [by_ts(Sum().with_tumbling_window(MS(50))), by_ts(Sum().with_tumbling_window(MS(200)), 0)],
     "counts": lambda: [Members().with_window(Count(5), Count(2))],
 }
 TIMES = {"in place": EventTime("ts", in_order=False), "no event time": None}

@@ -176,8 +176,9 @@ def test_a_bolt_that_emits_for_what_it_held_gets_through_a_full_store() -> None:
 
     spout = FeederSpout()
     with LocalCluster(store_max_bytes=10 * 1024) as cluster:
-        cluster.submit(chain(spout, Batches(), CaptureBolt(), bolt_conf={"topology.tick.tuple.freq.secs": 10}),
-                       {"topology.workers": 4})
+        cluster.submit(
+            chain(spout, Batches(), CaptureBolt(), bolt_conf={"topology.tick.tuple.freq.secs": 10}), {"topology.workers": 4}
+        )
         for n in range(5):
             spout.feed([n])
         cluster.advance(seconds=1)

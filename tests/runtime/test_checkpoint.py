@@ -116,16 +116,20 @@ def row(task: int = 2, part: str = "state", key: bytes | None = Codec().pack("a"
     return pa.table({name: pa.array([cells[name]], kind) for name, kind in kinds.items()})
 
 
-@pytest.mark.parametrize(("table", "said"), [
-    (b"PAR1", r"part-1\.parquet cannot be read as Parquet"),
-    (pa.table({"task": [1]}), r"part-1\.parquet: its columns are task; expected task int32"),
-    (row(task=4), r"row 0: task 4 is none of 2 to 3"),
-    (row(part="position"), r"row 0: part is 'position'; of a bolt it is one of state, time"),
-    (row(key=b"\xc1"), r"row 0: key or value is not a packed value"),
-    (row(key=None), r"row 0: key or value is not a packed value"),
-    (row(key=Codec().pack({"a": 1})), r"row 0: key \{'a': 1\} is no key of a state"),
-    (row(key=Codec().pack([["a"]])), r"row 0: key \[\['a'\]\] is no key of a state"),
-    (row(part="time"), r"row 0: key 'a' is no key of a time")])
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (b"PAR1", r"part-1\.parquet cannot be read as Parquet"),
+        (pa.table({"task": [1]}), r"part-1\.parquet: its columns are task; expected task int32"),
+        (row(task=4), r"row 0: task 4 is none of 2 to 3"),
+        (row(part="position"), r"row 0: part is 'position'; of a bolt it is one of state, time"),
+        (row(key=b"\xc1"), r"row 0: key or value is not a packed value"),
+        (row(key=None), r"row 0: key or value is not a packed value"),
+        (row(key=Codec().pack({"a": 1})), r"row 0: key \{'a': 1\} is no key of a state"),
+        (row(key=Codec().pack([["a"]])), r"row 0: key \[\['a'\]\] is no key of a state"),
+        (row(part="time"), r"row 0: key 'a' is no key of a time"),
+    ],
+)
 def test_rows_that_cannot_be_ours_are_named_though_their_checksum_fits(folder: Path, table: Any, said: str) -> None:
     checkpoint = read_checkpoint(replaced(folder, table))
     with pytest.raises(CheckpointError, match=said):

@@ -22,8 +22,9 @@ from sparkstorm.transport.local import LocalReader, LocalStore
 from sparkstorm.transport.redis import RedisTransport
 from sparkstorm.ui.dead_letters import kept_in
 
-LETTER = DeadLetter("parse", 3, "lines", 1, "default", ("line",), ("x",), 4, "ValueError: bad 7 (parse.py, line 12)",
-                    1_700_000_000_000)
+LETTER = DeadLetter(
+    "parse", 3, "lines", 1, "default", ("line",), ("x",), 4, "ValueError: bad 7 (parse.py, line 12)", 1_700_000_000_000
+)
 VALUES: list[tuple[Any, ...]] = [("x",), (b"\xff\x00",), (1, None, [True, 2.5]), ({1: "a"},), ("line\nbreak",), (float("inf"),)]
 
 
@@ -153,18 +154,28 @@ def test_a_line_that_is_none_is_named(line: str, tmp_path: Path) -> None:
         list(read_dead_letters(tmp_path / "file"))
 
 
-@pytest.mark.parametrize(("reasons", "error", "place"), [
-    (["ValueError: cannot stand 7 (bad.py, line 30)", "ValueError: cannot stand [8] (bad.py, line 30)"],
-     "ValueError", "(bad.py, line 30)"),
-    (["KeyError: 'a' (x.py, line 1)", "KeyError: 'b: (y.py, line 2)' (x.py, line 1)"], "KeyError", "(x.py, line 1)"),
-    (["Odd: 1 (x.py, line 1)", "Odd:  (x.py, line 1)"], "Odd", "(x.py, line 1)"),
-    (["killed its worker 3 times (exit status 9)", "killed its worker 4 times (exit status 9)"],
-     "killed its worker * times (exit status *)", ""),
-    (["no user 'ann'", "no user 'bob'"], "no user *", ""),
-    (["CodecError: 'a'", "CodecError: 'b'"], "CodecError", ""),
-    (["failed by the bolt"], "failed by the bolt", ""), ([""], "", ""),
-    (["ValueError: two\nlines (a.py, line 3)", "ValueError: x (a.py, line 3)"], "ValueError", "(a.py, line 3)"),
-])
+@pytest.mark.parametrize(
+    ("reasons", "error", "place"),
+    [
+        (
+            ["ValueError: cannot stand 7 (bad.py, line 30)", "ValueError: cannot stand [8] (bad.py, line 30)"],
+            "ValueError",
+            "(bad.py, line 30)",
+        ),
+        (["KeyError: 'a' (x.py, line 1)", "KeyError: 'b: (y.py, line 2)' (x.py, line 1)"], "KeyError", "(x.py, line 1)"),
+        (["Odd: 1 (x.py, line 1)", "Odd:  (x.py, line 1)"], "Odd", "(x.py, line 1)"),
+        (
+            ["killed its worker 3 times (exit status 9)", "killed its worker 4 times (exit status 9)"],
+            "killed its worker * times (exit status *)",
+            "",
+        ),
+        (["no user 'ann'", "no user 'bob'"], "no user *", ""),
+        (["CodecError: 'a'", "CodecError: 'b'"], "CodecError", ""),
+        (["failed by the bolt"], "failed by the bolt", ""),
+        ([""], "", ""),
+        (["ValueError: two\nlines (a.py, line 3)", "ValueError: x (a.py, line 3)"], "ValueError", "(a.py, line 3)"),
+    ],
+)
 def test_letters_with_one_cause_are_one_group_whatever_values_their_text_holds(reasons: list[str], error: str, place: str) -> None:
     groups = Groups()
     for reason in reasons:
@@ -231,7 +242,10 @@ def test_letters_kept_in_redis_are_listed_and_dropped_by_name(
         transport.commit(Commit("o", {1: 1}, 0, 1, parked=[LETTER.encode(Codec())] * letters))
         transport.close()
     assert {id: n for id, n in kept_in(address).items() if id.startswith("kept")} == {
-        "kept-words-1-9": 3, "kept-words-2-10": 1, "kept-1-9": 2}
+        "kept-words-1-9": 3,
+        "kept-words-2-10": 1,
+        "kept-1-9": 2,
+    }
     assert cli(["dead-letters", "list", str(at), "kept-words"]) == 0
     said = capsys.readouterr().out
     assert "kept-words-1-9: 3 dead letters" in said and "kept-words-2-10: 1 dead letters" in said and "kept-1-9" not in said

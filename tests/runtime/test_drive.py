@@ -76,8 +76,22 @@ def spec_of(folder: Path, server: RedisServer) -> WorkerSpec:
     placed = tuple(PlacedExecutor(ExecutorId(task, task), 1) for task in (1, 2))
     address = RedisAddress(server.host, server.port, server.password)
     components = {1: "spout", 2: "bolt"}
-    return WorkerSpec("words-1-1", "node-1", 6700, "localhost", 1, 1, placed, components, {},
-                      hashlib.sha256(code).hexdigest(), "", address, str(folder / "log"), code_path=str(folder / "code"))
+    return WorkerSpec(
+        "words-1-1",
+        "node-1",
+        6700,
+        "localhost",
+        1,
+        1,
+        placed,
+        components,
+        {},
+        hashlib.sha256(code).hexdigest(),
+        "",
+        address,
+        str(folder / "log"),
+        code_path=str(folder / "code"),
+    )
 
 
 def wait_until(condition: Callable[[], Any]) -> None:

@@ -72,7 +72,7 @@ def spoilt(draw: Any) -> bytes:
     data = draw(st.sampled_from(SOUND))
     chance = random.Random(draw(st.integers(0, 2**32)))
     if draw(st.booleans()):
-        return bytes(data[:chance.randrange(len(data))])
+        return bytes(data[: chance.randrange(len(data))])
     changed = bytearray(data)
     for _ in range(chance.choice((1, 2, 8))):
         changed[chance.randrange(len(changed))] = chance.randrange(256)
@@ -84,11 +84,20 @@ SOUND = [
     frames.encode_rows(CODEC, 1, "default", 5, [(("a",), 1), (("b",), 2)], TWO),
     frames.encode_messages(CODEC, AckerMessages(TWO, TWO, TWO, TWO, TWO, {3: "why"})),
     frames.encode_settled(CODEC, SettledRoots([1], {2: "late"})),
-    CODEC.pack({"s": [["key", 1]], "d": ["gone"]}), CODEC.pack({"p": [[[5, "id", 7]], [], []]}),
-    CODEC.pack([1, "default", ["a"], 1, 2, 0, 5, ""]), Progress(started_ms=1).encode(),
+    CODEC.pack({"s": [["key", 1]], "d": ["gone"]}),
+    CODEC.pack({"p": [[[5, "id", 7]], [], []]}),
+    CODEC.pack([1, "default", ["a"], 1, 2, 0, 5, ""]),
+    Progress(started_ms=1).encode(),
 ]
-HOSTILE = (st.binary(max_size=60) | spoilt() | rows() | messages() | VALUES.map(lambda v: b"SF\x01\x01" + bytes(8) + pack(v))
-           | st.builds(lambda column, why: framed(frames.SETTLED, [column, why]), COLUMNS, REASONS) | VALUES.map(pack))
+HOSTILE = (
+    st.binary(max_size=60)
+    | spoilt()
+    | rows()
+    | messages()
+    | VALUES.map(lambda v: b"SF\x01\x01" + bytes(8) + pack(v))
+    | st.builds(lambda column, why: framed(frames.SETTLED, [column, why]), COLUMNS, REASONS)
+    | VALUES.map(pack)
+)
 
 
 def a_source(task: int, stream: str) -> Source:

@@ -33,7 +33,7 @@ class Owner:
         commit = Commit("o", {7: 1}, 0, 1)
         self.journal.write(commit, delta, lambda: ({"L": b"whole"} if more else {}, {"s": self.state}))
         self.stored += [data for _, data in commit.journal]
-        del self.stored[:commit.dropped.get(7, 0)]
+        del self.stored[: commit.dropped.get(7, 0)]
         self.largest = max(self.largest, sum(len(data) for _, data in commit.journal))
 
     def restart(self) -> None:
@@ -45,7 +45,10 @@ class Owner:
 
 step = st.one_of(
     st.tuples(st.just("put"), st.integers(0, 12), st.text(max_size=30)),
-    st.tuples(st.just("delete"), st.integers(0, 12)), st.just(("commit",)), st.just(("restart",)))
+    st.tuples(st.just("delete"), st.integers(0, 12)),
+    st.just(("commit",)),
+    st.just(("restart",)),
+)
 
 
 @settings(max_examples=300, deadline=None)

@@ -63,8 +63,12 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     job = tmp_path / "job"
     (job / "mypack_ops").mkdir(parents=True)
     sources = {
-        "topology_ops.py": TOPOLOGY, "topology_ops.yaml": "topology: topology_ops:build\n", "unrelated_ops.py": "1 / 0\n",
-        "lazy_ops.py": "NAME = '!'\n", "mypack_ops/__init__.py": "", "mypack_ops/deep.py": "from .voice import shout\n",
+        "topology_ops.py": TOPOLOGY,
+        "topology_ops.yaml": "topology: topology_ops:build\n",
+        "unrelated_ops.py": "1 / 0\n",
+        "lazy_ops.py": "NAME = '!'\n",
+        "mypack_ops/__init__.py": "",
+        "mypack_ops/deep.py": "from .voice import shout\n",
         "mypack_ops/voice.py": "def shout(text):\n    return text.upper()\n",
         "mylib_ops.py": """
             from sparkstorm.api import BasicBolt
@@ -72,7 +76,8 @@ def folder(tmp_path: Path) -> Iterator[Path]:
                 return text * 2
             class Theirs(BasicBolt):
                 def execute(self, tup, collector): pass
-        """}
+        """,
+    }
     for name, source in sources.items():
         (job / name).write_text(textwrap.dedent(source))
     before = [*sys.path], {*sys.modules}
@@ -105,7 +110,13 @@ def test_only_what_is_imported_travels_and_the_same_sources_make_the_same_bytes(
     pack(folder)  # makes the folder importable
     archive = pack_sources(["topology_ops"])
     assert set(zipfile.ZipFile(io.BytesIO(archive)).namelist()) == {
-        "topology_ops.py", "mylib_ops.py", "lazy_ops.py", "mypack_ops/__init__.py", "mypack_ops/deep.py", "mypack_ops/voice.py"}
+        "topology_ops.py",
+        "mylib_ops.py",
+        "lazy_ops.py",
+        "mypack_ops/__init__.py",
+        "mypack_ops/deep.py",
+        "mypack_ops/voice.py",
+    }
     assert archive == pack_sources(["topology_ops"])
 
 

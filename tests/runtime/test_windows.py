@@ -93,13 +93,15 @@ def test_tumbling_windows_fire_when_the_watermark_reaches_their_end(workers: int
         assert capture.values == []  # the watermark stands at 9 s
         spout.feed(["c", 12_000, 12_000])
         cluster.run_until_idle()
-        assert sorted(capture.values) == [
-            (["a"], 0, 10_000, [1000, 4000, 9500]), (["b"], 0, 10_000, [3000])]
+        assert sorted(capture.values) == [(["a"], 0, 10_000, [1000, 4000, 9500]), (["b"], 0, 10_000, [3000])]
         assert sorted(spout.acked) == list(range(6))  # stored is acked: nobody waits for a window to fire
         spout.finish()
         cluster.run_until_idle()
         assert sorted(capture.values)[1:] == [
-            (["a"], 10_000, 20_000, [11_000]), (["b"], 0, 10_000, [3000]), (["c"], 10_000, 20_000, [12_000])]
+            (["a"], 10_000, 20_000, [11_000]),
+            (["b"], 0, 10_000, [3000]),
+            (["c"], 10_000, 20_000, [12_000]),
+        ]
 
 
 @WORKERS
@@ -112,24 +114,34 @@ def test_folding_gives_the_same_sums_sliding_too(workers: int, bolt: Sum) -> Non
     spout.finish()
     with run(windowed(spout, bolt, capture), workers):
         sums = {(key, last + 1): value for key, last, value in capture.values}
-        assert sums == {(key, end): sum(1 for ts in range(0, 30_000, 1000)
-                                        if "ab"[ts // 1000 % 2] == key and end - 10_000 <= ts < end)
-                        for key in "ab" for end in range(5000, 40_000, 5000)}
+        assert sums == {
+            (key, end): sum(1 for ts in range(0, 30_000, 1000) if "ab"[ts // 1000 % 2] == key and end - 10_000 <= ts < end)
+            for key in "ab"
+            for end in range(5000, 40_000, 5000)
+        }
         assert len(capture.values) == len(sums)
 
 
 @WORKERS
 def test_late_tuples_go_to_their_stream_and_on_time_ones_never(workers: int) -> None:
     spout, capture = FeederSpout(ROW), CaptureBolt()
-    bolt = (Listing().with_tumbling_window(seconds(10)).with_timestamp_field("ts").with_lag(seconds(1)).with_key("key")
-            .with_late_tuple_stream("late"))
+    bolt = (
+        Listing()
+        .with_tumbling_window(seconds(10))
+        .with_timestamp_field("ts")
+        .with_lag(seconds(1))
+        .with_key("key")
+        .with_late_tuple_stream("late")
+    )
     for ts in (5000, 12_000, 10_999, 11_000, 30_000, 28_999, 29_000):
         spout.feed(["a", ts, ts])
     spout.finish()
     with run(windowed(spout, bolt, capture), workers) as cluster:
         late = capture.values_of("windows", "late")
         assert [(row[0], row[1], row[2], row[3]["value"]) for row in late] == [
-            ("spout", "default", 10_999, 10_999), ("spout", "default", 28_999, 28_999)]
+            ("spout", "default", 10_999, 10_999),
+            ("spout", "default", 28_999, 28_999),
+        ]
         assert [row[3] for row in capture.values_of("windows")] == [[5000], [11_000, 12_000], [29_000], [30_000]]
         assert cluster.counts("windows").late == 2
 
@@ -150,8 +162,14 @@ def test_late_tuples_without_a_stream_are_dropped_and_counted() -> None:
 def test_windows_survive_workers_that_die_in_the_middle(workers: int) -> None:
     def results(kill: bool) -> list[tuple[Any, ...]]:
         spout, capture = FeederSpout(ROW), CaptureBolt()
-        bolt = (Listing().with_window(seconds(10), seconds(5)).with_timestamp_field("ts").with_lag(seconds(3)).with_key("key")
-                .with_late_tuple_stream("late"))
+        bolt = (
+            Listing()
+            .with_window(seconds(10), seconds(5))
+            .with_timestamp_field("ts")
+            .with_lag(seconds(3))
+            .with_key("key")
+            .with_late_tuple_stream("late")
+        )
         with LocalCluster() as cluster:
             cluster.submit(windowed(spout, bolt, capture), {"topology.workers": workers})
             for number in range(60):
@@ -254,8 +272,7 @@ def test_a_tardy_tuple_makes_its_window_fire_again(workers: int) -> None:
             collector.emit((window.is_update, [tup["value"] for tup in window]))
 
     spout, capture = FeederSpout(ROW), CaptureBolt()
-    bolt = (Updates().with_tumbling_window(seconds(10)).with_timestamp_field("ts").with_key("key")
-            .with_allowed_lateness(seconds(5)))
+    bolt = Updates().with_tumbling_window(seconds(10)).with_timestamp_field("ts").with_key("key").with_allowed_lateness(seconds(5))
     with LocalCluster() as cluster:
         cluster.submit(windowed(spout, bolt, capture), {"topology.workers": workers})
         for ts in (1000, 12_000, 9000, 30_000, 26_000, 24_999):
@@ -323,14 +340,21 @@ def test_moves_kills_and_groupings_of_any_kind_change_no_window(seed: int) -> No
         spout, capture, chance, luck = FeederSpout(ROW), CaptureBolt(), Random(seed), Random(-seed)
         builder = TopologyBuilder()
         builder.set_spout("spout", spout)
-        bolt = (MergingSum().with_window(seconds(4), seconds(2)).with_timestamp_field("ts").with_lag(seconds(2)).with_key("key")
-                .with_late_tuple_stream("late"))
+        bolt = (
+            MergingSum()
+            .with_window(seconds(4), seconds(2))
+            .with_timestamp_field("ts")
+            .with_lag(seconds(2))
+            .with_key("key")
+            .with_late_tuple_stream("late")
+        )
         builder.set_bolt("windows", bolt, 3).fields_grouping("spout", "key")
         builder.set_bolt("every", Listing().with_window(seconds(4)).with_timestamp_field("ts"), 2).all_grouping("spout")
         total = Sum().with_tumbling_window(seconds(8)).with_timestamp_field("ts")
         builder.set_bolt("total", total).global_grouping("windows")
-        builder.set_bolt("capture", capture).global_grouping("total").global_grouping("windows", stream="late") \
-            .global_grouping("every")
+        builder.set_bolt("capture", capture).global_grouping("total").global_grouping("windows", stream="late").global_grouping(
+            "every"
+        )
         with LocalCluster(seed=seed) as cluster:
             cluster.submit(builder.build(), {"topology.workers": 3})
             for number in range(120):
@@ -476,6 +500,7 @@ def test_a_window_that_kills_its_worker_is_found_and_parked_alone(workers: int, 
 
 def half_silent(capture: CaptureBolt, spout: FeederSpout, idle_ms: int) -> Topology:
     """Two tasks send to the windows, but one of them never gets anything to send."""
+
     class First(BasicBolt):
         outputs: Any = ROW
 
@@ -561,8 +586,9 @@ def test_windows_wait_for_those_they_feed() -> None:
         while not capture.values or cluster.counts("windows").emitted < 20_000:
             cluster.advance(ms=500)
             store = cluster.topology().store
-            backlog = max(backlog, *(sum(len(data) for _, data in store.task(task).stream)
-                                     for task in cluster.topology().component_by_task))
+            backlog = max(
+                backlog, *(sum(len(data) for _, data in store.task(task).stream) for task in cluster.topology().component_by_task)
+            )
         assert backlog < 6 << 20  # 12 MB in all
         cluster.run_until_idle()
         assert len(capture.values) == 20_000
@@ -583,7 +609,8 @@ def test_a_run_looks_finished_only_when_its_last_windows_have_fired(workers: int
             for _ in range(2000):
                 counts = list(topology.progress().counts_by_task.values())
                 is_settled = not any(c.pending or c.is_waiting for c in counts) and not any(
-                    topology.store.task(task).stream for task in topology.component_by_task)
+                    topology.store.task(task).stream for task in topology.component_by_task
+                )
                 if is_settled and any(c.is_exhausted for c in counts):
                     break
                 cluster.advance(ms=1)

@@ -120,8 +120,13 @@ def test_a_scene_keeps_all_that_a_problem_says() -> None:
         "greylisted_hosts": ["h2"],
         "blacklisted_hosts": ["h3"],
         "topologies": [
-            {"id": "t", "name": "t", "uptime_secs": 5, "conf": {"topology.workers": 3},
-             "components": [{"id": "in", "kind": "spout", "executors": [[1, 1], [2, 2], [3, 3]]}]}
+            {
+                "id": "t",
+                "name": "t",
+                "uptime_secs": 5,
+                "conf": {"topology.workers": 3},
+                "components": [{"id": "in", "kind": "spout", "executors": [[1, 1], [2, 2], [3, 3]]}],
+            }
         ],
     }
     scene = Scene.from_text(json.dumps(problem))

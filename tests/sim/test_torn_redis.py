@@ -91,7 +91,7 @@ def tear(server: RedisServer, chance: random.Random) -> None:
     data = path.read_bytes()
     begin, end = data.rindex(b"$5\r\nMULTI"), data.rindex(b"$4\r\nEXEC")
     assert begin < end, "no transaction at the end of the log"
-    path.write_bytes(data[:chance.randrange(begin + len(b"$5\r\nMULTI\r\n"), end)])
+    path.write_bytes(data[: chance.randrange(begin + len(b"$5\r\nMULTI\r\n"), end)])
 
 
 @pytest.mark.parametrize("seed", range(2))

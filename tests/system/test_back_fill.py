@@ -83,9 +83,23 @@ def job(tmp_path: Path) -> Iterator[MainJob]:
 
 def replay_history(folder: Path) -> None:
     """The first half, as its users run it."""
-    command = ["spark-submit", "--master", "local[2]", str(ROOT / "jobs" / "replay_history.py"), str(folder / "seam.yaml"),
-               "--input", str(folder / "in.txt"), "--output", str(folder / "out"), "--result", "windows",
-               "--checkpoint", str(folder / "half"), "--rows", f"lines={HISTORY}"]
+    command = [
+        "spark-submit",
+        "--master",
+        "local[2]",
+        str(ROOT / "jobs" / "replay_history.py"),
+        str(folder / "seam.yaml"),
+        "--input",
+        str(folder / "in.txt"),
+        "--output",
+        str(folder / "out"),
+        "--result",
+        "windows",
+        "--checkpoint",
+        str(folder / "half"),
+        "--rows",
+        f"lines={HISTORY}",
+    ]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "half is written" in done.stdout

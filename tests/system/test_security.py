@@ -97,7 +97,10 @@ def holding(folder: Path, secrets: dict[str, str]) -> list[tuple[str, str]]:
 
 def secrets_of(at: Connection) -> dict[str, str]:
     return {
-        "secret": at.secret, "key": signing_key(at.secret).hex(), "redis": at.redis.password, "zookeeper": at.zookeeper.password,
+        "secret": at.secret,
+        "key": signing_key(at.secret).hex(),
+        "redis": at.redis.password,
+        "zookeeper": at.zookeeper.password,
     }
 
 
@@ -128,8 +131,10 @@ def test_another_user_gets_nothing_and_no_secret_lies_in_clear(run: MainJob) -> 
     assert len(sockets) >= 4 and [host for host, _ in sockets if host not in LOOPBACK] == []
 
     asked = {
-        "addresses": [("127.0.0.1", port) for _, port in sockets], "pids": sorted(pids),
-        "folders": [str(storm_local), str(scratch)], "files": ["/files/forever.py"],
+        "addresses": [("127.0.0.1", port) for _, port in sockets],
+        "pids": sorted(pids),
+        "folders": [str(storm_local), str(scratch)],
+        "files": ["/files/forever.py"],
     }
     answer = subprocess.run(
         [sys.executable, "-I", "-S", str(STRANGER), json.dumps(asked)], capture_output=True, text=True, check=True, timeout=120

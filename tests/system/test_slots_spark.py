@@ -187,9 +187,7 @@ def check_a_killed_driver_leaves_nothing(driver: Driver, workers: dict[WorkerSlo
     wait_until(lambda: all(map(is_gone, below | executors)), "end of all below the driver", 15)
 
 
-def test_in_a_local_master_killed_slots_and_drivers_leave_nothing(
-    bench: SlotBench, drive: Callable[[str], Driver]
-) -> None:
+def test_in_a_local_master_killed_slots_and_drivers_leave_nothing(bench: SlotBench, drive: Callable[[str], Driver]) -> None:
     bench.submit("words-1", SLOTS)
     driver = drive("local[3]")
     assert driver.line() == "up"
@@ -237,9 +235,7 @@ def test_stopped_slots_end_gently_and_leave_nothing(bench: SlotBench, drive: Cal
     assert driver.process.wait(20) == 0
 
 
-def test_an_interrupt_from_the_terminal_reaches_the_driver_and_nobody_else(
-    bench: SlotBench, drive: Callable[..., Driver]
-) -> None:
+def test_an_interrupt_from_the_terminal_reaches_the_driver_and_nobody_else(bench: SlotBench, drive: Callable[..., Driver]) -> None:
     bench.submit("words-1", SLOTS)
     driver = drive("local[3]", 2, SPARK_SUBMIT)
     assert driver.line() == "up"
@@ -250,9 +246,7 @@ def test_an_interrupt_from_the_terminal_reaches_the_driver_and_nobody_else(
     assert all(map(is_gone, workers.values())) and bench.logs().count("ended: returned") == 2
 
 
-def test_fewer_cores_than_slots_are_refused_with_the_number_that_is_needed(
-    bench: SlotBench, drive: Callable[..., Driver]
-) -> None:
+def test_fewer_cores_than_slots_are_refused_with_the_number_that_is_needed(bench: SlotBench, drive: Callable[..., Driver]) -> None:
     driver = drive("local[2]", 3)
     assert driver.line() == (
         "refused: 3 worker slots need 3 Spark cores, but local[2] offers 2: start with --master local[3] or more"

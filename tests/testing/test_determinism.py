@@ -94,18 +94,21 @@ def test_who_follows_from_the_input_is_not_accused(function: Callable[[int], Any
     check_deterministic(topology(function), ROWS)
 
 
-@pytest.mark.parametrize(("function", "asked"), [
-    (lambda n: time.time(), "time.time"),
-    (lambda n: time.time_ns(), "time.time_ns"),
-    (lambda n: time.monotonic(), "time.monotonic"),
-    (lambda n: str(datetime.datetime.now()), "datetime.datetime.now"),
-    (lambda n: random.random(), "random (unseeded)"),
-    (coin, "random (unseeded)"),
-    (lambda n: random.Random().random(), "random.Random() without a seed"),
-    (lambda n: str(uuid.uuid4()), "os.urandom"),
-])
+@pytest.mark.parametrize(
+    ("function", "asked"),
+    [
+        (lambda n: time.time(), "time.time"),
+        (lambda n: time.time_ns(), "time.time_ns"),
+        (lambda n: time.monotonic(), "time.monotonic"),
+        (lambda n: str(datetime.datetime.now()), "datetime.datetime.now"),
+        (lambda n: random.random(), "random (unseeded)"),
+        (coin, "random (unseeded)"),
+        (lambda n: random.Random().random(), "random.Random() without a seed"),
+        (lambda n: str(uuid.uuid4()), "os.urandom"),
+    ],
+)
 def test_who_asks_the_machine_is_named_with_what_was_asked_for(function: Callable[[int], Any], asked: str) -> None:
-    finding, = find_nondeterminism(topology(function), ROWS)
+    (finding,) = find_nondeterminism(topology(function), ROWS)
     assert (finding.component, finding.asked) == ("map", (asked,))
     assert " on stream 'default' in one of them" in finding.example
     with pytest.raises(NondeterminismError, match=r"component 'map' asks for .* and gave different results in two runs"):
@@ -123,7 +126,7 @@ def test_differing_is_found_though_nothing_was_asked_for() -> None:
     builder = TopologyBuilder()
     builder.set_spout("numbers", FeederSpout(("value", "ts")))
     builder.set_bolt("keep", Remembering(calls)).global_grouping("numbers")
-    finding, = find_nondeterminism(builder.build(), ROWS)
+    (finding,) = find_nondeterminism(builder.build(), ROWS)
     assert (finding.component, finding.asked) == ("keep", ())
     assert finding.example.startswith("state 'calls' is 12 and 24")
 

@@ -46,8 +46,17 @@ class BareRedis:
     def _start(self, binary: str) -> bool:
         """Return whether it serves; another test may have been given the same free port."""
         self.port = free_port()
-        options = {"bind": "127.0.0.1", "port": self.port, "dir": self.folder, "appendonly": "yes", "appendfsync": "no", "save": "",
-                   "hz": 500, "logfile": "log", **self._settings}
+        options = {
+            "bind": "127.0.0.1",
+            "port": self.port,
+            "dir": self.folder,
+            "appendonly": "yes",
+            "appendfsync": "no",
+            "save": "",
+            "hz": 500,
+            "logfile": "log",
+            **self._settings,
+        }
         words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", *str(value).split(" "))]
         self.process = subprocess.Popen([binary, *words], cwd=self.folder)
         self.client = redis.Redis(port=self.port)

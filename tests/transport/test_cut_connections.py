@@ -41,8 +41,11 @@ def run_pipe(bench: RedisBench) -> None:
         assert sent.backlog_by_task == {2: 4}
         found = read(receiver, {2: after}, 2)
         after = found[-1].id
-        receiver.commit(Commit("r", {2: 1}, 0, n, cursors={2: Cursor(after, 0)}, drained_bytes={2: 4},
-                               journal=[(2, entry.data) for entry in found]))
+        receiver.commit(
+            Commit(
+                "r", {2: 1}, 0, n, cursors={2: Cursor(after, 0)}, drained_bytes={2: 4}, journal=[(2, entry.data) for entry in found]
+            )
+        )
 
 
 def assert_exact(bench: RedisBench) -> None:
@@ -157,9 +160,7 @@ def test_wait_returns_for_a_descriptor_that_wakes_it(bench: RedisBench) -> None:
 
 
 @pytest.mark.parametrize("password", ["wrong", ""])
-def test_a_wrong_password_is_named_at_once_however_patient_one_is(
-    redis_server: RedisServer, password: str
-) -> None:
+def test_a_wrong_password_is_named_at_once_however_patient_one_is(redis_server: RedisServer, password: str) -> None:
     address = RedisAddress(redis_server.host, redis_server.port, password)
     with pytest.raises(StoreUnavailableError, match=f"Redis at 127.0.0.1:{redis_server.port} refuses our password: "):
         RedisTransport(address, "nobody", patience_s=600).claim("o", {1: 1})

@@ -52,8 +52,9 @@ class Counter:
         self.count = len(self.record.journal)
 
     def step(self, **changes: Any) -> None:
-        draft = Commit(self.name, {self.task: 1}, self.generation, self.seq + 1,
-                       journal=[(self.task, b"%d" % self.count)], **changes)
+        draft = Commit(
+            self.name, {self.task: 1}, self.generation, self.seq + 1, journal=[(self.task, b"%d" % self.count)], **changes
+        )
         try:
             self.transport.commit(draft)
         except StoreRolledBackError:
@@ -81,9 +82,7 @@ def test_a_redis_killed_between_commits_goes_on_where_it_was(bench: RedisBench, 
     assert bench.frames(2) == bench.reader().record(1).journal == numbers
 
 
-def test_a_redis_killed_again_and_again_during_commits_keeps_exact_counts(
-    bench: RedisBench, own_redis: RedisServer
-) -> None:
+def test_a_redis_killed_again_and_again_during_commits_keeps_exact_counts(bench: RedisBench, own_redis: RedisServer) -> None:
     wanted = 600
     sender, receiver = Counter(bench, "s", 1), bench.open()
     reached = threading.Event()
@@ -126,9 +125,7 @@ def cut_last_transaction(data_dir: Path) -> int:
     return len(data) - keep
 
 
-def test_a_store_whose_tail_was_cut_inside_a_commit_sends_all_owners_back(
-    bench: RedisBench, own_redis: RedisServer
-) -> None:
+def test_a_store_whose_tail_was_cut_inside_a_commit_sends_all_owners_back(bench: RedisBench, own_redis: RedisServer) -> None:
     first, second, idle = Counter(bench, "first", 1), Counter(bench, "second", 2), Counter(bench, "idle", 3)
     second.step()
     for n in range(5):
@@ -183,8 +180,9 @@ def test_a_full_store_refuses_growth_as_a_whole_and_drains_to_exact_counts(bench
     claim = receiver.claim("r", {2: 1})  # on a full store, as a restarted worker does
     found = read(receiver, {2: claim.record_by_task[2].cursor.entry}, sent)
     for n, entry in enumerate(found, start=1):
-        receiver.commit(Commit("r", {2: 1}, 0, n, cursors={2: Cursor(entry.id, 0)}, drained_bytes={2: len(frame)},
-                               journal=[(2, b"%d" % n)]))
+        receiver.commit(
+            Commit("r", {2: 1}, 0, n, cursors={2: Cursor(entry.id, 0)}, drained_bytes={2: len(frame)}, journal=[(2, b"%d" % n)])
+        )
     assert sender.commit(refused).backlog_by_task == {}
     assert bench.frames(2) == [frame]
     reader = bench.reader()

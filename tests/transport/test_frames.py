@@ -34,8 +34,10 @@ def ids_of(numbers: list[int]) -> frames.Ids:
 def test_rows_come_back_as_they_went(data: st.DataObject) -> None:
     width, count = data.draw(st.integers(0, 4)), data.draw(st.integers(1, 6))
     is_tracked = data.draw(st.booleans())
-    rows = [(tuple(CODEC.normalise(data.draw(values)) for _ in range(width)), data.draw(ROOTS) if is_tracked else 0)
-            for _ in range(count)]
+    rows = [
+        (tuple(CODEC.normalise(data.draw(values)) for _ in range(width)), data.draw(ROOTS) if is_tracked else 0)
+        for _ in range(count)
+    ]
     ids = ids_of(data.draw(st.lists(IDS, min_size=count, max_size=count)) if is_tracked else [])
     found = frames.decode(CODEC, frames.encode_rows(CODEC, 7, "words", 1234, rows, ids))
     assert isinstance(found, RowFrame)
@@ -45,8 +47,11 @@ def test_rows_come_back_as_they_went(data: st.DataObject) -> None:
     assert found.ids.tolist() == ids.tolist()
 
 
-@given(st.lists(st.tuples(IDS, IDS, st.integers(1, 2**31)), max_size=5), st.lists(st.tuples(IDS, IDS), max_size=5),
-       st.dictionaries(IDS, st.text("abc'\n é", max_size=9), max_size=3))
+@given(
+    st.lists(st.tuples(IDS, IDS, st.integers(1, 2**31)), max_size=5),
+    st.lists(st.tuples(IDS, IDS), max_size=5),
+    st.dictionaries(IDS, st.text("abc'\n é", max_size=9), max_size=3),
+)
 @settings(max_examples=50, deadline=None, derandomize=True)
 def test_acker_messages_and_verdicts_come_back_as_they_went(
     inits: list[tuple[int, int, int]], acks: list[tuple[int, int]], reasons: dict[int, str]
@@ -90,8 +95,9 @@ def test_the_birth_of_a_frame_shows_without_decoding_it() -> None:
 
 
 def a_frame() -> bytes:
-    rows: list[frames.Row] = [((f"word{n}", n, [n, None], {"k": 1.5}, 1 + 2j), (n, n + 1) if n % 3 == 0 else n)
-                              for n in range(1, 9)]
+    rows: list[frames.Row] = [
+        ((f"word{n}", n, [n, None], {"k": 1.5}, 1 + 2j), (n, n + 1) if n % 3 == 0 else n) for n in range(1, 9)
+    ]
     return frames.encode_rows(CODEC, 3, "words", 99, rows, ids_of(list(range(1, 9))))
 
 
@@ -103,14 +109,27 @@ def framed(kind: int, body: Any) -> bytes:
 
 
 def rows_body(**changes: Any) -> bytes:
-    fields = {"task": 1, "stream": "s", "count": 2, "columns": [["a", "b"]], "roots": bytes(16),
-              "ids": bytes(16), "several": None} | changes
+    fields = {
+        "task": 1,
+        "stream": "s",
+        "count": 2,
+        "columns": [["a", "b"]],
+        "roots": bytes(16),
+        "ids": bytes(16),
+        "several": None,
+    } | changes
     return framed(frames.ROWS, list(fields.values()))
 
 
 def messages_body(**changes: Any) -> bytes:
-    fields = {"init_roots": b"", "init_values": b"", "init_tasks": b"", "ack_roots": ONE, "ack_values": bytes(8),
-              "reasons": {}} | changes
+    fields = {
+        "init_roots": b"",
+        "init_values": b"",
+        "init_tasks": b"",
+        "ack_roots": ONE,
+        "ack_values": bytes(8),
+        "reasons": {},
+    } | changes
     return framed(frames.MESSAGES, list(fields.values()))
 
 
@@ -119,64 +138,68 @@ def test_the_crafted_bodies_are_sound_before_they_are_spoilt() -> None:
     assert isinstance(frames.decode(CODEC, messages_body()), AckerMessages)
 
 
-@pytest.mark.parametrize(("data", "complaint"), [
-    (b"", "begins with b''"),
-    (b"SF", "not a frame"),
-    (b"PK\x03\x04rest", "begins with b'PK"),
-    (b"SF\x02\x01" + bytes(8) + b"\x90", "not a frame of version 1"),
-    (b"SF\x01\x04" + bytes(8) + b"\x90", "not a frame"),
-    (b"SF\x01\x01" + bytes(7), "not a frame"),
-    (b"SF\x01\x01" + bytes(8), "not a packed value"),
-    (framed(frames.ROWS, {"a": 1}), "not a list"),
-    (framed(frames.ROWS, [1, 2]), "not enough values"),
-    (framed(frames.ROWS, list(range(20))), "too many values"),
-    (rows_body(task="1"), "source"),
-    (rows_body(task=True), "source"),
-    (rows_body(stream=b"s"), "source"),
-    (rows_body(count=0), "claims 0 rows"),
-    (rows_body(count=-1), "claims -1 rows"),
-    (rows_body(count=True), "claims True rows"),
-    (rows_body(count=2**40, columns=[]), "claims 1099511627776 rows"),
-    (rows_body(columns=[["a"]]), "uneven"),
-    (rows_body(columns=[["a", "b"], []]), "uneven"),
-    (rows_body(columns=["ab"]), "uneven"),
-    (rows_body(columns=None), "uneven"),
-    (rows_body(ids=bytes(15)), "64-bit"),
-    (rows_body(ids=bytes(24)), "wrong length"),
-    (rows_body(ids=[1, 2]), "64-bit"),
-    (rows_body(roots=b""), "ids without roots"),
-    (rows_body(ids=b""), "roots without ids"),
-    (rows_body(several=[1]), "not a mapping"),
-    (rows_body(several={2: [1, 2]}), "outside the rows"),
-    (rows_body(several={-1: [1, 2]}), "outside the rows"),
-    (rows_body(several={"0": [1, 2]}), "outside the rows"),
-    (rows_body(several={0: []}), "not a list"),
-    (rows_body(several={0: 5}), "not a list"),
-    (rows_body(several={0: [0, 1]}), "not ids"),
-    (rows_body(several={0: ["a", "b"]}), "not ids"),
-    (messages_body(ack_values=b""), "uneven"),
-    (messages_body(init_roots=bytes(8)), "uneven"),
-    (messages_body(init_tasks="text"), "64-bit"),
-    (messages_body(reasons=[]), "not a mapping"),
-    (messages_body(reasons={1: 2}), "text by root"),
-    (messages_body(reasons={"1": "why"}), "text by root"),
-    (messages_body(reasons={0: "why"}), "text by root"),
-    (messages_body(reasons={1 << 63: "why"}), "text by root"),
-    (messages_body(ack_roots=bytes(8)), "a root is not between 1"),
-    (messages_body(ack_roots=TOO_LARGE), "a root is not between 1"),
-    (messages_body(ack_values=TOO_LARGE), "a value is not between 0"),
-    (messages_body(init_roots=bytes(8), init_values=ONE, init_tasks=ONE), "a root is not between 1"),
-    (messages_body(init_roots=TOO_LARGE, init_values=ONE, init_tasks=ONE), "a root is not between 1"),
-    (messages_body(init_roots=ONE, init_values=TOO_LARGE, init_tasks=ONE), "a value is not between 0"),
-    (messages_body(init_roots=ONE, init_values=ONE, init_tasks=TOO_LARGE), "a spout task is above"),
-    (rows_body(roots=ONE + TOO_LARGE), "a root is not between 0"),
-    (rows_body(ids=ONE + TOO_LARGE), "an edge id is not between 0"),
-    (rows_body(several={0: [1 << 63]}), "not ids"),
-    (framed(frames.SETTLED, [bytes(8), {}]), "a root is not between 1"),
-    (framed(frames.SETTLED, [b"", {}, 1]), "too many"),
-    (framed(frames.SETTLED, [bytes(9), {}]), "64-bit"),
-    (framed(frames.SETTLED, None), "not a list"),
-], ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"", "begins with b''"),
+        (b"SF", "not a frame"),
+        (b"PK\x03\x04rest", "begins with b'PK"),
+        (b"SF\x02\x01" + bytes(8) + b"\x90", "not a frame of version 1"),
+        (b"SF\x01\x04" + bytes(8) + b"\x90", "not a frame"),
+        (b"SF\x01\x01" + bytes(7), "not a frame"),
+        (b"SF\x01\x01" + bytes(8), "not a packed value"),
+        (framed(frames.ROWS, {"a": 1}), "not a list"),
+        (framed(frames.ROWS, [1, 2]), "not enough values"),
+        (framed(frames.ROWS, list(range(20))), "too many values"),
+        (rows_body(task="1"), "source"),
+        (rows_body(task=True), "source"),
+        (rows_body(stream=b"s"), "source"),
+        (rows_body(count=0), "claims 0 rows"),
+        (rows_body(count=-1), "claims -1 rows"),
+        (rows_body(count=True), "claims True rows"),
+        (rows_body(count=2**40, columns=[]), "claims 1099511627776 rows"),
+        (rows_body(columns=[["a"]]), "uneven"),
+        (rows_body(columns=[["a", "b"], []]), "uneven"),
+        (rows_body(columns=["ab"]), "uneven"),
+        (rows_body(columns=None), "uneven"),
+        (rows_body(ids=bytes(15)), "64-bit"),
+        (rows_body(ids=bytes(24)), "wrong length"),
+        (rows_body(ids=[1, 2]), "64-bit"),
+        (rows_body(roots=b""), "ids without roots"),
+        (rows_body(ids=b""), "roots without ids"),
+        (rows_body(several=[1]), "not a mapping"),
+        (rows_body(several={2: [1, 2]}), "outside the rows"),
+        (rows_body(several={-1: [1, 2]}), "outside the rows"),
+        (rows_body(several={"0": [1, 2]}), "outside the rows"),
+        (rows_body(several={0: []}), "not a list"),
+        (rows_body(several={0: 5}), "not a list"),
+        (rows_body(several={0: [0, 1]}), "not ids"),
+        (rows_body(several={0: ["a", "b"]}), "not ids"),
+        (messages_body(ack_values=b""), "uneven"),
+        (messages_body(init_roots=bytes(8)), "uneven"),
+        (messages_body(init_tasks="text"), "64-bit"),
+        (messages_body(reasons=[]), "not a mapping"),
+        (messages_body(reasons={1: 2}), "text by root"),
+        (messages_body(reasons={"1": "why"}), "text by root"),
+        (messages_body(reasons={0: "why"}), "text by root"),
+        (messages_body(reasons={1 << 63: "why"}), "text by root"),
+        (messages_body(ack_roots=bytes(8)), "a root is not between 1"),
+        (messages_body(ack_roots=TOO_LARGE), "a root is not between 1"),
+        (messages_body(ack_values=TOO_LARGE), "a value is not between 0"),
+        (messages_body(init_roots=bytes(8), init_values=ONE, init_tasks=ONE), "a root is not between 1"),
+        (messages_body(init_roots=TOO_LARGE, init_values=ONE, init_tasks=ONE), "a root is not between 1"),
+        (messages_body(init_roots=ONE, init_values=TOO_LARGE, init_tasks=ONE), "a value is not between 0"),
+        (messages_body(init_roots=ONE, init_values=ONE, init_tasks=TOO_LARGE), "a spout task is above"),
+        (rows_body(roots=ONE + TOO_LARGE), "a root is not between 0"),
+        (rows_body(ids=ONE + TOO_LARGE), "an edge id is not between 0"),
+        (rows_body(several={0: [1 << 63]}), "not ids"),
+        (framed(frames.SETTLED, [bytes(8), {}]), "a root is not between 1"),
+        (framed(frames.SETTLED, [b"", {}, 1]), "too many"),
+        (framed(frames.SETTLED, [bytes(9), {}]), "64-bit"),
+        (framed(frames.SETTLED, None), "not a list"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_bytes_that_are_no_frame_are_refused_with_the_reason(data: bytes, complaint: str) -> None:
     with pytest.raises(MalformedFrameError, match=complaint):
         frames.decode(CODEC, data)
@@ -185,8 +208,13 @@ def test_bytes_that_are_no_frame_are_refused_with_the_reason(data: bytes, compla
 def test_a_hundred_thousand_spoilt_frames_raise_nothing_but_malformed_frame_error() -> None:
     chance = random.Random(20)
     two, one = ids_of([1, 2]), ids_of([3])
-    sound = [a_frame(), frames.encode_settled(CODEC, SettledRoots([5, 6], {7: "late", 8: "no"})), messages_body(),
-             frames.encode_messages(CODEC, AckerMessages(two, two, two, one, one, {9: "why"})), rows_body()]
+    sound = [
+        a_frame(),
+        frames.encode_settled(CODEC, SettledRoots([5, 6], {7: "late", 8: "no"})),
+        messages_body(),
+        frames.encode_messages(CODEC, AckerMessages(two, two, two, one, one, {9: "why"})),
+        rows_body(),
+    ]
     refused = 0
     for _ in range(100_000):
         try:
@@ -200,7 +228,7 @@ def spoilt(chance: random.Random, data: bytes) -> bytes:
     """Cut off, overwritten at some places behind the head, or random from the body on."""
     way = chance.random()
     if way < 0.2:
-        return data[:chance.randrange(len(data))]
+        return data[: chance.randrange(len(data))]
     if way < 0.3:
         return data[:12] + chance.randbytes(chance.randrange(40))
     changed = bytearray(data)
@@ -210,8 +238,7 @@ def spoilt(chance: random.Random, data: bytes) -> bytes:
     return bytes(changed)
 
 
-@pytest.mark.parametrize(
-    "header", [b"\xdd", b"\xdf", b"\xdb", b"\xc6", b"\xc9"], ids=["array", "map", "text", "bytes", "ext"])
+@pytest.mark.parametrize("header", [b"\xdd", b"\xdf", b"\xdb", b"\xc6", b"\xc9"], ids=["array", "map", "text", "bytes", "ext"])
 def test_a_length_that_is_claimed_is_not_allocated(header: bytes) -> None:
     data = b"SF\x01\x01" + bytes(8) + b"\x98" + header + b"\xff\xff\xff\xff" + b"\x01"
     tracemalloc.start()
@@ -235,8 +262,7 @@ def nested_in_extensions(levels: int) -> bytes:
     return data
 
 
-@pytest.mark.parametrize(
-    "body", [b"\x91" * 100_000 + b"\xc0", nested_in_extensions(20_000)], ids=["lists", "extensions"])
+@pytest.mark.parametrize("body", [b"\x91" * 100_000 + b"\xc0", nested_in_extensions(20_000)], ids=["lists", "extensions"])
 def test_endless_nesting_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedFrameError):
         frames.decode(CODEC, b"SF\x01\x01" + body)
@@ -249,8 +275,20 @@ def test_a_frame_that_would_fill_the_memory_is_refused_before_it_is_unpacked() -
         frames.decode(CODEC, data)
 
 
-@pytest.mark.parametrize("unit", [b"\x90", b"\x80", b"\x91\x01", b"\xdc\x00\x00", b"\xdf\x00\x00\x00\x00", b"\xa2\x90\x90\x90",
-                                  b"\xc4\x01\x90\x80", b"\xc7\x01\x01\x90\x90", b"\xcb" + b"\x90" * 8 + b"\x90"])
+@pytest.mark.parametrize(
+    "unit",
+    [
+        b"\x90",
+        b"\x80",
+        b"\x91\x01",
+        b"\xdc\x00\x00",
+        b"\xdf\x00\x00\x00\x00",
+        b"\xa2\x90\x90\x90",
+        b"\xc4\x01\x90\x80",
+        b"\xc7\x01\x01\x90\x90",
+        b"\xcb" + b"\x90" * 8 + b"\x90",
+    ],
+)
 def test_lists_and_mappings_are_counted_whatever_lies_between_them(unit: bytes) -> None:
     data = b"\xdd\x00\x00\x10\x00" + unit * 999
     require_bounded(data, 1000)

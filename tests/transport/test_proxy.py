@@ -77,10 +77,17 @@ def test_without_faults_everything_passes(client: socket.socket) -> None:
     assert ask(client, b"again") == b"again"
 
 
-@pytest.mark.parametrize(("cut", "heard", "reply"), [
-    (Cut.BEFORE_REQUEST, b"one", b""), (Cut.WITHIN_REQUEST, b"onetw", b""), (Cut.BEFORE_REPLY, b"onetwo!", b""),
-    (Cut.WITHIN_REPLY, b"onetwo!", b"tw"), (Cut.LATE_REQUEST, b"one", b"")],
-    ids=lambda value: getattr(value, "name", ""))
+@pytest.mark.parametrize(
+    ("cut", "heard", "reply"),
+    [
+        (Cut.BEFORE_REQUEST, b"one", b""),
+        (Cut.WITHIN_REQUEST, b"onetw", b""),
+        (Cut.BEFORE_REPLY, b"onetwo!", b""),
+        (Cut.WITHIN_REPLY, b"onetwo!", b"tw"),
+        (Cut.LATE_REQUEST, b"one", b""),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
 def test_the_nth_matching_request_is_broken_where_wanted(
     proxy: TcpProxy, echo: Echo, client: socket.socket, cut: Cut, heard: bytes, reply: bytes
 ) -> None:
@@ -146,9 +153,19 @@ def unused_port() -> int:
         return int(listener.getsockname()[1])
 
 
-@pytest.mark.parametrize(("data", "length"), [
-    (b"", 0), (b"*1\r\n", 0), (b"*1\r\n$4\r\nPIN", 0), (b"*1\r\n$4\r\nPING\r", 0), (b"*1\r\n$4\r\nPING\r\n", 14),
-    (b"*1\r\n$4\r\nPING\r\n*1\r\n", 14),
-    (b"*2\r\n$3\r\nGET\r\n$2\r\n\r\n\r\n", 21), (b"PING\r\nPING\r\n", 6), (b"PING", 0)])
+@pytest.mark.parametrize(
+    ("data", "length"),
+    [
+        (b"", 0),
+        (b"*1\r\n", 0),
+        (b"*1\r\n$4\r\nPIN", 0),
+        (b"*1\r\n$4\r\nPING\r", 0),
+        (b"*1\r\n$4\r\nPING\r\n", 14),
+        (b"*1\r\n$4\r\nPING\r\n*1\r\n", 14),
+        (b"*2\r\n$3\r\nGET\r\n$2\r\n\r\n\r\n", 21),
+        (b"PING\r\nPING\r\n", 6),
+        (b"PING", 0),
+    ],
+)
 def test_redis_requests_are_told_apart(data: bytes, length: int) -> None:
     assert redis_request(data) == length

@@ -55,8 +55,13 @@ class ScriptedRedis:
         if b"EVALSHA" in request:
             self.evaluations += 1
             return self._answers.pop(0) if self._answers else b"*1\r\n$2\r\nOK"
-        for word, answer in ((b"SCRIPT", b"$3\r\nsha"), (b"LRANGE", b"*0"), (b"HGETALL", b"*0"), (b"XREVRANGE", b"*0"),
-                             (b"GET", b"$-1")):
+        for word, answer in (
+            (b"SCRIPT", b"$3\r\nsha"),
+            (b"LRANGE", b"*0"),
+            (b"HGETALL", b"*0"),
+            (b"XREVRANGE", b"*0"),
+            (b"GET", b"$-1"),
+        ):
             if word in request:
                 return answer
         return b"+OK"
@@ -71,11 +76,18 @@ def servers() -> Iterator[list[ScriptedRedis]]:
 
 
 PASSING = [
-    b"-LOADING Redis is loading the dataset in memory", b"-READONLY You can't write against a read only replica.",
+    b"-LOADING Redis is loading the dataset in memory",
+    b"-READONLY You can't write against a read only replica.",
     b"-ERR Error running script: @user_script:9: -READONLY You can't write against a read only replica.",
-    b"-BUSY Redis is busy running a script.", b"-CLUSTERDOWN The cluster is down", b"-TRYAGAIN Multiple keys request",
-    b"-NOREPLICAS Not enough good replicas to write.", b"-MASTERDOWN Link with MASTER is down",
-    b"-NOSCRIPT No matching script. Please use EVAL.", b"-ERR max number of clients reached", b"?what"]
+    b"-BUSY Redis is busy running a script.",
+    b"-CLUSTERDOWN The cluster is down",
+    b"-TRYAGAIN Multiple keys request",
+    b"-NOREPLICAS Not enough good replicas to write.",
+    b"-MASTERDOWN Link with MASTER is down",
+    b"-NOSCRIPT No matching script. Please use EVAL.",
+    b"-ERR max number of clients reached",
+    b"?what",
+]
 
 
 @pytest.mark.parametrize("answer", PASSING, ids=lambda answer: answer.decode()[1:18])
@@ -96,17 +108,27 @@ def test_one_that_does_not_pass_is_told_when_patience_is_over(servers: list[Scri
     transport.close()
 
 
-@pytest.mark.parametrize(("answer", "error", "complaint"), [
-    (b"-OOM command not allowed when used memory > 'maxmemory'. script: 1, on @user_script:1.", StoreFullError, "maxm"),
-    (b"-ERR Error running script: @user_script: 1: -OOM command not allowed when used", StoreFullError,
-     r"^Redis refuses writes: OOM command not allowed when used \(raise its maxmemory"),
-    (b"-MISCONF Redis is configured to save RDB snapshots, but it's unable to", StoreFullError,
-     r"MISCONF.* \(make room on its disk\)"),
-    (b"-WRONGTYPE Operation against a key holding the wrong kind of value", StoreInconsistentError, "WRONGTYPE"),
-    (b"-NOPERM this user has no permissions to run the 'evalsha' command", StoreInconsistentError, "no permissions"),
-    (b"-MOVED 1234 10.0.0.1:6379", StoreInconsistentError, "10.0.0.1"),
-    (b"-NOAUTH Authentication required.", StoreUnavailableError, "wants a password"),
-], ids=lambda value: value.decode()[1:12] if isinstance(value, bytes) else "")
+@pytest.mark.parametrize(
+    ("answer", "error", "complaint"),
+    [
+        (b"-OOM command not allowed when used memory > 'maxmemory'. script: 1, on @user_script:1.", StoreFullError, "maxm"),
+        (
+            b"-ERR Error running script: @user_script: 1: -OOM command not allowed when used",
+            StoreFullError,
+            r"^Redis refuses writes: OOM command not allowed when used \(raise its maxmemory",
+        ),
+        (
+            b"-MISCONF Redis is configured to save RDB snapshots, but it's unable to",
+            StoreFullError,
+            r"MISCONF.* \(make room on its disk\)",
+        ),
+        (b"-WRONGTYPE Operation against a key holding the wrong kind of value", StoreInconsistentError, "WRONGTYPE"),
+        (b"-NOPERM this user has no permissions to run the 'evalsha' command", StoreInconsistentError, "no permissions"),
+        (b"-MOVED 1234 10.0.0.1:6379", StoreInconsistentError, "10.0.0.1"),
+        (b"-NOAUTH Authentication required.", StoreUnavailableError, "wants a password"),
+    ],
+    ids=lambda value: value.decode()[1:12] if isinstance(value, bytes) else "",
+)
 def test_a_lasting_refusal_is_told_at_once(
     servers: list[ScriptedRedis], answer: bytes, error: type[SparkStormError], complaint: str
 ) -> None:
@@ -119,9 +141,7 @@ def test_a_lasting_refusal_is_told_at_once(
 
 
 @pytest.mark.system
-def test_a_peer_that_falls_silent_is_given_up_and_asked_again(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_peer_that_falls_silent_is_given_up_and_asked_again(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparkstorm.transport.redis._BLOCK_MS", 50)
     monkeypatch.setattr("sparkstorm.transport.redis._READ_TIMEOUT_S", 0.1)
     bench = RedisBench(redis_server)

@@ -76,8 +76,12 @@ def work(at: RedisAddress, sent: int, consumed: int) -> tuple[Worker, Worker]:
 def state_of(client: Any) -> dict[str, Any]:
     """Values by which exactly-once is judged."""
     key = f"{{{TOPOLOGY}}}:".__add__
-    return {"waiting": [fields[b"f"] for _, fields in client.xrange(key("task:2"))], "backlog": client.hget(key("backlog"), 2),
-            "sent": client.lrange(key("journal:1"), 0, -1), "consumed": client.lrange(key("journal:2"), 0, -1)}
+    return {
+        "waiting": [fields[b"f"] for _, fields in client.xrange(key("task:2"))],
+        "backlog": client.hget(key("backlog"), 2),
+        "sent": client.lrange(key("journal:1"), 0, -1),
+        "consumed": client.lrange(key("journal:2"), 0, -1),
+    }
 
 
 def wanted(sent: int, consumed: int) -> dict[str, Any]:

@@ -28,8 +28,19 @@ class Listing(WindowedBolt):
     outputs: Any = ("window",)
 
     def execute(self, window: Window, collector: BasicOutputCollector) -> None:
-        collector.emit(([list(window.key), window.start, window.end, window.is_update, [t["value"] for t in window.get()],
-                         [t["value"] for t in window.get_new()], [t["value"] for t in window.get_expired()]],))
+        collector.emit(
+            (
+                [
+                    list(window.key),
+                    window.start,
+                    window.end,
+                    window.is_update,
+                    [t["value"] for t in window.get()],
+                    [t["value"] for t in window.get_new()],
+                    [t["value"] for t in window.get_expired()],
+                ],
+            )
+        )
 
 
 class Adding(FoldingBolt):
@@ -78,16 +89,27 @@ class Driver:
         self.times.load(stored or [])
         self.errors: list[str] = []
         self.now_ms = 0
-        routes = {name: Route(Source("bolt", 9, name, tuple(fields)), codec, is_direct=False)
-                  for name, fields in (("default", bolt.outputs), ("late", ("component", "stream", "time_ms", "values")))}
+        routes = {
+            name: Route(Source("bolt", 9, name, tuple(fields)), codec, is_direct=False)
+            for name, fields in (("default", bolt.outputs), ("late", ("component", "stream", "time_ms", "values")))
+        }
         self._targets = {name: Target(1, [], False) for name in routes}
         for name, route in routes.items():
             route.subscribe(Grouping("global"), [self._targets[name]], 9, 0)
         emitter = Emitter("bolt", routes, is_strict=True)
         collector = BasicCollector(emitter, 9, lambda component, task, text: self.errors.append(text))
         bolt.init_state(self.state)
-        self.runner = TimedRunner(bolt, self.settings, emitter, self.state, self.times, collector, self.source,
-                                  lambda: self.now_ms, Patience(retries, 100))
+        self.runner = TimedRunner(
+            bolt,
+            self.settings,
+            emitter,
+            self.state,
+            self.times,
+            collector,
+            self.source,
+            lambda: self.now_ms,
+            Patience(retries, 100),
+        )
         self._sources: dict[int, Source] = {}
         self._emitter = emitter
 

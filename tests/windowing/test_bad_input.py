@@ -24,23 +24,31 @@ def built(bolt: Any, conf: Any = None, spout: FeederSpout | None = None) -> Topo
     return builder.build()
 
 
-@pytest.mark.parametrize(("bolt", "complaint"), [
-    (Listing().with_window(Duration(0)), r"component 'windows': .*length.duration.ms must be a whole number of at least 1, not 0"),
-    (Listing().with_window(Duration(-5)), "at least 1, not -5"),
-    (Listing().with_window(Count(0)), "length.count must be a whole number of at least 1"),
-    (Listing().with_window(Duration(10), Duration(0)), "sliding.interval.duration.ms must be a whole number"),
-    (Listing().with_window(Duration(10), Count(3)), "do not go together"),
-    (Listing().with_window(Duration(10**15)), "at least 1"),
-    (Listing().with_session_window(Duration(0)), "session.gap.ms must be"),
-    (Adding().with_session_window(Duration(5)), "sessions need a merge"),
-    (timed(Listing().with_window(Duration(5))).with_timestamp_field("when"),
-     "component 'windows' needs field 'when' in stream 'default' of 'spout', which declares key, ts, value"),
-    (Listing().with_window(Duration(5)).with_key("who"), "needs field 'who'"),
-    (timed(Listing().with_window(Duration(5))).with_lag(Duration(-1)), "max.lag.ms must be a whole number of milliseconds"),
-    (timed(Listing().with_window(Duration(5))).with_allowed_lateness(Duration(-1)), "allowed.lateness.ms must be"),
-    (timed(Listing().with_window(Duration(5))).with_late_tuple_stream("default"), "a stream of its own"),
-    (Listing().with_window(Duration(5)).with_late_tuple_stream("late"), "only rows with a time of their own can be late"),
-])
+@pytest.mark.parametrize(
+    ("bolt", "complaint"),
+    [
+        (
+            Listing().with_window(Duration(0)),
+            r"component 'windows': .*length.duration.ms must be a whole number of at least 1, not 0",
+        ),
+        (Listing().with_window(Duration(-5)), "at least 1, not -5"),
+        (Listing().with_window(Count(0)), "length.count must be a whole number of at least 1"),
+        (Listing().with_window(Duration(10), Duration(0)), "sliding.interval.duration.ms must be a whole number"),
+        (Listing().with_window(Duration(10), Count(3)), "do not go together"),
+        (Listing().with_window(Duration(10**15)), "at least 1"),
+        (Listing().with_session_window(Duration(0)), "session.gap.ms must be"),
+        (Adding().with_session_window(Duration(5)), "sessions need a merge"),
+        (
+            timed(Listing().with_window(Duration(5))).with_timestamp_field("when"),
+            "component 'windows' needs field 'when' in stream 'default' of 'spout', which declares key, ts, value",
+        ),
+        (Listing().with_window(Duration(5)).with_key("who"), "needs field 'who'"),
+        (timed(Listing().with_window(Duration(5))).with_lag(Duration(-1)), "max.lag.ms must be a whole number of milliseconds"),
+        (timed(Listing().with_window(Duration(5))).with_allowed_lateness(Duration(-1)), "allowed.lateness.ms must be"),
+        (timed(Listing().with_window(Duration(5))).with_late_tuple_stream("default"), "a stream of its own"),
+        (Listing().with_window(Duration(5)).with_late_tuple_stream("late"), "only rows with a time of their own can be late"),
+    ],
+)
 def test_settings_that_make_no_sense_are_refused_when_the_topology_is_built(bolt: Any, complaint: str) -> None:
     with pytest.raises(InvalidTopologyError, match=complaint):
         built(bolt)
@@ -62,8 +70,10 @@ def test_blocking_bolts_cannot_have_windows() -> None:
 def test_a_length_from_the_configuration_serves_a_bolt_that_has_none_of_its_own() -> None:
     spout, bolt = FeederSpout(FIELDS), Listing()
     with LocalCluster() as cluster:
-        cluster.submit(built(bolt, {"topology.bolts.tuple.timestamp.field.name": "ts"}, spout),
-                       {"topology.bolts.window.length.duration.ms": 10})
+        cluster.submit(
+            built(bolt, {"topology.bolts.tuple.timestamp.field.name": "ts"}, spout),
+            {"topology.bolts.window.length.duration.ms": 10},
+        )
         for ts in (1, 9, 10):
             spout.feed(["a", ts, ts])
         cluster.run_until_idle()
@@ -74,13 +84,19 @@ def test_a_length_from_the_configuration_serves_a_bolt_that_has_none_of_its_own(
         assert cluster.counts("windows").emitted == 1  # its own shape keeps out the other
 
 
-@pytest.mark.parametrize("bolt", [
-    timed(Listing().with_window(Duration(10))), timed(Adding().with_window(Duration(10))), timed(Ordered()),
-    timed(Listing().with_window(Count(2)))])
+@pytest.mark.parametrize(
+    "bolt",
+    [
+        timed(Listing().with_window(Duration(10))),
+        timed(Adding().with_window(Duration(10))),
+        timed(Ordered()),
+        timed(Listing().with_window(Count(2))),
+    ],
+)
 @pytest.mark.parametrize("at", NO_TIME)
 def test_a_tuple_without_a_time_fails_alone_and_says_why(bolt: WindowedBolt, at: Any) -> None:
     driver = Driver(bolt)
-    (failed, reason), = driver.rows([("a", 1, 1), ("a", at, 2), ("a", 3, 3)])
+    ((failed, reason),) = driver.rows([("a", 1, 1), ("a", at, 2), ("a", 3, 3)])
     assert failed.values == ("a", at, 2)
     assert reason.startswith("ValueError: field 'ts' holds")
     assert "whole number of milliseconds" in reason
@@ -97,7 +113,7 @@ def test_such_a_tuple_is_parked_and_moves_no_clock(at: Any) -> None:
             spout.feed(["a", ts, 1])
         spout.finish()
         cluster.run_until_idle()
-        letter, = cluster.dead_letters
+        (letter,) = cluster.dead_letters
         assert letter.fields == FIELDS
         assert "field 'ts' holds" in letter.reason
         assert (sorted(spout.acked), spout.failed) == ([0, 2], [1])
@@ -106,12 +122,17 @@ def test_such_a_tuple_is_parked_and_moves_no_clock(at: Any) -> None:
 
 
 @pytest.mark.parametrize("key", [[1], {"a": 1}, [[]]])
-@pytest.mark.parametrize("bolt", [
-    timed(Listing().with_window(Duration(10)).with_key("key")), timed(Adding().with_window(Duration(10)).with_key("key")),
-    Listing().with_window(Count(2)).with_key("key")])
+@pytest.mark.parametrize(
+    "bolt",
+    [
+        timed(Listing().with_window(Duration(10)).with_key("key")),
+        timed(Adding().with_window(Duration(10)).with_key("key")),
+        Listing().with_window(Count(2)).with_key("key"),
+    ],
+)
 def test_a_key_that_cannot_be_one_is_named(bolt: WindowedBolt, key: Any) -> None:
     driver = Driver(bolt)
-    (_, reason), = driver.rows([("a", 1, 1), (key, 1, 2), ("a", 1, 3)])
+    ((_, reason),) = driver.rows([("a", 1, 1), (key, 1, 2), ("a", 1, 3)])
     assert reason.startswith(f"key field 'key' holds a {type(key).__name__}")
 
 
@@ -165,7 +186,9 @@ def test_a_window_that_always_fails_is_parked_with_its_bounds() -> None:
         spout.finish()
         cluster.run_until_idle()
         assert sorted((letter.stream, letter.values, letter.attempts) for letter in cluster.dead_letters) == [
-            ("__window", (["a"], 0, 10), 3), ("__window", (["b"], 0, 10), 3)]
+            ("__window", (["a"], 0, 10), 3),
+            ("__window", (["b"], 0, 10), 3),
+        ]
         assert cluster.counts("windows").emitted == 1
         assert cluster.state("windows") == {"fired": 1}
 
@@ -196,5 +219,3 @@ def test_a_window_in_no_window_is_no_harm() -> None:
     assert driver.rows([("a", 5, 1), ("a", 8, 2), ("a", 9, 3), ("a", 10, 4)]) == []
     driver.end()
     assert [(row[1], row[2], row[4]) for row in driver.emitted()] == [(8, 10, [2, 3])]
-
-

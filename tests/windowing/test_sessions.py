@@ -76,8 +76,12 @@ class Reference:
 
     def add(self, key: str, at: int, value: int) -> None:
         near = [s for s in self.spans if s.key == key and any(abs(at - each) < self.gap for each in s.times)]
-        span = Span(key, [at, *(t for s in near for t in s.times)], [value, *(v for s in near for v in s.values)],
-                    max((s.fired for s in near), default=0))
+        span = Span(
+            key,
+            [at, *(t for s in near for t in s.times)],
+            [value, *(v for s in near for v in s.values)],
+            max((s.fired for s in near), default=0),
+        )
         end = max(span.times) + self.gap
         if end <= self.fired_to or end == span.fired:
             if span.fired and POISON in span.values:
@@ -147,8 +151,9 @@ def check_against_reference(bolt: Any, gap: int, lag: int, lateness: int, steps:
 @pytest.mark.parametrize("bolt", [Values(), Tuples()])
 @settings(deadline=None)
 @given(st.integers(1, 12), st.integers(0, 25), st.sampled_from([0, 0, 5, 30]), STEPS)
-def test_sessions_are_those_of_the_definition_after_failures_late_rows_and_restarts(bolt: Any, gap: int, lag: int, lateness: int,
-                                                                                    steps: list[Any]) -> None:
+def test_sessions_are_those_of_the_definition_after_failures_late_rows_and_restarts(
+    bolt: Any, gap: int, lag: int, lateness: int, steps: list[Any]
+) -> None:
     check_against_reference(bolt, gap, lag, lateness, steps)
 
 
@@ -218,8 +223,18 @@ def test_sessions_in_the_form_of_an_older_version_are_refused() -> None:
         Driver(copy.copy(bolt), former)
 
 
-@pytest.mark.parametrize(("place", "entry"), [(["s"], [1, 0]), (["s", "a"], [1, 0]), (["s", 1, "a"], 5), (["s", 1, "a"], [1]),
-                                              (["s", 1, "a"], [1, None]), (["s", 1, "a"], [1, 0, 0]), (["s", True, "a"], [1, 0])])
+@pytest.mark.parametrize(
+    ("place", "entry"),
+    [
+        (["s"], [1, 0]),
+        (["s", "a"], [1, 0]),
+        (["s", 1, "a"], 5),
+        (["s", 1, "a"], [1]),
+        (["s", 1, "a"], [1, None]),
+        (["s", 1, "a"], [1, 0, 0]),
+        (["s", True, "a"], [1, 0]),
+    ],
+)
 def test_a_stored_session_of_another_form_is_named(place: Any, entry: Any) -> None:
     with pytest.raises(StoreInconsistentError, match=r"\('s'.* is no session of this version"):
         Driver(timed(Merging().with_session_window(Duration.millis(10)).with_key("key")), [[place, entry]])
@@ -244,8 +259,6 @@ def test_an_agenda_hands_out_the_least_key_of_the_earliest_time(steps: list[Any]
             agenda.drop_first()
             del reference[least]
     assert agenda.first_at() == min((at for at, _ in reference), default=None)
-
-
 
 
 class Counted(int):

@@ -90,8 +90,9 @@ def test_collected_windows_hold_what_the_definition_says(length: int, slide: int
 @pytest.mark.parametrize("kind", [Adding, Merging])
 @settings(deadline=None)
 @given(LENGTHS, LENGTHS, EVENTS, st.integers(0, 20), st.lists(st.integers(0, 40), max_size=3))
-def test_folded_windows_agree_and_survive_restarts(kind: Any, length: int, slide: int, events: list[Event], lag: int,
-                                                   cuts: list[int]) -> None:
+def test_folded_windows_agree_and_survive_restarts(
+    kind: Any, length: int, slide: int, events: list[Event], lag: int, cuts: list[int]
+) -> None:
     on_time, _ = split_late(events, lag)
     bolt = timed(kind().with_window(ms(length), ms(slide)).with_key("key"))
     found = run_through(bolt, on_time, lag, cuts).emitted()
@@ -105,8 +106,10 @@ def test_another_order_within_the_lag_changes_nothing(events: list[Event], lag: 
     in_order = sorted(events, key=lambda event: event[1])
     mixed = sorted(in_order, key=lambda event: event[1] + random.uniform(0, lag))
     assert split_late(mixed, lag)[1] == []
-    for bolt in (timed(Merging().with_window(ms(10), ms(5)).with_key("key")),
-                 timed(Merging().with_session_window(ms(4)).with_key("key"))):
+    for bolt in (
+        timed(Merging().with_window(ms(10), ms(5)).with_key("key")),
+        timed(Merging().with_session_window(ms(4)).with_key("key")),
+    ):
         assert run_through(bolt, mixed, lag).emitted() == run_through(bolt, in_order, lag).emitted()
 
 
@@ -130,8 +133,9 @@ def test_sessions_are_runs_without_a_gap(gap: int, events: list[Event], lag: int
 
 @settings(deadline=None)
 @given(EVENTS, st.integers(0, 15), st.integers(0, 15))
-def test_late_is_exactly_what_is_further_behind_the_newest_than_lag_and_lateness(events: list[Event], lag: int,
-                                                                                lateness: int) -> None:
+def test_late_is_exactly_what_is_further_behind_the_newest_than_lag_and_lateness(
+    events: list[Event], lag: int, lateness: int
+) -> None:
     on_time, late = split_late(events, lag, lateness)
     newest, wanted = -1, []
     for event in events:
@@ -145,8 +149,9 @@ def test_late_is_exactly_what_is_further_behind_the_newest_than_lag_and_lateness
 @pytest.mark.parametrize("kind", ["tumbling", "sliding", "session"])
 @settings(deadline=None)
 @given(EVENTS, st.integers(0, 8), st.integers(1, 10), st.lists(st.integers(0, 40), max_size=2))
-def test_with_allowed_lateness_the_last_firing_of_a_window_is_complete(kind: str, events: list[Event], lag: int, lateness: int,
-                                                                      cuts: list[int]) -> None:
+def test_with_allowed_lateness_the_last_firing_of_a_window_is_complete(
+    kind: str, events: list[Event], lag: int, lateness: int, cuts: list[int]
+) -> None:
     bolt = Merging().with_key("key")
     bolt = bolt.with_session_window(ms(5)) if kind == "session" else bolt.with_window(ms(10), ms(5 if kind == "sliding" else 10))
     bolt = timed(bolt, **{LAG_MS: lag, LATENESS_MS: lateness})
@@ -196,8 +201,9 @@ def test_a_task_that_hears_from_nobody_never_ends() -> None:
 
 @settings(deadline=None)
 @given(EVENTS, st.integers(1, 5), st.integers(1, 5), st.lists(st.integers(0, 40), max_size=3))
-def test_windows_by_count_hold_the_last_tuples_at_every_slide(events: list[Event], length: int, slide: int,
-                                                              cuts: list[int]) -> None:
+def test_windows_by_count_hold_the_last_tuples_at_every_slide(
+    events: list[Event], length: int, slide: int, cuts: list[int]
+) -> None:
     for kind in (Listing, Adding, Merging):
         bolt = kind().with_window(Count(length), Count(slide)).with_key("key")
         driver, emitted = Driver(copy.copy(bolt)), []
@@ -209,7 +215,7 @@ def test_windows_by_count_hold_the_last_tuples_at_every_slide(events: list[Event
         emitted += driver.emitted()
         for key in "ab":
             values = [event[2] for event in events if event[0] == key]
-            wanted = [values[max(0, end - length):end] for end in range(slide, len(values) + 1, slide)]
+            wanted = [values[max(0, end - length) : end] for end in range(slide, len(values) + 1, slide)]
             mine = [row[4] for row in emitted if row[0] == [key]]
             assert mine == (wanted if kind is Listing else [[len(each), sum(each)] for each in wanted])
 
@@ -234,8 +240,11 @@ def test_timed_bolts_see_rows_and_timers_in_the_order_of_time(events: list[Event
 @settings(deadline=None, max_examples=30)
 @given(EVENTS)
 def test_firing_a_few_at_a_time_fires_the_same_and_survives_a_restart_in_between(events: list[Event]) -> None:
-    for bolt in (timed(Listing().with_window(ms(10), ms(5)).with_key("key")), timed(Merging().with_window(ms(10)).with_key("key")),
-                 timed(Merging().with_session_window(ms(5)).with_key("key"), **{LATENESS_MS: 5})):
+    for bolt in (
+        timed(Listing().with_window(ms(10), ms(5)).with_key("key")),
+        timed(Merging().with_window(ms(10)).with_key("key")),
+        timed(Merging().with_session_window(ms(5)).with_key("key"), **{LATENESS_MS: 5}),
+    ):
         whole = Driver(copy.copy(bolt))
         whole.rows(events)
         whole.end()
@@ -250,8 +259,9 @@ def test_firing_a_few_at_a_time_fires_the_same_and_survives_a_restart_in_between
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([1, 2]), st.integers(0, 4)), max_size=30), st.lists(st.integers(0, 29), max_size=3))
-def test_of_the_same_time_the_lower_sender_comes_first_and_then_the_order_of_arrival(rows: list[tuple[int, int]],
-                                                                                    cuts: list[int]) -> None:
+def test_of_the_same_time_the_lower_sender_comes_first_and_then_the_order_of_arrival(
+    rows: list[tuple[int, int]], cuts: list[int]
+) -> None:
     class Plain(Ordered):
         def execute(self, tup: Any, collector: Any) -> None:
             collector.emit(([tup["ts"], tup.task, tup["value"]],))

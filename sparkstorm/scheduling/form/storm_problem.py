@@ -40,9 +40,7 @@ class Round:
             replace(each, ports=tuple(port for port in each.ports if port not in dead.get(each.id, ())))
             for each in self.supervisors
         ]
-        return ClusterView(
-            living, self.topologies, self.assignments, cluster_conf, self.blacklisted_hosts, self.greylisted_hosts
-        )
+        return ClusterView(living, self.topologies, self.assignments, cluster_conf, self.blacklisted_hosts, self.greylisted_hosts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,7 @@ def relationship(components: Iterable[JStormComponent]) -> dict[str, set[str]]:
 class Tally:
     """Tasks per worker and per supervisor, by component (JStorm's TaskAssignContext)."""
 
-    def __init__(
-        self, slots: Iterable[Slot], near: Mapping[str, set[str]], component_by_task: Mapping[int, str]
-    ) -> None:
+    def __init__(self, slots: Iterable[Slot], near: Mapping[str, set[str]], component_by_task: Mapping[int, str]) -> None:
         self._near = near
         self.slots_by_node: dict[str | None, list[Slot]] = {}
         self._on_worker: dict[Slot, dict[str, int]] = {}

@@ -45,9 +45,7 @@ class Slot:
         """The finished worker; FailedAssignTopologyError when it was never placed."""
         if self.node is None or self.host is None:
             raise FailedAssignTopologyError("a worker was left without a supervisor")
-        return WorkerPlan(
-            self.node, self.host, self.port, frozenset(self.tasks or ()), self.memory_bytes, self.cpu, self.jvm
-        )
+        return WorkerPlan(self.node, self.host, self.port, frozenset(self.tasks or ()), self.memory_bytes, self.cpu, self.jvm)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,7 @@ class TaskScheduler:
     A quota is the average number of tasks per worker, one more for as many workers as tasks are left over.
     """
 
-    def __init__(
-        self, context: AssignContext, tasks: set[int], slots: list[Slot], single_master: bool, master: int | None
-    ) -> None:
+    def __init__(self, context: AssignContext, tasks: set[int], slots: list[Slot], single_master: bool, master: int | None) -> None:
         self._context = context
         self._tasks = tasks
         self._single_master = single_master

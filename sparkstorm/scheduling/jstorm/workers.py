@@ -64,8 +64,7 @@ class WorkerScheduler:
         free = sum(len(each.free) for each in self._supervisors)
         if free - reserve < count:
             raise FailedAssignTopologyError(
-                f"there's no enough worker. allocWorkerNum={count}, "
-                f"availableWorkerNum={free},reserveWorkerNum={reserve}"
+                f"there's no enough worker. allocWorkerNum={count}, availableWorkerNum={free},reserveWorkerNum={reserve}"
             )
         slots = self._wanted_slots(need, count)
         if len(slots) > count:
