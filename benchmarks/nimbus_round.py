@@ -18,7 +18,7 @@ from sparkstorm.model.assignment import Assignment, SupervisorInfo, TopologyBase
 from sparkstorm.model.outline import ComponentOutline, InputOutline, TopologyOutline
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.scheduling.chosen import chosen_scheduler
-from sparkstorm.scheduling.liveness import Sightings, Timeouts, alive_executors, mates_of, observe
+from sparkstorm.scheduling.liveness import LastSeen, Timeouts, alive_executors, mates_of, observe
 from sparkstorm.scheduling.round import plan_round
 from sparkstorm.scheduling.round_memory import RoundMemory
 from sparkstorm.scheduling.snapshot import KnownTopology, Plan, Snapshot
@@ -63,7 +63,7 @@ class World:
         left = {name: info for name, info in self.supervisors.items() if name != node}
         return Snapshot(self.topologies, self.assignments, left)
 
-    def plan(self, snapshot: Snapshot, seen: Sightings, mates: Mapping[str, Any], now_ms: int) -> Plan:
+    def plan(self, snapshot: Snapshot, seen: LastSeen, mates: Mapping[str, Any], now_ms: int) -> Plan:
         """One round."""
         limits = Timeouts()
         alive = {
@@ -94,12 +94,12 @@ def measure(scheduler: str, executors: int, nodes: int) -> tuple[float, float, f
     """First schedule, calm round, round after a node's loss (ms), and how many assignments that wrote."""
     world = World(scheduler, executors, nodes)
     empty = Snapshot(world.topologies, {}, world.supervisors)
-    first, plan = timed(lambda: world.plan(empty, Sightings(), {}, 0), 1)
+    first, plan = timed(lambda: world.plan(empty, LastSeen(), {}, 0), 1)
     world.assignments = {each.topology_id: each for each in plan.assignments}
     assert len(world.assignments) == len(world.topologies), dict(plan.status)
     mates = {each: mates_of(found) for each, found in world.assignments.items()}
     offered = [WorkerSlot(name, port) for name in world.supervisors for port in PORTS]
-    seen = observe(Sightings(), beats(world, 1), offered, 200_000)
+    seen = observe(LastSeen(), beats(world, 1), offered, 200_000)
     whole = Snapshot(world.topologies, world.assignments, world.supervisors)
     calm, plan = timed(lambda: world.plan(whole, seen, mates, 200_000))
     assert not plan.assignments

@@ -1,8 +1,8 @@
-"""Owns the architecture as a test: who may import whom, and what the pure ranks may not touch.
+"""Layers of the package: which package may import which, and which effects the pure ranks may not have.
 
-Ranks: 0 errors, config · 1 clock, ids, model · 2 scheduling, acking, grouping · 3 api · 4 transport, cluster, hosting,
-embedded, connectors · 5 blobs, runtime · 6 daemons · 7 replay, ui · 8 app, cli, testing. A part imports itself and
-lower ranks.
+Ranks: 0 errors, config; 1 clock, model; 2 scheduling, acking, grouping, windowing; 3 api; 4 transport, cluster, hosting,
+embedded, connectors; 5 blobs, executor, checkpoint; 6 recording; 7 worker, replay; 8 nimbus, supervisor; 9 notebook;
+10 app, testing; 11 cli. A package imports itself and lower ranks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ RANK_BY_PART = {
     "errors": 0,
     "config": 0,
     "clock": 1,
-    "ids": 1,
     "model": 1,
     "scheduling": 2,
     "acking": 2,
@@ -32,18 +31,22 @@ RANK_BY_PART = {
     "embedded": 4,
     "connectors": 4,
     "blobs": 5,
-    "runtime": 5,
-    "daemons": 6,
+    "executor": 5,
+    "checkpoint": 5,
+    "recording": 6,
+    "worker": 7,
+    "nimbus": 8,
+    "supervisor": 8,
     "replay": 7,
-    "ui": 7,
-    "app": 8,
-    "cli": 8,
-    "testing": 8,
+    "notebook": 9,
+    "app": 10,
+    "cli": 11,
+    "testing": 10,
 }
 LAST_PURE_RANK = 3
 EFFECTS = {"random", "secrets", "logging", "socket", "subprocess", "threading", "redis", "kazoo", "pyspark", "datetime"}
-# the two places where the outside comes in below rank 4: reading configuration files, and the real clock and ids
-EFFECTS_ALLOWED = {"clock.py": {"time"}, "ids.py": {"os", "secrets", "random"}}
+# the one effect below rank 4: the real clock
+EFFECTS_ALLOWED = {"clock.py": {"time"}}
 PYSPARK_ALLOWED = ("hosting/spark", "replay/", "app")
 # imported inside functions: slow to import and needed by few (seconds for numba's first compile)
 LAZY = {"numba", "pyarrow", "pandas", "matplotlib", "pyspark", "IPython"}

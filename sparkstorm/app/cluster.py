@@ -19,21 +19,18 @@ from sparkstorm.app.driver_office import DriverOffice
 from sparkstorm.app.guard import ServerGuard
 from sparkstorm.app.handle import TopologyHandle
 from sparkstorm.app.nimbus_thread import NimbusThread
+from sparkstorm.blobs.local_modules import pack_sources
 from sparkstorm.blobs.redis import RedisBytesStore, greet
 from sparkstorm.blobs.store import BlobStore
+from sparkstorm.blobs.topology_code import pack_topology
+from sparkstorm.checkpoint.files import read_checkpoint
+from sparkstorm.checkpoint.restore import FROM_CHECKPOINT, Seeds
 from sparkstorm.clock import SystemClock
 from sparkstorm.cluster import paths
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.tickets import TicketOffice
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.config import Conf, merge
-from sparkstorm.daemons.guarded_scheduler import GuardedScheduler
-from sparkstorm.daemons.leadership import depose_dead_leader, end_dead_submissions, own_name
-from sparkstorm.daemons.nimbus import Nimbus
-from sparkstorm.daemons.retirement import RedisRetirement
-from sparkstorm.daemons.service import NimbusService
-from sparkstorm.daemons.slot_main import main_by_ticket
-from sparkstorm.daemons.submission import SubmitOptions
 from sparkstorm.embedded.connection import signing_key
 from sparkstorm.embedded.redis import client_of
 from sparkstorm.embedded.stores import Stores, not_configured, open_stores
@@ -42,13 +39,16 @@ from sparkstorm.hosting.base import SlotSpec, StateAddress
 from sparkstorm.hosting.spark import SparkSlots, make_context, slot_conf
 from sparkstorm.hosting.spark_security import SWITCH, check_given, remove_at_exit, secured, with_private_scratch
 from sparkstorm.model.topology import Topology
-from sparkstorm.runtime.checkpoint import read_checkpoint
-from sparkstorm.runtime.code import pack_topology
-from sparkstorm.runtime.modules import pack_sources
-from sparkstorm.runtime.seeds import FROM_CHECKPOINT, Seeds
+from sparkstorm.nimbus.guarded_scheduler import GuardedScheduler
+from sparkstorm.nimbus.leader_election import depose_dead_leader, end_dead_submissions, own_name
+from sparkstorm.nimbus.nimbus import Nimbus
+from sparkstorm.nimbus.redis_cleanup import RedisRetirement
+from sparkstorm.nimbus.service import NimbusService
+from sparkstorm.nimbus.submission import SubmitOptions
 from sparkstorm.scheduling.chosen import chosen_scheduler
+from sparkstorm.supervisor.slot_main import main_by_ticket
+from sparkstorm.transport.initial_state import RedisSeeding
 from sparkstorm.transport.redis import RedisReader
-from sparkstorm.transport.seeding import RedisSeeding
 
 SLOT_DAEMON = "sparkstorm.app.spark_daemon"
 _LOG = logging.getLogger(__name__)
@@ -196,7 +196,7 @@ class Cluster:
         depose_dead_leader(self.state)
         end_dead_submissions(self.state)
         nimbus = Nimbus(self.state, self.blobs, scheduler, self.conf, own_name(), wake.set)
-        nimbus.undertaker.retirement = RedisRetirement(self.redis_address)
+        nimbus.cleanup.retirement = RedisRetirement(self.redis_address)
         if self._service is None:
             self._service = NimbusService(self.state, self.blobs, nimbus, self.conf, self.clock)
         else:

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.daemons.service import NimbusService
+from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.assignment import TaskInfo, WorkerBeat, WorkerSlot
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.status import TopologyStatus
-from sparkstorm.runtime.journal import Journal
-from sparkstorm.runtime.progress import Progress, TaskCounts, merge, percentile_ms
-from sparkstorm.runtime.state import MemoryState
+from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.transport.redis import RedisReader
+from sparkstorm.worker.journal import Journal
+from sparkstorm.worker.progress import Progress, TaskCounts, merge, percentile_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from typing import Any
 
 from sparkstorm.app.job_file import JobFile, make_topology, read_job_file
 from sparkstorm.config import inert_among, parse_override
-from sparkstorm.daemons.submission import prepare
 from sparkstorm.embedded.passwords import exposed
 from sparkstorm.errors import SparkStormError
+from sparkstorm.nimbus.submission import prepare
 
 OK, FAILED, PARKED, INTERRUPTED = 0, 1, 3, 130
 _EXITS = "exit status: 0 all done, 1 failed, 3 done but tuples were parked, 130 stopped from outside"

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from sparkstorm.api.windows import check_times
+from sparkstorm.blobs.topology_code import modules_by_value
 from sparkstorm.config import Conf, check, keys, merge, read_yaml
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
 from sparkstorm.model.topology import Topology, validate, validate_name
-from sparkstorm.runtime.code import modules_by_value
 
 _WORDS: Mapping[str, type] = {"name": str, "topology": str, "arguments": dict, "parallelism": dict, "results": dict, "replay": dict}
 _RESULT_WORDS: Mapping[str, type] = {"component": str, "top": int, "directory": str}

@@ -6,8 +6,8 @@ import logging
 import threading
 
 from sparkstorm.clock import Clock
-from sparkstorm.daemons.nimbus import Nimbus
 from sparkstorm.errors import StoreUnavailableError
+from sparkstorm.nimbus.nimbus import Nimbus
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S = 0.5

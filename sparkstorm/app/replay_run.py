@@ -19,6 +19,7 @@ from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.app.job import OK, PARKED
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.replay_file import ReplayFile
+from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.hosting.spark_security import SWITCH, remove_at_exit, secured, with_private_scratch
 from sparkstorm.model.names import file_name
@@ -30,7 +31,6 @@ from sparkstorm.replay.inputs import parse_name
 from sparkstorm.replay.job import STATE_MARK
 from sparkstorm.replay.result_files import check_columns, writable
 from sparkstorm.replay.spark import SMALL_MEMORY
-from sparkstorm.runtime.seeds import FROM_CHECKPOINT
 
 _LINE_EVERY_S = 5.0
 _WRITING = {"json": {"ignoreNullFields": "false"}, "csv": {"header": "true"}}  # what is none is no absence; CSV is read with names

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
-import sparkstorm.daemons.slot_main  # noqa: F401
+import sparkstorm.supervisor.slot_main  # noqa: F401
 
 if __name__ == "__main__":
     manager()

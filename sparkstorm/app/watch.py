@@ -9,13 +9,13 @@ from enum import Enum
 from pathlib import Path
 
 from sparkstorm.app.console import Console
+from sparkstorm.app.dead_letter_file import DeadLetterFile
 from sparkstorm.app.handle import TopologyHandle, TopologyProgress
 from sparkstorm.app.waits import Absence, Waits
-from sparkstorm.daemons.child_process import last_lines
-from sparkstorm.daemons.slot import worker_log_name
 from sparkstorm.errors import StoreUnavailableError, WorkerFailedError
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
-from sparkstorm.runtime.dead_letter_file import DeadLetterFile
+from sparkstorm.supervisor.slot import worker_log_name
+from sparkstorm.supervisor.worker_process import last_lines
 
 DRAIN_S = 30.0
 LOOK_EVERY_S = 0.1

@@ -11,7 +11,7 @@ from sparkstorm.errors import SlotsUnavailableError
 from sparkstorm.hosting.base import RestartPause, SlotSpec
 
 _LOG = logging.getLogger(__name__)
-SLOT_PROGRAM = "sparkstorm.daemons.slot_main"
+SLOT_PROGRAM = "sparkstorm.supervisor.slot_main"
 STOP_WAIT_S = 10.0
 
 

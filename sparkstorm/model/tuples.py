@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sparkstorm.model.topology import LATE_PREFIX
@@ -95,3 +95,17 @@ class Tuple:
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value!r}" for name, value in zip(self.fields, self.values, strict=False))
         return f"Tuple({self.component}#{self.task}/{self.stream}: {shown})"
+
+
+def each_root(roots: Roots) -> tuple[int, ...]:
+    return roots if isinstance(roots, tuple) else (roots,)
+
+
+def union_roots(roots: Iterable[Roots]) -> Roots:
+    """Roots of a tuple anchored to tuples with these roots."""
+    found: dict[int, None] = {}
+    for of_anchor in roots:
+        for root in each_root(of_anchor):
+            if root:
+                found[root] = None
+    return tuple(found) if len(found) > 1 else next(iter(found), 0)

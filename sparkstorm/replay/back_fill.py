@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from sparkstorm.api.components import ReplayableSpout, Stateful
+from sparkstorm.checkpoint.files import POSITION, STATE, TIME, CheckpointWriter, Row
 from sparkstorm.config import check, merge
 from sparkstorm.errors import CheckpointError, InvalidTopologyError
 from sparkstorm.model.codec import Codec
@@ -30,7 +31,6 @@ from sparkstorm.replay.replay import replay
 from sparkstorm.replay.results import Replay
 from sparkstorm.replay.sources import Extent, SpoutReader, clock_places, clocks_of, newest_by_channel
 from sparkstorm.replay.spout_frames import SpoutFrames
-from sparkstorm.runtime.checkpoint import POSITION, STATE, TIME, CheckpointWriter, Row
 from sparkstorm.windowing.marks import NEVER
 
 Rows = Mapping[str, int]

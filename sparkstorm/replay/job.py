@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkstorm.api.components import Stateful
+from sparkstorm.blobs.topology_code import modules_by_value, open_topology, pack_topology
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.grouping.routes import is_single
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay.chunks import KEPT
 from sparkstorm.replay.lateness import needs_order
 from sparkstorm.replay.plan import Feed, Plan, Stage
-from sparkstorm.runtime.code import modules_by_value, open_topology, pack_topology
 
 STATE_MARK = "!state"
 NewestTimes = Mapping[tuple[int, str, str], int]

@@ -16,13 +16,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, repeat
 from typing import Any
 
+from sparkstorm.executor.watermark_routes import TimePlan
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.tuples import Source
 from sparkstorm.replay.chunks import CLOCK, Chunk
 from sparkstorm.replay.fidelity import ReplayWarning
 from sparkstorm.replay.plan import Stage
-from sparkstorm.runtime.marks import TimePlan
 from sparkstorm.windowing.marks import NEVER
 from sparkstorm.windowing.settings import TimeSettings, settings_of
 

@@ -14,8 +14,10 @@ from typing import Any
 
 from sparkstorm.config import check, merge
 from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.executor.state import merged_states
 from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import LATE_PREFIX, Topology
 from sparkstorm.replay.chunks import CLOCK, DEAD, KEPT_STATE, ROWS, START, STATE, Chunk, ChunkWriter, order_of, unpack_rows
@@ -27,8 +29,6 @@ from sparkstorm.replay.pace import TimedRows
 from sparkstorm.replay.plan import Feed, Plan, Stage, make_plan
 from sparkstorm.replay.stage import run_exchange, run_feed
 from sparkstorm.replay.task import Counts
-from sparkstorm.runtime.dead_letter import DeadLetter
-from sparkstorm.runtime.state import merged_states
 
 Values = Sequence[Any]
 

@@ -13,6 +13,10 @@ from sys import getrefcount
 from typing import Any
 
 from sparkstorm.api.components import BasicBolt
+from sparkstorm.executor.emitter import Emitter, Route
+from sparkstorm.executor.runner import BasicCollector, BasicRunner, Failure
+from sparkstorm.executor.state import MemoryState
+from sparkstorm.executor.user_traceback import describe_error
 from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.grouping.routes import PickOne, Rows, Target, pick_one
 from sparkstorm.model.codec import SCALARS
@@ -20,10 +24,6 @@ from sparkstorm.model.topology import DEFAULT_STREAM, Grouping
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.replay.batches import Way
 from sparkstorm.replay.task import BoltRun, Manner
-from sparkstorm.runtime.bolt_task import BasicCollector, BasicRunner, Failure
-from sparkstorm.runtime.epoch import shown
-from sparkstorm.runtime.output import Emitter, Route
-from sparkstorm.runtime.state import MemoryState
 
 Values = tuple[Any, ...]
 _CACHED_KEYS = 1 << 17
@@ -157,7 +157,7 @@ class QuickRunner(BasicRunner):
                 if self._state is not None:
                     self._state.roll_back(0)
                 assert values is not None
-                failures.append((Tuple(values, 0, source), shown(error)))
+                failures.append((Tuple(values, 0, source), describe_error(error)))
 
 
 def bare(source: Source) -> Callable[[], Tuple]:

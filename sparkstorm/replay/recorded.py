@@ -9,8 +9,8 @@ from typing import Any
 
 from sparkstorm.errors import RecordingError
 from sparkstorm.model.topology import Topology
+from sparkstorm.recording.segments import Header, Row, checked_row, read_parquet, read_part
 from sparkstorm.replay.steps import Step, Steps
-from sparkstorm.runtime.segments import Header, Row, checked_row, read_parquet, read_part
 
 
 @dataclass(frozen=True, slots=True)

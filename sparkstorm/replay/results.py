@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.tagged import is_tagged, tag_text
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import LATE_PREFIX
@@ -29,7 +30,6 @@ from sparkstorm.replay.plan import Feed, Plan, Stage
 from sparkstorm.replay.result_columns import Columns
 from sparkstorm.replay.result_types import TAGGED, definite_type, merged_type, result_type, typed_array
 from sparkstorm.replay.spark import SparkStages, WriteChunks
-from sparkstorm.runtime.dead_letter import DeadLetter
 
 _DEAD = pa.schema(
     [

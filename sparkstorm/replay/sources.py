@@ -15,11 +15,11 @@ from typing import Any, Self
 from sparkstorm.api.components import ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.errors import CodecError, ReplayFailedError
+from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.executor.watermark_routes import TimePlan
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.replay.plan import Plan
-from sparkstorm.runtime.epoch import shown
-from sparkstorm.runtime.marks import TimePlan
 from sparkstorm.windowing.marks import END, LAST_MS, NEVER
 
 _IDLE_CALLS, _IDLE_PAUSE_S = 50, 0.01  # a source that gives nothing for so long has no more history
@@ -60,7 +60,7 @@ class _Kept:
         raise ReplayFailedError(f"spout '{self.component}' names the tasks it emits to; as data, rows do not")
 
     def report_error(self, error: BaseException | str) -> None:
-        raise ReplayFailedError(f"spout '{self.component}' reported: {shown(error)}")
+        raise ReplayFailedError(f"spout '{self.component}' reported: {describe_error(error)}")
 
 
 class SpoutReader:
@@ -138,7 +138,7 @@ class SpoutReader:
             raise
         except (Exception, SystemExit) as error:  # user code
             raise ReplayFailedError(
-                f"spout '{self.component}' (task {self.index + 1} of its own) failed over its history: {shown(error)}"
+                f"spout '{self.component}' (task {self.index + 1} of its own) failed over its history: {describe_error(error)}"
             ) from error
 
 

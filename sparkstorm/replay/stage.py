@@ -17,7 +17,10 @@ from sparkstorm.api.columns import ColumnBolt, rows_of
 from sparkstorm.api.combining import COMBINED_FIELDS, COMBINED_STREAM
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
 from sparkstorm.errors import CodecError, ReplayFailedError
+from sparkstorm.executor.emitter import Route
+from sparkstorm.executor.watermark_routes import MARK_FIELDS
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import DEFAULT_STREAM, LATE_PREFIX, WATERMARK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
@@ -44,9 +47,6 @@ from sparkstorm.replay.quick import QuickRun, may_be_quick
 from sparkstorm.replay.task import BoltRun, Counts, Manner, ReplayContext
 from sparkstorm.replay.ways import Ways
 from sparkstorm.replay.window_task import Times, WindowRun
-from sparkstorm.runtime.dead_letter import DeadLetter
-from sparkstorm.runtime.marks import MARK_FIELDS
-from sparkstorm.runtime.output import Route
 from sparkstorm.windowing.marks import NEVER
 
 Count = Callable[[str, Counts], None]

@@ -11,15 +11,15 @@ import cloudpickle
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.config import check, merge
 from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.executor.emitter import Route
 from sparkstorm.grouping.routes import Target
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.topology import DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.replay.moments import TICK, Moments
 from sparkstorm.replay.plan import Plan, make_plan
 from sparkstorm.replay.task import BoltRun, Manner, ReplayContext
-from sparkstorm.runtime.dead_letter import DeadLetter
-from sparkstorm.runtime.output import Route
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,16 +17,17 @@ from sparkstorm.api.components import BasicBolt, Bolt, Stateful
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.errors import ReplayFailedError
+from sparkstorm.executor.emitter import Emitter, Route
+from sparkstorm.executor.manual_runner import ManualRunner
+from sparkstorm.executor.runner import BasicCollector, BasicRunner, Failure
+from sparkstorm.executor.state import MemoryState
+from sparkstorm.executor.user_traceback import describe_error
 from sparkstorm.grouping.routes import Target
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.replay.attributes import Attributes
 from sparkstorm.replay.moments import Moments
-from sparkstorm.runtime.bolt_task import BasicCollector, BasicRunner, Failure, ManualRunner
-from sparkstorm.runtime.dead_letter import DeadLetter
-from sparkstorm.runtime.epoch import shown
-from sparkstorm.runtime.output import Emitter, Route
-from sparkstorm.runtime.state import MemoryState
 from sparkstorm.windowing.marks import NEVER
 
 AnyBolt = Bolt | BasicBolt | WindowedBolt | TimedBolt
@@ -133,7 +134,7 @@ class BoltRun:
                 self._bolt.init_state(self.state)
         except (Exception, SystemExit) as error:  # user code
             raise ReplayFailedError(
-                f"component '{self.component}' (task {self.task}) could not be prepared: {shown(error)}"
+                f"component '{self.component}' (task {self.task}) could not be prepared: {describe_error(error)}"
             ) from error
         self._attributes.begin()
 
@@ -185,7 +186,7 @@ class BoltRun:
         try:
             self._bolt.cleanup()
         except (Exception, SystemExit) as error:  # user code
-            self._report(self.component, self.task, shown(error))
+            self._report(self.component, self.task, describe_error(error))
 
     def take_emitted(self) -> None:
         """Count what was emitted; it stays emitted."""

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 from zlib import crc32
 
+from sparkstorm.executor.emitter import Route, build_routes
+from sparkstorm.executor.output_clock import OutputClock
+from sparkstorm.executor.watermark_routes import TimePlan, add_lanes, add_routes
 from sparkstorm.grouping.routes import Target
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import Grouping, Topology
@@ -15,9 +18,6 @@ from sparkstorm.replay.combine import Combining, may_combine
 from sparkstorm.replay.job import Job, result_names
 from sparkstorm.replay.plan import Feed
 from sparkstorm.replay.quick import Divider, may_gather
-from sparkstorm.runtime.lanes import Lane
-from sparkstorm.runtime.marks import TimePlan, add_lanes, add_routes
-from sparkstorm.runtime.output import Route, build_routes
 
 BulkT = TypeVar("BulkT", BatchRoute, Divider)
 
@@ -38,7 +38,7 @@ class Ways:
         self.by_ends: dict[tuple[int, int], list[Way]] = {}  # by sending and receiving task
         self.batch_routes: dict[tuple[int, str], BatchRoute] = {}
         self.dividers: dict[int, Divider] = {}
-        self.lanes: dict[int, tuple[Lane, ...]] = {}
+        self.lanes: dict[int, tuple[OutputClock, ...]] = {}
         self.time_plan = TimePlan(topology, job.plan.conf)
         self._job, self._topology, self._tasks, self._local, self._codec = job, topology, tasks, local, codec
         self._make_instance = make_instance

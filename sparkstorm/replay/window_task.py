@@ -13,15 +13,15 @@ from typing import Any
 
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.errors import ReplayFailedError
+from sparkstorm.executor.emitter import Route
+from sparkstorm.executor.runner import BasicCollector
+from sparkstorm.executor.state import MemoryState
+from sparkstorm.executor.windowed_runner import Patience, TimedRunner
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import WATERMARK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.replay.moments import Moments
 from sparkstorm.replay.task import BoltRun, ClockedEmitter, Manner
-from sparkstorm.runtime.bolt_task import BasicCollector
-from sparkstorm.runtime.output import Route
-from sparkstorm.runtime.state import MemoryState
-from sparkstorm.runtime.windowed import Patience, TimedRunner
 from sparkstorm.windowing.marks import END, NEVER, Channel, Watermarks
 from sparkstorm.windowing.settings import TimeSettings
 

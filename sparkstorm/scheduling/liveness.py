@@ -35,7 +35,7 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True)
-class Sightings:
+class LastSeen:
     """What one observer remembers between its rounds."""
 
     by_worker: Mapping[Worker, Sighting] = field(default_factory=dict)
@@ -45,8 +45,8 @@ class Sightings:
 
 
 def observe(
-    before: Sightings, beats: Iterable[WorkerBeat], offered: Iterable[WorkerSlot], now_ms: int, blind_ms: int = 0
-) -> Sightings:
+    before: LastSeen, beats: Iterable[WorkerBeat], offered: Iterable[WorkerSlot], now_ms: int, blind_ms: int = 0
+) -> LastSeen:
     """Take in a round of beats and offered slots; `blind_ms` of the time since the last round counts for nobody."""
     by_worker = {}
     for beat in beats:
@@ -59,7 +59,7 @@ def observe(
     homes = {slot: min(seen + blind_ms, now_ms) for slot, seen in before.home_seen_ms.items()}
     homes.update(dict.fromkeys(offered, now_ms))
     first_ms = now_ms if before.round_ms is None else min(before.first_ms + blind_ms, now_ms)
-    return Sightings(by_worker, homes, first_ms, now_ms)
+    return LastSeen(by_worker, homes, first_ms, now_ms)
 
 
 # Executors of one slot that were placed together: what is true of one is true of all.
@@ -77,7 +77,7 @@ def mates_of(assignment: Assignment) -> dict[Mates, list[ExecutorId]]:
 
 def alive_executors(
     assignment: Assignment,
-    sightings: Sightings,
+    sightings: LastSeen,
     now_ms: int,
     timeouts: Timeouts,
     mates: Mapping[Mates, list[ExecutorId]] | None = None,
@@ -91,7 +91,7 @@ def alive_executors(
     return everybody - dead if dead else everybody
 
 
-def _live(mates: Mates, topology_id: str, sightings: Sightings, now_ms: int, limit: Timeouts) -> bool:
+def _live(mates: Mates, topology_id: str, sightings: LastSeen, now_ms: int, limit: Timeouts) -> bool:
     slot, start_ms, placed = mates
     sighting = sightings.by_worker.get((topology_id, slot))
     since_ms = max(start_ms, sightings.first_ms)
@@ -120,7 +120,7 @@ def looks_like_our_fault(num_dead: int, num_known: int, had_trouble: bool) -> bo
     return had_trouble and num_dead * 2 > num_known and num_dead > 0
 
 
-def blind_ms_between(before: Sightings, now_ms: int, period_ms: int) -> int:
+def blind_ms_between(before: LastSeen, now_ms: int, period_ms: int) -> int:
     """Time since the last round when that is more than a healthy observer lets pass: stopped, or no answer."""
     if before.round_ms is None:
         return 0

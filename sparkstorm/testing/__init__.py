@@ -1,7 +1,6 @@
 """Owns what users test their topologies with: a cluster in one thread under simulated time, and test components."""
 
-from sparkstorm.runtime.dead_letter import DeadLetter
-from sparkstorm.testing.by_reference import Shared
+from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.testing.complete import Completed, complete_topology
 from sparkstorm.testing.components import (
     AckFailTracker,
@@ -14,6 +13,7 @@ from sparkstorm.testing.components import (
 )
 from sparkstorm.testing.determinism import check_deterministic, find_nondeterminism
 from sparkstorm.testing.local_cluster import LocalCluster
+from sparkstorm.testing.shared import Shared
 from sparkstorm.testing.sim_worker import SimulatedDeath, die
 from sparkstorm.testing.simulated_time import spend
 from sparkstorm.testing.simulation import Simulation

@@ -8,9 +8,9 @@ from typing import Any
 
 from sparkstorm.api.components import Spout
 from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.executor.state import merged_states
+from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.topology import Component, Grouping, Subscription, Topology
-from sparkstorm.runtime.dead_letter import DeadLetter
-from sparkstorm.runtime.state import merged_states
 from sparkstorm.testing.components import CaptureBolt, FeederSpout, fed
 from sparkstorm.testing.local_cluster import LocalCluster
 

@@ -150,7 +150,7 @@ def _component_at(frame: FrameType | None) -> str | None:
     """The component whose code is running in this frame; none when it is the runtime's own."""
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
-        if module == "sparkstorm.runtime.code":
+        if module == "sparkstorm.blobs.topology_code":
             return None  # opening what was pickled
         if module.startswith("sparkstorm.runtime."):
             mine = frame.f_locals.get("self")

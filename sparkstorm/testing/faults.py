@@ -12,12 +12,12 @@ from enum import Enum
 
 from sparkstorm.errors import FencedError, StoreFullError, StoreRolledBackError
 from sparkstorm.model.worker_messages import ExitCode
-from sparkstorm.runtime.worker import Worker
 from sparkstorm.testing.local_cluster import LocalCluster
 from sparkstorm.testing.sim_transport import SimTransport
 from sparkstorm.testing.sim_worker import STEP_MS, SimulatedDeath, SimWorker
 from sparkstorm.testing.simulated_time import WorkerClock
 from sparkstorm.transport.base import Commit, Pressure
+from sparkstorm.worker.worker import Worker
 
 
 class CommitFault(Enum):

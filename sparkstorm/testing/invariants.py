@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sparkstorm.runtime.progress import Progress
-from sparkstorm.runtime.spout_task import SpoutTask
 from sparkstorm.testing.components import FeederSpout
 from sparkstorm.testing.sim_topology import SimTopology
 from sparkstorm.testing.sim_worker import SimWorker
+from sparkstorm.worker.progress import Progress
+from sparkstorm.worker.tasks.spout_task import SpoutTask
 
 
 class Invariants:

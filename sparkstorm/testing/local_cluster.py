@@ -11,23 +11,23 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
 from sparkstorm.config import check, merge
-from sparkstorm.daemons.component_rules import check_components
 from sparkstorm.errors import AlreadyAliveError, FailedAssignTopologyError, NotAliveError
+from sparkstorm.executor.state import merged_states
 from sparkstorm.model.assignment import Assignment, SupervisorInfo
+from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.status import RebalanceOptions
 from sparkstorm.model.topology import Topology, validate_name
 from sparkstorm.model.worker_messages import ComponentError
-from sparkstorm.runtime.dead_letter import DeadLetter
-from sparkstorm.runtime.progress import TaskCounts
-from sparkstorm.runtime.seeds import FROM_CHECKPOINT
-from sparkstorm.runtime.state import merged_states
+from sparkstorm.nimbus.component_rules import check_components
 from sparkstorm.scheduling.chosen import chosen_scheduler
 from sparkstorm.scheduling.round import plan_round
 from sparkstorm.scheduling.snapshot import Plan, Snapshot
 from sparkstorm.testing.sim_topology import SimTopology
 from sparkstorm.testing.sim_worker import MakeTransport, SimWorker
 from sparkstorm.testing.simulation import Simulation
+from sparkstorm.worker.progress import TaskCounts
 
 _FIRST_PORT = 6700
 _QUIET_MS = 20  # longer than a spout's longest rest: whoever has nothing to say for so long has nothing

@@ -19,9 +19,9 @@ from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.embedded.connection import load_connection, signing_key
 from sparkstorm.errors import SparkStormError, StoreUnavailableError
 from sparkstorm.model.assignment import WorkerBeat
-from sparkstorm.runtime.progress import Progress, merge
 from sparkstorm.testing.processes import command_of, descendants, is_gone
 from sparkstorm.transport.redis import RedisReader
+from sparkstorm.worker.progress import Progress, merge
 
 ROOT = Path(__file__).parents[2]
 _POLL_S = 0.005

@@ -9,28 +9,28 @@ from pathlib import Path
 from typing import Any
 
 from sparkstorm.api.windows import check_times
-from sparkstorm.daemons.suspicion import Suspicion
+from sparkstorm.blobs.topology_code import open_topology, pack_topology
+from sparkstorm.checkpoint.files import read_checkpoint
+from sparkstorm.checkpoint.restore import Seeds
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.assignment import Assignment, TopologyBase, WorkerSlot
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.normalise import normalise_topology
 from sparkstorm.model.outline import outline_of
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import Topology, validate
 from sparkstorm.model.worker_messages import ComponentError
-from sparkstorm.runtime.assembly import WorkerPlan
-from sparkstorm.runtime.checkpoint import read_checkpoint
-from sparkstorm.runtime.code import open_topology, pack_topology
-from sparkstorm.runtime.dead_letter import DeadLetter
-from sparkstorm.runtime.progress import Progress, TaskCounts, merge
-from sparkstorm.runtime.recording import check_recorded
-from sparkstorm.runtime.seeds import Seeds
+from sparkstorm.recording.recorder import check_recorded
 from sparkstorm.scheduling.snapshot import KnownTopology
+from sparkstorm.supervisor.poison_detector import PoisonDetector
 from sparkstorm.testing.sim_transport import Arrivals
 from sparkstorm.testing.sim_worker import MakeTransport, SimWorker
 from sparkstorm.testing.simulation import Simulation
 from sparkstorm.transport.local import LocalReader, LocalSeeding, LocalStore
+from sparkstorm.worker.progress import Progress, TaskCounts, merge
+from sparkstorm.worker.tasks.task_factory import WorkerPlan
 
 _GAUGES = {"component", "token", "is_exhausted", "is_waiting", "total", "done"}
 _SUMMED = [field.name for field in fields(TaskCounts) if field.name not in _GAUGES]
@@ -130,7 +130,7 @@ class SimTopology:
         self._simulation.add(worker)
         return worker
 
-    def plan(self, slot: WorkerSlot, tokens: Mapping[int, int], suspicion: Suspicion) -> WorkerPlan:
+    def plan(self, slot: WorkerSlot, tokens: Mapping[int, int], suspicion: PoisonDetector) -> WorkerPlan:
         """What the worker on that slot is to run; values are checked at every emit, as on the way to another process."""
         return WorkerPlan(
             self.id,

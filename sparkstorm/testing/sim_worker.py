@@ -7,23 +7,23 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from sparkstorm.daemons.suspicion import Suspicion
 from sparkstorm.errors import CodecError, FencedError, StoreFullError, StoreRolledBackError
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.model.worker_messages import ComponentError, ExitCode, Passed, Trying
-from sparkstorm.runtime.assembly import WorkerPlan
-from sparkstorm.runtime.blocking import ThreadedBolt
-from sparkstorm.runtime.epoch import RandomIds
-from sparkstorm.runtime.worker import Worker
+from sparkstorm.supervisor.poison_detector import PoisonDetector
 from sparkstorm.testing.sim_transport import Arrivals, SimTransport
 from sparkstorm.testing.simulated_time import WorkerClock
 from sparkstorm.testing.simulation import Simulation
 from sparkstorm.transport.base import Transport
 from sparkstorm.transport.local import LocalStore
+from sparkstorm.worker.epoch import RandomIds
+from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
+from sparkstorm.worker.tasks.task_factory import WorkerPlan
+from sparkstorm.worker.worker import Worker
 
 RESTART_MS = 100
 STEP_MS = 1  # what an epoch with work in it costs: without a price an endless source would stop time
-_LAUNCH_BITS = 32  # as runtime/drive.py makes tokens: the placing's version, then the slot's launches
+_LAUNCH_BITS = 32  # as worker/loop.py makes tokens: the placing's version, then the slot's launches
 
 MakeTransport = Callable[["SimWorker"], Transport]
 
@@ -48,7 +48,7 @@ class Host(Protocol):
     is_active: bool
     patience_secs: float
 
-    def plan(self, slot: WorkerSlot, tokens: Mapping[int, int], suspicion: Suspicion) -> WorkerPlan:
+    def plan(self, slot: WorkerSlot, tokens: Mapping[int, int], suspicion: PoisonDetector) -> WorkerPlan:
         """What the worker on that slot is to run."""
 
 
@@ -69,7 +69,7 @@ class SimWorker:
         self.worker: Worker | None = None
         self.clock = WorkerClock(simulation.clock)
         self.deaths: list[str] = []
-        self.suspicion = Suspicion()
+        self.suspicion = PoisonDetector()
         self._simulation = simulation
         self._make_transport = make_transport or (lambda of: SimTransport(of.host.store, of.clock, of.host.arrivals))
         self._start_ms = 0
@@ -95,7 +95,7 @@ class SimWorker:
                 due_ms = self._run()
         except (SimulatedDeath, CodecError) as death:
             return self.bury(ExitCode.CRASHED, f"{type(death).__name__}: {death}")
-        except StoreFullError:  # the claim of a new worker was refused: as runtime/drive.py, it tries again
+        except StoreFullError:  # the claim of a new worker was refused: as worker/loop.py, it tries again
             return now_ms + RESTART_MS
         except FencedError as fenced:
             return self.bury(ExitCode.FENCED, str(fenced))

@@ -11,8 +11,8 @@ import pytest
 
 from sparkstorm.app.job import FAILED, main
 from sparkstorm.app.job_file import JobFile, make_topology, read_job_file
+from sparkstorm.blobs.topology_code import pack_topology
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
-from sparkstorm.runtime.code import pack_topology
 
 NUMBER = itertools.count()
 TOPOLOGY = """

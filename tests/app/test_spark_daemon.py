@@ -13,7 +13,7 @@ from sparkstorm.app.cluster import SLOT_DAEMON, with_slot_daemon
 def test_it_has_a_slots_modules_and_no_thread_when_it_forks() -> None:
     look = (
         f"import sys, threading, {SLOT_DAEMON}; "
-        "print(threading.active_count(), *({'sparkstorm.daemons.slot_main', 'pyspark.worker'} - sys.modules.keys()))"
+        "print(threading.active_count(), *({'sparkstorm.supervisor.slot_main', 'pyspark.worker'} - sys.modules.keys()))"
     )
     assert subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True).stdout.split() == ["1"]
 

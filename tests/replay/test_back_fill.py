@@ -14,11 +14,11 @@ from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, CombiningBolt,
 from sparkstorm.api.components import ReplayableSpout
 from sparkstorm.api.windows import Count as CountOf
 from sparkstorm.api.windows import Duration, FoldingBolt, TimedBolt, Window, WindowedBolt
+from sparkstorm.checkpoint.files import CheckpointWriter, read_checkpoint
 from sparkstorm.connectors import FileLines, find_files
 from sparkstorm.errors import CheckpointError, InvalidConfigError, InvalidTopologyError, ReplayFailedError, StoreInconsistentError
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import back_fill_locally
-from sparkstorm.runtime.checkpoint import CheckpointWriter, read_checkpoint
 from sparkstorm.testing import LocalCluster
 from sparkstorm.testing.faults import CommitFault
 from sparkstorm.windowing.timers import Timer

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from sparkstorm.checkpoint.files import read_checkpoint
 from sparkstorm.errors import CheckpointError, ReplayFailedError
 from sparkstorm.replay import back_fill, back_fill_locally
-from sparkstorm.runtime.checkpoint import read_checkpoint
 from sparkstorm.testing import LocalCluster
 from tests.replay.test_back_fill import CONF, LINES, Listed, build, expected_counts, files_of, timed, whole_run
 

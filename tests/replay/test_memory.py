@@ -10,6 +10,7 @@ import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.config import check, merge
+from sparkstorm.executor import emitter as output
 from sparkstorm.model.codec import Codec
 from sparkstorm.replay import replay_locally
 from sparkstorm.replay.chunks import KEPT_STATE, START, Chunk, ChunkWriter
@@ -17,7 +18,6 @@ from sparkstorm.replay.job import Job, Switches, make_job
 from sparkstorm.replay.pace import Pace
 from sparkstorm.replay.plan import make_plan
 from sparkstorm.replay.stage import run_exchange, run_feed
-from sparkstorm.runtime import output
 from tests.replay import counting
 from tests.replay.bolts import Source
 

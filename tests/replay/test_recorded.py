@@ -15,13 +15,13 @@ import pytest
 from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.cli import main as cli
 from sparkstorm.errors import InvalidTopologyError, RecordingError, WorkerFailedError
+from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.tuples import Source
+from sparkstorm.recording.recorder import Batch, Desk, Recorder, ThreadedDesk
+from sparkstorm.recording.segments import Beginning, Call, Header, Limits, SegmentFile, read_part
 from sparkstorm.replay.recorded import Slice, recorded
-from sparkstorm.runtime.recording import Batch, Desk, Recorder, ThreadedDesk
-from sparkstorm.runtime.segments import Beginning, Call, Header, Limits, SegmentFile, read_part
-from sparkstorm.runtime.state import MemoryState
 from sparkstorm.testing import FeederSpout, LocalCluster
 
 HEADER = Header("wc-1-1", "sum", 3, 0, 7, 0, is_stateful=True)
@@ -276,7 +276,7 @@ def test_headers_of_others_are_named(tmp_path: Path, change: Mapping[str, Any], 
     import pyarrow as pa
     from pyarrow import parquet
 
-    from sparkstorm.runtime.segments import _META, _schema
+    from sparkstorm.recording.segments import _META, _schema
 
     header = {**asdict(HEADER), **change}
     table = pa.Table.from_pylist([], _schema().with_metadata({_META: json.dumps(header).encode()}))

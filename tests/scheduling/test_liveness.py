@@ -6,7 +6,7 @@ import pytest
 
 from sparkstorm.model.assignment import Assignment, ExecutorId, WorkerBeat, WorkerSlot
 from sparkstorm.scheduling.liveness import (
-    Sightings,
+    LastSeen,
     Timeouts,
     alive_executors,
     blind_ms_between,
@@ -22,15 +22,15 @@ BEAT = WorkerBeat("t", "n", 1, 777, 0, 1, 1, "RUNNING", 3)
 LATE = 1_000_000  # far beyond any launch grace
 
 
-def after(*rounds: tuple[int, WorkerBeat | None, bool]) -> Sightings:
-    """Sightings after rounds of (now, beat, whether the slot is offered)."""
-    seen = Sightings()
+def after(*rounds: tuple[int, WorkerBeat | None, bool]) -> LastSeen:
+    """LastSeen after rounds of (now, beat, whether the slot is offered)."""
+    seen = LastSeen()
     for now_ms, beat, offered in rounds:
         seen = observe(seen, [beat] if beat else [], [SLOT] if offered else [], now_ms)
     return seen
 
 
-def lives(seen: Sightings, now_ms: int, assignment: Assignment = ASSIGNMENT) -> bool:
+def lives(seen: LastSeen, now_ms: int, assignment: Assignment = ASSIGNMENT) -> bool:
     return EXECUTOR in alive_executors(assignment, seen, now_ms, TIMES)
 
 
@@ -41,7 +41,7 @@ def test_an_unchanged_beat_ages_on_our_clock(age_ms: int, alive: bool) -> None:
 
 
 def test_a_worker_whose_clock_is_years_off_lives_as_long_as_its_beats_change() -> None:
-    seen = Sightings()
+    seen = LastSeen()
     for number in range(10):
         now_ms = LATE + number * 20_000
         seen = observe(seen, [replace(BEAT, time_ms=-number)], [SLOT], now_ms)
@@ -94,7 +94,7 @@ def test_time_in_which_we_were_blind_counts_for_nobody() -> None:
     assert blind_ms == 300_000
     assert lives(observe(seen, [BEAT], [SLOT], now_ms, blind_ms), now_ms)
     assert blind_ms_between(seen, LATE + 20_000, 10_000) == 0
-    assert blind_ms_between(Sightings(), LATE, 10_000) == 0
+    assert blind_ms_between(LastSeen(), LATE, 10_000) == 0
 
 
 def test_a_slot_with_one_dead_executor_is_a_dead_slot() -> None:

@@ -14,8 +14,8 @@ from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.testing import LocalCluster
 from sparkstorm.testing.sim_worker import SimWorker
 from sparkstorm.transport.redis import RedisReader, RedisTransport
-from tests.runtime.building import Count, Pass, chain
 from tests.transport.bare_redis import log_of
+from tests.worker.building import Count, Pass, chain
 
 pytestmark = pytest.mark.system
 MOST = 6_000

@@ -13,11 +13,11 @@ from pyspark import SparkConf, SparkContext
 
 from sparkstorm.cluster.tickets import TicketOffice
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
-from sparkstorm.daemons.slot_main import main_by_ticket
 from sparkstorm.errors import SlotsUnavailableError
 from sparkstorm.hosting.base import SlotSpec
 from sparkstorm.hosting.spark import EXECUTOR_WAIT_MS, SparkSlots, make_context, slot_conf
 from sparkstorm.hosting.spark_security import secured
+from sparkstorm.supervisor.slot_main import main_by_ticket
 
 
 def run(master: str, count: int, spec_file: Path, wait_ms: int = EXECUTOR_WAIT_MS) -> int:

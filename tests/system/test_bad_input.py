@@ -16,16 +16,16 @@ import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, ReplayableSpout, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.app.cluster import Cluster
+from sparkstorm.app.dead_letter_file import read_dead_letters
 from sparkstorm.app.job import FAILED, OK, PARKED
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.run import Run
+from sparkstorm.cli.dead_letters import kept_in
 from sparkstorm.config import merge
 from sparkstorm.embedded.process import free_port
 from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, RootInUseError, WorkerFailedError
 from sparkstorm.model.topology import Topology
-from sparkstorm.runtime.dead_letter_file import read_dead_letters
 from sparkstorm.testing.main_job import MainJob
-from sparkstorm.ui.dead_letters import kept_in
 
 pytestmark = pytest.mark.system
 POISON = 7

@@ -16,7 +16,7 @@ import pytest
 
 from sparkstorm.embedded import RedisServer, ZooKeeperServer
 from sparkstorm.model.assignment import WorkerSlot
-from tests.daemons.slot_bench import SlotBench, command_of, descendants, is_gone, wait_until
+from tests.supervisor.slot_bench import SlotBench, command_of, descendants, is_gone, wait_until
 
 pytestmark = pytest.mark.system
 

@@ -6,15 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sparkstorm.api import BasicOutputCollector, FoldingBolt, TimedBolt, Timer, Tuple, Window, WindowedBolt
+from sparkstorm.executor.emitter import Emitter, Route
+from sparkstorm.executor.runner import BasicCollector, Failure
+from sparkstorm.executor.state import MemoryState
+from sparkstorm.executor.windowed_runner import Patience, TimedRunner
 from sparkstorm.grouping.routes import Target
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import Grouping
 from sparkstorm.model.tuples import Source
-from sparkstorm.runtime.bolt_task import BasicCollector
-from sparkstorm.runtime.output import Emitter, Route
-from sparkstorm.runtime.runner import Failure
-from sparkstorm.runtime.state import MemoryState
-from sparkstorm.runtime.windowed import Patience, TimedRunner
 from sparkstorm.windowing.marks import END, SourceClock
 from sparkstorm.windowing.settings import TIMESTAMP_FIELD, read_settings
 

@@ -1,0 +1,182 @@
+"""Dead letters of a run as a file: each appended as it is parked, counted by cause, read again when the run is taken up."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkstorm.errors import CodecError, MalformedFrameError, StoreInconsistentError
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.dead_letter import Cause, DeadLetter
+from sparkstorm.model.tagged import from_json, to_json
+
+Read = Callable[[int, str], list[tuple[str, bytes]]]
+"""(limit, id) -> the oldest stored letters behind that id, with their ids."""
+
+_AT_ONCE = 100  # a letter may be as large as a commit
+_MOST_CAUSES = 1000
+_OTHERS = Cause("(other components)", "other causes", "")
+_DAMAGED = Cause("(unknown)", "letters that cannot be read", "")
+
+
+@dataclass(slots=True)
+class Group:
+    """Letters of one cause: how many, and the first."""
+
+    count: int
+    example: DeadLetter | None
+
+    def __str__(self) -> str:
+        if self.example is None:
+            return f"{self.count:,} tuples"
+        values = repr(list(self.example.values))
+        shown = values if len(values) <= 100 else f"{values[:97]}..."
+        return f"{self.count:,} tuples, the first {shown}: {self.example.reason[:200]}"
+
+
+class Groups:
+    """Counts of letters by cause; what comes beyond so many causes is counted together."""
+
+    def __init__(self) -> None:
+        self._by_cause: dict[Cause, Group] = {}
+
+    def add(self, letter: DeadLetter | None) -> None:
+        """Count a letter; None is one that cannot be read."""
+        cause = _DAMAGED if letter is None else letter.cause
+        if cause not in self._by_cause and len(self._by_cause) >= _MOST_CAUSES:
+            cause, letter = _OTHERS, None
+        found = self._by_cause.setdefault(cause, Group(0, letter))
+        found.count += 1
+
+    def largest(self) -> list[tuple[Cause, Group]]:
+        """Return every cause, the most frequent first."""
+        return sorted(self._by_cause.items(), key=lambda pair: (-pair[1].count, str(pair[0])))
+
+    def lines(self, most: int) -> list[str]:
+        """Return a line per cause for people, no more than so many."""
+        all_of_them = self.largest()
+        rest = [f"and {len(all_of_them) - most} more causes"] if len(all_of_them) > most else []
+        return [f"{cause}: {group}" for cause, group in all_of_them[:most]] + rest
+
+
+class DeadLetterFile:
+    """Appends a topology's stored letters to a file of JSON lines; what the file has already is not written again.
+
+    What the disk refuses, and what is beyond `most_bytes`, stays in the store: `is_whole` is False then, `trouble` says why.
+    """
+
+    def __init__(self, path: Path, read: Read, most_bytes: int) -> None:
+        self.path, self._read, self._most_bytes = path, read, most_bytes
+        self.groups = Groups()
+        self.written = 0
+        self.trouble = ""
+        self._last_id: str | None = None  # None: the file has not been looked at
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether the file has every letter that was stored at the last `collect`."""
+        return not self.trouble
+
+    def collect(self) -> None:
+        """Append what was parked since the last time; StoreUnavailableError leaves the rest for the next time."""
+        try:
+            if self._last_id is None:
+                self._last_id = self._take_up()
+            while letters := self._read(_AT_ONCE, self._last_id):
+                if not self._append(letters):
+                    return
+            self.trouble = ""
+        except OSError as error:
+            self.trouble = f"{self.path} cannot be written: {error.strerror}"
+
+    def _take_up(self) -> str:
+        """Count what a former run wrote, cut a line that it left half-written, and return the last letter's id."""
+        last, whole = "0", 0
+        with contextlib.suppress(FileNotFoundError), self.path.open("rb") as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                whole += len(line)
+                id, letter = _parsed(line)
+                last = id or last
+                self.groups.add(letter)
+                self.written += 1
+        if self.path.exists() and self.path.stat().st_size > whole:
+            os.truncate(self.path, whole)
+        return last
+
+    def _append(self, letters: list[tuple[str, bytes]]) -> bool:
+        """Write some letters and return whether there was room; a line that was written in part is cut again."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab") as file:
+            size = file.tell()
+            for id, data in letters:
+                letter = _decoded(data)
+                line = line_of(id, letter, data).encode() + b"\n"
+                if size + len(line) > self._most_bytes:
+                    self.trouble = (
+                        f"{self.path} has reached sparkstorm.dead.letters.file.max.bytes ({self._most_bytes:,}): "
+                        "later letters are in Redis only"
+                    )
+                    return False
+                try:
+                    file.write(line)
+                    file.flush()
+                except OSError:
+                    with contextlib.suppress(OSError):
+                        file.truncate(size)
+                    raise
+                size += len(line)
+                self._last_id = id
+                self.groups.add(letter)
+                self.written += 1
+            os.fsync(file.fileno())
+        return True
+
+
+def read_dead_letters(path: Path) -> Iterator[tuple[str, DeadLetter]]:
+    """Read a file of dead letters: id and letter of each line; StoreInconsistentError names a line that is none."""
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                yield DeadLetter.from_line(line)
+            except StoreInconsistentError as error:
+                raise StoreInconsistentError(f"{path}, line {number}: {error}") from error
+
+
+def stored_letters(read: Read) -> Iterator[tuple[str, DeadLetter | None, bytes]]:
+    """Read all of a topology's stored letters in steps: id, letter (None for no record of ours) and bytes."""
+    last = "0"
+    while letters := read(_AT_ONCE, last):
+        for id, data in letters:
+            yield id, _decoded(data), data
+            last = id
+
+
+def _parsed(line: bytes) -> tuple[str, DeadLetter | None]:
+    try:
+        return DeadLetter.from_line(line.decode())
+    except (StoreInconsistentError, UnicodeDecodeError):
+        return _id_of(line), None
+
+
+def _decoded(data: bytes) -> DeadLetter | None:
+    try:
+        return DeadLetter.decode(Codec(), data)
+    except (MalformedFrameError, StoreInconsistentError):
+        return None
+
+
+def line_of(id: str, letter: DeadLetter | None, data: bytes = b"") -> str:
+    """Return the line of a letter; one that is no record of ours is kept as its bytes."""
+    return to_json({"id": id, "unreadable": data}) if letter is None else letter.to_line(id)
+
+
+def _id_of(line: bytes) -> str:
+    try:
+        return str(from_json(line.decode())["id"])
+    except (CodecError, UnicodeDecodeError, KeyError, TypeError):
+        return ""

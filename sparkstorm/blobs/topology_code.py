@@ -1,0 +1,86 @@
+"""Bytes of a topology: the user's instances pickled by the submitter, opened by workers.
+
+They may be opened only after address and signature were checked: unpickling runs code. The topology's own module travels
+inside by value, with what its factory has changed in it; the local modules that it imports travel as sources.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+from sparkstorm.blobs.local_modules import add_sources, missing_module
+from sparkstorm.errors import InvalidTopologyError, TamperedBlobError, WorkerFailedError
+from sparkstorm.model.topology import Topology
+
+
+def pack_topology(topology: Topology, by_value: Iterable[str] = (), sources: bytes = b"") -> bytes:
+    """Bytes of a topology; modules named in `by_value` are shipped whole. InvalidTopologyError names the component.
+
+    `sources`: archive of further modules, from `modules.pack_sources`.
+    """
+    modules = [sys.modules[name] for name in by_value if name in sys.modules]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        instances = {c.id: _pickled(c.id, c.instance) for c in topology}
+        bare = Topology({c.id: replace(c, instance=None) for c in topology})
+        return pickle.dumps((sources, bytes(cloudpickle.dumps((bare, instances)))))
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def open_topology(data: bytes, key: str, modules_file: Path | None = None) -> tuple[Topology, Callable[[str], Any]]:
+    """The topology (without instances) and a maker of fresh instances; TamperedBlobError unless `key` is its address.
+
+    `modules_file` is where the modules that travelled along are written; without it they are left out.
+    """
+    if hashlib.sha256(data).hexdigest() != key:
+        raise TamperedBlobError(f"code blob {key} holds other bytes than its address says; it was not opened")
+    try:
+        sources, code = pickle.loads(data)
+        if modules_file is not None:
+            add_sources(sources, modules_file)
+        topology, instances = pickle.loads(code)
+    except ModuleNotFoundError as error:
+        raise missing_module(error) from error
+    except Exception as error:  # unpickling imports user modules: whatever they raise is theirs
+        raise WorkerFailedError(f"the topology's code cannot be loaded here: {type(error).__name__}: {error}") from error
+    return topology, lambda component: _unpickled(component, instances[component])
+
+
+def modules_by_value(module: ModuleType) -> list[str]:
+    """The module and its package, unless it is installed (then workers have it too)."""
+    file = getattr(module, "__file__", None)
+    if file is None or {"site-packages", "dist-packages"} & set(Path(file).parts):
+        return []
+    top = module.__name__.partition(".")[0]
+    return [] if top == "sparkstorm" else [top]
+
+
+def _pickled(component: str, instance: Any) -> bytes:
+    try:
+        return bytes(cloudpickle.dumps(instance))
+    except Exception as error:  # pickling calls user code
+        raise InvalidTopologyError(
+            f"component '{component}' cannot be serialised: {type(error).__name__}: {error}; "
+            "open files, sockets, locks and clients in open()/prepare(), not in __init__"
+        ) from error
+
+
+def _unpickled(component: str, data: bytes) -> Any:
+    try:
+        return pickle.loads(data)
+    except ModuleNotFoundError as error:
+        raise missing_module(error) from error
+    except Exception as error:  # as above
+        raise WorkerFailedError(f"component '{component}' cannot be loaded here: {type(error).__name__}: {error}") from error

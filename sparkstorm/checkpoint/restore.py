@@ -1,0 +1,152 @@
+"""Owns what the tasks of a new topology begin with when it goes on from a checkpoint: a journal each.
+
+Every task of a spout or bolt gets one, if only with nothing in it: a task of such a topology that finds none knows that the
+store has lost it, and refuses to count from nothing. Task ids differ between two runs (ackers come first), so whatever names a
+task is told in the new run's terms. State can be dealt to another number of tasks where its keys are those of the grouping
+(`state_by_group`), positions where the spout says how (`take_over`); windows and everything else need as many tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sparkstorm.api.components import ReplayableSpout, Stateful
+from sparkstorm.api.windows import TimedBolt, WindowedBolt
+from sparkstorm.checkpoint.files import Checkpoint, Content
+from sparkstorm.errors import CheckpointError
+from sparkstorm.grouping.hashing import stable_hash
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.tasks import tasks_by_component
+from sparkstorm.model.topology import ACKER, Component, Topology
+
+FROM_CHECKPOINT = "topology.from.checkpoint"
+_KEYS_PER_ENTRY = 256
+_COLLECTED, _QUEUED, _CLOCK = "t", "q", "h"  # places of the time store (windowing/contents.py, reorder.py, executor/event_time.py)
+
+
+@dataclass(frozen=True, slots=True)
+class Seeds:
+    """A checkpoint fitted to a topology: `topology` is to be submitted in place of the one given."""
+
+    checkpoint: Checkpoint
+    topology: Topology
+    positioned: frozenset[str]  # spouts whose instance knows what was read: their tasks need no position
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, topology: Topology) -> Seeds:
+        """Let spouts take over what was handed; CheckpointError when a component is missing on either side."""
+        _check_components(topology, checkpoint)
+        taken = {c.id: made for c in topology.spouts if (made := _taken_over(c, checkpoint)) is not None}
+        whole = Topology({c.id: replace(c, instance=taken.get(c.id, c.instance)) for c in topology})
+        return cls(checkpoint, whole, frozenset(taken))
+
+    def journals(self, component_by_task: Mapping[int, str]) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """Each task's first entries, one component in memory at a time; CheckpointError when tasks are too many or too few."""
+        codec, former = Codec(), self.checkpoint.component_by_task
+        for component, tasks in tasks_by_component(component_by_task).items():
+            if component == ACKER:
+                continue
+            contents = self.checkpoint.content(component) if component in self.checkpoint.parts else {}
+            dealt = self._dealt(component, [contents[task] for task in sorted(contents)], len(tasks))
+            for task, content in zip(tasks, dealt, strict=True):
+                head = {"o": content.position} if content.is_positioned and component not in self.positioned else {}
+                pairs = {"s": content.state, "w": _renamed(content.time, former, component_by_task)}
+                yield task, map(codec.pack, [head, *_parts(pairs)])
+
+    def _dealt(self, id: str, contents: Sequence[Content], tasks: int) -> Sequence[Content]:
+        """What each task of a component gets."""
+        component = self.topology.components.get(id)
+        instance = component.instance if component is not None else None
+        if not contents:
+            return [Content() for _ in range(tasks)]
+        if id in self.positioned or not isinstance(instance, Stateful | ReplayableSpout):
+            return [Content(time=_slowest(contents)) for _ in range(tasks)]
+        if len(contents) == tasks:
+            return contents
+        if isinstance(instance, ReplayableSpout):
+            raise CheckpointError(
+                f"{self.checkpoint.folder}: spout '{id}' had {len(contents)} tasks and has {tasks} now: each goes on where one has "
+                f"ended. Give it {len(contents)} (num_tasks), or a take_over that says how others go on"
+            )
+        if isinstance(instance, WindowedBolt | TimedBolt) or not getattr(instance, "state_by_group", False):
+            raise CheckpointError(
+                f"{self.checkpoint.folder}: '{id}' had {len(contents)} tasks and has {tasks} now. What it kept can only be dealt "
+                f"out anew if its class says state_by_group and has no windows: give it {len(contents)} tasks (num_tasks), with as "
+                "many executors as you like"
+            )
+        return _by_key(id, contents, tasks)
+
+
+def _parts(pairs: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    for name, all_of_them in pairs.items():
+        for at in range(0, len(all_of_them), _KEYS_PER_ENTRY):
+            yield {name: all_of_them[at : at + _KEYS_PER_ENTRY]}
+
+
+def _check_components(topology: Topology, checkpoint: Checkpoint) -> None:
+    kinds = {c.id: c.kind for c in topology}
+    wanted = {c.id for c in topology if c.kind == "spout" or isinstance(c.instance, Stateful)}
+    for id in sorted(wanted - checkpoint.parts.keys()):
+        raise CheckpointError(
+            f"{checkpoint.folder} has nothing of '{id}', only of {', '.join(sorted(checkpoint.parts))}: "
+            "it would begin as if there had been no history"
+        )
+    for id, part in checkpoint.parts.items():
+        if kinds.get(id) != part.kind:
+            raise CheckpointError(
+                f"{checkpoint.folder} has what the {part.kind} '{id}' kept, but the topology has no {part.kind} "
+                "of that id: it would be lost"
+            )
+
+
+def _taken_over(component: Component, checkpoint: Checkpoint) -> ReplayableSpout | None:
+    spout = component.instance
+    if not isinstance(spout, ReplayableSpout):
+        raise CheckpointError(f"spout '{component.id}' has no position to go on from: derive it from ReplayableSpout")
+    contents = checkpoint.content(component.id)
+    return spout.take_over([contents[task].position for task in sorted(contents)])
+
+
+def _slowest(contents: Sequence[Content]) -> list[tuple[Any, Any]]:
+    """The clock of the sender that has come least far, for each subscriber: what was on time for any is on time for all."""
+    clocks: dict[Any, int] = {}
+    for content in contents:
+        for place, newest_ms in content.time:
+            if place[0] == _CLOCK:
+                clocks[place] = min(newest_ms, clocks.get(place, newest_ms))
+    return list(clocks.items())
+
+
+def _by_key(id: str, contents: Sequence[Content], tasks: int) -> list[Content]:
+    """State by the hash that fields grouping uses; clocks as of the slowest."""
+    dealt = [Content(time=_slowest(contents)) for _ in range(tasks)]
+    for index, content in enumerate(contents):
+        for key, value in content.state:
+            home = stable_hash(key)
+            if home % len(contents) != index:
+                raise CheckpointError(
+                    f"bolt '{id}' says state_by_group, but kept the key {key!r:.80} in task {index + 1} of "
+                    f"{len(contents)}, where fields grouping would not have sent it"
+                )
+            dealt[home % tasks].state.append((key, value))
+    return dealt
+
+
+def _renamed(time: Sequence[tuple[Any, Any]], former: Mapping[int, str], present: Mapping[int, str]) -> list[tuple[Any, Any]]:
+    """Windows and queues name the tasks that sent their tuples: the same component's, by place, in the new run."""
+    of_former, of_present = tasks_by_component(former), tasks_by_component(present)
+
+    def new(task: int) -> int:
+        tasks = of_present.get(former.get(task, ""), ())
+        return tasks[of_former[former[task]].index(task) % len(tasks)] if tasks else task
+
+    renamed: list[tuple[Any, Any]] = []
+    for place, value in time:
+        if place[0] == _COLLECTED:
+            value = [value[0], new(value[1]), *value[2:]]
+        elif place[0] == _QUEUED:
+            place = (*place[:2], new(place[2]), *place[3:])
+        renamed.append((place, value))
+    return renamed

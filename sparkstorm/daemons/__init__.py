@@ -1,1 +1,0 @@
-"""Owns the long-running roles: nimbus, supervisor, slot, worker."""

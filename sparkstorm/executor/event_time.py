@@ -1,0 +1,120 @@
+"""Owns what one task knows of event time: what it tells those it sends to, what it has heard, what it has yet to fire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from sparkstorm.executor.output_clock import OutputClock
+from sparkstorm.executor.runner import Timing
+from sparkstorm.executor.state import MemoryState
+from sparkstorm.grouping.routes import Target
+from sparkstorm.model.tuples import Tuple
+from sparkstorm.windowing.marks import IDLE, NEVER, Channel, Watermarks
+
+
+class OutputWatermarks:
+    """What one task tells of time to those it sends to."""
+
+    def __init__(self, times: MemoryState, lanes: Sequence[OutputClock]) -> None:
+        self._times = times
+        self.lanes = lanes
+        self.has_ended = False
+        for lane in lanes:
+            lane.restore(times.get(("h", lane.stream, lane.subscriber), NEVER))
+
+    def put_marks(self, low_ms: int, may_have: Callable[[Target], bool], now_ms: int | None = None) -> bool:
+        """Say what is new; `low_ms` is how far this task itself has come, if it lives by time."""
+        did = False
+        for lane in self.lanes:
+            did |= lane.put_marks(low_ms, self.has_ended, may_have, now_ms)
+        return did
+
+    def next_idle_ms(self) -> int | None:
+        """When a silence becomes worth telling."""
+        return min((lane.idle_at_ms for lane in self.lanes if lane.idle_at_ms is not None), default=None)
+
+    def save(self) -> None:
+        """Put the clocks that have moved into the store."""
+        for lane in self.lanes:
+            place = ("h", lane.stream, lane.subscriber)
+            if lane.clock is not None and lane.clock.newest_ms > self._times.get(place, NEVER):
+                self._times.put(place, lane.clock.newest_ms)
+
+
+class InputWatermarks:
+    """What one task has been told of time; kept in the store, since a mark is told once."""
+
+    def __init__(self, times: MemoryState, channels: Iterable[Channel], is_in_cycle: bool = False) -> None:
+        self._times = times
+        self._is_in_cycle = is_in_cycle
+        heard = {(place[1], place[2]): at_ms for place, at_ms in times.items() if place[0] == "m"}
+        self.watermarks = Watermarks(channels, heard)
+        for place, _ in times.items():
+            if place[0] == "i":
+                self.watermarks.rest((place[1], place[2]))
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nobody will send any more; who sends to himself, even through others, never knows."""
+        return self.watermarks.is_ended and not self._is_in_cycle
+
+    def hear(self, marks: Iterable[Tuple]) -> None:
+        """Take in rows of the watermark stream."""
+        for mark in marks:
+            stream, at_ms = mark.values
+            if type(at_ms) is not int or type(stream) is not str:
+                continue  # no task of ours says so
+            place = mark.source.task, stream
+            if self.watermarks.is_idle(place) and at_ms != IDLE:
+                self._times.delete(("i", *place))
+            if self.watermarks.hear(place, at_ms):
+                self._times.put(("i" if at_ms == IDLE else "m", *place), at_ms)
+
+
+class TaskEventTime:
+    """A task's share in event time; `times` is what it keeps of windows, timers, clocks and marks."""
+
+    def __init__(
+        self, times: MemoryState, outlook: OutputWatermarks, hearing: InputWatermarks | None = None, timing: Timing | None = None
+    ) -> None:
+        self.times = times
+        self.outlook = outlook
+        self.timing = timing
+        self._hearing = hearing
+
+    def hear(self, marks: Iterable[Tuple]) -> None:
+        """Take in rows of the watermark stream."""
+        if self._hearing is not None:
+            self._hearing.hear(marks)
+
+    @property
+    def heard_ms(self) -> int:
+        """How far event time has come, as far as this task was told."""
+        return NEVER if self._hearing is None else self._hearing.watermarks.low_ms
+
+    @property
+    def nobody_sends(self) -> bool:
+        """Whether every sender has ended."""
+        return self._hearing is not None and self._hearing.has_ended
+
+    @property
+    def low_ms(self) -> int:
+        """Up to when everything has fired here: what it emits from now on comes from later windows and timers."""
+        return NEVER if self.timing is None else self.timing.low_ms
+
+    @property
+    def is_firing(self) -> bool:
+        """Whether something is due and has not fired."""
+        return self.timing is not None and (self.timing.is_waiting or self.timing.low_ms < self.heard_ms)
+
+    def next_firing_ms(self) -> int | None:
+        """When windows or timers are due by the clock."""
+        return None if self.timing is None else self.timing.next_due_ms()
+
+    def next_idle_ms(self) -> int | None:
+        """When a silence becomes worth telling those it sends to."""
+        return self.outlook.next_idle_ms()
+
+    def put_marks(self, may_have: Callable[[Target], bool], now_ms: int | None = None) -> bool:
+        """Put a mark behind the rows of every target that may have one now and does not know it yet."""
+        return self.outlook.put_marks(self.low_ms, may_have, now_ms)

@@ -1,0 +1,212 @@
+"""Owns the run of a Bolt, which acks by itself: in the loop's thread or, taken in by the loop, in any other."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import get_ident
+from typing import Any
+
+from sparkstorm.api.components import Bolt
+from sparkstorm.executor.deferred_emits import Anchors, Call, DeferredEmits, anchored, roots_of
+from sparkstorm.executor.emitter import Emitter
+from sparkstorm.executor.runner import Failure, ReportError
+from sparkstorm.executor.state import MemoryState
+from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.model.tuples import Tuple
+
+Changes = tuple[list[list[Any]], list[Any]]
+Calls = Sequence[tuple[str, tuple[Any, ...]]]
+
+
+class ManualRunner:
+    """Runs a Bolt over rows and is its OutputCollector; calls from other threads are taken in by the loop.
+
+    `is_answering`: what other threads emit for inputs that are open leaves with their ack.
+    """
+
+    def __init__(
+        self,
+        bolt: Bolt,
+        emitter: Emitter,
+        state: MemoryState | None,
+        task: int,
+        report: ReportError,
+        wake: Callable[[], None],
+        is_answering: bool = False,
+    ) -> None:
+        self.bolt = bolt
+        self._emitter = emitter
+        self._state = state
+        self._task = task
+        self._report = report
+        self._wake = wake
+        self._thread = get_ident()
+        self._is_answering = is_answering
+        self._answers = DeferredEmits()
+        self._posts: deque[Call] = deque()
+        self._outstanding: dict[int, Tuple] = {}
+        self._acked: list[Tuple] = []
+        self._failed: list[Failure] = []
+        self.late_acks: list[Tuple] = []
+        self.late_failures: list[Failure] = []
+        self.held = 0  # inputs so far that were open when their execute had returned
+
+    def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
+        """Execute every tuple; failures are those that raised or were failed in this run."""
+        failures: list[Failure] = []
+        for tup in tuples:
+            self._outstanding[id(tup)] = tup
+            marks = self._marks()
+            try:
+                self.bolt.execute(tup)
+                reason = next((r for failed, r in self._failed if failed is tup), None)
+            except (Exception, SystemExit) as error:
+                reason = describe_error(error)
+            if reason is not None:
+                self._undo(*marks)
+                self._failed = [f for f in self._failed if f[0] is not tup]
+                self.forget(tup)
+                failures.append((tup, reason))
+            elif id(tup) in self._outstanding:
+                self.held += 1
+        return failures + self._sort_out(tuples)
+
+    def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
+        """Inputs of this run that wait for an ack."""
+        return [tup for tup in tuples if id(tup) in self._outstanding]
+
+    def forget(self, tup: Tuple) -> None:
+        """Expect no ack of this input."""
+        self._outstanding.pop(id(tup), None)
+        self._answers.drop(tup)
+
+    @property
+    def outstanding(self) -> int:
+        """Inputs that were neither acked nor failed so far."""
+        return len(self._outstanding)
+
+    @property
+    def has_posts(self) -> bool:
+        """Whether other threads have asked for anything."""
+        return bool(self._posts)
+
+    def take_posts(self) -> None:
+        """Do what other threads asked for since the last time."""
+        for _ in range(len(self._posts)):  # no more than there are now: threads may go on posting for ever
+            mark = len(self._emitter.log)
+            try:
+                self._posts.popleft()()
+            except (Exception, SystemExit) as error:  # a grouping of the user's
+                self._emitter.roll_back(mark)
+                self.report_error(error)
+        self._sort_out(())
+
+    def emit(self, values: Any, anchors: Anchors = None, stream: str = "default") -> None:
+        """Send values anchored to given tuples."""
+        if get_ident() != self._thread:
+            values = self.check(values, stream)
+            self.post(lambda: self._answer(anchors, lambda: self.emit(values, anchors, stream)))
+            return
+        self._emitter.roots = roots_of(anchors)
+        self._emitter.emit(values, stream)
+
+    def emit_direct(self, task: int, values: Any, anchors: Anchors = None, stream: str = "default") -> None:
+        """Send values to one task of a direct stream's subscriber."""
+        if get_ident() != self._thread:
+            values = self.check(values, stream, task)
+            self.post(lambda: self._answer(anchors, lambda: self.emit_direct(task, values, anchors, stream)))
+            return
+        self._emitter.roots = roots_of(anchors)
+        self._emitter.emit_direct(task, values, stream)
+
+    def ack(self, tup: Tuple) -> None:
+        """This input is done."""
+        if get_ident() != self._thread:
+            self.post(lambda: self.ack(tup))
+        elif id(tup) not in self._outstanding:
+            if not tup.is_tick:
+                self.report_error(f"ack of a tuple that is not outstanding (acked twice, or not an input of this task): {tup!r}")
+        elif self._give_answers(tup):
+            del self._outstanding[id(tup)]
+            self._acked.append(tup)
+
+    def fail(self, tup: Tuple, reason: str = "") -> None:
+        """This input failed."""
+        if get_ident() != self._thread:
+            self.post(lambda: self.fail(tup, reason))
+        elif id(tup) not in self._outstanding:
+            self.report_error(f"on a tick: {reason}" if tup.is_tick else f"fail of a tuple that is not outstanding: {tup!r}")
+        else:
+            self._failed.append((tup, describe_error(reason or "failed by the bolt")))
+
+    def report_error(self, error: BaseException | str) -> None:
+        """Record an error without failing anything."""
+        self._report(self._emitter.component, self._task, describe_error(error))
+
+    def check(self, values: Any, stream: str, task: int | None = None) -> tuple[Any, ...]:
+        """What a thread is about to emit, as the loop may take it; raises where the culprit can be named: in the thread."""
+        return self._emitter.check(values, stream, task)
+
+    def take_outcome(self, tup: Tuple, calls: Calls, changes: Changes | None) -> None:
+        """What a blocking bolt's thread did with an input: its calls, its changes to its copy of the state; all or nothing."""
+        marks = self._marks()
+        try:
+            for method, arguments in calls:
+                getattr(self, method)(*arguments)
+        except (Exception, SystemExit) as error:  # a grouping of the user's
+            self._undo(*marks)
+            self.fail(tup, describe_error(error))
+            return
+        if changes is not None and self._state is not None:
+            for key, value in changes[0]:
+                self._state.put(key, value)
+            for key in changes[1]:
+                self._state.delete(key)
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Have the loop make this call; from any thread."""
+        self._posts.append(call)
+        self._wake()
+
+    def _answer(self, anchors: Anchors, emit: Call) -> None:
+        """Another thread's emission: made now, or with the ack of the first of its inputs."""
+        inputs = [tup for tup in anchored(anchors) if id(tup) in self._outstanding] if self._is_answering else []
+        if inputs:
+            self._answers.keep(inputs, emit)
+        else:
+            emit()
+
+    def _give_answers(self, tup: Tuple) -> bool:
+        mark = len(self._emitter.log)
+        try:
+            self._answers.give(tup)
+            return True
+        except (Exception, SystemExit) as error:  # a grouping of the user's
+            self._emitter.roll_back(mark)
+            self.fail(tup, describe_error(error))
+            return False
+
+    def _marks(self) -> tuple[int, int, int]:
+        return len(self._emitter.log), len(self._state.undo) if self._state is not None else 0, len(self._acked)
+
+    def _undo(self, log_mark: int, undo_mark: int, acked_mark: int) -> None:
+        self._emitter.roll_back(log_mark)
+        if self._state is not None:
+            self._state.roll_back(undo_mark)
+        for tup in self._acked[acked_mark:]:
+            self._outstanding[id(tup)] = tup
+            self._answers.take_back(tup)
+        del self._acked[acked_mark:]
+
+    def _sort_out(self, tuples: Sequence[Tuple]) -> list[Failure]:
+        """Split verdicts into those on this run's inputs and those on inputs held since earlier."""
+        mine = {id(t) for t in tuples}
+        failures: list[Failure] = []
+        for tup, reason in self._failed:
+            self.forget(tup)
+            (failures if id(tup) in mine else self.late_failures).append((tup, reason))
+        self.late_acks += [t for t in self._acked if id(t) not in mine]
+        self._acked, self._failed = [], []
+        self._answers.settle()
+        return failures

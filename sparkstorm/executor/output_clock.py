@@ -1,0 +1,143 @@
+"""Owns event time on the way out: the clock of the rows that one task sends to one subscriber, and their marks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sparkstorm.grouping.routes import PickMany, PickOne, Rows, Target
+from sparkstorm.model.tuples import Source
+from sparkstorm.windowing.marks import END, IDLE, LAST_MS, NEVER, SourceClock
+from sparkstorm.windowing.settings import TimeSettings
+
+
+class OutputClock:
+    """One stream of one task on its way to one subscriber that is told about time."""
+
+    __slots__ = (
+        "stream",
+        "subscriber",
+        "clock",
+        "targets",
+        "late",
+        "base_ms",
+        "marks",
+        "idle_at_ms",
+        "_idle_ms",
+        "_has_rows",
+        "_position",
+        "_sent",
+        "_late_by_rows",
+    )
+
+    def __init__(self, stream: str, subscriber: str, targets: Sequence[Target], marks: Mapping[int, Target]) -> None:
+        self.stream = stream
+        self.subscriber = subscriber
+        self.targets = targets
+        self.clock: SourceClock | None = None  # none: the subscriber does not care what time rows have
+        self.late: list[Target] = []
+        self.base_ms = NEVER  # newest time among rows that can no longer be taken back
+        self.marks = marks
+        self.idle_at_ms: int | None = None  # when it counts as idle if no row comes; none: never, or it does already
+        self._idle_ms = 0
+        self._has_rows = False
+        self._position = 0
+        self._sent = {target.task: NEVER for target in targets}
+        self._late_by_rows: dict[int, Rows] = {}
+
+    def watch(self, settings: TimeSettings, source: Source) -> None:
+        """Keep the subscriber's clock for these rows, and rows for late ones."""
+        assert settings.timestamp_field is not None
+        self._position = source.position(settings.timestamp_field)
+        self.clock = SourceClock(settings.lag_ms, settings.lateness_ms)
+        self._idle_ms = settings.idle_ms
+        self._has_rows = True  # a beginning counts as well
+        self.late = [Target(target.task, [], target.is_local) for target in self.targets]
+        self._late_by_rows = {id(on_time.rows): late.rows for on_time, late in zip(self.targets, self.late, strict=True)}
+
+    def restore(self, newest_ms: int) -> None:
+        """Go on from a stored clock."""
+        if self.clock is not None:
+            self.clock.set_newest(newest_ms)
+            self.base_ms = newest_ms
+
+    def one(self, pick: PickOne) -> PickOne:
+        """A picker that keeps the clock and diverts late rows."""
+        if self.clock is None:
+            return pick
+        clock, position, late_by_rows = self.clock, self._position, self._late_by_rows
+
+        def pick_by_time(values: tuple[Any, ...]) -> Rows:
+            rows = pick(values)
+            at_ms = values[position]
+            if type(at_ms) is int:
+                if at_ms > clock.newest_ms:
+                    if at_ms <= LAST_MS:
+                        clock.set_newest(at_ms)
+                elif 0 <= at_ms < clock.floor_ms:
+                    return late_by_rows[id(rows)]
+            return rows
+
+        return pick_by_time
+
+    def many(self, pick: PickMany) -> PickMany:
+        """The same for groupings that choose several tasks."""
+        if self.clock is None:
+            return pick
+        clock, position, late_by_rows = self.clock, self._position, self._late_by_rows
+
+        def pick_by_time(values: tuple[Any, ...]) -> Sequence[Rows]:
+            chosen = pick(values)
+            return [late_by_rows[id(rows)] for rows in chosen] if clock.is_late(values[position]) else chosen
+
+        return pick_by_time
+
+    def divert(self, rows: Rows, values: tuple[Any, ...]) -> Rows:
+        """The same for a row whose task is known."""
+        is_late = self.clock is not None and self.clock.is_late(values[self._position])
+        return self._late_by_rows[id(rows)] if is_late else rows
+
+    def recount(self) -> None:
+        """Rows were taken back: the clock goes back to what is left of them."""
+        if self.clock is not None:
+            left = [row[0][self._position] for target in self.targets for row in target.rows]
+            self.clock.set_newest(max((at_ms for at_ms in left if type(at_ms) is int and at_ms <= LAST_MS), default=NEVER))
+            if self.clock.newest_ms < self.base_ms:
+                self.clock.set_newest(self.base_ms)
+
+    def settle(self) -> None:
+        """What was emitted so far can no longer be taken back."""
+        if self.clock is not None:
+            self.base_ms = self.clock.newest_ms
+            if self._idle_ms and not self._has_rows:
+                self._has_rows = any(target.rows for target in (*self.targets, *self.late))
+
+    def put_marks(self, low_ms: int, has_ended: bool, may_have: Callable[[Target], bool], now_ms: int | None = None) -> bool:
+        """Put a mark behind the rows of every target that may have one now and does not know it yet.
+
+        With the time of the clock it also says when it has been silent for too long, where the subscriber wants to know.
+        """
+        if now_ms is not None and self._idle_ms:
+            self._watch_silence(now_ms)
+        mark_ms = END if has_ended else NEVER if self.clock is None else self.clock.mark_ms(low_ms)
+        did = False
+        for task, sent_ms in self._sent.items():
+            target = self.marks[task]
+            if sent_ms < mark_ms and may_have(target):
+                target.rows[:] = [row for row in target.rows if row[0][0] != self.stream]
+                target.rows.append(((self.stream, mark_ms), 0))
+                self._sent[task] = mark_ms
+                did = True
+        return did
+
+    def _watch_silence(self, now_ms: int) -> None:
+        if self._has_rows:
+            if self.idle_at_ms is None:  # whoever was told of a silence must hear that it is over, even if time stood still
+                self._sent = dict.fromkeys(self._sent, NEVER)
+            self.idle_at_ms, self._has_rows = now_ms + self._idle_ms, False
+        elif self.idle_at_ms is not None and now_ms >= self.idle_at_ms:
+            self.idle_at_ms = None
+            for task, sent_ms in self._sent.items():
+                if sent_ms < END:
+                    rows = self.marks[task].rows
+                    rows[:] = [*(row for row in rows if row[0][0] != self.stream), ((self.stream, IDLE), 0)]

@@ -1,0 +1,122 @@
+"""Owns what a bolt task wants of the code that runs a bolt: rows in, failures out; for windows and timers also time in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from sparkstorm.api.components import BasicBolt
+from sparkstorm.executor.emitter import Emitter, fast_emit
+from sparkstorm.executor.state import MemoryState
+from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.model.tuples import Tuple
+
+Failure = tuple[Tuple, str]
+ReportError = Callable[[str, int, str], None]
+"""Component, task and text of what went wrong."""
+
+
+class Runner(Protocol):
+    """Around any bolt."""
+
+    bolt: Any
+    late_acks: list[Tuple]
+    late_failures: list[Failure]
+
+    def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
+        """Execute every tuple; a failed one leaves no trace but its entry in the result."""
+
+    def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
+        """Inputs of a run that wait for an ack."""
+
+    def forget(self, tup: Tuple) -> None:
+        """Expect no ack of this input."""
+
+
+class Timing(Protocol):
+    """Around a bolt with windows or timers."""
+
+    given_up: list[tuple[Tuple, int, str]]
+    late: int
+    low_ms: int
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something is due and has not fired."""
+
+    def advance(self, watermark_ms: int, now_ms: int, most: int = ...) -> int:
+        """Fire what is due, no more than so many; returns how many have fired."""
+
+    def next_name(self, watermark_ms: int, now_ms: int) -> str | None:
+        """What would fire next, by a name that is the same after a restart; None when nothing would."""
+
+    def give_up_next(self, now_ms: int, tries: int, reason: str) -> None:
+        """Park what would fire next instead of firing it."""
+
+    def next_due_ms(self) -> int | None:
+        """When to call `advance` again though no watermark has come."""
+
+
+class BasicCollector:
+    """BasicOutputCollector: everything emitted descends from the input being executed."""
+
+    __slots__ = ("_emitter", "_report", "_task", "emit", "emit_direct")
+
+    def __init__(self, emitter: Emitter, task: int, report: ReportError) -> None:
+        self._emitter = emitter
+        self._report = report
+        self._task = task
+        self.emit = fast_emit(emitter)
+        self.emit_direct = emitter.emit_direct
+
+    def report_error(self, error: BaseException | str) -> None:
+        """Record an error without failing anything."""
+        self._report(self._emitter.component, self._task, describe_error(error))
+
+
+class BasicRunner:
+    """Runs a BasicBolt over rows: an input is done when execute returns."""
+
+    def __init__(self, bolt: BasicBolt, emitter: Emitter, state: MemoryState | None, collector: BasicCollector) -> None:
+        self.bolt = bolt
+        self._emitter = emitter
+        self._state = state
+        self._collector = collector
+        self.late_acks: list[Tuple] = []  # of inputs from earlier epochs; basic bolts never have any
+        self.late_failures: list[Failure] = []
+
+    def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
+        """Execute every tuple; a failed one leaves no trace but its entry in the result."""
+        failures: list[Failure] = []
+        emitter, collector, execute = self._emitter, self._collector, self.bolt.execute
+        log, undo = emitter.log, self._state.undo if self._state is not None else emitter.log
+        mark = undo_mark = 0
+        has_outputs = bool(emitter.routes)
+        rest = iter(tuples)
+        tup = None
+        while True:
+            try:
+                if has_outputs:
+                    for tup in rest:
+                        emitter.roots = tup.roots
+                        mark = len(log)
+                        undo_mark = len(undo)
+                        execute(tup, collector)
+                else:
+                    for tup in rest:
+                        undo_mark = len(undo)
+                        execute(tup, collector)
+                return failures
+            except (Exception, SystemExit) as error:
+                emitter.roll_back(mark)
+                if self._state is not None:
+                    self._state.roll_back(undo_mark)
+                assert tup is not None
+                failures.append((tup, describe_error(error)))
+
+    def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
+        """Inputs of a run that wait for an ack: none."""
+        return []
+
+    def forget(self, tup: Tuple) -> None:
+        """Expect no ack of this input: there is none to expect."""

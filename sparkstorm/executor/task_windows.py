@@ -1,0 +1,94 @@
+"""Owns what a task with windows or timers is made of: the windows its settings ask for, and timers as its bolt sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
+from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.executor.state import MemoryState
+from sparkstorm.windowing.contents import Collected, FindSource, Fold, Folded
+from sparkstorm.windowing.counts import CountWindows
+from sparkstorm.windowing.layout import Layout
+from sparkstorm.windowing.sessions import Sessions
+from sparkstorm.windowing.settings import TimeSettings
+from sparkstorm.windowing.timers import TimerTable
+from sparkstorm.windowing.windows import TimeWindows, Windows
+
+_SESSION_FORM = 2  # one entry per session; form 1, which did not say so, was one per key
+
+
+class TaskTimers:
+    """Timers as a bolt sees them."""
+
+    def __init__(self, table: TimerTable, watermark_ms: Callable[[], int], may_set_event_timer: Callable[[], bool]) -> None:
+        self._table = table
+        self._watermark_ms = watermark_ms
+        self._may_set_event_timer = may_set_event_timer
+
+    def set_event_timer(self, name: Any, at_ms: int) -> None:
+        """Call `on_timer` when the watermark has come that far; timers that fire at the end of all input set no more."""
+        if self._may_set_event_timer():
+            self._table.set("event", name, at_ms)
+
+    def set_processing_timer(self, name: Any, at_ms: int) -> None:
+        """Call `on_timer` when the clock has come that far."""
+        self._table.set("processing", name, at_ms)
+
+    def cancel_event_timer(self, name: Any) -> None:
+        """Forget a timer."""
+        self._table.cancel("event", name)
+
+    def cancel_processing_timer(self, name: Any) -> None:
+        """Forget a timer."""
+        self._table.cancel("processing", name)
+
+    @property
+    def watermark_ms(self) -> int:
+        """How far event time has come."""
+        return self._watermark_ms()
+
+
+def make_windows(bolt: WindowedBolt, settings: TimeSettings, times: MemoryState, find_source: FindSource) -> Windows:
+    """The windows that a bolt's settings ask for, with what the store has of them."""
+    shape = settings.shape
+    assert shape is not None
+    form = [_SESSION_FORM] if shape.kind == "session" else []
+    _check_shape(times, [shape.kind, shape.length, shape.slide, isinstance(bolt, FoldingBolt), *form])
+    fold = None
+    if isinstance(bolt, FoldingBolt):
+        has_merge = type(bolt).merge is not FoldingBolt.merge
+        fold = Fold(bolt.initial, bolt.fold, bolt.merge if has_merge else None)
+    if shape.kind == "session":
+        return Sessions(shape.length, times, fold or Collected(times, find_source), settings.lateness_ms)
+    contents = Collected(times, find_source) if fold is None else Folded(times, fold)
+    is_tumbling = shape.length == shape.slide
+    layout = Layout(shape.length, shape.slide, is_tumbling or not contents.needs_cell_per_window)
+    keeps_expired = bolt.keeps_expired and fold is None
+    if shape.kind == "count":
+        return CountWindows(layout, times, contents, keeps_expired)
+    return TimeWindows(layout, times, contents, settings.lateness_ms, keeps_expired)
+
+
+def _check_shape(times: MemoryState, shape: list[Any]) -> None:
+    """Raise InvalidTopologyError when windows of another shape are stored: after a hot deploy, or by an older version."""
+    stored = times.get(("shape",))
+    if stored is None:
+        times.put(("shape",), shape)
+    elif stored == shape[:4] and len(shape) > 4:
+        raise InvalidTopologyError(
+            "the store holds session windows in the form of an older version of SparkStorm (one entry per "
+            "key): kill the topology and submit it anew"
+        )
+    elif stored != shape:
+        kinds = [f"{'folded' if s[3] else 'collected'} windows by {s[0]} of {s[1]} every {s[2]}" for s in (stored, shape)]
+        raise InvalidTopologyError(
+            f"the store holds {kinds[0]}, the code now has {kinds[1]}: give the component another id, or kill the topology"
+        )
+
+
+def must_reorder(bolt: WindowedBolt | TimedBolt, settings: TimeSettings) -> bool:
+    """Whether the order of tuples matters to what such a bolt does with them, and they have one."""
+    is_ordered_by = settings.shape is None or settings.shape.kind == "count"
+    return bolt.in_order and settings.is_event_time and is_ordered_by

@@ -1,0 +1,106 @@
+"""Owns the ways on which watermarks travel through a topology.
+
+A mark is a row of stream `__watermark` from the sending task to the receiving one, (stream, time in ms), committed with
+the rows it stands behind and read in their order: what tells frames apart from memory, spills or restarts does not matter.
+Bolts without windows or timers are told only that a sender has ended, and pass that on, if somebody behind them wants it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sparkstorm.executor.emitter import Route
+from sparkstorm.executor.output_clock import OutputClock
+from sparkstorm.grouping.routes import Target
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.topology import WATERMARK_STREAM, Topology
+from sparkstorm.model.tuples import Source
+from sparkstorm.windowing.marks import Channel
+from sparkstorm.windowing.settings import settings_of
+
+MARK_FIELDS = ("stream", "time_ms")
+
+
+class TimePlan:
+    """Which components live by time, and along which edges marks travel; the same in every worker of a topology."""
+
+    def __init__(self, topology: Topology, conf: Mapping[str, Any]) -> None:
+        self._topology = topology
+        found = {component.id: settings_of(component, conf) for component in topology}
+        self.settings = {id: settings for id, settings in found.items() if settings is not None}
+        self._cycle = topology.cycles() if self.settings else {}
+        self._told = self._upstream_of(self.settings)
+
+    def inputs(self, component: str, tasks_of: Mapping[str, Sequence[int]]) -> list[Channel]:
+        """Every task and stream that tells a component about time; edges inside a cycle never do."""
+        if component not in self._told:
+            return []
+        return [
+            (task, each.stream)
+            for each in self._topology.components[component].inputs
+            if self._tells(each.component, component)
+            for task in tasks_of.get(each.component, ())
+        ]
+
+    def is_in_cycle(self, component: str) -> bool:
+        """Whether what a component emits can come back to it."""
+        return any(self._cycle[each.component] == self._cycle[component] for each in self._topology.components[component].inputs)
+
+    def is_told(self, component: str) -> bool:
+        """Whether a component lives by time, or somebody behind it does."""
+        return component in self._told
+
+    def listeners(self, component: str, stream: str) -> list[str]:
+        """Subscribers of a stream that are told about time."""
+        return [id for id, _ in self._topology.subscribers(component, stream) if self._tells(component, id)]
+
+    def _tells(self, sender: str, receiver: str) -> bool:
+        return receiver in self._told and self._cycle[sender] != self._cycle[receiver]
+
+    def _upstream_of(self, components: Iterable[str]) -> set[str]:
+        found: set[str] = set()
+        waiting = list(components)
+        while waiting:
+            id = waiting.pop()
+            if id not in found:
+                found.add(id)
+                waiting += [each.component for each in self._topology.components[id].inputs]
+        return found
+
+
+def add_lanes(
+    plan: TimePlan,
+    topology: Topology,
+    component: str,
+    task: int,
+    tasks_of: Mapping[str, Sequence[int]],
+    local_tasks: frozenset[int],
+) -> dict[tuple[str, str], OutputClock]:
+    """The lanes of a task by stream and subscriber, before its routes are built."""
+    lanes: dict[tuple[str, str], OutputClock] = {}
+    marks: dict[int, Target] = {}
+    for stream in topology.components[component].streams:
+        for subscriber in plan.listeners(component, stream):
+            targets = [Target(t, [], t in local_tasks) for t in tasks_of.get(subscriber, ())]
+            for target in targets:
+                marks.setdefault(target.task, Target(target.task, [], target.is_local))
+            lane = lanes[stream, subscriber] = OutputClock(stream, subscriber, targets, marks)
+            settings = plan.settings.get(subscriber)
+            if settings is not None and settings.is_event_time:
+                lane.watch(settings, Source(component, task, stream, topology.components[component].streams[stream].fields))
+    return lanes
+
+
+def add_routes(
+    routes: dict[str, Route], lanes: Mapping[tuple[str, str], OutputClock], component: str, task: int, codec: Codec
+) -> None:
+    """Ways for late rows, then for marks, behind those for rows: in this order they leave."""
+    for (stream, subscriber), lane in lanes.items():
+        if lane.late:
+            source = Source(component, task, stream, routes[stream].source.fields, is_late=True)
+            route = routes[f"{source.channel}/{subscriber}"] = Route(source, codec, is_direct=True)
+            route.targets = lane.late
+    if lanes:
+        route = routes[WATERMARK_STREAM] = Route(Source(component, task, WATERMARK_STREAM, MARK_FIELDS), codec, is_direct=True)
+        route.targets = list(next(iter(lanes.values())).marks.values())

@@ -1,0 +1,402 @@
+"""Owns the running of windowed and timed bolts: rows into windows, and what a watermark or the clock makes due.
+
+TimedRunner reads no clock and hears nobody: rows come by `run`, time by `advance`. The worker calls it with what marks and
+its clock say, a replay with the times of its rows, so that both do the same. Law: windows and timers fire in the order of
+their times, each once its call has succeeded; one that keeps failing holds up what comes after it until it is parked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+from zlib import crc32
+
+from sparkstorm.api.windows import FoldingBolt, TimedBolt, Window, WindowedBolt
+from sparkstorm.errors import CodecError
+from sparkstorm.executor.emitter import Emitter
+from sparkstorm.executor.runner import BasicCollector, Failure
+from sparkstorm.executor.state import MemoryState
+from sparkstorm.executor.task_windows import TaskTimers, make_windows, must_reorder
+from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.model.codec import SCALARS
+from sparkstorm.model.topology import TICK_STREAM
+from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.windowing.contents import FindSource
+from sparkstorm.windowing.marks import END, LAST_MS, NEVER
+from sparkstorm.windowing.reorder import Reorder, Row
+from sparkstorm.windowing.settings import TimeSettings
+from sparkstorm.windowing.timers import Timer, TimerTable
+from sparkstorm.windowing.windows import Firing, TimeWindows, Windows
+
+MOST_AT_ONCE = 4096  # windows and timers per call of advance: between two of them rows may come and commits be made
+_LONGEST_BACK_OFF_MS = 30_000
+_WINDOW_STREAM = "__window"
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How often a window or timer that fails is tried again, and how long after the first failure."""
+
+    retries: int
+    back_off_ms: int
+
+
+Due = Firing | Timer | Row
+
+
+class TimedRunner:
+    """Runs one task of a WindowedBolt or TimedBolt."""
+
+    def __init__(
+        self,
+        bolt: WindowedBolt | TimedBolt,
+        settings: TimeSettings,
+        emitter: Emitter,
+        state: MemoryState,
+        times: MemoryState,
+        collector: BasicCollector,
+        find_source: FindSource,
+        now_ms: Callable[[], int],
+        patience: Patience,
+    ) -> None:
+        self.bolt = bolt
+        self.late_acks: list[Tuple] = []  # of inputs from earlier epochs: there never are any
+        self.late_failures: list[Failure] = []
+        self.given_up: list[tuple[Tuple, int, str]] = []  # (window or timer as a tuple, tries, reason)
+        self.late = 0  # late tuples since somebody last took the number
+        self.low_ms = NEVER  # everything that was due until then has fired
+        self._settings = settings
+        self._emitter, self._state, self._times, self._collector = emitter, state, times, collector
+        self._now_ms = now_ms
+        self._patience = patience
+        self._timers = TimerTable(times)
+        self._windows = make_windows(bolt, settings, times, find_source) if isinstance(bolt, WindowedBolt) else None
+        self._reorder = Reorder(times, find_source) if must_reorder(bolt, settings) else None
+        self._step_by_source: dict[Source, Callable[[Tuple], None]] = {}
+        self._watermark_ms = NEVER
+        self._attempts = 0
+        self._retry_ms = 0
+        self._has_more = True  # unknown before the first look
+        self._timer_is_firing = False
+        bolt.timers = TaskTimers(self._timers, lambda: self._watermark_ms, self._may_set_event_timer)
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
+        """Take in every tuple; a failed one leaves no trace but its entry in the result."""
+        failures: list[Failure] = []
+        log, undo, times_undo = self._emitter.log, self._state.undo, self._times.undo
+        mark = undo_mark = times_mark = 0
+        rest = iter(tuples)
+        tup = tuples[0]
+        source: Source | None = None
+        while True:
+            try:
+                for tup in rest:
+                    mark, undo_mark, times_mark = len(log), len(undo), len(times_undo)
+                    if tup.source is not source:
+                        source = tup.source
+                        step = self._step_by_source.get(source) or self._step_for(source)
+                    step(tup)
+                return failures
+            except (Exception, SystemExit) as error:
+                self._roll_back(mark, undo_mark, times_mark)
+                failures.append((tup, self._reason(tup, error)))
+
+    def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
+        """Inputs of a run that wait for an ack: none, since what a window holds is in the store."""
+        return []
+
+    def forget(self, tup: Tuple) -> None:
+        """Expect no ack of this input: there is none to expect."""
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def advance(self, watermark_ms: int, now_ms: int, most: int = MOST_AT_ONCE) -> int:
+        """Fire what is due by event time (END: all of it) and by the clock; returns how many have fired."""
+        self._watermark_ms = max(watermark_ms, self._watermark_ms)
+        if now_ms < self._retry_ms:
+            return 0
+        fired = 0
+        last_end = NEVER
+        while (due := self._next_due(now_ms)) is not None and fired < most:
+            if not self._try(due, now_ms):
+                return fired
+            fired += 1
+            last_end = max(last_end, due.end if isinstance(due, Firing) else NEVER)
+        self._has_more = due is not None
+        if due is not None:
+            self._pause()
+            return fired
+        self.low_ms = self._watermark_ms
+        if self._windows is not None:
+            self._windows.settle(self._watermark_ms if self._settings.is_event_time else last_end)
+        return fired
+
+    def next_name(self, watermark_ms: int, now_ms: int) -> str | None:
+        """What would fire next, by a name that is the same after a restart; None when nothing would."""
+        self.advance(watermark_ms, now_ms, most=0)
+        due = None if now_ms < self._retry_ms else self._next_due(now_ms)
+        return None if due is None else f"due:{_moment(due)}:{crc32(repr(_as_tuple('', due)).encode())}"
+
+    def give_up_next(self, now_ms: int, tries: int, reason: str) -> None:
+        """Park what would fire next instead of firing it."""
+        due = self._next_due(now_ms)
+        if due is not None:
+            self._give_up(due, tries, reason)
+
+    def next_due_ms(self) -> int | None:
+        """When to call `advance` again though no watermark has come; 0 means now."""
+        if self._has_more:
+            return self._retry_ms
+        by_clock = [self._timers.next_at("processing")]
+        if self._windows is not None and not self._settings.is_event_time:
+            by_clock.append(self._windows.next_end())
+        return min((at_ms for at_ms in by_clock if at_ms is not None), default=None)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something is due and has not fired."""
+        return self._has_more
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _next_due(self, now_ms: int) -> Due | None:
+        """Return what comes first: of the same moment windows, then timers, then tuples; event time before the clock.
+
+        Windows are asked last, and only for one that is not after the others: a window that is handed out has its tuples read.
+        """
+        timer = self._timers.next_due("event", self._watermark_ms) or self._timers.next_due("processing", now_ms)
+        row = None if self._reorder is None else self._reorder.next_due(self._watermark_ms)
+        others = [each for each in (timer, row) if each is not None]
+        first = min(others, key=_moment) if others else None
+        if self._windows is None:
+            return first
+        by_clock = END if self._watermark_ms == END else now_ms
+        until = self._watermark_ms if self._settings.is_event_time else by_clock
+        window = self._windows.next_due(until if first is None else min(until, _moment(first)))
+        return first if window is None else window
+
+    def _try(self, due: Due, now_ms: int) -> bool:
+        """Fire it, or undo what it did and put it off; True when it is done with."""
+        marks = len(self._emitter.log), len(self._state.undo), len(self._times.undo)
+        try:
+            self._emitter.roots = 0
+            if isinstance(due, Timer):
+                self._done(due)
+                self._timer_is_firing = True
+                self.bolt.on_timer(due, self._collector)
+            elif isinstance(due, Row):
+                self._done(due)
+                self._take_in(due)
+            else:
+                self._call(due)
+            self._attempts = 0
+            return True
+        except (Exception, SystemExit) as error:
+            self._roll_back(*marks)
+            return self._put_off(due, describe_error(error), now_ms)
+        finally:
+            self._timer_is_firing = False
+
+    def _may_set_event_timer(self) -> bool:
+        """After the end of all input a timer that sets timers would go on for ever."""
+        return not (self._timer_is_firing and self._watermark_ms == END)
+
+    def _take_in(self, row: Row) -> None:
+        """A tuple's turn has come."""
+        source = row.tuple.source
+        if self._windows is None:
+            self._execute(row.tuple)
+            return
+        for firing in self._windows.add(row.at_ms, self._key_of(source)(row.tuple.values), row.tuple):
+            self._call(firing)
+
+    def _done(self, due: Due) -> None:
+        if isinstance(due, Timer):
+            self._timers.done(due)
+        elif isinstance(due, Row):
+            assert self._reorder is not None
+            self._reorder.done(due)
+        elif self._windows is not None:
+            self._windows.done(due)
+
+    def _put_off(self, due: Due, reason: str, now_ms: int) -> bool:
+        self._attempts += 1
+        self._collector.report_error(f"{_as_tuple(self._emitter.component, due)!r}: {reason}")
+        if self._attempts <= self._patience.retries:
+            back_off_ms = min(self._patience.back_off_ms * 2 ** (self._attempts - 1), _LONGEST_BACK_OFF_MS)
+            self._retry_ms = now_ms + back_off_ms
+            self._has_more = True
+            self._pause()
+            return False
+        self._give_up(due, self._attempts, reason)
+        return True
+
+    def _give_up(self, due: Due, tries: int, reason: str) -> None:
+        self.given_up.append((_as_tuple(self._emitter.component, due), tries, reason))
+        self._attempts = 0
+        self._done(due)
+
+    def _call(self, firing: Firing) -> None:
+        assert isinstance(self.bolt, WindowedBolt) and self._windows is not None
+        window = Window(firing.key, firing.start, firing.end, firing.content, firing.is_update, self.bolt.keeps_expired)
+        self.bolt.execute(window, self._collector)
+        self._windows.done(firing)
+
+    def _pause(self) -> None:
+        if self._windows is not None:
+            self._windows.pause()
+
+    def _roll_back(self, mark: int, undo_mark: int, times_mark: int) -> None:
+        self._emitter.roll_back(mark)
+        self._state.roll_back(undo_mark)
+        self._times.roll_back(times_mark)
+
+    def _step_for(self, source: Source) -> Callable[[Tuple], None]:
+        """What to do with tuples of a source: looked up once, since positions are the same for all of them."""
+        step: Callable[[Tuple], None] = _ignore
+        if source.stream == TICK_STREAM:
+            step = self._execute if isinstance(self.bolt, TimedBolt) else _ignore
+        elif source.is_late:
+            step = self._late_step(source)
+        elif self._reorder is not None:
+            step = self._reorder_step(source, self._reorder)
+        elif self._windows is not None:
+            step = self._window_step(source, self._windows)
+            if isinstance(self._windows, TimeWindows) and self._windows.fires_whole_cells and isinstance(self.bolt, FoldingBolt):
+                step = self._folding_step(source, self._windows.length, self.bolt.fold, step)
+        else:
+            step = self._timed_step(source)
+        self._step_by_source[source] = step
+        return step
+
+    def _window_step(self, source: Source, windows: Windows) -> Callable[[Tuple], None]:
+        add, is_gone, key_of, time_of = windows.add, windows.is_gone, self._key_of(source), self._time_of(source)
+        take_late = self._late_step(source)
+
+        def step(tup: Tuple) -> None:
+            at = time_of(tup)
+            # its sender was left behind after a silence, or the bolt's settings changed
+            if at < windows.fired_to and is_gone(at):
+                take_late(tup)
+                return
+            for firing in add(at, key_of(tup.values), tup):
+                self._emitter.roots = 0
+                self._call(firing)
+
+        return step
+
+    def _folding_step(
+        self, source: Source, length: int, fold: Callable[[Any, Tuple], Any], otherwise: Callable[[Tuple], None]
+    ) -> Callable[[Tuple], None]:
+        """The usual case written out: one more tuple for an accumulator that is there and is a number or text."""
+        if not self._settings.is_event_time or len(self.bolt.key_fields) != 1:
+            return otherwise
+        time_at, key_at = (source.position(field) for field in (self._settings.timestamp_field or "", self.bolt.key_fields[0]))
+        fold_in = self._times.fold
+
+        def step(tup: Tuple) -> None:
+            values = tup.values
+            at = values[time_at]
+            if (
+                type(at) is not int
+                or type(key := values[key_at]) not in SCALARS
+                or not fold_in(("a", at - at % length, key), fold, tup)
+            ):
+                otherwise(tup)
+
+        return step
+
+    def _timed_step(self, source: Source) -> Callable[[Tuple], None]:
+        if not self._settings.is_event_time:
+            return self._execute
+        time_of = self._time_of(source)
+
+        def step(tup: Tuple) -> None:
+            time_of(tup)
+            self._execute(tup)
+
+        return step
+
+    def _reorder_step(self, source: Source, reorder: Reorder) -> Callable[[Tuple], None]:
+        time_of, key_of, take_late = self._time_of(source), self._key_of(source), self._late_step(source)
+
+        def step(tup: Tuple) -> None:
+            at_ms = time_of(tup)
+            if at_ms < self.low_ms:  # as in _window_step
+                take_late(tup)
+                return
+            hash(key_of(tup.values))
+            reorder.add(at_ms, tup)
+
+        return step
+
+    def _late_step(self, source: Source) -> Callable[[Tuple], None]:
+        stream, time_of = self._settings.late_stream, self._time_of(source)
+
+        def step(tup: Tuple) -> None:
+            self.late += 1
+            if stream is not None:
+                self._emitter.roots = tup.roots
+                self._emitter.emit((tup.component, tup.stream, time_of(tup), tup.as_dict()), stream)
+
+        return step
+
+    def _execute(self, tup: Tuple) -> None:
+        assert isinstance(self.bolt, TimedBolt)
+        self._emitter.roots = tup.roots
+        self.bolt.execute(tup, self._collector)
+
+    def _time_of(self, source: Source) -> Callable[[Tuple], int]:
+        field = self._settings.timestamp_field
+        if field is None:
+            now_ms = self._now_ms
+            return lambda tup: now_ms()
+        position = source.position(field)
+
+        def time_of(tup: Tuple) -> int:
+            at = tup.values[position]
+            if type(at) is not int or not 0 <= at <= LAST_MS:
+                raise ValueError(f"field '{field}' holds {at!r:.60}: a time is a whole number of milliseconds from 0 to 2**53")
+            return at
+
+        return time_of
+
+    def _key_of(self, source: Source) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+        positions = [source.position(field) for field in self.bolt.key_fields]
+        if not positions:
+            return lambda values: ()
+        if len(positions) == 1:
+            position = positions[0]
+            return lambda values: (values[position],)
+        several: Callable[[tuple[Any, ...]], tuple[Any, ...]] = itemgetter(*positions)
+        return several
+
+    def _reason(self, tup: Tuple, error: BaseException) -> str:
+        if isinstance(error, TypeError | CodecError):
+            for field in self.bolt.key_fields:
+                if isinstance(tup[field], list | dict):
+                    kind = type(tup[field]).__name__
+                    return f"key field '{field}' holds a {kind}: keys are text, numbers, bytes, true/false or none"
+        return describe_error(error)
+
+
+def _moment(due: Due) -> int:
+    return due.end if isinstance(due, Firing) else due.at_ms
+
+
+def _as_tuple(component: str, due: Due) -> Tuple:
+    """What to show of a window, timer or tuple that failed, and what a dead letter keeps of it."""
+    if isinstance(due, Row):
+        return due.tuple
+    if isinstance(due, Timer):
+        return Tuple((due.axis, due.name, due.at_ms), 0, Source(component, -1, "__timer", ("axis", "name", "at_ms")))
+    source = Source(component, -1, _WINDOW_STREAM, ("key", "start", "end"))
+    return Tuple((list(due.key), due.start, due.end), 0, source)
+
+
+def _ignore(tup: Tuple) -> None:
+    """Ticks mean nothing to windows."""

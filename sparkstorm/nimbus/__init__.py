@@ -1,0 +1,1 @@
+"""Nimbus: the master that assigns topologies to slots, and the service that takes requests."""

@@ -1,0 +1,73 @@
+"""The part of Nimbus that writes assignments again: lost, damaged, or put back to an older version."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
+from sparkstorm.model.assignment import Assignment, TopologyBase
+from sparkstorm.model.status import TopologyStatus
+from sparkstorm.nimbus.cluster_reader import Reading
+from sparkstorm.scheduling.reconcile import placed_anew, with_new_version
+
+_LOG = logging.getLogger(__name__)
+_LONGEST_STEP = 4096  # heartbeats are not signed: a version far away from ours is nobody's
+
+
+class AssignmentRestorer:
+    """Finds assignments that slots cannot or do not follow, and publishes them under a version that they do follow."""
+
+    def __init__(self, state: StormState, publish: Callable[[Assignment, str], None]) -> None:
+        self._state = state
+        self._publish = publish
+
+    def restore(self, reading: Reading) -> bool:
+        """Write every such assignment again; whether there was one."""
+        written = False
+        for topology_id, base in reading.bases.items():
+            found = reading.snapshot.assignments.get(topology_id)
+            if base.status == TopologyStatus.KILLED:
+                continue
+            if found is None:
+                written |= self._restore_lost(base)
+            elif found.version < (seen := _newest_seen(reading, found)):
+                self._overtake(base, found, seen)
+                written = True
+        return written
+
+    def _restore_lost(self, base: TopologyBase) -> bool:
+        last = self._backup(base)
+        if last is None:
+            return False
+        _LOG.error("the assignment of %s was lost or damaged; it is written again", base.topology_id)
+        self._state.remove_assignment(base.topology_id)
+        self._publish(with_new_version(last, last.kind), base.name)
+        return True
+
+    def _overtake(self, base: TopologyBase, found: Assignment, seen: int) -> None:
+        """Slots refuse a version older than one they have seen: from the backup, else with all fences raised."""
+        _LOG.error(
+            "the assignment of %s went back to version %d, after slots have seen version %d; it is written again",
+            base.topology_id,
+            found.version,
+            seen,
+        )
+        last = self._backup(base)
+        newer = with_new_version(last, last.kind) if last and last.version > found.version else placed_anew(found, seen + 1)
+        self._publish(newer, base.name)
+
+    def _backup(self, base: TopologyBase) -> Assignment | None:
+        try:
+            last = self._state.read_backup_assignment(base.name)
+        except (StoreInconsistentError, TamperedBlobError) as error:
+            _LOG.error("no assignment to go on with: %s; delete it and kill %s", error, base.name)
+            return None
+        return last if last is not None and last.topology_id == base.topology_id else None
+
+
+def _newest_seen(reading: Reading, found: Assignment) -> int:
+    """The greatest version that its slots speak of."""
+    versions = (beat.assignment_version for beat in reading.beats if beat.topology_id == found.topology_id)
+    return max((version for version in versions if version <= found.version + _LONGEST_STEP), default=0)

@@ -1,0 +1,1 @@
+"""Displays for notebooks and pages: tables and pictures of a cluster."""

@@ -1,0 +1,205 @@
+"""Owns the look at a live cluster: its assignments and heartbeats, read from ZooKeeper, as scenes, tables and pictures.
+
+Only reads. A look is what one pass over the store found; two looks compared tell what moved in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sparkstorm.blobs.redis import RedisBytesStore
+from sparkstorm.blobs.store import BlobStore
+from sparkstorm.clock import SystemClock
+from sparkstorm.cluster.base import StateStore
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.config import default_conf, merge
+from sparkstorm.embedded.connection import load_connection, signing_key
+from sparkstorm.embedded.redis import client_of
+from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
+from sparkstorm.nimbus.cluster_reader import ClusterReader, Reading
+from sparkstorm.notebook.slot_map import slot_map
+from sparkstorm.notebook.svg import Svg
+from sparkstorm.notebook.tables import Table
+from sparkstorm.scheduling.laboratory import Scene, moved
+from sparkstorm.scheduling.round import supervisor_view
+from sparkstorm.scheduling.round_memory import topology_view
+from sparkstorm.scheduling.snapshot import KnownTopology
+
+_SHOWN_BYTES = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one pass over the store found, at `now_ms` on our clock."""
+
+    reading: Reading
+    now_ms: int
+
+    @property
+    def scene(self) -> Scene:
+        """The cluster as schedulers see it, for the laboratory."""
+        snapshot = self.reading.snapshot
+        placed = {each: found.slot_by_executor for each, found in snapshot.assignments.items() if each in snapshot.topologies}
+        return Scene.from_records(
+            [supervisor_view(info) for info in snapshot.supervisors.values()],
+            [topology_view(_own_part(known), self.now_ms) for known in snapshot.topologies.values()],
+            placed,
+        )
+
+    def beat_by_slot(self) -> dict[WorkerSlot, WorkerBeat]:
+        """The last heartbeat of every worker."""
+        return {WorkerSlot(beat.node, beat.port): beat for beat in self.reading.beats}
+
+    def picture(self, before: Look | None = None, title: str = "") -> Svg:
+        """Slots as a map; with a look before, what moved and who is gone."""
+        states = {slot: beat.state for slot, beat in self.beat_by_slot().items()}
+        return slot_map(self.scene, before.scene if before else None, states, title)
+
+    # -- tables ------------------------------------------------------------------------------------------------------
+
+    def topologies(self) -> Table:
+        """What runs."""
+        rows = []
+        for topology_id, base in sorted(self.reading.bases.items()):
+            found = self.reading.snapshot.assignments.get(topology_id)
+            slots = set(found.slot_by_executor.values()) if found else set()
+            row = {"topology": topology_id, "status": str(base.status), "wanted_workers": base.num_workers, "workers": len(slots)}
+            executors = len(found.slot_by_executor) if found else 0
+            rows.append({**row, "executors": executors, "assignment_version": found.version if found else None})
+        return Table(rows, "topologies")
+
+    def supervisors(self) -> Table:
+        """Who offers slots."""
+        used: dict[str, int] = {}
+        for slot in self._workers():
+            used[slot.node] = used.get(slot.node, 0) + 1
+        rows = [
+            {
+                "supervisor": node,
+                "host": info.host,
+                "slots": len(info.ports),
+                "used": used.get(node, 0),
+                "up_secs": info.uptime_ms / 1000,
+                "seen_secs_ago": max(0, self.now_ms - info.time_ms) / 1000,
+            }
+            for node, info in sorted(self.reading.snapshot.supervisors.items())
+        ]
+        return Table(rows, "supervisors")
+
+    def slots(self) -> Table:
+        """Every slot, with the worker in it and its heartbeat."""
+        beats, workers = self.beat_by_slot(), self._workers()
+        offered = set(self.reading.offered_slots())
+        rows = []
+        for slot in sorted(offered | workers.keys()):
+            topology_id, executors = workers.get(slot, (None, 0))
+            row = {"slot": str(slot), "offered": slot in offered, "topology": topology_id, "executors": executors}
+            rows.append({**row, **self._beat_row(beats.get(slot))})
+        return Table(rows, "slots")
+
+    def executors(self) -> Table:
+        """Every executor with its component and its place."""
+        return Table(self.scene.rows(), "executors")
+
+    def tasks(self) -> Table:
+        """Every task with its component and its place."""
+        rows = []
+        for topology in self.scene.topologies:
+            placed = self.scene.assignments.get(topology.id, {})
+            for executor in topology.executors:
+                slot = placed.get(executor)
+                where = {"topology": topology.name, "component": topology.component_by_executor[executor]}
+                rows += [{"task": task, **where, "slot": str(slot) if slot else None} for task in executor.tasks]
+        return Table(rows, "tasks")
+
+    def moved_since(self, before: Look) -> Table:
+        """Executors whose slot is another one than in an earlier look."""
+        return Table(moved(before.scene, self.scene), "moved")
+
+    def _workers(self) -> dict[WorkerSlot, tuple[str, int]]:
+        workers: dict[WorkerSlot, tuple[str, int]] = {}
+        for topology_id, assignment in self.reading.snapshot.assignments.items():
+            for slot in assignment.slot_by_executor.values():
+                workers[slot] = (topology_id, workers.get(slot, ("", 0))[1] + 1)
+        return workers
+
+    def _beat_row(self, beat: WorkerBeat | None) -> dict[str, Any]:
+        if beat is None:
+            return {"state": None, "pid": None, "launches": None, "beat_secs_ago": None}
+        ago = max(0, self.now_ms - beat.time_ms) / 1000
+        return {"state": beat.state, "pid": beat.pid, "launches": beat.launch, "beat_secs_ago": ago}
+
+
+def _own_part(known: KnownTopology) -> KnownTopology:
+    """The topology with what its conf says beyond the defaults: a cluster file should be short enough to read."""
+    usual = default_conf()
+    kept = ("topology.workers",)
+    return replace(known, conf={key: value for key, value in known.conf.items() if key in kept or usual.get(key) != value})
+
+
+class Inspector:
+    """Looks at a cluster through its stores."""
+
+    def __init__(self, state: StormState, blobs: BlobStore, conf: Mapping[str, Any]) -> None:
+        self._state = state
+        self._reader = ClusterReader(state, blobs, dict(conf))
+        self._clock = SystemClock()
+        self._pause = threading.Event()
+
+    @classmethod
+    @contextlib.contextmanager
+    def connect(cls, connection_file: str | Path) -> Iterator[Inspector]:
+        """Join the cluster of a connection file; InvalidConfigError or StoreUnavailableError say what is in the way."""
+        at = load_connection(Path(connection_file))
+        zookeeper = at.zookeeper
+        with contextlib.ExitStack() as opened:
+            store = ZooKeeperStateStore(ZooKeeperAddress(zookeeper.hosts, zookeeper.root, zookeeper.user, zookeeper.password))
+            opened.callback(store.close)
+            client = client_of(at.redis)
+            opened.callback(client.close)
+            key = signing_key(at.secret)
+            state = StormState(store, key)
+            yield cls(state, BlobStore(state, RedisBytesStore(client), key), merge({}).as_dict())
+
+    def look(self) -> Look:
+        """Read everything once."""
+        return Look(self._reader.read(), self._clock.now_ms())
+
+    def tree(self, path: str = "") -> Table:
+        """The nodes below a path, depth first, with their sizes and how their data begins."""
+        return Table(list(_walk(self._state.store, path)), f"tree below {path or '/'}")
+
+    def wait(self, condition: Callable[[Look], bool], timeout_secs: float = 60.0) -> Look:
+        """Look until something holds; TimeoutError with the last topologies seen otherwise."""
+        deadline_ms = self._clock.now_ms() + round(timeout_secs * 1000)
+        while True:
+            look = self.look()
+            if condition(look):
+                return look
+            if self._clock.now_ms() >= deadline_ms:
+                raise TimeoutError(f"it did not come about within {timeout_secs:g} s:\n{look.topologies()!r}\n{look.slots()!r}")
+            self._pause.wait(0.2)
+
+
+def _walk(store: StateStore, path: str) -> Iterator[dict[str, Any]]:
+    for name in store.children(path or "/"):
+        below = f"{path}/{name}"
+        found = store.get(below)
+        if found is not None:
+            yield {"path": below, "version": found.version, "bytes": len(found.data), "begins": _beginning(found.data)}
+            yield from _walk(store, below)
+
+
+def _beginning(data: bytes) -> str:
+    """How a record begins, the header with its signature left out."""
+    header, _, body = data.partition(b"\n")
+    if header.startswith(b"sparkstorm-1 "):
+        data = b"(deflated)" if b" zlib " in header else body
+    text = data[:_SHOWN_BYTES].decode("utf-8", "replace")
+    return f"{text}…" if len(data) > _SHOWN_BYTES else text

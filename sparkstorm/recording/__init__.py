@@ -1,0 +1,1 @@
+"""Recordings: the input rows of live bolts in segments on disk."""

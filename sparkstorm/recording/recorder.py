@@ -1,0 +1,193 @@
+"""Owns the recording of what bolts are given: rows go to disk once their commit stands, on a thread of its own.
+
+What is in the files was executed and committed, in its order, each row once for every try. Missing are: what the loop could not
+hand over in time and what the disk did not take (counted), and what stood in memory when a worker was killed. The loop never
+waits and nothing here fails it; beside a list of the rows of its epochs it pays for a copy of the state's pairs at the
+beginning of each segment, so that the rows can be executed again from there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.executor.state import MemoryState
+from sparkstorm.model.names import file_name
+from sparkstorm.model.topology import Topology
+from sparkstorm.model.tuples import Tuple
+from sparkstorm.recording.segments import SEGMENTS, Beginning, Call, Header, Limits, SegmentFile
+
+COMPONENTS = "topology.record.components"
+FOLDER = "recorded"
+Noted = tuple[Sequence[Tuple], Mapping[int, str]]
+"""Tuples of one source that were executed together, and why some of them failed, by identity."""
+Failures = Sequence[tuple[Tuple, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Committed rows on their way to a file."""
+
+    file: SegmentFile
+    beginning: Beginning | None
+    noted: Sequence[Noted]
+    rows: int
+    now_ms: int
+
+    def write(self) -> None:
+        """Let the file take them."""
+        self.file.take(self.beginning, map(self._call, self.noted), self.now_ms)
+
+    def _call(self, noted: Noted) -> Call:
+        tuples, reasons = noted
+        pack = self.file.codec.pack
+        source = tuples[0].source
+        failures = {place: reasons[id(t)] for place, t in enumerate(tuples) if id(t) in reasons} if reasons else {}
+        return Call(self.now_ms, source.component, source.task, source.stream, [pack(t.values) for t in tuples], failures)
+
+
+class Desk:
+    """Where batches are written: at once, on the thread of whoever hands them over (a simulation's)."""
+
+    def has_room(self) -> bool:
+        """Whether it would take more."""
+        return True
+
+    def take(self, batch: Batch) -> None:
+        """Write, now or soon."""
+        batch.write()
+
+    def close(self, files: Sequence[SegmentFile]) -> None:
+        """Write what is left, and close."""
+        for file in files:
+            file.close()
+
+
+class ThreadedDesk(Desk):
+    """Writes on a thread that lives as long as its worker; holds no more than so many rows."""
+
+    def __init__(self, most_rows: int = 100_000) -> None:
+        self._most_rows = most_rows
+        self._batches: deque[Batch] = deque()
+        self._came = threading.Event()
+        self._is_over = False
+        self._taken = self._written = 0  # rows; each of the two is counted by one thread
+        self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
+        self._thread.start()
+
+    def has_room(self) -> bool:
+        return self._taken - self._written < self._most_rows and self._thread.is_alive()
+
+    def take(self, batch: Batch) -> None:
+        self._taken += batch.rows
+        self._batches.append(batch)
+        self._came.set()
+
+    def close(self, files: Sequence[SegmentFile]) -> None:
+        self._is_over = True
+        self._came.set()
+        self._thread.join()
+        super().close(files)
+
+    def _run(self) -> None:
+        while not (self._is_over and not self._batches):
+            self._came.wait()
+            self._came.clear()
+            while self._batches:
+                batch = self._batches.popleft()
+                batch.write()
+                self._written += batch.rows
+            if self._is_over:
+                self._came.set()
+
+
+class Recorder:
+    """One task's side in the loop: `note` what is executed, `settle` when the commit stands."""
+
+    def __init__(self, desk: Desk, file: SegmentFile, state: MemoryState | None, limits: Limits, now_ms: Callable[[], int]) -> None:
+        self._desk, self._file, self._state, self._now_ms = desk, file, state, now_ms
+        self._most_keys = limits.state_keys
+        self._most_rows, self._enough_bytes = max(1, limits.rows // SEGMENTS), limits.bytes // SEGMENTS * 3 // 4
+        self._noted: list[Noted] = []
+        self._number = self._rows = self._lost = 0
+        self._is_waiting = False  # for the disk or the thread; what is executed meanwhile is lost
+        self._beginning: Beginning | None = None
+        self._begin_anew()
+
+    def note(self, tuples: Sequence[Tuple], failures: Failures) -> None:
+        """These are executed in this epoch."""
+        self._noted.append((tuples, {id(tup): reason for tup, reason in failures}))
+
+    def settle(self) -> None:
+        """What was noted is committed: it may be written."""
+        if not self._noted:
+            return
+        noted, self._noted = self._noted, []
+        now_ms, rows = self._now_ms(), sum(len(tuples) for tuples, _ in noted)
+        if self._is_waiting or self._file.over >= self._number or not self._desk.has_room():
+            self._lost += rows
+            self._is_waiting = now_ms < self._file.rests_until_ms or not self._desk.has_room()
+            if not self._is_waiting:
+                self._begin_anew()
+            return
+        self._desk.take(Batch(self._file, self._beginning, noted, rows, now_ms))
+        self._beginning = None
+        self._rows += rows
+        number, size = self._file.fill
+        if self._rows + rows > self._most_rows or (number == self._number and size >= self._enough_bytes):
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """The next rows begin a segment, with the state as it is now."""
+        state = self._state
+        self._number += 1
+        pairs = None if state is None or len(state) > self._most_keys else state.snapshot()
+        self._beginning = Beginning(self._number, self._lost, pairs)
+        self._rows = self._lost = 0
+
+
+class Recording:
+    """What a worker records."""
+
+    def __init__(self, directory: str, topology_id: str, now_ms: Callable[[], int], is_threaded: bool) -> None:
+        self._folder = Path(directory, FOLDER, file_name(topology_id))
+        self._topology_id, self._now_ms, self._is_threaded = topology_id, now_ms, is_threaded
+        self._desk: Desk | None = None
+        self._files: list[SegmentFile] = []
+
+    def recorder(
+        self, component: str, task: int, index: int, token: int, conf: Mapping[str, Any], state: MemoryState | None
+    ) -> Recorder:
+        """For one task; the first one brings the thread along."""
+        if self._desk is None:
+            self._desk = ThreadedDesk() if self._is_threaded else Desk()
+        limits = Limits(
+            int(conf["topology.record.max.rows"]), int(conf["topology.record.max.bytes"]), int(conf["topology.record.state.keys"])
+        )
+        header = Header(self._topology_id, component, task, index, token, 0, is_stateful=state is not None)
+        file = SegmentFile(self._folder / file_name(component) / f"task-{task}", header, limits)
+        self._files.append(file)
+        return Recorder(self._desk, file, state, limits, self._now_ms)
+
+    def abandon(self) -> None:
+        """As when the process is killed."""
+        for file in self._files:
+            file.abandon()
+
+    def close(self) -> None:
+        """Close every segment."""
+        if self._desk is not None:
+            self._desk.close(self._files)
+
+
+def check_recorded(topology: Topology, conf: Mapping[str, Any]) -> None:
+    """InvalidTopologyError when topology.record.components names what is no bolt."""
+    bolts = [c.id for c in topology.bolts]
+    for component in conf.get(COMPONENTS) or ():
+        if component not in bolts:
+            raise InvalidTopologyError(f"{COMPONENTS} names {component!r:.80}, which is no bolt: {', '.join(sorted(bolts))} are")

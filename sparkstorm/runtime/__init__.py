@@ -1,1 +1,0 @@
-"""Owns what lives inside one worker: executors, the epoch and the loop that drives them."""

@@ -1,0 +1,68 @@
+"""Owns the counting of deaths per input row, so that a row that kills its worker gets parked.
+
+PURE. The first unexplained death makes the next child careful (one input row per commit, announced before it is tried);
+from then on a death is held against the row that was being tried. The child is given the counts and parks a row itself.
+A first SIGKILL is taken for what it mostly is, the hand of an operator or of a kernel short of memory: care costs most
+of the throughput while it lasts, and a row that brings it about will do so again.
+"""
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from sparkstorm.model.worker_messages import ExitCode, Passed, Trying, WorkerReport
+from sparkstorm.model.worker_spec import Suspect
+
+MAX_SUSPECTS = 256
+# Ends that say their own cause; no row is to blame for them.
+_EXPLAINED = frozenset(
+    (
+        ExitCode.STOPPED,
+        ExitCode.FAILED_START,
+        ExitCode.FENCED,
+        ExitCode.STORE_LOST,
+        ExitCode.RELOAD,
+        ExitCode.ORPHANED,
+        ExitCode.BAD_SPEC,
+        ExitCode.DAMAGED,
+    )
+)
+
+Row = tuple[int, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PoisonDetector:
+    """What is known about the deaths of one slot's workers under one assignment."""
+
+    careful: bool = False
+    trying: Trying | None = None
+    deaths_by_row: Mapping[Row, int] = field(default_factory=dict)
+    was_killed: bool = False
+
+    def heard(self, report: WorkerReport) -> "PoisonDetector":
+        """After a report of the child: the row it tries now, or that it is out of danger."""
+        if isinstance(report, Trying):
+            return replace(self, trying=report)
+        return PoisonDetector() if isinstance(report, Passed) else self
+
+    def died(self, exit_code: int) -> "PoisonDetector":
+        """After the death of a child that had been running and that nobody had asked to end."""
+        if exit_code in _EXPLAINED:
+            return replace(self, trying=None)
+        if exit_code == -signal.SIGKILL and not (self.careful or self.was_killed):
+            return replace(self, was_killed=True)
+        if self.trying is None:
+            return replace(self, careful=True)
+        row = (self.trying.task, self.trying.entry, self.trying.row)
+        # The newest rows last, the oldest forgotten: what is parked is never tried again.
+        counts = {**{key: n for key, n in self.deaths_by_row.items() if key != row}, row: 1 + self.deaths_of(row)}
+        kept = dict(list(counts.items())[-MAX_SUSPECTS:])
+        return PoisonDetector(careful=True, deaths_by_row=kept, was_killed=self.was_killed)
+
+    def deaths_of(self, row: Row) -> int:
+        return self.deaths_by_row.get(row, 0)
+
+    def suspects(self) -> tuple[Suspect, ...]:
+        """The counts in the form in which a WorkerSpec carries them."""
+        return tuple(Suspect(task, entry, row, deaths) for (task, entry, row), deaths in self.deaths_by_row.items())

@@ -1,0 +1,389 @@
+"""Owns one slot: the process, a Spark task or a plain one, that keeps one worker child alive as the cluster wants it.
+
+The main thread steps the slot's machine and handles the child; a sync in a second thread talks to the stores.
+"""
+
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sparkstorm.config import Conf, default_conf, merge
+from sparkstorm.errors import SparkStormError, StoreInconsistentError
+from sparkstorm.hosting.base import SlotSpec
+from sparkstorm.model.assignment import ExecutorId, TaskError, WorkerBeat, WorkerSlot
+from sparkstorm.model.names import file_name
+from sparkstorm.model.status import JsonValue
+from sparkstorm.model.worker_messages import (
+    HUNG,
+    Beat,
+    ComponentError,
+    ExitCode,
+    Exiting,
+    Ready,
+    SetStatus,
+    Stop,
+    WorkerReport,
+)
+from sparkstorm.model.worker_spec import WorkerSpec
+from sparkstorm.supervisor.node_dir import Flock, NodeDir
+from sparkstorm.supervisor.poison_detector import PoisonDetector
+from sparkstorm.supervisor.slot_machine import (
+    FAILED,
+    ChildView,
+    DumpStacks,
+    FetchBlob,
+    KillChild,
+    LocalAssignment,
+    Observation,
+    Phase,
+    SlotAction,
+    SlotState,
+    StartChild,
+    StopChild,
+    Timing,
+    WorkerExited,
+    settle,
+)
+from sparkstorm.supervisor.slot_sync import DesiredState, SlotSync
+from sparkstorm.supervisor.supervisor import LocalBeat, write_local_beat
+from sparkstorm.supervisor.worker_process import WorkerChild, last_lines, rotate_log
+from sparkstorm.worker.main import DEFAULT_ENTRY
+
+_LOG = logging.getLogger(__name__)
+LOG_CAP_BYTES = 64 * 1024 * 1024
+HOUSE_MS = 1_000
+SPARE_RETRY_MS = 2_000
+MAX_STEP_MS = 100
+MAX_MESSAGE_CHARS = 8_000
+MAX_END_CHARS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """How many children this (node, port) has had, or more: the minor part of a fence token."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a slot has landed, and the claim on it that ends with the process."""
+
+    slot: WorkerSlot
+    host: str
+    node_dir: NodeDir
+    claim: Flock
+
+
+class Child:
+    """The living worker with what the slot remembers of it."""
+
+    def __init__(self, process: WorkerChild, spec: WorkerSpec, now_ms: int) -> None:
+        self.process, self.spec, self.started_ms = process, spec, now_ms
+        self.view = ChildView(now_ms)
+        self.status = spec.status
+        self.stats: dict[str, JsonValue] = {}
+        self.last_words = ""
+        self.hung_s = 0  # how long it had been silent when it was asked where it hangs
+
+
+class Slot:
+    """The slot's main thread, between two waits: `step` does everything that is due."""
+
+    def __init__(self, spec: SlotSpec, place: Place, sync: SlotSync) -> None:
+        self._spec, self._place, self._sync = spec, place, sync
+        self._conf = merge(default_conf(), spec.conf)
+        self._timing = timing_of(self._conf)
+        self._state = SlotState()
+        self._child: Child | None = None
+        self._spare: WorkerChild | None = None
+        self._suspicion = PoisonDetector()
+        self._message = ""
+        self._last_end = ""  # why the last worker under this assignment ended unasked
+        self._deaths = 0  # of workers under this assignment that nobody had asked to end
+        self._beat_due_ms = self._house_due_ms = self._spare_due_ms = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the slot was told to stop and has no child left."""
+        return self._state.phase is Phase.STOPPED
+
+    def filenos(self) -> list[int]:
+        """Descriptors whose readiness is a reason to step."""
+        return self._child.process.filenos() if self._child else []
+
+    def step(self, now_ms: int) -> int:
+        """Hear the child, move the machine, beat; returns when to come back at the latest."""
+        self._hear(now_ms)
+        while True:
+            before = self._state
+            self._state, actions = settle(before, self._observe(), now_ms, self._timing)
+            for action in actions:
+                self._carry_out(action, now_ms)
+            if self._state.phase is not before.phase:
+                _LOG.info("slot %s: %s -> %s", self._place.slot, before.phase, self._state.phase)
+                self._beat_due_ms = now_ms
+                self._leave_if_over(before)
+            if not actions and self._state == before:
+                break
+        self._pass_status()
+        self._beat(now_ms)
+        try:
+            self._keep_house(now_ms)
+        except OSError as fault:  # a full disk or no more processes: no reason to end a worker that works
+            _LOG.warning("slot %s: %s", self._place.slot, fault)
+        return min(now_ms + MAX_STEP_MS, self._state.due_ms if self._state.due_ms > now_ms else now_ms + MAX_STEP_MS)
+
+    def _leave_if_over(self, before: SlotState) -> None:
+        """A topology that ends between two of its workers leaves no burial, but a beat that its end waits for."""
+        if before.phase is Phase.WAITING_FOR_RELAUNCH and before.assignment is not None:
+            now = self._state.assignment
+            if now is None or now.topology_id != before.assignment.topology_id:
+                self._sync.leave(before.assignment.topology_id)
+
+    def close(self) -> None:
+        """Kill whatever still lives."""
+        for process in (self._child.process if self._child else None, self._spare):
+            if process is not None:
+                process.close()
+        self._child = self._spare = None
+
+    # -- the child speaks ----------------------------------------------------------------------------------------
+
+    def _hear(self, now_ms: int) -> None:
+        child = self._child
+        if child is None:
+            return
+        # Death is looked at first: whatever the child wrote before it is then in the pipe.
+        exit_code = child.process.poll_exit()
+        for report in child.process.poll_reports():
+            self._take(child, report, now_ms)
+        if exit_code is not None:
+            child.view = replace(child.view, exit_code=exit_code)
+
+    def _take(self, child: Child, report: WorkerReport, now_ms: int) -> None:
+        child.view = replace(child.view, heard_ms=now_ms)
+        self._suspicion = self._suspicion.heard(report)
+        if isinstance(report, Ready):
+            child.view = replace(child.view, ready=True)
+            self._message = ""
+        elif isinstance(report, Beat):
+            child.stats = dict(report.stats)
+        elif isinstance(report, ComponentError):
+            self._report_error(child, report, now_ms)
+        elif isinstance(report, Exiting):
+            child.last_words = report.reason
+
+    def _report_error(self, child: Child, error: ComponentError, now_ms: int) -> None:
+        place, text = self._place, error.text
+        if child.hung_s and text.startswith(HUNG):
+            silence, where = f"hung: no progress for {child.hung_s} s", text.removeprefix(HUNG)
+            text, child.last_words = silence + where, f"{silence} in '{error.component}'#{error.task}{where}"
+        record = TaskError(now_ms, error.component, error.task, place.host, place.slot.port, text)
+        self._sync.report(child.spec.topology_id, record)
+
+    # -- the machine acts ----------------------------------------------------------------------------------------
+
+    def _observe(self) -> Observation:
+        wish, assignment = self._sync.wish, self._state.assignment
+        return Observation(
+            wanted=wish.assignment if wish else None,
+            blob=self._sync.blob_view(assignment) if assignment else Observation().blob,
+            child=self._child.view if self._child else None,
+            stop=self._sync.stop,
+        )
+
+    def _carry_out(self, action: SlotAction, now_ms: int) -> None:
+        if isinstance(action, FetchBlob):
+            self._suspicion, self._message, self._last_end, self._deaths = PoisonDetector(), "", "", 0
+            self._sync.order(action.assignment)
+        elif isinstance(action, StartChild):
+            self._start(action.assignment, now_ms)
+        elif isinstance(action, WorkerExited):
+            self._bury(action, now_ms)
+        elif self._child is None:
+            return
+        elif isinstance(action, StopChild):
+            self._child.process.order(Stop())
+        elif isinstance(action, DumpStacks):
+            child = self._child
+            child.hung_s = max(1, (now_ms - child.view.heard_ms) // 1000)
+            child.last_words = f"hung: no progress for {child.hung_s} s (its log shows where)"
+            child.process.dump_stacks()
+        elif isinstance(action, KillChild):
+            self._child.process.kill()
+
+    def _start(self, assignment: LocalAssignment, now_ms: int) -> None:
+        wish, code = self._sync.wish, self._sync.code(assignment)
+        if wish is None or wish.assignment != assignment or code is None:
+            self._sync.order(assignment)  # the code went from the disk: the failed start is tried again
+            self._message = f"the code of {assignment.topology_id} is gone from this machine"
+            return
+        try:
+            conf = merge(self._conf, code.conf)
+            self._timing = timing_of(conf)
+            spec = self._worker_spec(wish, conf, code.code_path, now_ms)
+            process = self._take_spare() or self._spawn()
+            rotate_log(Path(spec.log_path), LOG_CAP_BYTES)
+        except (SparkStormError, OSError) as fault:
+            _LOG.error("slot %s: no worker can be started: %s", self._place.slot, fault)
+            self._message = f"no worker can be started: {fault}"
+            return
+        process.give(spec)
+        self._child = Child(process, spec, now_ms)
+
+    def _worker_spec(self, wish: DesiredState, conf: Conf, code_path: Path, now_ms: int) -> WorkerSpec:
+        assignment, slot = wish.assignment, self._place.slot
+        return WorkerSpec(
+            topology_id=assignment.topology_id,
+            node=slot.node,
+            port=slot.port,
+            host=self._place.host,
+            launch=self._next_launch(now_ms),
+            assignment_version=assignment.version,
+            executors=assignment.executors,
+            component_by_task=wish.component_by_task,
+            conf=conf.as_dict(),
+            code_key=assignment.code_key,
+            conf_key=assignment.conf_key,
+            redis=self._spec.redis,
+            log_path=str(Path(self._spec.log_dir) / worker_log_name(assignment.topology_id, slot)),
+            hmac_key=self._spec.hmac_key,
+            status=wish.status,
+            code_path=str(code_path),
+            careful=self._suspicion.careful,
+            suspects=self._suspicion.suspects(),
+        )
+
+    def _next_launch(self, now_ms: int) -> int:
+        # Not below the clock's seconds: should this folder be lost, the numbers still go up.
+        state = self._place.node_dir.worker_state(self._place.slot.port)
+        try:
+            last = state.get("launches", Launches)
+        except StoreInconsistentError as fault:
+            _LOG.warning("slot %s: %s; it is written afresh", self._place.slot, fault)
+            last = None
+        count = max((last.count if last else 0) + 1, now_ms // 1000)
+        state.put("launches", Launches(count))
+        return count
+
+    def _bury(self, action: WorkerExited, now_ms: int) -> None:
+        child, self._child = self._child, None
+        if child is None:
+            return
+        child.process.close()
+        words = child.last_words or _cause_of(action.exit_code)
+        _LOG.info("slot %s: worker %d ended: %s", self._place.slot, child.process.pid, words)
+        if action.blameless:
+            self._sync.leave(child.spec.topology_id)
+            self._message = ""
+            return
+        self._deaths += 1
+        self._last_end = words[:MAX_END_CHARS]
+        if action.started:
+            self._suspicion = self._suspicion.died(action.exit_code)
+        if action.exit_code == ExitCode.DAMAGED:  # the sentence says all; the log's end would be a trace
+            self._message = words[-MAX_MESSAGE_CHARS:]
+            return
+        tail = [line for line in last_lines(Path(child.spec.log_path)) if not line.endswith(words)]  # said already
+        self._message = "\n".join([words, *tail])[-MAX_MESSAGE_CHARS:]
+
+    # -- the rest ------------------------------------------------------------------------------------------------
+
+    def _pass_status(self) -> None:
+        wish, child = self._sync.wish, self._child
+        if wish is None or child is None or wish.assignment.topology_id != child.spec.topology_id:
+            return
+        if wish.status != child.status:
+            child.status = wish.status
+            child.process.order(SetStatus(wish.status))
+
+    def _beat(self, now_ms: int) -> None:
+        assignment = self._state.assignment
+        if assignment is None or now_ms < self._beat_due_ms:
+            return
+        self._beat_due_ms = now_ms + self._conf.millis("worker.heartbeat.frequency.secs")
+        slot, child = self._place.slot, self._child
+        by_executor, of_worker = _divide(child.stats if child else {})
+        word = self._state.reported(self._timing)
+        beat = WorkerBeat(
+            topology_id=assignment.topology_id,
+            node=slot.node,
+            port=slot.port,
+            time_ms=now_ms,
+            start_ms=child.started_ms if child else 0,
+            pid=child.process.pid if child else 0,
+            launch=child.spec.launch if child else 0,
+            state=word,
+            assignment_version=assignment.version,
+            stats_by_executor=by_executor,
+            stats={**of_worker, "deaths": self._deaths, "last_end": self._last_end, "silent_ms": self._silent_ms(now_ms)},
+            message=self._message if word == FAILED else "",
+        )
+        self._sync.beat(beat)
+
+    def _silent_ms(self, now_ms: int) -> int:
+        """Milliseconds since the running child's last word."""
+        return now_ms - self._child.view.heard_ms if self._child and self._child.view.ready else 0
+
+    def _keep_house(self, now_ms: int) -> None:
+        """The local heartbeat, the log below its cap, a spare child at hand for the next start."""
+        child = self._child
+        if child and child.view.ready and now_ms >= self._house_due_ms:
+            self._house_due_ms = now_ms + HOUSE_MS
+            rotate_log(Path(child.spec.log_path), LOG_CAP_BYTES)
+            tasks = tuple(child.spec.tasks())
+            beat = LocalBeat(child.spec.topology_id, self._place.slot.port, tasks, child.view.heard_ms)
+            write_local_beat(self._place.node_dir, beat)
+        is_calm = self._state.phase in (Phase.EMPTY, Phase.RUNNING)
+        if is_calm and self._spec.keep_spare and self._spare is None and now_ms >= self._spare_due_ms:
+            self._spare_due_ms = now_ms + SPARE_RETRY_MS
+            self._spare = self._spawn()
+
+    def _spawn(self) -> WorkerChild:
+        return WorkerChild(self._spec.entry or DEFAULT_ENTRY, self._place.node_dir.early_log(self._place.slot.port))
+
+    def _take_spare(self) -> WorkerChild | None:
+        spare, self._spare = self._spare, None
+        if spare is not None and spare.poll_exit() is not None:
+            spare.close()
+            return None
+        return spare
+
+
+def worker_log_name(topology_id: str, slot: WorkerSlot) -> str:
+    """The file in the log folder that takes what this slot's workers of a topology print."""
+    return f"{file_name(f'{topology_id}-{slot.node}-{slot.port}')}.log"
+
+
+def _cause_of(exit_code: int) -> str:
+    if exit_code < 0:
+        return f"killed by signal {-exit_code}"
+    named = {code.value: code.name for code in ExitCode}
+    return f"exit status {exit_code}" + (f" ({named[exit_code]})" if exit_code in named else "")
+
+
+def _divide(stats: dict[str, JsonValue]) -> tuple[dict[ExecutorId, JsonValue], dict[str, JsonValue]]:
+    """A beat's statistics, keyed by executor ("1-3") or by a name of the worker's own."""
+    by_executor: dict[ExecutorId, JsonValue] = {}
+    of_worker: dict[str, JsonValue] = {}
+    for name, value in stats.items():
+        try:
+            by_executor[ExecutorId.parse(name)] = value
+        except ValueError:
+            of_worker[name] = value
+    return by_executor, of_worker
+
+
+def timing_of(conf: Conf) -> Timing:
+    """The machine's timers; a topology may ask for its own worker timeout, within worker.max.timeout.secs."""
+    timeout_ms = conf.millis("supervisor.worker.timeout.secs")
+    if conf["topology.worker.timeout.secs"] is not None:
+        own_ms = conf.millis("topology.worker.timeout.secs")
+        timeout_ms = min(max(timeout_ms, own_ms), conf.millis("worker.max.timeout.secs"))
+    return Timing(
+        start_timeout_ms=conf.millis("supervisor.worker.start.timeout.secs"),
+        worker_timeout_ms=timeout_ms,
+        soft_kill_ms=conf.millis("supervisor.worker.shutdown.sleep.secs"),
+        failed_starts=conf.integer("topology.worker.max.start.failures"),
+    )

@@ -1,0 +1,190 @@
+"""Owns the drive of a slot process: where it lands, its two threads, its end.
+
+A Spark task calls `main_by_ticket`. A plain process runs it as a program (`python -m sparkstorm.supervisor.slot_main`), which reads
+a SlotSpec as JSON from its standard input.
+"""
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from sparkstorm.blobs.redis import RedisBytesStore
+from sparkstorm.blobs.store import BlobStore
+from sparkstorm.clock import SystemClock
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.cluster.tickets import Ticket, redeem
+from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.config import default_conf, merge
+from sparkstorm.embedded.redis import client_of
+from sparkstorm.errors import SlotsUnavailableError
+from sparkstorm.hosting.base import SlotSpec
+from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.model.names import file_name
+from sparkstorm.supervisor.node_dir import NodeDir
+from sparkstorm.supervisor.slot import Place, Slot
+from sparkstorm.supervisor.slot_sync import SlotStores, SlotSync
+from sparkstorm.supervisor.supervisor import Supervisor, SupervisorSettings
+
+_LOG = logging.getLogger(__name__)
+PLACE_WAIT_MS = 20_000
+STOPPED, ORPHANED = "stopped", "orphaned"
+
+
+def main(spec: SlotSpec, stopping: threading.Event | None = None) -> str:
+    """Run one slot to its end and say why it ended; never raises (an exception would count against the Spark job)."""
+    try:
+        place = wait_for_place(spec)
+        with _logging_to(Path(spec.log_dir) / f"{file_name(f'slot-{place.slot.node}-{place.slot.port}')}.log"):
+            try:
+                return _run(spec, place, stopping or threading.Event())
+            finally:
+                place.claim.release()
+    except Exception as fault:
+        _LOG.exception("slot failed")
+        return f"failed: {type(fault).__name__}: {fault}"
+
+
+def main_by_ticket(ticket: Ticket) -> str:
+    """Use a ticket up and run the slot of its spec; as `main`, it returns why the slot ended and never raises.
+
+    A second attempt of the same Spark task finds the ticket used and ends; the driver submits the slot again.
+    """
+    try:
+        spec = SlotSpec.from_json(redeem(ticket))
+    except Exception as fault:
+        return f"failed: {type(fault).__name__}: {fault}"
+    return main(spec)
+
+
+def wait_for_place(spec: SlotSpec) -> Place:
+    """Claim the first free (node, port) of this machine; SlotsUnavailableError when all stay taken."""
+    host = spec.host or socket.gethostname()
+    for folder in (spec.local_dir, spec.log_dir):
+        Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+    nodes = [NodeDir(Path(spec.local_dir), node) for node in spec.nodes or (host,)]
+    deadline = time.monotonic() + PLACE_WAIT_MS / 1000
+    while time.monotonic() < deadline:
+        for port in spec.ports():
+            for node_dir in nodes:
+                if claim := node_dir.try_claim(port):
+                    return Place(WorkerSlot(node_dir.node, port), host, node_dir, claim)
+        time.sleep(0.1)  # a slot that was just killed gives its port back when the kernel has buried it
+    raise SlotsUnavailableError(
+        f"{host}: all {len(spec.ports())} ports of node {', '.join(node_dir.node for node_dir in nodes)} are taken"
+    )
+
+
+def _run(spec: SlotSpec, place: Place, stopping: threading.Event) -> str:
+    sync = SlotSync(place.slot, place.node_dir, lambda: _connect(spec, place), spec.stop_path)
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
+    os.set_blocking(wake_read, False)
+    sync.notify = lambda: _poke(wake_write)
+    over = threading.Event()
+    thread = threading.Thread(target=_drive_clerk, args=(sync, over), name=f"sync-{place.slot.port}", daemon=True)
+    thread.start()
+    slot = Slot(spec, place, sync)
+    _LOG.info("slot %s of host %s: pid %d", place.slot, place.host, os.getpid())
+    try:
+        return _drive_slot(slot, sync, wake_read, stopping)
+    finally:
+        slot.close()
+        over.set()
+        sync.wake()
+        thread.join(timeout=10)
+        if not thread.is_alive():
+            os.close(wake_read)
+            os.close(wake_write)
+
+
+def _drive_slot(slot: Slot, sync: SlotSync, wake_fd: int, stopping: threading.Event) -> str:
+    clock, parent = SystemClock(), os.getppid()
+    while not slot.is_over:
+        if os.getppid() != parent:
+            return ORPHANED
+        if stopping.is_set():
+            sync.stop = True
+        now_ms = clock.now_ms()
+        due_ms = slot.step(now_ms)
+        select.select([wake_fd, *slot.filenos()], [], [], max(0, due_ms - now_ms) / 1000)
+        with contextlib.suppress(BlockingIOError):
+            os.read(wake_fd, 4096)
+    return STOPPED
+
+
+def _drive_clerk(sync: SlotSync, over: threading.Event) -> None:
+    clock = SystemClock()
+    while not over.is_set():
+        now_ms = clock.now_ms()
+        try:
+            due_ms = sync.step(now_ms)
+        except Exception:  # the top of this thread: a slot without a sync would follow nobody
+            _LOG.exception("slot's sync")
+            due_ms = now_ms + 1_000
+        sync.wait(due_ms - now_ms)
+    sync.close()
+
+
+def _poke(fd: int) -> None:
+    with contextlib.suppress(BlockingIOError, OSError):
+        os.write(fd, b".")
+
+
+def _connect(spec: SlotSpec, place: Place) -> SlotStores:
+    at = spec.zookeeper
+    conf = merge(default_conf(), spec.conf)
+    address = ZooKeeperAddress(at.hosts, at.root, at.user or None, at.password or None).with_patience_of(conf)
+    address = replace(address, session_timeout_ms=at.session_timeout_ms)
+    key = bytes.fromhex(spec.hmac_key) or None
+    state = StormState(ZooKeeperStateStore(address), key)
+    blobs = BlobStore(state, RedisBytesStore(client_of(spec.redis, 10)), key or b"")
+    settings = SupervisorSettings(
+        host=place.host,
+        own_port=place.slot.port,
+        heartbeat_ms=conf.millis("supervisor.heartbeat.frequency.secs"),
+        monitor_ms=conf.millis("supervisor.monitor.frequency.secs"),
+        worker_timeout_ms=conf.millis("supervisor.worker.timeout.secs"),
+        resources={
+            "supervisor.cpu.capacity": float(conf["supervisor.cpu.capacity"]),
+            "supervisor.memory.capacity.mb": float(conf["supervisor.memory.capacity.mb"]),
+            **{name: float(value) for name, value in (conf["supervisor.resources.map"] or {}).items()},
+        },
+    )
+    return SlotStores(state, blobs, Supervisor(settings, place.node_dir, state))
+
+
+@contextlib.contextmanager
+def _logging_to(path: Path) -> Iterator[None]:
+    """The slot's own log beside its workers'; taken off again, for Spark may use the process for another task."""
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger("sparkstorm")
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        root.removeHandler(handler)
+        handler.close()
+
+
+def _program() -> int:
+    spec = SlotSpec.from_json(sys.stdin.buffer.read())
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    reason = main(spec, stopping)
+    return 0 if reason == STOPPED else 1
+
+
+if __name__ == "__main__":
+    sys.exit(_program())

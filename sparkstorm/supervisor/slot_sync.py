@@ -1,0 +1,269 @@
+"""Owns a slot's dealings with the stores: what is wanted of it, the code that takes, its beats.
+
+It steps in a thread of its own, because ZooKeeper or Redis may keep it waiting for many seconds and a dead worker may
+not wait for them. The slot's main thread reads `wish`, `stop` and `blob_view`, and leaves beats and errors; every
+hand-over is one assignment or one deque operation.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from sparkstorm.blobs.store import BlobStore
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.errors import SparkStormError, StoreInconsistentError, StoreUnavailableError, TamperedBlobError
+from sparkstorm.model.assignment import Assignment, TaskError, WorkerBeat, WorkerSlot
+from sparkstorm.model.status import JsonValue, TopologyStatus
+from sparkstorm.supervisor.node_dir import NodeDir
+from sparkstorm.supervisor.seen_versions import VersionGuard
+from sparkstorm.supervisor.slot_machine import BlobView, LocalAssignment
+from sparkstorm.supervisor.supervisor import Supervisor, part_of
+
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
+POLL_MS = 250  # between two readings when no hint came
+MAX_ERRORS_WAITING = 200
+REFUSED = "REFUSED"
+"""Report of a slot that was given an older assignment than it has seen before."""
+_WORKING = (TopologyStatus.ACTIVE, TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK)
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredState:
+    """What the cluster wants of this slot, with what its worker must know of the topology."""
+
+    assignment: LocalAssignment
+    status: str = "INACTIVE"
+    component_by_task: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A topology's code on this machine and its conf, both checked."""
+
+    code_path: Path
+    conf: Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStores:
+    """What a sync works with once its process is connected."""
+
+    state: StormState
+    blobs: BlobStore
+    supervisor: Supervisor
+
+
+class SlotSync:
+    """One slot's sync; `notify` wakes the slot's main thread when there is something new to see.
+
+    `connect` opens the stores (StoreUnavailableError when it cannot, and it is tried again); a node that appears at
+    `stop_path` ends the slot.
+    """
+
+    def __init__(self, slot: WorkerSlot, node_dir: NodeDir, connect: Callable[[], SlotStores], stop_path: str = "") -> None:
+        self._slot, self._dir, self._connect, self._stop_path = slot, node_dir, connect, stop_path
+        self._opened: SlotStores | None = None
+        self._changed = threading.Event()
+        self._assignments: dict[str, Assignment] = {}
+        self._guard = VersionGuard(node_dir.seen_versions(slot.port))
+        self._refused: dict[str, int] = {}  # versions that were said to be refused
+        self._refusals: deque[WorkerBeat] = deque(maxlen=1)
+        self._beats: deque[WorkerBeat] = deque(maxlen=1)
+        self._errors: deque[tuple[str, TaskError]] = deque(maxlen=MAX_ERRORS_WAITING)
+        self._left: deque[str] = deque()
+        self._orders: deque[LocalAssignment] = deque(maxlen=1)
+        self._code: dict[LocalAssignment, Code | BlobView] = {}
+        self.wish: DesiredState | None = None
+        self.stop = False
+        self.notify: Callable[[], None] = lambda: None
+
+    # -- the slot's side -----------------------------------------------------------------------------------------
+
+    def beat(self, beat: WorkerBeat) -> None:
+        """Leave the newest beat; an older one that still waits is replaced."""
+        self._beats.append(beat)
+
+    def report(self, topology_id: str, error: TaskError) -> None:
+        """Leave an error; when hundreds wait, the oldest go."""
+        self._errors.append((topology_id, error))
+
+    def leave(self, topology_id: str) -> None:
+        """The worker of that topology is gone for good: take its beat away."""
+        self._left.append(topology_id)
+
+    def order(self, assignment: LocalAssignment) -> None:
+        """Ask for a topology's code."""
+        self._code.pop(assignment, None)
+        self._orders.append(assignment)
+        self._changed.set()
+
+    def blob_view(self, assignment: LocalAssignment) -> BlobView:
+        found = self._code.get(assignment, BlobView.MISSING)
+        return BlobView.READY if isinstance(found, Code) else found
+
+    def code(self, assignment: LocalAssignment) -> Code | None:
+        """The code that was fetched, None when it is not there (any more)."""
+        found = self._code.get(assignment)
+        return found if isinstance(found, Code) and found.code_path.exists() else None
+
+    # -- the sync's side ----------------------------------------------------------------------------------------
+
+    def step(self, now_ms: int) -> int:
+        """Do what is due; returns when to come back. A store that does not answer is asked again next time."""
+        try:
+            for duty in (self._follow, self._supervise, self._fetch, self._deliver):
+                duty(now_ms)
+        except StoreUnavailableError as fault:
+            # Every wait for it may take many seconds: the other duties would only add theirs.
+            _LOG.warning("slot %s: %s", self._slot, fault)
+        return now_ms + POLL_MS
+
+    def wait(self, timeout_ms: int) -> None:
+        """Sleep until something was hinted at or left here."""
+        self._changed.wait(timeout_ms / 1000)
+
+    def wake(self) -> None:
+        """Cut a `wait` short; also the hint that watches call, from any thread."""
+        self._changed.set()
+
+    def close(self) -> None:
+        """Deliver what is left, give the office up, end the session."""
+        if self._opened is None:
+            return
+        try:
+            self._deliver(0)
+        except StoreUnavailableError as fault:
+            _LOG.warning("slot %s: last words lost: %s", self._slot, fault)
+        self._opened.supervisor.resign()
+        self._opened.state.store.close()
+
+    def _desk(self) -> SlotStores:
+        if self._opened is None:
+            self._opened = self._connect()
+        return self._opened
+
+    def _follow(self, now_ms: int) -> None:
+        """Read what all topologies want of this slot; a record that cannot be trusted is passed over."""
+        self._changed.clear()
+        before, stopping = self.wish, self.stop
+        state = self._desk().state
+        if self._stop_path and state.store.get(self._stop_path, self.wake) is not None:
+            self.stop = True
+        topology_ids = state.assignment_ids(self.wake)
+        read = {each: self._read(each, now_ms) for each in topology_ids}
+        self._assignments = {each: assignment for each, assignment in read.items() if assignment}
+        self.wish = self._make_wish()
+        if (self.wish, self.stop) != (before, stopping):
+            self.notify()
+
+    def _read(self, topology_id: str, now_ms: int) -> Assignment | None:
+        known = self._assignments.get(topology_id)
+        try:
+            found = self._desk().state.read_assignment(topology_id, self.wake)
+        except (StoreInconsistentError, TamperedBlobError) as fault:
+            _LOG.error("slot %s: %s", self._slot, fault)
+            return known
+        if found is None or self._guard.admit(topology_id, found.version):
+            return found
+        self._refuse(found, now_ms, is_known=known is not None)
+        return known
+
+    def _refuse(self, found: Assignment, now_ms: int, is_known: bool) -> None:
+        """Follow no older version; a slot that has no newer one at hand says so in a beat, and Nimbus writes another."""
+        seen = self._guard.seen(found.topology_id)
+        if self._refused.get(found.topology_id) != found.version:
+            self._refused = {**self._refused, found.topology_id: found.version}
+            _LOG.error(
+                "slot %s: the assignment of %s has version %d, older than version %d that was here before; it is not followed",
+                self._slot,
+                found.topology_id,
+                found.version,
+                seen,
+            )
+        if not is_known and part_of(found, self._slot):
+            self._refusals.append(WorkerBeat(found.topology_id, self._slot.node, self._slot.port, now_ms, 0, 0, 0, REFUSED, seen))
+
+    def _make_wish(self) -> DesiredState | None:
+        parts = [part for each in self._assignments.values() if (part := part_of(each, self._slot))]
+        if not parts:
+            return None
+        running = self.wish.assignment.topology_id if self.wish else ""
+        part = min(parts, key=lambda part: (part.topology_id != running, part.topology_id))
+        try:
+            return DesiredState(part, self._status(part.topology_id), self._components(part.topology_id))
+        except (StoreInconsistentError, TamperedBlobError) as fault:
+            _LOG.error("slot %s: %s", self._slot, fault)
+            return self.wish
+
+    def _status(self, topology_id: str) -> str:
+        base = self._desk().state.read_base(topology_id, self.wake)
+        return "ACTIVE" if base and base.status in _WORKING else "INACTIVE"
+
+    def _components(self, topology_id: str) -> Mapping[int, str]:
+        # A topology's tasks never change (S3.12), so what was read once stays valid.
+        if self.wish and self.wish.assignment.topology_id == topology_id and self.wish.component_by_task:
+            return self.wish.component_by_task
+        table = self._desk().state.read_tasks(topology_id)
+        return {task: info.component_id for task, info in table.info_by_task.items()} if table else {}
+
+    def _supervise(self, now_ms: int) -> None:
+        self._desk().supervisor.step(now_ms, self._assignments)
+
+    def _fetch(self, now_ms: int) -> None:
+        while self._orders:
+            assignment = self._orders.popleft()
+            self._code.clear()
+            try:
+                self._code[assignment] = self._bring(assignment)
+            except (SparkStormError, OSError) as fault:
+                _LOG.error("slot %s: code of %s: %s", self._slot, assignment.topology_id, fault)
+                self._code[assignment] = BlobView.FAILED
+            self.notify()
+
+    def _bring(self, assignment: LocalAssignment) -> Code:
+        folder = self._dir.code_dir(assignment.topology_id)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        os.utime(folder)  # the supervisor leaves alone what came a moment ago
+        code_path = self._local_copy(folder, assignment.code_key)
+        conf = json.loads(self._local_copy(folder, assignment.conf_key).read_bytes()) if assignment.conf_key else {}
+        if not isinstance(conf, dict):
+            raise StoreInconsistentError(f"conf blob {assignment.conf_key}: not a JSON object")
+        return Code(code_path, conf)
+
+    def _local_copy(self, folder: Path, key: str) -> Path:
+        """The blob on this disk, fetched unless a whole copy is there; its name is its hash (S2.27, S2.30)."""
+        if not key.isalnum():
+            raise StoreInconsistentError(f"{key[:80]!r} is no blob key")
+        path = folder / key
+        if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == key:
+            return path
+        fresh = self._dir.tmp / f"{key}.{os.getpid()}.{self._slot.port}"
+        fresh.write_bytes(self._desk().blobs.get(key))
+        os.replace(fresh, path)
+        return path
+
+    def _deliver(self, now_ms: int) -> None:
+        state = self._desk().state
+        _drain(self._refusals, state.write_worker_beat)
+        _drain(self._beats, state.write_worker_beat)
+        _drain(self._errors, lambda entry: state.report_error(*entry))
+        _drain(self._left, lambda topology_id: state.remove_worker_beat(topology_id, self._slot))
+
+
+def _drain(queue: deque[_T], write: Callable[[_T], None]) -> None:
+    """Write everything that waits; what could not be written waits on."""
+    while queue:
+        entry = queue.popleft()
+        try:
+            write(entry)
+        except StoreUnavailableError:
+            queue.appendleft(entry)
+            raise

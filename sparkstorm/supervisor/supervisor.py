@@ -1,0 +1,206 @@
+"""Owns the supervisor's duties for one node: register it, keep its wanted state in LocalState, judge its workers.
+
+The duties fall to whichever slot process holds the flock in the node's folder; the kernel frees it when that process
+dies, and another slot goes on at its next step (S2.1-S2.4, S2.10-S2.32). The holder never starts or kills a child: each
+slot's own machine does that, also while nobody holds the lock.
+"""
+
+import logging
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.errors import StoreInconsistentError
+from sparkstorm.model.assignment import Assignment, SupervisorInfo, WorkerSlot
+from sparkstorm.model.status import JsonValue
+from sparkstorm.model.worker_spec import PlacedExecutor
+from sparkstorm.supervisor.node_dir import NodeDir
+from sparkstorm.supervisor.slot_machine import LocalAssignment
+
+_LOG = logging.getLogger(__name__)
+
+
+class WorkerClass(StrEnum):
+    """What a supervisor thinks of the worker on a port (S2.22, Storm 0.9's sync-processes)."""
+
+    NOT_STARTED = "NOT_STARTED"
+    DISALLOWED = "DISALLOWED"
+    TIMED_OUT = "TIMED_OUT"
+    VALID = "VALID"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalBeat:
+    """A worker's heartbeat on its own machine: topology, port, tasks, time (S2.7)."""
+
+    topology_id: str
+    port: int
+    tasks: tuple[int, ...]
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocalAssignments:
+    """What is wanted of each port of a node, as LocalState keeps it (S2.29)."""
+
+    by_port: Mapping[int, LocalAssignment]
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorSettings:
+    """What a node offers and how often its supervisor does what; periods of Storm's supervisor.* keys."""
+
+    host: str
+    own_port: int
+    heartbeat_ms: int = 5_000
+    monitor_ms: int = 3_000
+    worker_timeout_ms: int = 30_000
+    keep_code_ms: int = 60_000
+    resources: Mapping[str, float] = field(default_factory=dict)
+    scheduler_meta: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+def part_of(assignment: Assignment, slot: WorkerSlot) -> LocalAssignment | None:
+    """What an assignment asks of one slot; None when nothing."""
+    executors = assignment.executors_at(slot)
+    placed = tuple(PlacedExecutor(each, assignment.placed_version_by_executor.get(each, 0)) for each in executors)
+    if not placed:
+        return None
+    return LocalAssignment(assignment.topology_id, assignment.code_key, assignment.conf_key, placed, assignment.version)
+
+
+def local_assignments(
+    node: str, assignments: Mapping[str, Assignment], before: Mapping[int, str]
+) -> tuple[dict[int, LocalAssignment], list[str]]:
+    """This node's parts by port, and a sentence per conflict.
+
+    A port may serve only one topology (S2.28); where two claim it, the one that was there `before` keeps it, else the
+    first by id: every reading gives the same answer, and a running worker is not torn down over somebody's mistake.
+    """
+    wanted: dict[int, LocalAssignment] = {}
+    conflicts: list[str] = []
+    for topology_id, assignment in sorted(assignments.items()):
+        for port in sorted({slot.port for slot in assignment.slot_by_executor.values() if slot.node == node}):
+            part = part_of(assignment, WorkerSlot(node, port))
+            assert part is not None
+            if port in wanted:
+                conflicts.append(f"{node}:{port} is assigned to both {wanted[port].topology_id} and {topology_id}")
+            if port not in wanted or before.get(port) == topology_id:
+                wanted[port] = part
+    return wanted, conflicts
+
+
+def classify(beat: LocalBeat | None, wanted: LocalAssignment | None, now_ms: int, timeout_ms: int) -> WorkerClass:
+    """Judge one port by its local heartbeat; the order of the tests is Storm's: disallowed before timed-out."""
+    if beat is None:
+        return WorkerClass.NOT_STARTED
+    if wanted is None or beat.topology_id != wanted.topology_id:
+        return WorkerClass.DISALLOWED
+    if now_ms - beat.time_ms > timeout_ms:
+        return WorkerClass.TIMED_OUT
+    return WorkerClass.VALID
+
+
+class Supervisor:
+    """The duties, stepped by every slot of the node; only the one with the lock does anything."""
+
+    def __init__(self, settings: SupervisorSettings, node_dir: NodeDir, state: StormState) -> None:
+        self._settings, self._dir, self._state = settings, node_dir, state
+        self._lock = node_dir.duties_lock()
+        self._since_ms = 0
+        self._heartbeat_due_ms = self._monitor_due_ms = 0
+        self._registered: tuple[object, ...] = ()
+        self.classes: dict[int, WorkerClass] = {}
+
+    @property
+    def is_in_office(self) -> bool:
+        """Whether this process does the duties now."""
+        return self._lock.is_held
+
+    def step(self, now_ms: int, assignments: Mapping[str, Assignment]) -> None:
+        """Take the office if it is free, then do what is due; StoreUnavailableError leaves it due."""
+        if not self._lock.is_held and not self._take_office(now_ms):
+            return
+        if now_ms >= self._monitor_due_ms:
+            self._sync(now_ms, assignments)
+            self._monitor_due_ms = now_ms + self._settings.monitor_ms
+        self._register(now_ms)
+
+    def resign(self) -> None:
+        """Leave the office to another slot of the node."""
+        self._lock.release()
+
+    def _take_office(self, now_ms: int) -> bool:
+        if not self._lock.try_take():
+            return False
+        self._dir.clean_tmp()
+        self._since_ms = now_ms
+        _LOG.info("supervisor %s: the slot on %d has the duties", self._dir.node, self._settings.own_port)
+        return True
+
+    def _register(self, now_ms: int) -> None:
+        """Write the ephemeral node when it is due, and at once when the session, the ports or their use changed."""
+        settings = self._settings
+        ports = self._dir.live_ports(settings.own_port)
+        used = [port for port, judged in self.classes.items() if judged is WorkerClass.VALID and port in ports]
+        present = (self._state.store.session_epoch, tuple(ports), tuple(used))
+        if present == self._registered and now_ms < self._heartbeat_due_ms:
+            return
+        info = SupervisorInfo(
+            self._dir.node,
+            settings.host,
+            now_ms,
+            now_ms - self._since_ms,
+            tuple(ports),
+            tuple(used),
+            settings.resources,
+            settings.scheduler_meta,
+        )
+        self._state.register_supervisor(info)
+        self._registered, self._heartbeat_due_ms = present, now_ms + settings.heartbeat_ms
+
+    def _sync(self, now_ms: int, assignments: Mapping[str, Assignment]) -> None:
+        before = {port: part.topology_id for port, part in self._wanted_before().items()}
+        wanted, conflicts = local_assignments(self._dir.node, assignments, before)
+        for conflict in conflicts:
+            _LOG.error("%s; the second is ignored", conflict)
+        self.classes = {
+            port: classify(self._beat(port), wanted.get(port), now_ms, self._settings.worker_timeout_ms)
+            for port in self._dir.ports()
+        }
+        self._dir.local_state.put("local-assignments", LocalAssignments(wanted))
+        self._forget_code({part.topology_id for part in wanted.values()}, now_ms)
+
+    def _wanted_before(self) -> Mapping[int, LocalAssignment]:
+        try:
+            return read_local_assignments(self._dir)
+        except StoreInconsistentError as fault:
+            _LOG.warning("%s; it is written afresh", fault)
+            return {}
+
+    def _beat(self, port: int) -> LocalBeat | None:
+        try:
+            return self._dir.worker_state(port).get("heartbeat", LocalBeat)
+        except StoreInconsistentError as fault:
+            _LOG.warning("%s", fault)
+            return None
+
+    def _forget_code(self, wanted_ids: Iterable[str], now_ms: int) -> None:
+        """Remove the code of topologies that are no longer assigned here (S2.31), unless it came a moment ago."""
+        kept = {self._dir.code_dir(topology_id).name for topology_id in wanted_ids}
+        for folder in self._dir.stormdist.iterdir():
+            if folder.name not in kept and now_ms - folder.stat().st_mtime * 1000 > self._settings.keep_code_ms:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_local_beat(node_dir: NodeDir, beat: LocalBeat) -> None:
+    """Leave a worker's heartbeat for the supervisor (S2.38, S3.56)."""
+    node_dir.worker_state(beat.port).put("heartbeat", beat)
+
+
+def read_local_assignments(node_dir: NodeDir) -> Mapping[int, LocalAssignment]:
+    """What the supervisor last wanted of each port (S2.21: nothing yet is an empty map)."""
+    found = node_dir.local_state.get("local-assignments", LocalAssignments)
+    return found.by_port if found else {}

@@ -1,0 +1,187 @@
+"""Owns one worker child seen from its slot: started by exec, ordered about through a pipe, listened to, killed whole.
+
+Made and used by the slot's main thread only: the kernel ties the child's life to the very thread that spawned it.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.model.worker_messages import (
+    MAX_LINE_BYTES,
+    WorkerCommand,
+    WorkerReport,
+    decode_report,
+    encode_command,
+)
+from sparkstorm.model.worker_spec import WorkerSpec
+
+_LOG = logging.getLogger(__name__)
+# Spark's own variables carry its secrets and make a child believe that it is a Spark worker.
+_SPARK_PREFIXES = ("PYTHON_WORKER_", "PYTHON_DAEMON_", "PYSPARK_", "_PYSPARK", "SPARK_", "_SPARK_")
+_PASSWORDS = ("SPARKSTORM_REDIS_PASSWORD", "SPARKSTORM_ZOOKEEPER_PASSWORD")
+_READ_BYTES = 65536
+
+
+class WorkerChild:
+    """A child process, from its spawn (idle, as a spare) to the end of everything it started."""
+
+    def __init__(self, entry: str, early_log: Path) -> None:
+        """Spawn it; `early_log` takes what it prints before its spec names a log. OSError when the machine refuses."""
+        status_read, status_write = os.pipe()
+        command = [sys.executable, "-m", "sparkstorm.worker.main", str(status_write), str(os.getpid()), entry]
+        try:
+            with early_log.open("wb") as log:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(status_write,),
+                    env=child_environment(),
+                    start_new_session=True,
+                    bufsize=0,
+                )
+        except BaseException:
+            os.close(status_read)
+            raise
+        finally:
+            os.close(status_write)
+        assert self._process.stdin is not None
+        self._control_fd, self._status_fd = self._process.stdin.fileno(), status_read
+        os.set_blocking(self._control_fd, False)
+        os.set_blocking(self._status_fd, False)
+        self._unsent, self._received = bytearray(), bytearray()
+        self._at_end = False
+        self._pid_fd = _watch_pid(self._process.pid)
+        self.exit_code: int | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def filenos(self) -> list[int]:
+        """Descriptors that are readable when there are reports, or when the child is dead."""
+        status = [] if self._at_end else [self._status_fd]
+        return status if self._pid_fd is None else [*status, self._pid_fd]
+
+    def give(self, spec: WorkerSpec) -> None:
+        """Turn a spare into the worker of that spec."""
+        self._send(spec.to_json() + b"\n")
+
+    def order(self, command: WorkerCommand) -> None:
+        self._send(encode_command(command))
+
+    def poll_reports(self) -> list[WorkerReport]:
+        """What the child has said since the last call; lines that are no reports are dropped with a warning."""
+        self._send(b"")
+        with contextlib.suppress(BlockingIOError, OSError):
+            while chunk := os.read(self._status_fd, _READ_BYTES):
+                self._received += chunk
+            self._at_end = True
+        *lines, rest = self._received.split(b"\n")
+        self._received = rest if len(rest) <= MAX_LINE_BYTES else bytearray()
+        return [report for line in lines if (report := _report_of(bytes(line))) is not None]
+
+    def poll_exit(self) -> int | None:
+        """The exit code (negative: the signal) once the child is dead; what it left in its process group dies too."""
+        if self.exit_code is None and self._is_dead():
+            # Before the reaping: as long as the corpse holds the pid, the group id can be nobody else's.
+            self._signal_group(signal.SIGKILL)
+            self.exit_code = self._process.wait()
+        return self.exit_code
+
+    def dump_stacks(self) -> None:
+        """Ask for the stacks of all its threads in its log; only for a child that has had its spec."""
+        self._process.send_signal(signal.SIGUSR1)
+
+    def kill(self) -> None:
+        """SIGKILL to the child and its process group."""
+        if self.exit_code is None:
+            self._signal_group(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill what still lives, reap it and give the pipes back."""
+        if self._status_fd < 0:
+            return
+        self.kill()
+        if self.exit_code is None:
+            self.exit_code = self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        os.close(self._status_fd)
+        self._status_fd = -1
+        if self._pid_fd is not None:
+            os.close(self._pid_fd)
+
+    def _send(self, line: bytes) -> None:
+        # Never blocks: a spare may still be importing while a large spec fills the pipe.
+        self._unsent += line
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):
+            while self._unsent:
+                del self._unsent[: os.write(self._control_fd, self._unsent)]
+
+    def _is_dead(self) -> bool:
+        if not hasattr(os, "waitid"):  # macOS: the corpse is reaped at once
+            return self._process.poll() is not None
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def _signal_group(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+
+def _watch_pid(pid: int) -> int | None:
+    """A descriptor that becomes readable when the process ends; None where the system has none, and polling must do."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def child_environment() -> dict[str, str]:
+    """The slot's environment without Spark's variables and our passwords, and with its import path."""
+    kept = {n: value for n, value in os.environ.items() if not n.startswith(_SPARK_PREFIXES) and n not in _PASSWORDS}
+    kept["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path or os.getcwd() for path in sys.path))
+    return kept
+
+
+def rotate_log(path: Path, cap_bytes: int) -> bool:
+    """Move a log that outgrew its cap to `<name>.1` (the older one goes) and go on with an empty one; True if it did.
+
+    By copy and truncation: the writer appends through its own open descriptor and need not know.
+    """
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        return False
+    if size <= cap_bytes:
+        return False
+    with path.open("rb") as log:
+        log.seek(size - cap_bytes)
+        path.with_name(path.name + ".1").write_bytes(log.read(cap_bytes))
+    os.truncate(path, 0)
+    return True
+
+
+def last_lines(path: Path, count: int = 20, cap_bytes: int = 16_384) -> list[str]:
+    """The end of a log, empty when there is none; bytes that are no text are shown as escapes."""
+    try:
+        with path.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - cap_bytes))
+            return log.read(cap_bytes).decode(errors="backslashreplace").splitlines()[-count:]
+    except OSError:
+        return []
+
+
+def _report_of(line: bytes) -> WorkerReport | None:
+    try:
+        return decode_report(line)
+    except InvalidConfigError as fault:
+        _LOG.warning("worker child: %s", fault)
+        return None

@@ -1,1 +1,0 @@
-"""Owns what people look at: tables and pictures of a cluster."""

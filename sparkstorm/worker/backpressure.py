@@ -1,0 +1,81 @@
+"""Owns backpressure inside a worker: which task must not run because a task it feeds has too much waiting.
+
+Gating is per sending task, by bytes that wait in the receivers' streams; edges inside a cycle never gate (they would
+deadlock), edges into it do. Acker traffic does not count as waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sparkstorm.model.tasks import tasks_by_component
+from sparkstorm.transport.base import Pressure
+from sparkstorm.worker.tasks.task_factory import WorkerPlan
+
+SPOUTS_STOP_AT = 0.6
+_BOLTS_STOP_AT = 0.8
+
+
+class Backpressure:
+    """Which tasks of this worker are held back."""
+
+    def __init__(self, plan: WorkerPlan) -> None:
+        self._high = int(plan.conf.get("topology.inbox.high.bytes") or (8 << 20))
+        cycle = plan.topology.cycles()
+        self._fed_by_task = {task: _fed_tasks(plan, task, cycle) for task in plan.tasks}
+        self._full: set[int] = set()
+        self._waiting: dict[int, int] = {}  # bytes by watched task, as of the last commit
+        self._fullness = 0.0
+        self.watched = tuple(sorted({t for fed in self._fed_by_task.values() for t in fed}))
+
+    @property
+    def is_store_filling(self) -> bool:
+        """Whether spouts must stop so that bolts can drain what there is."""
+        return self._fullness >= SPOUTS_STOP_AT
+
+    @property
+    def fullness(self) -> float:
+        """Share of the store's memory in use, 0 to 1, as of the last commit; 0 when it has no limit."""
+        return self._fullness
+
+    def shut_by(self, task: int) -> list[tuple[int, int]]:
+        """The tasks that hold this one back, ascending, and the bytes that wait for each."""
+        return [(fed, self._waiting.get(fed, 0)) for fed in sorted(self._full & self._fed_by_task[task])]
+
+    @property
+    def must_ask(self) -> bool:
+        """Whether anything is held back, so that only news of the pressure can set it free."""
+        return bool(self._full) or self._fullness >= SPOUTS_STOP_AT
+
+    def is_shut(self, task: int) -> bool:
+        """Whether this task must wait for those it feeds."""
+        return bool(self._full) and not self._full.isdisjoint(self._fed_by_task[task])
+
+    def note(self, pressure: Pressure) -> None:
+        """Take in what the last commit learned; a gate opens again at half the mark that shut it.
+
+        In a store that is nearly full whatever waits shuts the gate: it drains from the sinks upwards, and since the
+        last one that has anything waiting is never shut, it does drain.
+        """
+        self._fullness = pressure.fullness
+        self._waiting.update(pressure.backlog_by_task)
+        high = self._high if pressure.fullness < _BOLTS_STOP_AT else 0
+        for task, waiting in pressure.backlog_by_task.items():
+            if waiting > high:
+                self._full.add(task)
+            elif waiting <= high // 2:
+                self._full.discard(task)
+
+
+def _fed_tasks(plan: WorkerPlan, task: int, cycle: Mapping[str, int]) -> frozenset[int]:
+    component = plan.topology.components.get(plan.component_by_task[task])
+    if component is None:
+        return frozenset()
+    tasks = tasks_by_component(plan.component_by_task)
+    return frozenset(
+        fed
+        for stream in component.streams
+        for subscriber, _ in plan.topology.subscribers(component.id, stream)
+        if cycle[subscriber] != cycle[component.id]
+        for fed in tasks.get(subscriber, ())
+    )

@@ -1,0 +1,47 @@
+"""Owns how much goes into one epoch: until its time, its rows or the bytes on their way are enough; and at what pace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparkstorm.worker.epoch import Epoch
+
+
+class Budget:
+    """The budget of a worker's epochs: short ones while there is little to do, longer ones under load."""
+
+    def __init__(self, conf: Mapping[str, Any]) -> None:
+        self._idle_ms = int(conf.get("topology.epoch.idle.ms") or 5)
+        self._loaded_ms = int(conf.get("topology.epoch.loaded.ms") or 50)
+        self.rows = int(conf.get("topology.epoch.rows") or 20_000)
+        self._bytes = bytes_of(conf)
+        self._ms = self._idle_ms
+        self._deadline_ms = 0
+
+    def begin(self, now_ms: int) -> None:
+        """An epoch begins."""
+        self._deadline_ms = now_ms + self._ms
+
+    def is_over(self, epoch: Epoch, now_ms: int) -> bool:
+        """Whether this epoch must end."""
+        return epoch.rows >= self.rows or epoch.bytes >= self._bytes or now_ms >= self._deadline_ms
+
+    def end(self, was_over: bool) -> None:
+        """An epoch ended because its budget was over, or because there was nothing left to do."""
+        self._ms = min(self._ms * 2, self._loaded_ms) if was_over else max(self._ms // 2, self._idle_ms)
+
+    def pace(self, pace: int, done: int, took_ms: int, most: int, sent_bytes: int) -> int:
+        """How much to do between two looks, after so much took so long and sent so much: some milliseconds' worth."""
+        adapted = pace
+        if took_ms <= 1 and done == pace:
+            adapted = min(pace * 2, most)
+        elif took_ms > 4:
+            adapted = max(1, pace * 4 // took_ms)
+        share = self._bytes // 4
+        return adapted if sent_bytes <= share else max(1, min(adapted, done * share // sent_bytes))
+
+
+def bytes_of(conf: Mapping[str, Any]) -> int:
+    """Bytes on their way after which an epoch ends."""
+    return int(conf.get("topology.epoch.bytes") or 8 << 20)

@@ -1,0 +1,272 @@
+"""Owns the end of an epoch: rows that leave become frames, edges become acker messages, tasks' changes one commit.
+
+Order matters and is fixed: spilled and remote rows first (they draw edge ids), then held inputs (they do too), then
+the messages to ackers, local verdicts, and last the journals, since all of the former change them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from sparkstorm.errors import CodecError, MalformedFrameError
+from sparkstorm.executor.emitter import Emitter
+from sparkstorm.executor.state import MemoryState
+from sparkstorm.model.tuples import Source
+from sparkstorm.model.unfolding import require_bounded
+from sparkstorm.transport import frames
+from sparkstorm.transport.base import Commit
+from sparkstorm.transport.frames import AckerMessages, Ids, Row, SettledRoots
+from sparkstorm.worker.epoch import Epoch
+from sparkstorm.worker.epoch_budget import bytes_of
+from sparkstorm.worker.journal import Whole
+from sparkstorm.worker.tasks.acker_task import AckerTask
+from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.worker.tasks.spout_task import SpoutTask
+from sparkstorm.worker.tasks.task_factory import TaskSet, WorkerPlan
+
+_ROWS_PER_FRAME = 8192
+_BUDGETS = 64  # times the byte budget that one commit may carry: half a gigabyte; Redis ends connections at one
+_BYTES_PER_FRAME = 4 << 20  # rows that are heavier together leave in several frames
+
+
+class CommitBuilder:
+    """Turns an epoch and its crew into a commit."""
+
+    def __init__(self, plan: WorkerPlan, crew: TaskSet, now_ms: Callable[[], int]) -> None:
+        self._plan = plan
+        self._crew = crew
+        self._now_ms = now_ms
+        self._ackers = plan.ackers
+        self._most_bytes = bytes_of(plan.conf) * _BUDGETS
+        self._leaving = 0
+        self.latencies_ms: list[int] = []
+
+    def close(self, epoch: Epoch, commit: Commit) -> None:
+        """Fill the commit; CodecError when some row or state value has no bytes."""
+        for bolt in self._crew.bolts.values():
+            self._spill(epoch, commit, bolt)
+        for sender in self._crew.senders():
+            if sender.time is not None:
+                sender.time.outlook.has_ended |= sender.has_ended
+                sender.time.put_marks(lambda target: True, self._now_ms())
+            self._send_rows(epoch, commit, sender.emitter, sender.oldest_ms or self._now_ms())
+        for bolt in self._crew.bolts.values():
+            self._keep_held(epoch, commit, bolt)
+        if epoch.is_tracking:
+            self._tell_ackers(epoch, commit)
+        for inbox in self._crew.inboxes.values():
+            if inbox.moved:
+                commit.cursors[inbox.task] = inbox.cursor
+                if inbox.drained:
+                    commit.drained_bytes[inbox.task] = inbox.drained
+                commit.consumed_bytes += inbox.consumed
+                inbox.moved, inbox.drained, inbox.consumed = False, 0, 0
+        self._write_journals(commit)
+
+    def _spill(self, epoch: Epoch, commit: Commit, bolt: BoltTask) -> None:
+        """Local rows that the budget left over go into the task's own stream."""
+        while bolt.local:
+            tuples, oldest_ms = bolt.local.popleft()
+            bolt.spilled += self._frame(
+                epoch, commit, bolt.task, tuples[0].source, oldest_ms, [(t.values, t.roots) for t in tuples]
+            )
+
+    def _send_rows(self, epoch: Epoch, commit: Commit, emitter: Emitter, oldest_ms: int) -> None:
+        for route in emitter.routes.values():
+            for target in route.targets:
+                if target.rows:
+                    sent = self._frame(epoch, commit, target.task, route.source, oldest_ms, target.rows)
+                    target.rows.clear()
+                    if target.is_local:
+                        self._crew.bolts[target.task].spilled += sent
+
+    def _frame(self, epoch: Epoch, commit: Commit, task: int, source: Source, oldest_ms: int, rows: Sequence[Row]) -> int:
+        count = 0
+        for start in range(0, len(rows), _ROWS_PER_FRAME):
+            part = rows[start : start + _ROWS_PER_FRAME]
+            for data in self._encoded(source, oldest_ms, part, epoch.leave(part)):
+                self._require_bounded(source, commit, len(data))
+                commit.frames.append((task, data, len(data)))
+                count += 1
+        return count
+
+    def _require_bounded(self, source: Source, commit: Commit, size: int) -> None:
+        """An epoch ends long before it is so large, unless one input made all this: the store would hang up."""
+        self._leaving = size if not commit.frames else self._leaving + size
+        if self._leaving > self._most_bytes:
+            raise CodecError(
+                f"component '{source.component}', stream '{source.stream}': more than {self._most_bytes} bytes leave "
+                f"at once ({_BUDGETS} times topology.epoch.bytes); emit less per input"
+            )
+
+    def _encoded(self, source: Source, oldest_ms: int, rows: Sequence[Row], ids: Ids) -> Iterator[bytes]:
+        try:
+            data = frames.encode_rows(self._plan.codec, source.task, source.channel, oldest_ms, rows, ids)
+            if len(rows) == 1 and len(data) > frames.MAX_FRAME_BYTES:
+                raise CodecError(f"a tuple of {len(data)} bytes; the limit is {frames.MAX_FRAME_BYTES}")
+            if len(rows) == 1:
+                require_bounded(memoryview(data)[frames.HEADER_BYTES :], frames.MAX_CONTAINERS)
+        except (CodecError, MalformedFrameError) as error:
+            raise CodecError(f"component '{source.component}', stream '{source.stream}': {error}") from error
+        if len(data) <= _BYTES_PER_FRAME or len(rows) == 1:
+            yield data
+            return
+        step = max(1, len(rows) * _BYTES_PER_FRAME // len(data))
+        for start in range(0, len(rows), step):
+            stop = start + step
+            yield from self._encoded(source, oldest_ms, rows[start:stop], ids[start:stop])
+
+    def _keep_held(self, epoch: Epoch, commit: Commit, bolt: BoltTask) -> None:
+        for key in bolt.changed_held:
+            held = bolt.held[key]
+            if not held.edge and held.tuple.roots and epoch.is_tracking:
+                held.edge = int(epoch.leave([(held.tuple.values, held.tuple.roots)])[0])
+            commit.held.append((bolt.task, key, held.encode(self._plan.codec)))
+            held.is_stored = True
+        commit.released += [(bolt.task, key) for key in bolt.released]
+        bolt.changed_held.clear()
+        bolt.released.clear()
+        waiting_ms = bolt.waiting_since_ms() if bolt.held else None
+        if waiting_ms is not None:
+            commit.low_ms = min(waiting_ms, commit.low_ms or waiting_ms)
+
+    def _tell_ackers(self, epoch: Epoch, commit: Commit) -> None:
+        self._address_messages(epoch)
+        oldest_ms = self._oldest_ms()
+        for messages in epoch.messages.values():
+            messages.oldest_ms = oldest_ms
+        verdicts = self._read_verdicts()
+        for task, acker in self._crew.ackers.items():
+            heard = [m for m in acker.inbox.take_controls() if isinstance(m, AckerMessages)]
+            if task in epoch.messages:
+                heard.append(epoch.messages.pop(task))
+            verdicts += acker.apply(heard).items()
+        for spout_task, verdict in verdicts:
+            told = self._crew.spouts.get(spout_task)
+            if told is None:
+                commit.frames.append((spout_task, frames.encode_settled(self._plan.codec, verdict), 0))
+            else:
+                self.latencies_ms += told.settle(verdict.acked, verdict.failed, self._now_ms())
+        for acker_task, messages in epoch.messages.items():
+            commit.frames.append((acker_task, frames.encode_messages(self._plan.codec, messages), 0))
+
+    def take_latencies(self) -> list[int]:
+        """Complete latencies of the trees that ended since the last call."""
+        latencies, self.latencies_ms = self.latencies_ms, []
+        return latencies
+
+    def _oldest_ms(self) -> int:
+        """Birth of the oldest root that this epoch can have touched."""
+        births = [s.oldest_ms for s in self._crew.senders() if s.oldest_ms]
+        return min(births, default=self._now_ms())
+
+    def _read_verdicts(self) -> list[tuple[int, SettledRoots]]:
+        return [
+            (task, verdict)
+            for task, spout in self._crew.spouts.items()
+            for verdict in spout.inbox.take_controls()
+            if isinstance(verdict, SettledRoots)
+        ]
+
+    def _address_messages(self, epoch: Epoch) -> None:
+        """Sort edges and failures by acker; trees that began and ended in this epoch go straight to their spout."""
+        edges, failed = epoch.take_edges(), epoch.failed
+        begun: list[int] = []
+        values: list[int] = []
+        spout_tasks: list[int] = []
+        ended: dict[int, list[int]] = {}
+        take_edge = edges.pop
+        for root, spout_task in epoch.births.items():
+            value = take_edge(root, 0)
+            if failed and root in failed:
+                self._settle_here(spout_task, [], {root: failed.pop(root)})
+            elif value:
+                begun.append(root)
+                values.append(value)
+                spout_tasks.append(spout_task)
+            else:
+                ended.setdefault(spout_task, []).append(root)
+        for spout_task, roots in ended.items():
+            self._settle_here(spout_task, roots, {})
+        self._address_inits(epoch, *(np.array(c, np.uint64) for c in (begun, values, spout_tasks)))
+        self._address_acks(epoch, np.fromiter(edges, np.uint64, len(edges)), np.fromiter(edges.values(), np.uint64, len(edges)))
+        for root, reason in failed.items():
+            epoch.messages_to(self._ackers[root % len(self._ackers)]).fail_reasons[root] = reason
+
+    def _address_inits(self, epoch: Epoch, roots: Ids, values: Ids, spout_tasks: Ids) -> None:
+        for acker, rows in self._by_acker(roots):
+            messages = epoch.messages_to(acker)
+            messages.init_roots, messages.init_values = roots[rows], values[rows]
+            messages.init_tasks = spout_tasks[rows]
+
+    def _address_acks(self, epoch: Epoch, roots: Ids, values: Ids) -> None:
+        for acker, rows in self._by_acker(roots):
+            messages = epoch.messages_to(acker)
+            messages.ack_roots, messages.ack_values = roots[rows], values[rows]
+
+    def _by_acker(self, roots: Ids) -> Iterator[tuple[int, Any]]:
+        """(acker task, which rows are its own) of every acker that has any."""
+        if not len(roots):
+            return
+        if len(self._ackers) == 1:
+            yield self._ackers[0], slice(None)
+            return
+        homes = roots % np.uint64(len(self._ackers))
+        for home in np.unique(homes).tolist():
+            yield self._ackers[home], homes == home
+
+    def _settle_here(self, spout_task: int, acked: list[int], failed: dict[int, str]) -> None:
+        self.latencies_ms += self._crew.spouts[spout_task].settle(acked, failed, self._now_ms())
+
+    def _write_journals(self, commit: Commit) -> None:
+        journals = self._crew.journals
+        for task, spout in self._crew.spouts.items():
+            delta: dict[str, Any] = {}
+            if pending := spout.pending.take_delta():
+                delta["p"] = pending
+            if (position := spout.take_position()) is not None:
+                delta["o"] = position
+            delta |= _changed_times(spout)
+            journals[task].write(commit, delta, partial(_whole_of_spout, spout))
+        for task, acker in self._crew.ackers.items():
+            if ledger := acker.ledger.take_delta():
+                journals[task].write(commit, {"l": ledger}, partial(_whole_of_acker, acker))
+        for task, bolt in self._crew.bolts.items():
+            delta = _changed(bolt.state, "s", "d") | _changed_times(bolt)
+            journals[task].write(commit, delta, partial(_whole_of_bolt, bolt))
+
+
+def _changed(state: MemoryState | None, changed: str, deleted: str) -> dict[str, Any]:
+    """What a state's keys have become since the last commit, under the names of the journal's fields."""
+    if state is None or not state.undo:
+        return {}
+    pairs, gone = state.take_changes()
+    return {**({changed: pairs} if pairs else {}), **({deleted: gone} if gone else {})}
+
+
+def _changed_times(task: SpoutTask | BoltTask) -> dict[str, Any]:
+    if task.time is None:
+        return {}
+    task.time.outlook.save()
+    return _changed(task.time.times, "w", "x")
+
+
+def _whole_of_spout(spout: SpoutTask) -> Whole:
+    position = {} if spout.position is None else {"o": spout.position}
+    return {"P": spout.pending.snapshot(), **position}, _times(spout)
+
+
+def _whole_of_acker(acker: AckerTask) -> Whole:
+    return {"L": acker.ledger.snapshot()}, {}
+
+
+def _whole_of_bolt(bolt: BoltTask) -> Whole:
+    return {}, {**({} if bolt.state is None else {"s": bolt.state}), **_times(bolt)}
+
+
+def _times(task: SpoutTask | BoltTask) -> dict[str, MemoryState]:
+    return {} if task.time is None else {"w": task.time.times}

@@ -1,0 +1,46 @@
+"""Reasons why a worker's spouts emit nothing at this moment, as sentences for its heartbeat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkstorm.worker.backpressure import SPOUTS_STOP_AT, Backpressure
+from sparkstorm.worker.tasks.spout_task import SpoutTask
+from sparkstorm.worker.tasks.task_factory import TaskSet, WorkerPlan
+
+
+class Waiting:
+    """Looks at a worker's gates and spouts."""
+
+    def __init__(self, plan: WorkerPlan, crew: TaskSet, gates: Backpressure) -> None:
+        self._plan, self._crew, self._gates = plan, crew, gates
+
+    def blocked(self, refusal: str) -> list[str]:
+        """Causes outside of the topology, which need an operator: a store that is full or refuses writes.
+
+        `refusal`: the error of the commit that the store refuses, empty when there is none.
+        """
+        if refusal:
+            return [refusal]
+        if self._gates.is_store_filling and any(not spout.is_exhausted for spout in self._crew.spouts.values()):
+            return [
+                f"Redis is at {self._gates.fullness:.0%} of its maxmemory, and spouts pause from {SPOUTS_STOP_AT:.0%} on: "
+                "raise maxmemory there (embedded: sparkstorm.embedded.redis.maxmemory.mb), or delete what fills it"
+            ]
+        return []
+
+    def gated(self) -> list[str]:
+        """Backpressure inside the topology: a sentence for each component and cause; normal unless nothing moves."""
+        found = (reason for spout in self._crew.spouts.values() if not spout.is_exhausted for reason in self._of(spout))
+        return list(dict.fromkeys(found))
+
+    def _of(self, spout: SpoutTask) -> Iterator[str]:
+        for task, size in self._gates.shut_by(spout.task):
+            yield (
+                f"spout '{spout.component}' pauses: {size:,} bytes wait for '{self._plan.component_by_task[task]}' "
+                "(topology.inbox.high.bytes)"
+            )
+        if spout.pending.room == 0:
+            yield (
+                f"spout '{spout.component}' pauses: each task has {len(spout.pending):,} trees open (topology.max.spout.pending)"
+            )

@@ -1,0 +1,123 @@
+"""Owns what the store keeps of a task between commits: a list of entries, each a msgpack mapping, read from the oldest on.
+
+Fields: `s` changed state pairs, `d` deleted state keys, `w` and `x` the same of windows, timers and marks, `p` pending
+(spouts), `l` ledger (ackers), `o` spout position; `P` and `L` are the whole of what `p` and `l` change. A delta is appended
+per commit. When the deltas outweigh twice what is kept, a *sweep* appends everything once more, a few keys per commit, and
+then what lies before its beginning is dropped. So what is written stays in proportion to what changes, what is read at a
+restart to what is kept, and no commit waits for a large state to be written as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from sparkstorm.errors import CodecError, MalformedFrameError, StoreInconsistentError
+from sparkstorm.executor.state import MemoryState
+from sparkstorm.model.codec import Codec
+from sparkstorm.transport.base import Commit, TaskRecord
+
+Fields = dict[str, Any]
+Whole = tuple[Fields, Mapping[str, MemoryState]]  # what is written at once, and by its field what is swept
+
+_SWEEP_FROM_BYTES = 256 * 1024
+_SWEEP_BYTES = 16 * 1024
+_SWEEP_KEYS = 256
+_FIELDS = frozenset("sdwxploPL")
+
+
+_FAULTS = (
+    MalformedFrameError,
+    StoreInconsistentError,
+    CodecError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+
+
+@contextmanager
+def reading(key: str) -> Iterator[None]:
+    """Raise whatever a damaged record causes as StoreInconsistentError, which names its key in Redis and the mend."""
+    try:
+        yield
+    except _FAULTS as error:
+        raise StoreInconsistentError(
+            f"the key {key} in Redis is damaged, and its task cannot go on without it: {str(error)[:300]}; restore a backup of the "
+            "key, or kill the topology and submit it again"
+        ) from error
+
+
+class Journal:
+    """One task's entries: reads what a former owner left, appends what this one changes."""
+
+    def __init__(self, task: int, codec: Codec) -> None:
+        self._task = task
+        self._codec = codec
+        self._entries = 0
+        self._delta_bytes = 0  # since the last sweep began
+        self._kept_bytes = 0  # what the last sweep wrote
+        self._sweep: Iterator[Fields] | None = None
+        self._sweep_at = 0
+        self._swept_bytes = 0
+
+    def read(self, record: TaskRecord) -> Iterator[Fields]:
+        """Every entry, oldest first."""
+        self._entries = len(record.journal)
+        self._delta_bytes = sum(map(len, record.journal))
+        for data in record.journal:
+            fields = self._codec.unpack(data)
+            if not isinstance(fields, dict) or not _FIELDS.issuperset(fields):
+                raise StoreInconsistentError(f"the journal of task {self._task} holds what no owner writes: {str(fields)[:80]}")
+            yield fields
+
+    def write(self, commit: Commit, delta: Fields, whole: Callable[[], Whole]) -> None:
+        """Put a delta into the commit and, while the deltas outweigh what is kept, the next part of a sweep."""
+        if not delta:
+            return
+        size = self._append(commit, delta)
+        self._delta_bytes += size
+        if self._sweep is None and self._delta_bytes >= max(_SWEEP_FROM_BYTES, 2 * self._kept_bytes):
+            self._sweep = _parts(*whole())
+            self._sweep_at, self._delta_bytes, self._swept_bytes = self._entries, 0, 0
+        if self._sweep is not None:
+            self._go_on(commit, self._sweep, max(_SWEEP_BYTES, 2 * size))
+
+    def _go_on(self, commit: Commit, sweep: Iterator[Fields], budget: int) -> None:
+        while budget > 0:
+            part = next(sweep, None)
+            if part is None:
+                commit.dropped[self._task] = self._sweep_at
+                self._entries -= self._sweep_at
+                self._sweep, self._kept_bytes = None, self._swept_bytes
+                return
+            size = self._append(commit, part)
+            self._swept_bytes += size
+            budget -= size
+
+    def _append(self, commit: Commit, fields: Fields) -> int:
+        data = self._codec.pack(fields)
+        commit.journal.append((self._task, data))
+        self._entries += 1
+        return len(data)
+
+
+def whole_and_deltas(entries: list[Fields], field: str) -> tuple[Any, list[Any]]:
+    """The last whole of a field (None without any) and the deltas that came after it."""
+    begin = max((at for at, fields in enumerate(entries) if field.upper() in fields), default=-1)
+    whole = entries[begin][field.upper()] if begin >= 0 else None
+    return whole, [fields[field] for fields in entries[begin + 1 :] if fields.get(field)]
+
+
+def _parts(fields: Fields, states: Mapping[str, MemoryState]) -> Iterator[Fields]:
+    if fields or not any(map(len, states.values())):
+        yield fields  # never nothing: who was given a beginning knows by an empty journal that the store has lost it
+    for name, state in states.items():
+        keys = state.keys()
+        for at in range(0, len(keys), _SWEEP_KEYS):
+            if pairs := state.pairs(keys[at : at + _SWEEP_KEYS]):
+                yield {name: pairs}

@@ -1,0 +1,282 @@
+"""Owns the main of a worker child (`python -m sparkstorm.worker.main`), which a slot starts and orders about.
+
+The slot passes three arguments: the descriptor of the status pipe, its own pid, the entry ("module:function") to run.
+Everything else, secrets included, comes as a WorkerSpec on the first line of the control pipe (fd 0); its end means
+exit. Only what the wait for that line needs is imported at the top: a spare child imports the runtime while it waits.
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from types import FrameType
+from typing import Any, NoReturn, TextIO
+
+from sparkstorm.errors import (
+    FencedError,
+    SparkStormError,
+    StoreInconsistentError,
+    StoreRolledBackError,
+    StoreUnavailableError,
+    WorkerFailedError,
+)
+from sparkstorm.executor.user_traceback import busy_in
+from sparkstorm.hosting.base import WorkerControl
+from sparkstorm.model.worker_messages import (
+    HUNG,
+    MAX_LINE_BYTES,
+    Beat,
+    ComponentError,
+    ExitCode,
+    Exiting,
+    WorkerCommand,
+    WorkerReport,
+    decode_command,
+    encode_report,
+)
+from sparkstorm.model.worker_spec import MAX_SPEC_BYTES, WorkerSpec
+
+DEFAULT_ENTRY = "sparkstorm.worker.loop:run_worker"
+MAX_UNSENT_BYTES = MAX_LINE_BYTES
+_PR_SET_PDEATHSIG = 1
+
+WorkerEntry = Callable[[WorkerSpec, WorkerControl], int]
+
+
+class PipeControl:
+    """The child's end of both pipes; made and used by the thread that runs the worker loop."""
+
+    def __init__(self, control_fd: int, status_fd: int, received: bytes = b"") -> None:
+        self._control_fd, self._status_fd = control_fd, status_fd
+        self._received, self._unsent = bytearray(received), bytearray()
+        for fd in (control_fd, status_fd):
+            os.set_blocking(fd, False)
+            os.set_inheritable(fd, False)
+
+    def fileno(self) -> int:
+        return self._control_fd
+
+    def poll(self) -> list[WorkerCommand]:
+        self._flush()
+        try:
+            while chunk := os.read(self._control_fd, 65536):
+                self._received += chunk
+            _exit(ExitCode.ORPHANED)
+        except BlockingIOError:
+            pass
+        *lines, rest = self._received.split(b"\n")
+        self._received = rest
+        return [decode_command(bytes(line)) for line in lines]
+
+    def send(self, report: WorkerReport) -> None:
+        # A slot that does not read now must not stop the epochs: beats are dropped, the rest waits its turn.
+        if self._unsent and (isinstance(report, Beat) or len(self._unsent) > MAX_UNSENT_BYTES):
+            self._flush()
+            if self._unsent:
+                return
+        self._unsent += encode_report(report)
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._unsent:
+                del self._unsent[: os.write(self._status_fd, self._unsent)]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:
+            _exit(ExitCode.ORPHANED)
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """Wait for the spec, run it, exit with an ExitCode."""
+    status_fd, slot_pid, entry = int(arguments[0]), int(arguments[1]), arguments[2]
+    die_with_parent(slot_pid)
+    control_fd = _take_stdin()
+    load = _loader(entry)
+    line, rest = _read_first_line(control_fd)
+    control = PipeControl(control_fd, status_fd, rest)
+    try:
+        spec = WorkerSpec.from_json(line)
+        _open_log(spec.log_path)
+        _answer_where_it_hangs(control)
+        _apply_environment(spec)
+    except (SparkStormError, OSError) as fault:
+        _end(control, ExitCode.BAD_SPEC, str(fault))
+    _end(control, *_run(load, spec, control))
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Ask the kernel to kill this process when its parent's spawning thread ends; where it cannot, watch the parent.
+
+    The check after the request closes the race with a parent that died before it.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    else:
+        threading.Thread(target=_exit_without_parent, args=(parent_pid,), daemon=True).start()
+    if os.getppid() != parent_pid:
+        _exit(ExitCode.ORPHANED)
+
+
+def _exit_without_parent(parent_pid: int) -> None:
+    never = threading.Event()
+    while os.getppid() == parent_pid:
+        never.wait(0.5)
+    _exit(ExitCode.ORPHANED)
+
+
+def _take_stdin() -> int:
+    """Move the control pipe away from fd 0, so that user code that reads its standard input finds nothing there."""
+    control_fd = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return control_fd
+
+
+def _loader(entry: str) -> Callable[[], WorkerEntry]:
+    """Import the entry now, while no spec is there yet, but tell of a failure only when somebody wants to run it."""
+    module_name, _, function_name = entry.partition(":")
+    try:
+        function: WorkerEntry = getattr(import_module(module_name), function_name)
+    except Exception as fault:  # user code of a test, or an installation that lacks a package
+        return _raiser(WorkerFailedError(f"worker entry {entry} cannot be imported: {type(fault).__name__}: {fault}"))
+    return lambda: function
+
+
+def _raiser(error: WorkerFailedError) -> Callable[[], WorkerEntry]:
+    def load() -> WorkerEntry:
+        raise error
+
+    return load
+
+
+def _read_first_line(fd: int) -> tuple[bytes, bytes]:
+    received = bytearray()
+    while b"\n" not in received:
+        select.select([fd], [], [])
+        chunk = os.read(fd, 65536)
+        if not chunk or len(received) > MAX_SPEC_BYTES:
+            _exit(ExitCode.ORPHANED)
+        received += chunk
+    line, _, rest = bytes(received).partition(b"\n")
+    return line, rest
+
+
+def _open_log(path: str) -> None:
+    """Send everything that this process prints, C code and crash reports included, to the worker's log."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+    for target in (1, 2):
+        os.dup2(fd, target)
+    os.close(fd)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+    sys.stdout, sys.stderr = Stamped(sys.stdout), Stamped(sys.stderr)
+    faulthandler.enable(2)
+
+
+class Stamped:
+    """A text stream whose lines begin with the time; everything but `write` is the stream's own.
+
+    What C code writes, crash reports among it, goes to the descriptor and has no time.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._at_start, self._lock = stream, True, threading.RLock()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write text, with the time before each line that begins in it; returns the characters of the text."""
+        with self._lock:
+            for line in text.splitlines(keepends=True):
+                self._stream.write(f"{_stamp()} {line}" if self._at_start else line)
+                self._at_start = line.endswith("\n")
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write several texts."""
+        for line in lines:
+            self.write(line)
+
+
+def _stamp() -> str:
+    now = time.time()
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))},{int(now % 1 * 1000):03d}"
+
+
+def _answer_where_it_hangs(control: PipeControl) -> None:
+    """Have SIGUSR1, which a slot sends before it kills a silent child, write all stacks to the log and name the culprit.
+
+    The stacks come from C and always work; the report comes from Python, so not while C code holds the interpreter.
+    """
+
+    def report(_number: int, frame: FrameType | None) -> None:
+        found = None if frame is None else busy_in(frame)
+        if found is not None:
+            control.send(ComponentError(found.component, found.task, HUNG + found.place))
+
+    signal.signal(signal.SIGUSR1, report)
+    faulthandler.register(signal.SIGUSR1, 2, chain=True)
+
+
+def _apply_environment(spec: WorkerSpec) -> None:
+    environment = spec.conf.get("topology.environment") or {}
+    if not isinstance(environment, dict) or not all(isinstance(value, str) for value in environment.values()):
+        raise WorkerFailedError("topology.environment: expected a map of names to text")
+    os.environ.update({name: str(value) for name, value in environment.items()})
+
+
+def _run(load: Callable[[], WorkerEntry], spec: WorkerSpec, control: PipeControl) -> tuple[int, str]:
+    try:
+        return load()(spec, control), "returned"
+    except SparkStormError as fault:
+        if isinstance(fault.__cause__, ModuleNotFoundError):
+            print(fault, flush=True)  # it names the module: the stack would add how the import was come to
+        else:
+            _print_trace()
+        return _code_of(fault), str(fault)
+    except BaseException as fault:  # the top of the drive: whatever user code let through ends here
+        _print_trace()
+        return ExitCode.CRASHED, f"{type(fault).__name__}: {fault}"
+
+
+def _print_trace() -> None:
+    traceback.print_exc()
+
+
+def _code_of(fault: SparkStormError) -> ExitCode:
+    codes = {
+        WorkerFailedError: ExitCode.FAILED_START,
+        FencedError: ExitCode.FENCED,
+        StoreUnavailableError: ExitCode.STORE_LOST,
+        StoreRolledBackError: ExitCode.RELOAD,
+        StoreInconsistentError: ExitCode.DAMAGED,
+    }
+    return next((code for kind, code in codes.items() if isinstance(fault, kind)), ExitCode.CRASHED)
+
+
+def _end(control: PipeControl, code: int, reason: str) -> NoReturn:
+    control.send(Exiting(int(code), reason[:2000]))
+    _exit(code)
+
+
+def _exit(code: int) -> NoReturn:
+    # os._exit: threads that user code left behind must not keep a worker alive.
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(int(code))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

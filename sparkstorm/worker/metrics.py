@@ -1,0 +1,61 @@
+"""Owns a worker's counting: what its tasks did goes into the progress record that each commit carries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sparkstorm.worker.progress import Progress, TaskCounts
+from sparkstorm.worker.tasks.task_factory import TaskSet, WorkerPlan
+
+_SHOWN = ("emitted", "transferred", "executed", "acked", "failed", "parked", "pending")
+
+
+class Tally:
+    """Brings a Progress up to date from the tasks."""
+
+    def __init__(self, plan: WorkerPlan, crew: TaskSet, progress: Progress) -> None:
+        self._plan = plan
+        self._crew = crew
+        self._progress = progress
+
+    def of(self, task: int) -> TaskCounts:
+        """One task's counts."""
+        counts = self._progress.counts_by_task.get(task)
+        if counts is None:
+            counts = self._progress.counts_by_task[task] = TaskCounts(self._plan.component_by_task[task])
+        return counts
+
+    def note(self, now_ms: int, latencies_ms: Iterable[int]) -> None:
+        """Take over what tasks have counted since the last call."""
+        self._progress.now_ms = now_ms
+        self._progress.add_latencies(latencies_ms)
+        for task, spout in self._crew.spouts.items():
+            counts = self.of(task)
+            counts.token = self._plan.token_by_task[task]
+            counts.acked, spout.acked = counts.acked + spout.acked, 0
+            counts.failed, spout.failed = counts.failed + spout.failed, 0
+            counts.pending, counts.is_exhausted = len(spout.pending), spout.is_exhausted and spout.has_said_all
+            counts.total, counts.done = spout.extent()
+        for task, bolt in self._crew.bolts.items():
+            counts = self.of(task)
+            counts.token = self._plan.token_by_task[task]
+            counts.executed, bolt.executed = counts.executed + bolt.executed, 0
+            counts.is_waiting = bolt.is_waiting
+            if bolt.time is not None and bolt.time.timing is not None:
+                counts.late, bolt.time.timing.late = counts.late + bolt.time.timing.late, 0
+
+    def gauges(self) -> Any:
+        """What makes a commit worth while though it moves no data: trees that lived and died inside one epoch count."""
+        return [
+            (c.executed, c.emitted, c.pending, c.is_exhausted, c.is_waiting, c.done) for c in self._progress.counts_by_task.values()
+        ]
+
+    def by_component(self) -> dict[str, dict[str, int]]:
+        """Counts by component, for people."""
+        shown: dict[str, dict[str, int]] = {}
+        for counts in self._progress.counts_by_task.values():
+            of_component = shown.setdefault(counts.component, dict.fromkeys(_SHOWN, 0))
+            for name in _SHOWN:
+                of_component[name] += getattr(counts, name)
+        return shown

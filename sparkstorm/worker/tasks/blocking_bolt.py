@@ -1,0 +1,163 @@
+"""Thread of a bolt that declared itself blocking: rows go in, whole outcomes come back to the worker's loop.
+
+The thread never touches the epoch: per input it posts what was emitted, put, acked and failed as one call, which the
+loop makes inside one epoch. Until then the input is held, so a crash gives it to the next owner again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Collection
+from typing import Any, cast
+
+from sparkstorm.api.collector import BasicOutputCollector
+from sparkstorm.api.components import BasicBolt, Bolt, Conf
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.executor.state import MemoryState
+from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.model.tuples import Tuple
+
+MAX_QUEUED = 256
+Calls = list[tuple[str, tuple[Any, ...]]]
+Changes = tuple[list[list[Any]], list[Any]]
+
+
+class ThreadedBolt(Bolt):
+    """A Bolt for the loop around user code that runs on a thread of its own."""
+
+    def __init__(self, bolt: Bolt | BasicBolt, state: MemoryState | None) -> None:
+        self._bolt = bolt
+        self.state = state
+        self._queue: queue.SimpleQueue[Tuple | None] = queue.SimpleQueue()
+        self._open: dict[int, Tuple] = {}  # handed to the thread, outcome not taken in yet
+        self._thread = threading.Thread(target=self._run, name="blocking-bolt", daemon=True)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether rows should stay in the stream for now."""
+        return len(self._open) >= MAX_QUEUED
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether rows wait for the thread, or their outcomes for the loop."""
+        return bool(self._open)
+
+    @property
+    def queued(self) -> Collection[int]:
+        """Python ids of the rows that wait for the thread or are with it: they are not done, and not forgotten either."""
+        return self._open.keys()
+
+    def prepare(self, conf: Conf, context: TopologyContext, collector: Any) -> None:
+        """Prepare the user's bolt, then start its thread."""
+        self._runner = collector
+        self._recorder = _Recorder(isinstance(self._bolt, BasicBolt), collector)
+        if isinstance(self._bolt, BasicBolt):
+            self._bolt.prepare(conf, context)
+        else:
+            self._bolt.prepare(conf, context, self._recorder)
+        self._thread.start()
+
+    def execute(self, tup: Tuple) -> None:
+        """Hand a row to the thread; it stays un-acked."""
+        self._open[id(tup)] = tup
+        self._queue.put(tup)
+
+    def cleanup(self) -> None:
+        """Let the thread finish the row it is at, then clean up."""
+        self._queue.put(None)
+        self._thread.join(timeout=2.0)
+        self._bolt.cleanup()
+
+    def abandon(self) -> None:
+        """End the thread after the row it is at, without cleanup: rows that wait for it are dropped, as when a process dies."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._queue.get_nowait()
+        self._queue.put(None)
+
+    def _run(self) -> None:
+        self._recorder.thread = threading.get_ident()
+        while (tup := self._queue.get()) is not None:
+            reason = self._execute(tup)
+            if reason is not None and self.state is not None:
+                self.state.roll_back(0)
+            calls = self._recorder.take(None if reason is None else tup)
+            changes = self.state.take_changes() if self.state is not None else None
+            self._runner.post(lambda t=tup, r=reason, c=calls, s=changes: self._take_in(t, r, c, s))
+
+    def _execute(self, tup: Tuple) -> str | None:
+        self._recorder.current = tup
+        try:
+            if isinstance(self._bolt, BasicBolt):
+                self._bolt.execute(tup, cast(BasicOutputCollector, self._recorder))
+                self._recorder.ack(tup)
+            else:
+                self._bolt.execute(tup)
+            return self._recorder.failure_of(tup)
+        except BaseException as error:  # whatever it is (a cancelled coroutine): without its thread the bolt would hang for ever
+            return describe_error(error)
+
+    def _take_in(self, tup: Tuple, reason: str | None, calls: Calls, changes: Changes | None) -> None:
+        self._open.pop(id(tup), None)
+        self._runner.take_outcome(tup, calls, changes)
+        if reason is not None:
+            self._runner.fail(tup, reason)
+
+
+class _Recorder:
+    """Both collectors in one: writes down what user code asks for on the bolt's thread, and passes on what others ask for."""
+
+    def __init__(self, is_basic: bool, collector: Any) -> None:
+        self._is_basic = is_basic
+        self._collector = collector
+        self.thread = 0
+        self.current: Tuple | None = None
+        self._calls: list[tuple[str, tuple[Any, ...]]] = []
+
+    def take(self, failed: Tuple | None) -> Calls:
+        """The calls since the last time; of an execute that failed, what does not depend on its success."""
+        calls, self._calls = self._calls, []
+        if failed is None:
+            return calls
+        return [c for c in calls if c[0] == "report_error" or (c[0] == "fail" and c[1][0] is not failed)]
+
+    def failure_of(self, tup: Tuple) -> str | None:
+        """Why user code has failed this input, if it has."""
+        return next(
+            (
+                describe_error(args[1] or "failed by the bolt")
+                for method, args in self._calls
+                if method == "fail" and args[0] is tup
+            ),
+            None,
+        )
+
+    def emit(self, values: Any, anchors: Any = None, stream: str | None = None) -> None:
+        anchors, stream = self._basic(anchors, stream)
+        self._call("emit", self._collector.check(values, stream), anchors, stream)
+
+    def emit_direct(self, task: int, values: Any, anchors: Any = None, stream: str | None = None) -> None:
+        anchors, stream = self._basic(anchors, stream)
+        self._call("emit_direct", task, self._collector.check(values, stream, task), anchors, stream)
+
+    def ack(self, tup: Tuple) -> None:
+        self._call("ack", tup)
+
+    def fail(self, tup: Tuple, reason: str = "") -> None:
+        self._call("fail", tup, reason)
+
+    def report_error(self, error: BaseException | str) -> None:
+        self._call("report_error", error)
+
+    def _call(self, method: str, *arguments: Any) -> None:
+        if threading.get_ident() == self.thread:
+            self._calls.append((method, arguments))
+        else:
+            getattr(self._collector, method)(*arguments)
+
+    def _basic(self, anchors: Any, stream: str | None) -> tuple[Any, str]:
+        if self._is_basic:  # a BasicBolt's emit(values, stream)
+            return self.current, anchors if isinstance(anchors, str) else stream or "default"
+        return anchors, stream or "default"

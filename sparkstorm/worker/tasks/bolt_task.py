@@ -1,0 +1,182 @@
+"""Owns one bolt task: calls user code row by row, undoes what a failed call did, and keeps what is not done yet."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from sparkstorm.executor.emitter import Emitter
+from sparkstorm.executor.event_time import TaskEventTime
+from sparkstorm.executor.manual_runner import ManualRunner as ManualRunner
+from sparkstorm.executor.runner import Failure as Failure
+from sparkstorm.executor.runner import ReportError as ReportError
+from sparkstorm.executor.runner import Runner
+from sparkstorm.executor.state import MemoryState
+from sparkstorm.model.topology import WATERMARK_STREAM
+from sparkstorm.model.tuples import Tuple
+from sparkstorm.recording.recorder import Recorder
+from sparkstorm.transport.frames import NO_IDS, Ids
+from sparkstorm.worker.epoch import Epoch
+from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
+from sparkstorm.worker.tasks.inbox import Chunk, Inbox, entry_order
+from sparkstorm.worker.tasks.pending_inputs import PendingInput
+
+
+class BoltTask:
+    """One task of a bolt: its inbox, its local rows, its held inputs and its runner."""
+
+    def __init__(
+        self,
+        task: int,
+        component: str,
+        runner: Runner,
+        emitter: Emitter,
+        state: MemoryState | None,
+        inbox: Inbox,
+        new_key: Callable[[], str],
+    ) -> None:
+        self.task = task
+        self.component = component
+        self.runner = runner
+        self.emitter = emitter
+        self.state = state
+        self.inbox = inbox
+        self.local: deque[tuple[list[Tuple], int]] = deque()  # rows from tasks of this worker, with their oldest birth
+        self.held: dict[str, PendingInput] = {}
+        self.changed_held: dict[str, None] = {}
+        self.released: list[str] = []
+        self.retries: list[tuple[int, str]] = []
+        self.executed = 0
+        self.oldest_ms = 0  # birth of the oldest root among the inputs of this epoch
+        self.spilled = 0  # frames of this worker's own tasks that lie in this task's stream: later rows queue behind them
+        self.caught_up_at = (0, 0)  # newest frame of former owners; until it is consumed, local rows queue behind it too
+        self.pace = 1  # rows between two looks at the clock: few until the bolt has shown that it is fast
+        self.new_key = new_key
+        self.time: TaskEventTime | None = None  # none: nobody who lives by time is here or behind it
+        self.recorder: Recorder | None = None
+        self._held_by_tuple: dict[int, str] = {}
+        self._births: list[tuple[int, str]] = []  # heap over held inputs; those let go of are dropped when they surface
+
+    def execute(self, epoch: Epoch, tuples: Sequence[Tuple], ids: Ids = NO_IDS) -> list[tuple[Tuple, int, str]]:
+        """Run rows; returns failed ones as (tuple, edge id, reason). Everything else is done or waits for its ack."""
+        if tuples[0].source.stream == WATERMARK_STREAM:
+            if self.time is not None:
+                self.time.hear(tuples)
+            return []
+        self.executed += len(tuples)
+        epoch.rows += len(tuples)
+        failures = self.runner.run(tuples)
+        if self.recorder is not None:
+            self.recorder.note(tuples, failures)
+        waiting = self.runner.unfinished(tuples)
+        if not failures and not waiting:
+            epoch.consume([t.roots for t in tuples] if len(ids) else (), ids)
+            return []
+        edges = ids.tolist() if len(ids) else [0] * len(tuples)
+        edge_by_tuple = {id(t): e for t, e in zip(tuples, edges, strict=True)}
+        open_ids = {id(t) for t in waiting} | {id(t) for t, _ in failures}
+        done = [i for i, t in enumerate(tuples) if id(t) not in open_ids]
+        if len(ids) and done:
+            epoch.consume([tuples[i].roots for i in done], ids[done])
+        for tup in waiting:
+            known = self._held_by_tuple.get(id(tup))
+            if known is None:  # else it is tried again, and keeps its record
+                self.hold(PendingInput(tup, edge_by_tuple[id(tup)], self.oldest_ms, self.new_key()))
+        return [(tup, edge_by_tuple[id(tup)], reason) for tup, reason in failures]
+
+    def begin(self, oldest_ms: int) -> None:
+        """Inputs with this oldest root are about to run; what they bring about may descend from held inputs as well."""
+        if self.held:
+            while self._births[0][1] not in self.held:
+                heapq.heappop(self._births)
+            oldest_ms = min(oldest_ms, self._births[0][0])
+        self.oldest_ms = min(self.oldest_ms or oldest_ms, oldest_ms)
+
+    def tick(self, epoch: Epoch, tick: Tuple) -> list[str]:
+        """Run a tick; returns the reasons when it failed. A tick needs no ack and does not outlive the call."""
+        self.executed += 1
+        epoch.rows += 1
+        failures = self.runner.run([tick])
+        if self.recorder is not None:
+            self.recorder.note([tick], failures)
+        self.runner.forget(tick)
+        return [reason for _, reason in failures]
+
+    def hold(self, held: PendingInput) -> None:
+        """Keep an input that is not done."""
+        if held.key not in self.held:
+            heapq.heappush(self._births, (held.born_ms, held.key))
+        self.held[held.key] = held
+        self._held_by_tuple[id(held.tuple)] = held.key
+        self.changed_held[held.key] = None
+        if held.due_ms is not None:
+            heapq.heappush(self.retries, (held.due_ms, held.key))
+
+    def let_go(self, key: str) -> PendingInput:
+        """Forget a held input; the next commit forgets it too."""
+        held = self.held.pop(key)
+        self._held_by_tuple.pop(id(held.tuple), None)
+        self.changed_held.pop(key, None)
+        if held.is_stored:
+            self.released.append(key)
+        return held
+
+    def held_key(self, tup: Tuple) -> str | None:
+        """The key under which this input is held."""
+        return self._held_by_tuple.get(id(tup))
+
+    def due(self, now_ms: int, most: int | None = None) -> list[PendingInput]:
+        """PendingInput inputs whose next try is due, at most so many; they are not named again."""
+        found: list[PendingInput] = []
+        while self.retries and self.retries[0][0] <= now_ms and len(found) != most:
+            _, key = heapq.heappop(self.retries)
+            held = self.held.get(key)
+            if held is not None and held.due_ms is not None and held.due_ms <= now_ms:
+                found.append(held)
+        return found
+
+    def next_chunk(self) -> Chunk | None:
+        """The oldest frame of rows that is not consumed; control frames do not belong here and are stepped over."""
+        self.inbox.take_controls()
+        return self.inbox.chunks[0] if self.inbox.chunks else None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether rows of this worker's own tasks lie in the stream, so that newer ones must queue behind them."""
+        return bool(self.spilled) or entry_order(self.inbox.cursor.entry) < self.caught_up_at
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a blocking bolt's thread has enough to do."""
+        bolt = getattr(self.runner, "bolt", None)
+        return isinstance(bolt, ThreadedBolt) and bolt.is_full
+
+    @property
+    def is_thread_busy(self) -> bool:
+        """Whether a blocking bolt's thread has rows, or their outcomes are not taken in yet."""
+        bolt = getattr(self.runner, "bolt", None)
+        return isinstance(bolt, ThreadedBolt) and bolt.is_busy
+
+    def waiting_since_ms(self) -> int | None:
+        """Birth of the oldest root among held inputs that wait for their next try or for the thread (not for an ack)."""
+        bolt = getattr(self.runner, "bolt", None)
+        queued = bolt.queued if isinstance(bolt, ThreadedBolt) else ()
+        if not queued and not self.retries:
+            return None
+        return min((h.born_ms for h in self.held.values() if h.due_ms is not None or id(h.tuple) in queued), default=None)
+
+    def next_due_ms(self) -> int | None:
+        """When the next try is due; None while the thread that would make it has enough to do and will say when not."""
+        return self.retries[0][0] if self.retries and not self.is_full else None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether anything of this task is in memory and not done."""
+        is_firing = self.time is not None and self.time.is_firing
+        return bool(self.inbox.chunks or self.local or self.held) or is_firing
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether this task will never emit again: nobody will send to it, and nothing is left in it."""
+        return self.time is not None and self.time.nobody_sends and not self.is_waiting and not self.is_thread_busy

@@ -1,0 +1,236 @@
+"""Owns one spout task: asks user code for tuples, remembers the tracked ones, and tells it what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sparkstorm.acking.pending import Outcome, Pending
+from sparkstorm.api.components import ReplayableSpout, Spout
+from sparkstorm.errors import CodecError, WorkerFailedError
+from sparkstorm.executor.emitter import Emitter, fast_emit
+from sparkstorm.executor.event_time import TaskEventTime
+from sparkstorm.executor.runner import ReportError
+from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.model.codec import INT_MAX, INT_MIN, Codec
+from sparkstorm.worker.epoch import Epoch
+from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout
+from sparkstorm.worker.tasks.inbox import Inbox
+
+_FAILURES_IN_A_ROW = 10
+_LONGEST_BACK_OFF_MS = 1000
+
+
+class SpoutCollector:
+    """SpoutOutputCollector: every tracked emission is a new root."""
+
+    __slots__ = ("_codec", "_emit", "_emitter", "_new_root", "_report", "_task", "born", "immediate")
+
+    def __init__(self, emitter: Emitter, task: int, new_root: Callable[[], int] | None, report: ReportError, codec: Codec) -> None:
+        self._emitter = emitter
+        self._codec = codec
+        self._task = task
+        self._new_root = new_root  # None: nothing is tracked
+        self._report = report
+        self.born: list[tuple[int, Any]] = []
+        self._emit = fast_emit(emitter)
+        self.immediate: list[Any] = []  # message ids of untracked emissions: acked at once, as Storm does without ackers
+
+    def emit(self, values: Any, message_id: Any = None, stream: str = "default") -> None:
+        """Send values to every subscriber of a stream."""
+        if message_id is not None:
+            message_id = self._checked(message_id)
+        self._emitter.roots = root = self._root(message_id)
+        self._emit(values, stream)
+        self._note(root, message_id)
+
+    def emit_direct(self, task: int, values: Any, message_id: Any = None, stream: str = "default") -> None:
+        """Send values to one task of a direct stream's subscriber."""
+        if message_id is not None:
+            message_id = self._checked(message_id)
+        self._emitter.roots = root = self._root(message_id)
+        self._emitter.emit_direct(task, values, stream)
+        self._note(root, message_id)
+
+    def check(self, values: Any, message_id: Any, stream: str, task: int | None = None) -> tuple[tuple[Any, ...], Any]:
+        """What a thread is about to emit, as the loop may take it; raises where the culprit can be named: in the thread."""
+        return self._emitter.check(values, stream, task), None if message_id is None else self._checked(message_id)
+
+    def report_error(self, error: BaseException | str) -> None:
+        """Record an error without failing anything."""
+        self._report(self._emitter.component, self._task, describe_error(error))
+
+    def checked_position(self, position: Any) -> Any:
+        """A position that can be written, or WorkerFailedError: the spout could not go on from it after a crash."""
+        try:
+            return self._codec.normalise(position)
+        except CodecError as error:
+            raise WorkerFailedError(f"spout '{self._emitter.component}': snapshot() returned {error}") from error
+
+    def _checked(self, message_id: Any) -> Any:
+        """The id as `ack` and `fail` will be given it, also by a later owner: from the codec's closed set."""
+        if type(message_id) is int and INT_MIN <= message_id <= INT_MAX:
+            return message_id
+        try:
+            return as_message_id(self._codec.normalise(message_id))
+        except CodecError as error:
+            raise CodecError(f"component '{self._emitter.component}', message id: {error}") from error
+
+    def _root(self, message_id: Any) -> int:
+        return 0 if message_id is None or self._new_root is None else self._new_root()
+
+    def _note(self, root: int, message_id: Any) -> None:
+        if root:
+            self.born.append((root, message_id))
+        elif message_id is not None:
+            self.immediate.append(message_id)
+
+
+class SpoutTask:
+    """One task of a spout: its pending messages, its position and its pace."""
+
+    def __init__(
+        self, task: int, component: str, spout: Spout, emitter: Emitter, collector: SpoutCollector, pending: Pending, inbox: Inbox
+    ) -> None:
+        self.task = task
+        self.component = component
+        self.spout = spout
+        self.emitter = emitter
+        self.collector = collector
+        self.pending = pending
+        self.inbox = inbox  # verdicts of the ackers
+        self.oldest_ms = 0
+        self.is_open = False
+        self.is_active = False
+        self.wait_until_ms = 0
+        self.pace = 1  # calls between two looks at the clock: few until the source has shown that it is fast
+        self.acked = self.failed = 0
+        self.time: TaskEventTime | None = None  # none: nobody behind it lives by time
+        self._idle_ms = 0
+        self._failures = 0
+        self._position: Any = None
+        self._has_moved = False
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the source has come to its end."""
+        return self.is_open and self.spout.is_exhausted()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether this task will never emit again, not even to replace a tuple that fails."""
+        return self.time is not None and self.is_open and self.spout.has_ended() and not len(self.pending)
+
+    @property
+    def has_said_all(self) -> bool:
+        """Whether whoever must know of its end has been told."""
+        return self.time is None or self.time.outlook.has_ended or not self.spout.has_ended()
+
+    def run(self, epoch: Epoch, calls: int, now_ms: int) -> bool:
+        """Call next_tuple up to so many times; False when the source had nothing."""
+        log, born = self.emitter.log, self.collector.born
+        next_tuple, limit = self.spout.next_tuple, min(calls, self.pending.room)
+        start = len(log)
+        immediate = self.collector.immediate
+        mark = born_mark = immediate_mark = 0
+        try:
+            for _ in range(limit):
+                mark, born_mark, immediate_mark = len(log), len(born), len(immediate)
+                next_tuple()
+                if len(log) == mark and len(born) == born_mark:
+                    break
+            self._failures = 0
+        except (Exception, SystemExit) as error:
+            self.emitter.roll_back(mark)
+            del born[born_mark:], immediate[immediate_mark:]
+            self._note_failure(error, now_ms)
+        did = len(log) > start or bool(born)
+        self.take_births(epoch, now_ms)
+        epoch.rows += len(log) - start
+        self._has_moved |= did
+        return did
+
+    def take_births(self, epoch: Epoch, now_ms: int) -> None:
+        """Track what was emitted with a message id since the last call."""
+        for root, message_id in self.collector.born:
+            epoch.births[root] = self.task
+            self.pending.add(root, message_id, now_ms)
+        self.collector.born.clear()
+
+    def rest(self, now_ms: int, shortest_ms: int, longest_ms: int) -> None:
+        """Nothing came: wait a little, longer each time (Storm's progressive wait)."""
+        self._idle_ms = min(max(shortest_ms, self._idle_ms * 2), longest_ms)
+        self.wait_until_ms = max(self.wait_until_ms, now_ms + self._idle_ms)
+
+    def wake(self) -> None:
+        """Something came: ask again at once."""
+        self._idle_ms = 0
+
+    def settle(self, acked: list[int], failed: dict[int, str], now_ms: int) -> list[int]:
+        """Verdicts of an acker; returns complete latencies in milliseconds."""
+        done = self.pending.settle(acked, (), now_ms)
+        self.acked += done.acked
+        for root, reason in failed.items():
+            self.failed += self.pending.settle((), (root,), now_ms, reason).failed
+        return done.latencies_ms
+
+    def make_callbacks(self) -> bool:
+        """Tell user code what the last commit settled; whether it emitted anything on that occasion."""
+        outcomes = [o._replace(message_id=as_message_id(o.message_id)) for o in self.pending.take_callbacks()]
+        immediate = [Outcome(0, message_id, "") for message_id in self.collector.immediate]
+        self.collector.immediate.clear()
+        if isinstance(self.spout, ThreadedSpout):
+            self.spout.call_back([*outcomes, *immediate])
+            self.pending.confirm(self.spout.take_called())
+            return False  # what it emits on that occasion comes as a batch
+        for outcome in [*outcomes, *immediate]:
+            self._call(self.spout.ack if outcome.acked else self.spout.fail, outcome.message_id)
+        self.pending.confirm(outcomes)
+        return bool(self.emitter.log or self.collector.born)
+
+    def take_position(self) -> Any:
+        """The source's position if it has moved since the last commit, else None."""
+        if not self._has_moved or not isinstance(self.spout, ReplayableSpout):
+            return None
+        self._has_moved = False
+        self._position = self.collector.checked_position(self.spout.snapshot())
+        return self._position
+
+    @property
+    def position(self) -> Any:
+        """The position as last taken or restored."""
+        return self._position
+
+    def extent(self) -> tuple[int, int]:
+        """(total, done) as the source tells them, in units of its own; zeros when it does not."""
+        total, done = self.spout.extent()
+        return int(total), int(done)
+
+    def restore(self, position: Any) -> None:
+        """Go on from a stored position."""
+        self._position = position
+        if isinstance(self.spout, ReplayableSpout):
+            self.spout.restore(position)
+
+    def _call(self, callback: Callable[[Any], None], message_id: Any) -> None:
+        mark, born_mark = len(self.emitter.log), len(self.collector.born)
+        try:
+            callback(message_id)
+        except (Exception, SystemExit) as error:
+            self.emitter.roll_back(mark)
+            del self.collector.born[born_mark:]
+            self.collector.report_error(error)
+
+    def _note_failure(self, error: BaseException, now_ms: int) -> None:
+        self._failures += 1
+        self.collector.report_error(error)
+        if self._failures >= _FAILURES_IN_A_ROW:
+            raise WorkerFailedError(
+                f"spout '{self.component}' (task {self.task}) raised {self._failures} times in a row: {describe_error(error)}"
+            )
+        self.wait_until_ms = now_ms + min(2**self._failures, _LONGEST_BACK_OFF_MS)
+
+
+def as_message_id(value: Any) -> Any:
+    """A message id as users hand it in: what the codec made a list is a tuple again, so that it can be a key."""
+    return tuple(as_message_id(item) for item in value) if isinstance(value, list) else value

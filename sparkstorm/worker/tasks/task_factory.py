@@ -1,0 +1,356 @@
+"""Owns the making of a worker's tasks from its plan: routes, runners, states; and their restoring from the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from zlib import crc32
+
+from sparkstorm.acking.pending import Pending
+from sparkstorm.acking.table_ledger import TableLedger
+from sparkstorm.api.components import BasicBolt, Bolt, Spout, Stateful
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
+from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
+from sparkstorm.errors import MalformedFrameError, SparkStormError, StoreInconsistentError, WorkerFailedError
+from sparkstorm.executor.emitter import Emitter, build_routes
+from sparkstorm.executor.event_time import InputWatermarks, OutputWatermarks, TaskEventTime
+from sparkstorm.executor.manual_runner import ManualRunner
+from sparkstorm.executor.runner import BasicCollector, BasicRunner, ReportError, Runner
+from sparkstorm.executor.state import MemoryState
+from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.executor.watermark_routes import MARK_FIELDS, TimePlan, add_lanes, add_routes
+from sparkstorm.executor.windowed_runner import Patience, TimedRunner
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.tasks import tasks_by_component
+from sparkstorm.model.topology import ACKER, LATE_PREFIX, WATERMARK_STREAM, Topology
+from sparkstorm.model.tuples import Source
+from sparkstorm.recording.recorder import COMPONENTS, Recorder, Recording
+from sparkstorm.transport.base import Claim, TaskRecord
+from sparkstorm.transport.frames import MESSAGES, ROWS, SETTLED
+from sparkstorm.worker.epoch import IdSource
+from sparkstorm.worker.journal import Journal, reading, whole_and_deltas
+from sparkstorm.worker.tasks.acker_task import AckerTask
+from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
+from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout, threaded
+from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.worker.tasks.inbox import Inbox, entry_order
+from sparkstorm.worker.tasks.pending_inputs import decode_held
+from sparkstorm.worker.tasks.spout_task import SpoutCollector, SpoutTask
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """What a worker is to run: `make_instance` returns a fresh copy of a component's instance for one task."""
+
+    topology_id: str
+    topology: Topology
+    component_by_task: Mapping[int, str]
+    tasks: tuple[int, ...]
+    owner: str
+    token_by_task: Mapping[int, int]
+    conf: Mapping[str, Any]
+    make_instance: Callable[[str], Any]
+    codec: Codec = field(default_factory=Codec)
+    is_strict: bool = False
+    is_careful: bool = False
+    deaths_by_row: Mapping[tuple[int, str, int], int] = field(default_factory=dict)
+    log_dir: str = ""  # of a worker process; a simulated one has none
+
+    @property
+    def ackers(self) -> tuple[int, ...]:
+        """Task ids of the topology's ackers; empty when nothing is tracked."""
+        return tuple(tasks_by_component(self.component_by_task).get(ACKER, ()))
+
+    @property
+    def guarantee(self) -> str:
+        """The delivery guarantee: exactly-once, at-least-once or at-most-once."""
+        return str(self.conf.get("topology.delivery.guarantee") or "exactly-once")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerServices:
+    """What tasks may call of the worker around them."""
+
+    now_ms: Callable[[], int]
+    ids: IdSource
+    report_error: ReportError
+    wake: Callable[[], None]
+    new_key: Callable[[], str]
+
+
+@dataclass(slots=True)
+class TaskSet:
+    """A worker's tasks by kind, and where each component's sources are found."""
+
+    spouts: dict[int, SpoutTask] = field(default_factory=dict)
+    bolts: dict[int, BoltTask] = field(default_factory=dict)
+    ackers: dict[int, AckerTask] = field(default_factory=dict)
+    journals: dict[int, Journal] = field(default_factory=dict)
+    inboxes: dict[int, Inbox] = field(default_factory=dict)
+    recorders: list[Recorder] = field(default_factory=list)
+    recording: Recording | None = None
+
+    def settle(self) -> None:
+        """A commit stands."""
+        for sender in self.senders():
+            sender.oldest_ms = 0
+        for recorder in self.recorders:
+            recorder.settle()
+
+    def close(self) -> None:
+        """Clean up components after the last commit."""
+        for spout in self.spouts.values():
+            spout.make_callbacks()
+            spout.spout.close()
+        for bolt in self.bolts.values():
+            bolt.runner.bolt.cleanup()
+        if self.recording is not None:
+            self.recording.close()
+
+    def abandon(self) -> None:
+        """End threads and files without cleanup, as the death of a worker process does; for simulations."""
+        for component in (*(s.spout for s in self.spouts.values()), *(b.runner.bolt for b in self.bolts.values())):
+            if isinstance(component, ThreadedBolt | ThreadedSpout):
+                component.abandon()
+        if self.recording is not None:
+            self.recording.abandon()
+
+    def senders(self) -> list[SpoutTask | BoltTask]:
+        """Every task that runs user code."""
+        return [*self.spouts.values(), *self.bolts.values()]
+
+
+class TaskFactory:
+    """Makes a TaskSet; one per worker start."""
+
+    def __init__(self, plan: WorkerPlan, around: WorkerServices) -> None:
+        self._plan = plan
+        self._around = around
+        self._sources: dict[tuple[int, str], Source] = {}
+        self._resources: dict[str, Any] = {}
+        self._tasks = tasks_by_component(plan.component_by_task)
+        self._spout_tasks = frozenset(
+            task
+            for name, component in plan.topology.components.items()
+            if component.kind == "spout"
+            for task in self._tasks.get(name, ())
+        )
+        self._time_plan = TimePlan(plan.topology, plan.conf)
+
+    def build(self, claim: Claim) -> TaskSet:
+        """Every task of the plan, restored from what the claim found, with `open`/`prepare` called."""
+        crew = TaskSet()
+        for task in sorted(self._plan.tasks):
+            record = claim.record_by_task[task]
+            crew.journals[task] = Journal(task, self._plan.codec)
+            component = self._plan.component_by_task[task]
+            crew.inboxes[task] = Inbox(
+                task, self._plan.codec, self.source, record.cursor, self._kind_of_frames(component), self._spout_tasks
+            )
+            if component != ACKER and self._plan.conf.get(FROM_CHECKPOINT) and not record.journal:
+                raise StoreInconsistentError(
+                    f"component '{component}' (task {task}) was given a part of {FROM_CHECKPOINT}, but "
+                    "the store has it no more: kill the topology and submit it again"
+                )
+            try:
+                self._add(crew, task, component, record)
+            except SparkStormError:
+                raise
+            except (Exception, SystemExit) as error:  # user code in open, restore, prepare, init_state
+                raise WorkerFailedError(
+                    f"component '{component}' (task {task}) could not be prepared: {describe_error(error)}"
+                ) from error
+        return crew
+
+    def _add(self, crew: TaskSet, task: int, component: str, record: TaskRecord) -> None:
+        if component == ACKER:
+            crew.ackers[task] = self._acker(task, crew, record)
+        elif self._plan.topology.components[component].kind == "spout":
+            crew.spouts[task] = self._spout(task, component, crew, record)
+        else:
+            crew.bolts[task] = bolt = self._bolt(task, component, crew, record)
+            if component in (self._plan.conf.get(COMPONENTS) or ()):
+                bolt.recorder = self._recorder(bolt, crew)
+                crew.recorders.append(bolt.recorder)
+
+    def _kind_of_frames(self, component: str) -> int:
+        """Return the kind of frame that a task of this component receives: acker messages, settled roots, or rows."""
+        if component == ACKER:
+            return MESSAGES
+        return SETTLED if self._plan.topology.components[component].kind == "spout" else ROWS
+
+    def _recorder(self, bolt: BoltTask, crew: TaskSet) -> Recorder:
+        plan, now_ms = self._plan, self._around.now_ms
+        directory = plan.conf.get("topology.record.directory") or plan.log_dir
+        if not directory:
+            raise WorkerFailedError(f"{COMPONENTS} is set, but topology.record.directory is not: nobody here has a folder for logs")
+        if crew.recording is None:
+            crew.recording = Recording(str(directory), plan.topology_id, now_ms, is_threaded=bool(plan.log_dir))
+        index = self._tasks[bolt.component].index(bolt.task)
+        return crew.recording.recorder(
+            bolt.component, bolt.task, index, plan.token_by_task[bolt.task], self._conf(bolt.component), bolt.state
+        )
+
+    def source(self, task: int, stream: str) -> Source:
+        """The producer of a frame; MalformedFrameError when the topology has no such task or stream."""
+        known = self._sources.get((task, stream))
+        if known is None:
+            component = self._plan.topology.components.get(self._plan.component_by_task.get(task, ""))
+            name = stream.removeprefix(LATE_PREFIX)
+            if component is None or name not in (*component.streams, WATERMARK_STREAM):
+                raise MalformedFrameError(f"task {task} has no stream '{stream}' in this topology")
+            fields = MARK_FIELDS if name == WATERMARK_STREAM else component.streams[name].fields
+            known = self._sources[task, stream] = Source(component.id, task, name, fields, is_late=name != stream)
+        return known
+
+    def _emitter(self, task: int, component: str) -> Emitter:
+        seed = crc32(f"{self._plan.topology_id.rsplit('-', 2)[0]}/{task}".encode())
+        topology, codec, local_tasks = self._plan.topology, self._plan.codec, frozenset(self._plan.tasks)
+        lanes = add_lanes(self._time_plan, topology, component, task, self._tasks, local_tasks)
+        routes = build_routes(topology, component, task, self._tasks, local_tasks, codec, seed, lanes)
+        add_routes(routes, lanes, component, task, codec)
+        emitter = Emitter(component, routes, self._plan.is_strict or self._plan.is_careful)
+        emitter.lanes = tuple(lanes.values())
+        return emitter
+
+    def _context(self, task: int, component: str) -> TopologyContext:
+        plan = self._plan
+        return TopologyContext(
+            plan.topology_id,
+            task,
+            component,
+            plan.component_by_task,
+            tuple(sorted(plan.tasks)),
+            self._conf(component),
+            self._around.now_ms,
+            self._resources,
+        )
+
+    def _conf(self, component: str) -> Mapping[str, Any]:
+        return {**self._plan.conf, **self._plan.topology.components[component].conf}
+
+    def _acker(self, task: int, crew: TaskSet, record: TaskRecord) -> AckerTask:
+        ledger = TableLedger()
+        with reading(self._key("journal", task)):
+            whole, deltas = whole_and_deltas(list(crew.journals[task].read(record)), "l")
+            ledger.load(whole or b"", deltas)
+        return AckerTask(task, ledger, crew.inboxes[task])
+
+    def _spout(self, task: int, component: str, crew: TaskSet, record: TaskRecord) -> SpoutTask:
+        spout: Spout = self._plan.make_instance(component)
+        emitter = self._emitter(task, component)
+        collector = SpoutCollector(emitter, task, self._root_maker(), self._around.report_error, self._plan.codec)
+        has_callbacks = type(spout).ack is not Spout.ack or type(spout).fail is not Spout.fail
+        pending = Pending(self._conf(component).get("topology.max.spout.pending"), has_callbacks)
+        if spout.blocking:
+            spout = threaded(spout, self._around.wake)
+        made = SpoutTask(task, component, spout, emitter, collector, pending, crew.inboxes[task])
+        with reading(self._key("journal", task)):
+            fields = list(crew.journals[task].read(record))
+            if self._time_plan.is_told(component):
+                times = self._stored(fields, "w", "x")
+                made.time = TaskEventTime(times, OutputWatermarks(times, emitter.lanes))
+            pending.load(*whole_and_deltas(fields, "p"))
+        spout.open(self._conf(component), self._context(task, component), collector)
+        made.is_open = True
+        for position in [f["o"] for f in fields if "o" in f][-1:]:
+            made.restore(position)
+        return made
+
+    def _bolt(self, task: int, component: str, crew: TaskSet, record: TaskRecord) -> BoltTask:
+        bolt: Bolt | BasicBolt | WindowedBolt | TimedBolt = self._plan.make_instance(component)
+        emitter = self._emitter(task, component)
+        with reading(self._key("journal", task)):
+            fields = list(crew.journals[task].read(record))
+            state = self._stored(fields, "s", "d") if isinstance(bolt, Stateful) else None
+            times = self._stored(fields, "w", "x") if self._time_plan.is_told(component) else None
+            runner = self._runner(bolt, emitter, state, times, task)
+            made = BoltTask(task, component, runner, emitter, state, crew.inboxes[task], self._around.new_key)
+            self._add_time(made, times)
+        made.caught_up_at = entry_order(record.last_entry)
+        for key in sorted(record.held):
+            with reading(self._key("held", task)):
+                made.hold(decode_held(self._plan.codec, key, record.held[key], self.source, self._around.now_ms()))
+        made.changed_held.clear()
+        context, conf = self._context(task, component), self._conf(component)
+        if isinstance(runner, ManualRunner):
+            runner.bolt.prepare(conf, context, runner)
+        else:
+            bolt.prepare(conf, context)  # type: ignore[call-arg]
+        if isinstance(bolt, Stateful) and state is not None:
+            thread = runner.bolt if isinstance(runner.bolt, ThreadedBolt) else None
+            bolt.init_state(state if thread is None or thread.state is None else thread.state)
+        return made
+
+    def _key(self, part: str, task: int) -> str:
+        """Name of a task's key in Redis (docs/keys.md)."""
+        return f"{{{self._plan.topology_id}}}:{part}:{task}"
+
+    def _add_time(self, made: BoltTask, times: MemoryState | None) -> None:
+        """Who tells it of time, and whom it tells."""
+        if times is None:
+            return
+        plan, component = self._time_plan, made.component
+        hearing = InputWatermarks(times, plan.inputs(component, self._tasks), plan.is_in_cycle(component))
+        timing = made.runner if isinstance(made.runner, TimedRunner) else None
+        made.time = TaskEventTime(times, OutputWatermarks(times, made.emitter.lanes), hearing, timing)
+
+    def _timed_runner(
+        self, bolt: WindowedBolt | TimedBolt, emitter: Emitter, state: MemoryState, times: MemoryState, task: int
+    ) -> TimedRunner:
+        plan, around = self._plan, self._around
+        settings = check_bolt(plan.topology, plan.topology.components[emitter.component], bolt, plan.conf)
+        retries = plan.conf.get("topology.max.retries")
+        patience = Patience(
+            (3 if retries is None else int(retries)) if plan.guarantee == "exactly-once" else 0,
+            int(plan.conf.get("topology.retry.backoff.ms") or 100),
+        )
+        collector = BasicCollector(emitter, task, around.report_error)
+        return TimedRunner(bolt, settings, emitter, state, times, collector, self.source, around.now_ms, patience)
+
+    def _runner(self, bolt: Any, emitter: Emitter, state: MemoryState | None, times: MemoryState | None, task: int) -> Runner:
+        around = self._around
+        if isinstance(bolt, WindowedBolt | TimedBolt):
+            assert state is not None and times is not None
+            return self._timed_runner(bolt, emitter, state, times, task)
+        if bolt.blocking:
+            bolt = ThreadedBolt(bolt, self._copy(state))
+        if isinstance(bolt, BasicBolt):
+            return BasicRunner(bolt, emitter, state, BasicCollector(emitter, task, around.report_error))
+        return ManualRunner(
+            bolt, emitter, state, task, around.report_error, around.wake, is_answering=self._plan.guarantee == "exactly-once"
+        )
+
+    def _copy(self, state: MemoryState | None) -> MemoryState | None:
+        """A copy for a thread to work on; the loop's own follows when an execute is taken in."""
+        if state is None:
+            return None
+        copy = MemoryState(self._plan.codec, is_strict=True)  # the loop takes its changes over unseen
+        copy.load(state.snapshot())
+        return copy
+
+    def _stored(self, deltas: list[dict[str, Any]], changed: str, deleted: str) -> MemoryState:
+        """Pairs as a journal tells them, under the names of its fields."""
+        state = MemoryState(self._plan.codec, self._plan.is_strict or self._plan.is_careful)
+        for fields in deltas:
+            state.load(fields.get(changed, ()), fields.get(deleted, ()))
+        return state
+
+    def _root_maker(self) -> Callable[[], int] | None:
+        """Draws roots whose acker is one of this worker's own, where there is one (topology.acker.local)."""
+        ackers, draw = self._plan.ackers, self._around.ids.root
+        local = [i for i, task in enumerate(ackers) if task in self._plan.token_by_task]
+        if not ackers:
+            return None
+        if not local or len(local) == len(ackers) or not self._plan.conf.get("topology.acker.local", True):
+            return draw
+        count, homes = len(ackers), len(local)
+
+        def draw_local() -> int:
+            root = draw()
+            root += local[root % homes] - root % count
+            return root if 0 < root < 2**63 else draw_local()
+
+        return draw_local

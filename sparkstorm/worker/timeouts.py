@@ -1,0 +1,66 @@
+"""Owns when a spout's tree is given up and when an acker's ledger ages (topology.message.timeout.secs).
+
+A tuple that waits is not a failed tuple: nothing is given up that was born after the oldest root still waiting in any
+stream (acks on their way included), for its next try or for a thread; user code that simply never acks is not
+waiting, its trees time out as in Storm. Without time-outs ledgers forget only what nobody has begun: messages for trees
+that had already ended.
+"""
+
+from __future__ import annotations
+
+from sparkstorm.transport.base import Transport
+from sparkstorm.worker.tasks.task_factory import TaskSet, WorkerPlan
+
+
+class Timeouts:
+    """Looks about once a second; reads the low watermark only when something is old enough to be given up."""
+
+    def __init__(self, plan: WorkerPlan, crew: TaskSet, transport: Transport, now_ms: int) -> None:
+        seconds = plan.conf.get("topology.message.timeout.secs")
+        self._timeout_ms = int(float(30 if seconds is None else seconds) * 1000)
+        self._is_tracking = bool(plan.ackers)
+        self._gives_up = plan.conf.get("topology.enable.message.timeouts", True) is not False
+        self._every_ms = max(1, min(1000, self._timeout_ms // 10))
+        self._plan = plan
+        self._crew = crew
+        self._transport = transport
+        self._next_ms = now_ms + self._every_ms
+        self._rotated_ms = now_ms
+        topology = plan.topology.components
+        self._told = [
+            task
+            for task, component in plan.component_by_task.items()
+            if component not in topology or topology[component].kind == "spout"
+        ]
+
+    def next_due_ms(self) -> int | None:
+        """When to look again; None while nothing is open."""
+        is_open = self._gives_up and any(len(s.pending) for s in self._crew.spouts.values())
+        return self._next_ms if self._is_tracking and (is_open or self._has_entries) else None
+
+    @property
+    def _has_entries(self) -> bool:
+        return any(len(acker.ledger) for acker in self._crew.ackers.values())
+
+    def check(self, now_ms: int) -> None:
+        """Fail what is too old, and rotate ledgers."""
+        if not self._is_tracking or now_ms < self._next_ms:
+            return
+        self._next_ms = now_ms + self._every_ms
+        late = [s for s in self._crew.spouts.values() if self._is_late(s.pending.oldest_emit_ms, now_ms)]
+        must_rotate = now_ms - self._rotated_ms >= self._timeout_ms and self._has_entries
+        if not late and not must_rotate:
+            return
+        # what falls out of the last bucket was put two timeouts ago or more
+        old_ms = now_ms - 2 * self._timeout_ms
+        floors = [s.pending.oldest_emit_ms or 0 for s in late] + [old_ms] * must_rotate
+        low_ms = self._transport.oldest_waiting_ms(self._told, min(floors))
+        for spout in late:
+            spout.failed += len(spout.pending.expire(now_ms, self._timeout_ms, low_ms))
+        if must_rotate and (low_ms is None or low_ms > old_ms):
+            self._rotated_ms = now_ms
+            for acker in self._crew.ackers.values():
+                acker.rotate(keeps_begun=not self._gives_up)
+
+    def _is_late(self, emit_ms: int | None, now_ms: int) -> bool:
+        return self._gives_up and emit_ms is not None and emit_ms <= now_ms - self._timeout_ms

@@ -1,0 +1,99 @@
+"""Owns what time itself sets off in a worker: ticks, timers and windows by the clock, and telling receivers of time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sparkstorm.clock import Clock
+from sparkstorm.executor.event_time import TaskEventTime
+from sparkstorm.executor.runner import ReportError, Timing
+from sparkstorm.grouping.routes import Target
+from sparkstorm.worker.backpressure import Backpressure
+from sparkstorm.worker.epoch import Epoch
+from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.worker.tasks.spout_task import SpoutTask
+from sparkstorm.worker.tasks.task_factory import TaskSet, WorkerPlan
+from sparkstorm.worker.tick_schedule import Ticks
+
+_GATED_MS = 5  # between two looks whether those that hold a task back have drained
+
+Park = Callable[[Epoch, BoltTask, Any, int, str], None]
+
+
+class TimerService:
+    """A worker's ticks and its tasks that live by time."""
+
+    def __init__(self, plan: WorkerPlan, crew: TaskSet, clock: Clock, gates: Backpressure, report: ReportError, park: Park) -> None:
+        self._ticks = Ticks(plan, crew.bolts, clock.now_ms())
+        self._bolts = crew.bolts
+        self._timed = [(bolt, bolt.time) for bolt in crew.bolts.values() if bolt.time is not None]
+        self._senders = [sender.time for sender in crew.senders() if sender.time is not None]
+        self._clock = clock
+        self._gates = gates
+        self._report = report
+        self._park = park
+
+    def run(self, epoch: Epoch, now_ms: int) -> Iterator[BoltTask]:
+        """Run ticks; names every bolt that had one, or that has something due by the clock."""
+        for bolt, tick in self._ticks.due(now_ms):
+            bolt.begin(now_ms)
+            for reason in bolt.tick(epoch, tick):
+                self._report(bolt.component, bolt.task, f"on a tick: {reason}")
+            yield bolt
+        for bolt, time in self._timed:
+            due_ms = self._firing_ms(bolt, time, now_ms)
+            if due_ms is not None and due_ms <= now_ms:
+                bolt.begin(now_ms)
+                yield bolt
+
+    def advance(self, epoch: Epoch, bolt: BoltTask) -> None:
+        """Fire what its marks and the clock have made due; park what keeps failing."""
+        if bolt.time is not None and bolt.time.timing is not None:
+            epoch.rows += bolt.time.timing.advance(bolt.time.heard_ms, self._clock.now_ms())
+            self._park_given_up(epoch, bolt, bolt.time.timing)
+
+    def fire_one(
+        self, epoch: Epoch, now_ms: int, trying: Callable[[int, str, int], None], deaths_of: Callable[[tuple[int, str, int]], int]
+    ) -> BoltTask | None:
+        """Fire a single window or timer, announced before, or park it when it has killed too often; whose it was."""
+        for bolt, time in self._timed:
+            name = None if time.timing is None else time.timing.next_name(time.heard_ms, now_ms)
+            if time.timing is None or name is None:
+                continue
+            bolt.begin(now_ms)
+            if deaths := deaths_of((bolt.task, name, 0)):
+                time.timing.give_up_next(now_ms, deaths, f"killed its worker {deaths} times")
+            else:
+                trying(bolt.task, name, 0)
+                epoch.rows += time.timing.advance(time.heard_ms, now_ms, 1)
+            self._park_given_up(epoch, bolt, time.timing)
+            return bolt
+        return None
+
+    def _park_given_up(self, epoch: Epoch, bolt: BoltTask, timing: Timing) -> None:
+        given_up, timing.given_up = timing.given_up, []
+        for what, tries, reason in given_up:
+            self._park(epoch, bolt, what, tries, reason)
+
+    def tell(self, sender: BoltTask | SpoutTask) -> bool:
+        """Put marks behind the rows for tasks of this worker; whether there were any."""
+        return sender.time is not None and sender.time.put_marks(self._takes_rows)
+
+    def next_due_ms(self) -> int | None:
+        """The earliest tick, timer or window by the clock."""
+        now_ms = self._clock.now_ms()
+        due = [
+            self._ticks.next_due_ms(),
+            *(self._firing_ms(bolt, time, now_ms) for bolt, time in self._timed),
+            *(time.next_idle_ms() for time in self._senders),
+        ]
+        return min((at_ms for at_ms in due if at_ms is not None), default=None)
+
+    def _firing_ms(self, bolt: BoltTask, time: TaskEventTime, now_ms: int) -> int | None:
+        """When this task has something due, but not before those that it feeds have room."""
+        due_ms = time.next_firing_ms()
+        return due_ms if due_ms is None or not self._gates.is_shut(bolt.task) else max(due_ms, now_ms + _GATED_MS)
+
+    def _takes_rows(self, target: Target) -> bool:
+        return target.is_local and not self._bolts[target.task].is_behind

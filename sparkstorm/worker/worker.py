@@ -1,0 +1,416 @@
+"""Owns a worker's loop: read frames, run tasks within a budget, commit once; `step` never sleeps.
+
+Laws: user code runs only between two commits of this owner; a crash before the commit leaves no trace, one after it
+loses nothing; whatever a step could not finish waits in the store, never only in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from sparkstorm.clock import Clock
+from sparkstorm.errors import MalformedFrameError, StoreFullError
+from sparkstorm.executor.manual_runner import ManualRunner
+from sparkstorm.model.tuples import Tuple
+from sparkstorm.transport.base import Commit, Transport
+from sparkstorm.transport.frames import NO_IDS, RowFrame, travelled
+from sparkstorm.worker.backpressure import Backpressure
+from sparkstorm.worker.epoch import Epoch, IdSource
+from sparkstorm.worker.epoch_budget import Budget
+from sparkstorm.worker.epoch_commit import CommitBuilder
+from sparkstorm.worker.idle_reasons import Waiting
+from sparkstorm.worker.journal import reading
+from sparkstorm.worker.metrics import Tally
+from sparkstorm.worker.progress import Progress
+from sparkstorm.worker.retries import RetryPolicy
+from sparkstorm.worker.tasks.acker_task import AckerTask
+from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.worker.tasks.inbox import Chunk, entry_order
+from sparkstorm.worker.tasks.spout_task import SpoutTask
+from sparkstorm.worker.tasks.task_factory import TaskFactory, TaskSet, WorkerPlan, WorkerServices
+from sparkstorm.worker.timeouts import Timeouts
+from sparkstorm.worker.timers import TimerService
+
+_CHUNKS_AHEAD = 8  # frames of one task kept decoded in memory
+_CAREFUL_UNITS = 5000
+_REFUSED_MS = 20
+_REFUSED_LONG_MS = 200  # once patience is over and it was no use: a disk that is full
+_PATIENCE = 50  # refusals, after which a commit goes through: this worker may be the only one who can free anything
+_GATED_MS = 5  # between two looks whether those that hold a task back have drained
+_CALLS_PER_TURN = 512
+_ROWS_PER_TURN = 4096
+_SPOUTS_WAIT_MS = 200  # bolts go first, but spouts elsewhere must not be able to keep them busy for ever
+
+
+class Reporter(Protocol):
+    """What a worker tells its slot."""
+
+    def trying(self, task: int, entry: str, row: int) -> None:
+        """The next commit holds this one input; should the process die now, it is the suspect."""
+
+    def passed(self) -> None:
+        """No input is under suspicion any more."""
+
+    def error(self, component: str, task: int, text: str) -> None:
+        """User code raised, or an input was parked."""
+
+
+class Worker:
+    """One worker process's tasks and loop."""
+
+    def __init__(
+        self,
+        plan: WorkerPlan,
+        transport: Transport,
+        clock: Clock,
+        ids: IdSource,
+        reporter: Reporter,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._plan = plan
+        self._transport = transport
+        self._clock = clock
+        self._ids = ids
+        self._reporter = reporter
+        claim = transport.claim(plan.owner, plan.token_by_task)
+        self._generation, self._seq = claim.generation, claim.seq
+        self._keys = 0
+        with reading(f"{{{plan.topology_id}}}:progress"):
+            self.progress = Progress.decode(claim.progress) if claim.progress else Progress(started_ms=clock.now_ms())
+        assembly = TaskFactory(plan, WorkerServices(clock.now_ms, ids, reporter.error, wake, self._new_key))
+        self._crew = assembly.build(claim)
+        self._closing = CommitBuilder(plan, self._crew, clock.now_ms)
+        self._gates = Backpressure(plan)
+        self._tally = Tally(plan, self._crew, self.progress)
+        self._failures = RetryPolicy(plan, self._tally.of, reporter.error, clock.now_ms)
+        self._timeouts = Timeouts(plan, self._crew, transport, clock.now_ms())
+        self._pulse = TimerService(plan, self._crew, clock, self._gates, reporter.error, self._failures.park)
+        self._waiting = Waiting(plan, self._crew, self._gates)
+        self._refused: Commit | None = None
+        self._refusal = ""  # why the store refuses that commit
+        self._refusals = 0
+        self._budget = Budget(plan.conf)
+        self._careful_left = _CAREFUL_UNITS if plan.is_careful else 0
+        self._quarantined: list[bytes] = []
+        self._is_active = False
+        self._said: Any = None
+        self._low_ms: int | None = None  # as last committed
+        self._has_news = False
+        self._turns = deque(self._crew.bolts.values())
+        self._spouts_ran_ms = 0
+
+    def set_active(self, is_active: bool) -> None:
+        """Follow the topology's status: spouts rest while it is inactive."""
+        if is_active == self._is_active:
+            return
+        self._is_active = is_active
+        for spout in self._crew.spouts.values():
+            (spout.spout.activate if is_active else spout.spout.deactivate)()
+
+    def step(self, now_ms: int) -> int | None:
+        """Run one epoch; returns when to be called next, None when only input can wake us."""
+        if self._refused is not None:
+            return self._commit(self._refused, now_ms)
+        self._read()
+        epoch = Epoch(self._ids, bool(self._plan.ackers))
+        for spout in self._crew.spouts.values():
+            if spout.make_callbacks():
+                self._take_emitted(epoch, spout, now_ms)
+        if self._careful_left:
+            self._run_carefully(epoch, now_ms)
+        else:
+            self._run(epoch, now_ms)
+        self._timeouts.check(now_ms)
+        commit = Commit(
+            self._plan.owner, self._plan.token_by_task, self._generation, self._seq + 1, watched=self._gates.watched, low_ms=0
+        )
+        commit.parked, self._failures.parked = self._failures.parked, []
+        commit.quarantined, self._quarantined = self._quarantined, []
+        self._closing.close(epoch, commit)
+        return self._commit(commit, now_ms)
+
+    def close(self) -> None:
+        """Clean up components after the last commit."""
+        self._crew.close()
+
+    @property
+    def ackers(self) -> list[AckerTask]:
+        """This worker's acker tasks."""
+        return list(self._crew.ackers.values())
+
+    def summary(self) -> dict[str, Any]:
+        """Counts by component, and why spouts emit nothing, for the heartbeat."""
+        found: dict[str, Any] = {"components": self._tally.by_component(), "epochs": self._seq}
+        if self._is_active:
+            found |= {"blocked": self._waiting.blocked(self._refusal), "gated": self._waiting.gated()}
+        return found
+
+    @property
+    def crew(self) -> TaskSet:
+        """The tasks as they are right now, for whoever simulates or inspects a worker between two steps."""
+        return self._crew
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the last commit was applied, as far as this worker knows."""
+        return self._refused is None
+
+    @property
+    def commits(self) -> tuple[int, int]:
+        """Generation of the store and number of the last commit, as far as this worker knows."""
+        return self._generation, self._seq
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether all sources have ended and nothing is open or waiting in this worker."""
+        return all(s.is_exhausted and not len(s.pending) for s in self._crew.spouts.values()) and not any(
+            b.is_waiting for b in self._crew.bolts.values()
+        )
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        after = {t: i.read_to for t, i in self._crew.inboxes.items() if len(i.chunks) < _CHUNKS_AHEAD}
+        for entry in self._transport.poll(after, _CHUNKS_AHEAD):
+            try:
+                self._crew.inboxes[entry.task].add(entry)
+            except MalformedFrameError as error:
+                self._quarantined.append(entry.data)
+                self.progress.quarantined += 1
+                self._reporter.error(
+                    self._plan.component_by_task[entry.task],
+                    entry.task,
+                    f"undecodable frame {entry.id} put into quarantine: {error}",
+                )
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    def _run(self, epoch: Epoch, now_ms: int) -> None:
+        self._budget.begin(now_ms)
+        is_over, did = self._run_timed(epoch, now_ms), True
+        while did and not is_over:
+            did = False
+            for _ in range(len(self._turns)):
+                did |= self._run_bolt(epoch, self._turns[0])
+                self._turns.rotate(-1)  # the next epoch begins where this one ends: a slow bolt starves nobody
+                is_over = self._budget.is_over(epoch, self._clock.now_ms())
+                if is_over:
+                    break
+            if not is_over or now_ms - self._spouts_ran_ms >= _SPOUTS_WAIT_MS:
+                did |= self._run_spouts(epoch, max(1, min(_CALLS_PER_TURN, self._budget.rows - epoch.rows)))
+                is_over |= self._budget.is_over(epoch, self._clock.now_ms())
+        self._budget.end(is_over)
+
+    def _run_spouts(self, epoch: Epoch, calls: int) -> bool:
+        self._spouts_ran_ms = self._clock.now_ms()
+        did = [self._run_spout(epoch, spout, calls) for spout in self._crew.spouts.values()]
+        return any(did)
+
+    def _run_timed(self, epoch: Epoch, now_ms: int) -> bool:
+        """Ticks, what other threads have asked for, and second tries, before anything newer; whether the budget is over."""
+        self._run_ticks(epoch, now_ms)
+        self._take_posts(epoch)
+        for bolt in self._crew.bolts.values():
+            while not bolt.is_full and (due := bolt.due(now_ms, most=1)):
+                self._failures.try_again(epoch, bolt, due[0])
+                self._finish(epoch, bolt)
+                if self._budget.is_over(epoch, self._clock.now_ms()):
+                    return True
+        return False
+
+    def _run_ticks(self, epoch: Epoch, now_ms: int) -> None:
+        for bolt in self._pulse.run(epoch, now_ms):
+            self._finish(epoch, bolt)
+
+    def _take_posts(self, epoch: Epoch) -> None:
+        for bolt in self._crew.bolts.values():
+            if isinstance(bolt.runner, ManualRunner) and bolt.runner.has_posts:
+                bolt.begin(self._clock.now_ms())
+                bolt.runner.take_posts()
+                self._finish(epoch, bolt)
+
+    def _finish(self, epoch: Epoch, bolt: BoltTask) -> None:
+        """What user code has just done goes into one commit as a whole: its emissions, and its acks of earlier inputs."""
+        if bolt.runner.late_acks or bolt.runner.late_failures:
+            self._failures.take_late(epoch, bolt)
+        if not self._careful_left:
+            self._pulse.advance(epoch, bolt)
+        self._deliver(epoch, bolt)
+
+    def _run_bolt(self, epoch: Epoch, bolt: BoltTask) -> bool:
+        if self._gates.is_shut(bolt.task) or bolt.is_full:
+            return False
+        did = bool(bolt.local)
+        if bolt.local:
+            tuples, oldest_ms = bolt.local.popleft()
+            if len(tuples) > bolt.pace:
+                bolt.local.appendleft((tuples[bolt.pace :], oldest_ms))
+                tuples = tuples[: bolt.pace]
+            self._execute(epoch, bolt, tuples, NO_IDS, oldest_ms)
+        chunk = bolt.next_chunk()
+        if chunk is not None:
+            self._run_chunk(epoch, bolt, chunk, bolt.pace)
+            did = True
+        return did
+
+    def _run_chunk(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
+        frame = chunk.frame
+        assert isinstance(frame, RowFrame)
+        stop = min(chunk.done + rows, chunk.total)
+        self._execute(epoch, bolt, chunk.tuples[chunk.done : stop], frame.ids[chunk.done : stop], frame.oldest_ms)
+        self._consume(bolt, chunk, stop - chunk.done)
+
+    def _consume(self, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
+        bolt.inbox.consume(chunk, rows)
+        is_done = chunk.done == chunk.total and entry_order(chunk.entry) > bolt.caught_up_at
+        if is_done and bolt.spilled and chunk.tuples[0].task in self._plan.token_by_task:
+            bolt.spilled -= 1
+
+    def _execute(self, epoch: Epoch, bolt: BoltTask, tuples: list[Tuple], ids: Any, oldest_ms: int) -> None:
+        bolt.begin(oldest_ms)
+        started_ms, sent_bytes = self._clock.now_ms(), epoch.bytes
+        failed = bolt.execute(epoch, tuples, ids)
+        for tup, edge, reason in failed:
+            self._failures.settle(epoch, bolt, tup, edge, reason)
+        self._finish(epoch, bolt)
+        took_ms = self._clock.now_ms() - started_ms
+        bolt.pace = self._budget.pace(bolt.pace, len(tuples), took_ms, _ROWS_PER_TURN, epoch.bytes - sent_bytes)
+
+    def _run_spout(self, epoch: Epoch, spout: SpoutTask, calls: int) -> bool:
+        now_ms = self._clock.now_ms()
+        if not self._is_active or now_ms < spout.wait_until_ms or self._gates.is_shut(spout.task) or self._gates.is_store_filling:
+            return False
+        if spout.pending.room == 0 or spout.is_exhausted:
+            return False
+        spout.oldest_ms = spout.oldest_ms or now_ms
+        calls, sent_bytes = min(calls, spout.pace), epoch.bytes
+        did = spout.run(epoch, calls, now_ms)
+        self._deliver(epoch, spout)
+        took_ms = self._clock.now_ms() - now_ms
+        spout.pace = self._budget.pace(spout.pace, calls, took_ms, _CALLS_PER_TURN, epoch.bytes - sent_bytes)
+        if did:
+            spout.wake()
+        else:
+            spout.rest(now_ms, int(self._plan.conf.get("topology.sleep.spout.wait.strategy.time.ms") or 1), 10)
+        return did
+
+    def _take_emitted(self, epoch: Epoch, spout: SpoutTask, now_ms: int) -> None:
+        """What a spout emitted outside next_tuple, such as a replay in `fail`."""
+        spout.oldest_ms = spout.oldest_ms or now_ms
+        spout.take_births(epoch, now_ms)
+        self._deliver(epoch, spout)
+
+    def _deliver(self, epoch: Epoch, sender: BoltTask | SpoutTask) -> None:
+        """Hand rows for tasks of this worker over in memory; rows behind a spill or for others stay for the closing."""
+        emitter = sender.emitter
+        epoch.bytes += emitter.weight()
+        counts = self._tally.of(sender.task)
+        emitted, transferred = emitter.take_counts()
+        counts.emitted += emitted
+        counts.transferred += transferred
+        if self._careful_left or not (self._pulse.tell(sender) or transferred):
+            return
+        for route in emitter.routes.values():
+            for target in route.targets:
+                if target.is_local and target.rows:
+                    bolt = self._crew.bolts[target.task]
+                    if bolt.is_behind:
+                        continue
+                    source, rows = route.source, travelled(self._plan.codec, target.rows) if self._plan.is_strict else target.rows
+                    bolt.local.append(([Tuple(values, roots, source) for values, roots in rows], sender.oldest_ms))
+                    target.rows.clear()
+
+    def _run_carefully(self, epoch: Epoch, now_ms: int) -> None:
+        """One input per commit, announced first: an earlier process died in here (finding: poison tuples)."""
+        self._take_posts(epoch)
+        if any(bolt.is_thread_busy for bolt in self._crew.bolts.values()):
+            return  # the input under suspicion is with a thread: nothing else may be blamed for it
+        self._run_ticks(epoch, now_ms)
+        if (fired := self._pulse.fire_one(epoch, now_ms, self._reporter.trying, self._failures.deaths_of)) is not None:
+            self._deliver(epoch, fired)
+        bolts = self._crew.bolts.values()
+        did = (
+            fired is not None
+            or any(self._try_held(epoch, bolt, now_ms) for bolt in bolts)
+            or any(self._try_bolt(epoch, bolt) for bolt in bolts if not self._gates.is_shut(bolt.task))
+        )
+        if not did:
+            for spout in self._crew.spouts.values():
+                self._reporter.trying(spout.task, "spout", 0)
+                did |= self._run_spout(epoch, spout, 1)
+        self._careful_left -= did  # an idle worker has not shown that it survives anything
+        if self._careful_left == 0:
+            self._reporter.passed()
+
+    def _try_held(self, epoch: Epoch, bolt: BoltTask, now_ms: int) -> bool:
+        for held in bolt.due(now_ms, most=1):
+            if deaths := self._failures.deaths_of(row := (bolt.task, f"held:{held.key}", 0)):
+                bolt.let_go(held.key)
+                self._failures.park(epoch, bolt, held.tuple, deaths, f"killed its worker {deaths} times")
+            else:
+                self._reporter.trying(*row)
+                self._failures.try_again(epoch, bolt, held)
+                self._finish(epoch, bolt)
+            return True
+        return False
+
+    def _try_bolt(self, epoch: Epoch, bolt: BoltTask) -> bool:
+        chunk = bolt.next_chunk()
+        if chunk is None or bolt.is_full:
+            return False
+        if deaths := self._failures.deaths_of(row := (bolt.task, chunk.entry, chunk.done)):
+            self._failures.park(epoch, bolt, chunk.tuples[chunk.done], deaths, f"killed its worker {deaths} times")
+            self._consume(bolt, chunk, 1)
+            return True
+        self._reporter.trying(*row)
+        self._run_chunk(epoch, bolt, chunk, 1)
+        return True
+
+    # -- committing ------------------------------------------------------------------------------------------------
+
+    def _commit(self, commit: Commit, now_ms: int) -> int | None:
+        """Write, then say when to come again; a store that is full is asked again after garbage was freed."""
+        if self._refused is None:
+            self._tally.note(now_ms, self._closing.take_latencies())
+            said = self._tally.gauges()
+            self._has_news = not commit.is_empty() or said != self._said or commit.low_ms != self._low_ms
+            if not self._has_news and not self._gates.must_ask:
+                return self._next_due(now_ms, did=False)
+            self._said = said
+            commit.progress = self.progress.encode()
+        try:
+            pressure = self._transport.commit(commit)
+        except StoreFullError as error:
+            return self._keep_refused(commit, error, now_ms)
+        self._refused, self._refusals, self._refusal = None, 0, ""
+        self._seq, self._low_ms = commit.seq, commit.low_ms
+        self._gates.note(pressure)
+        self._crew.settle()
+        return self._next_due(self._clock.now_ms(), did=self._has_news)
+
+    def _keep_refused(self, commit: Commit, error: StoreFullError, now_ms: int) -> int:
+        """Keep a refused commit for the next step, and free what may be freed; returns when to try again."""
+        self._refused, self._refusal = commit, str(error)
+        self._refusals += 1
+        commit.is_urgent = self._refusals >= _PATIENCE
+        with contextlib.suppress(StoreFullError):  # a full disk refuses this write too
+            self._transport.release()
+        return now_ms + (_REFUSED_MS if self._refusals < 2 * _PATIENCE else _REFUSED_LONG_MS)
+
+    def _next_due(self, now_ms: int, did: bool) -> int | None:
+        if did:
+            return now_ms
+        due = [self._pulse.next_due_ms(), self._timeouts.next_due_ms()]
+        due += [bolt.next_due_ms() for bolt in self._crew.bolts.values()]
+        due += [now_ms + _GATED_MS for bolt in self._crew.bolts.values() if bolt.next_chunk() is not None]
+        for spout in self._crew.spouts.values():
+            if self._is_active and not spout.is_exhausted and spout.pending.room:
+                due.append(max(spout.wait_until_ms, now_ms + (_GATED_MS if self._gates.must_ask else 1)))
+        return min((d for d in due if d is not None), default=None)
+
+    def _new_key(self) -> str:
+        self._keys += 1
+        return f"{max(self._plan.token_by_task.values(), default=0):014x}-{self._keys:010x}"

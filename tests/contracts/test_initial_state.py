@@ -1,0 +1,67 @@
+"""The laws of sowing, on the local store and a real Redis: wholly or not at all, any number of times, never over what has run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from sparkstorm.errors import FencedError
+from sparkstorm.transport.initial_state import RedisSeeding
+from sparkstorm.transport.local import LocalSeeding
+from tests.contracts.benches import Bench, LocalBench, RedisBench
+
+Seeding = LocalSeeding | RedisSeeding
+
+
+@pytest.fixture(params=["local", pytest.param("redis", marks=pytest.mark.system)])
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    made: Bench = LocalBench() if request.param == "local" else RedisBench(request.getfixturevalue("redis_server"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def seeding(bench: Bench) -> Iterator[Seeding]:
+    if isinstance(bench, LocalBench):
+        yield LocalSeeding(bench.store)
+        return
+    made = RedisSeeding(bench.address, bench.topology)
+    yield made
+    made.close()
+
+
+def journal(bench: Bench, task: int) -> list[bytes]:
+    return list(bench.reader().record(task).journal)
+
+
+def test_a_task_gets_its_journal_whole_and_the_same_again_changes_nothing(bench: Bench, seeding: Seeding) -> None:
+    large = [b"head", *(bytes([n]) * (1 << 20) for n in range(9))]  # more than goes to Redis at once
+    for _ in range(2):
+        seeding.sow(3, iter(large))
+        seeding.sow(4, [b"nothing in it"])
+        assert journal(bench, 3) == large and journal(bench, 4) == [b"nothing in it"] and journal(bench, 5) == []
+
+
+def test_one_that_breaks_off_is_not_there_and_leaves_nothing_to_the_next(bench: Bench, seeding: Seeding) -> None:
+    def breaks_off() -> Iterator[bytes]:
+        yield from (b"x" * (1 << 20) for _ in range(6))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        seeding.sow(3, breaks_off())
+    assert journal(bench, 3) == []
+    seeding.sow(3, [b"whole"])
+    assert journal(bench, 3) == [b"whole"]
+
+
+def test_nothing_is_sown_once_any_task_was_claimed(bench: Bench, seeding: Seeding) -> None:
+    seeding.sow(3, [b"before"])
+    claim = bench.open().claim("worker", {4: 1})
+    assert claim.record_by_task[4].journal == []
+    for task in (3, 4, 5):
+        with pytest.raises(FencedError, match="newer than any checkpoint"):
+            seeding.sow(task, [b"after"])
+    assert journal(bench, 3) == [b"before"] and journal(bench, 4) == []
+    bench.reader().delete()
+    assert journal(bench, 3) == []

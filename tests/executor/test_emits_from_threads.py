@@ -1,0 +1,171 @@
+"""Attacks through threads: outcomes taken apart, threads that die, orders that arrive where nobody expects them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, Stateful, TopologyBuilder, Tuple
+from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Shared
+from tests.worker.building import Collecting, chain
+
+
+class Counting(Stateful, Collecting):
+    """A blocking bolt with state that emits and puts before it fails or acks."""
+
+    blocking = True
+
+    def __init__(self, failures: int) -> None:
+        self.tries: Shared[int] = Shared(0)
+        self._failures = failures
+
+    def execute(self, tup: Tuple) -> None:
+        self.state.put(tup[0], self.state.get(tup[0], 0) + 1)
+        self.collector.emit((tup[0],), tup)
+        self.tries.value += 1
+        if self.tries.value <= self._failures:
+            self.collector.fail(tup, "not yet")
+        else:
+            self.collector.ack(tup)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_what_a_blocking_bolt_did_before_it_failed_an_input_is_undone(workers: int) -> None:
+    spout, capture = FeederSpout(), CaptureBolt()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Counting(2), capture), {"topology.workers": workers})
+        spout.feed(["a"])
+        cluster.run_until_idle()
+        assert capture.values == [("a",)]
+        assert cluster.state("bolt") == {"a": 1}
+        assert spout.acked == [0]
+
+
+def test_an_input_whose_thread_is_cancelled_fails_and_the_thread_goes_on() -> None:
+    class Cancelled(BasicBolt):
+        blocking = True
+
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            if tup[0] == "bad":
+                raise asyncio.CancelledError
+
+    spout = FeederSpout()
+    with LocalCluster(thread_patience_secs=1) as cluster:
+        cluster.submit(chain(spout, Cancelled()), {"topology.max.retries": 1})
+        for value in ("a", "bad", "b"):
+            spout.feed([value], message_id=value)
+        cluster.run_until(lambda: len(spout.acked) == 2 and bool(spout.failed), timeout_secs=5)
+        assert (sorted(spout.acked), spout.failed) == (["a", "b"], ["bad"])
+
+
+class Nowhere:
+    """A custom grouping that names a task that does not listen."""
+
+    def choose_tasks(self, task: int, values: Any) -> list[int]:
+        return [4711]
+
+
+@pytest.mark.parametrize("from_where", ["blocking", "another thread"])
+def test_a_grouping_that_raises_for_a_threads_emission_fails_the_input_and_kills_nobody(from_where: str) -> None:
+    class Blocks(Collecting):
+        blocking = from_where == "blocking"
+
+        def execute(self, tup: Tuple) -> None:
+            if from_where == "blocking":
+                self._emit(tup)
+            else:
+                threading.Thread(target=self._emit, args=(tup,)).start()
+
+        def _emit(self, tup: Tuple) -> None:
+            self.collector.emit((tup[0],), tup)
+            self.collector.ack(tup)
+
+    spout, builder = FeederSpout(), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("bolt", Blocks()).shuffle_grouping("spout")
+    builder.set_bolt("capture", CaptureBolt()).custom_grouping("bolt", Nowhere())
+    with LocalCluster(thread_patience_secs=1) as cluster:
+        cluster.submit(builder.build(), {"topology.max.retries": 1, "topology.delivery.guarantee": "exactly-once"})
+        spout.feed([1])
+        cluster.run_until(lambda: bool(spout.failed), timeout_secs=5)
+        assert not any(worker.deaths for worker in cluster.topology().workers)
+        assert "task 4711" in cluster.dead_letters[0].reason
+
+
+def test_what_another_thread_emits_for_an_open_input_leaves_with_its_ack() -> None:
+    """Otherwise a crash between the two would have the input executed again, and the emission made twice."""
+    may_ack: Shared[threading.Event] = Shared(threading.Event())
+    has_emitted: Shared[threading.Event] = Shared(threading.Event())
+
+    class Asks(Collecting):
+        def execute(self, tup: Tuple) -> None:
+            threading.Thread(target=self._answer, args=(tup,)).start()
+
+        def _answer(self, tup: Tuple) -> None:
+            self.collector.emit((tup[0],), tup)
+            has_emitted.value.set()
+            may_ack.value.wait(10)
+            self.collector.ack(tup)
+
+    spout, capture = FeederSpout(), CaptureBolt()
+    with LocalCluster(thread_patience_secs=0) as cluster:
+        cluster.submit(chain(spout, Asks(), capture), {"topology.workers": 2})
+        spout.feed(["a"])
+        cluster.run_until(has_emitted.value.is_set)
+        cluster.advance(seconds=1)
+        cluster.kill_worker("bolt")
+        has_emitted.value.clear()
+        cluster.run_until(has_emitted.value.is_set)
+        may_ack.value.set()
+        cluster.run_until(lambda: bool(spout.acked))
+        cluster.advance(seconds=1)
+        assert capture.values == [("a",)]
+
+
+def test_what_another_thread_emits_for_an_input_that_it_then_fails_is_dropped() -> None:
+    class Fails(Collecting):
+        def __init__(self) -> None:
+            self.tries: Shared[int] = Shared(0)
+
+        def execute(self, tup: Tuple) -> None:
+            self.tries.value += 1
+            threading.Thread(target=self._answer, args=(tup, self.tries.value)).start()
+
+        def _answer(self, tup: Tuple, tries: int) -> None:
+            self.collector.emit((tries,), tup)
+            (self.collector.fail if tries < 3 else self.collector.ack)(tup)
+
+    spout, capture = FeederSpout(), CaptureBolt()
+    with LocalCluster(thread_patience_secs=0) as cluster:
+        cluster.submit(chain(spout, Fails(), capture), {"topology.workers": 2})
+        spout.feed(["a"])
+        cluster.run_until(lambda: bool(spout.acked))
+        cluster.advance(seconds=1)
+        assert capture.values == [(3,)]
+
+
+def test_an_ack_from_a_third_thread_does_not_wait_for_what_the_bolts_own_thread_does_next() -> None:
+    """A blocking bolt whose helpers ack: their orders belong to no execute of its thread."""
+    has_returned: Shared[threading.Event] = Shared(threading.Event())
+
+    class Delegates(Collecting):
+        outputs: Any = ()
+        blocking = True
+
+        def execute(self, tup: Tuple) -> None:
+            threading.Thread(target=self._ack, args=(tup,)).start()
+
+        def _ack(self, tup: Tuple) -> None:
+            has_returned.value.wait(10)
+            self.collector.ack(tup)
+
+    spout = FeederSpout()
+    with LocalCluster(thread_patience_secs=1) as cluster:
+        cluster.submit(chain(spout, Delegates()))
+        spout.feed(["a"], message_id="a")
+        cluster.advance(seconds=1)
+        has_returned.value.set()
+        cluster.run_until(lambda: bool(spout.acked), timeout_secs=5)

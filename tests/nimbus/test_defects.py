@@ -1,0 +1,129 @@
+"""Defects of the originals that Nimbus could share, by number (those of scheduling are in test_jstorm.py): none is copied."""
+
+from dataclasses import replace
+
+import pytest
+
+from sparkstorm.blobs.local import LocalBytesStore
+from sparkstorm.errors import FailedAssignTopologyError, IllegalTransitionError, InvalidConfigError
+from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
+from sparkstorm.scheduling.lifecycle import Request, transition
+from tests.nimbus.nimbus_bench import Bench, wordcount
+
+
+def test_defect_4_no_task_comes_or_goes_with_a_rebalance_and_each_runs_once() -> None:
+    bench = Bench(nodes=3)
+    topology_id = bench.submit()
+    tasks = bench.state.read_tasks(topology_id)
+    assert tasks
+    for options in (RebalanceOptions(1, {"split": 1, "count": 2}), RebalanceOptions(4, {"split": 4, "count": 4})):
+        bench.service.rebalance("wc", options, wait_secs=0)
+        bench.advance(3)
+        assert bench.state.read_tasks(topology_id) == tasks
+        running = sorted(task for executor in bench.slots(topology_id) for task in executor.tasks)
+        assert running == sorted(tasks.info_by_task)
+
+
+@pytest.mark.parametrize("status", [TopologyStatus.ACTIVE, TopologyStatus.INACTIVE])
+def test_defect_5_a_rebalance_ends_in_the_status_it_found(status: TopologyStatus) -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    if status == TopologyStatus.INACTIVE:
+        bench.service.deactivate("wc")
+    bench.service.rebalance("wc", RebalanceOptions(2), wait_secs=1)
+    bench.advance(3)
+    base = bench.state.read_base(topology_id)
+    assert base and (base.status, base.previous_status, base.num_workers) == (status, None, 2)
+
+
+@pytest.mark.parametrize("status", list(TopologyStatus))
+def test_defect_6_a_topology_can_be_killed_whatever_its_status(status: TopologyStatus) -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    bench.state.update_base(topology_id, lambda base: replace(base, status=status))
+    bench.service.kill("wc", wait_secs=1)
+    bench.advance(5)
+    assert bench.state.known_ids() == set()
+
+
+def test_defect_7_a_topology_that_is_still_starting_keeps_nobody_from_looking_at_the_others() -> None:
+    bench = Bench(nodes=4)
+    old = bench.submit("z-old", topology__workers=2)
+    bench.advance(200)
+    victim = min(bench.slots(old).values())
+    bench.supervisors[victim.node].silent_ports.add(victim.port)
+    bench.advance(25)
+    for supervisor in bench.supervisors.values():
+        supervisor.silent_ports |= {port for port in supervisor.ports if port not in supervisor.running}
+    young = bench.submit("a-young", topology__workers=2)  # first by id, and without a beat of its own
+    before = bench.slots(young)
+    bench.advance(20)
+    assert victim not in bench.slots(old).values() and len(bench.slots(old)) == 11
+    assert bench.slots(young) == before
+
+
+@pytest.mark.parametrize("status", list(TopologyStatus))
+def test_defect_11_no_status_but_that_of_a_running_topology_can_be_upgraded_from(status: TopologyStatus) -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    bench.state.update_base(topology_id, lambda base: replace(base, status=status))
+    before = bench.state.read_base(topology_id)
+    assert before
+    with pytest.raises(InvalidConfigError, match="gray upgrades are not in this release"):
+        bench.submit(topology__upgrade=True)
+    assert bench.state.read_base(topology_id) == before
+    entered = set()
+    for action in Action:
+        try:
+            entered.add(transition(replace(before, previous_status=None), Request(action), 0, 0).base.status)
+        except IllegalTransitionError:
+            continue
+    assert not entered & {TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK}
+
+
+@pytest.mark.parametrize(("secs", "limit_ms"), [(7, 7_000), (0, 0), (-1, 0)])
+def test_defect_15_a_second_of_waiting_for_copies_is_a_second(secs: float, limit_ms: int) -> None:
+    asked: list[tuple[int, int]] = []
+
+    class Lonely(LocalBytesStore):
+        def wait_copies(self, wanted: int, timeout_ms: int) -> int:
+            asked.append((wanted, timeout_ms))
+            return 1
+
+    bench = Bench()
+    bench.bytes_store = Lonely()
+    bench.start_nimbus()
+    assert bench.submit(topology__min__replication__count=3, topology__max__replication__wait__time__sec=secs)
+    assert asked == [(3, limit_ms)]
+
+
+def test_defect_16_a_hot_deploy_waits_until_the_old_workers_have_really_stopped() -> None:
+    bench = Bench(task__cleanup__timeout__sec=20)
+    old = bench.submit()
+    bench.advance(2)
+    for supervisor in bench.supervisors.values():
+        supervisor.is_up = False  # nobody stops the workers, and their beats stay
+    began_ms = bench.clock.now_ms()
+    new = bench.submit(code=b"new", topology__hot__deploy__enable=True)
+    assert bench.state.topology_ids() == [new] != [old]
+    assert bench.clock.now_ms() - began_ms >= 20_000
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_defect_19_a_name_is_free_again_after_every_end_of_a_submission(times: int) -> None:
+    bench = Bench()
+    for _ in range(times):
+        with pytest.raises(InvalidConfigError):
+            bench.submit(topology__wrokers=1)
+        bench.submit()
+        bench.submit(code=b"new", topology__hot__deploy__enable=True)
+        for supervisor in bench.supervisors.values():
+            supervisor.is_up = False
+        bench.service._wait_until = lambda condition, timeout_ms: False
+        with pytest.raises(FailedAssignTopologyError):
+            bench.submit(topology=wordcount(2), topology__hot__deploy__enable=True)
+        bench.service._wait_until = bench.wait_until
+        for supervisor in bench.supervisors.values():
+            supervisor.is_up = True
+        bench.advance(30)
+        assert bench.state.known_ids() == set() and bench.state.submissions() == {}

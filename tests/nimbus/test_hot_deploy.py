@@ -1,0 +1,214 @@
+"""Tells that a hot deploy ends well whenever its driver dies: the old topology or the new one, with the data, and no trace."""
+
+from typing import Any
+
+import pytest
+
+from sparkstorm.blobs.store import BlobStore
+from sparkstorm.cluster.local import LocalStateStore
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.errors import (
+    AlreadyAliveError,
+    FailedAssignTopologyError,
+    IllegalTransitionError,
+    NotAliveError,
+    StoreUnavailableError,
+)
+from sparkstorm.model.status import TopologyStatus
+from sparkstorm.model.topology import Topology
+from sparkstorm.nimbus.service import NimbusService
+from sparkstorm.scheduling.default import DefaultScheduler
+from sparkstorm.scheduling.records import Topologies
+from sparkstorm.scheduling.view import ClusterView
+from tests.nimbus.nimbus_bench import CODE, KEY, Bench, wordcount
+
+NEW_CODE = b"new code"
+
+
+class Mortal:
+    """A driver's session that ends with its n-th write, before it or after it; from then on nothing reaches the store."""
+
+    def __init__(self, inner: LocalStateStore, at: int, is_written: bool) -> None:
+        self._inner, self._left, self._is_written = inner, at, is_written
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if name not in ("put", "create", "ensure_path", "create_sequential", "delete", "try_ephemeral"):
+            return found
+
+        def write(*arguments: Any, **options: Any) -> Any:
+            self._left -= 1
+            if self._left == 0:
+                if self._is_written:
+                    found(*arguments, **options)
+                self._inner.close()
+                raise StoreUnavailableError("the driver died")
+            return found(*arguments, **options)
+
+        return write
+
+
+class Keeper:
+    """Keeps what topologies leave; a hand-over may be cut before it is whole."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, set[str]] = {}
+
+    def retire(self, topology_id: str) -> None:
+        self.data.pop(topology_id, None)
+
+    def hand_over(self, old_id: str, new_id: str) -> None:
+        moved = self.data.pop(old_id, set())
+        if moved:
+            self.data.setdefault(new_id, set()).update(moved)
+
+
+def deploy_and_die(at: int, is_written: bool, topology: Topology) -> tuple[Bench, Keeper, str, bool]:
+    """The cluster some time after a driver died at its n-th write and another took over; whether it died at all."""
+    bench, keeper = Bench(nodes=3), Keeper()
+    bench.nimbus.cleanup.retirement = keeper
+    old = bench.submit()
+    keeper.data[old] = {"streams", "states"}
+    mortal: Any = Mortal(LocalStateStore(bench.tree), at, is_written)
+    state = StormState(mortal, KEY)
+    blobs = BlobStore(state, bench.bytes_store, KEY)
+    driver = NimbusService(state, blobs, bench.nimbus, bench.conf, bench.clock, bench.wait_until)
+    conf = {"topology.workers": 4, "topology.hot.deploy.enable": True}
+    try:
+        driver.submit("wc", topology, conf, NEW_CODE)
+        died = False
+    except StoreUnavailableError:
+        died = True
+    bench.restart_nimbus()
+    bench.nimbus.cleanup.retirement = keeper
+    for _ in range(23):
+        bench.tick(4000)
+    return bench, keeper, old, died
+
+
+@pytest.mark.parametrize("is_written", [False, True], ids=["before the write", "after the write"])
+@pytest.mark.parametrize("split", [4, 5], ids=["the same tasks", "other tasks"])
+def test_wherever_the_driver_dies_one_topology_runs_with_its_data_and_nothing_else_is_left(is_written: bool, split: int) -> None:
+    outcomes = set()
+    for at in range(1, 80):
+        bench, keeper, old, died = deploy_and_die(at, is_written, wordcount(split))
+        (now,) = bench.state.topology_ids()
+        base = bench.state.read_base(now)
+        assert base and base.status == TopologyStatus.ACTIVE and len(bench.slots(now)) == (13 if now == old else split + 9), at
+        code = bench.blobs.get(base.code_key)
+        assert (code == CODE) == (now == old), at
+        is_heir = now == old or split == 4
+        assert keeper.data == ({now: {"streams", "states"}} if is_heir else {}), at
+        assert bench.state.known_ids() == {now}, at
+        assert not bench.state.deploy_names() and not bench.state.submissions(), at
+        outcomes.add(code)
+        if not died:
+            break
+    else:
+        raise AssertionError("no deploy came to its end")
+    assert outcomes == {CODE, NEW_CODE}
+
+
+def left_over(bench: Bench, keeper: Keeper) -> str:
+    """A deploy whose driver died right after the kill; the old topology's id."""
+    bench.nimbus.cleanup.retirement = keeper
+    old = bench.submit()
+    keeper.data[old] = {"states"}
+    session = LocalStateStore(bench.tree)
+    driver = NimbusService(
+        StormState(session, KEY), bench.blobs, bench.nimbus, bench.conf, bench.clock, lambda condition, limit: die(session)
+    )
+    with pytest.raises(StoreUnavailableError):
+        driver.submit("wc", wordcount(), {"topology.workers": 4, "topology.hot.deploy.enable": True}, NEW_CODE)
+    return old
+
+
+def die(session: LocalStateStore) -> bool:
+    session.close()
+    raise StoreUnavailableError("the driver died")
+
+
+class Moody(DefaultScheduler):
+    """Refuses everybody, while it is told to."""
+
+    is_sulking = False
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        if self.is_sulking and any(cluster.needs_scheduling(each) for each in topologies.values()):
+            raise FailedAssignTopologyError("there's no enough worker")
+        super().schedule(topologies, cluster)
+
+
+def test_a_driver_that_follows_gives_its_supervisors_time_before_it_goes_back_to_the_old_code() -> None:
+    scheduler, keeper = Moody(), Keeper()
+    bench = Bench(nodes=3, scheduler=scheduler)
+    left_over(bench, keeper)
+    scheduler.is_sulking = True
+    bench.advance(45)
+    assert "no enough worker" in bench.nimbus.problems["wc"] and bench.state.topology_ids() == []
+    scheduler.is_sulking = False
+    bench.advance(15)
+    (new,) = bench.state.topology_ids()
+    base = bench.state.read_base(new)
+    assert base and bench.blobs.get(base.code_key) == NEW_CODE and keeper.data == {new: {"states"}}
+
+
+def test_an_old_topology_that_cannot_come_back_at_once_comes_back_when_it_can() -> None:
+    scheduler, keeper = Moody(), Keeper()
+    bench = Bench(nodes=3, scheduler=scheduler)
+    bench.nimbus.cleanup.retirement = keeper
+    old = bench.submit()
+    keeper.data[old] = {"states"}
+    scheduler.is_sulking = True
+    with pytest.raises(FailedAssignTopologyError, match="the old one cannot start again yet, Nimbus goes on trying"):
+        bench.submit(code=NEW_CODE, topology__hot__deploy__enable=True)
+    bench.advance(90)
+    assert bench.state.topology_ids() == []
+    scheduler.is_sulking = False
+    bench.advance(30)
+    (back,) = bench.state.topology_ids()
+    base = bench.state.read_base(back)
+    assert base and bench.blobs.get(base.code_key) == CODE and len(bench.slots(back)) == 13
+    assert keeper.data == {back: {"states"}} and bench.state.known_ids() == {back}
+
+
+def test_the_name_is_taken_until_the_deploy_is_finished_and_waiting_for_it_helps() -> None:
+    bench, keeper = Bench(nodes=3), Keeper()
+    old = left_over(bench, keeper)
+    with pytest.raises(AlreadyAliveError):
+        bench.service.begin_submit("wc", wordcount(), {"topology.workers": 1}, CODE)
+    assert bench.service.wait_deployed("wc")
+    (new,) = bench.state.topology_ids()
+    assert new != old and keeper.data == {new: {"states"}}
+
+
+def test_what_is_being_deployed_cannot_be_killed_half_way_and_keeps_its_data() -> None:
+    bench, keeper = Bench(nodes=3), Keeper()
+    left_over(bench, keeper)
+    with pytest.raises(IllegalTransitionError, match="hot deploy of wc is under way"):
+        bench.service.kill("wc", 0)
+    assert bench.service.wait_deployed("wc")
+    (new,) = bench.state.topology_ids()
+    assert keeper.data == {new: {"states"}}
+    bench.service.kill("wc", 0)
+    bench.advance(30)
+    assert bench.state.known_ids() == set() and keeper.data == {}
+
+
+def test_a_deploy_that_cannot_be_finished_is_told_of_tried_again_and_can_be_called_off() -> None:
+    bench, keeper = Bench(nodes=3), Keeper()
+    old = left_over(bench, keeper)
+    deploy = bench.state.read_deploy("wc")
+    assert deploy and deploy.old_id == old
+    bench.state.store.delete(f"/outlines/{deploy.base.topology_id}")
+    bench.advance(40)
+    assert "its outline is missing" in bench.nimbus.problems["wc"]
+    assert bench.state.topology_ids() == []
+    with pytest.raises(AlreadyAliveError, match="a hot deploy of wc is being finished"):
+        bench.service.begin_submit("wc", wordcount(), {"topology.workers": 1}, CODE)
+    bench.service.kill("wc")
+    bench.advance(20)
+    assert bench.state.known_ids() == set() and keeper.data == {} and "wc" not in bench.nimbus.problems
+    with pytest.raises(NotAliveError):
+        bench.service.kill("wc")
+    assert bench.submit()

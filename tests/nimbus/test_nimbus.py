@@ -1,0 +1,479 @@
+"""Tells what Nimbus does with topologies, deaths, restarts and bad records, in a simulated cluster."""
+
+from collections.abc import Callable
+
+import pytest
+
+from sparkstorm.cluster import paths
+from sparkstorm.cluster.local import LocalStateStore
+from sparkstorm.cluster.storm_state import StormState, Submission
+from sparkstorm.errors import FailedAssignTopologyError
+from sparkstorm.model.assignment import ExecutorId, SupervisorInfo, WorkerSlot
+from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
+from sparkstorm.nimbus.nimbus import Nimbus
+from sparkstorm.nimbus.service import NimbusService
+from sparkstorm.scheduling.default import DefaultScheduler
+from sparkstorm.scheduling.records import Topologies
+from sparkstorm.scheduling.view import ClusterView
+from tests.nimbus.nimbus_bench import KEY, Bench, wordcount
+
+
+def test_a_submitted_topology_is_assigned_over_all_workers() -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    slots = bench.slots(topology_id)
+    assert len(slots) == 1 + 4 + 4 + 4  # lines, split, count, ackers
+    assert len(set(slots.values())) == 4
+    base = bench.state.read_base(topology_id)
+    assert base and base.status == TopologyStatus.ACTIVE
+
+
+def test_an_untroubled_cluster_is_left_alone() -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    before = bench.state.read_assignment(topology_id)
+    bench.advance(600)
+    assert bench.state.read_assignment(topology_id) == before
+
+
+def test_a_topology_waits_for_supervisors_that_come_later() -> None:
+    bench = Bench()
+    for supervisor in bench.supervisors.values():
+        supervisor.is_up = False
+        supervisor.store.expire_session()
+    topology_id = bench.submit()
+    assert bench.slots(topology_id) == {}
+    for supervisor in bench.supervisors.values():
+        supervisor.is_up = True
+    bench.advance(2)  # the hint runs a round at once; the period is ten seconds
+    assert len(set(bench.slots(topology_id).values())) == 4
+
+
+def test_the_executors_of_a_lost_host_move_and_the_others_stay() -> None:
+    bench = Bench(nodes=3)
+    topology_id = bench.submit()
+    before = bench.state.read_assignment(topology_id)
+    assert before
+    lost = before.executors_by_slot()
+    node = sorted(lost)[0].node
+    bench.supervisors[node].die()
+    bench.advance(60)
+    after = bench.state.read_assignment(topology_id)
+    assert after and node not in {slot.node for slot in after.slot_by_executor.values()}
+    assert after.slot_by_executor.keys() == before.slot_by_executor.keys()
+    for executor, slot in before.slot_by_executor.items():
+        if slot.node != node:
+            assert after.slot_by_executor[executor] == slot
+            assert after.placed_version_by_executor[executor] == before.placed_version_by_executor[executor]
+            assert after.start_ms_by_executor[executor] == before.start_ms_by_executor[executor]
+        else:
+            assert after.placed_version_by_executor[executor] > before.placed_version_by_executor[executor]
+
+
+def test_a_lost_host_is_replaced_within_seconds_and_a_silent_worker_within_its_timeout() -> None:
+    bench = Bench(nodes=3)
+    topology_id = bench.submit()
+    bench.advance(200)  # beyond the launch grace
+    victim = sorted(set(bench.slots(topology_id).values()))[0]
+    bench.supervisors[victim.node].silent_ports.add(victim.port)
+    bench.advance(29)
+    assert victim in bench.slots(topology_id).values()
+    bench.advance(15)
+    assert victim not in bench.slots(topology_id).values()
+    assert len(bench.slots(topology_id)) == 13
+    errors = [each.text for c in bench.state.error_components(topology_id) for each in bench.state.read_errors(topology_id, c)]
+    assert any("is dead on" in text and f":{victim.port}" in text for text in errors)
+
+
+def test_a_worker_that_never_starts_gets_its_launch_grace_and_no_more() -> None:
+    bench = Bench(nodes=3)
+    for supervisor in bench.supervisors.values():
+        supervisor.silent_ports.add(6700)
+    topology_id = bench.submit()
+    first = {slot for slot in bench.slots(topology_id).values() if slot.port == 6700}
+    assert first
+    bench.advance(110)
+    assert first <= set(bench.slots(topology_id).values())
+    assert bench.state.error_components(topology_id) == []
+    bench.advance(30)
+    assert bench.state.error_components(topology_id) != []
+
+
+def test_a_restarted_nimbus_buries_nobody() -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    bench.advance(300)
+    before = bench.state.read_assignment(topology_id)
+    bench.restart_nimbus()
+    bench.advance(300)
+    assert bench.state.read_assignment(topology_id) == before
+
+
+def test_after_the_store_was_away_nobody_is_buried() -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    bench.advance(300)
+    before = bench.state.read_assignment(topology_id)
+    bench.tree.is_down = True
+    bench.advance(90)
+    bench.tree.is_down = False
+    bench.nimbus.step(bench.clock.now_ms())  # before any worker had a chance to beat again
+    bench.advance(60)
+    assert bench.state.read_assignment(topology_id) == before
+
+
+def test_a_nimbus_that_was_stopped_for_minutes_buries_nobody() -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    bench.advance(200)
+    before = bench.state.read_assignment(topology_id)
+    bench.clock.advance(400_000)
+    bench.nimbus.step(bench.clock.now_ms())
+    bench.advance(60)
+    assert bench.state.read_assignment(topology_id) == before
+
+
+def test_two_topologies_share_the_slots_and_never_one() -> None:
+    bench = Bench(nodes=2, ports=(6700, 6701, 6702, 6703))
+    one, two = bench.submit("one"), bench.submit("two")
+    assert len(set(bench.slots(one).values()) | set(bench.slots(two).values())) == 8
+
+
+def test_killing_stops_the_workers_first_and_leaves_no_trace() -> None:
+    bench = Bench()
+    retired: list[str] = []
+
+    class Retirement:
+        def retire(self, topology_id: str) -> None:
+            assert topology_id not in bench.state.assignment_ids()
+            retired.append(topology_id)
+
+        def hand_over(self, old_id: str, new_id: str) -> None:
+            raise AssertionError("nobody deploys here")
+
+    bench.nimbus.cleanup.retirement = Retirement()
+    topology_id = bench.submit()
+    bench.service.kill("wc", wait_secs=5)
+    base = bench.state.read_base(topology_id)
+    assert base and base.status == TopologyStatus.KILLED
+    bench.advance(4)
+    assert bench.slots(topology_id)
+    bench.advance(3)
+    assert bench.state.known_ids() == set()
+    assert retired == [topology_id]
+    bench.advance(700)
+    assert bench.state.blob_keys() == []
+    assert bench.bytes_store.list_keys() == []
+
+
+def test_a_kill_waits_for_workers_that_do_not_stop_but_not_for_ever() -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    bench.advance(2)
+    for supervisor in bench.supervisors.values():
+        supervisor.is_up = False  # its beats stay
+    bench.service.kill("wc", wait_secs=0)
+    bench.advance(5)
+    assert bench.state.read_base(topology_id)
+    bench.advance(10)
+    assert bench.state.known_ids() == set()
+
+
+@pytest.mark.parametrize("restart_at", range(12))
+def test_a_kill_survives_a_restart_of_nimbus_at_any_second(restart_at: int) -> None:
+    bench = Bench()
+    bench.submit()
+    bench.service.kill("wc", wait_secs=5)
+    for second in range(30):
+        if second == restart_at:
+            bench.restart_nimbus()
+        bench.tick()
+    assert bench.state.known_ids() == set()
+
+
+@pytest.mark.parametrize("restart_at", range(8))
+def test_a_rebalance_survives_a_restart_of_nimbus_at_any_second(restart_at: int) -> None:
+    bench = Bench(nodes=3)
+    topology_id = bench.submit()
+    bench.service.rebalance("wc", RebalanceOptions(2, {"split": 2}, {"app.colour": "red"}), wait_secs=5)
+    for second in range(30):
+        if second == restart_at:
+            bench.restart_nimbus()
+        bench.tick()
+    base = bench.state.read_base(topology_id)
+    assert base and base.status == TopologyStatus.ACTIVE and base.pending is None
+    assert len(set(bench.slots(topology_id).values())) == 2
+    assert len(bench.slots(topology_id)) == 1 + 2 + 4 + 4
+    assignment = bench.state.read_assignment(topology_id)
+    assert assignment and assignment.conf_key == base.conf_key
+    assert b'"app.colour":"red"' in bench.blobs.get(base.conf_key)
+    assert b'"topology.workers":2' in bench.blobs.get(base.conf_key)
+
+
+def test_a_rebalance_to_more_workers_moves_only_what_must_move() -> None:
+    bench = Bench(nodes=4)
+    topology_id = bench.submit(topology__workers=2, topology__acker__executors=3)  # 12 executors, 6 in each worker
+    before = bench.slots(topology_id)
+    bench.service.rebalance("wc", RebalanceOptions(4), wait_secs=0)
+    bench.advance(3)
+    after = bench.slots(topology_id)
+    assert len(set(after.values())) == 4
+    assert sum(before[each] == slot for each, slot in after.items()) == 6
+
+
+def test_a_rebalance_of_an_inactive_topology_ends_inactive() -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    bench.service.deactivate("wc")
+    bench.service.rebalance("wc", RebalanceOptions(2), wait_secs=1)
+    bench.advance(3)
+    base = bench.state.read_base(topology_id)
+    assert base and (base.status, base.num_workers) == (TopologyStatus.INACTIVE, 2)
+
+
+def test_a_rebalancing_topology_can_be_killed() -> None:
+    bench = Bench()
+    bench.submit()
+    bench.service.rebalance("wc", RebalanceOptions(2), wait_secs=30)
+    bench.service.kill("wc", wait_secs=1)
+    bench.advance(5)
+    assert bench.state.known_ids() == set()
+
+
+def test_a_dry_run_plans_what_the_rebalance_then_does_and_writes_nothing() -> None:
+    bench = Bench(nodes=4)
+    topology_id = bench.submit(topology__workers=2)
+    before = bench.state.read_assignment(topology_id)
+    plan = bench.service.plan_rebalance("wc", RebalanceOptions(3, {"count": 2}))
+    base = bench.state.read_base(topology_id)
+    assert bench.state.read_assignment(topology_id) == before
+    assert base and base.status == TopologyStatus.ACTIVE and base.pending is None
+    assert plan.before == before and plan.unplaced == ()
+    bench.service.rebalance("wc", RebalanceOptions(3, {"count": 2}), wait_secs=0)
+    bench.advance(2)
+    assert bench.slots(topology_id) == dict(plan.after)
+    assert len(plan.movement.dropped) == 4 and len(plan.movement.stayed) + len(plan.movement.moved) == len(plan.after)
+
+
+class Misbehaving:
+    """A plugged-in scheduler that works until told otherwise."""
+
+    def __init__(self) -> None:
+        self.good = DefaultScheduler()
+        self.way = ""
+
+    def prepare(self, conf: object) -> None:
+        pass
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        if self.way == "raises":
+            raise RuntimeError("boom")
+        self.good.schedule(topologies, cluster)
+        if self.way == "invents a slot":
+            for topology_id in topologies:
+                cluster.unassign(topology_id)
+                executors = cluster.topologies[topology_id].executors
+                cluster.assign(WorkerSlot("nowhere", 1), topology_id, executors)
+                return
+        if self.way == "invents an executor":
+            for topology_id in topologies:
+                cluster.assign(cluster.available_slots()[0], topology_id, [ExecutorId(900, 900)])
+                return
+
+
+@pytest.mark.parametrize("way", ["raises", "invents a slot", "invents an executor"])
+def test_a_misbehaving_scheduler_changes_nothing_and_fails_the_submission_with_its_reason(way: str) -> None:
+    scheduler = Misbehaving()
+    bench = Bench(nodes=4, scheduler=scheduler)
+    topology_id = bench.submit("first", topology__workers=2)
+    before = bench.state.read_assignment(topology_id)
+    scheduler.way = way
+    with pytest.raises(FailedAssignTopologyError, match=r"boom|nobody offers|does not have"):
+        bench.submit("second")
+    bench.advance(30)
+    assert bench.state.read_assignment(topology_id) == before
+    assert bench.state.known_ids() == {topology_id}
+    assert "scheduler" in bench.nimbus.problems
+
+
+def test_a_topology_with_a_broken_record_is_left_out_and_the_others_go_on() -> None:
+    bench = Bench(nodes=4)
+    broken, sound = bench.submit("broken", topology__workers=2), bench.submit("sound", topology__workers=2)
+    bench.store.put(paths.outline(broken), b"garbage")
+    bench.restart_nimbus()
+    node = sorted(set(bench.slots(sound).values()))[0].node
+    held = set(bench.slots(broken).values())
+    bench.supervisors[node].die()
+    bench.advance(40)
+    assert node not in {slot.node for slot in bench.slots(sound).values()}
+    assert set(bench.slots(broken).values()) == held
+    assert paths.outline(broken) in bench.nimbus.problems[broken]
+    bench.service.kill("broken", wait_secs=0)
+    bench.advance(20)
+    assert bench.state.known_ids() == {sound}
+
+
+@pytest.mark.parametrize("path", [paths.deploy("other"), paths.submission("other")])
+def test_a_broken_record_of_a_deploy_or_a_submission_stops_nobody_else(path: str) -> None:
+    bench = Bench(nodes=3)
+    topology_id = bench.submit()
+    bench.store.put(path, b"garbage")
+    node = min(bench.slots(topology_id).values()).node
+    bench.supervisors[node].die()
+    bench.advance(40)
+    assert node not in {slot.node for slot in bench.slots(topology_id).values()}
+    assert path != paths.deploy("other") or path in bench.nimbus.problems["other"]
+    bench.service.kill("wc", 0)
+    bench.advance(20)
+    assert bench.state.known_ids() == set()
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"\xff", b'{"format":9}'])
+def test_a_broken_beat_is_silence_and_nothing_worse(data: bytes) -> None:
+    bench = Bench(nodes=3)
+    topology_id = bench.submit()
+    bench.advance(150)
+    victim = sorted(set(bench.slots(topology_id).values()))[0]
+    bench.supervisors[victim.node].silent_ports.add(victim.port)
+    bench.store.put(paths.workerbeat(topology_id, victim), data)
+    bench.advance(50)
+    assert victim not in bench.slots(topology_id).values()
+    assert len(bench.slots(topology_id)) == 13
+
+
+def test_orphans_are_swept_and_a_submission_under_way_is_not() -> None:
+    bench = Bench()
+    bench.state.prepare_worker_beats("orphan-1-1")
+    bench.state.prepare_gray_upgrade("orphan-1-1")
+    bench.state.begin_submission("under-way", Submission("under-way-2-2", 0))
+    bench.state.prepare_worker_beats("under-way-2-2")
+    bench.advance(30)
+    assert bench.state.known_ids() == {"under-way-2-2"}
+
+
+def test_only_the_leader_works_and_a_follower_takes_over_at_once() -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    woken: list[int] = []
+    state = StormState(LocalStateStore(bench.tree), KEY)
+    second = Nimbus(state, bench.blobs, bench.scheduler, bench.conf, "second", lambda: woken.append(1))
+    second.step(bench.clock.now_ms())
+    assert (bench.nimbus.is_leading, second.is_leading) == (True, False)
+    bench.service.kill("wc", wait_secs=0)
+    second.step(bench.clock.advance(20_000))
+    assert bench.state.read_base(topology_id)
+
+    def drive(done: Callable[[], bool], timeout_ms: int) -> bool:
+        while not done():
+            second.step(bench.clock.advance(10_000))
+        return True
+
+    service = NimbusService(state, bench.blobs, second, bench.conf, bench.clock, drive)
+    with pytest.raises(FailedAssignTopologyError, match="nimbus leads this cluster"):
+        service.submit("other", wordcount(), {}, b"code")
+    woken.clear()
+    bench.store.expire_session()
+    assert woken
+    for _ in range(20):
+        second.step(bench.clock.advance(1000))
+        for supervisor in bench.supervisors.values():
+            supervisor.step(bench.clock.now_ms())
+    assert second.is_leading
+    assert bench.state.known_ids() == set()
+
+
+def test_listeners_hear_of_everything_and_may_fail() -> None:
+    bench = Bench()
+    heard: list[tuple[str, str]] = []
+
+    class Listener:
+        def notify(self, topology_name: str, action: str) -> None:
+            heard.append((topology_name, action))
+            raise RuntimeError("a listener of a user")
+
+    bench.nimbus.listeners.append(Listener())
+    bench.submit()
+    bench.service.deactivate("wc")
+    bench.service.activate("wc")
+    bench.service.rebalance("wc", RebalanceOptions(2), wait_secs=0)
+    bench.advance(2)
+    bench.service.kill("wc", wait_secs=0)
+    bench.advance(5)
+    actions = [action for name, action in heard if name == "wc"]
+    assert actions == [
+        "startTopology", "submitTopology", "deactivate", "activate", "rebalanceRequested", "rebalance",
+        "killTopology", "removeTopology",
+    ]  # fmt: skip
+
+
+def test_a_second_kill_sets_a_new_time() -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    bench.service.kill("wc", wait_secs=1000)
+    bench.service.kill("wc", wait_secs=2)
+    base = bench.state.read_base(topology_id)
+    assert base and base.pending and base.pending.action == Action.REMOVE
+    bench.advance(6)
+    assert bench.state.known_ids() == set()
+
+
+def test_nobody_is_reassigned_when_reassigning_is_off() -> None:
+    bench = Bench(nodes=3, nimbus__reassign=False)
+    topology_id = bench.submit()
+    before = bench.state.read_assignment(topology_id)
+    bench.supervisors["node-0"].die()
+    bench.advance(300)
+    assert bench.state.read_assignment(topology_id) == before
+
+
+def test_rounds_are_as_rare_as_the_key_says() -> None:
+    bench = Bench()
+    bench.submit(topology=wordcount(1, 1))
+    bench.advance(20)
+    now_ms = bench.clock.now_ms()
+    due = bench.nimbus.step(now_ms)
+    assert now_ms < due <= now_ms + 10_000
+    assert bench.nimbus.step(due - 1) == due
+
+
+@pytest.mark.parametrize("data", [None, b"", b"garbage", b"sparkstorm-1 json 00ff\n{}"])
+def test_a_lost_or_damaged_assignment_is_written_again_without_moving_anybody(data: bytes | None) -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    before = bench.state.read_assignment(topology_id)
+    assert before
+    if data is None:
+        bench.store.delete(paths.assignment(topology_id))
+    else:
+        bench.store.put(paths.assignment(topology_id), data)
+    bench.nimbus.step(bench.clock.advance(10_000))
+    after = bench.state.read_assignment(topology_id)
+    assert after and after.version > before.version
+    assert after.slot_by_executor == before.slot_by_executor
+    assert after.placed_version_by_executor == before.placed_version_by_executor
+
+
+def test_a_damaged_backup_stops_no_other_topology() -> None:
+    bench = Bench(nodes=4)
+    broken, sound = bench.submit("broken", topology__workers=2), bench.submit("sound", topology__workers=2)
+    for path in (paths.assignment(broken), paths.under(paths.ASSIGNMENTS_BACKUP, "broken")):
+        bench.store.put(path, b"garbage")
+    node = sorted(set(bench.slots(sound).values()))[0].node
+    bench.supervisors[node].die()
+    for _ in range(60):
+        for supervisor in bench.supervisors.values():
+            if supervisor.is_up:
+                supervisor.state.register_supervisor(SupervisorInfo(supervisor.node, supervisor.host, 0, 0, supervisor.ports))
+        bench.nimbus.step(bench.clock.advance(1000))
+    assert node not in {slot.node for slot in bench.slots(sound).values()}
+    assert any("garbage" in problem for problem in bench.nimbus.problems.values())
+
+
+def test_chunks_that_a_cut_submission_left_are_swept_by_the_next_nimbus() -> None:
+    bench = Bench()
+    bench.submit()
+    whole = bench.bytes_store.list_keys()
+    bench.bytes_store.put("f00:0", b"left over")
+    bench.restart_nimbus()
+    bench.advance(2)
+    assert bench.bytes_store.list_keys() == whole

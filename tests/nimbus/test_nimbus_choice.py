@@ -1,0 +1,290 @@
+"""Tells how a topology gets the scheduler it names, what JStorm's does with live topologies, and that a guest harms nobody."""
+
+import os
+import pwd
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sparkstorm.config import default_conf
+from sparkstorm.errors import FailedAssignTopologyError, InvalidConfigError
+from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.model.status import RebalanceOptions
+from sparkstorm.model.topology import Topology
+from sparkstorm.nimbus.guarded_scheduler import GuardedScheduler
+from sparkstorm.scheduling.chosen import chosen_scheduler
+from sparkstorm.scheduling.default import DefaultScheduler
+from sparkstorm.scheduling.records import Topologies
+from sparkstorm.scheduling.view import ClusterView
+from tests.nimbus.nimbus_bench import Bench, wordcount
+
+HERE = "tests.nimbus.test_nimbus_choice"
+
+
+def bench_of(nodes: int = 3, ports: Sequence[int] = (6700, 6701), **conf: Any) -> Bench:
+    named = {key.replace("__", "."): value for key, value in conf.items()}
+    return Bench(nodes, ports, scheduler=chosen_scheduler({**default_conf().as_dict(), **named}, GuardedScheduler), **conf)
+
+
+def component_of(bench: Bench, topology_id: str, executor: ExecutorId) -> str:
+    table = bench.state.read_tasks(topology_id)
+    assert table
+    return table.info_by_task[executor.first_task].component_id
+
+
+def nodes_of(bench: Bench, topology_id: str) -> list[str]:
+    return sorted({slot.node for slot in bench.slots(topology_id).values()})
+
+
+def test_two_topologies_are_placed_by_two_schedulers() -> None:
+    bench = bench_of(nodes=4)
+    plain = bench.submit("plain")
+    conf: dict[str, Any] = {"topology__scheduler": "jstorm", "isolation__scheduler__machines": ["host-3"], "topology__workers": 1}
+    isolated = bench.submit("isolated", **conf)
+    assert nodes_of(bench, isolated) == ["node-3"]
+    assert len(bench.slots(plain)) == 13
+    bench.supervisors["node-0"].die()
+    bench.advance(60)
+    assert nodes_of(bench, isolated) == ["node-3"] and "node-0" not in nodes_of(bench, plain)
+    assert not set(bench.slots(plain).values()) & set(bench.slots(isolated).values())
+
+
+def test_a_choice_that_cannot_be_made_is_refused_at_submission() -> None:
+    bench = bench_of()
+    for name, words in (("nonsense", "neither one of"), ("blacklist", "whole cluster"), (f"{HERE}.Rogue", "allowed")):
+        with pytest.raises(InvalidConfigError, match=rf"^topology\.scheduler: .*{words}"):
+            bench.submit("wc", topology__scheduler=name)
+    assert bench.state.known_ids() == set()
+
+
+def test_a_rebalance_may_choose_another_scheduler_but_none_that_there_is_not() -> None:
+    bench = bench_of(nodes=4)
+    topology_id = bench.submit(topology__workers=2)
+    with pytest.raises(InvalidConfigError, match="neither one of"):
+        bench.service.rebalance("wc", RebalanceOptions(None, {}, {"topology.scheduler": "nonsense"}))
+    conf: dict[str, Any] = {"topology.scheduler": "jstorm", "isolation.scheduler.machines": ["host-1"]}
+    bench.service.rebalance("wc", RebalanceOptions(2, {}, conf, reassign=True), wait_secs=0)
+    bench.advance(3)
+    assert nodes_of(bench, topology_id) == ["node-1"]
+
+
+def test_too_few_workers_are_refused_in_the_seeds_words_with_their_numbers() -> None:
+    bench = bench_of(nodes=2, storm__scheduler="jstorm", jstorm__reserve__workers=1)
+    words = r"there's no enough worker\. allocWorkerNum=4, availableWorkerNum=4,reserveWorkerNum=1"
+    with pytest.raises(FailedAssignTopologyError, match=words):
+        bench.submit("wc", topology__workers=4)
+    assert bench.state.known_ids() == set() and bench.state.read_assignments() == {}
+    assert len(set(bench.slots(bench.submit("wc", topology__workers=3)).values())) == 3
+
+
+def definition(host: str, port: int, **counts: int) -> dict[str, Any]:
+    return {"hostName": host, "port": port, "componentToNum": counts}
+
+
+def test_workers_are_where_the_user_defines_them() -> None:
+    bench = bench_of(storm__scheduler="jstorm")
+    wanted = [definition("host-2", 6701, count=4), definition("host-1", 6700, lines=1, split=2)]
+    topology_id = bench.submit("wc", topology__workers=3, use__userdefine__assignment=wanted)
+    found: dict[WorkerSlot, list[str]] = {}
+    for executor, slot in sorted(bench.slots(topology_id).items()):
+        found.setdefault(slot, []).append(component_of(bench, topology_id, executor))
+    assert found[WorkerSlot("node-2", 6701)].count("count") == 4
+    defined = found[WorkerSlot("node-1", 6700)]
+    assert (defined.count("lines"), defined.count("split")) == (1, 2)
+
+
+def test_more_defined_workers_than_workers_and_broken_definitions_are_refused_in_words() -> None:
+    bench = bench_of(storm__scheduler="jstorm")
+    wanted = [definition("host-0", 6700, count=1), definition("host-1", 6700, count=1), definition("host-2", 6700, count=1)]
+    words = r"Too many workers are required for .*workersNum=2, assignedWorkersNum=3"
+    with pytest.raises(FailedAssignTopologyError, match=words):
+        bench.submit("wc", topology__workers=2, use__userdefine__assignment=wanted)
+    with pytest.raises(FailedAssignTopologyError, match=r"use\.userdefine\.assignment\[0\]: not JSON"):
+        bench.submit("broken", use__userdefine__assignment=["{"])
+    assert bench.state.known_ids() == set()
+
+
+def test_a_topology_gets_its_old_places_back_when_it_asks_for_them() -> None:
+    bench = bench_of(nodes=4, storm__scheduler="jstorm")
+    bench.submit("other", topology__workers=1)
+    old = bench.slots(bench.submit("wc", topology__workers=4))
+    bench.service.kill("wc", 0)
+    bench.service.kill("other", 0)
+    bench.advance(30)
+    afresh = bench.slots(bench.submit("wc", topology__workers=4))
+    assert afresh != old
+    bench.service.kill("wc", 0)
+    bench.advance(30)
+    again = bench.slots(bench.submit("wc", topology__workers=4, use__old__assignment=True))
+    assert again == afresh
+
+
+def test_tasks_that_want_different_nodes_get_them_or_are_refused() -> None:
+    plain = wordcount(count=3)
+    apart = replace(plain.components["count"], conf={"task.on.differ.node": True})
+    topology = Topology({**plain.components, "count": apart})
+    bench = bench_of(nodes=3, storm__scheduler="jstorm")
+    topology_id = bench.submit("wc", topology, topology__workers=3)
+    placed = bench.slots(topology_id).items()
+    nodes = [slot.node for executor, slot in placed if component_of(bench, topology_id, executor) == "count"]
+    assert len(set(nodes)) == len(nodes) == 3
+    small = bench_of(nodes=2, storm__scheduler="jstorm")
+    with pytest.raises(FailedAssignTopologyError, match="no enough supervisor for making component: count"):
+        small.submit("wc", topology, topology__workers=3)
+
+
+def test_under_jstorm_the_dead_move_the_living_stay_and_a_full_cluster_waits() -> None:
+    bench = bench_of(nodes=3, storm__scheduler="jstorm")
+    topology_id = bench.submit("wc", topology__workers=4)
+    before = bench.slots(topology_id)
+    lost = next(iter(before.values())).node
+    bench.supervisors[lost].die()
+    bench.advance(90)
+    after = bench.slots(topology_id)
+    assert all(after[each] == slot for each, slot in before.items() if slot.node != lost)
+    assert len(after) == len(before) and lost not in {slot.node for slot in after.values()}
+    second = next(iter(after.values())).node
+    bench.supervisors[second].die()
+    bench.advance(90)
+    assert "no enough worker" in bench.nimbus.problems[topology_id]
+    assert {slot.node for slot in bench.slots(topology_id).values()} == set(bench.supervisors) - {lost, second}
+
+
+def test_a_jstorm_rebalance_keeps_every_task_where_it_was_unless_told_to_reassign() -> None:
+    bench = bench_of(nodes=4, storm__scheduler="jstorm")
+    topology_id = bench.submit("wc", topology__workers=2)
+    before = bench.slots(topology_id)
+    bench.service.rebalance("wc", RebalanceOptions(3), wait_secs=0)
+    bench.advance(3)
+    assert bench.slots(topology_id) == before
+    bench.service.rebalance("wc", RebalanceOptions(4, reassign=True), wait_secs=0)
+    bench.advance(3)
+    spread = bench.slots(topology_id)
+    assert len(set(spread.values())) == 4
+    bench.service.rebalance("wc", RebalanceOptions(9), wait_secs=0)
+    bench.advance(3)
+    components = bench.state.error_components(topology_id)
+    texts = [each.text for component in components for each in bench.state.read_errors(topology_id, component)]
+    assert any("rebalance given up: there's no enough worker" in text for text in texts)
+    assert bench.slots(topology_id) == spread
+
+
+class Rogue:
+    """A plug-in that harms others on purpose: it raises, or leaves nonsense behind."""
+
+    way = ""
+
+    def prepare(self, conf: object) -> None:
+        if self.way == "cannot be prepared":
+            raise RuntimeError("no table")
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        if self.way == "raises":
+            raise RuntimeError("boom")
+        if self.way == "ends the process":
+            raise SystemExit(3)
+        for topology_id, topology in topologies.items():
+            cluster.unassign(topology_id)
+            if self.way == "takes another's slot":
+                cluster.assign(WorkerSlot("node-0", 6700), topology_id, topology.executors)
+            if self.way == "invents executors":
+                cluster.assign(cluster.available_slots()[0], topology_id, [ExecutorId(900, 900)])
+            if self.way == "answers with text":
+                answer: Any = {"executor": "slot"}
+                cluster.set_assignment(topology_id, answer)
+
+
+ROGUE: dict[str, Any] = {"storm__scheduler__allowed": [f"{HERE}.Rogue"]}
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("raises", r"Rogue failed: RuntimeError: boom"),
+        ("ends the process", r"Rogue failed: .*SystemExit: 3"),
+        ("takes another's slot", r"Rogue failed: .*node-0:6700, which nobody offers"),
+        ("invents executors", r"Rogue failed: .*900-900, which bad-.* does not have"),
+        ("answers with text", r"Rogue failed: "),
+    ],
+)
+def test_what_a_guest_does_wrong_costs_only_its_own_topology(way: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = bench_of(nodes=2, ports=(6700, 6701, 6702), **ROGUE)
+    good = bench.submit("good", topology__workers=3)
+    before = bench.slots(good)
+    assert WorkerSlot("node-0", 6700) in before.values()
+    monkeypatch.setattr(Rogue, "way", way)
+    with pytest.raises(FailedAssignTopologyError, match=words):
+        bench.submit("bad", topology__workers=1, topology__scheduler=f"{HERE}.Rogue")
+    assert bench.submit("fine", topology__workers=1)
+    assert bench.slots(good) == before and "scheduler" not in bench.nimbus.problems
+
+
+def test_a_guest_that_cannot_even_be_made_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Rogue, "way", "cannot be prepared")
+    bench = bench_of(**ROGUE)
+    with pytest.raises(InvalidConfigError, match=r"topology\.scheduler: .*Rogue cannot be made: RuntimeError: no table"):
+        bench.submit("bad", topology__workers=1, topology__scheduler=f"{HERE}.Rogue")
+    assert bench.state.known_ids() == set()
+
+
+def test_a_guest_that_fails_later_leaves_its_own_topology_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Rogue, "schedule", lambda self, topologies, cluster: DefaultScheduler().schedule(topologies, cluster))
+    bench = bench_of(nodes=3, **ROGUE)
+    topology_id = bench.submit("late", topology__workers=4, topology__scheduler=f"{HERE}.Rogue")
+    before = bench.state.read_assignment(topology_id)
+    assert before and len(before.slot_by_executor) == 13
+    monkeypatch.undo()
+    monkeypatch.setattr(Rogue, "way", "raises")
+    lost = next(iter(before.slot_by_executor.values())).node
+    bench.service.rebalance("late", RebalanceOptions(2), wait_secs=0)
+    bench.advance(3)
+    base = bench.state.read_base(topology_id)
+    assert base and (base.num_workers, base.pending) == (4, None)
+    assert bench.slots(topology_id) == before.slot_by_executor
+    bench.supervisors[lost].die()
+    bench.advance(60)
+    assert "Rogue failed: RuntimeError: boom" in bench.nimbus.problems[topology_id]
+    living = {each: slot for each, slot in before.slot_by_executor.items() if slot.node != lost}
+    assert bench.slots(topology_id) == living
+
+
+def test_evictions_of_one_scheduler_never_reach_anothers_topologies() -> None:
+    bench = bench_of(nodes=1, ports=(6700, 6701))
+    plain = bench.submit("plain", topology__workers=1, topology__priority=100)
+    before = bench.slots(plain)
+    greedy = bench.submit("greedy", topology__scheduler="resource-aware", topology__priority=0)
+    bench.advance(30)
+    assert bench.slots(plain) == before
+    assert not set(bench.slots(greedy).values()) & set(before.values())
+
+
+def test_a_dry_run_is_no_round_for_a_scheduler_that_counts_rounds() -> None:
+    conf: dict[str, Any] = {"storm__scheduler": "blacklist", "blacklist__scheduler__tolerance__count": 3}
+    asked, left = (bench_of(nodes=3, **conf) for _ in range(2))
+    for bench in (asked, left):
+        bench.submit("wc", topology__workers=2)
+        bench.supervisors["node-2"].die()
+        bench.advance(11)
+    for _ in range(5):
+        asked.service.plan_rebalance("wc", RebalanceOptions(3))
+    for bench in (asked, left):
+        bench.supervisors["node-2"].is_up = True
+        bench.tick()
+        bench.service.rebalance("wc", RebalanceOptions(3), wait_secs=0)
+        bench.advance(2)
+    (first,), (second,) = asked.state.topology_ids(), left.state.topology_ids()
+    assert asked.slots(first) == left.slots(second)
+    assert "node-2" in {slot.node for slot in asked.slots(first).values()}
+
+
+def test_a_topology_belongs_to_whoever_submits_it_so_that_the_resource_aware_scheduler_takes_it() -> None:
+    bench = bench_of(storm__scheduler="resource-aware")
+    for supervisor in bench.supervisors.values():
+        supervisor.resources = {"supervisor.cpu.capacity": 400.0, "supervisor.memory.capacity.mb": 4096.0}
+        supervisor.step(bench.clock.now_ms())
+    topology_id = bench.submit(topology__workers=2)
+    base = bench.state.read_base(topology_id)
+    assert base and base.owner == pwd.getpwuid(os.geteuid()).pw_name
+    assert len(bench.slots(topology_id)) == 11

@@ -1,0 +1,297 @@
+"""Enumerates where Nimbus, or its whole driver, may die in the middle of a request: every write, before and after it."""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from sparkstorm.blobs.store import BlobStore
+from sparkstorm.cluster.local import LocalStateStore
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.errors import FailedAssignTopologyError, StoreUnavailableError
+from sparkstorm.model.assignment import AssignmentKind
+from sparkstorm.model.status import RebalanceOptions, TopologyStatus
+from tests.nimbus.fuses import Fuse
+from tests.nimbus.nimbus_bench import CODE, KEY, Bench, wordcount
+from tests.nimbus.phoenix import Keeper, Phoenix
+
+NEW_CODE = b"new code"
+REBALANCE = RebalanceOptions(2, {"split": 2}, {"app.colour": "red"}, {"split": {"cpu": 55.0}})
+LIMIT = 150  # more writes than any request takes
+# What died before a write has the same effect as what died after the one before it; only those who live on see a difference.
+BOTH = pytest.mark.parametrize("is_written", [False, True], ids=["before the write", "after the write"])
+
+
+def is_untouched(bench: Phoenix, status: TopologyStatus = TopologyStatus.ACTIVE) -> bool:
+    """Whether the request was never made."""
+    if bench.state.topology_ids() != [bench.old] or bench.keeper.data != {bench.old: "counts"}:
+        return False
+    base, now = bench.state.read_base(bench.old), bench.assignment()
+    assert base
+    return (base.status, base.pending, base.num_workers) == (status, None, 4) and now == bench.before
+
+
+def is_killed(bench: Phoenix) -> bool:
+    return not bench.state.known_ids() and bench.keeper.data == {} and not bench.bytes_store.list_keys()
+
+
+def is_rebalanced(bench: Phoenix, status: TopologyStatus = TopologyStatus.ACTIVE) -> bool:
+    base, outline = bench.state.read_base(bench.old), bench.state.read_outline(bench.old)
+    now = bench.assignment()
+    assert base and outline and bench.keeper.data == {bench.old: "counts"}
+    own = bench.blobs.get(base.conf_key)
+    resources = outline.components["split"].conf.get("topology.component.resources.map")
+    return (
+        (base.status, base.pending, base.previous_status, base.num_workers) == (status, None, None, 2)
+        and base.executors_by_component["split"] == 2
+        and (len(now.slot_by_executor), len(set(now.slot_by_executor.values()))) == (11, 2)
+        and (now.conf_key, now.kind) == (base.conf_key, AssignmentKind.REBALANCE)
+        and b'"app.colour":"red"' in own
+        and b'"topology.workers":2' in own
+        and resources == {"cpu.pcore.percent": 55.0}
+    )
+
+
+def is_deployed(bench: Phoenix) -> bool:
+    (now,) = bench.state.topology_ids()
+    base = bench.state.read_base(now)
+    assert base
+    is_new = now != bench.old and bench.blobs.get(base.code_key) == NEW_CODE and bench.keeper.data == {now: "counts"}
+    return is_new and base.status == TopologyStatus.ACTIVE and len(bench.slots(now)) == 13
+
+
+def is_back(bench: Phoenix) -> bool:
+    (now,) = bench.state.topology_ids()
+    base = bench.state.read_base(now)
+    assert base
+    is_old = now != bench.old and bench.blobs.get(base.code_key) == CODE and bench.keeper.data == {now: "counts"}
+    return is_old and base.status == TopologyStatus.ACTIVE and len(bench.slots(now)) == 13
+
+
+def deploy_in_vain(bench: Phoenix, split: int) -> None:
+    with pytest.raises(FailedAssignTopologyError, match="no enough worker"):
+        bench.submit(topology=wordcount(split), code=NEW_CODE, topology__hot__deploy__enable=True, app__refuse=True)
+
+
+def has_status(status: TopologyStatus) -> Callable[[Phoenix], bool]:
+    def holds(bench: Phoenix) -> bool:
+        base = bench.state.read_base(bench.old)
+        assert base
+        return (base.status, base.pending) == (status, None) and bench.assignment() == bench.before
+
+    return holds
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request, what was before it, and what it comes to."""
+
+    ask: Callable[[Phoenix], object]
+    after: Callable[[Phoenix], bool]
+    is_inactive: bool = False
+    secs: int = 60  # until the driver that follows has brought it to its end
+
+    @property
+    def status(self) -> TopologyStatus:
+        return TopologyStatus.INACTIVE if self.is_inactive else TopologyStatus.ACTIVE
+
+
+ASKS = {
+    "deactivate": Ask(lambda bench: bench.service.deactivate("wc"), has_status(TopologyStatus.INACTIVE)),
+    "activate": Ask(lambda bench: bench.service.activate("wc"), has_status(TopologyStatus.ACTIVE), True),
+    "kill": Ask(lambda bench: bench.service.kill("wc", 2), is_killed),
+    "rebalance": Ask(lambda bench: bench.service.rebalance("wc", REBALANCE, 2), is_rebalanced),
+    "rebalance while inactive": Ask(
+        lambda bench: bench.service.rebalance("wc", REBALANCE, 2),
+        lambda bench: is_rebalanced(bench, TopologyStatus.INACTIVE),
+        True,
+    ),
+    "hot deploy": Ask(lambda bench: bench.submit(code=NEW_CODE, topology__hot__deploy__enable=True), is_deployed),
+    "refused hot deploy": Ask(lambda bench: deploy_in_vain(bench, 4), is_back, secs=100),
+    "refused hot deploy of other tasks": Ask(lambda bench: deploy_in_vain(bench, 5), is_back, secs=100),
+}
+
+
+def assert_tidy(bench: Phoenix, at: int) -> None:
+    """Nothing is left but what the topologies that run need."""
+    running = [bench.state.read_base(each) for each in bench.state.topology_ids()]
+    used = {key for base in running if base for key in (base.code_key, base.conf_key)}
+    assert bench.state.known_ids() == {base.topology_id for base in running if base}, at
+    assert not bench.state.submissions() and not bench.state.deploy_names(), at
+    assert set(bench.state.blob_keys()) == used, at
+    assert {key.partition(":")[0] for key in bench.bytes_store.list_keys()} == used, at
+    assert not bench.nimbus.problems, at
+
+
+@pytest.mark.parametrize("name", [each for each in ASKS if each not in ("activate", "deactivate")])  # those are the service's own
+def test_wherever_nimbus_dies_in_its_driver_the_next_one_brings_every_request_to_its_end(name: str) -> None:
+    asked = ASKS[name]
+    for at in range(1, LIMIT):
+        bench, fuse = Phoenix(asked.is_inactive), Fuse(at)
+        bench.doom_nimbus(fuse)
+        with contextlib.suppress(StoreUnavailableError):  # the keeper's, when its driver hands over
+            asked.ask(bench)
+        bench.rest(asked.secs)
+        assert asked.after(bench), at
+        assert_tidy(bench, at)
+        if not fuse.is_burnt:
+            break
+    else:
+        raise AssertionError("Nimbus died every time")
+    assert at > 3
+
+
+@pytest.mark.parametrize("name", ASKS)
+def test_wherever_the_driver_dies_a_request_was_never_made_or_comes_to_its_end(name: str) -> None:
+    asked, ends = ASKS[name], set()
+    for at in range(1, LIMIT):
+        bench, fuse = Phoenix(asked.is_inactive), Fuse(at)
+        bench.doom_driver(fuse)
+        try:
+            asked.ask(bench)
+            bench.advance(20)
+        except StoreUnavailableError:
+            assert fuse.is_dead
+        bench.follow_driver()
+        bench.rest(asked.secs)
+        is_done = asked.after(bench)
+        assert is_done or is_untouched(bench, asked.status), at
+        assert_tidy(bench, at)
+        ends.add(is_done)
+        if not fuse.is_burnt:
+            break
+    else:
+        raise AssertionError("the driver died every time")
+    assert ends == {True, False}
+
+
+def test_wherever_nimbus_dies_workers_that_do_not_stop_have_their_whole_grace() -> None:
+    for at in range(1, LIMIT):
+        bench, fuse = Phoenix(), Fuse(at)
+        for supervisor in bench.supervisors.values():
+            supervisor.is_up = False  # its beats stay
+        bench.doom_nimbus(fuse)
+        bench.service.kill("wc", 1)
+        seconds: dict[str, int] = {}
+        for second in range(12):
+            bench.tick()
+            seconds.setdefault("runs" if bench.state.assignment_ids() else "stopped", second)
+            seconds.setdefault("there" if bench.state.topology_ids() else "gone", second)
+        assert 2 <= seconds["gone"] - seconds["stopped"] <= 3, at
+        if not fuse.is_burnt:
+            return
+    raise AssertionError("Nimbus died every time")
+
+
+def test_wherever_the_driver_dies_in_a_submission_it_runs_or_nothing_is_left() -> None:
+    ends = set()
+    for at in range(1, LIMIT):
+        bench, fuse = Phoenix(), Fuse(at)
+        bench.doom_driver(fuse)
+        try:
+            bench.service.submit("other", wordcount(2), {"topology.workers": 1}, b"other code", seed=fuse.around(bench.keeper).seed)
+        except StoreUnavailableError:
+            assert fuse.is_dead
+        bench.follow_driver()
+        bench.advance(30)
+        others = [each for each in bench.state.topology_ids() if each != bench.old]
+        assert bench.keeper.data == {bench.old: "counts", **dict.fromkeys(others, "seeds")}, at
+        assert all(len(bench.slots(each)) == 8 for each in others), at
+        assert bench.state.read_assignment(bench.old) == bench.before, at
+        assert_tidy(bench, at)
+        ends.add(len(others))
+        if not fuse.is_burnt:
+            break
+        if not others:
+            assert bench.submit("other", wordcount(2), b"other code", topology__workers=1)
+    else:
+        raise AssertionError("the driver died every time")
+    assert ends == {0, 1}
+
+
+def test_wherever_nimbus_dies_in_a_submission_the_next_one_serves_it() -> None:
+    for at in range(1, LIMIT):
+        bench, fuse = Phoenix(), Fuse(at)
+        bench.doom_nimbus(fuse)
+        other = bench.submit("other", wordcount(2), b"other code", topology__workers=1)
+        bench.advance(10)
+        base = bench.state.read_base(other)
+        assert base and base.status == TopologyStatus.ACTIVE and len(bench.slots(other)) == 8, at
+        assert_tidy(bench, at)
+        if not fuse.is_burnt:
+            return
+    raise AssertionError("Nimbus died every time")
+
+
+@BOTH
+def test_a_submission_whose_stores_fail_for_a_moment_at_any_write_leaves_nothing(is_written: bool) -> None:
+    refused = 0
+    for at in range(1, LIMIT):
+        bench, fuse, keeper = Bench(), Fuse(at, is_written, is_final=False), Keeper()
+        bench.nimbus.cleanup.retirement = keeper
+        session = LocalStateStore(bench.tree)
+        bench.service._state = StormState(fuse.around(session), KEY)
+        bench.service._blobs = BlobStore(bench.service._state, fuse.around(bench.bytes_store), KEY)
+        with contextlib.suppress(StoreUnavailableError):
+            bench.service.submit("wc", wordcount(), {"topology.workers": 4}, b"code", seed=fuse.around(keeper).seed)
+        assert keeper.data == dict.fromkeys(bench.state.topology_ids(), "seeds"), at
+        if bench.state.topology_ids():
+            # Only the mark of the submission was to be taken away yet, which is tried again.
+            assert refused > 8 and bench.state.submissions() == {}, at
+        else:
+            refused += 1
+            assert fuse.is_burnt, at
+            assert_nothing_is_left(bench)
+            assert bench.submit(), at
+        if not fuse.is_burnt:
+            return
+    raise AssertionError("the store failed every time")
+
+
+@BOTH
+@pytest.mark.parametrize("split", [4, 5], ids=["the same tasks", "other tasks"])
+def test_a_refused_hot_deploy_whose_stores_fail_for_a_moment_brings_the_old_one_back(is_written: bool, split: int) -> None:
+    for at in range(1, LIMIT):
+        bench, fuse = Phoenix(), Fuse(at, is_written, is_final=False)
+        bench.fuse, bench.nimbus.cleanup.retirement = fuse, fuse.around(bench.keeper)
+        bench.service._state = StormState(fuse.around(LocalStateStore(bench.tree)), KEY)
+        bench.service._blobs = BlobStore(bench.service._state, fuse.around(bench.bytes_store), KEY)
+        with contextlib.suppress(StoreUnavailableError):
+            deploy_in_vain(bench, split)
+        bench.rest(100)
+        assert is_back(bench) or is_untouched(bench), at
+        assert_tidy(bench, at)
+        if not fuse.is_burnt:
+            return
+    raise AssertionError("the store failed every time")
+
+
+@BOTH
+def test_a_hot_deploy_whose_stores_fail_for_a_moment_at_any_write_leaves_one_topology_with_the_data(is_written: bool) -> None:
+    ends = set()
+    for at in range(1, LIMIT):
+        bench, fuse = Phoenix(), Fuse(at, is_written, is_final=False)
+        bench.fuse, bench.nimbus.cleanup.retirement = fuse, fuse.around(bench.keeper)
+        bench.service._state = StormState(fuse.around(LocalStateStore(bench.tree)), KEY)
+        bench.service._blobs = BlobStore(bench.service._state, fuse.around(bench.bytes_store), KEY)
+        try:
+            new = bench.submit(code=NEW_CODE, topology__hot__deploy__enable=True)
+            assert bench.state.topology_ids() == [new], at
+        except StoreUnavailableError:
+            assert fuse.is_burnt, at
+        bench.rest(60)
+        assert is_deployed(bench) or is_untouched(bench), at
+        assert_tidy(bench, at)
+        ends.add(is_deployed(bench))
+        if not fuse.is_burnt:
+            break
+    else:
+        raise AssertionError("the store failed every time")
+    assert ends == {True, False}
+
+
+def assert_nothing_is_left(bench: Bench) -> None:
+    assert bench.state.known_ids() == set()
+    assert bench.state.blob_keys() == bench.bytes_store.list_keys() == []
+    assert bench.state.submissions() == {}

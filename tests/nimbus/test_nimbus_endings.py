@@ -1,0 +1,248 @@
+"""Tells how topologies end: how long a kill waits, in which order things go, and what the sweep takes and leaves."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from sparkstorm.cluster import paths
+from sparkstorm.cluster.storm_state import Submission
+from sparkstorm.model.assignment import Assignment, WorkerBeat
+from sparkstorm.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.nimbus.guarded_scheduler import GuardedScheduler
+from sparkstorm.scheduling.chosen import chosen_scheduler
+from sparkstorm.scheduling.default import DefaultScheduler
+from sparkstorm.scheduling.reconcile import with_new_version
+from sparkstorm.scheduling.records import Topologies
+from sparkstorm.scheduling.view import ClusterView
+from tests.nimbus.nimbus_bench import Bench
+
+DELAY_SECS = 300  # nimbus.topology.blobstore.deletion.delay.ms
+
+
+def due_in_ms(bench: Bench) -> int:
+    (topology_id,) = bench.state.topology_ids()
+    base = bench.state.read_base(topology_id)
+    assert base and base.pending
+    return base.pending.due_ms - bench.clock.now_ms()
+
+
+@pytest.mark.parametrize("wait_secs", [None, -1])
+def test_a_kill_waits_the_message_timeout_of_its_topology(wait_secs: float | None) -> None:
+    bench = Bench()
+    bench.submit(topology__message__timeout__secs=7)
+    bench.service.rebalance("wc", RebalanceOptions(2), wait_secs)
+    assert due_in_ms(bench) == 7000
+    bench.service.kill("wc", wait_secs)
+    assert due_in_ms(bench) == 7000
+    bench.service.kill("wc", 0.25)
+    assert due_in_ms(bench) == 250
+
+
+@pytest.mark.parametrize("damage", ["the bytes are gone", "other bytes", "the metadata are gone"])
+def test_a_topology_whose_configuration_is_lost_can_be_killed(damage: str) -> None:
+    bench = Bench()
+    topology_id = bench.submit(topology__message__timeout__secs=7)
+    base = bench.state.read_base(topology_id)
+    assert base
+    if damage == "the bytes are gone":
+        bench.bytes_store.delete(f"{base.conf_key}:0")
+    elif damage == "other bytes":
+        bench.bytes_store.put(f"{base.conf_key}:0", b"{}")
+    else:
+        bench.state.remove_blob_metadata(base.conf_key)
+    bench.restart_nimbus()
+    bench.service.kill("wc")
+    assert due_in_ms(bench) == 30_000  # the cluster's
+    bench.advance(60)
+    assert bench.state.known_ids() == set()
+
+
+def test_nobody_is_told_that_workers_of_a_killed_topology_are_dead() -> None:
+    bench = Bench(nodes=3)
+    topology_id = bench.submit()
+    bench.advance(200)
+    bench.service.kill("wc", 1000)
+    bench.supervisors[min(bench.slots(topology_id).values()).node].die()
+    bench.advance(60)
+    assert bench.state.error_components(topology_id) == []
+    assert len(bench.slots(topology_id)) == 13
+
+
+def test_a_topology_killed_while_it_is_rebalanced_stays_killed() -> None:
+    class Meddling(DefaultScheduler):
+        deed: Callable[[], None] | None = None
+
+        def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+            super().schedule(topologies, cluster)
+            deed, self.deed = self.deed, None
+            if deed:
+                deed()
+
+    scheduler = Meddling()
+    bench = Bench(scheduler=scheduler)
+    topology_id = bench.submit()
+    bench.service.rebalance("wc", RebalanceOptions(2), wait_secs=0)
+    scheduler.deed = lambda: bench.service.kill("wc", 5)  # in the middle of Nimbus's turn, by another thread say
+    bench.tick()
+    base = bench.state.read_base(topology_id)
+    assert base and base.status == TopologyStatus.KILLED
+    bench.advance(20)
+    assert bench.state.known_ids() == set()
+
+
+def test_an_inactive_topology_whose_rebalance_is_given_up_stays_inactive() -> None:
+    conf = {"storm.scheduler": "jstorm"}
+    bench = Bench(scheduler=chosen_scheduler(conf, GuardedScheduler), storm__scheduler="jstorm")
+    topology_id = bench.submit(topology__workers=2)
+    before = bench.slots(topology_id)
+    bench.service.deactivate("wc")
+    bench.service.rebalance("wc", RebalanceOptions(9), wait_secs=0)
+    bench.advance(3)
+    base = bench.state.read_base(topology_id)
+    assert base and (base.status, base.num_workers, base.pending) == (TopologyStatus.INACTIVE, 2, None)
+    assert bench.slots(topology_id) == before
+    texts = [each.text for c in bench.state.error_components(topology_id) for each in bench.state.read_errors(topology_id, c)]
+    assert any("rebalance given up: there's no enough worker" in text for text in texts)
+
+
+def test_a_lost_assignment_is_not_replaced_by_that_of_an_earlier_topology_of_the_name() -> None:
+    bench = Bench(nodes=3)
+    old = bench.submit()
+    former = bench.state.read_assignment(old)
+    bench.service.kill("wc", 0)
+    bench.advance(20)
+    new = bench.submit()
+    assert former
+    bench.advance(12)
+    bench.nimbus.wake()
+    bench.tick()
+    bench.state.backup_assignment("wc", former)
+    bench.store.delete(paths.assignment(new))
+    bench.nimbus.wake()
+    bench.tick()  # too early for the sweep, which would take away what is wrong
+    assert bench.state.assignment_ids() == [new]
+    assert len(bench.slots(new)) == 13
+
+
+# -- the sweep ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_blob_that_nobody_names_goes_after_the_delay_and_a_new_one_stays_until_then() -> None:
+    bench = Bench()
+    bench.submit()
+    named = set(bench.state.blob_keys())
+    key = bench.blobs.put(b"nobody's", bench.clock.now_ms())
+    bench.advance(DELAY_SECS - 12)
+    assert key in bench.state.blob_keys()
+    bench.advance(24)
+    assert set(bench.state.blob_keys()) == named
+    assert {each.partition(":")[0] for each in bench.bytes_store.list_keys()} == named
+
+
+def test_the_code_of_a_topology_that_has_ended_goes_at_once_unless_another_one_names_it() -> None:
+    bench = Bench()
+    base = bench.state.read_base(bench.submit())
+    assert base
+    bench.service.kill("wc", 0)
+    bench.advance(60)
+    bench.service.discard_blobs([base.code_key, base.conf_key])
+    assert (bench.state.blob_keys(), bench.bytes_store.list_keys()) == ([], [])
+    running = bench.state.read_base(bench.submit())
+    assert running
+    bench.service.discard_blobs([running.code_key, running.conf_key, base.conf_key])
+    assert set(bench.state.blob_keys()) == {running.code_key, running.conf_key}
+
+
+def test_no_code_is_discarded_beside_a_submission() -> None:
+    bench = Bench()
+    bench.state.begin_submission("other", Submission("other-9-9", 0))
+    key = bench.blobs.put(b"perhaps the other's", bench.clock.now_ms())
+    bench.service.discard_blobs([key])
+    assert key in bench.state.blob_keys()
+
+
+def test_a_blob_whose_record_is_damaged_stops_no_sweep() -> None:
+    bench = Bench()
+    bench.submit()
+    named = set(bench.state.blob_keys())
+    bench.store.put(paths.blob("0" * 64), b"garbage")
+    bench.store.put(paths.blob("f" * 64), b"garbage")
+    bench.blobs.put(b"nobody's", bench.clock.now_ms())
+    bench.advance(DELAY_SECS + 12)
+    assert set(bench.state.blob_keys()) == named | {"0" * 64, "f" * 64}
+    assert not bench.nimbus.problems
+
+
+def test_no_blob_goes_while_a_submission_is_under_way_or_a_record_cannot_be_read() -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    bench.state.begin_submission("other", Submission("other-9-9", 0))
+    key = bench.blobs.put(b"the other's", bench.clock.now_ms())
+    bench.advance(2 * DELAY_SECS)
+    assert key in bench.state.blob_keys()
+    bench.state.end_submission("other")
+    whole = bench.store.get(paths.storm(topology_id))
+    assert whole
+    bench.store.put(paths.storm(topology_id), b"garbage")
+    bench.advance(2 * DELAY_SECS)
+    assert len(bench.state.blob_keys()) == 3
+    bench.store.put(paths.storm(topology_id), whole.data)
+    bench.advance(12)
+    assert len(bench.state.blob_keys()) == 2
+
+
+def test_what_only_an_assignment_names_stays_for_the_workers_that_start_again() -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    old = bench.state.read_assignment(topology_id)
+    assert old
+    key = bench.blobs.put(b'{"half":"rebalanced"}', bench.clock.now_ms())
+    bench.service.kill("wc", 3 * DELAY_SECS)
+    bench.state.write_assignment(replace(with_new_version(old, old.kind), conf_key=key))
+    bench.advance(2 * DELAY_SECS)
+    assert key in bench.state.blob_keys()
+    bench.advance(2 * DELAY_SECS)
+    assert bench.state.blob_keys() == []
+
+
+def put_back(bench: Bench, old: Assignment, versions_seen: int, with_backup: bool) -> None:
+    """Put an old signed record in place of the present one, while slots speak of later versions."""
+    for supervisor in bench.supervisors.values():
+        supervisor.is_up = False  # these follow whatever they read; a slot does not (test_slot_clerk.py)
+    bench.state.remove_assignment(old.topology_id)
+    bench.state.write_assignment(old)
+    if with_backup:
+        bench.state.backup_assignment("wc", old)
+    slot = next(iter(old.slot_by_executor.values()))
+    now_ms = bench.clock.now_ms()
+    bench.state.write_worker_beat(WorkerBeat(old.topology_id, slot.node, slot.port, now_ms, 0, 1, 1, "REFUSED", versions_seen))
+    bench.tick()
+
+
+@pytest.mark.parametrize("is_whole_tree", [False, True], ids=["one record is put back", "the whole tree is rolled back"])
+def test_an_assignment_that_went_back_is_overtaken_under_a_version_that_slots_follow(is_whole_tree: bool) -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    old = bench.state.read_assignment(topology_id)
+    assert old
+    newer = old
+    for _ in range(4):
+        newer = with_new_version(newer, newer.kind)
+        bench.nimbus._publish(newer, "wc")
+    put_back(bench, old, newer.version, with_backup=is_whole_tree)
+    found = bench.state.read_assignment(topology_id)
+    assert found and found.version == newer.version + 1
+    assert found.slot_by_executor == old.slot_by_executor
+    placed = found.placed_version_by_executor
+    assert placed == (dict.fromkeys(placed, found.version) if is_whole_tree else newer.placed_version_by_executor)
+    assert bench.state.read_backup_assignment("wc") == found
+
+
+def test_a_forged_heartbeat_cannot_use_the_versions_up() -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    old = bench.state.read_assignment(topology_id)
+    assert old
+    put_back(bench, old, 1 << 40, with_backup=False)
+    assert bench.state.read_assignment(topology_id) == old

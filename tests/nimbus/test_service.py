@@ -1,0 +1,505 @@
+"""Tells what people may ask of Nimbus, what is refused with which words, and that a refusal leaves nothing behind."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sparkstorm.blobs.local import LocalBytesStore
+from sparkstorm.cluster.local import LocalStateStore
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.errors import (
+    AlreadyAliveError,
+    FailedAssignTopologyError,
+    IllegalTransitionError,
+    InvalidConfigError,
+    InvalidTopologyError,
+    NotAliveError,
+    SparkStormError,
+    StateConflictError,
+)
+from sparkstorm.model.assignment import TaskBeats
+from sparkstorm.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.model.topology import Component, Grouping, Stream, Subscription, Topology
+from sparkstorm.nimbus.assign_event import AssignEvent
+from sparkstorm.nimbus.nimbus import Nimbus
+from sparkstorm.nimbus.service import NimbusService
+from sparkstorm.nimbus.submission import SubmitOptions
+from sparkstorm.scheduling.default import DefaultScheduler
+from sparkstorm.scheduling.records import Topologies
+from sparkstorm.scheduling.view import ClusterView
+from tests.nimbus.nimbus_bench import CODE, KEY, Bench, wordcount
+
+
+def assert_nothing_is_left(bench: Bench) -> None:
+    assert bench.state.known_ids() == set()
+    assert bench.state.blob_keys() == []
+    assert bench.bytes_store.list_keys() == []
+    assert bench.state.submissions() == {}
+
+
+STREAM = Stream(("word",))
+SPOUT = Component("s", "spout", None, streams={"default": STREAM})
+FROM_SPOUT = Subscription("s", "default", Grouping("shuffle"))
+
+
+def of(*components: Component) -> Topology:
+    return Topology({each.id: each for each in components})
+
+
+def refuse(name: str, conf: Any, topology: Any) -> None:
+    """A cluster's own validator."""
+    raise ValueError(f"{name} is not welcome")
+
+
+@pytest.mark.parametrize(
+    ("name", "topology", "conf", "error", "words"),
+    [
+        ("a b", wordcount(), {}, InvalidTopologyError, "'a b' is not a valid topology name"),
+        ("", wordcount(), {}, InvalidTopologyError, "not a valid topology name"),
+        ("123", wordcount(), {}, InvalidTopologyError, "not a valid topology name"),
+        ("../x", wordcount(), {}, InvalidTopologyError, "not a valid topology name"),
+        ("null", wordcount(), {}, InvalidTopologyError, "not a valid topology name"),
+        (None, wordcount(), {}, InvalidTopologyError, "not a valid topology name"),
+        ("x" * 151, wordcount(), {}, InvalidTopologyError, "it has 151 characters, at most 150 are allowed"),
+        ("a b", wordcount(), {"topology.upgrade": True}, InvalidTopologyError, "not a valid topology name"),
+        ("a b", wordcount(), {"topology.hot.deploy.enable": True}, InvalidTopologyError, "not a valid topology name"),
+        ("wc", Topology({}), {}, InvalidTopologyError, "at least one spout"),
+        ("wc", of(Component("__s", "spout", None)), {}, InvalidTopologyError, "component id '__s' is reserved"),
+        ("wc", of(Component("a b", "spout", None)), {}, InvalidTopologyError, "component id 'a b' is not valid"),
+        ("wc", of(Component("s", "spout", None, streams={"a b": STREAM})), {}, InvalidTopologyError, "stream id .a b. is not"),
+        ("wc", of(Component("s", "spout", None, streams={"__s": STREAM})), {}, InvalidTopologyError, "stream id '__s' is reserved"),
+        ("wc", of(SPOUT, replace(SPOUT, id="t", inputs=(FROM_SPOUT,))), {}, InvalidTopologyError, "'t' may not declare inputs"),
+        ("wc", wordcount(), {"topology.wrokers": 2}, InvalidConfigError, "did you mean topology.workers"),
+        ("wc", wordcount(), {"topology.workers": 0}, InvalidConfigError, "topology.workers"),
+        ("wc", wordcount(), {"topology.workers": None}, InvalidConfigError, "topology.workers"),
+        ("wc", wordcount(), {"topology.workers": "two"}, InvalidConfigError, "topology.workers"),
+        ("wc", wordcount(), {"topology.acker.executors": -1}, InvalidConfigError, "topology.acker.executors"),
+        ("wc", wordcount(), {"topology.hot.deploy.enable": True, "topology.wrokers": 2}, InvalidConfigError, "did you mean"),
+        ("wc", wordcount(), {"topology.hot.deploy.enable": "yes"}, InvalidConfigError, "topology.hot.deploy.enable"),
+        ("wc", wordcount(), {"app.x": float("nan")}, InvalidConfigError, "app.x: .*not JSON"),
+        ("wc", wordcount(), {"topology.component.resources.map": {"gpu": "x"}}, InvalidTopologyError, "'gpu': expected an amount"),
+        ("wc", wordcount(), None, InvalidConfigError, "expected settings by key, got None"),
+        ("wc", wordcount(), "conf", InvalidConfigError, "expected settings by key, got 'conf'"),
+        (
+            "wc",
+            wordcount(),
+            {"storm.local.dir": "/elsewhere"},
+            InvalidConfigError,
+            "storm.local.dir belongs to the cluster",
+        ),
+        ("wc", wordcount(), {"topology.bolt.parallelism": {"split": 0}}, InvalidConfigError, "parallelism of 'split'"),
+        ("wc", wordcount(), {"topology.upgrade": True}, InvalidConfigError, "gray upgrades"),
+    ],
+)
+def test_an_illegal_submission_is_refused_by_name_and_leaves_nothing(
+    name: Any, topology: Topology, conf: Any, error: type[SparkStormError], words: str
+) -> None:
+    bench, heard = Bench(), Ear()
+    bench.nimbus.listeners.append(heard)
+    with pytest.raises(error, match=words):
+        bench.service.submit(name, topology, conf, CODE)
+    assert_nothing_is_left(bench)
+    assert heard.told == []
+    assert bench.submit()
+
+
+@pytest.mark.parametrize(
+    ("conf", "words"),
+    [
+        ({"topology.wrokers": 1}, "component 's' of wc: unknown key topology.wrokers; did you mean topology.workers"),
+        ({"storm.local.dir": "/elsewhere"}, "component 's' of wc: storm.local.dir belongs to the cluster"),
+        ({"topology.tick.tuple.freq.secs": "often"}, "component 's' of wc: topology.tick.tuple.freq.secs: expected a number"),
+        ({"topology.max.task.parallelism": 0}, "component 's' of wc: topology.max.task.parallelism: must be at least 1"),
+        ({"topology.tasks": 0}, "component 's' of wc: topology.tasks must be a whole number of at least 1, not 0"),
+        ({"topology.tasks": -3}, "not -3"),
+        ({"topology.tasks": "many"}, "not 'many'"),
+        ({"topology.component.cpu.pcore.percent": "much"}, "topology.component.cpu.pcore.percent: expected a number"),
+        ({"topology.component.resources.map": {"gpu": "one"}}, "component 's' of wc: 'gpu': expected an amount of at least 0"),
+        ({"topology.component.resources.map": {"gpu": -1}}, "got -1"),
+        ({"app.x": object()}, "app.x: object is no type of a configuration"),
+        ({"app.x": float("inf")}, "app.x: .*not JSON"),
+        ({5: 1}, "a key must be a string"),
+        (None, "component 's' of wc: expected settings by key, got None"),
+    ],
+)
+def test_what_a_component_brings_along_is_checked_like_the_topologys_own(conf: Any, words: str) -> None:
+    bench = Bench()
+    with pytest.raises(SparkStormError, match=words):
+        bench.submit(topology=of(replace(SPOUT, conf=conf)))
+    assert_nothing_is_left(bench)
+
+
+def test_the_clusters_own_validator_may_refuse() -> None:
+    bench = Bench(nimbus__topology__validator="tests.nimbus.test_service:refuse")
+    with pytest.raises(InvalidTopologyError, match="wc is not welcome"):
+        bench.submit()
+    assert_nothing_is_left(bench)
+    bench = Bench(nimbus__topology__validator="no.such:thing")
+    with pytest.raises(InvalidConfigError, match=r"cannot import 'no\.such:thing'"):
+        bench.submit()
+
+
+def test_a_running_name_is_taken_until_its_topology_is_gone() -> None:
+    bench = Bench()
+    bench.submit()
+    with pytest.raises(AlreadyAliveError, match="wc runs already"):
+        bench.submit()
+    bench.service.kill("wc", wait_secs=5)
+    with pytest.raises(AlreadyAliveError):
+        bench.submit()
+    bench.advance(10)
+    assert bench.submit()
+
+
+def test_two_submissions_of_one_name_at_the_same_moment_leave_one() -> None:
+    bench = Bench()
+    outcomes: list[object] = []
+    start = threading.Barrier(3)
+
+    def submit() -> None:
+        start.wait()
+        try:
+            outcomes.append(bench.service.begin_submit("wc", wordcount(), {"topology.workers": 1}, CODE))
+        except SparkStormError as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=submit) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    start.wait()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(type(each).__name__ for each in outcomes) == ["AlreadyAliveError", "Submission"]
+
+
+def test_another_driver_cannot_take_a_name_under_submission() -> None:
+    bench = Bench()
+    submission = bench.service.begin_submit("wc", wordcount(), {"topology.workers": 1}, CODE)
+    other_state = StormState(LocalStateStore(bench.tree), KEY)
+    other = NimbusService(other_state, bench.blobs, bench.nimbus, bench.conf, bench.clock)
+    with pytest.raises(AlreadyAliveError, match="another driver"):
+        other.begin_submit("wc", wordcount(), {"topology.workers": 1}, CODE)
+    bench.tick()
+    assert submission.poll_done() == submission.prepared.topology_id
+    bench.service.end_submit(submission)
+    with pytest.raises(AlreadyAliveError, match="runs already"):
+        other.begin_submit("wc", wordcount(), {"topology.workers": 1}, CODE)
+
+
+class Refusing:
+    """A scheduler that lacks workers."""
+
+    def prepare(self, conf: object) -> None:
+        pass
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        if any(cluster.needs_scheduling(topology) for topology in topologies.values()):
+            raise FailedAssignTopologyError("there's no enough worker. allocWorkerNum=4, availableWorkerNum=2,reserveWorkerNum=0")
+
+
+def test_a_topology_that_cannot_be_assigned_is_refused_with_the_numbers_and_leaves_nothing() -> None:
+    bench = Bench(scheduler=Refusing())
+    heard = Ear()
+    bench.nimbus.listeners.append(heard)
+    with pytest.raises(FailedAssignTopologyError, match="allocWorkerNum=4, availableWorkerNum=2"):
+        bench.submit()
+    assert_nothing_is_left(bench)
+    assert heard.told == []
+
+
+def test_a_submission_that_nimbus_does_not_serve_is_given_up_after_five_minutes() -> None:
+    bench = Bench()
+    waited: list[int] = []
+
+    def never(condition: Callable[[], bool], timeout_ms: int) -> bool:
+        waited.append(timeout_ms)
+        return condition()
+
+    bench.service = NimbusService(bench.state, bench.blobs, bench.nimbus, bench.conf, bench.clock, never)
+    with pytest.raises(FailedAssignTopologyError, match="not assigned within 300 s"):
+        bench.submit()
+    assert waited == [300_000]
+    assert_nothing_is_left(bench)
+    bench.advance(3)
+    assert bench.state.known_ids() == set()
+
+
+def test_a_submission_survives_a_store_that_is_away_while_it_waits() -> None:
+    bench = Bench()
+    submission = bench.service.begin_submit("wc", wordcount(), {"topology.workers": 2}, CODE)
+    bench.tree.is_down = True
+    bench.advance(5)
+    assert submission.poll_done() is None
+    bench.tree.is_down = False
+    bench.advance(2)
+    assert submission.poll_done() == submission.prepared.topology_id
+    bench.service.end_submit(submission)
+
+
+def test_everything_a_submission_records_is_there() -> None:
+    bench = Bench()
+    began_ms = bench.clock.now_ms()
+    topology_id = bench.submit(topology__workers=3, app__colour="red", topology__bolt__parallelism={"split": 6})
+    assert topology_id == f"wc-1-{began_ms // 1000}"
+    base, tasks = bench.state.read_base(topology_id), bench.state.read_tasks(topology_id)
+    assert base and tasks
+    assert (base.name, base.launch_ms, base.status, base.num_workers) == ("wc", began_ms, TopologyStatus.ACTIVE, 3)
+    assert base.executors_by_component == {"__acker": 3, "count": 4, "lines": 1, "split": 6}
+    by_component: dict[str, list[int]] = {}
+    for task, info in sorted(tasks.info_by_task.items()):
+        by_component.setdefault(info.component_id, []).append(task)
+        assert info.kind == ("spout" if info.component_id == "lines" else "bolt")
+    assert list(by_component) == ["__acker", "count", "lines", "split"]  # numbered in the order of names, from 1
+    assert sorted(tasks.info_by_task) == list(range(1, 3 + 4 + 1 + 6 + 1))
+    assert all(found == list(range(found[0], found[-1] + 1)) for found in by_component.values())
+    assert bench.state.read_task_beats(topology_id) == TaskBeats(topology_id, None)
+    assert bench.store.get(f"/errors/{topology_id}") is not None
+    assert bench.store.children(f"/gray_upgrade/{topology_id}") == ["upgraded_workers", "upgrading_workers"]
+    assert (bench.store.get(f"/workerbeats/{topology_id}") or (None,))[0] == b""
+    conf = bench.blobs.get(base.conf_key)
+    assert b'"app.colour":"red"' in conf and f'"topology.id":"{topology_id}"'.encode() in conf
+    assert b"password" not in conf
+    assert bench.blobs.get(base.code_key) == CODE
+    assert bench.state.submissions() == {}
+
+
+def test_parallelism_is_capped_by_the_topology_and_by_the_component() -> None:
+    bench = Bench()
+    topology_id = bench.submit(topology__max__task__parallelism=2, topology__acker__executors=0)
+    base = bench.state.read_base(topology_id)
+    assert base and base.executors_by_component == {"count": 2, "lines": 1, "split": 2}
+
+
+def test_a_topology_may_start_inactive_and_as_nothing_else() -> None:
+    bench = Bench()
+    topology_id = bench.service.submit("wc", wordcount(), {}, CODE, SubmitOptions(TopologyStatus.INACTIVE, "ann"))
+    base = bench.state.read_base(topology_id)
+    assert base and (base.status, base.owner) == (TopologyStatus.INACTIVE, "ann")
+    with pytest.raises(InvalidTopologyError, match="KILLED"):
+        bench.service.submit("other", wordcount(), {}, CODE, SubmitOptions(TopologyStatus.KILLED))
+
+
+@pytest.mark.parametrize("request_name", ["kill", "activate", "deactivate"])
+def test_who_asks_about_a_topology_that_is_not_there_is_told(request_name: str) -> None:
+    with pytest.raises(NotAliveError, match="nobody"):
+        getattr(Bench().service, request_name)("nobody")
+
+
+def test_a_killed_topology_cannot_be_activated() -> None:
+    bench = Bench()
+    bench.submit()
+    bench.service.kill("wc", wait_secs=100)
+    with pytest.raises(IllegalTransitionError, match="KILLED"):
+        bench.service.activate("wc")
+
+
+class Heirs:
+    """A keeper of what topologies leave: state by topology id."""
+
+    def __init__(self) -> None:
+        self.state_by_id: dict[str, str] = {}
+
+    def retire(self, topology_id: str) -> None:
+        self.state_by_id.pop(topology_id, None)
+
+    def hand_over(self, old_id: str, new_id: str) -> None:
+        if old_id in self.state_by_id:  # a hand-over may be repeated
+            self.state_by_id[new_id] = self.state_by_id.pop(old_id)
+
+
+def test_a_hot_deploy_runs_the_new_code_only_after_the_old_is_gone_and_hands_its_state_over() -> None:
+    bench, heirs = Bench(), Heirs()
+    bench.nimbus.cleanup.retirement = heirs
+    old = bench.submit()
+    heirs.state_by_id[old] = "counts"
+    new = bench.submit(code=b"new code", topology__hot__deploy__enable=True)
+    assert bench.state.known_ids() == {new}  # nor is anything left of what would have brought the old one back
+    base = bench.state.read_base(new)
+    assert base and bench.blobs.get(base.code_key) == b"new code"
+    assert heirs.state_by_id == {new: "counts"}
+    assert len(bench.slots(new)) == 13
+
+
+def test_a_hot_deploy_with_other_tasks_starts_afresh_and_leaves_nothing_of_the_old() -> None:
+    bench, heirs = Bench(), Heirs()
+    bench.nimbus.cleanup.retirement = heirs
+    old = bench.submit()
+    heirs.state_by_id[old] = "counts"
+    new = bench.submit(topology=wordcount(5), topology__hot__deploy__enable=True)
+    assert bench.state.topology_ids() == [new]
+    assert heirs.state_by_id == {}
+
+
+def test_a_gray_upgrade_is_refused_in_words() -> None:
+    bench = Bench()
+    old = bench.submit()
+    with pytest.raises(InvalidConfigError, match=r"gray upgrades are not in this release"):
+        bench.submit(topology__upgrade=True)
+    assert bench.state.topology_ids() == [old]
+
+
+def test_a_hot_deploy_of_nothing_is_refused() -> None:
+    bench = Bench()
+    with pytest.raises(NotAliveError):
+        bench.submit(topology__hot__deploy__enable=True)
+    assert_nothing_is_left(bench)
+
+
+def test_a_hot_deploy_with_an_illegal_topology_leaves_the_old_one_running() -> None:
+    bench = Bench()
+    old = bench.submit()
+    before = bench.state.read_assignment(old)
+    with pytest.raises(InvalidTopologyError):
+        bench.submit(topology=Topology({}), topology__hot__deploy__enable=True)
+    bench.advance(20)
+    assert bench.state.read_assignment(old) == before
+    base = bench.state.read_base(old)
+    assert base and base.status == TopologyStatus.ACTIVE
+
+
+class Picky:
+    """Refuses topologies with more than five executors of split."""
+
+    def __init__(self) -> None:
+        self._good = DefaultScheduler()
+
+    def prepare(self, conf: object) -> None:
+        pass
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        if any(len(each.component("split").executors) > 5 for each in topologies.values()):
+            raise FailedAssignTopologyError("there's no enough worker")
+        self._good.schedule(topologies, cluster)
+
+
+def test_a_hot_deploy_that_cannot_be_assigned_brings_the_old_one_back_with_its_state() -> None:
+    bench, heirs = Bench(scheduler=Picky()), Heirs()
+    bench.nimbus.cleanup.retirement = heirs
+    old = bench.submit()
+    heirs.state_by_id[old] = "counts"
+    with pytest.raises(FailedAssignTopologyError, match="no enough worker") as caught:
+        bench.submit(topology=wordcount(6), code=b"new code", topology__hot__deploy__enable=True)
+    (back,) = bench.state.topology_ids()
+    assert back in str(caught.value)
+    base = bench.state.read_base(back)
+    assert base and bench.blobs.get(base.code_key) == CODE
+    assert heirs.state_by_id == {back: "counts"}
+    assert len(bench.slots(back)) == 13
+
+
+def test_what_is_brought_back_is_as_it_was_rebalanced_and_deactivated() -> None:
+    bench = Bench(scheduler=Picky())
+    bench.submit()
+    bench.service.rebalance("wc", RebalanceOptions(3, {"split": 2}, {"app.colour": "red"}), wait_secs=0)
+    bench.advance(2)
+    bench.service.deactivate("wc")
+    with pytest.raises(FailedAssignTopologyError):
+        bench.submit(topology=wordcount(6), code=b"new code", topology__hot__deploy__enable=True)
+    (back,) = bench.state.topology_ids()
+    base = bench.state.read_base(back)
+    assert base and (base.status, base.num_workers, base.executors_by_component["split"]) == (TopologyStatus.INACTIVE, 3, 2)
+    assert (len(bench.slots(back)), len(set(bench.slots(back).values()))) == (11, 3)
+    assert b'"app.colour":"red"' in bench.blobs.get(base.conf_key)
+    assert f'"topology.id":"{back}"'.encode() in bench.blobs.get(base.conf_key)
+
+
+def test_summaries_tell_sizes() -> None:
+    bench = Bench()
+    bench.submit("one", topology__workers=2)
+    bench.service.deactivate("one")
+    (one,) = bench.service.summaries()
+    assert (one.name, one.status, one.num_workers, one.num_executors, one.num_tasks) == ("one", "INACTIVE", 2, 11, 11)
+
+
+def test_a_submission_waits_for_copies_but_never_fails_for_them() -> None:
+    bench = Bench()
+    asked: list[tuple[int, int]] = []
+
+    class Lonely(LocalBytesStore):
+        def wait_copies(self, wanted: int, timeout_ms: int) -> int:
+            asked.append((wanted, timeout_ms))
+            return 1
+
+    bench.bytes_store = Lonely()
+    bench.start_nimbus()
+    assert bench.submit(topology__min__replication__count=3, topology__max__replication__wait__time__sec=7)
+    assert asked == [(3, 7000)]
+
+
+def test_a_hot_deploy_whose_old_topology_does_not_end_deploys_nothing() -> None:
+    bench, heirs = Bench(), Heirs()
+    bench.nimbus.cleanup.retirement = heirs
+    old = bench.submit()
+
+    def never(condition: Callable[[], bool], timeout_ms: int) -> bool:
+        return False
+
+    bench.service = NimbusService(bench.state, bench.blobs, bench.nimbus, bench.conf, bench.clock, never)
+    with pytest.raises(FailedAssignTopologyError, match=r"did not end within .* nothing was deployed"):
+        bench.submit(code=b"new code", topology__hot__deploy__enable=True)
+    assert bench.state.known_ids() == {old}
+    assert not bench.state.deploy_names() and not bench.state.submissions()
+    assert b"new code" not in bench.bytes_store.data_by_key.values()
+    heirs.state_by_id[old] = "counts"
+    bench.advance(20)
+    assert bench.state.known_ids() == set()
+    assert heirs.state_by_id == {}
+
+
+def test_submissions_under_way_are_served_by_the_nimbus_that_follows() -> None:
+    bench, heard = Bench(nodes=3), Ear()
+    bench.nimbus.listeners.append(heard)
+    before = bench.service.begin_submit("before", wordcount(), {"topology.workers": 1}, CODE)
+    former, bench.nimbus = bench.nimbus, Nimbus(bench.state, bench.blobs, bench.scheduler, bench.conf)
+    bench.service.attach(bench.nimbus)
+    after = bench.service.begin_submit("after", wordcount(), {"topology.workers": 1}, CODE)
+    late = AssignEvent(replace(before.base, topology_id="late-9-1", name="late", num_workers=1))
+    bench.state.write_outline("late-9-1", before.prepared.outline)
+    former.submit(late)  # by a thread that had asked for Nimbus a moment before
+    bench.tick()
+    assert before.poll_done() and after.poll_done() and late.is_settled and late.error is None
+    assert ("late", "startTopology") in heard.told
+    assert bench.nimbus.withdraw(AssignEvent(before.base))  # it waits in a Nimbus that was stopped
+
+
+def test_an_event_that_was_taken_back_is_not_served() -> None:
+    bench = Bench()
+    submission = bench.service.begin_submit("wc", wordcount(), {"topology.workers": 1}, CODE)
+    event = submission._event
+    assert event and bench.nimbus.withdraw(event)
+    bench.advance(3)
+    assert not event.is_settled and bench.state.assignment_ids() == []
+    other = bench.service.begin_submit("other", wordcount(), {"topology.workers": 1}, CODE)
+    bench.advance(1)
+    assert other.poll_done() and other._event and not bench.nimbus.withdraw(other._event)
+
+
+def test_a_submission_whose_base_cannot_be_recorded_leaves_no_assignment() -> None:
+    bench = Bench()
+    submission = bench.service.begin_submit("wc", wordcount(), {"topology.workers": 1}, CODE)
+    bench.state.create_base(replace(submission.base, owner="somebody else"))
+    bench.tick()
+    with pytest.raises(StateConflictError):
+        submission.poll_done()
+    bench.service.end_submit(submission)
+    assert bench.state.assignment_ids() == []
+
+
+def test_a_topologys_own_setting_goes_before_the_clusters() -> None:
+    bench = Bench(topology__max__task__parallelism=1)
+    topology_id = bench.submit(topology__max__task__parallelism=3)
+    base = bench.state.read_base(topology_id)
+    assert base and base.executors_by_component["split"] == 3
+
+
+class Ear:
+    """Hears what was done."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def notify(self, topology_name: str, action: str) -> None:
+        self.told.append((topology_name, action))

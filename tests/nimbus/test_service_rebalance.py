@@ -1,0 +1,123 @@
+"""Tells what may be asked of a rebalance, and that what may not be asked is refused by name and changes nothing."""
+
+from typing import Any
+
+import pytest
+
+from sparkstorm.errors import InvalidConfigError, SparkStormError, StoreInconsistentError
+from sparkstorm.model.status import RebalanceOptions
+from sparkstorm.scheduling.default import DefaultScheduler
+from sparkstorm.scheduling.records import Topologies, TopologyView
+from sparkstorm.scheduling.resource.amounts import Shape
+from sparkstorm.scheduling.view import ClusterView
+from tests.nimbus.nimbus_bench import Bench
+
+ANY: Any = RebalanceOptions  # for options of wrong types
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (RebalanceOptions(0), "0 workers; a whole number of at least 1"),
+        (ANY(1.5), "1.5 workers; a whole number"),
+        (ANY("two"), "'two' workers; a whole number"),
+        (ANY(True), "True workers; a whole number"),
+        (RebalanceOptions(3, {}, {"topology.workers": 4}), "3 workers are asked for, but topology.workers says 4"),
+        (RebalanceOptions(None, {}, {"topology.workers": 0}), "topology.workers"),
+        (RebalanceOptions(None, {"split": 5}), "'split' has 4 tasks, so it can have 1 to 4 executors, not 5"),
+        (RebalanceOptions(None, {"split": 0}), "not 0"),
+        (ANY(None, {"split": 1.0}), "not 1.0"),
+        (ANY(None, {"split": "x"}), "not 'x'"),
+        (ANY(None, ["split"]), "expected a map by component"),
+        (RebalanceOptions(None, {"nobody": 1}), "no component 'nobody', only __acker, count, lines, split"),
+        (RebalanceOptions(None, {}, {"topology.wrokers": 1}), "did you mean"),
+        (RebalanceOptions(None, {}, {"topology.acker.executors": 9}), "fixed for a topology's life"),
+        (RebalanceOptions(None, {}, {"storm.local.dir": "/x"}), "belongs to the cluster"),
+        (RebalanceOptions(None, {}, {"app.x": float("inf")}), "app.x: .*not JSON"),
+        (RebalanceOptions(None, {}, {"topology.component.resources.map": {"gpu": -2}}), "'gpu': expected an amount"),
+        (ANY(None, {}, None), "expected settings by key"),
+        (RebalanceOptions(None, {}, {}, {"nobody": {"cpu": 1.0}}), "no component 'nobody'"),
+        (RebalanceOptions(None, {}, {}, {"split": {"cpu": -1.0}}), "'cpu': expected an amount of at least 0, got -1.0"),
+        (RebalanceOptions(None, {}, {}, {"split": {"cpu": float("nan")}}), "got nan"),
+        (ANY(None, {}, {}, {"split": {"cpu": "much"}}), "got 'much'"),
+        (ANY(None, {}, {}, {"split": 7}), "expected amounts by resource"),
+    ],
+)
+def test_an_impossible_rebalance_is_refused_and_changes_nothing(options: RebalanceOptions, words: str) -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    before = bench.state.read_base(topology_id)
+    for ask in (bench.service.rebalance, bench.service.plan_rebalance):
+        with pytest.raises(SparkStormError, match=words):
+            ask("wc", options)
+    assert bench.state.read_base(topology_id) == before
+
+
+@pytest.mark.parametrize("wait", ["x", float("nan"), float("inf"), True])
+def test_a_wait_that_is_no_time_is_refused(wait: Any) -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    before = bench.state.read_base(topology_id)
+    with pytest.raises(InvalidConfigError, match="the wait of wc: expected seconds"):
+        bench.service.kill("wc", wait)
+    with pytest.raises(InvalidConfigError, match="the wait of wc: expected seconds"):
+        bench.service.rebalance("wc", RebalanceOptions(2), wait)
+    assert bench.state.read_base(topology_id) == before
+
+
+def test_workers_in_the_conf_of_a_rebalance_are_workers() -> None:
+    bench = Bench()
+    topology_id = bench.submit(topology__workers=4)
+    planned = bench.service.plan_rebalance("wc", RebalanceOptions(conf={"topology.workers": 2}))
+    assert len(set(planned.after.values())) == 2
+    bench.service.rebalance("wc", RebalanceOptions(conf={"topology.workers": 2}), wait_secs=0)
+    bench.advance(2)
+    base = bench.state.read_base(topology_id)
+    assert base and base.num_workers == 2 and len(set(bench.slots(topology_id).values())) == 2
+
+
+class Watching(DefaultScheduler):
+    """Keeps what it was shown last."""
+
+    shown: TopologyView
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        (self.shown,) = topologies.values()
+        super().schedule(topologies, cluster)
+
+
+def test_a_rebalance_of_resources_and_settings_is_seen_by_schedulers_in_the_dry_run_too() -> None:
+    scheduler = Watching()
+    bench = Bench(scheduler=scheduler)
+    bench.submit(topology__priority=7)
+    resources = {"split": {"cpu": 55.0, "memory": 300, "gpu": 2.0}}
+    options = RebalanceOptions(conf={"topology.priority": 3}, resources_by_component=resources)
+
+    def seen() -> tuple[float, tuple[float, ...], object]:
+        shape = Shape([], [scheduler.shown])
+        request = shape.request(scheduler.shown, scheduler.shown.component("split"))
+        return request.on_heap, request.vector, scheduler.shown.conf["topology.priority"]
+
+    assert seen() == (128.0, (128.0, 10.0), 7)
+    bench.service.plan_rebalance("wc", options)
+    assert seen() == (300.0, (300.0, 55.0, 2.0), 3)
+    bench.advance(20)
+    assert seen() == (128.0, (128.0, 10.0), 7)
+    bench.service.rebalance("wc", options, wait_secs=0)
+    bench.advance(2)
+    assert seen() == (300.0, (300.0, 55.0, 2.0), 3)
+    bench.service.rebalance("wc", RebalanceOptions(resources_by_component={"split": {"cpu": 60.0}}), wait_secs=0)
+    bench.advance(2)
+    assert seen() == (300.0, (300.0, 60.0, 2.0), 3)
+
+
+def test_a_topology_whose_record_is_damaged_is_named_with_what_helps_and_hides_no_other() -> None:
+    bench = Bench(nodes=3)
+    broken, sound = bench.submit("broken", topology__workers=2), bench.submit("sound", topology__workers=2)
+    bench.store.put(f"/storms/{broken}", b"garbage")
+    assert [each.topology_id for each in bench.service.summaries()] == [sound]
+    with pytest.raises(StoreInconsistentError, match=f"/storms/{broken}: .*delete that node, and Nimbus removes what is left"):
+        bench.service.kill("broken")
+    bench.store.delete(f"/storms/{broken}")
+    bench.advance(30)
+    assert bench.state.known_ids() == {sound}

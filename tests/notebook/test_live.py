@@ -1,0 +1,79 @@
+"""Tells what a look at a cluster finds, over the whole simulated cluster that Nimbus's tests use."""
+
+import pytest
+
+from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.model.status import RebalanceOptions
+from sparkstorm.notebook.live import Inspector
+from tests.nimbus.nimbus_bench import Bench
+
+
+def inspector_of(bench: Bench) -> Inspector:
+    return Inspector(bench.state, bench.blobs, bench.conf)
+
+
+def test_a_look_has_every_supervisor_slot_executor_and_task() -> None:
+    bench = Bench(nodes=3)
+    topology_id = bench.submit()
+    bench.tick()
+    look = inspector_of(bench).look()
+    assert look.supervisors().column("used") == [2, 1, 1]
+    assert look.topologies().rows[0]["workers"] == 4
+    slots = look.slots()
+    assert len(slots) == 6 and slots.column("state").count("RUNNING") == 4
+    assert sorted(look.executors().column("executor")) == sorted(map(str, bench.slots(topology_id)))
+    assert look.tasks().column("task") == list(range(1, 14)) and None not in look.tasks().column("slot")
+    assert "RUNNING" in look.picture(title="now").text
+
+
+def test_two_looks_tell_what_moved_and_who_is_gone() -> None:
+    bench = Bench(nodes=3)
+    topology_id = bench.submit(topology__workers=2)
+    inspector = inspector_of(bench)
+    before, was = inspector.look(), bench.slots(topology_id)
+    bench.service.rebalance("wc", RebalanceOptions(3), wait_secs=0)
+    bench.advance(2)
+    after, now = inspector.look(), bench.slots(topology_id)
+    assert {row["executor"] for row in after.moved_since(before).rows} == {str(each) for each in now if now[each] != was[each]}
+    lost = next(iter(now.values())).node
+    bench.supervisors[lost].die()
+    bench.advance(60)
+    later = inspector.look()
+    assert lost not in later.supervisors().column("supervisor")
+    assert ">gone<" in later.picture(after).text
+
+
+def test_a_slot_that_is_assigned_though_nobody_offers_it_is_in_the_table() -> None:
+    bench = Bench(nodes=2)
+    topology_id = bench.submit()
+    lost = next(iter(bench.slots(topology_id).values()))
+    bench.supervisors[lost.node].die()
+    rows = {row["slot"]: row for row in inspector_of(bench).look().slots().rows}
+    assert rows[str(lost)]["offered"] is False and rows[str(lost)]["topology"] == topology_id
+    assert rows[str(WorkerSlot("node-0" if lost.node == "node-1" else "node-1", 6700))]["offered"] is True
+
+
+def test_a_scene_of_a_live_cluster_is_a_short_cluster_file_without_what_is_default() -> None:
+    bench = Bench(nodes=3)
+    topology_id = bench.submit(topology__priority=3)
+    scene = inspector_of(bench).look().scene
+    assert scene.topologies[0].conf["topology.priority"] == 3 and len(scene.topologies[0].conf) < 12
+    assert scene.assignments[topology_id] == bench.slots(topology_id)
+    assert type(scene).from_text(scene.to_text()).assignments == scene.assignments
+
+
+def test_the_tree_is_told_node_by_node_without_signatures() -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    rows = {row["path"]: row for row in inspector_of(bench).tree().rows}
+    assert rows[f"/assignments/{topology_id}"]["begins"].startswith('{"code_key"')
+    assert not any(row["begins"].startswith("sparkstorm-1") for row in rows.values())
+    assert set(inspector_of(bench).tree("/supervisors").column("path")) == {"/supervisors/node-0", "/supervisors/node-1"}
+
+
+def test_waiting_for_what_never_comes_ends_with_what_was_seen() -> None:
+    bench = Bench()
+    bench.submit()
+    with pytest.raises(TimeoutError, match="wc-1-"):
+        inspector_of(bench).wait(lambda look: False, timeout_secs=0)
+    assert inspector_of(bench).wait(lambda look: len(look.slots()) == 4).reading.bases

@@ -1,0 +1,155 @@
+"""Owns a small cluster for tests of slots: a tree and blobs on real servers, and a hand that writes assignments."""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import redis
+
+from sparkstorm.blobs.redis import RedisBytesStore
+from sparkstorm.blobs.store import BlobStore
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.embedded import RedisServer, ZooKeeperServer
+from sparkstorm.hosting.base import SlotSpec, StateAddress
+from sparkstorm.model.assignment import (
+    Assignment,
+    ExecutorId,
+    TaskInfo,
+    TaskTable,
+    TopologyBase,
+    WorkerBeat,
+    WorkerSlot,
+)
+from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.status import JsonValue, TopologyStatus
+
+KEY = b"key of the tests" * 2
+TOYS = "tests.supervisor.toy_workers"
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process is dead, reaped or not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def descendants(pid: int) -> set[int]:
+    """All living processes below a process."""
+    parent_by_pid: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent_by_pid[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    found = {pid}
+    while more := {child for child, parent in parent_by_pid.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def command_of(pid: int) -> str:
+    """The command line of a process, empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 20) -> float:
+    """Wait for a condition and return how many seconds it took; fail by name when it never comes."""
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > seconds:
+            raise AssertionError(f"{what}: not within {seconds} s")
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+class SlotBench:
+    """What Nimbus would do for slots, done by hand."""
+
+    def __init__(self, redis_server: RedisServer, zookeeper: ZooKeeperServer, folder: Path, conf: Mapping[str, JsonValue]) -> None:
+        self.folder = folder
+        root = f"/slots-{os.getpid()}-{folder.name}"
+        user, password = zookeeper.identity
+        self.spec = SlotSpec(
+            zookeeper=StateAddress(zookeeper.hosts, root, user, password, 4_000),
+            redis=RedisAddress(redis_server.host, redis_server.port, redis_server.password),
+            local_dir=str(folder / "local"),
+            log_dir=str(folder / "logs"),
+            slots_per_node=2,
+            nodes=("node-1",),
+            host="test-host",
+            hmac_key=KEY.hex(),
+            conf=dict(conf),
+            stop_path="/slots/stop",
+            entry=f"{TOYS}:loop",
+        )
+        store = ZooKeeperStateStore(ZooKeeperAddress(zookeeper.hosts, root, user, password, 4_000))
+        self.state = StormState(store, KEY)
+        client = redis.Redis(host=redis_server.host, port=redis_server.port, password=redis_server.password)
+        self.blobs = BlobStore(self.state, RedisBytesStore(client), KEY)
+        self._client = client
+
+    def submit(
+        self, topology_id: str, slots: list[WorkerSlot], version: int = 1, code: bytes = b"code", conf: bytes = b"{}"
+    ) -> Assignment:
+        """Publish a topology of one executor per slot."""
+        code_key, conf_key = self.blobs.put(code, 0), self.blobs.put(conf, 0)
+        slot_by_executor = {ExecutorId(task, task): slot for task, slot in enumerate(slots, 1)}
+        if self.state.read_base(topology_id) is None:
+            table = TaskTable({executor.first_task: TaskInfo("count", "bolt") for executor in slot_by_executor})
+            self.state.write_tasks(topology_id, table)
+            status = TopologyStatus.ACTIVE
+            base = TopologyBase(topology_id, topology_id, 0, status, len(slots), {"count": len(slots)}, code_key, conf_key)
+            self.state.create_base(base)
+        assignment = Assignment(
+            topology_id,
+            version,
+            code_key,
+            conf_key,
+            {slot.node: "test-host" for slot in slots},
+            slot_by_executor,
+            {},
+            dict.fromkeys(slot_by_executor, version),
+        )
+        self.state.write_assignment(assignment)
+        return assignment
+
+    def beat(self, topology_id: str, slot: WorkerSlot) -> WorkerBeat | None:
+        return self.state.read_worker_beat(topology_id, slot)
+
+    def wait_beat(
+        self, topology_id: str, slot: WorkerSlot, condition: Callable[[WorkerBeat], object], seconds: float = 20
+    ) -> WorkerBeat:
+        """Wait for a beat of that kind and return it."""
+        last: list[WorkerBeat | None] = [None]
+
+        def fits() -> bool:
+            last[0] = self.beat(topology_id, slot)
+            return last[0] is not None and bool(condition(last[0]))
+
+        try:
+            wait_until(fits, f"beat of {topology_id} at {slot}", seconds)
+        except AssertionError as fault:
+            raise AssertionError(f"{fault}; last beat {last[0]}; logs:\n{self.logs()}") from None
+        assert last[0] is not None
+        return last[0]
+
+    def wait_running(self, topology_id: str, slot: WorkerSlot, other_than: int = 0, seconds: float = 20) -> WorkerBeat:
+        """Wait for a running worker there, of another pid than the former one."""
+        return self.wait_beat(topology_id, slot, lambda beat: beat.state == "RUNNING" and beat.pid not in (0, other_than), seconds)
+
+    def logs(self) -> str:
+        """Everything that slots and workers have written."""
+        found = sorted(Path(self.spec.log_dir).glob("*.log")) if Path(self.spec.log_dir).exists() else []
+        return "\n".join(f"== {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in found)
+
+    def close(self) -> None:
+        self.state.store.close()
+        self._client.close()

@@ -1,0 +1,49 @@
+"""The count of deaths per row: who is blamed, and when."""
+
+import pytest
+
+from sparkstorm.model.worker_messages import Beat, ExitCode, Passed, Trying
+from sparkstorm.model.worker_spec import Suspect
+from sparkstorm.supervisor.poison_detector import MAX_SUSPECTS, PoisonDetector
+
+
+def test_the_first_death_blames_no_row_but_asks_for_care() -> None:
+    after = PoisonDetector().died(-11)
+    assert after.careful and after.suspects() == ()
+
+
+def test_a_first_kill_from_outside_asks_for_no_care_but_a_second_does() -> None:
+    after = PoisonDetector().died(-9)
+    assert not after.careful and after.suspects() == ()
+    assert after.died(-9).careful
+
+
+def test_a_careful_death_is_held_against_the_row_being_tried() -> None:
+    suspicion = PoisonDetector().died(-11)
+    for _ in range(3):
+        suspicion = suspicion.heard(Trying(3, "1-0", 4)).heard(Trying(3, "1-0", 5)).died(-11)
+    assert suspicion.suspects() == (Suspect(3, "1-0", 5, 3),)
+
+
+def test_a_row_that_was_passed_is_forgotten_with_the_care() -> None:
+    suspicion = PoisonDetector().died(7).heard(Trying(3, "1-0", 5)).heard(Passed())
+    assert suspicion == PoisonDetector()
+
+
+def test_a_beat_changes_nothing() -> None:
+    trying = PoisonDetector().died(7).heard(Trying(3, "1-0", 5))
+    assert trying.heard(Beat({})) == trying
+
+
+@pytest.mark.parametrize("code", [ExitCode.STOPPED, ExitCode.FENCED, ExitCode.STORE_LOST, ExitCode.FAILED_START, ExitCode.DAMAGED])
+def test_an_end_with_a_cause_of_its_own_blames_nobody(code: ExitCode) -> None:
+    assert PoisonDetector().died(code) == PoisonDetector()
+    assert PoisonDetector().died(7).heard(Trying(3, "1-0", 5)).died(code).suspects() == ()
+
+
+def test_rows_are_counted_apart_and_the_oldest_are_forgotten() -> None:
+    suspicion = PoisonDetector().died(7)
+    for row in range(MAX_SUSPECTS + 2):
+        suspicion = suspicion.heard(Trying(3, "1-0", row)).died(7)
+    suspects = suspicion.suspects()
+    assert len(suspects) == MAX_SUSPECTS and suspects[0].row == 2 and {s.deaths for s in suspects} == {1}

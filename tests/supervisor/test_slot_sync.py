@@ -1,0 +1,283 @@
+"""The slot's sync on local twins: what it makes of the tree, what it brings, what it delivers, what it survives."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sparkstorm.blobs.local import LocalBytesStore
+from sparkstorm.blobs.store import BlobStore
+from sparkstorm.cluster import paths
+from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.errors import StoreUnavailableError
+from sparkstorm.model.assignment import (
+    Assignment,
+    ExecutorId,
+    TaskError,
+    TaskInfo,
+    TaskTable,
+    TopologyBase,
+    WorkerBeat,
+    WorkerSlot,
+)
+from sparkstorm.model.status import TopologyStatus
+from sparkstorm.supervisor.node_dir import NodeDir
+from sparkstorm.supervisor.slot_machine import BlobView
+from sparkstorm.supervisor.slot_sync import REFUSED, DesiredState, SlotStores, SlotSync
+from sparkstorm.supervisor.supervisor import Supervisor, SupervisorSettings, part_of
+
+SLOT = WorkerSlot("n1", 6700)
+KEY = b"k" * 32
+BEAT = WorkerBeat("t", "n1", 6700, 1, 1, 1, 1, "RUNNING", 1)
+
+
+class Office:
+    """A sync with everything around it in memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tree = LocalStateTree()
+        self.store = LocalStateStore(self.tree)
+        self.state = StormState(self.store, KEY)
+        self.blobs = BlobStore(self.state, LocalBytesStore(), KEY)
+        self.node_dir = NodeDir(folder, "n1")
+        self.connections: list[Callable[[], SlotStores]] = []
+        self.sync = SlotSync(SLOT, self.node_dir, self._connect, "/slots/stop")
+        self.woken = 0
+        self.sync.notify = self._count
+
+    def _count(self) -> None:
+        self.woken += 1
+
+    def _connect(self) -> SlotStores:
+        if self.connections:
+            return self.connections.pop()()
+        settings = SupervisorSettings("host", 6700)
+        return SlotStores(self.state, self.blobs, Supervisor(settings, self.node_dir, self.state))
+
+    def submit(self, topology_id: str = "t", slot: WorkerSlot = SLOT, version: int = 1) -> Assignment:
+        code, conf = self.blobs.put(f"code of {topology_id}".encode(), 0), self.blobs.put(b'{"a": 1}', 0)
+        executor = ExecutorId(1, 2)
+        self.state.write_tasks(topology_id, TaskTable({1: TaskInfo("count", "bolt"), 2: TaskInfo("count", "bolt")}))
+        base = TopologyBase(topology_id, topology_id, 0, TopologyStatus.ACTIVE, 1, {}, code, conf)
+        self.state.create_base(base)
+        whole = Assignment(topology_id, version, code, conf, {}, {executor: slot}, {}, {executor: version})
+        self.state.write_assignment(whole)
+        return whole
+
+    def wish(self) -> DesiredState:
+        self.sync.step(0)
+        assert self.sync.wish is not None
+        return self.sync.wish
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Office:
+    return Office(tmp_path)
+
+
+def test_nothing_assigned_is_no_wish(office: Office) -> None:
+    office.submit(slot=WorkerSlot("n2", 6700))
+    office.sync.step(0)
+    assert office.sync.wish is None
+
+
+def test_a_wish_holds_the_part_the_status_and_the_components(office: Office) -> None:
+    whole = office.submit()
+    assert office.wish() == DesiredState(part_of(whole, SLOT), "ACTIVE", {1: "count", 2: "count"})  # type: ignore[arg-type]
+    assert office.woken == 1
+
+
+def test_the_main_thread_is_woken_only_by_news(office: Office) -> None:
+    office.submit()
+    office.wish()
+    office.wish()
+    assert office.woken == 1
+    office.state.update_base("t", lambda base: replace(base, status=TopologyStatus.INACTIVE))
+    assert office.wish().status == "INACTIVE" and office.woken == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "word"),
+    [("ACTIVE", "ACTIVE"), ("UPGRADING", "ACTIVE"), ("KILLED", "INACTIVE"), ("REBALANCING", "INACTIVE")],
+)
+def test_a_topology_works_or_rests(office: Office, status: str, word: str) -> None:
+    office.submit()
+    office.state.update_base("t", lambda base: replace(base, status=TopologyStatus(status)))
+    assert office.wish().status == word
+
+
+def test_of_two_topologies_on_one_port_the_running_one_stays(office: Office) -> None:
+    office.submit("t")
+    assert office.wish().assignment.topology_id == "t"
+    office.submit("a")
+    assert office.wish().assignment.topology_id == "t"
+
+
+def test_a_tampered_assignment_leaves_the_last_good_one_valid(office: Office) -> None:
+    office.submit()
+    before = office.wish()
+    office.store.put(paths.assignment("t"), b"sparkstorm-1 json 00\n{}")
+    assert office.wish() == before
+
+
+def test_a_tampered_topology_does_not_hide_another(office: Office) -> None:
+    office.store.put(paths.assignment("evil"), b"junk")
+    office.submit()
+    assert office.wish().assignment.topology_id == "t"
+
+
+def test_code_is_brought_checked_and_kept(office: Office) -> None:
+    office.submit()
+    wanted = office.wish().assignment
+    assert office.sync.blob_view(wanted) is BlobView.MISSING
+    office.sync.order(wanted)
+    office.sync.step(0)
+    code = office.sync.code(wanted)
+    assert office.sync.blob_view(wanted) is BlobView.READY and code is not None
+    assert (code.code_path.read_bytes(), code.conf) == (b"code of t", {"a": 1})
+    assert code.code_path.name == hashlib.sha256(b"code of t").hexdigest()
+
+
+def test_a_whole_copy_on_the_disk_needs_no_store_and_a_damaged_one_is_replaced(office: Office) -> None:
+    whole = office.submit()
+    wanted = office.wish().assignment
+    office.sync.order(wanted)
+    office.sync.step(0)
+    path = office.node_dir.code_dir("t") / whole.code_key
+    path.write_bytes(b"damaged")
+    office.sync.order(wanted)
+    office.sync.step(0)
+    assert path.read_bytes() == b"code of t"
+    office.blobs.delete(whole.code_key)
+    office.sync.order(wanted)
+    office.sync.step(0)
+    assert office.sync.blob_view(wanted) is BlobView.READY
+
+
+@pytest.mark.parametrize("what", ["missing", "not JSON", "key leads out"])
+def test_code_that_cannot_be_had_is_a_failure_and_no_crash(office: Office, what: str) -> None:
+    whole = office.submit()
+    wanted = office.wish().assignment
+    if what == "missing":
+        office.blobs.delete(whole.code_key)
+    elif what == "not JSON":
+        wanted = replace(wanted, conf_key=office.blobs.put(b"[1]", 0))
+    else:
+        wanted = replace(wanted, code_key="../../x")
+    office.sync.order(wanted)
+    office.sync.step(0)
+    assert office.sync.blob_view(wanted) is BlobView.FAILED
+
+
+def test_code_that_vanished_from_the_disk_is_not_given_out(office: Office) -> None:
+    office.submit()
+    wanted = office.wish().assignment
+    office.sync.order(wanted)
+    office.sync.step(0)
+    code = office.sync.code(wanted)
+    assert code is not None
+    code.code_path.unlink()
+    assert office.sync.code(wanted) is None
+
+
+def test_only_the_newest_beat_is_delivered(office: Office) -> None:
+    office.sync.beat(BEAT)
+    office.sync.beat(replace(BEAT, time_ms=2))
+    office.sync.step(0)
+    found = office.state.read_worker_beat("t", SLOT)
+    assert found is not None and found.time_ms == 2
+
+
+def test_a_worker_that_left_takes_its_beat_along(office: Office) -> None:
+    office.sync.beat(BEAT)
+    office.sync.step(0)
+    office.sync.leave("t")
+    office.sync.step(1)
+    assert office.state.read_worker_beat("t", SLOT) is None
+
+
+def test_errors_are_delivered_in_order(office: Office) -> None:
+    for number in range(3):
+        office.sync.report("t", TaskError(number, "count", 1, "host", 6700, f"no. {number}"))
+    office.sync.step(0)
+    assert [error.text for error in office.state.read_errors("t", "count")] == ["no. 0", "no. 1", "no. 2"]
+
+
+def test_the_stop_node_is_seen(office: Office) -> None:
+    office.sync.step(0)
+    assert not office.sync.stop
+    office.state.store.put("/slots/stop", b"")
+    office.sync.step(1)
+    assert office.sync.stop and office.woken == 1
+
+
+def test_stores_that_cannot_be_reached_are_tried_again_and_nothing_is_lost(office: Office) -> None:
+    def refuse() -> SlotStores:
+        raise StoreUnavailableError("no ZooKeeper")
+
+    office.connections += [refuse] * 2
+    office.submit()
+    office.sync.report("t", TaskError(1, "count", 1, "host", 6700, "kept"))
+    office.sync.step(0)
+    office.sync.step(1)
+    assert office.sync.wish is None
+    assert office.wish().assignment.topology_id == "t"
+    assert [error.text for error in office.state.read_errors("t", "count")] == ["kept"]
+
+
+def test_a_closed_clerk_gives_the_office_up(office: Office) -> None:
+    office.sync.step(0)
+    other = office.node_dir.duties_lock()
+    assert not other.try_take()
+    office.sync.close()
+    assert other.try_take()
+
+
+def replayed(office: Office, old: Assignment) -> None:
+    """Put an old signed record back, as somebody can who may write to the tree but has no key."""
+    path = paths.assignment(old.topology_id)
+    office.store.delete(path)
+    office.state.write_assignment(old)
+
+
+def test_an_older_signed_assignment_is_not_followed_also_by_a_restarted_slot(office: Office) -> None:
+    old = office.submit()
+    office.wish()
+    new = replace(old, version=2, placed_version_by_executor={ExecutorId(1, 2): 2})
+    office.state.write_assignment(new)
+    assert office.wish().assignment == part_of(new, SLOT)
+    replayed(office, old)
+    assert office.wish().assignment == part_of(new, SLOT)
+    assert office.state.read_worker_beat("t", SLOT) is None
+    office.sync = SlotSync(SLOT, office.node_dir, office._connect)
+    office.sync.step(7)
+    assert office.sync.wish is None
+    beat = office.state.read_worker_beat("t", SLOT)
+    assert beat is not None and (beat.state, beat.assignment_version, beat.time_ms) == (REFUSED, 2, 7)
+    office.store.delete(paths.assignment("t"))  # absence makes nothing forgotten
+    office.sync.step(8)
+    replayed(office, old)
+    office.sync.step(9)
+    assert office.sync.wish is None
+    later = replace(new, version=3)
+    office.state.write_assignment(later)
+    assert office.wish().assignment == part_of(later, SLOT)
+
+
+def test_a_new_topology_begins_at_its_own_version(office: Office) -> None:
+    office.submit(version=9)
+    office.wish()
+    office.state.remove_assignment("t")
+    office.submit("u", version=1)
+    assert office.wish().assignment.topology_id == "u"
+
+
+def test_a_damaged_list_of_versions_is_written_afresh(office: Office) -> None:
+    office.submit()
+    office.wish()
+    office.node_dir.seen_versions(SLOT.port).path.write_text("{")
+    office.sync = SlotSync(SLOT, office.node_dir, office._connect)
+    assert office.wish().assignment.topology_id == "t"

@@ -1,0 +1,148 @@
+"""Tracking end to end: not only what is told, but when: nobody is acked early, and failures are told at once (S1.*)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
+from sparkstorm.testing import FeederSpout, LocalCluster
+from sparkstorm.testing.shared import Shared
+from tests.worker.building import Collecting, Pass, chain
+
+WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
+GUARANTEES = pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+
+
+def conf(workers: int = 1, **more: Any) -> dict[str, Any]:
+    return {"topology.workers": workers, **{key.replace("_", "."): value for key, value in more.items()}}
+
+
+class Gate(Collecting):
+    """Holds every tuple until it is opened; a tick later all are acked."""
+
+    outputs = None
+
+    def __init__(self) -> None:
+        self.is_open = Shared(False)
+        self.waiting = Shared(0)
+
+    def prepare(self, conf: Any, context: Any, collector: Any) -> None:
+        super().prepare(conf, context, collector)
+        self.held: list[Tuple] = []
+
+    def execute(self, tup: Tuple) -> None:
+        if not tup.is_tick:
+            self.held.append(tup)
+            self.waiting.value += 1
+        elif self.is_open.value:
+            for each in self.held:
+                self.collector.ack(each)
+            self.held = []
+
+
+class Fan(BasicBolt):
+    """Three tuples for one."""
+
+    outputs = ("value",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        for _ in range(3):
+            collector.emit((tup[0],))
+
+
+@WORKERS
+@GUARANTEES
+def test_a_tree_is_not_acked_before_its_last_tuple_wherever_that_waits(workers: int, guarantee: str) -> None:
+    """S1.1, S1.3, S1.9, S1.12."""
+    spout, gate, builder = FeederSpout(), Gate(), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("fan", Fan(), 2).shuffle_grouping("spout")
+    builder.set_bolt("pass", Pass(), 2).shuffle_grouping("fan")
+    builder.set_bolt("gate", gate, conf={"topology.tick.tuple.freq.secs": 1}).global_grouping("pass")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), conf(workers, topology_delivery_guarantee=guarantee))
+        for n in range(10):
+            spout.feed([n])
+        cluster.advance(seconds=10)
+        assert gate.waiting.value == 30
+        assert (spout.acked, spout.failed) == ([], [])
+        gate.is_open.value = True
+        cluster.advance(seconds=5)
+        assert sorted(spout.acked) == list(range(10))
+
+
+class Join(Collecting):
+    """Holds an input until the next one comes, then emits one tuple anchored to both and acks both."""
+
+    def prepare(self, conf: Any, context: Any, collector: Any) -> None:
+        super().prepare(conf, context, collector)
+        self.first: Tuple | None = None
+
+    def execute(self, tup: Tuple) -> None:
+        if self.first is None:
+            self.first = tup
+            return
+        first, self.first = self.first, None
+        self.collector.emit((f"{first[0]}+{tup[0]}",), anchors=[first, tup])
+        self.collector.ack(first)
+        self.collector.ack(tup)
+
+
+@WORKERS
+@GUARANTEES
+def test_neither_tree_of_a_tuple_with_two_anchors_is_acked_before_that_tuple(workers: int, guarantee: str) -> None:
+    """S1.10, S1.11, S1.13."""
+    spout, gate, builder = FeederSpout(), Gate(), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("join", Join()).shuffle_grouping("spout")
+    builder.set_bolt("gate", gate, conf={"topology.tick.tuple.freq.secs": 1}).global_grouping("join")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), conf(workers, topology_delivery_guarantee=guarantee))
+        for name in "abcd":
+            spout.feed([name], message_id=name)
+        cluster.advance(seconds=10)
+        assert gate.waiting.value == 2
+        assert (spout.acked, spout.failed) == ([], [])
+        gate.is_open.value = True
+        cluster.advance(seconds=5)
+        assert sorted(spout.acked) == ["a", "b", "c", "d"]
+
+
+class Fail(Collecting):
+    """Fails whatever comes."""
+
+    outputs = None
+
+    def execute(self, tup: Tuple) -> None:
+        self.collector.fail(tup)
+
+
+@WORKERS
+def test_a_failure_is_told_at_once_and_of_both_trees_and_not_by_a_time_out(workers: int) -> None:
+    """S1.15."""
+    spout, builder = FeederSpout(), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("join", Join()).shuffle_grouping("spout")
+    builder.set_bolt("fail", Fail()).global_grouping("join")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), conf(workers, topology_delivery_guarantee="at-least-once"))
+        for name in "ab":
+            spout.feed([name], message_id=name)
+        cluster.advance(seconds=5)  # far below the time-out
+        assert (spout.acked, sorted(spout.failed)) == ([], ["a", "b"])
+
+
+@WORKERS
+def test_an_untracked_tuple_that_fails_is_told_to_nobody_and_hurts_nobody(workers: int) -> None:
+    """S1.14."""
+    spout = FeederSpout(is_tracked=False)
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Fail()), conf(workers, topology_delivery_guarantee="at-least-once"))
+        for n in range(5):
+            spout.feed([n])
+        cluster.advance(seconds=60)
+        assert (spout.acked, spout.failed) == ([], [])
+        assert cluster.counts("bolt").executed == 5
+        assert cluster.counts("bolt").failed == 5

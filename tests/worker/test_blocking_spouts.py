@@ -1,0 +1,165 @@
+"""Spouts that may block run on a thread of their own; the loop, positions and callbacks keep their promises."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from functools import partial
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import ReplayableSpout, Spout, TopologyBuilder
+from sparkstorm.testing import AckFailTracker, CaptureBolt, FeederSpout, FlakyBolt, LocalCluster, Shared
+from tests.worker.building import Count, Pass, chain
+
+
+class FromQueue(Spout):
+    """Blocks until the test puts something."""
+
+    outputs = ("value",)
+    blocking = True
+
+    def __init__(self) -> None:
+        self.queue: Shared[queue.SimpleQueue[Any]] = Shared(queue.SimpleQueue())
+        self.told = AckFailTracker()
+        self.threads: Shared[set[str]] = Shared(set())
+
+    def open(self, conf: Any, context: Any, collector: Any) -> None:
+        self.collector = collector
+
+    def next_tuple(self) -> None:
+        value = self.queue.value.get(timeout=10)
+        self.threads.value.add(threading.current_thread().name)
+        if isinstance(value, Exception):
+            self.collector.emit(("half",), message_id="half")
+            raise value
+        self.collector.emit((value,), message_id=value)
+
+    def ack(self, message_id: Any) -> None:
+        self.threads.value.add(threading.current_thread().name)
+        self.told.acked.append(message_id)
+
+    def fail(self, message_id: Any) -> None:
+        self.told.failed.append(message_id)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_source_that_blocks_stops_nobody_else_in_its_worker(workers: int) -> None:
+    blocked, free, capture, builder = FromQueue(), FeederSpout(), CaptureBolt(), TopologyBuilder()
+    builder.set_spout("blocked", blocked)
+    builder.set_spout("free", free)
+    builder.set_bolt("capture", capture).global_grouping("blocked").global_grouping("free")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), {"topology.workers": workers})
+        for n in range(20):
+            free.feed([n])
+        cluster.run_until(lambda: len(free.acked) == 20)
+        for value in "abc":
+            blocked.queue.value.put(value)
+        cluster.run_until(lambda: cluster.counts("blocked").acked == 3)
+
+        def has_been_told() -> bool:
+            if blocked.queue.value.empty():
+                blocked.queue.value.put("d")  # callbacks wait for next_tuple to return
+            return len(blocked.told.acked) >= 3
+
+        cluster.run_until(has_been_told)
+        assert capture.values_of("blocked")[:3] == [("a",), ("b",), ("c",)]
+        assert blocked.threads.value == {"blocking-spout"}
+        blocked.queue.value.put("end")
+
+
+def test_what_a_blocking_source_raises_is_reported_and_its_half_emission_dropped() -> None:
+    spout, capture = FromQueue(), CaptureBolt()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Pass(), capture))
+        for value in ("a", OSError("went away"), "b"):
+            spout.queue.value.put(value)
+        cluster.run_until(lambda: len(capture.values) == 2)
+        assert capture.values == [("a",), ("b",)]
+        assert [error.text.partition(" (")[0] for error in cluster.errors] == ["OSError: went away"]
+        spout.queue.value.put("end")
+
+
+class Numbers(ReplayableSpout):
+    """A finite source with a position, on a thread."""
+
+    outputs = ("value",)
+    blocking = True
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.told = AckFailTracker()
+
+    def open(self, conf: Any, context: Any, collector: Any) -> None:
+        self.collector, self.next = collector, 0
+
+    def next_tuple(self) -> None:
+        if self.next < self.most:
+            self.next += 1
+            self.collector.emit((self.next - 1,), message_id=("n", self.next - 1))
+
+    def is_exhausted(self) -> bool:
+        return self.next >= self.most
+
+    def snapshot(self) -> Any:
+        return self.next
+
+    def restore(self, position: Any) -> None:
+        self.next = position
+
+    def extent(self) -> tuple[int, int]:
+        return self.most, self.next
+
+    def ack(self, message_id: Any) -> None:
+        self.told.acked.append(message_id)
+
+
+def has_acked(spout: Numbers, count: int) -> bool:
+    return len(set(spout.told.acked)) >= count
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_replayable_blocking_source_counts_exactly_over_deaths(workers: int) -> None:
+    spout, most = Numbers(2000), 2000
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, FlakyBolt(Count(), 0)), {"topology.workers": workers, "topology.max.spout.pending": 20})
+        for done in (100, 700, 1500):
+            cluster.run_until(partial(has_acked, spout, done))
+            cluster.kill_worker("spout")
+        cluster.run_until(lambda: len(set(spout.told.acked)) == most, timeout_secs=30)
+        assert set(spout.told.acked) == {("n", n) for n in range(most)}
+        assert cluster.counts("spout").acked == most
+        assert cluster.counts("bolt").executed == most
+        assert (
+            cluster.topology()
+            .progress()
+            .counts_by_task[next(t for t, c in cluster.topology().component_by_task.items() if c == "spout")]
+            .total
+        ) == most
+
+
+def test_what_a_thread_may_not_emit_is_raised_in_the_thread() -> None:
+    class Wrong(Numbers):
+        def next_tuple(self) -> None:
+            self.next += 1
+            self.collector.emit((1, 2), message_id=1) if self.next == 1 else self.collector.emit((1,), message_id=object())
+
+    with LocalCluster() as cluster:
+        cluster.submit(chain(Wrong(2), Pass()))
+        cluster.run_until(lambda: len(cluster.errors) == 2)
+        assert "emitted 2 values for 1 fields" in cluster.errors[0].text
+        assert "message id: a value of type object" in cluster.errors[1].text
+
+
+def test_an_inactive_blocking_source_is_not_asked() -> None:
+    spout, capture = Numbers(10), CaptureBolt()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Pass(), capture), {"topology.max.spout.pending": 1})
+        cluster.deactivate()
+        cluster.advance(seconds=5)
+        held_back = len(capture.values)
+        assert held_back <= 1
+        cluster.activate()
+        cluster.run_until(lambda: len(capture.values) == 10)

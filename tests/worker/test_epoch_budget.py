@@ -1,0 +1,124 @@
+"""How much goes into one epoch: rows and bytes end it, and what one input may make has an end."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, Spout, Tuple
+from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
+from sparkstorm.testing.sim_transport import SimTransport
+from sparkstorm.testing.sim_worker import SimWorker
+from sparkstorm.transport.base import Commit, Pressure
+from sparkstorm.worker.epoch_budget import Budget
+from tests.worker.building import Pass, chain
+
+KB = 1024
+
+
+class Scales:
+    """Makes transports that weigh the rows of every commit."""
+
+    def __init__(self) -> None:
+        self.heaviest = 0
+
+    def __call__(self, worker: SimWorker) -> SimTransport:
+        scales = self
+
+        class Weighing(SimTransport):
+            def commit(self, commit: Commit) -> Pressure:
+                scales.heaviest = max(scales.heaviest, sum(counted for _, _, counted in commit.frames))
+                return super().commit(commit)
+
+        return Weighing(worker.host.store, worker.clock, worker.host.arrivals)
+
+
+class Heavy(Spout):
+    """A thousand rows of 16 kB that take no time to make."""
+
+    outputs = ("ballast",)
+
+    def open(self, conf: Any, context: Any, collector: Any) -> None:
+        self.collector, self.left = collector, 1000
+
+    def next_tuple(self) -> None:
+        if self.left:
+            self.left -= 1
+            self.collector.emit(("x" * 16 * KB,))
+
+    def is_exhausted(self) -> bool:
+        return not self.left
+
+
+class Many(BasicBolt):
+    """Makes thirty rows of 8 kB of every row."""
+
+    outputs = ("ballast",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        for _ in range(30):
+            collector.emit((b"y" * 8 * KB,))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_epoch_ends_when_enough_rows_were_executed(workers: int) -> None:
+    rows, executed = 25, [0]
+    with LocalCluster() as cluster:
+        cluster.submit(chain(Heavy(), Pass()), {"topology.workers": workers, "topology.epoch.rows": rows})
+        cluster.simulation.watchers.append(lambda: executed.append(cluster.counts("bolt").executed))
+        cluster.run_until_idle()
+        assert executed[-1] == 1000
+        assert max(after - before for before, after in pairwise(executed)) <= 2 * rows  # and what was begun is finished
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_epoch_ends_when_enough_bytes_are_on_their_way(workers: int) -> None:
+    budget, scales = 512 * KB, Scales()
+    with LocalCluster(make_transport=scales) as cluster:
+        cluster.submit(chain(Heavy(), Pass()), {"topology.workers": workers, "topology.epoch.bytes": budget})
+        cluster.run_until_idle()
+        assert cluster.counts("capture").executed == 1000
+        assert scales.heaviest <= 2 * budget
+
+
+def test_bolts_that_make_much_of_little_are_bounded_too() -> None:
+    budget, scales = 1024 * KB, Scales()
+    spout = FeederSpout()
+    with LocalCluster(make_transport=scales) as cluster:
+        cluster.submit(chain(spout, Many(), CaptureBolt()), {"topology.workers": 4, "topology.epoch.bytes": budget})
+        for n in range(200):
+            spout.feed([n])
+        cluster.run_until_idle()
+        assert cluster.counts("capture").executed == 6000
+        assert scales.heaviest <= 2 * budget
+
+
+def test_an_input_that_makes_more_than_any_commit_may_carry_is_parked_and_the_others_go_through() -> None:
+    class Explodes(BasicBolt):
+        outputs = ("value",)
+
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            for _ in range(100 if tup[0] == "bad" else 1):
+                collector.emit((tup[0] + "z" * 4 * KB,))
+
+    spout, capture = FeederSpout(), CaptureBolt()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Explodes(), capture), {"topology.workers": 4, "topology.epoch.bytes": 4 * KB})
+        for value in ("a", "bad", "b"):
+            spout.feed([value], message_id=value)
+        cluster.run_until_idle()
+        assert sorted(value[0][0] for value in capture.values) == ["a", "b"]
+        assert (spout.failed, sorted(spout.acked)) == (["bad"], ["a", "b"])
+        deaths = [death for worker in cluster.topology().workers for death in worker.deaths]
+        assert deaths and all("component 'bolt', stream 'default': more than 262144 bytes leave at once" in d for d in deaths)
+
+
+def test_the_pace_falls_with_the_weight_of_what_is_sent() -> None:
+    budget = Budget({"topology.epoch.bytes": 400})
+    assert budget.pace(8, 8, 0, 100, sent_bytes=0) == 16
+    assert budget.pace(8, 8, 0, 100, sent_bytes=100) == 16
+    assert budget.pace(8, 8, 0, 100, sent_bytes=800) == 1
+    assert budget.pace(80, 80, 0, 100, sent_bytes=200) == 40
+    assert budget.pace(8, 8, 8, 100, sent_bytes=0) == 4

@@ -1,0 +1,103 @@
+"""Attacks with what user code hands over: causes that have no bytes, errors that cannot be shown, rows that are large."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
+from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
+from tests.worker.building import Collecting, chain
+
+
+class Unshowable(Exception):
+    """An error whose text is a bug of its own."""
+
+    def __str__(self) -> str:
+        raise KeyError("no text")
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+@pytest.mark.parametrize("error", [OSError("named \udcff"), Unshowable(), ValueError("x" * 10_000)], ids=lambda e: type(e).__name__)
+def test_whatever_text_an_error_has_it_fails_one_tuple_and_kills_nobody(error: Exception, guarantee: str) -> None:
+    class Raises(BasicBolt):
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            if tup[0] == "bad":
+                raise error
+
+    spout = FeederSpout()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Raises()), {"topology.workers": 2, "topology.delivery.guarantee": guarantee})
+        for value in ("a", "bad", "b"):
+            spout.feed([value], message_id=value)
+        cluster.run_until_idle()
+        assert (spout.failed, sorted(spout.acked)) == (["bad"], ["a", "b"])
+        assert not any(worker.deaths for worker in cluster.topology().workers)
+        assert all(len(letter.reason) < 1000 for letter in cluster.dead_letters)
+
+
+@pytest.mark.parametrize("reason", ["bytes \udc80", "x" * 10_000])
+def test_whatever_reason_a_bolt_fails_with_it_fails_one_tuple_and_kills_nobody(reason: str) -> None:
+    class Fails(Collecting):
+        outputs: Any = ()
+
+        def execute(self, tup: Tuple) -> None:
+            self.collector.fail(tup, reason)
+
+    spout = FeederSpout()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Fails()), {"topology.workers": 2, "topology.max.retries": 1})
+        spout.feed([1])
+        cluster.run_until_idle()
+        assert spout.failed == [0]
+        assert not any(worker.deaths for worker in cluster.topology().workers)
+        assert [len(letter.reason) < 1000 for letter in cluster.dead_letters] == [True]
+
+
+def test_rows_that_are_too_large_for_one_frame_together_leave_in_several() -> None:
+    class Explodes(BasicBolt):
+        outputs = ("value",)
+
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            for n in range(70):
+                collector.emit((bytes([n]) + bytes(1 << 20),))
+
+    class First(BasicBolt):
+        outputs = ("value",)
+
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            collector.emit((tup[0][0],))
+
+    spout, capture = FeederSpout(), CaptureBolt()
+    builder = TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("explodes", Explodes()).shuffle_grouping("spout")
+    builder.set_bolt("first", First()).shuffle_grouping("explodes")
+    builder.set_bolt("capture", capture).global_grouping("first")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), {"topology.workers": 5})
+        spout.feed([1])
+        cluster.run_until_idle(limit_secs=20)
+        assert capture.values == [(n,) for n in range(70)]
+        assert cluster.topology().store.quarantine == []
+        assert spout.acked == [0]
+
+
+def test_a_row_that_is_too_large_for_any_frame_is_given_up_with_the_input_that_made_it() -> None:
+    class Explodes(BasicBolt):
+        outputs = ("value",)
+
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            collector.emit((bytes(65 << 20) if tup[0] == "bad" else tup[0],))
+
+    spout, capture = FeederSpout(), CaptureBolt()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Explodes(), capture), {"topology.workers": 4})
+        for value in ("a", "bad", "b"):
+            spout.feed([value], message_id=value)
+        cluster.run_until_idle()
+        assert sorted(capture.values) == [("a",), ("b",)]
+        assert (spout.failed, sorted(spout.acked)) == (["bad"], ["a", "b"])
+        deaths = [death for worker in cluster.topology().workers for death in worker.deaths]
+        assert all("component 'bolt', stream 'default': a tuple of 68157" in death for death in deaths)

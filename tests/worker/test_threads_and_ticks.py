@@ -1,0 +1,348 @@
+"""Blocking bolts with real threads, acks from elsewhere, and the clock's own tuples."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.testing import AckFailTracker, CaptureBolt, FeederSpout, LocalCluster, Shared
+from tests.worker.building import Collecting, chain
+
+GUARANTEES = pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+
+
+class BlockingPass(BasicBolt):
+    """Hands on from a thread of its own."""
+
+    outputs = ("value",)
+    blocking = True
+
+    def __init__(self) -> None:
+        self.threads: Shared[set[str]] = Shared(set())
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.threads.value.add(threading.current_thread().name)
+        collector.emit((tup[0],))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_a_blocking_bolt_runs_on_its_own_thread_and_everything_is_acked(workers: int) -> None:
+    spout, capture, bolt = FeederSpout(), CaptureBolt(), BlockingPass()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, bolt, capture, parallelism=2), {"topology.workers": workers})
+        for n in range(1000):
+            spout.feed([n])
+        cluster.run_until_idle()
+        assert sorted(capture.values) == [(n,) for n in range(1000)]
+        assert sorted(spout.acked) == list(range(1000))
+        assert bolt.threads.value == {"blocking-bolt"}
+
+
+def test_a_thread_that_blocks_stops_nobody_else_in_its_worker() -> None:
+    gate: Shared[threading.Event] = Shared(threading.Event())
+
+    class Waits(BasicBolt):
+        blocking = True
+
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            gate.value.wait(10)
+
+    spout, capture, builder = FeederSpout(), CaptureBolt(), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("waits", Waits()).shuffle_grouping("spout")
+    builder.set_bolt("capture", capture).shuffle_grouping("spout")
+    with LocalCluster(thread_patience_secs=0) as cluster:
+        cluster.submit(builder.build())
+        for n in range(20):
+            spout.feed([n])
+        cluster.run_until(lambda: len(capture.values) == 20)
+        assert not spout.acked
+        gate.value.set()
+        cluster.run_until(lambda: len(spout.acked) == 20)
+
+
+def test_rows_that_wait_for_a_busy_thread_do_not_time_out() -> None:
+    gate: Shared[threading.Event] = Shared(threading.Event())
+
+    class Waits(BasicBolt):
+        blocking = True
+
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            gate.value.wait(10)
+
+    spout = FeederSpout()
+    with LocalCluster(thread_patience_secs=0) as cluster:
+        cluster.submit(chain(spout, Waits()), {"topology.workers": 2})
+        for n in range(5):
+            spout.feed([n])
+        cluster.advance(seconds=300)
+        assert (spout.acked, spout.failed) == ([], [])
+        gate.value.set()
+        cluster.run_until(lambda: len(spout.acked) == 5)
+        assert not spout.failed
+
+
+@GUARANTEES
+def test_a_blocking_bolt_that_always_raises_fails_like_any_other(guarantee: str) -> None:
+    class Raises(BasicBolt):
+        outputs = ("value",)
+        blocking = True
+
+        def __init__(self) -> None:
+            self.tries: Shared[list[int]] = Shared([])
+
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            self.tries.value.append(tup[0])
+            collector.emit((tup[0],))
+            raise OSError("no answer")
+
+    spout, capture, bolt = FeederSpout(), CaptureBolt(), Raises()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, bolt, capture), {"topology.delivery.guarantee": guarantee, "topology.max.retries": 2})
+        spout.feed([1])
+        cluster.run_until_idle()
+        assert capture.values == []
+        assert spout.failed == [0]
+        assert len(bolt.tries.value) == (3 if guarantee == "exactly-once" else 1)
+        reasons = [letter.reason.partition(" (")[0] for letter in cluster.dead_letters]
+        assert reasons == ["OSError: no answer"] * (guarantee == "exactly-once")
+
+
+def test_what_a_thread_emits_is_checked_where_the_culprit_can_be_named() -> None:
+    class Wrong(BasicBolt):
+        outputs = ("value",)
+        blocking = True
+
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            collector.emit((1, 2)) if tup[0] == "two" else collector.emit((object(),))
+
+    spout = FeederSpout()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Wrong()), {"topology.max.retries": 0})
+        spout.feed(["two"])
+        spout.feed(["object"])
+        cluster.run_until_idle()
+        reasons = sorted(letter.reason for letter in cluster.dead_letters)
+        assert "field 'value': a value of type object" in reasons[0]
+        assert "emitted 2 values for 1 fields" in reasons[1]
+        assert not any(worker.deaths for worker in cluster.topology().workers)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_blocking_stateful_bolt_counts_exactly_over_failures_and_crashes(workers: int) -> None:
+    class Counts(StatefulBolt):
+        blocking = True
+
+        def prepare(self, conf: Any, context: Any) -> None:
+            self.calls = 0
+
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            self.state.put(tup[0] % 3, self.state.get(tup[0] % 3, 0) + 1)
+            self.calls += 1
+            if self.calls % 4 == 0:
+                raise RuntimeError("now and then")
+
+    spout = FeederSpout()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Counts()), {"topology.workers": workers, "topology.max.retries": 20})
+        for n in range(90):
+            spout.feed([n])
+            if n % 30 == 29:
+                cluster.advance(ms=20)
+                cluster.kill_worker("bolt")
+        cluster.run_until_idle()
+        assert cluster.state("bolt") == {0: 30, 1: 30, 2: 30}
+        assert sorted(spout.acked) == list(range(90))
+
+
+def test_inputs_with_a_thread_survive_the_death_of_their_worker() -> None:
+    gate: Shared[threading.Event] = Shared(threading.Event())
+    done: Shared[list[int]] = Shared([])
+
+    class Waits(BasicBolt):
+        blocking = True
+
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            gate.value.wait(10)
+            done.value.append(tup[0])
+
+    spout = FeederSpout()
+    with LocalCluster(thread_patience_secs=0) as cluster:
+        cluster.submit(chain(spout, Waits()), {"topology.workers": 2})
+        for n in range(5):
+            spout.feed([n])
+        cluster.advance(ms=100)
+        cluster.kill_worker("bolt")
+        cluster.advance(ms=500)
+        gate.value.set()
+        cluster.run_until(lambda: len(spout.acked) == 5)
+        assert set(done.value) == set(range(5))
+
+
+class FromElsewhere(Collecting):
+    """Has another thread emit and ack."""
+
+    def execute(self, tup: Tuple) -> None:
+        threading.Thread(target=self._finish, args=(tup,)).start()
+
+    def _finish(self, tup: Tuple) -> None:
+        if tup[0] % 5 == 4:
+            self.collector.fail(tup, "from elsewhere")
+        else:
+            self.collector.emit((tup[0],), anchors=tup)
+            self.collector.ack(tup)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@GUARANTEES
+def test_acks_and_emissions_from_any_thread_are_taken_in_by_the_loop(guarantee: str, workers: int) -> None:
+    spout, capture = FeederSpout(), CaptureBolt()
+    with LocalCluster() as cluster:
+        cluster.submit(
+            chain(spout, FromElsewhere(), capture),
+            {"topology.delivery.guarantee": guarantee, "topology.workers": workers, "topology.max.retries": 1},
+        )
+        for n in range(50):
+            spout.feed([n])
+        cluster.run_until(lambda: len(spout.acked) + len(spout.failed) == 50)
+        assert sorted(spout.failed) == [n for n in range(50) if n % 5 == 4]
+        assert sorted(capture.values) == [(n,) for n in range(50) if n % 5 != 4]
+
+
+def test_a_foreign_thread_is_told_at_once_what_it_may_not_emit() -> None:
+    told: Shared[list[str]] = Shared([])
+
+    class Wrong(Collecting):
+        def execute(self, tup: Tuple) -> None:
+            thread = threading.Thread(target=self._finish, args=(tup,))
+            thread.start()
+            thread.join()
+
+        def _finish(self, tup: Tuple) -> None:
+            try:
+                self.collector.emit((1, 2, 3), anchors=tup)
+            except Exception as error:
+                told.value.append(str(error))
+            self.collector.ack(tup)
+
+    spout = FeederSpout()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Wrong()))
+        spout.feed([1])
+        cluster.run_until_idle()
+        assert "emitted 3 values for 1 fields" in told.value[0]
+        assert spout.acked == [0]
+
+
+# -- ticks
+
+
+class CountsTicks(BasicBolt):
+    """Counts ticks and the rest."""
+
+    def __init__(self) -> None:
+        self.ticks: Shared[list[int]] = Shared([])
+
+    def prepare(self, conf: Any, context: Any) -> None:
+        self.now_ms = context.now_ms
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        if tup.is_tick:
+            self.ticks.value.append(self.now_ms())
+
+
+def test_ticks_come_at_their_period_and_only_to_those_who_asked() -> None:
+    bolt, spout = CountsTicks(), FeederSpout()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, bolt, bolt_conf={"topology.tick.tuple.freq.secs": 5}))
+        start_ms = cluster.now_ms
+        cluster.advance(seconds=60)
+        assert [round((at - start_ms) / 1000) for at in bolt.ticks.value] == list(range(5, 61, 5))
+
+
+def test_ticks_for_everybody_by_the_topologys_key() -> None:
+    bolt = CountsTicks()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(FeederSpout(), bolt, parallelism=3), {"topology.tick.tuple.freq.secs": 1, "topology.workers": 2})
+        cluster.advance(seconds=10.5)
+        assert len(bolt.ticks.value) == 30
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+@pytest.mark.parametrize("acks", [True, False])
+def test_a_tick_needs_no_ack_and_is_never_held(acks: bool, blocking: bool) -> None:
+    class Manual(Bolt):
+        outputs = ()
+
+        def prepare(self, conf: Any, context: Any, collector: Any) -> None:
+            self.collector = collector
+
+        def execute(self, tup: Tuple) -> None:
+            if acks or not tup.is_tick:
+                self.collector.ack(tup)
+
+    bolt = type("Manual", (Manual,), {"blocking": blocking})()
+    spout = FeederSpout()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, bolt, bolt_conf={"topology.tick.tuple.freq.secs": 1}))
+        cluster.advance(seconds=5)
+        spout.feed([1])
+        cluster.advance(seconds=5)
+        assert spout.acked == [0]
+        assert not cluster.errors
+        assert not any(keys.held for keys in cluster.topology().store.task_keys.values())
+        cluster.kill_worker(0)
+        cluster.advance(seconds=5)
+        assert not cluster.topology().waiting()
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_a_bolt_that_raises_on_a_tick_is_reported_and_goes_on(blocking: bool) -> None:
+    class Raises(BasicBolt):
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            if tup.is_tick:
+                raise ValueError("no ticks please")
+
+    bolt = type("Raises", (Raises,), {"blocking": blocking})()
+    spout = FeederSpout()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, bolt, bolt_conf={"topology.tick.tuple.freq.secs": 1}))
+        cluster.advance(seconds=1.5)
+        assert [error.text.partition(" (")[0] for error in cluster.errors] == ["on a tick: ValueError: no ticks please"]
+        spout.feed([1])
+        cluster.advance(seconds=0.1)
+        assert spout.acked == [0]
+        assert not cluster.dead_letters
+
+
+def test_what_is_emitted_on_a_tick_may_be_anchored_to_held_inputs() -> None:
+    class Batches(Collecting):
+        def prepare(self, conf: Any, context: Any, collector: Any) -> None:
+            super().prepare(conf, context, collector)
+            self.held: list[Tuple] = []
+
+        def execute(self, tup: Tuple) -> None:
+            if not tup.is_tick:
+                self.held.append(tup)
+                return
+            if self.held:
+                self.collector.emit((sum(t[0] for t in self.held),), anchors=self.held)
+                for held in self.held:
+                    self.collector.ack(held)
+            self.held = []
+
+    spout, capture, tracker = FeederSpout(), CaptureBolt(), AckFailTracker()
+    spout.tracker = tracker
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Batches(), capture, bolt_conf={"topology.tick.tuple.freq.secs": 10}), {"topology.workers": 3})
+        for n in range(5):
+            spout.feed([n])
+        cluster.advance(seconds=9)
+        assert capture.values == []
+        cluster.kill_worker("bolt")  # what it held comes again
+        cluster.run_until_idle()
+        assert capture.values == [(10,)]
+        assert sorted(tracker.acked) == [0, 1, 2, 3, 4]
