@@ -63,6 +63,11 @@ class Key:
     secret: bool = False
     inert: bool = False  # accepted for files written for Storm, but changes nothing in this version
 
+    @property
+    def is_time(self) -> bool:
+        """Whether the values are lengths of time."""
+        return self.unit in _MS_PER_UNIT
+
     def problem(self, value: Value) -> str:
         """What is wrong with a value for this key, or nothing."""
         if value is None:
@@ -158,10 +163,16 @@ class Conf(Mapping[str, Value]):
 
     def millis(self, name: str) -> int:
         """The value of a time key in whole milliseconds, whatever its unit; TypeError when it is null or no time."""
-        value, unit = self[name], keys()[name].unit
-        if unit not in _MS_PER_UNIT or isinstance(value, bool) or not isinstance(value, (int, float)):
+        value, key = self[name], keys()[name]
+        if not key.is_time or isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{name} is {_describe(value)}, not a time")
-        return round(value * _MS_PER_UNIT[unit])
+        return milliseconds(key, value)
+
+
+def milliseconds(key: Key, value: float) -> int:
+    """Return the value of a time key in whole milliseconds; a time above zero is never less than one."""
+    millis = round(value * _MS_PER_UNIT[key.unit])
+    return max(millis, 1) if value > 0 else millis
 
 
 @functools.cache

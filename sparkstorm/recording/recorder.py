@@ -18,6 +18,7 @@ from typing import Any
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.names import file_name
+from sparkstorm.model.settings import ComponentSettings, WorkerSettings
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.recording.segments import SEGMENTS, Beginning, Call, Header, Limits, SegmentFile
@@ -161,14 +162,12 @@ class Recording:
         self._files: list[SegmentFile] = []
 
     def recorder(
-        self, component: str, task: int, index: int, token: int, conf: Mapping[str, Any], state: MemoryState | None
+        self, component: str, task: int, index: int, token: int, settings: ComponentSettings, state: MemoryState | None
     ) -> Recorder:
         """For one task; the first one brings the thread along."""
         if self._desk is None:
             self._desk = ThreadedDesk() if self._is_threaded else Desk()
-        limits = Limits(
-            int(conf["topology.record.max.rows"]), int(conf["topology.record.max.bytes"]), int(conf["topology.record.state.keys"])
-        )
+        limits = Limits(settings.record_rows, settings.record_bytes, settings.record_state_keys)
         header = Header(self._topology_id, component, task, index, token, 0, is_stateful=state is not None)
         file = SegmentFile(self._folder / file_name(component) / f"task-{task}", header, limits)
         self._files.append(file)
@@ -188,6 +187,6 @@ class Recording:
 def check_recorded(topology: Topology, conf: Mapping[str, Any]) -> None:
     """InvalidTopologyError when topology.record.components names what is no bolt."""
     bolts = [c.id for c in topology.bolts]
-    for component in conf.get(COMPONENTS) or ():
+    for component in WorkerSettings.of(conf).recorded_components:
         if component not in bolts:
             raise InvalidTopologyError(f"{COMPONENTS} names {component!r:.80}, which is no bolt: {', '.join(sorted(bolts))} are")

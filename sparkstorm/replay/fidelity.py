@@ -17,6 +17,7 @@ from typing import Any
 
 from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.components import Stateful
+from sparkstorm.model.settings import ComponentSettings, DeliverySettings
 from sparkstorm.model.topology import Component, Topology
 from sparkstorm.windowing.settings import settings_of
 
@@ -198,7 +199,7 @@ def _of_windows(topology: Topology, bolt: Component, conf: Mapping[str, Any], se
 
 
 def _of_time(conf: Mapping[str, Any], bolt: Component, is_timed: bool) -> Iterator[ReplayWarning]:
-    if conf.get("topology.tick.tuple.freq.secs"):
+    if ComponentSettings.of(conf).tick_ms:
         text = "gets ticks, which come by the wall clock in a live run and by event time here"
         if not is_timed:
             text = "gets ticks in a live run, but none here: no event time is declared, so no time passes"
@@ -206,7 +207,7 @@ def _of_time(conf: Mapping[str, Any], bolt: Component, is_timed: bool) -> Iterat
 
 
 def _of_guarantee(conf: Mapping[str, Any], bolt: Component, seen: _Seen) -> Iterator[ReplayWarning]:
-    guarantee = conf.get("topology.delivery.guarantee") or "exactly-once"
+    guarantee = DeliverySettings.of(conf).guarantee
     kept = seen.kept(bolt)
     if kept and guarantee != "exactly-once":
         yield ReplayWarning(bolt.id, "guarantee", f"has {kept}, and {guarantee} delivery may bring a live tuple twice or never")

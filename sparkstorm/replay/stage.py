@@ -21,6 +21,7 @@ from sparkstorm.executor.emitter import Route
 from sparkstorm.executor.watermark_routes import MARK_FIELDS
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.settings import DeliverySettings
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import DEFAULT_STREAM, LATE_PREFIX, WATERMARK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
@@ -414,7 +415,4 @@ class _PartitionRun:
 
 def _retries(conf: Mapping[str, Any]) -> int:
     """Exactly once tries again, as live; under the other guarantees that is the source's affair, and data has none."""
-    if (conf.get("topology.delivery.guarantee") or "exactly-once") != "exactly-once":
-        return 0
-    retries = conf.get("topology.max.retries")
-    return 3 if retries is None else int(retries)
+    return DeliverySettings.of(conf).retries

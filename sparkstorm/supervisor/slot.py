@@ -12,6 +12,7 @@ from sparkstorm.errors import SparkStormError, StoreInconsistentError
 from sparkstorm.hosting.base import SlotSpec
 from sparkstorm.model.assignment import ExecutorId, TaskError, WorkerBeat, WorkerSlot
 from sparkstorm.model.names import file_name
+from sparkstorm.model.settings import SupervisorSettings, WorkerTimers
 from sparkstorm.model.status import JsonValue
 from sparkstorm.model.worker_messages import (
     HUNG,
@@ -94,6 +95,7 @@ class Slot:
         self._spec, self._place, self._sync = spec, place, sync
         self._conf = merge(default_conf(), spec.conf)
         self._timing = timing_of(self._conf)
+        self._beat_every_ms = SupervisorSettings.of(self._conf).worker_heartbeat_ms
         self._state = SlotState()
         self._child: Child | None = None
         self._spare: WorkerChild | None = None
@@ -302,7 +304,7 @@ class Slot:
         assignment = self._state.assignment
         if assignment is None or now_ms < self._beat_due_ms:
             return
-        self._beat_due_ms = now_ms + self._conf.millis("worker.heartbeat.frequency.secs")
+        self._beat_due_ms = now_ms + self._beat_every_ms
         slot, child = self._place.slot, self._child
         by_executor, of_worker = _divide(child.stats if child else {})
         word = self._state.reported(self._timing)
@@ -376,14 +378,11 @@ def _divide(stats: dict[str, JsonValue]) -> tuple[dict[ExecutorId, JsonValue], d
 
 
 def timing_of(conf: Conf) -> Timing:
-    """The machine's timers; a topology may ask for its own worker timeout, within worker.max.timeout.secs."""
-    timeout_ms = conf.millis("supervisor.worker.timeout.secs")
-    if conf["topology.worker.timeout.secs"] is not None:
-        own_ms = conf.millis("topology.worker.timeout.secs")
-        timeout_ms = min(max(timeout_ms, own_ms), conf.millis("worker.max.timeout.secs"))
+    """The machine's timers, from the settings of the supervisor and the topology."""
+    timers = WorkerTimers.of(conf)
     return Timing(
-        start_timeout_ms=conf.millis("supervisor.worker.start.timeout.secs"),
-        worker_timeout_ms=timeout_ms,
-        soft_kill_ms=conf.millis("supervisor.worker.shutdown.sleep.secs"),
-        failed_starts=conf.integer("topology.worker.max.start.failures"),
+        start_timeout_ms=timers.start_timeout_ms,
+        worker_timeout_ms=timers.timeout_ms,
+        soft_kill_ms=timers.soft_kill_ms,
+        failed_starts=timers.failed_starts,
     )

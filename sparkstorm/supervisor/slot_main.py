@@ -29,10 +29,11 @@ from sparkstorm.errors import SlotsUnavailableError
 from sparkstorm.hosting.base import SlotSpec
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.names import file_name
+from sparkstorm.model.settings import SupervisorSettings
 from sparkstorm.supervisor.node_dir import NodeDir
 from sparkstorm.supervisor.slot import Place, Slot
 from sparkstorm.supervisor.slot_sync import SlotStores, SlotSync
-from sparkstorm.supervisor.supervisor import Supervisor, SupervisorSettings
+from sparkstorm.supervisor.supervisor import Supervisor, SupervisorDuties
 
 _LOG = logging.getLogger(__name__)
 PLACE_WAIT_MS = 20_000
@@ -146,19 +147,16 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
     key = bytes.fromhex(spec.hmac_key) or None
     state = StormState(ZooKeeperStateStore(address), key)
     blobs = BlobStore(state, RedisBytesStore(client_of(spec.redis, 10)), key or b"")
-    settings = SupervisorSettings(
+    settings = SupervisorSettings.of(conf)
+    duties = SupervisorDuties(
         host=place.host,
         own_port=place.slot.port,
-        heartbeat_ms=conf.millis("supervisor.heartbeat.frequency.secs"),
-        monitor_ms=conf.millis("supervisor.monitor.frequency.secs"),
-        worker_timeout_ms=conf.millis("supervisor.worker.timeout.secs"),
-        resources={
-            "supervisor.cpu.capacity": float(conf["supervisor.cpu.capacity"]),
-            "supervisor.memory.capacity.mb": float(conf["supervisor.memory.capacity.mb"]),
-            **{name: float(value) for name, value in (conf["supervisor.resources.map"] or {}).items()},
-        },
+        heartbeat_ms=settings.heartbeat_ms,
+        monitor_ms=settings.monitor_ms,
+        worker_timeout_ms=settings.worker_timeout_ms,
+        resources=settings.resources,
     )
-    return SlotStores(state, blobs, Supervisor(settings, place.node_dir, state))
+    return SlotStores(state, blobs, Supervisor(duties, place.node_dir, state))
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ class LocalAssignments:
 
 
 @dataclass(frozen=True, slots=True)
-class SupervisorSettings:
+class SupervisorDuties:
     """What a node offers and how often its supervisor does what; periods of Storm's supervisor.* keys."""
 
     host: str
@@ -106,7 +106,7 @@ def classify(beat: LocalBeat | None, wanted: LocalAssignment | None, now_ms: int
 class Supervisor:
     """The duties, stepped by every slot of the node; only the one with the lock does anything."""
 
-    def __init__(self, settings: SupervisorSettings, node_dir: NodeDir, state: StormState) -> None:
+    def __init__(self, settings: SupervisorDuties, node_dir: NodeDir, state: StormState) -> None:
         self._settings, self._dir, self._state = settings, node_dir, state
         self._lock = node_dir.duties_lock()
         self._since_ms = 0

@@ -20,7 +20,7 @@ class Backpressure:
     """Which tasks of this worker are held back."""
 
     def __init__(self, plan: WorkerPlan) -> None:
-        self._high = int(plan.conf.get("topology.inbox.high.bytes") or (8 << 20))
+        self._high = plan.settings.inbox_high_bytes
         cycle = plan.topology.cycles()
         self._fed_by_task = {task: _fed_tasks(plan, task, cycle) for task in plan.tasks}
         self._full: set[int] = set()

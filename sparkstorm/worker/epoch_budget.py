@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from sparkstorm.model.settings import EpochSettings
 from sparkstorm.worker.epoch import Epoch
 
 
 class Budget:
     """The budget of a worker's epochs: short ones while there is little to do, longer ones under load."""
 
-    def __init__(self, conf: Mapping[str, Any]) -> None:
-        self._idle_ms = int(conf.get("topology.epoch.idle.ms") or 5)
-        self._loaded_ms = int(conf.get("topology.epoch.loaded.ms") or 50)
-        self.rows = int(conf.get("topology.epoch.rows") or 20_000)
-        self._bytes = bytes_of(conf)
+    def __init__(self, settings: EpochSettings) -> None:
+        self._idle_ms = settings.idle_ms
+        self._loaded_ms = settings.loaded_ms
+        self.rows = settings.rows
+        self._bytes = settings.bytes
         self._ms = self._idle_ms
         self._deadline_ms = 0
 
@@ -40,8 +38,3 @@ class Budget:
             adapted = max(1, pace * 4 // took_ms)
         share = self._bytes // 4
         return adapted if sent_bytes <= share else max(1, min(adapted, done * share // sent_bytes))
-
-
-def bytes_of(conf: Mapping[str, Any]) -> int:
-    """Bytes on their way after which an epoch ends."""
-    return int(conf.get("topology.epoch.bytes") or 8 << 20)

@@ -15,13 +15,13 @@ import numpy as np
 from sparkstorm.errors import CodecError, MalformedFrameError
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.state import MemoryState
+from sparkstorm.model.settings import EpochSettings
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.unfolding import require_bounded
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import Commit
 from sparkstorm.transport.frames import AckerMessages, Ids, Row, SettledRoots
 from sparkstorm.worker.epoch import Epoch
-from sparkstorm.worker.epoch_budget import bytes_of
 from sparkstorm.worker.journal import Whole
 from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.bolt_task import BoltTask
@@ -41,7 +41,7 @@ class CommitBuilder:
         self._crew = crew
         self._now_ms = now_ms
         self._ackers = plan.ackers
-        self._most_bytes = bytes_of(plan.conf) * _BUDGETS
+        self._most_bytes = EpochSettings.of(plan.conf).bytes * _BUDGETS
         self._leaving = 0
         self.latencies_ms: list[int] = []
 

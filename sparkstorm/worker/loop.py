@@ -14,6 +14,7 @@ from sparkstorm.blobs.topology_code import open_topology
 from sparkstorm.clock import Clock, SystemClock
 from sparkstorm.errors import CodecError, SparkStormError, StoreFullError, WorkerFailedError
 from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.model.settings import WorkerSettings
 from sparkstorm.model.tasks import number_tasks
 from sparkstorm.model.worker_messages import (
     Beat,
@@ -138,10 +139,8 @@ def _start_patiently(
 
 
 def _start(spec: WorkerSpec, control: Control, clock: Clock, transport: RedisTransport, wake_fd: int) -> Worker:
-    seconds = float(str(spec.conf.get("topology.error.throttle.interval.secs") or 10))
-    reporter = SlotReporter(
-        control, clock, int(seconds * 1000), int(str(spec.conf.get("topology.max.error.report.per.interval") or 5))
-    )
+    settings = WorkerSettings.of(spec.conf)
+    reporter = SlotReporter(control, clock, settings.error_interval_ms, settings.errors_per_interval)
     try:
         return Worker(_plan(spec), transport, clock, RandomIds(), reporter, lambda: _wake(wake_fd))
     except SparkStormError:

@@ -30,6 +30,7 @@ from sparkstorm.errors import (
 )
 from sparkstorm.executor.user_traceback import busy_in
 from sparkstorm.hosting.base import WorkerControl
+from sparkstorm.model.settings import WorkerSettings
 from sparkstorm.model.worker_messages import (
     HUNG,
     MAX_LINE_BYTES,
@@ -230,7 +231,7 @@ def _answer_where_it_hangs(control: PipeControl) -> None:
 
 
 def _apply_environment(spec: WorkerSpec) -> None:
-    environment = spec.conf.get("topology.environment") or {}
+    environment = WorkerSettings.of(spec.conf).environment or {}
     if not isinstance(environment, dict) or not all(isinstance(value, str) for value in environment.values()):
         raise WorkerFailedError("topology.environment: expected a map of names to text")
     os.environ.update({name: str(value) for name, value in environment.items()})

@@ -16,10 +16,9 @@ class Timeouts:
     """Looks about once a second; reads the low watermark only when something is old enough to be given up."""
 
     def __init__(self, plan: WorkerPlan, crew: TaskSet, transport: Transport, now_ms: int) -> None:
-        seconds = plan.conf.get("topology.message.timeout.secs")
-        self._timeout_ms = int(float(30 if seconds is None else seconds) * 1000)
+        self._timeout_ms = plan.settings.message_timeout_ms
         self._is_tracking = bool(plan.ackers)
-        self._gives_up = plan.conf.get("topology.enable.message.timeouts", True) is not False
+        self._gives_up = plan.settings.has_message_timeouts
         self._every_ms = max(1, min(1000, self._timeout_ms // 10))
         self._plan = plan
         self._crew = crew

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from sparkstorm.clock import Clock
 from sparkstorm.errors import MalformedFrameError, StoreFullError
 from sparkstorm.executor.manual_runner import ManualRunner
+from sparkstorm.model.settings import EpochSettings
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.transport.base import Commit, Transport
 from sparkstorm.transport.frames import NO_IDS, RowFrame, travelled
@@ -92,7 +93,7 @@ class Worker:
         self._refused: Commit | None = None
         self._refusal = ""  # why the store refuses that commit
         self._refusals = 0
-        self._budget = Budget(plan.conf)
+        self._budget = Budget(EpochSettings.of(plan.conf))
         self._careful_left = _CAREFUL_UNITS if plan.is_careful else 0
         self._quarantined: list[bytes] = []
         self._is_active = False
@@ -294,7 +295,7 @@ class Worker:
         if did:
             spout.wake()
         else:
-            spout.rest(now_ms, int(self._plan.conf.get("topology.sleep.spout.wait.strategy.time.ms") or 1), 10)
+            spout.rest(now_ms, self._plan.settings.spout_sleep_ms, 10)
         return did
 
     def _take_emitted(self, epoch: Epoch, spout: SpoutTask, now_ms: int) -> None:
