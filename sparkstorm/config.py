@@ -25,7 +25,7 @@ OWN_PREFIX = "app."  # keys of the user's own; nobody else reads or checks them
 _MAX_FILE_BYTES = 1 << 20
 _MAX_DEPTH = 32
 _HIDDEN = "********"
-_MS_PER_UNIT = {"ms": 1, "s": 1000, "min": 60_000}
+_MS_PER_UNIT = {"ms": 1, "s": 1000}
 _WORD_BY_TYPE = {
     type(None): "null",
     bool: "a boolean",
@@ -61,7 +61,6 @@ class Key:
     max: float | None = None
     choices: tuple[str, ...] = ()
     secret: bool = False
-    inert: bool = False  # accepted for files written for Storm, but changes nothing in this version
 
     @property
     def is_time(self) -> bool:
@@ -188,6 +187,14 @@ def keys() -> Mapping[str, Key]:
 
 
 @functools.cache
+def unsupported_keys() -> Mapping[str, str]:
+    """Return keys of Storm, JStorm and earlier versions that are not supported, each with what to do instead."""
+    text = resources.files("sparkstorm").joinpath("unsupported.yaml").read_text(encoding="utf-8")
+    found: dict[str, str] = yaml.load(text, _Loader)
+    return found
+
+
+@functools.cache
 def secret_keys() -> frozenset[str]:
     """Names of the keys whose values are passwords, or may hold one."""
     return frozenset(name for name, key in keys().items() if key.secret)
@@ -204,7 +211,7 @@ def merge(*layers: Mapping[str, Value]) -> Conf:
     values = default_conf().as_dict()
     for layer in layers:
         values.update(layer.as_dict() if isinstance(layer, Conf) else check(layer, "the settings"))
-    return Conf(values)
+    return Conf({name: value for name, value in values.items() if name not in unsupported_keys()})
 
 
 def load_conf(path: str | Path) -> dict[str, Value]:
@@ -249,9 +256,9 @@ def check(values: Mapping[str, Value], source: str, lines: Mapping[str, int] | N
     return checked
 
 
-def inert_among(names: Iterable[str]) -> list[str]:
-    """Those of the names that this version accepts without effect, for a warning to who has set them."""
-    return [name for name in names if name in keys() and keys()[name].inert]
+def unsupported_among(names: Iterable[str]) -> list[str]:
+    """Return a sentence for each of the names that is not supported, for a warning."""
+    return [f"{name} is not supported: {unsupported_keys()[name]}" for name in names if name in unsupported_keys()]
 
 
 def parse_override(argument: str) -> tuple[str, Value]:
@@ -282,7 +289,7 @@ def _check_one(name: object, value: Value, where: str) -> Value:
     if not isinstance(name, str):
         raise InvalidConfigError(f"{where}: a key must be a string, got {_describe(name)}")
     value = _plain(value, f"{where}: {name}", 0)
-    if name.startswith(OWN_PREFIX):
+    if name.startswith(OWN_PREFIX) or name in unsupported_keys():
         return value
     key = keys().get(name)
     if key is None:
