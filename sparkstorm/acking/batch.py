@@ -1,4 +1,4 @@
-"""Owns the shape of what an acker task is handed per epoch and of what it answers: columns of checked integers."""
+"""Batches of an acker task: checked columns of inits, acks and fails per epoch, and the answer to them."""
 
 from __future__ import annotations
 

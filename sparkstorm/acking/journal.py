@@ -1,4 +1,4 @@
-"""Owns the bytes in which a ledger survives a crash: one delta per epoch and, now and then, a snapshot.
+"""Bytes of a ledger in the journal: one delta per epoch, and snapshots.
 
 Layout (little-endian): a 12-byte header (b"AL", version, kind, rows put, rows removed), then the columns root, value,
 spout task, flags of the rows put, then the removed roots. Rows carry absolute values, so replaying a record twice does

@@ -1,4 +1,4 @@
-"""Owns the table's rules, row by row: probing with open addressing, one batch of messages, removal without tombstones.
+"""Row-by-row operations of the table: probing with open addressing, one batch of messages, removal without tombstones.
 
 These functions run as they stand over memoryviews (an epoch of a few messages) and, compiled, over arrays (a busy one):
 hence plain loops, signed 64-bit integers, and products that agree with wrapped arithmetic in the bits that are kept.

@@ -1,4 +1,4 @@
-"""Owns the plain ledger of an acker task: who began each open tree and the XOR of its edges that are not yet paired.
+"""Reference ledger of an acker task, as a dict of records.
 
 Laws, kept by every ledger (seed 001, S1.5-S1.19; Storm's `Acker`):
 - a batch is applied whole before anything is decided, so the order of messages inside it never matters;

@@ -1,4 +1,4 @@
-"""Owns what a spout task has emitted and not yet been told about: gate, time-outs, latency, and callbacks still due.
+"""Pending messages of a spout task: their limit, time-outs, latencies, and callbacks still to be made.
 
 A message goes through three stages: *pending* (its tree is open), *settled* (acked or failed, the user's callback
 still to be made), gone. The callback is made only after the commit that settled it, and is forgotten only with the

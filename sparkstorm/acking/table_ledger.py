@@ -1,4 +1,4 @@
-"""Owns the fast ledger: the laws of the plain one over a table, by the cheapest of three ways for each batch.
+"""Fast ledger: the laws of the reference ledger over a table, by the cheapest of three ways for each batch.
 
 A few messages run as plain loops over memoryviews, many as numpy columns; with compiled kernels, loops over arrays do
 all but the smallest batches (figures: benchmarks/README.md).
