@@ -1,4 +1,4 @@
-"""Owns event time on the way out: the clock of the rows that one task sends to one subscriber, and their marks."""
+"""Event time of outputs: the clock of the rows that one task sends to one subscriber, and their watermarks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkstorm.windowing.settings import TimeSettings
 
 
 class OutputClock:
-    """One stream of one task on its way to one subscriber that is told about time."""
+    """One stream of one task to one subscriber that receives watermarks."""
 
     __slots__ = (
         "stream",
@@ -106,7 +106,7 @@ class OutputClock:
                 self.clock.set_newest(self.base_ms)
 
     def settle(self) -> None:
-        """What was emitted so far can no longer be taken back."""
+        """Make emitted rows final."""
         if self.clock is not None:
             self.base_ms = self.clock.newest_ms
             if self._idle_ms and not self._has_rows:

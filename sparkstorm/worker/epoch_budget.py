@@ -1,4 +1,4 @@
-"""Owns how much goes into one epoch: until its time, its rows or the bytes on their way are enough; and at what pace."""
+"""Budget of an epoch: limits on its time, rows and bytes, and batch sizes within it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Budget:
         self._ms = min(self._ms * 2, self._loaded_ms) if was_over else max(self._ms // 2, self._idle_ms)
 
     def pace(self, pace: int, done: int, took_ms: int, most: int, sent_bytes: int) -> int:
-        """How much to do between two looks, after so much took so long and sent so much: some milliseconds' worth."""
+        """Return the next batch size: work of a few milliseconds, from what the last batch took and sent."""
         adapted = pace
         if took_ms <= 1 and done == pace:
             adapted = min(pace * 2, most)

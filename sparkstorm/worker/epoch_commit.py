@@ -1,4 +1,4 @@
-"""Owns the end of an epoch: rows that leave become frames, edges become acker messages, tasks' changes one commit.
+"""End of an epoch: outgoing rows become frames, edges become acker messages, changes of tasks become one commit.
 
 Order matters and is fixed: spilled and remote rows first (they draw edge ids), then held inputs (they do too), then
 the messages to ackers, local verdicts, and last the journals, since all of the former change them.
@@ -241,7 +241,7 @@ class CommitBuilder:
 
 
 def _changed(state: MemoryState | None, changed: str, deleted: str) -> dict[str, Any]:
-    """What a state's keys have become since the last commit, under the names of the journal's fields."""
+    """Return changed and deleted keys of a state since the last commit, under the journal's field names."""
     if state is None or not state.undo:
         return {}
     pairs, gone = state.take_changes()

@@ -1,4 +1,4 @@
-"""Owns the only thread that sleeps in a worker: steps the worker, waits for input, commands or time, tells the slot."""
+"""Main loop of a worker process: steps the worker, waits for input, commands or time, reports to the slot."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Beats:
 
 
 def run_worker(spec: WorkerSpec, control: Control) -> int:
-    """Run a worker until it is told to stop; the result is its exit code. Errors of ours say why it ended."""
+    """Run a worker until it gets a stop command, and return its exit code."""
     clock = SystemClock()
     wake_fd = os.eventfd(0, os.EFD_NONBLOCK) if hasattr(os, "eventfd") else -1
     beats = Beats(control, clock)

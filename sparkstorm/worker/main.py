@@ -1,4 +1,4 @@
-"""Owns the main of a worker child (`python -m sparkstorm.worker.main`), which a slot starts and orders about.
+"""Entry point of a worker process (`python -m sparkstorm.worker.main`), started and commanded by a slot.
 
 The slot passes three arguments: the descriptor of the status pipe, its own pid, the entry ("module:function") to run.
 Everything else, secrets included, comes as a WorkerSpec on the first line of the control pipe (fd 0); its end means
@@ -144,7 +144,7 @@ def _take_stdin() -> int:
 
 
 def _loader(entry: str) -> Callable[[], WorkerEntry]:
-    """Import the entry now, while no spec is there yet, but tell of a failure only when somebody wants to run it."""
+    """Import the entry before the spec arrives; a failure is raised when the entry is called."""
     module_name, _, function_name = entry.partition(":")
     try:
         function: WorkerEntry = getattr(import_module(module_name), function_name)

@@ -1,4 +1,4 @@
-"""Owns what becomes of a failed input under each delivery guarantee, and why (docs/guarantees.md).
+"""Treatment of failed inputs under each delivery guarantee (docs/guarantees.md).
 
 exactly-once: tried again at this task after a back-off, at most `topology.max.retries` times, then parked in the
 dead-letter stream; only then does its tree fail. at-least-once: its tree fails, the spout may emit it again.
@@ -37,7 +37,7 @@ class RetryPolicy:
         self.parked: list[bytes] = []
 
     def deaths_of(self, row: tuple[int, str, int]) -> int:
-        """How often this input has killed its worker, if that is too often; else 0."""
+        """Return the number of worker deaths over this input when it reaches the limit, else 0."""
         deaths = self._plan.deaths_by_row.get(row, 0)
         return deaths if deaths >= self._plan.settings.max_worker_deaths else 0
 
@@ -107,6 +107,6 @@ class RetryPolicy:
         bolt.hold(held)
 
     def _fail(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, reason: str) -> None:
-        """Its own edge is not consumed either: the tree has failed for good."""
+        """Fail the tree of an input; its own edge is not consumed, so the tree cannot end as acked."""
         epoch.fail(tup.roots, f"{bolt.component}: {reason}")
         self._count(bolt.task).failed += 1

@@ -1,4 +1,4 @@
-"""Owns when each bolt task gets its next tick (topology.tick.tuple.freq.secs, per component or for all)."""
+"""Schedule of tick tuples per bolt task (topology.tick.tuple.freq.secs, per component or for all)."""
 
 from __future__ import annotations
 

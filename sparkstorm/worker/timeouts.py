@@ -1,4 +1,4 @@
-"""Owns when a spout's tree is given up and when an acker's ledger ages (topology.message.timeout.secs).
+"""Time-outs of a spout's trees and ageing of an acker's ledger (topology.message.timeout.secs).
 
 A tuple that waits is not a failed tuple: nothing is given up that was born after the oldest root still waiting in any
 stream (acks on their way included), for its next try or for a thread; user code that simply never acks is not
@@ -33,7 +33,7 @@ class Timeouts:
         ]
 
     def next_due_ms(self) -> int | None:
-        """When to look again; None while nothing is open."""
+        """Return when to check next; None while nothing is open."""
         is_open = self._gives_up and any(len(s.pending) for s in self._crew.spouts.values())
         return self._next_ms if self._is_tracking and (is_open or self._has_entries) else None
 

@@ -1,4 +1,4 @@
-"""Owns a worker's loop: read frames, run tasks within a budget, commit once; `step` never sleeps.
+"""One worker as a stepped machine: read frames, run tasks within a budget, commit once; `step` never sleeps.
 
 Laws: user code runs only between two commits of this owner; a crash before the commit leaves no trace, one after it
 loses nothing; whatever a step could not finish waits in the store, never only in memory.
@@ -47,7 +47,7 @@ _SPOUTS_WAIT_MS = 200  # bolts go first, but spouts elsewhere must not be able t
 
 
 class Reporter(Protocol):
-    """What a worker tells its slot."""
+    """Reports of a worker to its slot."""
 
     def trying(self, task: int, entry: str, row: int) -> None:
         """The next commit holds this one input; should the process die now, it is the suspect."""
@@ -151,7 +151,7 @@ class Worker:
 
     @property
     def crew(self) -> TaskSet:
-        """The tasks as they are right now, for whoever simulates or inspects a worker between two steps."""
+        """The tasks of this moment, for simulations and inspection between two steps."""
         return self._crew
 
     @property
@@ -234,7 +234,7 @@ class Worker:
                 self._finish(epoch, bolt)
 
     def _finish(self, epoch: Epoch, bolt: BoltTask) -> None:
-        """What user code has just done goes into one commit as a whole: its emissions, and its acks of earlier inputs."""
+        """Move the results of a user call into the epoch as a whole: its emissions, and its acks of earlier inputs."""
         if bolt.runner.late_acks or bolt.runner.late_failures:
             self._failures.take_late(epoch, bolt)
         if not self._careful_left:
@@ -299,7 +299,7 @@ class Worker:
         return did
 
     def _take_emitted(self, epoch: Epoch, spout: SpoutTask, now_ms: int) -> None:
-        """What a spout emitted outside next_tuple, such as a replay in `fail`."""
+        """Take tuples that a spout emitted outside next_tuple, such as in `fail`."""
         spout.oldest_ms = spout.oldest_ms or now_ms
         spout.take_births(epoch, now_ms)
         self._deliver(epoch, spout)

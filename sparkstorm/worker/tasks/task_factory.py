@@ -1,4 +1,4 @@
-"""Owns the making of a worker's tasks from its plan: routes, runners, states; and their restoring from the store."""
+"""Factory of a worker's tasks: makes routes, runners and states from the plan, and restores them from the store."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from sparkstorm.worker.tasks.spout_task import SpoutCollector, SpoutTask
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """What a worker is to run: `make_instance` returns a fresh copy of a component's instance for one task."""
+    """Everything that a worker runs: `make_instance` returns a fresh copy of a component's instance for one task."""
 
     topology_id: str
     topology: Topology
@@ -82,7 +82,7 @@ class WorkerPlan:
 
 @dataclass(frozen=True, slots=True)
 class WorkerServices:
-    """What tasks may call of the worker around them."""
+    """Functions of the worker that its tasks may call."""
 
     now_ms: Callable[[], int]
     ids: IdSource
@@ -104,7 +104,7 @@ class TaskSet:
     recording: Recording | None = None
 
     def settle(self) -> None:
-        """A commit stands."""
+        """Take note of a successful commit."""
         for sender in self.senders():
             sender.oldest_ms = 0
         for recorder in self.recorders:
@@ -300,7 +300,7 @@ class TaskFactory:
         return f"{{{self._plan.topology_id}}}:{part}:{task}"
 
     def _add_time(self, made: BoltTask, times: MemoryState | None) -> None:
-        """Who tells it of time, and whom it tells."""
+        """Give a task its event time: inputs that send watermarks, and outputs that receive them."""
         if times is None:
             return
         plan, component = self._time_plan, made.component
@@ -339,7 +339,7 @@ class TaskFactory:
         return copy
 
     def _stored(self, deltas: list[dict[str, Any]], changed: str, deleted: str) -> MemoryState:
-        """Pairs as a journal tells them, under the names of its fields."""
+        """Return the state that the journal's fields of these names describe."""
         state = MemoryState(self._plan.codec, self._plan.is_strict or self._plan.is_careful)
         for fields in deltas:
             state.load(fields.get(changed, ()), fields.get(deleted, ()))
