@@ -72,7 +72,7 @@ class Columns(NamedTuple):
 
 
 def count_rows(inits: Inits, acks: Acks, fails: Column) -> int:
-    """How many messages a batch holds; MalformedFrameError when columns of one stream differ in length."""
+    """Return the number of messages in a batch; MalformedFrameError when columns of one stream differ in length."""
     for stream, columns in zip(STREAMS, (inits, acks, (fails,)), strict=True):
         rows = len(columns[0])
         for column in columns:

@@ -26,7 +26,7 @@ BUCKET_BITS, FAILED_BIT, CHANGED_BIT, STORED_BIT = 3, 4, 8, 16
 
 
 def home_of(root: int, places: int) -> int:
-    """Where probing for a root begins: its halves folded, mixed by a golden prime, scaled to the table."""
+    """Return where probing for a root begins: its halves folded, mixed by a golden prime, scaled to the table."""
     return (((((root ^ (root >> 32)) & 0xFFFFFFFF) * 0x9E3779B1) & 0xFFFFFFFF) * places) >> 32
 
 

@@ -116,7 +116,7 @@ class DictLedger:
         return len(late)
 
     def renew_begun(self) -> None:
-        """Move every root whose spout task is known to the newest bucket: only what nobody has begun grows old."""
+        """Move every root whose spout task is known to the newest bucket, so that only roots without an init age."""
         for entry in self._entries.values():
             if entry.task != UNKNOWN_TASK:
                 entry.generation = self._generation
@@ -128,7 +128,7 @@ class DictLedger:
                 self._entries[root].generation = self._generation
 
     def take_delta(self) -> bytes:
-        """What changed since the last call, for the epoch's journal; empty bytes when nothing did.
+        """Return the changes since the last call, for the epoch's journal; empty bytes when there are none.
 
         Trees that began and ended in between leave no trace.
         """

@@ -49,7 +49,7 @@ def pack_sources(modules: Iterable[str]) -> bytes:
 
 
 def local_spec(name: str) -> ModuleSpec | None:
-    """Where a top-level module of the submitter's own is found; None for any other, and for one that is compiled."""
+    """Return where a local top-level module of the submitter is found; None for any other, and for a compiled one."""
     if name == "sparkstorm" or name in sys.stdlib_module_names:
         return None
     try:

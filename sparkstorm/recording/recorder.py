@@ -1,4 +1,4 @@
-"""Owns the recording of what bolts are given: rows go to disk once their commit stands, on a thread of its own.
+"""Recorder of bolts' input: rows go to disk after their commit, on a thread of their own.
 
 What is in the files was executed and committed, in its order, each row once for every try. Missing are: what the loop could not
 hand over in time and what the disk did not take (counted), and what stood in memory when a worker was killed. The loop never
@@ -53,7 +53,7 @@ class Batch:
 
 
 class Desk:
-    """Where batches are written: at once, on the thread of whoever hands them over (a simulation's)."""
+    """Writer of batches in the caller's thread (for simulations)."""
 
     def has_room(self) -> bool:
         """Whether it would take more."""
@@ -70,7 +70,7 @@ class Desk:
 
 
 class ThreadedDesk(Desk):
-    """Writes on a thread that lives as long as its worker; holds no more than so many rows."""
+    """Writer of batches on a thread of the worker; it holds a bounded number of rows."""
 
     def __init__(self, most_rows: int = 100_000) -> None:
         self._most_rows = most_rows
@@ -108,7 +108,7 @@ class ThreadedDesk(Desk):
 
 
 class Recorder:
-    """One task's side in the loop: `note` what is executed, `settle` when the commit stands."""
+    """Recorder of one task: `note` executed rows, `settle` after their commit."""
 
     def __init__(self, desk: Desk, file: SegmentFile, state: MemoryState | None, limits: Limits, now_ms: Callable[[], int]) -> None:
         self._desk, self._file, self._state, self._now_ms = desk, file, state, now_ms
@@ -125,7 +125,7 @@ class Recorder:
         self._noted.append((tuples, {id(tup): reason for tup, reason in failures}))
 
     def settle(self) -> None:
-        """What was noted is committed: it may be written."""
+        """Pass the noted rows, which are committed now, to the writer."""
         if not self._noted:
             return
         noted, self._noted = self._noted, []
@@ -153,7 +153,7 @@ class Recorder:
 
 
 class Recording:
-    """What a worker records."""
+    """Recordings of one worker."""
 
     def __init__(self, directory: str, topology_id: str, now_ms: Callable[[], int], is_threaded: bool) -> None:
         self._folder = Path(directory, FOLDER, file_name(topology_id))
