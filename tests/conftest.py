@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from sparkstorm.embedded import RedisServer, ZooKeeperServer, start_redis, start_zookeeper
 from tests.leaks import Held, keep_children, left_over
+
+# JVMs of Spark live for some seconds here: the optimising compiler and parallel garbage collector cost more than they give
+for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+    os.environ.setdefault(_name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 @pytest.fixture(autouse=True)
