@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.conformance import jstorm_defects
 from sparkstorm.scheduling.form.jstorm_problem import context_from
+from sparkstorm.scheduling.jstorm.records import AssignType
 
 Problem = dict[str, Any]
 Answer = dict[str, Any]
@@ -136,12 +137,20 @@ def verdict(problem: Problem, ours: Answer, theirs: Answer, second: Answer | Non
 
 
 def places_all(problem: Problem, ours: Answer) -> bool:
-    """Return whether each task has exactly one place, on a free port or where it was; or our answer says why there is none."""
+    """Return whether each task has exactly one place, on a free port or where it was; or our answer says why there is none.
+
+    Under MONITOR a task that is neither dead nor on an old worker needs no place; one that cannot be stopped never does.
+    """
     if "failed" in ours:
         return True
-    known = context_from(problem).component_by_task
+    context = context_from(problem)
+    known = set(context.component_by_task)
+    wanted = known - context.unstopped_tasks
+    if context.assign_type is AssignType.MONITOR:
+        wanted &= context.dead_tasks.union(*(each.tasks for each in context.old_workers))
     placed = [task for row in ours["workers"] for task in row["tasks"]]
     offered = {(each["id"], port) for each in problem["supervisors"] for port in each.get("available", each["ports"])}
     offered |= {(each["node"], each["port"]) for each in problem.get("old_workers", ())}
     slots = [(row["node"], row["port"]) for row in ours["workers"]]
-    return len(set(placed)) == len(placed) and set(placed) <= set(known) and set(slots) <= offered and len(set(slots)) == len(slots)
+    is_once = len(set(placed)) == len(placed) and len(set(slots)) == len(slots)
+    return is_once and wanted <= set(placed) <= known and set(slots) <= offered
