@@ -46,7 +46,7 @@ from sparkstorm.runtime.checkpoint import read_checkpoint
 from sparkstorm.runtime.code import pack_topology
 from sparkstorm.runtime.modules import pack_sources
 from sparkstorm.runtime.seeds import FROM_CHECKPOINT, Seeds
-from sparkstorm.scheduling.chosen import chosen_scheduler
+from sparkstorm.scheduling.per_topology import chosen_scheduler
 from sparkstorm.transport.redis import RedisReader
 from sparkstorm.transport.seeding import RedisSeeding
 

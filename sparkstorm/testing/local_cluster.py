@@ -22,7 +22,7 @@ from sparkstorm.runtime.dead_letter import DeadLetter
 from sparkstorm.runtime.progress import TaskCounts
 from sparkstorm.runtime.seeds import FROM_CHECKPOINT
 from sparkstorm.runtime.state import merged_states
-from sparkstorm.scheduling.chosen import chosen_scheduler
+from sparkstorm.scheduling.per_topology import chosen_scheduler
 from sparkstorm.scheduling.round import plan_round
 from sparkstorm.scheduling.snapshot import Plan, Snapshot
 from sparkstorm.testing.sim_topology import SimTopology
