@@ -150,12 +150,14 @@ DEFECTS: Mapping[str, _Patch] = {
         (WorkerScheduler, "_wanted_slots", _wanted_slots_with_strangers),
         (TaskScheduler, "assign", _assign_with_strangers),
     ),
+    "18": ((TaskScheduler, "_is_taken", lambda tasks, slot: False),),
 }
 _WORDS = {
     "12": "defect 12: the original counts kept tasks again in every round",
     "15": "defect 15: the original raises for a kept task whose worker is full",
     "16": "defect 16: the original runs tasks of a lost worker twice",
     "17": "defect 17: the original places a task that no component has",
+    "18": "defect 18: the original's master replaces the tasks of a worker, and they get no place",
 }
 
 

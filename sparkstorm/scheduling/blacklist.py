@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.scheduling.base import Scheduler
 from sparkstorm.scheduling.records import ComponentView, Conf, Topologies, TopologyView
-from sparkstorm.scheduling.resource.amounts import ACKER, MEMORY, Request, Requests, Vector, minus, plus
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.scheduling.resource.resources import ACKER, MEMORY, Request, Requests, Vector, minus, plus
+from sparkstorm.scheduling.view import ClusterView, Scheduler
 
 TOLERANCE_SECS_KEY = "blacklist.scheduler.tolerance.time.secs"
 TOLERANCE_COUNT_KEY = "blacklist.scheduler.tolerance.count"

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from importlib import import_module
 
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.scheduling.base import Scheduler
 from sparkstorm.scheduling.blacklist import BlacklistScheduler
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.even import EvenScheduler
@@ -13,6 +12,7 @@ from sparkstorm.scheduling.jstorm.adapter import JStormScheduler
 from sparkstorm.scheduling.multitenant.scheduler import MultitenantScheduler
 from sparkstorm.scheduling.records import Conf
 from sparkstorm.scheduling.resource.scheduler import ResourceAwareScheduler
+from sparkstorm.scheduling.view import Scheduler
 
 BLACKLIST = "blacklist"
 JSTORM = "jstorm"

@@ -2,12 +2,20 @@
 
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.scheduling.even import schedule_evenly
-from sparkstorm.scheduling.executors import integer_divided
 from sparkstorm.scheduling.placement import Placement
 from sparkstorm.scheduling.records import Conf, Topologies, TopologyView
 from sparkstorm.scheduling.view import ClusterView
 
 SCOPE_KEY = "default.scheduler.scope"
+
+
+def integer_divided(total: int, pieces: int) -> dict[int, int]:
+    """Return the sizes of `pieces` parts of `total` that differ by at most one, as {size: how many} (S4.16)."""
+    base, larger = divmod(total, pieces)
+    sizes = {base: pieces - larger}
+    if larger:
+        sizes[base + 1] = larger
+    return sizes
 
 
 def bad_slots(placement: Placement, num_executors: int, num_workers: int) -> list[WorkerSlot]:

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.scheduling.default import schedule_by_default
-from sparkstorm.scheduling.executors import integer_divided
+from sparkstorm.scheduling.default import integer_divided, schedule_by_default
 from sparkstorm.scheduling.records import Conf, Topologies, TopologyView
 from sparkstorm.scheduling.view import ClusterView
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from sparkstorm.errors import InvalidConfigError, SparkStormError, show
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.model.tasks import partition_fixed
 from sparkstorm.scheduling.catalogue import scheduler_by_name
-from sparkstorm.scheduling.executors import executors_of
 from sparkstorm.scheduling.form.fields import integer, parse
 from sparkstorm.scheduling.form.storm_problem import Round, problem_from, rows_of
-from sparkstorm.scheduling.former import Cause, Former
+from sparkstorm.scheduling.previous import PreviousPlacement, ScheduleReason
 from sparkstorm.scheduling.reasons import Reasons
 from sparkstorm.scheduling.reconcile import kept_for_rebalance
 from sparkstorm.scheduling.records import ComponentView, Conf, InputView, SupervisorView, TopologyView
@@ -33,7 +33,7 @@ class Scene:
     blacklisted_hosts: tuple[str, ...] = ()
     greylisted_hosts: tuple[str, ...] = ()
     dead_ports: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # hidden from schedulers, by supervisor
-    former: Mapping[str, Former] = field(default_factory=dict)  # placements before a rebalance that is asked for
+    previous: Mapping[str, PreviousPlacement] = field(default_factory=dict)  # placements before a rebalance that is asked for
     reason_by_topology: Mapping[str, str] = field(default_factory=dict)  # the last scheduler's words
 
     @classmethod
@@ -82,15 +82,15 @@ class Scene:
         kept = {name: self._kept(name) for name in self.assignments}
         now = Round(self.supervisors, self.topologies, kept, self.dead_ports, self.blacklisted_hosts, self.greylisted_hosts)
         cluster = now.view(self.conf)
-        cluster.former = self.former
+        cluster.previous = self.previous
         return cluster
 
     def _kept(self, topology_id: str) -> Mapping[ExecutorId, WorkerSlot]:
         """Return the living part of a topology's placement; during a rebalance, the part that may stay."""
-        placed, former = self.assignments[topology_id], self.former.get(topology_id)
-        if former is None:
+        placed, previous = self.assignments[topology_id], self.previous.get(topology_id)
+        if previous is None:
             return placed
-        if former.cause is Cause.REASSIGN:
+        if previous.reason is ScheduleReason.REASSIGN:
             return {}
         topology = next(each for each in self.topologies if each.id == topology_id)
         return kept_for_rebalance(placed, topology.executors, topology.num_workers)
@@ -117,9 +117,11 @@ class Scene:
         changed = replace(changed, num_workers=workers, conf=own_conf)
         placed = dict(self.assignments.get(topology_id, {}))
         hosts = {each.id: each.host for each in self.supervisors}
-        former = Former(placed, hosts, Cause.REASSIGN if reassign else Cause.REBALANCE, frozenset(placed))
+        previous = PreviousPlacement(
+            placed, hosts, ScheduleReason.REASSIGN if reassign else ScheduleReason.REBALANCE, frozenset(placed)
+        )
         others = tuple(changed if each is topology else each for each in self.topologies)
-        return replace(self, topologies=others, former={**self.former, topology_id: former})
+        return replace(self, topologies=others, previous={**self.previous, topology_id: previous})
 
     def without(self, *nodes: str) -> "Scene":
         """The scene after these supervisors died: their executors are dead too, and no longer in the assignments.
@@ -165,7 +167,7 @@ class Scene:
 
     def _after(self, cluster: ClusterView) -> "Scene":
         words = {**cluster.status, **cluster.refused}
-        return replace(self, assignments=cluster.assignments(), reason_by_topology=words, former={})
+        return replace(self, assignments=cluster.assignments(), reason_by_topology=words, previous={})
 
     def _places(self) -> Iterable[tuple[str, ExecutorId, WorkerSlot | None]]:
         for topology in self.topologies:
@@ -352,7 +354,8 @@ def _resized(topology: TopologyView, executors: Mapping[str, int]) -> TopologyVi
             raise InvalidConfigError(f"executors: there is no component {show(name)}, only {_some(parts)}")
         tasks = [task for executor in parts[name].executors for task in executor.tasks]
         count = integer(number, f"executors.{name}", 1, max(len(tasks), 1))
-        parts[name] = replace(parts[name], executors=executors_of(count, tasks))
+        chunks = partition_fixed(count, sorted(tasks))
+        parts[name] = replace(parts[name], executors=tuple(ExecutorId(chunk[0], chunk[-1]) for chunk in chunks))
     return replace(topology, components=tuple(parts.values()))
 
 

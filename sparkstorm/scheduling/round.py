@@ -8,15 +8,14 @@ from typing import Any
 
 from sparkstorm.model.assignment import Assignment, AssignmentKind, ExecutorId, SupervisorInfo, WorkerSlot
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
-from sparkstorm.scheduling.base import Scheduler
-from sparkstorm.scheduling.former import Cause, Former
 from sparkstorm.scheduling.liveness import dead_slots
 from sparkstorm.scheduling.placement import Placement
+from sparkstorm.scheduling.previous import PreviousPlacement, ScheduleReason
 from sparkstorm.scheduling.reconcile import Wanted, check_answer, kept_for_rebalance, next_assignment
 from sparkstorm.scheduling.records import ComponentView, SupervisorView, TopologyView
 from sparkstorm.scheduling.round_memory import RoundMemory
 from sparkstorm.scheduling.snapshot import KnownTopology, Placed, Plan, Snapshot
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.scheduling.view import ClusterView, Scheduler
 
 Alive = Mapping[str, Set[ExecutorId]]
 
@@ -42,7 +41,7 @@ def plan_round(
     for topology_id in frozen:
         views[topology_id] = _without_wishes(views[topology_id], snapshot.assignments.get(topology_id))
     cluster = ClusterView(_supervisors(snapshot, alive, frozen), views.values(), kept, conf)
-    cluster.former = _former(snapshot, alive, rebalanced)
+    cluster.previous = _previous(snapshot, alive, rebalanced)
     # what lives on a lost supervisor may stay where it is (JStorm's unstopped workers), also while it is being rebalanced
     lived_on = {
         slot
@@ -97,16 +96,18 @@ def _kept(
     return {} if options.reassign else kept_for_rebalance(placed, view.executors, known.base.num_workers)
 
 
-def _former(snapshot: Snapshot, alive: Alive, rebalanced: Mapping[str, RebalanceOptions]) -> dict[str, Former]:
+def _previous(snapshot: Snapshot, alive: Alive, rebalanced: Mapping[str, RebalanceOptions]) -> dict[str, PreviousPlacement]:
     found = {}
     for topology_id in snapshot.topologies:
         assignment, options = snapshot.assignments.get(topology_id), rebalanced.get(topology_id)
-        cause = Cause.DEATH if options is None else Cause.REASSIGN if options.reassign else Cause.REBALANCE
+        reason = ScheduleReason.DEATH
+        if options is not None:
+            reason = ScheduleReason.REASSIGN if options.reassign else ScheduleReason.REBALANCE
         if assignment is None:
-            assignment, cause = snapshot.backups.get(topology_id), Cause.SUBMISSION
+            assignment, reason = snapshot.backups.get(topology_id), ScheduleReason.SUBMISSION
         if assignment is not None:
             living = alive.get(topology_id, frozenset())
-            found[topology_id] = Former(assignment.slot_by_executor, assignment.host_by_node, cause, living)
+            found[topology_id] = PreviousPlacement(assignment.slot_by_executor, assignment.host_by_node, reason, living)
     return found
 
 

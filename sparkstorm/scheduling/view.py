@@ -1,15 +1,15 @@
 """Owns the cluster as a scheduler sees it: what lives, what is placed, and the decisions taken so far (S4.3, S4.4)."""
 
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from sparkstorm.errors import FailedAssignTopologyError
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.scheduling.former import Former
 from sparkstorm.scheduling.free_slots import FreeSlots
 from sparkstorm.scheduling.placement import Placement
+from sparkstorm.scheduling.previous import PreviousPlacement
 from sparkstorm.scheduling.reasons import Reasons
-from sparkstorm.scheduling.records import Conf, SupervisorView, TopologyView
+from sparkstorm.scheduling.records import Conf, SupervisorView, Topologies, TopologyView
 
 Assignments: TypeAlias = Mapping[str, Mapping[ExecutorId, WorkerSlot]]
 
@@ -39,7 +39,7 @@ class ClusterView:
         # Topologies that must not be placed in part, with the reason in words: a submission or rebalance fails by it.
         self.refused: dict[str, str] = {}
         self.evicted: list[str] = []
-        self.former: Mapping[str, Former] = {}
+        self.previous: Mapping[str, PreviousPlacement] = {}
         self.reasons: Reasons | None = None  # collects why executors are placed, where somebody asks
         self.free = FreeSlots()
         self._blacklisted = set(blacklisted_hosts)
@@ -195,3 +195,13 @@ class ClusterView:
             self._hungry.add(topology_id)
         else:
             self._hungry.discard(topology_id)
+
+
+class Scheduler(Protocol):
+    """Storm's IScheduler. It changes nothing but the cluster, through its methods; equal input gives equal output (S4.1, S4.5)."""
+
+    def prepare(self, conf: Conf) -> None:
+        """Read the cluster's configuration, once, before the first round; InvalidConfigError if a setting is unfit."""
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        """Place the missing executors of `topologies` in `cluster`; topologies that need nothing are in both, too."""

@@ -21,7 +21,7 @@ from sparkstorm.model.status import RebalanceOptions
 from sparkstorm.model.topology import Topology, validate_name
 from sparkstorm.model.worker_messages import ComponentError
 from sparkstorm.nimbus.component_rules import check_components
-from sparkstorm.scheduling.chosen import chosen_scheduler
+from sparkstorm.scheduling.per_topology import chosen_scheduler
 from sparkstorm.scheduling.round import plan_round
 from sparkstorm.scheduling.snapshot import Plan, Snapshot
 from sparkstorm.testing.sim_topology import SimTopology

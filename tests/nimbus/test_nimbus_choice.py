@@ -14,8 +14,8 @@ from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.model.status import RebalanceOptions
 from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.guarded_scheduler import GuardedScheduler
-from sparkstorm.scheduling.chosen import chosen_scheduler
 from sparkstorm.scheduling.default import DefaultScheduler
+from sparkstorm.scheduling.per_topology import chosen_scheduler
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.view import ClusterView
 from tests.nimbus.nimbus_bench import Bench, wordcount

@@ -7,7 +7,6 @@ from typing import Any
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, show
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.model.shared_memory import check_regions
-from sparkstorm.scheduling.base import Scheduler
 from sparkstorm.scheduling.blacklist import BlacklistScheduler
 from sparkstorm.scheduling.catalogue import BLACKLIST, BUILT_IN, scheduler_by_name
 from sparkstorm.scheduling.form import fields as read
@@ -17,7 +16,7 @@ from sparkstorm.scheduling.multitenant.scheduler import MultitenantScheduler
 from sparkstorm.scheduling.reasons import Reasons
 from sparkstorm.scheduling.records import ComponentView, Conf, InputView, SupervisorView, TopologyView
 from sparkstorm.scheduling.resource.scheduler import ResourceAwareScheduler
-from sparkstorm.scheduling.view import Assignments, ClusterView
+from sparkstorm.scheduling.view import Assignments, ClusterView, Scheduler
 
 KINDS = ("spout", "bolt", "system")
 

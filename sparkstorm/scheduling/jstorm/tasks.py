@@ -1,6 +1,6 @@
 """Owns the second half of JStorm's scheduler: which worker runs which task (S0.97-S0.106)."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from sparkstorm.errors import FailedAssignTopologyError
 from sparkstorm.scheduling.jstorm.records import MASTER, SYSTEM, AssignContext, AssignType, WorkerPlan, flag
@@ -40,8 +40,11 @@ class TaskScheduler:
         return self._context.assign_type is AssignType.REBALANCE and not self._context.is_reassign
 
     def _prepare(self) -> None:
-        if not self._keeps_placement and self._single_master and self._master in self._tasks:
-            self._place_master()
+        if self._single_master and self._master in self._tasks:
+            if not self._keeps_placement:
+                self._place_master(self._empty_slot(lambda slot: True))
+            else:
+                self._move_displaced_master()
         num_tasks = len(self._tasks) + sum(self._pool.values())
         self._share_out(num_tasks)
         for slot in [slot for slot, count in self._pool.items() if count > 0]:
@@ -57,19 +60,39 @@ class TaskScheduler:
         if num_tasks >= 0 and self._num_workers > 0:
             self._average, self._left_over = divmod(num_tasks, self._num_workers)
 
-    def _place_master(self) -> None:
-        """The topology master gets an empty worker of its own, on the supervisor with most of our workers."""
-        chosen: Slot | None = None
-        most = 0
-        for slot in self._pool:
-            mates = self._tally.slots_by_node[slot.node]
-            empty = next((mate for mate in mates if not mate.tasks), None) if len(mates) > most else None
-            if empty is not None:
-                chosen, most = empty, len(mates)
+    def _place_master(self, chosen: Slot | None) -> None:
+        """Give the topology master an empty worker of its own; FailedAssignTopologyError if there is none."""
         if chosen is None or self._master is None:
             raise FailedAssignTopologyError("there's no enough workers for the assignment of topology master")
         self._give_master(chosen, self._master)
         self._num_workers -= 1
+
+    def _empty_slot(self, is_allowed: Callable[[Slot], bool]) -> Slot | None:
+        """Return an empty worker on the supervisor with most of the topology's workers, or None."""
+        chosen: Slot | None = None
+        most = 0
+        for slot in self._pool:
+            mates = self._tally.slots_by_node[slot.node]
+            empties = (mate for mate in mates if not mate.tasks and is_allowed(mate)) if len(mates) > most else iter(())
+            empty = next(empties, None)
+            if empty is not None:
+                chosen, most = empty, len(mates)
+        return chosen
+
+    def _move_displaced_master(self) -> None:
+        """Give the master another worker if a defined worker got its old port; one that no old worker keeps comes first."""
+        old = self._context.old_workers
+        slots = [self._slot_at.get((worker.host, worker.port)) for worker in old if self._master in worker.tasks]
+        if not any(slot is not None and self._is_taken(slot) for slot in slots):
+            return
+        kept = {(worker.host, worker.port) for worker in old}
+        empty = self._empty_slot(lambda slot: (slot.host, slot.port) not in kept) or self._empty_slot(lambda slot: True)
+        if empty is not None:  # without one the selectors place it beside other tasks
+            self._place_master(empty)
+
+    def _is_taken(self, slot: Slot) -> bool:
+        """Return whether a worker has tasks, which the master must not replace (defect 18 of the comparison)."""
+        return bool(slot.tasks)
 
     def _give_master(self, slot: Slot, master: int) -> None:
         if self._context.reason_by_task is not None:
@@ -88,7 +111,7 @@ class TaskScheduler:
             if slot is None or slot not in self._pool:
                 continue
             if self._single_master and self._master in worker.tasks:
-                if self._master in self._tasks:
+                if self._master in self._tasks and not self._is_taken(slot):
                     self._give_master(slot, self._master)
                     num_tasks, self._num_workers = num_tasks - 1, self._num_workers - 1
                 continue

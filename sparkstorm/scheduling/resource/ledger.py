@@ -8,7 +8,7 @@ import numpy.typing as npt
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.model.shared_memory import SHARED_MEMORY_KEY
 from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.resource.amounts import CPU, MEMORY, Requests, Shape, Vector, minus, plus
+from sparkstorm.scheduling.resource.resources import CPU, MEMORY, Requests, Shape, Vector, minus, plus
 from sparkstorm.scheduling.view import ClusterView
 
 MIN_CPU_KEY = "storm.worker.min.cpu.pcore.percent"

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.resource.amounts import FIRST_GENERIC, Request
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
+from sparkstorm.scheduling.resource.resources import FIRST_GENERIC, Request
 
 DEFAULT_RACK = "/default-rack"
 FAVORED_KEY = "topology.scheduler.favored.nodes"

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.resource.amounts import CPU, FIRST_GENERIC, MEMORY, Vector, plus
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
+from sparkstorm.scheduling.resource.resources import CPU, FIRST_GENERIC, MEMORY, Vector, plus
 
 PRIORITY_KEY = "topology.priority"
 POOLS_KEY = "resource.aware.scheduler.user.pools"

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError
 from sparkstorm.scheduling.records import Conf, Topologies, TopologyView
-from sparkstorm.scheduling.resource.amounts import MEMORY, Vector, minus, plus
+from sparkstorm.scheduling.resource.attempt import Attempt
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.scheduling.resource.node_order import NodeMap
 from sparkstorm.scheduling.resource.priorities import POOLS_KEY, STRATEGY_KEY, priority_order
+from sparkstorm.scheduling.resource.resources import MEMORY, Vector, minus, plus
 from sparkstorm.scheduling.resource.search import Outcome, Result, SearchOptions
-from sparkstorm.scheduling.resource.strategies import Attempt, strategy_of
-from sparkstorm.scheduling.resource.trial import Trial
+from sparkstorm.scheduling.resource.strategies import Strategy, strategy_of
 from sparkstorm.scheduling.view import ClusterView
 
 ATTEMPTS_KEY = "resource.aware.scheduler.max.topology.scheduling.attempts"
@@ -50,9 +50,9 @@ class _Need:
             return False
         return self._memory_left + self._memory_scheduled >= self._least_memory
 
-    def failed(self, trial: Trial) -> None:
+    def failed(self, attempt: Attempt) -> None:
         """Note what an attempt left to be found by eviction."""
-        placed = {**self._ledger.cluster.placement(self._topology.id).slot_by_executor, **trial.slot_by_executor}
+        placed = {**self._ledger.cluster.placement(self._topology.id).slot_by_executor, **attempt.slot_by_executor}
         self._scheduled = self._requests.sum(placed)
         self._remaining, _ = minus(self._requests.total, self._scheduled)
         if self._counts_shared:
@@ -135,13 +135,13 @@ class _Placing:
         need = _Need(self._topology, self._ledger)
         for _ in range(attempts):
             need.begin()
-            attempt = Attempt(self._topology, self._ledger, self._nodes, options)
-            result = attempt.run() if need.can_schedule() else Result(Outcome.NOT_ENOUGH_RESOURCES, "")
+            strategy = Strategy(self._topology, self._ledger, self._nodes, options)
+            result = strategy.run() if need.can_schedule() else Result(Outcome.NOT_ENOUGH_RESOURCES, "")
             if result.outcome is Outcome.SUCCESS:
-                self._commit(attempt.trial)
+                self._commit(strategy.attempt)
                 return f"Running - {result.text}"
-            need.failed(attempt.trial)
-            attempt.trial.undo()
+            need.failed(strategy.attempt)
+            strategy.attempt.undo()
             if result.outcome is not Outcome.NOT_ENOUGH_RESOURCES:
                 return f"{result.outcome.value}: {result.text}"
             if not self._evict(need):
@@ -168,7 +168,7 @@ class _Placing:
                 break
         return len(self._evicted) > before
 
-    def _commit(self, trial: Trial) -> None:
+    def _commit(self, attempt: Attempt) -> None:
         for topology in self._evicted:
             if self._cluster.reasons is not None:
                 slots = list(self._cluster.placement(topology.id).executors_by_slot)
@@ -176,6 +176,6 @@ class _Placing:
             self._cluster.unassign(topology.id)
             self._cluster.evicted.append(topology.id)
         self._evicted = []
-        for slot, executors in sorted(trial.executors_by_slot.items()):
+        for slot, executors in sorted(attempt.executors_by_slot.items()):
             self._cluster.assign(slot, self._topology.id, executors)
         self._ledger.settle(self._topology)

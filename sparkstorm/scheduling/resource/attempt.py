@@ -6,10 +6,10 @@ import numpy as np
 
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.resource.amounts import ACKER, CPU, FIRST_GENERIC, MEMORY, Load, SharedRegions, Vector
 from sparkstorm.scheduling.resource.constraints import Constraints
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.scheduling.resource.node_order import Ints
+from sparkstorm.scheduling.resource.resources import ACKER, CPU, FIRST_GENERIC, MEMORY, Load, SharedRegions, Vector
 
 MAX_HEAP_KEY = "topology.worker.max.heap.size.mb"
 ONE_EXECUTOR_KEY = "topology.ras.one.executor.per.worker"
@@ -25,7 +25,7 @@ def fits(left: Vector, asked: Vector, min_cpu: float) -> bool:
     return all(left[at] >= asked[at] for at in range(FIRST_GENERIC, len(asked)))
 
 
-class Trial:
+class Attempt:
     """Tentative workers of one topology; `commit` belongs to the scheduler, `undo` takes everything back."""
 
     def __init__(self, topology: TopologyView, ledger: ResourceLedger, constraints: Constraints | None) -> None:

@@ -5,19 +5,19 @@ off the supervisors' resources, so one scheduler's evictions and isolations neve
 that are being killed. What a guest does wrong costs its own topologies their round and nobody else's.
 """
 
+import copy
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.scheduling.base import Scheduler
 from sparkstorm.scheduling.blacklist import BlacklistScheduler
 from sparkstorm.scheduling.catalogue import BLACKLIST, scheduler_by_name
 from sparkstorm.scheduling.reconcile import check_answer
 from sparkstorm.scheduling.records import Conf, SupervisorView, Topologies
-from sparkstorm.scheduling.resource.amounts import CPU, FIRST_GENERIC, MEMORY
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.scheduling.resource.resources import CPU, FIRST_GENERIC, MEMORY
+from sparkstorm.scheduling.view import ClusterView, Scheduler
 
 CLUSTER_KEY = "storm.scheduler"
 TOPOLOGY_KEY = "topology.scheduler"
@@ -39,9 +39,19 @@ def chosen_scheduler(conf: Conf, fence: Fence = lambda scheduler: scheduler) -> 
 
     name = str(conf.get(CLUSTER_KEY) or DEFAULT)
     if name != BLACKLIST:
-        return ChosenSchedulers(name, make, conf)
-    scheduler = BlacklistScheduler(ChosenSchedulers(DEFAULT, make, conf))
+        return PerTopologySchedulers(name, make, conf)
+    scheduler = BlacklistScheduler(PerTopologySchedulers(DEFAULT, make, conf))
     scheduler.prepare(conf)
+    return scheduler
+
+
+def dry_run_copy(scheduler: Scheduler) -> Scheduler:
+    """Return a scheduler that answers as this one would, for a dry run that must not change its history of rounds.
+
+    Of the built-in schedulers only Blacklist has a history; its inner scheduler is shared.
+    """
+    if isinstance(scheduler, BlacklistScheduler):
+        return copy.deepcopy(scheduler, {id(scheduler.inner): scheduler.inner})
     return scheduler
 
 
@@ -54,7 +64,7 @@ def check_choice(conf: Conf) -> None:
         scheduler_by_name(str(name), conf)
 
 
-class ChosenSchedulers:
+class PerTopologySchedulers:
     """Storm's ISchedulers side by side; a guest is made when a topology first asks for it."""
 
     def __init__(self, name: str, make: Make, conf: Conf) -> None:
@@ -123,7 +133,7 @@ def _view_of(group: Collection[str], cluster: ClusterView) -> ClusterView:
         cluster.blacklisted_hosts,
         {cluster.supervisors[node].host for node in cluster.greylisted_nodes if node in cluster.supervisors},
     )
-    apart.former, apart.reasons = cluster.former, cluster.reasons
+    apart.previous, apart.reasons = cluster.previous, cluster.reasons
     return apart
 
 
