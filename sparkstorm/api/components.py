@@ -93,14 +93,14 @@ class Bolt:
 
     Two words for batch replay. `effects`, of a bolt that acts on the outside: "mute" (does not run), "redirect" (does
     not run, its input is a result), "idempotent" (runs; a repetition does no harm), "run" (has no effects); undeclared,
-    a bolt that emits nothing and keeps nothing is redirected. `any_order`: what it emits and keeps does not depend on
+    a bolt that emits nothing and keeps nothing is redirected. `order_insensitive`: what it emits and keeps does not depend on
     the order in which its tuples come; a replay then takes whichever order costs least.
     """
 
     outputs: Outputs = ()
     blocking: ClassVar[bool] = False
     effects: str = ""
-    any_order: bool = False
+    order_insensitive: bool = False
 
     def prepare(self, conf: Conf, context: TopologyContext, collector: OutputCollector) -> None:
         """Called once per task before the first tuple, in the worker."""
@@ -117,13 +117,13 @@ class BasicBolt:
     """Processing step that anchors and acks by itself (Storm's BaseBasicBolt).
 
     Everything emitted during `execute` descends from its input, which is acked when `execute` returns and failed when
-    it raises. `effects` and `any_order` as for Bolt.
+    it raises. `effects` and `order_insensitive` as for Bolt.
     """
 
     outputs: Outputs = ()
     blocking: ClassVar[bool] = False
     effects: str = ""
-    any_order: bool = False
+    order_insensitive: bool = False
 
     def prepare(self, conf: Conf, context: TopologyContext) -> None:
         """Called once per task before the first tuple, in the worker."""
@@ -139,13 +139,13 @@ class BasicBolt:
 class Stateful:
     """Mix into a bolt to get a key-value state that is written in the epoch's commit (Storm's IStatefulBolt).
 
-    `state_by_group` promises that every key of the state is the value (or the tuple of values) by which all inputs are
+    `state_keyed_by_grouping` promises that every key of the state is the value (or the tuple of values) by which all inputs are
     grouped, so that a checkpoint can be dealt out to another number of tasks. `state_key_type` and `state_type` are the types
     of keys and values ("string", "struct<user:bigint,day:string>" for tuples), as the columns of a replay's result have them;
     without them they are found from the values.
     """
 
-    state_by_group: ClassVar[bool] = False
+    state_keyed_by_grouping: ClassVar[bool] = False
     state_key_type: str = ""
     state_type: str = ""
 

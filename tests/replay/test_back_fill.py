@@ -37,8 +37,8 @@ class Parse(BasicBolt):
 
 
 class Count(StatefulBolt):
-    any_order = True
-    state_by_group = True
+    order_insensitive = True
+    state_keyed_by_grouping = True
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         self.state.add(tup.values[0], 1)
@@ -94,7 +94,7 @@ class Times(WindowedBolt):
 class Seen(StatefulBolt):
     """Every firing, under its key, window and number: one that comes twice is counted twice."""
 
-    any_order = True
+    order_insensitive = True
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         self.state.add(tuple(tup.values[:3]), 1)
@@ -382,7 +382,7 @@ def test_a_bolt_that_keeps_other_keys_than_it_promised_is_refused(tmp_path: Path
         writer.add("count", "bolt", [(1, "state", key, 1) for key in "abcde"])
         writer.close()
     wanted = build(files, {"count": 3, "lines": 1, "windows": 1})
-    said = r"'count' says state_by_group, but kept the key '.' in task 1 of 2"
+    said = r"'count' says state_keyed_by_grouping, but kept the key '.' in task 1 of 2"
     with pytest.raises(CheckpointError, match=said), LocalCluster() as cluster:
         cluster.submit(wanted, CONF, from_checkpoint=tmp_path / "odd")
 

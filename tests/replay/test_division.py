@@ -47,7 +47,7 @@ KEYS: dict[str, tuple[str, list[Any]]] = {
 class Sum(StatefulBolt):
     """By rows; counts what it was given and by whom."""
 
-    any_order = True
+    order_insensitive = True
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         self.state.add(f"{tup['user']}/{tup['kind']}", tup["amount"])
@@ -55,7 +55,7 @@ class Sum(StatefulBolt):
 
 
 class SumByHand(Stateful, Bolt):
-    any_order = True
+    order_insensitive = True
 
     def prepare(self, conf: Any, context: TopologyContext, collector: OutputCollector) -> None:
         self.collector = collector
@@ -67,7 +67,7 @@ class SumByHand(Stateful, Bolt):
 
 
 class SumColumns(Stateful, ColumnBolt):
-    any_order = True
+    order_insensitive = True
 
     def execute_batch(self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector) -> None:
         for user, kind, amount in zip(*(column.to_pylist() for column in batch.columns), strict=True):
@@ -80,7 +80,7 @@ class SumsOn(Sum):
 
 
 class InOrder(Sum):
-    any_order = False
+    order_insensitive = False
 
 
 class Combined(CombiningBolt):

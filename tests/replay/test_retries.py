@@ -38,7 +38,7 @@ class Passes(BasicBolt):
 
 
 class Sums(StatefulBolt):
-    any_order = True
+    order_insensitive = True
 
     def __init__(self, mark: str) -> None:
         self.mark, self.seen = mark, 0
