@@ -152,7 +152,7 @@ def _component_at(frame: FrameType | None) -> str | None:
         module = str(frame.f_globals.get("__name__", ""))
         if module == "sparkstorm.blobs.topology_code":
             return None  # opening what was pickled
-        if module.startswith("sparkstorm.runtime."):
+        if module.startswith(("sparkstorm.executor.", "sparkstorm.worker.")):
             mine = frame.f_locals.get("self")
             emitter = getattr(mine, "emitter", None) or getattr(mine, "_emitter", None)
             name = frame.f_locals.get("component") if emitter is None else emitter.component
