@@ -3,7 +3,7 @@
 from sparkstorm.api.builder import TopologyBuilder
 from sparkstorm.api.collector import BasicOutputCollector, OutputCollector, SpoutOutputCollector
 from sparkstorm.api.combining import CombiningBolt
-from sparkstorm.api.components import BasicBolt, Bolt, ReplayableSpout, Spout, Stateful, StatefulBolt
+from sparkstorm.api.components import BasicBolt, Bolt, Effects, ReplayableSpout, Spout, Stateful, StatefulBolt
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.state import KeyValueState
 from sparkstorm.api.windows import Count, Duration, FoldingBolt, TimedBolt, Timers, Window, WindowedBolt
@@ -24,6 +24,7 @@ __all__ = [
     "CombiningBolt",
     "Count",
     "Duration",
+    "Effects",
     "FoldingBolt",
     "KeyValueState",
     "OutputCollector",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from sparkstorm.api.columns import ColumnBolt
-from sparkstorm.api.components import BasicBolt, Bolt, Outputs, Spout, Stateful
+from sparkstorm.api.components import BasicBolt, Bolt, Outputs, Spout, Stateful, check_effects
 from sparkstorm.api.signatures import check_grouping, check_methods
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_times, late_stream_of
 from sparkstorm.errors import InvalidTopologyError, show
@@ -76,6 +76,8 @@ class TopologyBuilder:
             raise InvalidTopologyError(f"component '{id}': set_bolt needs an instance of Bolt or BasicBolt, not {_shown(bolt)}")
         check_methods(id, bolt)
         _check_state(id, bolt)
+        if getattr(bolt, "effects", None) is not None:
+            check_effects(id, bolt.effects)  # type: ignore[union-attr]
         own = _conf(id, conf)
         if isinstance(bolt, WindowedBolt | TimedBolt):
             own = {**bolt.time_conf(), **own}

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import Any, ClassVar
 
 from sparkstorm.api.collector import BasicOutputCollector, OutputCollector, SpoutOutputCollector
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.state import KeyValueState
+from sparkstorm.errors import InvalidTopologyError, show
 from sparkstorm.model.topology import Stream
 from sparkstorm.model.tuples import Tuple
 
 Outputs = Sequence[str] | Mapping[str, str] | Mapping[str, Sequence[str] | Mapping[str, str] | Stream]
 """Fields of the default stream, as names or with types ({"word": "string"}), or either of them by stream."""
 Conf = Mapping[str, Any]
+
+
+class Effects(Enum):
+    """What a batch replay does with a bolt that acts on the outside world, such as a database or a mailbox."""
+
+    RUN = "run"
+    """The bolt runs: it has no effects, or they are wanted again."""
+    IDEMPOTENT = "idempotent"
+    """The bolt runs and may be repeated: `context.effect_key()` names each input."""
+    MUTE = "mute"
+    """The bolt does not run."""
+    REDIRECT = "redirect"
+    """The bolt does not run; its input is a result of the replay."""
+
+
+def check_effects(id: str, effects: Any) -> None:
+    """Raise InvalidTopologyError unless a component's effects are a member of Effects."""
+    if not isinstance(effects, Effects):
+        known = ", ".join(f"Effects.{each.name}" for each in Effects)
+        raise InvalidTopologyError(f"component '{id}': effects is {show(effects)}; use one of {known}")
 
 
 class Spout:
@@ -99,7 +121,7 @@ class Bolt:
 
     outputs: Outputs = ()
     blocking: ClassVar[bool] = False
-    effects: str = ""
+    effects: Effects | None = None
     order_insensitive: bool = False
 
     def prepare(self, conf: Conf, context: TopologyContext, collector: OutputCollector) -> None:
@@ -122,7 +144,7 @@ class BasicBolt:
 
     outputs: Outputs = ()
     blocking: ClassVar[bool] = False
-    effects: str = ""
+    effects: Effects | None = None
     order_insensitive: bool = False
 
     def prepare(self, conf: Conf, context: TopologyContext) -> None:

@@ -246,6 +246,10 @@ MISTAKES: dict[str, tuple[Callable[[TopologyBuilder], Any], str]] = {
         ),
         "but stream 'to' of 'join' is direct and the grouping is shuffle",
     ),
+    "a word in place of effects": (
+        lambda b: b.set_bolt("split", type("Muted", (Split,), {"effects": "mute"})()),
+        "component 'split': effects is 'mute'; use one of Effects.RUN, Effects.IDEMPOTENT, Effects.MUTE, Effects.REDIRECT",
+    ),
     "a class in place of a bolt": (
         lambda b: b.set_bolt("split", Split),  # type: ignore[arg-type]
         "component 'split': set_bolt needs an instance of Bolt or BasicBolt, not the class Split (call it)",

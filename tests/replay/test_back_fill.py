@@ -10,7 +10,17 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, CombiningBolt, Spout, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Bolt,
+    CombiningBolt,
+    Effects,
+    Spout,
+    StatefulBolt,
+    TopologyBuilder,
+    Tuple,
+)
 from sparkstorm.api.components import ReplayableSpout
 from sparkstorm.api.windows import Count as CountOf
 from sparkstorm.api.windows import Duration, FoldingBolt, TimedBolt, Window, WindowedBolt
@@ -422,7 +432,7 @@ def test_a_source_that_gives_other_rows_the_second_time_ends_the_replay(tmp_path
 
 def test_bolts_whose_state_would_be_missing_are_refused(tmp_path: Path, files: list[tuple[str, int]]) -> None:
     with pytest.raises(InvalidTopologyError, match=r"bolt 'seen' keeps state but does not run in this replay \(mute\)"):
-        back_fill_locally(build(files), tmp_path / "half", conf=CONF, effects={"seen": "mute"})
+        back_fill_locally(build(files), tmp_path / "half", conf=CONF, effects={"seen": Effects.MUTE})
 
 
 def test_inputs_that_were_neither_acked_nor_failed_are_refused(tmp_path: Path, files: list[tuple[str, int]]) -> None:
@@ -434,5 +444,5 @@ def test_inputs_that_were_neither_acked_nor_failed_are_refused(tmp_path: Path, f
     builder.set_spout("lines", FileLines(files))
     builder.set_bolt("keeps", Keeps()).shuffle_grouping("lines")
     with pytest.raises(CheckpointError, match="'keeps' has 60 inputs that it has neither acked nor failed"):
-        back_fill_locally(builder.build(), tmp_path / "half", effects={"keeps": "run"})
+        back_fill_locally(builder.build(), tmp_path / "half", effects={"keeps": Effects.RUN})
     assert not list(tmp_path.glob("half*"))

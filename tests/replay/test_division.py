@@ -15,6 +15,7 @@ from sparkstorm.api import (
     BasicOutputCollector,
     Bolt,
     CombiningBolt,
+    Effects,
     OutputCollector,
     StatefulBolt,
     TopologyBuilder,
@@ -150,7 +151,7 @@ def test_what_may_be_divided_by_spark_and_what_not() -> None:
 
 
 def test_nobody_behind_may_mind_the_order() -> None:
-    def with_behind(bolt: Any, **declared: str) -> bool:
+    def with_behind(bolt: Any, **declared: Effects) -> bool:
         builder = TopologyBuilder()
         builder.set_spout("events", Source("user", "kind", "amount"))
         builder.set_bolt("sum", SumsOn(), 2).fields_grouping("events", "user")
@@ -162,7 +163,7 @@ def test_nobody_behind_may_mind_the_order() -> None:
 
     assert with_behind(Sum())
     assert not with_behind(InOrder()), "it would keep another last value in every run"
-    assert not with_behind(Sum(), passes="idempotent"), "places in the order name its effects"
+    assert not with_behind(Sum(), passes=Effects.IDEMPOTENT), "places in the order name its effects"
 
 
 def test_data_that_others_want_too_is_read_once() -> None:
