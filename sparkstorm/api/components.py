@@ -167,6 +167,7 @@ class Stateful:
     without them they are found from the values.
     """
 
+    key_fields: Sequence[str] = ()
     state_keyed_by_grouping: ClassVar[bool] = False
     state_key_type: str = ""
     state_type: str = ""

@@ -101,7 +101,5 @@ def test_an_output_that_is_a_file_is_one_sentence(
 
 def test_effects_are_words_in_a_job_file_and_members_of_effects_from_there_on() -> None:
     assert read_replay("job.yaml", {"effects": {"alert": "mute"}}).effects == {"alert": Effects.MUTE}
-    with pytest.raises(
-        InvalidConfigError, match=r"job.yaml: replay: effects: 'alert': 'muted' is none of run, idempotent"
-    ):
+    with pytest.raises(InvalidConfigError, match=r"job.yaml: replay: effects: 'alert': 'muted' is none of run, idempotent"):
         read_replay("job.yaml", {"effects": {"alert": "muted"}})
