@@ -55,7 +55,7 @@ class Clean(BasicBolt):
 class Sizes(StatefulBolt):
     """Bytes per key."""
 
-    any_order = True
+    order_insensitive = True
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         """Add one row's."""

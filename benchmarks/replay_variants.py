@@ -39,7 +39,7 @@ class Split(BasicBolt):
 
 
 class Count(StatefulBolt):
-    any_order = True
+    order_insensitive = True
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         self.state.add(tup.values[0], 1)
@@ -48,7 +48,7 @@ class Count(StatefulBolt):
 class WindowSum(StatefulBolt):
     """Sums per user and window of 10 s; the key of the state is both."""
 
-    any_order = True
+    order_insensitive = True
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         user, amount, at_ms = tup.values
@@ -64,7 +64,7 @@ class SplitColumns(ColumnBolt):
 
 
 class CountColumns(Stateful, ColumnBolt):
-    any_order = True
+    order_insensitive = True
 
     def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
         for found in batch.column(0).value_counts().to_pylist():
@@ -72,7 +72,7 @@ class CountColumns(Stateful, ColumnBolt):
 
 
 class SumColumns(Stateful, ColumnBolt):
-    any_order = True
+    order_insensitive = True
 
     def execute_batch(self, batch: pa.RecordBatch, source: Source, collector: BatchCollector) -> None:
         for user, window, amount in zip(*(column.to_pylist() for column in sums_of(batch).columns), strict=True):

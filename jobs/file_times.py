@@ -99,7 +99,7 @@ class ChangedPerMonth(FoldingBolt):
 class LargestMonth(StatefulBolt):
     """The most bytes that a suffix had in one month."""
 
-    any_order = True
+    order_insensitive = True
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         """Keep the larger."""
@@ -109,7 +109,7 @@ class LargestMonth(StatefulBolt):
 class LateFiles(StatefulBolt):
     """How many files came later than the lag allows, and their bytes."""
 
-    any_order = True
+    order_insensitive = True
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         """Count one."""

@@ -25,7 +25,7 @@ class SplitWords(BasicBolt):
 class CountWords(StatefulBolt):
     """Keeps how often each word came; the counts are written in the same commit as the words' acks."""
 
-    any_order = True
+    order_insensitive = True
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         """Count one word."""

@@ -1,34 +1,63 @@
-"""Owns what a user imports: spouts, bolts, windowed bolts, TopologyBuilder, collector and context protocols."""
+"""Everything that user code imports: functions and classes of spouts and bolts, groupings, windows and the builder.
 
-from sparkstorm.api.builder import TopologyBuilder
-from sparkstorm.api.collector import BasicOutputCollector, OutputCollector, SpoutOutputCollector
+docs/api.md explains each name with an example.
+"""
+
+from sparkstorm.api.builder import Declarer, TopologyBuilder
+from sparkstorm.api.collector import BasicOutputCollector, OutputCollector, SpoutOutputCollector, Values
+from sparkstorm.api.columns import BatchCollector, ColumnBolt
 from sparkstorm.api.combining import CombiningBolt
-from sparkstorm.api.components import BasicBolt, Bolt, ReplayableSpout, Spout, Stateful, StatefulBolt
+from sparkstorm.api.components import (
+    BasicBolt,
+    Bolt,
+    Conf,
+    Effects,
+    Outputs,
+    ReplayableSpout,
+    Spout,
+    Stateful,
+    StatefulBolt,
+)
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.functions import bolt, fold, session, sliding, spout, tumbling, windowed
+from sparkstorm.api.inputs import custom, fields, partial_key
 from sparkstorm.api.state import KeyValueState
 from sparkstorm.api.windows import Count, Duration, FoldingBolt, TimedBolt, Timers, Window, WindowedBolt
+from sparkstorm.errors import InvalidTopologyError, SparkStormError
 from sparkstorm.model.shared_memory import (
     SharedMemory,
     shared_off_heap_within_node,
     shared_off_heap_within_worker,
     shared_on_heap,
 )
-from sparkstorm.model.topology import Stream
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.status import RebalanceOptions
+from sparkstorm.model.topology import Grouping, Stream, Topology
+from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.windowing.timers import Timer
 
 __all__ = [
     "BasicBolt",
     "BasicOutputCollector",
+    "BatchCollector",
     "Bolt",
+    "ColumnBolt",
     "CombiningBolt",
+    "Conf",
     "Count",
+    "Declarer",
     "Duration",
+    "Effects",
     "FoldingBolt",
+    "Grouping",
+    "InvalidTopologyError",
     "KeyValueState",
     "OutputCollector",
+    "Outputs",
+    "RebalanceOptions",
     "ReplayableSpout",
     "SharedMemory",
+    "Source",
+    "SparkStormError",
     "Spout",
     "SpoutOutputCollector",
     "Stateful",
@@ -37,12 +66,24 @@ __all__ = [
     "TimedBolt",
     "Timer",
     "Timers",
+    "Topology",
     "TopologyBuilder",
     "TopologyContext",
     "Tuple",
+    "Values",
     "Window",
     "WindowedBolt",
+    "bolt",
+    "custom",
+    "fields",
+    "fold",
+    "partial_key",
+    "session",
     "shared_off_heap_within_node",
     "shared_off_heap_within_worker",
     "shared_on_heap",
+    "sliding",
+    "spout",
+    "tumbling",
+    "windowed",
 ]

@@ -1,13 +1,15 @@
-"""Owns TopologyBuilder: components and groupings in Storm's words, checked when built."""
+"""TopologyBuilder: adds spouts and bolts to a topology, connects them, and checks the whole."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from sparkstorm.api.columns import ColumnBolt
-from sparkstorm.api.components import BasicBolt, Bolt, Outputs, Spout, Stateful
+from sparkstorm.api.components import BasicBolt, Bolt, Outputs, Spout, Stateful, check_effects
+from sparkstorm.api.function_components import component_of
+from sparkstorm.api.inputs import Inputs, inputs_of
 from sparkstorm.api.signatures import check_grouping, check_methods
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_times, late_stream_of
 from sparkstorm.errors import InvalidTopologyError, show
@@ -17,7 +19,6 @@ from sparkstorm.model.topology import (
     DEFAULT_STREAM,
     Component,
     Grouping,
-    GroupingKind,
     Stream,
     Subscription,
     Topology,
@@ -47,14 +48,15 @@ class TopologyBuilder:
     def set_spout(
         self,
         id: str,
-        spout: Spout,
+        spout: Spout | Callable[[], Any],
         parallelism: int = 1,
         *,
         num_tasks: int | None = None,
         conf: Mapping[str, Any] | None = None,
         outputs: Outputs | None = None,
     ) -> Declarer:
-        """Add a spout; parallelism is its number of executors."""
+        """Add a spout, or a function declared with @spout; parallelism is its number of executors."""
+        spout = component_of(id, spout, ("spout",))
         if not isinstance(spout, Spout):
             raise InvalidTopologyError(f"component '{id}': set_spout needs an instance of Spout, not {_shown(spout)}")
         check_methods(id, spout)
@@ -64,23 +66,35 @@ class TopologyBuilder:
     def set_bolt(
         self,
         id: str,
-        bolt: Bolt | BasicBolt | WindowedBolt | TimedBolt,
+        bolt: Bolt | BasicBolt | WindowedBolt | TimedBolt | Callable[..., Any],
         parallelism: int = 1,
         *,
+        inputs: Inputs | None = None,
         num_tasks: int | None = None,
         conf: Mapping[str, Any] | None = None,
         outputs: Outputs | None = None,
     ) -> Declarer:
-        """Add a bolt; say what it listens to with the grouping methods of the returned declarer."""
+        """Add a bolt, or a function declared with @bolt, @windowed or @fold.
+
+        `inputs` names the components whose tuples it gets: `inputs="split"`, or `inputs={"split": fields("word")}` with
+        the grouping of each ("component:stream" for a stream other than the default one). An input without a grouping is
+        grouped by the bolt's key if it has one, else shuffled. The grouping methods of the returned declarer do the same.
+        """
+        bolt = component_of(id, bolt, ("bolt", "windowed", "fold"))
         if not isinstance(bolt, Bolt | BasicBolt | WindowedBolt | TimedBolt):
             raise InvalidTopologyError(f"component '{id}': set_bolt needs an instance of Bolt or BasicBolt, not {_shown(bolt)}")
         check_methods(id, bolt)
         _check_state(id, bolt)
+        if getattr(bolt, "effects", None) is not None:
+            check_effects(id, bolt.effects)  # type: ignore[union-attr]
         own = _conf(id, conf)
         if isinstance(bolt, WindowedBolt | TimedBolt):
             own = {**bolt.time_conf(), **own}
         streams = {**_streams(id, bolt, outputs), **late_stream_of(own)}
-        return self._add(Component(id, "bolt", bolt, parallelism, num_tasks, own, streams))
+        declarer = self._add(Component(id, "bolt", bolt, parallelism, num_tasks, own, streams))
+        for component, stream, grouping in inputs_of(id, bolt, inputs):
+            declarer.grouping(component, grouping, stream)
+        return declarer
 
     def build(self) -> Topology:
         """Check everything and return the topology; InvalidTopologyError names the culprit and the mend."""
@@ -117,11 +131,11 @@ class Declarer:
 
     def fields_grouping(self, component: str, *fields: str, stream: str = DEFAULT_STREAM) -> Declarer:
         """Equal values of these fields go to the same task."""
-        return self._keyed("fields", component, fields, stream)
+        return self.grouping(component, Grouping("fields", fields), stream)
 
     def partial_key_grouping(self, component: str, *fields: str, stream: str = DEFAULT_STREAM) -> Declarer:
         """Equal values go to one of two tasks, the one this sender has used less (Nasir et al., ICDE 2015)."""
-        return self._keyed("partial_key", component, fields, stream)
+        return self.grouping(component, Grouping("partial_key", fields), stream)
 
     def all_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
         """Every task gets every tuple."""
@@ -145,13 +159,18 @@ class Declarer:
 
     def custom_grouping(self, component: str, custom: Any, stream: str = DEFAULT_STREAM) -> Declarer:
         """User code chooses: an object with choose_tasks(task, values) -> task ids and, if wanted, prepare(tasks)."""
-        if not callable(getattr(custom, "choose_tasks", None)):
-            raise InvalidTopologyError(f"component '{self._id}': a custom grouping needs a method choose_tasks(task, values)")
-        check_grouping(self._id, custom)
         return self.grouping(component, Grouping("custom", custom=custom), stream)
 
     def grouping(self, component: str, grouping: Grouping, stream: str = DEFAULT_STREAM) -> Declarer:
         """Subscribe with any grouping."""
+        if grouping.kind == "custom":
+            if not callable(getattr(grouping.custom, "choose_tasks", None)):
+                raise InvalidTopologyError(f"component '{self._id}': a custom grouping needs a method choose_tasks(task, values)")
+            check_grouping(self._id, grouping.custom)
+        if grouping.kind in ("fields", "partial_key") and not grouping.fields:
+            raise InvalidTopologyError(
+                f"component '{self._id}': {grouping.kind} grouping on '{component}' needs at least one field"
+            )
         mine = self._components[self._id]
         if any(s.component == component and s.stream == stream for s in mine.inputs):
             raise InvalidTopologyError(f"component '{self._id}' subscribes to stream '{stream}' of '{component}' twice; drop one")
@@ -176,11 +195,6 @@ class Declarer:
         regions_of(conf, f"component '{self._id}'")
         self._components[self._id] = replace(mine, conf=conf)
         return self
-
-    def _keyed(self, kind: GroupingKind, component: str, fields: tuple[str, ...], stream: str) -> Declarer:
-        if not fields:
-            raise InvalidTopologyError(f"component '{self._id}': {kind} grouping on '{component}' needs at least one field")
-        return self.grouping(component, Grouping(kind, tuple(fields)), stream)
 
 
 def _conf(id: str, conf: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class CombiningBolt(StatefulBolt):
     ...     def combine(self, one, other): return one + other
     """
 
-    any_order = True
+    order_insensitive = True
 
     def pair(self, tup: Tuple) -> tuple[Any, Any]:
         """A tuple as its key (text, a number, bytes, or a tuple of them) and the value it stands for (lists, not tuples)."""

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import Any, ClassVar
 
 from sparkstorm.api.collector import BasicOutputCollector, OutputCollector, SpoutOutputCollector
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.state import KeyValueState
+from sparkstorm.errors import InvalidTopologyError, show
 from sparkstorm.model.topology import Stream
 from sparkstorm.model.tuples import Tuple
 
 Outputs = Sequence[str] | Mapping[str, str] | Mapping[str, Sequence[str] | Mapping[str, str] | Stream]
 """Fields of the default stream, as names or with types ({"word": "string"}), or either of them by stream."""
 Conf = Mapping[str, Any]
+
+
+class Effects(Enum):
+    """What a batch replay does with a bolt that acts on the outside world, such as a database or a mailbox."""
+
+    RUN = "run"
+    """The bolt runs: it has no effects, or they are wanted again."""
+    IDEMPOTENT = "idempotent"
+    """The bolt runs and may be repeated: `context.effect_key()` names each input."""
+    MUTE = "mute"
+    """The bolt does not run."""
+    REDIRECT = "redirect"
+    """The bolt does not run; its input is a result of the replay."""
+
+
+def check_effects(id: str, effects: Any) -> None:
+    """Raise InvalidTopologyError unless a component's effects are a member of Effects."""
+    if not isinstance(effects, Effects):
+        known = ", ".join(f"Effects.{each.name}" for each in Effects)
+        raise InvalidTopologyError(f"component '{id}': effects is {show(effects)}; use one of {known}")
 
 
 class Spout:
@@ -93,14 +115,14 @@ class Bolt:
 
     Two words for batch replay. `effects`, of a bolt that acts on the outside: "mute" (does not run), "redirect" (does
     not run, its input is a result), "idempotent" (runs; a repetition does no harm), "run" (has no effects); undeclared,
-    a bolt that emits nothing and keeps nothing is redirected. `any_order`: what it emits and keeps does not depend on
+    a bolt that emits nothing and keeps nothing is redirected. `order_insensitive`: what it emits and keeps does not depend on
     the order in which its tuples come; a replay then takes whichever order costs least.
     """
 
     outputs: Outputs = ()
     blocking: ClassVar[bool] = False
-    effects: str = ""
-    any_order: bool = False
+    effects: Effects | None = None
+    order_insensitive: bool = False
 
     def prepare(self, conf: Conf, context: TopologyContext, collector: OutputCollector) -> None:
         """Called once per task before the first tuple, in the worker."""
@@ -117,13 +139,13 @@ class BasicBolt:
     """Processing step that anchors and acks by itself (Storm's BaseBasicBolt).
 
     Everything emitted during `execute` descends from its input, which is acked when `execute` returns and failed when
-    it raises. `effects` and `any_order` as for Bolt.
+    it raises. `effects` and `order_insensitive` as for Bolt.
     """
 
     outputs: Outputs = ()
     blocking: ClassVar[bool] = False
-    effects: str = ""
-    any_order: bool = False
+    effects: Effects | None = None
+    order_insensitive: bool = False
 
     def prepare(self, conf: Conf, context: TopologyContext) -> None:
         """Called once per task before the first tuple, in the worker."""
@@ -139,13 +161,14 @@ class BasicBolt:
 class Stateful:
     """Mix into a bolt to get a key-value state that is written in the epoch's commit (Storm's IStatefulBolt).
 
-    `state_by_group` promises that every key of the state is the value (or the tuple of values) by which all inputs are
+    `state_keyed_by_grouping` promises that every key of the state is the value (or the tuple of values) by which all inputs are
     grouped, so that a checkpoint can be dealt out to another number of tasks. `state_key_type` and `state_type` are the types
     of keys and values ("string", "struct<user:bigint,day:string>" for tuples), as the columns of a replay's result have them;
     without them they are found from the values.
     """
 
-    state_by_group: ClassVar[bool] = False
+    key_fields: Sequence[str] = ()
+    state_keyed_by_grouping: ClassVar[bool] = False
     state_key_type: str = ""
     state_type: str = ""
 

@@ -14,7 +14,7 @@ from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
 from sparkstorm.errors import InvalidTopologyError
 
 _API = "sparkstorm.api."
-_FLAGS = ("blocking", "any_order", "in_order", "keeps_expired", "state_by_group")
+_FLAGS = ("blocking", "order_insensitive", "in_order", "keeps_expired", "state_keyed_by_grouping")
 _MAY_BE_GENERATORS = ("pairs_of", "choose_tasks")  # their result is read through
 # Not a spout's next_tuple: a topology that is only replayed never calls it.
 _REQUIRED: dict[type, tuple[str, ...]] = {

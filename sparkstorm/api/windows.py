@@ -5,16 +5,16 @@ After Storm's BaseWindowedBolt and IWindowedBolt; keys, folding, sessions, allow
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self
 
 from sparkstorm.api.collector import BasicOutputCollector
 from sparkstorm.api.components import Conf, Outputs, Stateful
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.inputs import check_keys
 from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.tasks import task_count
-from sparkstorm.model.topology import Component, Stream, Subscription, Topology
+from sparkstorm.model.topology import Component, Stream, Topology
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.windowing import settings
 from sparkstorm.windowing.contents import Content
@@ -129,7 +129,6 @@ class TimeAware(Stateful):
 
     outputs: Outputs = ()
     blocking: ClassVar[bool] = False
-    key_fields: Sequence[str] = ()
     in_order: ClassVar[bool] = True
     timers: Timers
     _time: Mapping[str, Any] = {settings.TIMESTAMP_FIELD: None}
@@ -247,36 +246,11 @@ def late_stream_of(conf: Mapping[str, Any]) -> dict[str, Stream]:
 
 
 def check_times(topology: Topology) -> None:
-    """Settings of windowed and timed bolts must make sense, and their inputs have the fields they name."""
+    """Refuse settings of windowed and timed bolts that contradict each other, and inputs that do not fit a bolt's key."""
     for component in topology.bolts:
         if isinstance(component.instance, TimeAware):
             check_bolt(topology, component, component.instance, {})
-            if isinstance(component.instance, WindowedBolt) and component.instance.key_fields:
-                _check_keyed_inputs(component, tuple(component.instance.key_fields))
-
-
-def _check_keyed_inputs(component: Component, key: tuple[str, ...]) -> None:
-    """Require all tuples of a key in one task; `all`, `partial_key`, `direct` and custom groupings are the user's choice."""
-    tasks = task_count(component, {})
-    where = f"component '{component.id}': windows by {', '.join(key)} in {tasks} tasks need all tuples of a key in one task, but"
-    first: Subscription | None = None
-    for each in component.inputs if tasks > 1 else ():
-        kind, stream = each.grouping.kind, f"stream '{each.stream}' of '{each.component}'"
-        names = ", ".join(f"'{name}'" for name in (each.component, *key))
-        if kind in ("shuffle", "none", "local_or_shuffle"):
-            raise InvalidTopologyError(f"{where} {stream} comes by {kind} grouping; use fields_grouping({names}), or one task")
-        if kind == "fields" and not set(each.grouping.fields) <= set(key):
-            raise InvalidTopologyError(
-                f"{where} {stream} is grouped by {', '.join(each.grouping.fields)}; use fields_grouping({names}), or one task"
-            )
-        if kind not in ("fields", "global"):
-            continue
-        if first is not None and (first.grouping.kind, first.grouping.fields) != (kind, each.grouping.fields):
-            raise InvalidTopologyError(
-                f"{where} {stream} and stream '{first.stream}' of '{first.component}' are grouped differently; "
-                "group every input by the same fields in the same order, or use one task"
-            )
-        first = first or each
+    check_keys(topology)
 
 
 def check_bolt(topology: Topology, component: Component, bolt: TimeAware, conf: Mapping[str, Any]) -> settings.TimeSettings:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sparkstorm.api.components import Effects
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.replay.inputs import EventTime
 
@@ -37,7 +38,7 @@ class ReplayFile:
     in_order: bool = True
     types: Mapping[str, str] = field(default_factory=dict)  # columns of results
     columns: Mapping[str, str] = field(default_factory=dict)  # columns of inputs without a schema of their own
-    effects: Mapping[str, str] = field(default_factory=dict)
+    effects: Mapping[str, Effects] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)  # first states: path by component
     outputs: Sequence[str] = ()
     rows: Mapping[str, int] = field(default_factory=dict)  # of history that each task of a spout reads; all of the others'
@@ -64,7 +65,16 @@ def read_replay(where: str, content: Mapping[str, Any]) -> ReplayFile:
             raise InvalidConfigError(f"{where}: replay: {key}: every value must be text, not {value!r:.60}")
     if content.get("format") not in (None, *FORMATS):
         raise InvalidConfigError(f"{where}: replay: format: {content['format']!r} is none of {', '.join(FORMATS)}")
-    return ReplayFile(**content)
+    effects = {bolt: _effects(where, bolt, word) for bolt, word in content.get("effects", {}).items()}
+    return ReplayFile(**{**content, "effects": effects})
+
+
+def _effects(where: str, bolt: str, word: str) -> Effects:
+    try:
+        return Effects(word)
+    except ValueError:
+        words = ", ".join(known.value for known in Effects)
+        raise InvalidConfigError(f"{where}: replay: effects: '{bolt}': {word!r:.60} is none of {words}") from None
 
 
 def _check_rows(where: str, rows: Mapping[str, Any]) -> None:

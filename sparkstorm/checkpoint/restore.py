@@ -3,7 +3,7 @@
 Every task of a spout or bolt gets one, if only with nothing in it: a task of such a topology that finds none knows that the
 store has lost it, and refuses to count from nothing. Task ids differ between two runs (ackers come first), so whatever names a
 task is told in the new run's terms. State can be dealt to another number of tasks where its keys are those of the grouping
-(`state_by_group`), positions where the spout says how (`take_over`); windows and everything else need as many tasks.
+(`state_keyed_by_grouping`), positions where the spout says how (`take_over`); windows and everything else need as many tasks.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class Seeds:
                 f"{self.checkpoint.folder}: spout '{id}' had {len(contents)} tasks and has {tasks} now: each goes on where one has "
                 f"ended. Give it {len(contents)} (num_tasks), or a take_over that says how others go on"
             )
-        if isinstance(instance, WindowedBolt | TimedBolt) or not getattr(instance, "state_by_group", False):
+        if isinstance(instance, WindowedBolt | TimedBolt) or not getattr(instance, "state_keyed_by_grouping", False):
             raise CheckpointError(
                 f"{self.checkpoint.folder}: '{id}' had {len(contents)} tasks and has {tasks} now. What it kept can only be dealt "
-                f"out anew if its class says state_by_group and has no windows: give it {len(contents)} tasks (num_tasks), with as "
-                "many executors as you like"
+                "out anew if its class says state_keyed_by_grouping and has no windows: "
+                f"give it {len(contents)} tasks (num_tasks), with as many executors as you like"
             )
         return _by_key(id, contents, tasks)
 
@@ -127,7 +127,7 @@ def _by_key(id: str, contents: Sequence[Content], tasks: int) -> list[Content]:
             home = stable_hash(key)
             if home % len(contents) != index:
                 raise CheckpointError(
-                    f"bolt '{id}' says state_by_group, but kept the key {key!r:.80} in task {index + 1} of "
+                    f"bolt '{id}' says state_keyed_by_grouping, but kept the key {key!r:.80} in task {index + 1} of "
                     f"{len(contents)}, where fields grouping would not have sent it"
                 )
             dealt[home % tasks].state.append((key, value))

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from sparkstorm.api.components import ReplayableSpout, Stateful
+from sparkstorm.api.components import Effects, ReplayableSpout, Stateful
 from sparkstorm.checkpoint.files import POSITION, STATE, TIME, CheckpointWriter, Row
 from sparkstorm.config import check, merge
 from sparkstorm.errors import CheckpointError, InvalidTopologyError
@@ -49,7 +49,7 @@ def back_fill(
     name: str = "replay",
     event_time: EventTime | str | None = None,
     outputs: Collection[str] | None = None,
-    effects: Mapping[str, str] | None = None,
+    effects: Mapping[str, Effects] | None = None,
     by_value: Iterable[str] = (),
     overwrite: bool = False,
     **options: Any,
@@ -102,7 +102,7 @@ def back_fill_locally(
     conf: Mapping[str, Any] | None = None,
     name: str = "replay",
     event_time: EventTime | str | None = None,
-    effects: Mapping[str, str] | None = None,
+    effects: Mapping[str, Effects] | None = None,
     overwrite: bool = False,
 ) -> LocalResults:
     """The local twin of `back_fill`, for unit tests: the same checkpoint without Spark."""
@@ -131,13 +131,13 @@ def back_fill_locally(
     return results
 
 
-def _plan(topology: Topology, conf: Mapping[str, Any] | None, name: str, effects: Mapping[str, str] | None) -> Plan:
+def _plan(topology: Topology, conf: Mapping[str, Any] | None, name: str, effects: Mapping[str, Effects] | None) -> Plan:
     plan = make_plan(topology, merge(check(conf or {}, "the settings of the replay")).as_dict(), name, effects or {})
     for id, how in plan.not_run.items():
         if isinstance(topology.components[id].instance, Stateful):
             raise InvalidTopologyError(
-                f"bolt '{id}' keeps state but does not run in this replay ({how}), so the checkpoint would "
-                f"have nothing of it: let effects say '{id}': 'run' or 'idempotent'"
+                f"bolt '{id}' keeps state but does not run in this replay ({how.value}), so the checkpoint would "
+                f"have nothing of it: set effects={{'{id}': Effects.RUN}} or Effects.IDEMPOTENT"
             )
     return plan
 

@@ -34,7 +34,9 @@ def divided_input(plan: Plan, job: Job, stage: Stage) -> Subscription | None:
     bolt = plan.topology.components[stage.bolts[0]]
     if job.is_timed or not job.quick or job.skip_bad or job.newest_ms is not None or len(bolt.inputs) != 1:
         return None
-    if not getattr(bolt.instance, "any_order", False) or isinstance(bolt.instance, CombiningBolt | WindowedBolt | TimedBolt):
+    if not getattr(bolt.instance, "order_insensitive", False) or isinstance(
+        bolt.instance, CombiningBolt | WindowedBolt | TimedBolt
+    ):
         return None  # what is combined before it travels is less
     only = bolt.inputs[0]
     source = plan.stage_of(only.component, only.stream)
@@ -48,7 +50,7 @@ def _minds_order(plan: Plan, bolt: Component) -> bool:
     behind, found = [bolt], {bolt.id}
     while behind:
         component = behind.pop()
-        minds = isinstance(component.instance, Stateful) and not getattr(component.instance, "any_order", False)
+        minds = isinstance(component.instance, Stateful) and not getattr(component.instance, "order_insensitive", False)
         if minds or component.id in plan.keyed:
             return True
         next_ones = [c for c in plan.topology if c.id not in found and any(s.component == component.id for s in c.inputs)]

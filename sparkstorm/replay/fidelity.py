@@ -137,13 +137,13 @@ def _of_groupings(bolt: Component, seen: _Seen) -> Iterator[ReplayWarning]:
 
 def _of_order(bolt: Component, seen: _Seen) -> Iterator[ReplayWarning]:
     kept = seen.kept(bolt)
-    is_free = getattr(bolt.instance, "any_order", False) or _is_by_event_time(bolt)
+    is_free = getattr(bolt.instance, "order_insensitive", False) or _is_by_event_time(bolt)
     if kept and not is_free and not seen.has_one_order(bolt.id):
         yield ReplayWarning(
             bolt.id,
             "order of senders",
             f"has {kept} and several senders, or one that has, whose tuples a live run interleaves by chance; if "
-            "its results do not depend on that order, declare any_order = True",
+            "its results do not depend on that order, declare order_insensitive = True",
         )
     if kept == "attributes" and isinstance(bolt.instance, ColumnBolt):
         yield ReplayWarning(
@@ -216,10 +216,12 @@ def _of_guarantee(conf: Mapping[str, Any], bolt: Component, seen: _Seen) -> Iter
 def _of_sums(topology: Topology, seen: _Seen) -> Iterator[ReplayWarning]:
     """What the states that were left say: the order of floating-point sums shows in their last digits.
 
-    A bolt with `any_order` may get its data in another order than live even where that has only one.
+    A bolt with `order_insensitive` may get its data in another order than live even where that has only one.
     """
     for id in seen.counts:
-        if seen.of(id, "floats") and (getattr(topology.components[id].instance, "any_order", False) or not seen.has_one_order(id)):
+        if seen.of(id, "floats") and (
+            getattr(topology.components[id].instance, "order_insensitive", False) or not seen.has_one_order(id)
+        ):
             yield ReplayWarning(
                 id,
                 "float sums",

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import chain, pairwise
 from typing import Any
 
+from sparkstorm.api.components import Effects
 from sparkstorm.config import check, merge
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.executor.state import merged_states
@@ -79,7 +80,7 @@ def replay_locally(
     name: str = "replay",
     event_time: EventTime | None = None,
     states: Mapping[str, Mapping[Any, Any]] | None = None,
-    effects: Mapping[str, str] | None = None,
+    effects: Mapping[str, Effects] | None = None,
     skip_bad: bool = False,
     columns: bool = True,
     partitions: int | Sequence[int] = 1,

@@ -11,17 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sparkstorm.api.components import Stateful
+from sparkstorm.api.components import Effects, Stateful, check_effects
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.normalise import normalise_topology
 from sparkstorm.model.tasks import number_tasks, tasks_by_component
 from sparkstorm.model.topology import Component, Grouping, Topology, validate
 
 _FREE = ("shuffle", "none", "local_or_shuffle")  # groupings that leave the choice of the task to us
-IDEMPOTENT = "idempotent"
-REPLAYED, NOT_RUN = ("run", IDEMPOTENT), ("mute", "redirect")
+NOT_RUN = (Effects.MUTE, Effects.REDIRECT)
 INPUT_MARK = "!input"
-EFFECTS = (*REPLAYED, *NOT_RUN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ class Plan:
     conf: Mapping[str, Any]
     component_by_task: Mapping[int, str]
     stages: tuple[Stage, ...]
-    not_run: Mapping[str, str]  # bolts whose effects are muted or redirected
+    not_run: Mapping[str, Effects]  # bolts whose effects are muted or redirected
     redirected: Mapping[str, Feed]  # by result name: the stream that a bolt that does not run would have got
     deaf: Mapping[Feed, tuple[int, ...]]  # tasks that do not run but may be named by emit_direct
     keyed: frozenset[str] = frozenset()  # idempotent bolts: their inputs are counted, and the counts name their effects
@@ -85,7 +83,7 @@ class Plan:
         return [s for s in self.stages if stage in self.exchanges_into(s)]
 
 
-def make_plan(topology: Topology, conf: Mapping[str, Any], name: str, effects: Mapping[str, str]) -> Plan:
+def make_plan(topology: Topology, conf: Mapping[str, Any], name: str, effects: Mapping[str, Effects]) -> Plan:
     """Check, number the tasks as live, cut into stages; InvalidTopologyError names a cycle or a wrong effect."""
     validate(topology)
     whole = normalise_topology(topology, conf)
@@ -93,37 +91,38 @@ def make_plan(topology: Topology, conf: Mapping[str, Any], name: str, effects: M
     component_by_task = number_tasks(whole, conf)
     effect_by_bolt = _effects(whole, effects)
     not_run = {c: how for c, how in effect_by_bolt.items() if how in NOT_RUN}
-    keyed = frozenset(c for c, how in effect_by_bolt.items() if how == IDEMPOTENT)
+    keyed = frozenset(c for c, how in effect_by_bolt.items() if how is Effects.IDEMPOTENT)
     kept = Topology({c.id: c for c in whole if c.id not in not_run})
     counts = {c: len(tasks) for c, tasks in tasks_by_component(component_by_task).items()}
     stages = _cut(kept, [c for c in order if c in kept.components], counts)
-    redirected = _redirected(whole, [c for c, how in not_run.items() if how == "redirect"])
+    redirected = _redirected(whole, [c for c, how in not_run.items() if how is Effects.REDIRECT])
     deaf = _deaf(whole, not_run, tasks_by_component(component_by_task))
     return Plan(name, _routed(kept, stages), conf, component_by_task, stages, not_run, redirected, deaf, keyed)
 
 
-def effect_of(component: Component) -> str:
-    """What a bolt declares about its effects; one that could do nothing else than have effects is redirected."""
-    declared = getattr(component.instance, "effects", "")
-    if declared:
-        return str(declared)
+def effect_of(component: Component) -> Effects:
+    """Return the effects that a bolt declares; undeclared, a bolt without outputs and state is redirected."""
+    declared: Effects | None = getattr(component.instance, "effects", None)
+    if declared is not None:
+        return declared
     is_pure_sink = not component.streams and not isinstance(component.instance, Stateful)
-    return "redirect" if is_pure_sink else "run"
+    return Effects.REDIRECT if is_pure_sink else Effects.RUN
 
 
-def _effects(topology: Topology, given: Mapping[str, str]) -> dict[str, str]:
+def _effects(topology: Topology, given: Mapping[str, Effects]) -> dict[str, Effects]:
     bolts = {c.id: c for c in topology.bolts}
     for id in given:
         if id not in bolts:
             raise InvalidTopologyError(f"effects names '{id}', which is no bolt; there are {', '.join(sorted(bolts))}")
     effects = {id: given.get(id) or effect_of(bolt) for id, bolt in bolts.items()}
     for id, how in effects.items():
-        if how not in EFFECTS:
-            raise InvalidTopologyError(f"component '{id}': effects is {how!r}; it is one of {', '.join(EFFECTS)}")
+        check_effects(id, how)
         listeners = [c.id for c in topology.bolts for s in c.inputs if s.component == id]
         running = [c for c in listeners if effects[c] not in NOT_RUN]
         if how in NOT_RUN and running:
-            raise InvalidTopologyError(f"component '{id}' does not run in this replay ({how}), but '{running[0]}' listens to it")
+            raise InvalidTopologyError(
+                f"component '{id}' does not run in this replay ({how.value}), but '{running[0]}' listens to it"
+            )
     return effects
 
 
@@ -138,7 +137,7 @@ def _redirected(topology: Topology, bolts: Sequence[str]) -> dict[str, Feed]:
     return found
 
 
-def _deaf(topology: Topology, not_run: Mapping[str, str], tasks: Mapping[str, list[int]]) -> dict[Feed, tuple[int, ...]]:
+def _deaf(topology: Topology, not_run: Mapping[str, Effects], tasks: Mapping[str, list[int]]) -> dict[Feed, tuple[int, ...]]:
     found: dict[Feed, tuple[int, ...]] = {}
     for id in not_run:
         for s in topology.components[id].inputs:

@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from sparkstorm.api.components import Effects
 from sparkstorm.config import check, merge
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.topology import Topology
@@ -29,7 +30,7 @@ def replay(
     states: Mapping[str, DataFrame] | None = None,
     types: Mapping[str, str] | None = None,
     outputs: Collection[str] | None = None,
-    effects: Mapping[str, str] | None = None,
+    effects: Mapping[str, Effects] | None = None,
     skip_bad: bool = False,
     columns: bool = True,
     by_value: Iterable[str] = (),

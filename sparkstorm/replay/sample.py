@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sparkstorm.api.components import Effects
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay.inputs import EventTime
 from sparkstorm.replay.local import LocalResults, replay_locally
@@ -23,7 +24,7 @@ def check_sample(
     *,
     conf: Mapping[str, Any] | None = None,
     event_time: EventTime | None = None,
-    effects: Mapping[str, str] | None = None,
+    effects: Mapping[str, Effects] | None = None,
 ) -> str | None:
     """The first component, in the order of the graph, whose output or state differs between two runs; none when none does."""
     runs = []

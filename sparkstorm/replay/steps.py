@@ -8,6 +8,7 @@ from typing import Any
 
 import cloudpickle
 
+from sparkstorm.api.components import Effects
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.config import check, merge
 from sparkstorm.errors import InvalidTopologyError
@@ -58,7 +59,7 @@ class Steps:
             topology,
             merge(check(conf or {}, "the settings of the steps")).as_dict(),
             "steps",
-            {c.id: "run" for c in topology.bolts},
+            {c.id: Effects.RUN for c in topology.bolts},
         )
         if component not in self._plan.topology.components or topology.components[component].kind != "bolt":
             raise InvalidTopologyError(f"there is no bolt '{component}', only {', '.join(c.id for c in topology.bolts)}")

@@ -152,7 +152,7 @@ class BoltRun:
     def _position(self) -> int:
         if not self._manner.is_keyed:
             raise ReplayFailedError(
-                f"component '{self.component}' asks for the key of an effect, but declares none: let it say effects = 'idempotent'"
+                f"component '{self.component}' calls effect_key(), but is not idempotent: declare effects = Effects.IDEMPOTENT"
             )
         return self.counts.executed
 

@@ -246,8 +246,12 @@ MISTAKES: dict[str, tuple[Callable[[TopologyBuilder], Any], str]] = {
         ),
         "but stream 'to' of 'join' is direct and the grouping is shuffle",
     ),
+    "a word in place of effects": (
+        lambda b: b.set_bolt("split", type("Muted", (Split,), {"effects": "mute"})()),
+        "component 'split': effects is 'mute'; use one of Effects.RUN, Effects.IDEMPOTENT, Effects.MUTE, Effects.REDIRECT",
+    ),
     "a class in place of a bolt": (
-        lambda b: b.set_bolt("split", Split),  # type: ignore[arg-type]
+        lambda b: b.set_bolt("split", Split),
         "component 'split': set_bolt needs an instance of Bolt or BasicBolt, not the class Split (call it)",
     ),
     "a spout in place of a bolt": (lambda b: b.set_bolt("split", Lines()), "not a Lines"),  # type: ignore[arg-type]
@@ -322,7 +326,7 @@ def test_windows_by_key_in_several_tasks_refuse_a_grouping_that_scatters_keys(gr
     with pytest.raises(InvalidTopologyError) as refused:
         made.build()
     assert str(refused.value) == (
-        "component 'sums': windows by word in 2 tasks need all tuples of a key in one task, but stream 'default' of 'words' "
+        "component 'sums': tuples of one key (word) must reach the same of its 2 tasks, but stream 'default' of 'words' "
         f"comes by {grouping} grouping; use fields_grouping('words', 'word'), or one task"
     )
 
@@ -331,7 +335,7 @@ def test_windows_by_key_in_several_tasks_refuse_a_grouping_that_scatters_keys(gr
 def test_tasks_count_not_executors(more: dict[str, Any]) -> None:
     made = words()
     made.set_bolt("sums", sums(), **more).shuffle_grouping("words")
-    with pytest.raises(InvalidTopologyError, match="in 2 tasks"):
+    with pytest.raises(InvalidTopologyError, match="of its 2 tasks"):
         made.build()
 
 

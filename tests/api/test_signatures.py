@@ -114,7 +114,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a column bolt without its batches": (lambda: of(ColumnBolt), "has no method execute_batch"),
     "a method for a flag": (lambda: basic(blocking=lambda self: False), "Mine.blocking is a method, and so always true"),
-    "a method for another flag": (lambda: basic(any_order=lambda self: False), "write any_order = True or False"),
+    "a method for another flag": (lambda: basic(order_insensitive=lambda self: False), "write order_insensitive = True or False"),
 }
 
 

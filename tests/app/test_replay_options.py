@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sparkstorm.api import Effects
 from sparkstorm.app import replay_job
 from sparkstorm.app.job import FAILED
 from sparkstorm.app.replay_file import read_replay
@@ -96,3 +97,9 @@ def test_an_output_that_is_a_file_is_one_sentence(
     (tmp_path / "out").write_text("x")
     assert replay_job.main([str(JOB), "--output", str(tmp_path / "out"), "--input", str(tmp_path)]) == FAILED
     assert f"--output {tmp_path / 'out'} is no folder" in capsys.readouterr().err
+
+
+def test_effects_are_words_in_a_job_file_and_members_of_effects_from_there_on() -> None:
+    assert read_replay("job.yaml", {"effects": {"alert": "mute"}}).effects == {"alert": Effects.MUTE}
+    with pytest.raises(InvalidConfigError, match=r"job.yaml: replay: effects: 'alert': 'muted' is none of run, idempotent"):
+        read_replay("job.yaml", {"effects": {"alert": "muted"}})

@@ -89,7 +89,7 @@ class Once(StatefulBolt):
     """Emits a key the first time it comes; counts and sums all of them."""
 
     outputs = FIELDS
-    any_order = True
+    order_insensitive = True
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         if tup["key"] not in self.state:
@@ -102,7 +102,7 @@ class Running(StatefulBolt):
     """Emits how often a key has come so far."""
 
     outputs = FIELDS
-    any_order = True
+    order_insensitive = True
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         collector.emit((tup["key"], self.state.add(tup["key"], 1), 0))

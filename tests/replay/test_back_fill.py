@@ -10,7 +10,17 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, CombiningBolt, Spout, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Bolt,
+    CombiningBolt,
+    Effects,
+    Spout,
+    StatefulBolt,
+    TopologyBuilder,
+    Tuple,
+)
 from sparkstorm.api.components import ReplayableSpout
 from sparkstorm.api.windows import Count as CountOf
 from sparkstorm.api.windows import Duration, FoldingBolt, TimedBolt, Window, WindowedBolt
@@ -37,8 +47,8 @@ class Parse(BasicBolt):
 
 
 class Count(StatefulBolt):
-    any_order = True
-    state_by_group = True
+    order_insensitive = True
+    state_keyed_by_grouping = True
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         self.state.add(tup.values[0], 1)
@@ -94,7 +104,7 @@ class Times(WindowedBolt):
 class Seen(StatefulBolt):
     """Every firing, under its key, window and number: one that comes twice is counted twice."""
 
-    any_order = True
+    order_insensitive = True
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         self.state.add(tuple(tup.values[:3]), 1)
@@ -382,7 +392,7 @@ def test_a_bolt_that_keeps_other_keys_than_it_promised_is_refused(tmp_path: Path
         writer.add("count", "bolt", [(1, "state", key, 1) for key in "abcde"])
         writer.close()
     wanted = build(files, {"count": 3, "lines": 1, "windows": 1})
-    said = r"'count' says state_by_group, but kept the key '.' in task 1 of 2"
+    said = r"'count' says state_keyed_by_grouping, but kept the key '.' in task 1 of 2"
     with pytest.raises(CheckpointError, match=said), LocalCluster() as cluster:
         cluster.submit(wanted, CONF, from_checkpoint=tmp_path / "odd")
 
@@ -422,7 +432,7 @@ def test_a_source_that_gives_other_rows_the_second_time_ends_the_replay(tmp_path
 
 def test_bolts_whose_state_would_be_missing_are_refused(tmp_path: Path, files: list[tuple[str, int]]) -> None:
     with pytest.raises(InvalidTopologyError, match=r"bolt 'seen' keeps state but does not run in this replay \(mute\)"):
-        back_fill_locally(build(files), tmp_path / "half", conf=CONF, effects={"seen": "mute"})
+        back_fill_locally(build(files), tmp_path / "half", conf=CONF, effects={"seen": Effects.MUTE})
 
 
 def test_inputs_that_were_neither_acked_nor_failed_are_refused(tmp_path: Path, files: list[tuple[str, int]]) -> None:
@@ -434,5 +444,5 @@ def test_inputs_that_were_neither_acked_nor_failed_are_refused(tmp_path: Path, f
     builder.set_spout("lines", FileLines(files))
     builder.set_bolt("keeps", Keeps()).shuffle_grouping("lines")
     with pytest.raises(CheckpointError, match="'keeps' has 60 inputs that it has neither acked nor failed"):
-        back_fill_locally(builder.build(), tmp_path / "half", effects={"keeps": "run"})
+        back_fill_locally(builder.build(), tmp_path / "half", effects={"keeps": Effects.RUN})
     assert not list(tmp_path.glob("half*"))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sparkstorm.api import Effects
 from sparkstorm.config import merge
 from sparkstorm.errors import CodecError
 from sparkstorm.model.codec import Codec
@@ -54,7 +55,7 @@ def test_a_stage_that_runs_again_on_chunks_in_another_order_makes_the_same_chunk
     """What Spark does to a lost task: its input comes in any order, its output must be what it was."""
     random = Random(seed)
     topology, rows = random_topology(random, ["a", "b", "c"])
-    plan = make_plan(topology, merge({}).as_dict(), "again", {c.id: "run" for c in topology.bolts})
+    plan = make_plan(topology, merge({}).as_dict(), "again", {c.id: Effects.RUN for c in topology.bolts})
     job = make_job(plan, Switches(skip_bad=skip_bad))
     made: dict[int, list[Chunk]] = {}
     for stage in plan.stages:

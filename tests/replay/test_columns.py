@@ -41,7 +41,7 @@ class Double(ColumnBolt):
 class SumByKey(Stateful, ColumnBolt):
     """Sums by key; emits a row for every batch too, to the state alone it matters nothing."""
 
-    any_order = True
+    order_insensitive = True
     types = {"value": pa.int64()}  # noqa: RUF012
 
     def execute_batch(self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector) -> None:

@@ -15,6 +15,7 @@ from sparkstorm.api import (
     BasicOutputCollector,
     Bolt,
     CombiningBolt,
+    Effects,
     OutputCollector,
     StatefulBolt,
     TopologyBuilder,
@@ -47,7 +48,7 @@ KEYS: dict[str, tuple[str, list[Any]]] = {
 class Sum(StatefulBolt):
     """By rows; counts what it was given and by whom."""
 
-    any_order = True
+    order_insensitive = True
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         self.state.add(f"{tup['user']}/{tup['kind']}", tup["amount"])
@@ -55,7 +56,7 @@ class Sum(StatefulBolt):
 
 
 class SumByHand(Stateful, Bolt):
-    any_order = True
+    order_insensitive = True
 
     def prepare(self, conf: Any, context: TopologyContext, collector: OutputCollector) -> None:
         self.collector = collector
@@ -67,7 +68,7 @@ class SumByHand(Stateful, Bolt):
 
 
 class SumColumns(Stateful, ColumnBolt):
-    any_order = True
+    order_insensitive = True
 
     def execute_batch(self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector) -> None:
         for user, kind, amount in zip(*(column.to_pylist() for column in batch.columns), strict=True):
@@ -80,7 +81,7 @@ class SumsOn(Sum):
 
 
 class InOrder(Sum):
-    any_order = False
+    order_insensitive = False
 
 
 class Combined(CombiningBolt):
@@ -150,7 +151,7 @@ def test_what_may_be_divided_by_spark_and_what_not() -> None:
 
 
 def test_nobody_behind_may_mind_the_order() -> None:
-    def with_behind(bolt: Any, **declared: str) -> bool:
+    def with_behind(bolt: Any, **declared: Effects) -> bool:
         builder = TopologyBuilder()
         builder.set_spout("events", Source("user", "kind", "amount"))
         builder.set_bolt("sum", SumsOn(), 2).fields_grouping("events", "user")
@@ -162,7 +163,7 @@ def test_nobody_behind_may_mind_the_order() -> None:
 
     assert with_behind(Sum())
     assert not with_behind(InOrder()), "it would keep another last value in every run"
-    assert not with_behind(Sum(), passes="idempotent"), "places in the order name its effects"
+    assert not with_behind(Sum(), passes=Effects.IDEMPOTENT), "places in the order name its effects"
 
 
 def test_data_that_others_want_too_is_read_once() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from sparkstorm.api import Effects
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import LocalResults, read_value, replay, replay_locally
@@ -56,7 +57,7 @@ def test_a_replay_gives_what_the_live_run_gives(block: int) -> None:
     for seed in range(block * CASES // 10, (block + 1) * CASES // 10):
         random = Random(seed)
         topology, rows = random_topology(random)
-        effects = {c.id: "run" for c in topology.bolts}
+        effects = {c.id: Effects.RUN for c in topology.bolts}
         columns = random.random() < 0.7
         try:  # the quick way of rows is for replays that put nothing aside
             replayed = replay_locally(topology, rows, conf=CONF, name="test", effects=effects, columns=columns)
@@ -75,7 +76,7 @@ def test_spark_gives_what_the_local_twin_gives(spark: SparkSession, seed: int, s
     random = Random(seed)
     topology, rows = random_topology(random, ["a", "b", "ä", "", None])
     frames = {id: spark.createDataFrame(of, "key string, value int, ts bigint").coalesce(1) for id, of in rows.items()}
-    effects = {c.id: "run" for c in topology.bolts}
+    effects = {c.id: Effects.RUN for c in topology.bolts}
     local = replay_locally(topology, rows, conf=CONF, effects=effects, skip_bad=skip_bad)
     results = replay(topology, frames, conf=CONF, effects=effects, skip_bad=skip_bad)
     for name in results:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, OutputCollector, TopologyBuilder, TopologyContext, Tuple
+from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, Effects, OutputCollector, TopologyBuilder, TopologyContext, Tuple
 from sparkstorm.api.components import Conf
 from sparkstorm.errors import InvalidTopologyError, ReplayFailedError
 from sparkstorm.model.topology import Topology
@@ -37,7 +37,7 @@ class Keyed(BasicBolt):
     """Writes under the key of its effect."""
 
     outputs = ("key", "value")
-    effects = "idempotent"
+    effects: Effects | None = Effects.IDEMPOTENT
 
     def prepare(self, conf: Conf, context: TopologyContext) -> None:
         self.context = context
@@ -49,7 +49,7 @@ class Keyed(BasicBolt):
 class Asks(Keyed):
     """The same, undeclared."""
 
-    effects = ""
+    effects = None
 
 
 class Refuses(Bolt):
@@ -114,7 +114,7 @@ def test_a_value_that_cannot_travel_is_named_by_its_field(skip_bad: bool) -> Non
 
 def test_a_bolt_that_cannot_be_prepared_is_named() -> None:
     with pytest.raises(ReplayFailedError, match=r"component 'bolt' \(task 2\) could not be prepared.*no such model"):
-        replay_locally(one_bolt(CannotPrepare()), {"source": VALUES}, effects={"bolt": "run"})
+        replay_locally(one_bolt(CannotPrepare()), {"source": VALUES}, effects={"bolt": Effects.RUN})
 
 
 def test_a_bolt_that_can_only_have_effects_does_not_run_and_its_input_is_a_result() -> None:
@@ -124,10 +124,10 @@ def test_a_bolt_that_can_only_have_effects_does_not_run_and_its_input_is_a_resul
 
 
 def test_effects_can_be_muted_or_run_by_the_caller() -> None:
-    muted = replay_locally(one_bolt(Picky("b")), {"source": VALUES}, effects={"bolt": "mute"})
+    muted = replay_locally(one_bolt(Picky("b")), {"source": VALUES}, effects={"bolt": Effects.MUTE})
     assert list(muted.outputs) == ["source"]
     with pytest.raises(ReplayFailedError, match="the world was told"):
-        replay_locally(one_bolt(Sink()), {"source": VALUES}, effects={"bolt": "run"})
+        replay_locally(one_bolt(Sink()), {"source": VALUES}, effects={"bolt": Effects.RUN})
 
 
 def test_effects_have_keys_that_a_second_run_repeats() -> None:
@@ -137,9 +137,9 @@ def test_effects_have_keys_that_a_second_run_repeats() -> None:
 
 
 def test_a_caller_that_calls_a_bolt_idempotent_gives_it_keys_and_nobody_else_has_any() -> None:
-    found = replay_locally(one_bolt(Asks(), 2), {"source": VALUES * 3}, effects={"bolt": "idempotent"})["bolt"]
+    found = replay_locally(one_bolt(Asks(), 2), {"source": VALUES * 3}, effects={"bolt": Effects.IDEMPOTENT})["bolt"]
     assert len({key for key, _ in found}) == 9
-    with pytest.raises(ReplayFailedError, match="component 'bolt' asks for the key of an effect, but declares none"):
+    with pytest.raises(ReplayFailedError, match=r"component 'bolt' calls effect_key\(\), but is not idempotent"):
         replay_locally(one_bolt(Asks(), 2), {"source": VALUES})
 
 
@@ -151,12 +151,12 @@ def test_a_live_task_runs_the_same_code_without_a_key() -> None:
 @pytest.mark.parametrize(
     ("effects", "said"),
     [
-        ({"bolt": "sometimes"}, "effects is 'sometimes'"),
-        ({"blot": "mute"}, "effects names 'blot'"),
-        ({"split": "mute"}, "'split' does not run in this replay.*'count' listens"),
+        ({"bolt": "mute"}, "effects is .mute.; use one of Effects.RUN, Effects.IDEMPOTENT"),
+        ({"blot": Effects.MUTE}, "effects names 'blot'"),
+        ({"split": Effects.MUTE}, "'split' does not run in this replay.*'count' listens"),
     ],
 )
-def test_wrong_effects_are_refused(effects: dict[str, str], said: str) -> None:
+def test_wrong_effects_are_refused(effects: dict[str, Any], said: str) -> None:
     builder = TopologyBuilder()
     builder.set_spout("source", Source("value"))
     builder.set_bolt("split", Split()).shuffle_grouping("source")

@@ -22,7 +22,7 @@ ROWS = [("a", 1), ("b", 2), ("a", 3)]
 
 
 class Quick(Count):
-    any_order = True
+    order_insensitive = True
 
 
 class Last(StatefulBolt):
@@ -61,14 +61,14 @@ class ByChance(BasicBolt):
 
 
 class Halves(StatefulBolt):
-    any_order = True
+    order_insensitive = True
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         self.state.add(tup.values[0], tup.values[1] / 2)
 
 
 class OrderedHalves(Halves):
-    any_order = False
+    order_insensitive = False
 
 
 def topology(bolt: Any, grouping: Grouping, tasks: int = 2, between: Any = None, conf: dict[str, Any] | None = None) -> Topology:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import BasicBolt, BasicOutputCollector, Effects, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import LocalResults, replay_locally
@@ -82,7 +82,7 @@ def behind(bolt: BasicBolt) -> Topology:
 
 
 def outcome(topology: Topology, rows: Rows, quick: bool) -> Any:
-    effects = {c.id: "run" for c in topology.bolts}
+    effects = {c.id: Effects.RUN for c in topology.bolts}
     try:
         found: LocalResults = replay_locally(topology, rows, effects=effects, partitions=2, quick=quick)
     except ReplayFailedError as error:

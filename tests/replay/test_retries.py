@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, TopologyContext, Tuple
+from sparkstorm.api import BasicBolt, BasicOutputCollector, Effects, StatefulBolt, TopologyBuilder, TopologyContext, Tuple
 from sparkstorm.api.components import Conf
 from sparkstorm.replay import replay
 from tests.replay.bolts import Source
@@ -38,7 +38,7 @@ class Passes(BasicBolt):
 
 
 class Sums(StatefulBolt):
-    any_order = True
+    order_insensitive = True
 
     def __init__(self, mark: str) -> None:
         self.mark, self.seen = mark, 0
@@ -52,7 +52,7 @@ class Sums(StatefulBolt):
 class Writes(BasicBolt):
     """An effect: one line per attempt, in a file of its effect's name; dies in the middle once."""
 
-    effects = "idempotent"
+    effects: Effects | None = Effects.IDEMPOTENT
 
     def __init__(self, folder: str, mark: str) -> None:
         self.folder, self.mark, self.seen = folder, mark, 0
@@ -68,7 +68,7 @@ class Writes(BasicBolt):
 
 
 class Alerts(Writes):
-    effects = ""  # it could do nothing else than have effects, so it does not run
+    effects = None  # it could do nothing else than have effects, so it does not run
 
 
 def test_a_retry_repeats_effects_under_the_keys_they_had_and_muted_ones_never_are(spark: SparkSession, tmp_path: Path) -> None:

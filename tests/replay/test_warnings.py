@@ -20,6 +20,7 @@ from sparkstorm.api import (
     BasicBolt,
     BasicOutputCollector,
     Bolt,
+    Effects,
     OutputCollector,
     StatefulBolt,
     TopologyBuilder,
@@ -180,7 +181,7 @@ def random_topology(random: Random) -> tuple[Topology, dict[str, list[Any]]]:
 
 
 def replayed(topology: Topology, rows: Any) -> LocalResults:
-    effects = {c.id: "run" for c in topology.bolts}
+    effects = {c.id: Effects.RUN for c in topology.bolts}
     try:
         return replay_locally(topology, rows, conf=CONF, name="test", effects=effects)
     except ReplayFailedError:

@@ -42,7 +42,7 @@ class PerWindow(FoldingBolt):
         collector.emit((f"{{window.key[0]}}@{{window.start}}={{window.value}}",))
 
 class Count(StatefulBolt):
-    any_order = True
+    order_insensitive = True
     def execute(self, tup, collector):
         self.state.add(tup.values[0], 1)
 

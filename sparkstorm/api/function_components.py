@@ -1,0 +1,288 @@
+"""Classes behind the function form, and the check of a decorated function when it is added to a topology."""
+
+from __future__ import annotations
+
+import copy
+import dis
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FunctionType, MethodType
+from typing import Any
+
+from sparkstorm.api.collector import BasicOutputCollector, SpoutOutputCollector
+from sparkstorm.api.components import BasicBolt, Conf, Outputs, ReplayableSpout, StatefulBolt
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.functions import Declaration, WindowShape, declaration_of, emit_rows, row_of
+from sparkstorm.api.windows import Count, FoldingBolt, Window, WindowedBolt
+from sparkstorm.errors import InvalidTopologyError, show
+from sparkstorm.model.tuples import Tuple
+
+_PARAMETERS = {"bolt": ("tup", "state"), "windowed": ("window",), "fold": ("accumulator", "tup"), "spout": ()}
+_YIELDING = ("bolt", "windowed")
+# Instructions that put exactly one value on the stack, whatever it is
+_ONE_VALUE = ("BUILD_LIST", "BUILD_MAP", "BUILD_SET", "BUILD_STRING", "FORMAT_VALUE", "FORMAT_SIMPLE", "LOAD_SMALL_INT")
+
+
+class _OfFunction:
+    """What bolts of functions share: the function, whether it yields, and the options as attributes."""
+
+    def __init__(self, function: Callable[..., Any], outputs: Any, options: Mapping[str, Any]) -> None:
+        vars(self).update(options)
+        self.outputs = outputs
+        self._function = function
+        self._yields = inspect.isgeneratorfunction(function)
+
+    def _run(self, collector: BasicOutputCollector, *arguments: Any) -> None:
+        """Call the function and emit what it yields."""
+        if self._yields:
+            emit_rows(self._function(*arguments), collector.emit)
+        else:
+            self._function(*arguments)
+
+
+class FunctionBolt(_OfFunction, BasicBolt):
+    """A function of a tuple as a bolt."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Emit what the function yields for a tuple."""
+        self._run(collector, tup)
+
+
+class StatefulFunctionBolt(_OfFunction, StatefulBolt):
+    """A function of a tuple and the state as a bolt."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Emit what the function yields for a tuple."""
+        self._run(collector, tup, self.state)
+
+
+class WindowFunctionBolt(_OfFunction, WindowedBolt):
+    """A function of a window as a bolt."""
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        """Emit what the function yields for a window."""
+        self._run(collector, window)
+
+
+class FoldFunctionBolt(FoldingBolt):
+    """A function of an accumulator and a tuple as a bolt."""
+
+    def __init__(self, function: Callable[..., Any], outputs: Outputs, initial: Any, has_time: bool) -> None:
+        self.outputs = outputs
+        self._function = function
+        self._initial = initial
+        self._has_time = has_time
+
+    def initial(self) -> Any:
+        """Return the accumulator of an empty window."""
+        return self._initial() if callable(self._initial) else copy.deepcopy(self._initial)
+
+    def fold(self, accumulator: Any, tup: Tuple) -> Any:
+        """Return the accumulator with one more tuple."""
+        return self._function(accumulator, tup)
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        """Emit the window's row."""
+        time = (window.last_ms,) if self._has_time else ()
+        collector.emit((*window.key, window.value, *time))
+
+
+class MergingFunctionBolt(FoldFunctionBolt):
+    """A FoldFunctionBolt whose accumulators can be put together."""
+
+    def __init__(self, merge: Callable[[Any, Any], Any], *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._merge = merge
+
+    def merge(self, one: Any, other: Any) -> Any:
+        """Return two accumulators put together."""
+        return self._merge(one, other)
+
+
+class FunctionSpout(ReplayableSpout):
+    """A function that returns rows as a spout; the position is the index of the next row of this task."""
+
+    def __init__(self, function: Callable[[], Sequence[Any]], outputs: Outputs) -> None:
+        self.outputs = outputs
+        self._function = function
+
+    def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
+        """Call the function; this task emits every n-th row."""
+        self._rows = self._function()
+        if not isinstance(self._rows, Sequence) or isinstance(self._rows, str | bytes):
+            raise InvalidTopologyError(
+                f"component '{context.component_id}': {_named(self._function)} must return a list of rows, not {show(self._rows)}"
+            )
+        self._collector = collector
+        self._next, self._stride = context.task_index, len(context.peers)
+
+    def next_tuple(self) -> None:
+        """Emit one row under its index."""
+        if self._next < len(self._rows):
+            at = self._next
+            self._next += self._stride
+            self._collector.emit(row_of(self._rows[at]), at)
+
+    def is_exhausted(self) -> bool:
+        """Whether every row of this task was emitted."""
+        return self._next >= len(self._rows)
+
+    def extent(self) -> tuple[int, int]:
+        """Return the number of rows of this task, and how many of them it has emitted."""
+        return len(range(self._next % self._stride, len(self._rows), self._stride)), self._next // self._stride
+
+    def snapshot(self) -> Any:
+        """Return the index of the next row."""
+        return self._next
+
+    def restore(self, position: Any) -> None:
+        """Go on from an index."""
+        self._next = position
+
+
+def component_of(id: str, thing: Any, kinds: Sequence[str]) -> Any:
+    """Return the instance that a decorated function stands for, or `thing` itself when it is no function.
+
+    InvalidTopologyError names the component, the function and its line, and says what to write.
+    """
+    declared = declaration_of(thing)
+    if declared is None:
+        if isinstance(thing, FunctionType | MethodType):
+            word = f"@{kinds[0]}"
+            raise InvalidTopologyError(f"component '{id}': {_named(thing)} has no decorator; write {word}(\"field\", ...) above it")
+        return thing
+    where = f"component '{id}': {_named(thing)}"
+    if declared.kind not in kinds:
+        setter = "set_spout" if declared.kind == "spout" else "set_bolt"
+        raise InvalidTopologyError(f"{where} is declared with @{declared.kind}; add it with {setter}")
+    _check_function(where, thing, declared)
+    outputs = _outputs(where, declared)
+    if declared.kind == "spout":
+        return FunctionSpout(thing, outputs)
+    if declared.kind == "bolt":
+        return _bolt(where, thing, declared, outputs)
+    return _timed(where, thing, declared, outputs)
+
+
+def _bolt(where: str, function: Any, declared: Declaration, outputs: Outputs) -> FunctionBolt | StatefulFunctionBolt:
+    _check_rows(where, function, outputs)
+    if len(inspect.signature(function, follow_wrapped=False).parameters) == 2:
+        return StatefulFunctionBolt(function, outputs, {**declared.options, "key_fields": declared.key})
+    for option in ("key", "state_keyed_by_grouping", "state_key_type", "state_type"):
+        if declared.key if option == "key" else declared.options.get(option):
+            raise InvalidTopologyError(f"{where} keeps no state, so '{option}' has no meaning; add a second parameter, or drop it")
+    return FunctionBolt(function, outputs, declared.options)
+
+
+def _timed(where: str, function: Any, declared: Declaration, outputs: Outputs) -> WindowedBolt:
+    options = declared.options
+    shape, time = options["window"], options["time"]
+    if not isinstance(shape, WindowShape):
+        raise InvalidTopologyError(f"{where}: window must be tumbling(...), sliding(...) or session(...), not {show(shape)}")
+    made: WindowedBolt
+    if declared.kind == "windowed":
+        _check_rows(where, function, outputs)
+        made = WindowFunctionBolt(function, outputs, {})
+    else:
+        made = _fold(where, function, declared, outputs, shape)
+    if shape.is_session:
+        assert not isinstance(shape.length, Count)
+        made.with_session_window(shape.length)
+    else:
+        made.with_window(shape.length, shape.slide)
+    made.with_key(*declared.key)
+    for value, setter in (
+        (time, made.with_timestamp_field),
+        (options["lag"], made.with_lag),
+        (options["lateness"], made.with_allowed_lateness),
+        (options["late_stream"], made.with_late_tuple_stream),
+    ):
+        if value is not None:
+            setter(value)
+    return made
+
+
+def _fold(where: str, function: Any, declared: Declaration, outputs: Outputs, shape: WindowShape) -> FoldFunctionBolt:
+    options = declared.options
+    least, most = len(declared.key) + 1, len(declared.key) + 1 + (not isinstance(shape.length, Count))
+    if not outputs:
+        time = (options["time"] or "last_ms",) if most > least else ()
+        outputs = (*declared.key, function.__name__, *time)
+    if not least <= len(outputs) <= most:
+        parts = ", ".join((*declared.key, "the accumulator", *(["the window's last millisecond"] if most > least else [])))
+        raise InvalidTopologyError(f"{where} declares {len(outputs)} fields for the values {parts}; declare {least} or {most}")
+    arguments = (function, outputs, options["initial"], len(outputs) == most > least)
+    return FoldFunctionBolt(*arguments) if options["merge"] is None else MergingFunctionBolt(options["merge"], *arguments)
+
+
+def _check_function(where: str, function: Any, declared: Declaration) -> None:
+    """Refuse what cannot be called as the runtime does."""
+    names = _PARAMETERS[declared.kind]
+    mend = f"def {getattr(function, '__name__', 'function')}({', '.join(names[:1] if declared.kind == 'bolt' else names)})"
+    if not isinstance(function, FunctionType | MethodType):
+        raise InvalidTopologyError(f"{where} is a {type(function).__name__}; @{declared.kind} decorates functions only")
+    outer = function.__qualname__.rpartition(".")[0]
+    if isinstance(function, MethodType) or (outer and not outer.endswith("<locals>")):
+        raise InvalidTopologyError(f"{where} is a method; decorate a function outside of any class, or derive from BasicBolt")
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidTopologyError(f"{where} is async, and the runtime does not await it; write a plain {mend}")
+    parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
+    is_plain = all(p.kind <= p.POSITIONAL_OR_KEYWORD and p.default is p.empty for p in parameters)
+    counts = (1, 2) if declared.kind == "bolt" else (len(names),)
+    if not is_plain or len(parameters) not in counts:
+        both = f" or {mend[:-1]}, state)" if declared.kind == "bolt" else ""
+        shown = ", ".join(str(p.replace(annotation=p.empty)) for p in parameters)
+        raise InvalidTopologyError(f"{where} takes ({shown}); write {mend}{both}, without defaults")
+    if declared.kind not in _YIELDING and inspect.isgeneratorfunction(function):
+        wanted = "the new accumulator" if declared.kind == "fold" else "all rows as a list, so that a restart can go on at an index"
+        raise InvalidTopologyError(f"{where} has a yield; return {wanted}")
+
+
+def _outputs(where: str, declared: Declaration) -> Any:
+    """Return field names, or types by field."""
+    first = declared.outputs[0] if declared.outputs else None
+    if isinstance(first, Mapping) and len(declared.outputs) == 1:
+        if not all(isinstance(kind, str) for kind in first.values()):
+            raise InvalidTopologyError(f"{where} emits to the default stream only; derive from BasicBolt for several streams")
+        return dict(first)
+    stray = next((each for each in declared.outputs if not isinstance(each, str)), None)
+    if stray is not None:
+        raise InvalidTopologyError(f"{where}: fields are names, or one mapping of names to types, not {show(stray)}")
+    return tuple(declared.outputs)
+
+
+def _check_rows(where: str, function: Any, outputs: Outputs) -> None:
+    """Refuse yields without fields, fields without a yield, and rows that are seen to have another number of values."""
+    yields = inspect.isgeneratorfunction(function)
+    listed = ", ".join(outputs) or "none"
+    if outputs and not yields:
+        raise InvalidTopologyError(f"{where} declares the fields {listed}, but has no yield; write yield for each row")
+    if yields and not outputs:
+        raise InvalidTopologyError(f"{where} yields rows, but declares no fields; name them in the decorator")
+    before: dis.Instruction | None = None
+    for each in dis.get_instructions(function) if yields else ():
+        width = _width(before) if each.opname == "YIELD_VALUE" and before is not None else None
+        if width is not None and width != len(outputs):
+            line = each.positions.lineno if each.positions else None
+            raise InvalidTopologyError(
+                f"{where} yields {width} value{'s' * (width != 1)} in line {line}, but declares {len(outputs)} "
+                f"({listed}); yield as many values as there are fields"
+            )
+        before = each
+
+
+def _width(before: dis.Instruction) -> int | None:
+    """Return how many values a row has by the instruction that makes it; None where only a run can tell."""
+    if before.opname == "BUILD_TUPLE":
+        return before.arg
+    if before.opname == "LOAD_CONST":
+        return len(before.argval) if isinstance(before.argval, tuple) else 1
+    return 1 if before.opname in _ONE_VALUE else None
+
+
+def _named(thing: Any) -> str:
+    """Return a function with the place of its first line."""
+    code = getattr(thing, "__code__", None)
+    place = f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code is not None else ""
+    return f"function {getattr(thing, '__qualname__', type(thing).__name__)}{place}"

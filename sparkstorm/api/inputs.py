@@ -1,0 +1,95 @@
+"""Inputs of a bolt: the argument `inputs=` of `set_bolt`, and the check that a key's tuples reach one task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from sparkstorm.api.components import Stateful
+from sparkstorm.errors import InvalidTopologyError, show
+from sparkstorm.model.tasks import task_count
+from sparkstorm.model.topology import DEFAULT_STREAM, Component, Grouping, Subscription, Topology
+
+GroupingName = Literal["shuffle", "all", "global", "none", "direct", "local_or_shuffle"]
+"""A grouping without parameters, by its name."""
+Inputs = str | Sequence[str] | Mapping[str, Grouping | GroupingName]
+"""Sources, each "component" or "component:stream": one, several, or with the grouping of each."""
+
+
+def fields(*names: str) -> Grouping:
+    """Group by fields: tuples with equal values in them go to the same task."""
+    return Grouping("fields", names)
+
+
+def partial_key(*names: str) -> Grouping:
+    """Group by fields over two tasks: each tuple goes to the one that its sender has used less."""
+    return Grouping("partial_key", names)
+
+
+def custom(grouping: Any) -> Grouping:
+    """Group by user code: an object with choose_tasks(task, values) -> task ids and, if wanted, prepare(tasks)."""
+    return Grouping("custom", custom=grouping)
+
+
+def inputs_of(id: str, bolt: Any, inputs: Inputs | None) -> Iterator[tuple[str, str, Grouping]]:
+    """Yield component, stream and grouping of each input; without a grouping it is the bolt's key, or shuffle."""
+    if inputs is None:
+        return
+    key = tuple(getattr(bolt, "key_fields", ()))
+    default: Grouping | str = Grouping("fields", key) if key else "shuffle"
+    if isinstance(inputs, str):
+        inputs = [inputs]
+    if not isinstance(inputs, Mapping | Sequence) or not all(isinstance(source, str) for source in inputs):
+        raise InvalidTopologyError(
+            f'component \'{id}\': inputs must name components, as in inputs="lines", inputs=["a", "b"] or '
+            f'inputs={{"lines": fields("word")}}, not {show(inputs)}'
+        )
+    for source in inputs:
+        grouping = inputs[source] if isinstance(inputs, Mapping) else default
+        component, colon, stream = source.partition(":")
+        yield component, stream if colon else DEFAULT_STREAM, _grouping(id, source, grouping)
+
+
+def _grouping(id: str, source: str, grouping: Any) -> Grouping:
+    if isinstance(grouping, Grouping):
+        return grouping
+    names = get_args(GroupingName)
+    if grouping not in names:
+        raise InvalidTopologyError(
+            f"component '{id}': input '{source}' has the grouping {show(grouping)}; use fields(...), partial_key(...), "
+            f"custom(...) or one of {', '.join(map(repr, names))}"
+        )
+    return Grouping(grouping)
+
+
+def check_keys(topology: Topology) -> None:
+    """Refuse inputs that scatter the tuples of a bolt's key over several tasks.
+
+    The groupings `all`, `partial_key`, `direct` and `custom` are the user's choice.
+    """
+    for component in topology.bolts:
+        if isinstance(component.instance, Stateful) and component.instance.key_fields:
+            _check_key(component, tuple(component.instance.key_fields))
+
+
+def _check_key(component: Component, key: tuple[str, ...]) -> None:
+    tasks = task_count(component, {})
+    where = f"component '{component.id}': tuples of one key ({', '.join(key)}) must reach the same of its {tasks} tasks, but"
+    first: Subscription | None = None
+    for each in component.inputs if tasks > 1 else ():
+        kind, stream = each.grouping.kind, f"stream '{each.stream}' of '{each.component}'"
+        names = ", ".join(f"'{name}'" for name in (each.component, *key))
+        if kind in ("shuffle", "none", "local_or_shuffle"):
+            raise InvalidTopologyError(f"{where} {stream} comes by {kind} grouping; use fields_grouping({names}), or one task")
+        if kind == "fields" and not set(each.grouping.fields) <= set(key):
+            raise InvalidTopologyError(
+                f"{where} {stream} is grouped by {', '.join(each.grouping.fields)}; use fields_grouping({names}), or one task"
+            )
+        if kind not in ("fields", "global"):
+            continue
+        if first is not None and (first.grouping.kind, first.grouping.fields) != (kind, each.grouping.fields):
+            raise InvalidTopologyError(
+                f"{where} {stream} and stream '{first.stream}' of '{first.component}' are grouped differently; "
+                "group every input by the same fields in the same order, or use one task"
+            )
+        first = first or each

@@ -1,0 +1,160 @@
+"""`inputs=` of set_bolt: the same subscriptions as the grouping methods, and a bolt's key as the grouping of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Duration,
+    FoldingBolt,
+    InvalidTopologyError,
+    KeyValueState,
+    Spout,
+    StatefulBolt,
+    Stream,
+    TopologyBuilder,
+    Tuple,
+    Window,
+    bolt,
+    custom,
+    fields,
+    fold,
+    partial_key,
+    tumbling,
+)
+from sparkstorm.model.topology import Subscription
+
+
+class Words(Spout):
+    outputs = {"default": ("word", "at_ms"), "odd": ("word", "at_ms"), "to": Stream(("word",), direct=True)}  # noqa: RUF012
+
+
+class Last(BasicBolt):
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None: ...
+
+
+class Keep(StatefulBolt):
+    key_fields = ("word",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None: ...
+
+
+class Sums(FoldingBolt):
+    def initial(self) -> int:
+        return 0
+
+    def fold(self, accumulator: int, tup: Tuple) -> int:
+        return accumulator
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None: ...
+
+
+class Everywhere:
+    def choose_tasks(self, task: int, values: tuple[Any, ...]) -> list[int]:
+        return []
+
+
+@bolt("word", key="word")
+def keyed(tup: Tuple, state: KeyValueState) -> Iterator[str]:
+    yield tup["word"]
+
+
+@fold(window=tumbling(seconds=1), key=["word"], time="at_ms", initial=0)
+def folded(total: int, tup: Tuple) -> int:
+    return total
+
+
+def subscribed(make: Callable[[TopologyBuilder], Any]) -> tuple[Subscription, ...]:
+    builder = TopologyBuilder()
+    builder.set_spout("words", Words())
+    builder.set_spout("more", Words())
+    make(builder)
+    return builder.build().components["last"].inputs
+
+
+EVERYWHERE = Everywhere()
+SAME: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "a component": ("words", lambda d: d.shuffle_grouping("words")),
+    "several": (["words", "more:odd"], lambda d: d.shuffle_grouping("words").shuffle_grouping("more", "odd")),
+    "fields": ({"words": fields("word", "at_ms")}, lambda d: d.fields_grouping("words", "word", "at_ms")),
+    "partial key": ({"words:odd": partial_key("word")}, lambda d: d.partial_key_grouping("words", "word", stream="odd")),
+    "custom": ({"words": custom(EVERYWHERE)}, lambda d: d.custom_grouping("words", EVERYWHERE)),
+    "shuffle": ({"words": "shuffle"}, lambda d: d.shuffle_grouping("words")),
+    "all, global": ({"words": "all", "more": "global"}, lambda d: d.all_grouping("words").global_grouping("more")),
+    "none, local": (
+        {"words": "none", "more": "local_or_shuffle"},
+        lambda d: d.none_grouping("words").local_or_shuffle_grouping("more"),
+    ),
+    "direct": ({"words:to": "direct"}, lambda d: d.direct_grouping("words", "to")),
+}
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_inputs_are_what_the_grouping_methods_make(case: str) -> None:
+    inputs, by_methods = SAME[case]
+    assert subscribed(lambda b: b.set_bolt("last", Last(), inputs=inputs)) == subscribed(
+        lambda b: by_methods(b.set_bolt("last", Last()))
+    )
+
+
+def test_inputs_and_methods_add_up() -> None:
+    found = subscribed(lambda b: b.set_bolt("last", Last(), inputs="words").all_grouping("more"))
+    assert [(s.component, s.grouping.kind) for s in found] == [("words", "shuffle"), ("more", "all")]
+
+
+def by_key() -> dict[str, Any]:
+    sums = Sums().with_tumbling_window(Duration.seconds(1)).with_key("word")
+    return {"function": keyed, "fold": folded, "stateful class": Keep(), "windowed class": sums}
+
+
+@pytest.mark.parametrize("form", by_key())
+def test_a_keyed_bolt_subscribes_by_its_key(form: str) -> None:
+    found = subscribed(lambda b: b.set_bolt("last", by_key()[form], 3, inputs=["words", "more:odd"]))
+    assert [(s.grouping.kind, s.grouping.fields) for s in found] == [("fields", ("word",))] * 2
+
+
+@pytest.mark.parametrize("form", by_key())
+@pytest.mark.parametrize("grouping", ["shuffle", fields("at_ms")])
+def test_a_grouping_that_scatters_the_key_is_refused(form: str, grouping: Any) -> None:
+    with pytest.raises(InvalidTopologyError) as refused:
+        subscribed(lambda b: b.set_bolt("last", by_key()[form], 3, inputs={"words": grouping}))
+    came = "comes by shuffle grouping" if grouping == "shuffle" else "is grouped by at_ms"
+    assert str(refused.value) == (
+        "component 'last': tuples of one key (word) must reach the same of its 3 tasks, but stream 'default' of 'words' "
+        f"{came}; use fields_grouping('words', 'word'), or one task"
+    )
+
+
+def test_one_task_takes_a_key_by_any_grouping() -> None:
+    assert subscribed(lambda b: b.set_bolt("last", keyed, inputs={"words": "shuffle"}))
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "a number": (3, "component 'last': inputs must name components"),
+    "numbers": ([3], "inputs must name components"),
+    "a grouping": (fields("word"), "inputs must name components"),
+    "an unknown grouping": (
+        {"words": "fields"},
+        "input 'words' has the grouping 'fields'; use fields(...), partial_key(...), custom",
+    ),
+    "no grouping": ({"words": None}, "input 'words' has the grouping None; use fields"),
+    "no fields": ({"words": fields()}, "component 'last': fields grouping on 'words' needs at least one field"),
+    "an unknown component": ("wrods", "component 'last' subscribes to unknown component 'wrods'; there are last, more, words"),
+    "an unknown stream": ("words:even", "subscribes to stream 'even' of 'words', which declares default, odd, to"),
+    "an unknown field": ({"words": fields("wrod")}, "groups stream 'default' of 'words' by unknown field 'wrod'"),
+    "a stream twice": (["words", "words:default"], "subscribes to stream 'default' of 'words' twice; drop one"),
+    "a custom grouping without its method": ({"words": custom(3)}, "a custom grouping needs a method choose_tasks(task, values)"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_wrong_inputs_are_refused(case: str) -> None:
+    inputs, said = REFUSED[case]
+    with pytest.raises(InvalidTopologyError) as refused:
+        subscribed(lambda b: b.set_bolt("last", Last(), inputs=inputs))
+    assert said in str(refused.value)
