@@ -25,6 +25,7 @@ from sparkstorm.replay.moments import Moments
 from sparkstorm.runtime.bolt_task import BasicCollector, BasicRunner, Failure, ManualRunner
 from sparkstorm.runtime.dead_letter import DeadLetter
 from sparkstorm.runtime.epoch import shown
+from sparkstorm.runtime.lanes import Lane
 from sparkstorm.runtime.output import Emitter, Route
 from sparkstorm.runtime.state import MemoryState
 from sparkstorm.windowing.marks import NEVER
@@ -62,7 +63,9 @@ class Counts:
     changed: int = 0  # 1 for a task whose bolt's attributes changed while it ran
     mixed: int = 0  # 1 for a task that got rows of several senders or streams
     failures: int = 0  # tries that failed
-    recovered: int = 0  # inputs that succeeded after such
+    ties: int = 0  # 1 for a task with rows of the same event time in one window, or next to each other
+    order_matters: int = 0  # 1 for a task whose fold gave another result for two tuples exchanged
+    recovered: int = 0  # inputs that succeeded after a failed try
 
     def as_dict(self) -> dict[str, int]:
         """For adding up over tasks."""
@@ -204,6 +207,10 @@ class BoltRun:
     def low_ms(self) -> int:
         """Up to when everything has fired here: a bolt without windows does not say."""
         return NEVER
+
+    def behind_mark_ms(self, lane: Lane) -> int:
+        """Return how far a row was behind a watermark that this task can have announced: a bolt without windows announces none."""
+        return 0
 
     def kept_time(self) -> list[list[Any]]:
         """What a live task would keep of event time, by the places of its store."""
