@@ -118,6 +118,7 @@ class BoltRun:
         self._woken = threading.Event()
         self._threads_before = threading.active_count()
         self._attributes = Attributes(bolt)
+        self._reached_ms = 0  # time of the newest input: a failed one that is tried again sets `now_ms` back
         self._senders: set[tuple[int, str]] = set()
 
     def prepare(self, context: ReplayContext) -> None:
@@ -169,6 +170,7 @@ class BoltRun:
                 start = end
             else:
                 self._tick(self._moments.take())
+        self._reached_ms = max(self._reached_ms, _AT(tuples[-1]))
 
     def got_from(self, source: Source, senders: int = 1) -> None:
         """Note a sender of rows that this task has got; data of a spout stands for so many tasks."""
@@ -225,7 +227,7 @@ class BoltRun:
         for lane in self.emitter.lanes:
             if lane.clock is not None and lane.put_marks(self.low_ms, has_ended, _always):
                 for target in lane.marks.values():
-                    target.rows[:] = [(values, at_ms or self.now_ms()) for values, at_ms in target.rows]
+                    target.rows[:] = [(values, at_ms or max(self._reached_ms, self.now_ms())) for values, at_ms in target.rows]
 
     def _execute(self, tuples: Sequence[Tuple]) -> None:
         most = 1 if self._one_by_one else _STRICT_ROWS if self._manner.skip_bad else len(tuples)
