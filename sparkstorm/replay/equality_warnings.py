@@ -1,4 +1,4 @@
-"""Causes that make a live result depend on chance, by component: from the topology and from counts of the replay's tasks.
+"""Causes that make a live result depend on chance, by component: from the topology and from the evidence of the replay's tasks.
 
 The promise (docs/architecture.md): per component and stream the same multiset of tuples, and the same state per key, when inputs of
 bolts that keep something come by fields, global or all grouping, results do not depend on how senders interleave (or rows are
@@ -16,12 +16,14 @@ from types import CodeType
 from typing import Any
 
 from sparkstorm.api.columns import ColumnBolt
-from sparkstorm.api.components import Stateful
+from sparkstorm.api.windows import FoldingBolt
 from sparkstorm.model.settings import ComponentSettings, DeliverySettings
-from sparkstorm.model.topology import Component, Topology
+from sparkstorm.model.topology import Component, Subscription
+from sparkstorm.replay.evidence import Evidence
+from sparkstorm.replay.plan import Feed, Plan
+from sparkstorm.replay.row_order import DEPENDABLE, RowOrder
 from sparkstorm.windowing.settings import settings_of
 
-_DEPENDABLE = ("fields", "global", "all")
 _CLOCKS = {
     ("time", "time"),
     ("time", "time_ns"),
@@ -31,6 +33,18 @@ _CLOCKS = {
     ("datetime", "today"),
     ("date", "today"),
 }
+_SENDERS = (
+    "has {} and several senders, or one that has, whose tuples a live run interleaves by chance; if its results do not "
+    "depend on that order, declare order_insensitive = True"
+)
+_FOLDED = (
+    "folds tuples in the order of their arrival, which is chance in a live run with several senders, or one that has: two of "
+    "them gave another result when exchanged; if results do not depend on that order, declare order_insensitive = True"
+)
+_COLLECTED = (
+    "has tuples of the same time in one window, and which of them comes first is chance in a live run; if its results do not "
+    "depend on that order, declare order_insensitive = True"
+)
 _CHANCES = {"random", "secrets", "uuid1", "uuid4", "urandom", "default_rng"}
 
 
@@ -46,84 +60,30 @@ class ReplayWarning:
         return f"component '{self.component}': {self.text}"
 
 
-Counts = Mapping[str, Mapping[str, int]]
-"""By component: what its tasks did, added up (replay/task.py); a component that has not run is missing."""
-
-
-def warnings_of(
-    topology: Topology,
-    conf: Mapping[str, Any],
-    tasks_by_component: Mapping[str, list[int]],
-    is_timed: bool,
-    counts: Counts | None = None,
-) -> tuple[ReplayWarning, ...]:
+def warnings_of(plan: Plan, evidence: Evidence, sequence: frozenset[Feed], is_timed: bool) -> tuple[ReplayWarning, ...]:
     """Return every reason why the results may differ from those of a live run, as far as is known."""
-    seen = _Seen(topology, tasks_by_component, counts or {})
+    seen = RowOrder(plan, evidence, sequence)
+    conf = plan.conf
     found: list[ReplayWarning] = []
-    for bolt in topology.bolts:
+    for bolt in plan.topology.bolts:
         found += _of_groupings(bolt, seen)
         found += _of_order(bolt, seen)
         found += _of_tries(bolt, seen)
-        found += _of_windows(topology, bolt, conf, seen)
+        found += _of_windows(bolt, conf, seen)
+        found += _of_lateness(bolt, seen)
         found += _of_time({**conf, **bolt.conf}, bolt, is_timed)
         found += _of_code(bolt)
         found += _of_guarantee({**conf, **bolt.conf}, bolt, seen)
-    return (*found, *_of_sums(topology, seen))
+    return (*found, *_of_sums(seen))
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A topology with what its tasks did."""
-
-    topology: Topology
-    tasks: Mapping[str, list[int]]
-    counts: Counts
-
-    def of(self, id: str, what: str) -> int:
-        return self.counts.get(id, {}).get(what, 0)
-
-    def kept(self, bolt: Component) -> str:
-        """Return what a bolt keeps from one input to the next, in words; empty if nothing."""
-        if isinstance(bolt.instance, Stateful):
-            return "state"
-        return "held inputs" if self.of(bolt.id, "held") else "attributes" if self.of(bolt.id, "changed") else ""
-
-    def has_one_order(self, id: str) -> bool:
-        """Return whether every task of a component gets its rows in an order that chance has no part in."""
-        component = self.topology.components[id]
-        if id not in self.counts:
-            return len(component.inputs) < 2 and all(self._is_one_sender(s.component) for s in component.inputs)
-        if self.of(id, "mixed"):
-            return False
-        return all(self.is_in_order(s.component) for s in component.inputs if not self._is_silent(s.component))
-
-    def is_in_order(self, id: str) -> bool:
-        """Return whether each task of a component emits the same rows in the same order in every run."""
-        component = self.topology.components[id]
-        if component.kind == "spout":
-            return True
-        is_divided_by_chance = len(self.tasks[id]) > 1 and any(s.grouping.kind not in _DEPENDABLE for s in component.inputs)
-        return not is_divided_by_chance and not self.of(id, "recovered") and self.has_one_order(id)
-
-    def _is_one_sender(self, id: str) -> bool:
-        return len(self.tasks[id]) == 1 and self.is_in_order(id)
-
-    def _is_silent(self, id: str) -> bool:
-        return id in self.counts and not self.of(id, "emitted")
-
-
-def keeps_anything(bolt: Component) -> bool:
-    """Return whether a bolt has a state or windows."""
-    return isinstance(bolt.instance, Stateful)
-
-
-def _of_groupings(bolt: Component, seen: _Seen) -> Iterator[ReplayWarning]:
+def _of_groupings(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
     kept = seen.kept(bolt)
     if not kept or len(seen.tasks[bolt.id]) < 2:
         return
     for s in bolt.inputs:
         kind = s.grouping.kind
-        if kind not in _DEPENDABLE:
+        if kind not in DEPENDABLE:
             why = {
                 "custom": "user code chooses the task, from more than the values perhaps",
                 "direct": "the producer chooses the task, from more than the values perhaps",
@@ -135,16 +95,17 @@ def _of_groupings(bolt: Component, seen: _Seen) -> Iterator[ReplayWarning]:
             )
 
 
-def _of_order(bolt: Component, seen: _Seen) -> Iterator[ReplayWarning]:
+def _of_order(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
     kept = seen.kept(bolt)
-    is_free = getattr(bolt.instance, "order_insensitive", False) or _is_by_event_time(bolt)
-    if kept and not is_free and not seen.has_one_order(bolt.id):
-        yield ReplayWarning(
-            bolt.id,
-            "order of senders",
-            f"has {kept} and several senders, or one that has, whose tuples a live run interleaves by chance; if "
-            "its results do not depend on that order, declare order_insensitive = True",
-        )
+    if not getattr(bolt.instance, "order_insensitive", False):
+        if not _is_by_event_time(bolt):
+            text = _SENDERS.format(kept) if kept and not seen.has_one_order(bolt.id) else ""
+        elif isinstance(bolt.instance, FoldingBolt):
+            text = _FOLDED if seen.count(bolt.id, "order_matters") and not seen.has_one_order(bolt.id) else ""
+        else:
+            text = _COLLECTED if seen.count(bolt.id, "ties") and not seen.has_order_among_equals(bolt) else ""
+        if text:
+            yield ReplayWarning(bolt.id, "order of senders", text)
     if kept == "attributes" and isinstance(bolt.instance, ColumnBolt):
         yield ReplayWarning(
             bolt.id,
@@ -153,9 +114,9 @@ def _of_order(bolt: Component, seen: _Seen) -> Iterator[ReplayWarning]:
         )
 
 
-def _of_tries(bolt: Component, seen: _Seen) -> Iterator[ReplayWarning]:
+def _of_tries(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
     kept = seen.kept(bolt)
-    if seen.of(bolt.id, "recovered") or (kept in ("held inputs", "attributes") and seen.of(bolt.id, "failures")):
+    if seen.count(bolt.id, "recovered") or (kept in ("held inputs", "attributes") and seen.count(bolt.id, "failures")):
         yield ReplayWarning(
             bolt.id,
             "retries",
@@ -164,12 +125,12 @@ def _of_tries(bolt: Component, seen: _Seen) -> Iterator[ReplayWarning]:
 
 
 def _is_by_event_time(bolt: Component) -> bool:
-    """Windows over event time hold their tuples in an order of their own; which call comes first means nothing to them."""
+    """Return whether a bolt has windows over event time, which fire in an order of their own."""
     settings = settings_of(bolt, {})
-    return settings is not None and settings.shape is not None and settings.is_event_time
+    return settings is not None and settings.shape is not None and settings.shape.kind != "count" and settings.is_event_time
 
 
-def _of_windows(topology: Topology, bolt: Component, conf: Mapping[str, Any], seen: _Seen) -> Iterator[ReplayWarning]:
+def _of_windows(bolt: Component, conf: Mapping[str, Any], seen: RowOrder) -> Iterator[ReplayWarning]:
     settings = settings_of(bolt, conf)
     if settings is None:
         return
@@ -179,23 +140,46 @@ def _of_windows(topology: Topology, bolt: Component, conf: Mapping[str, Any], se
             "processing time",
             "has windows by the clock of the moment: live that is the machine's, here virtual time; give it a timestamp field",
         )
-    if not settings.is_event_time:
+    if settings.idle_ms and sum(len(seen.tasks[s.component]) for s in bolt.inputs) > 1:
+        yield ReplayWarning(
+            bolt.id,
+            "idle senders",
+            f"lets event time pass without a sender that is silent for {settings.idle_ms} ms: in a live run that depends on "
+            "the wall clock, and rows that the sender emits afterwards can be late; here no sender is idle",
+        )
+
+
+def _of_lateness(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
+    """Compare how far rows can be behind newer ones of their sender with the lag and the allowed lateness."""
+    settings = seen.settings(bolt)
+    if settings is None:
         return
-    if settings.lateness_ms:
+    tardy = [s for s in bolt.inputs if not seen.has_run(bolt.id) or seen.behind_ms(bolt, s) > settings.lag_ms]
+    if settings.lateness_ms and tardy:
         yield ReplayWarning(
             bolt.id,
             "updates",
-            "allows lateness: whether a tardy tuple still finds its window open, or changes "
-            "one that has fired, is chance in a live run",
+            f"allows lateness, and tuples of '{tardy[0].component}' can be behind by more than the lag of {settings.lag_ms:,} ms: "
+            "whether such a tuple still finds its window open, or changes one that has fired, is chance in a live run",
         )
-    senders = [s.component for s in bolt.inputs]
-    if not all(seen.is_in_order(id) for id in senders):
-        yield ReplayWarning(
-            bolt.id,
-            "late data",
-            "gets its tuples from bolts that chance orders in a live run, and whether a "
-            "tuple is late depends on what its sender sent before",
+    slack_ms = settings.lag_ms + settings.lateness_ms
+    unsure = [s for s in bolt.inputs if seen.may_be_late(bolt, s, slack_ms)]
+    if unsure:
+        yield ReplayWarning(bolt.id, "late data", _late_text(bolt, unsure[0], slack_ms, seen))
+
+
+def _late_text(bolt: Component, input: Subscription, slack_ms: int, seen: RowOrder) -> str:
+    if not seen.has_run(bolt.id):
+        return f"gets tuples of '{input.component}', whose order is chance in a live run, and whether a tuple is late depends on it"
+    if seen.is_dealt(input):
+        return (
+            f"had late tuples from '{input.component}', whose data is one history here; in a live run each "
+            "task of that spout has a clock of its own, so fewer may be late"
         )
+    return (
+        f"gets tuples of '{input.component}' that can be {seen.behind_ms(bolt, input):,} ms behind in a live run, and only "
+        f"{slack_ms:,} ms are allowed (lag and allowed lateness): which of them are late is chance"
+    )
 
 
 def _of_time(conf: Mapping[str, Any], bolt: Component, is_timed: bool) -> Iterator[ReplayWarning]:
@@ -206,22 +190,21 @@ def _of_time(conf: Mapping[str, Any], bolt: Component, is_timed: bool) -> Iterat
         yield ReplayWarning(bolt.id, "ticks", text)
 
 
-def _of_guarantee(conf: Mapping[str, Any], bolt: Component, seen: _Seen) -> Iterator[ReplayWarning]:
+def _of_guarantee(conf: Mapping[str, Any], bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
     guarantee = DeliverySettings.of(conf).guarantee
     kept = seen.kept(bolt)
     if kept and guarantee != "exactly-once":
         yield ReplayWarning(bolt.id, "guarantee", f"has {kept}, and {guarantee} delivery may bring a live tuple twice or never")
 
 
-def _of_sums(topology: Topology, seen: _Seen) -> Iterator[ReplayWarning]:
-    """What the states that were left say: the order of floating-point sums shows in their last digits.
+def _of_sums(seen: RowOrder) -> Iterator[ReplayWarning]:
+    """Warn of floating-point numbers in final states and accumulators: their last digits show the order of their terms.
 
     A bolt with `order_insensitive` may get its data in another order than live even where that has only one.
     """
-    for id in seen.counts:
-        if seen.of(id, "floats") and (
-            getattr(topology.components[id].instance, "order_insensitive", False) or not seen.has_one_order(id)
-        ):
+    for id in seen.evidence.counts:
+        is_free = getattr(seen.plan.topology.components[id].instance, "order_insensitive", False)
+        if seen.count(id, "floats") and (is_free or not seen.has_one_order(id)):
             yield ReplayWarning(
                 id,
                 "float sums",
@@ -237,6 +220,9 @@ def _of_code(bolt: Component) -> Iterator[ReplayWarning]:
         yield ReplayWarning(
             bolt.id, "wall clock", f"seems to read the wall clock ({clocks[0]}); context.now_ms() is event time in a replay"
         )
+    if "set_processing_timer" in names:
+        text = "sets timers by the clock of the moment: live that is the machine's, here virtual time; use event timers"
+        yield ReplayWarning(bolt.id, "processing time", text)
     chances = sorted(_CHANCES & names)
     if chances:
         yield ReplayWarning(bolt.id, "chance", f"seems to use chance ({chances[0]}); draw it from the tuple's values")
