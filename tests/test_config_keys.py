@@ -11,12 +11,14 @@ from tests.key_use import read_keys, undeclared
 _MEND = "run `python -m tests.key_use`"
 
 
+@pytest.mark.slow
 def test_a_key_is_read_by_the_code_or_marked_inert() -> None:
     read = read_keys()
     assert not [key.name for key in keys().values() if not key.inert and key.name not in read], _MEND
     assert not [key.name for key in keys().values() if key.inert and key.name in read], _MEND
 
 
+@pytest.mark.slow
 def test_the_code_reads_no_key_that_defaults_yaml_does_not_know() -> None:
     assert undeclared() == []
 
