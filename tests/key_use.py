@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +17,16 @@ _KEY_SHAPE = re.compile(
 )
 
 
-def literals() -> Iterator[tuple[str, str]]:
+@functools.cache
+def literals() -> tuple[tuple[str, str], ...]:
     """Every string in the code that is no docstring, with its file; configuration's own module left out."""
-    for folder in ("sparkstorm", "jobs"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            if path.name != "config.py":
-                yield from ((text, str(path.relative_to(ROOT))) for text in _strings(path))
+    return tuple(
+        (text, str(path.relative_to(ROOT)))
+        for folder in ("sparkstorm", "jobs")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if path.name != "config.py"
+        for text in _strings(path)
+    )
 
 
 def _strings(path: Path) -> Iterator[str]:

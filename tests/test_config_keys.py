@@ -17,6 +17,7 @@ def test_a_key_is_read_by_the_code_or_listed_as_unsupported() -> None:
     assert sorted(set(unsupported_keys()) & set(keys())) == []
 
 
+@pytest.mark.slow
 def test_the_code_reads_no_key_that_defaults_yaml_does_not_know() -> None:
     assert undeclared() == []
 

@@ -80,6 +80,7 @@ def test_every_attack_on_the_design_is_answered_by_tests_that_exist() -> None:
     assert missing == []
 
 
+@pytest.mark.slow
 def test_the_readmes_first_bolt_is_a_job_and_passes_its_test(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8").partition("### Your first bolt")[2]
     blocks = dict(re.findall(r"(shout\.py|shout\.yaml|test_shout\.py)`?[^`]*```\w+\n(.*?)```", text, re.DOTALL))

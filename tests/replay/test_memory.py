@@ -64,6 +64,7 @@ def nothing(evidence: Any) -> None:
     """Ignores evidence."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quick", [True, False])
 def test_chunks_leave_while_batches_still_come_in(quick: bool) -> None:
     job, taken = job_of(Many(1), quick=quick), [0]

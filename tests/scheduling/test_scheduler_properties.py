@@ -21,7 +21,8 @@ from sparkstorm.scheduling.resource.constraints import Constraints
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.scheduling.view import ClusterView
 
-STORM = ("even", "default", "isolation", "multitenant", "resource-aware")
+RESOURCE_AWARE = pytest.param("resource-aware", marks=pytest.mark.slow)
+STORM = ("even", "default", "isolation", "multitenant", RESOURCE_AWARE)
 SEEDS = st.integers(0, 10**9)
 FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -78,7 +79,7 @@ def test_equal_input_gives_equal_output(name: str, seed: int) -> None:
     assert scheduled(problem).assignments() == scheduled(problem_of(name, seed)).assignments()
 
 
-@pytest.mark.parametrize("name", ["even", "default", "resource-aware"])
+@pytest.mark.parametrize("name", ["even", "default", RESOURCE_AWARE])
 @FEW
 @given(seed=SEEDS)
 def test_a_second_round_changes_nothing_that_is_complete(name: str, seed: int) -> None:
@@ -147,7 +148,7 @@ def test_incompatible_components_never_share_a_new_worker(seed: int) -> None:
             assert all(count <= rules.max_on_node.get(name, count) for (_, name), count in per_node.items())
 
 
-@pytest.mark.parametrize("name", ["even", "default", "resource-aware"])
+@pytest.mark.parametrize("name", ["even", "default", RESOURCE_AWARE])
 @settings(max_examples=25, deadline=None)
 @given(nodes=st.integers(3, 12), topologies=st.integers(1, 4), executors=st.integers(1, 30), data=st.data())
 def test_one_lost_node_moves_only_what_ran_there(name: str, nodes: int, topologies: int, executors: int, data: Any) -> None:
@@ -167,6 +168,7 @@ def test_one_lost_node_moves_only_what_ran_there(name: str, nodes: int, topologi
         assert changes == ran_there
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(seed=SEEDS)
 def test_blacklisted_hosts_get_nothing_new(seed: int) -> None:
