@@ -104,7 +104,7 @@ def replay_locally(
     feeds = parse_inputs(topology, inputs)
     times = {feed: event_time.column(feed.spout, feed) for feed in feeds} if event_time is not None else {}
     is_sorted = event_time is not None and event_time.in_order
-    job = make_job(plan, Switches(times, skip_bad, columns, outputs, quick=quick, is_sorted=is_sorted))
+    job = make_job(plan, Switches(times, skip_bad, columns, outputs, quick=quick, is_sorted=is_sorted), is_local=True)
     results = LocalResults(states_by_task={component: {} for component in job.kept_states})
     parts = {feed: [rows[start:end] for start, end in pairwise(_cuts(len(rows), partitions))] for feed, rows in feeds.items()}
     run_stages(plan, job, parts, event_time, parse_states(topology, states or {}), results)
