@@ -120,12 +120,12 @@ class NodeDir:
             raise StoreInconsistentError(f"{key[:80]!r} is no blob key")
         folder = self.code_dir(topology_id)
         folder.mkdir(mode=0o700, exist_ok=True)
-        os.utime(folder, (now_ms / 1000, now_ms / 1000))
         path = folder / key
         if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != key:
             fresh = self.tmp / f"{key}.{os.getpid()}.{port}"
             fresh.write_bytes(fetch(key))
             os.replace(fresh, path)
+        os.utime(folder, (now_ms / 1000, now_ms / 1000))
         return path
 
     def has_code(self, path: Path) -> bool:

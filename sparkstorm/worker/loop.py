@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import select
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,8 +14,9 @@ from sparkstorm.blobs.topology_code import open_topology
 from sparkstorm.clock import Clock, SystemClock
 from sparkstorm.errors import CodecError, SparkStormError, StoreFullError, WorkerFailedError
 from sparkstorm.executor.user_traceback import describe_error
-from sparkstorm.model.settings import WorkerSettings
+from sparkstorm.model.settings import EpochSettings, WorkerSettings
 from sparkstorm.model.tasks import number_tasks
+from sparkstorm.model.topology import Topology
 from sparkstorm.model.worker_messages import (
     Beat,
     ComponentError,
@@ -29,13 +30,14 @@ from sparkstorm.model.worker_messages import (
     WorkerReport,
 )
 from sparkstorm.model.worker_spec import WorkerSpec
+from sparkstorm.transport.base import Transport
 from sparkstorm.transport.redis import RedisTransport
-from sparkstorm.worker.epoch import RandomIds
+from sparkstorm.worker.epoch import IdSource, RandomIds
+from sparkstorm.worker.epoch_budget import Budget
 from sparkstorm.worker.tasks.task_factory import WorkerPlan
 from sparkstorm.worker.tasks.warm_up import AckerWarmUp
-from sparkstorm.worker.worker import Worker
+from sparkstorm.worker.worker import Reporter, Worker
 
-_LAUNCH_BITS = 32  # with versions below 2**21 tokens stay below 2**53: scripts in the store compare them as doubles
 _LONGEST_WAIT_MS = 1000
 _BEAT_EVERY_MS = 1000
 
@@ -100,6 +102,70 @@ class Beats:
             self.send({**self._stats, "blocked": [problem]})
 
 
+class WorkerRun:
+    """A worker between two waits: starts once the store lets it, obeys its slot, beats and steps.
+
+    `start` makes the worker; StoreFullError has it called again, because a full store refuses the claim before any
+    component is opened. `exit_code` is set once the run is over; errors of ours say why it ended.
+    """
+
+    def __init__(self, spec: WorkerSpec, control: Control, clock: Clock, beats: Beats, start: Callable[[], Worker]) -> None:
+        self._status = spec.status
+        self._control, self._clock, self._beats, self._start = control, clock, beats, start
+        self.worker: Worker | None = None
+        self.exit_code: int | None = None
+
+    def step(self) -> int | None:
+        """Obey, start, or run one epoch; returns when to be called next, None when only input or a command makes it due."""
+        for command in self._control.poll():
+            self._obey(command)
+            if self.exit_code is not None:
+                return None
+        if self.worker is None and not self._try_start():
+            return self._clock.now_ms() + _BEAT_EVERY_MS
+        assert self.worker is not None
+        try:
+            return self.worker.step(self._clock.now_ms())
+        except CodecError as error:
+            # The epoch holds something without bytes. The next process goes row by row and will name the culprit.
+            print(f"ERROR this epoch cannot be committed: {error}", flush=True)
+            self.exit_code = ExitCode.CRASHED
+            return None
+
+    def beat(self) -> bool:
+        """Send a heartbeat when one is due; whether it was."""
+        if self.worker is None or self._clock.now_ms() - self._beats.sent_ms < _BEAT_EVERY_MS:
+            return False
+        self._beats.send(self.worker.summary())
+        return True
+
+    @property
+    def beat_due_ms(self) -> int:
+        """When the next heartbeat is due."""
+        return self._beats.sent_ms + _BEAT_EVERY_MS
+
+    def _obey(self, command: WorkerCommand) -> None:
+        if isinstance(command, Stop):
+            if self.worker is not None:
+                self.worker.close()
+            self.exit_code = ExitCode.STOPPED
+        elif isinstance(command, SetStatus):
+            self._status = command.status
+            if self.worker is not None:
+                self.worker.set_active(command.status == "ACTIVE")
+
+    def _try_start(self) -> bool:
+        try:
+            self.worker = self._start()
+        except StoreFullError as error:
+            self._beats.while_waiting(str(error))
+            return False
+        self._control.send(Ready())
+        self.worker.set_active(self._status == "ACTIVE")
+        self._beats.sent_ms = 0
+        return True
+
+
 def run_worker(spec: WorkerSpec, control: Control) -> int:
     """Run a worker until it is told to stop; the result is its exit code. Errors of ours say why it ended."""
     clock = SystemClock()
@@ -107,42 +173,46 @@ def run_worker(spec: WorkerSpec, control: Control) -> int:
     beats = Beats(control, clock)
     transport = RedisTransport(spec.redis, spec.topology_id, on_wait=beats.while_waiting)
     try:
-        started = _start_patiently(spec, control, clock, transport, wake_fd, beats)
-        if started is None:
-            return ExitCode.STOPPED
-        worker, spec = started
-        control.send(Ready())
-        gc.freeze()  # what stands now lives as long as the worker: never walk it again
-        gc.set_threshold(100_000, 20, 50)
-        return _loop(worker, spec, control, clock, transport, [fd for fd in (control.fileno(), wake_fd) if fd >= 0], beats)
+        run = WorkerRun(spec, control, clock, beats, lambda: _start(spec, control, clock, transport, wake_fd))
+        return _drive(run, control, clock, transport, [fd for fd in (control.fileno(), wake_fd) if fd >= 0])
     finally:
         transport.close()
 
 
-def _start_patiently(
-    spec: WorkerSpec, control: Control, clock: Clock, transport: RedisTransport, wake_fd: int, beats: Beats
-) -> tuple[Worker, WorkerSpec] | None:
-    """A new worker and its spec with the newest status; None when the slot stops it before.
+def _drive(run: WorkerRun, control: Control, clock: Clock, transport: RedisTransport, fds: list[int]) -> int:
+    while run.worker is None:
+        due_ms = run.step()
+        if run.exit_code is not None:
+            return run.exit_code
+        if run.worker is None:
+            select.select([control.fileno()], [], [], _BEAT_EVERY_MS / 1000)
+    gc.freeze()  # what stands now lives as long as the worker: never walk it again
+    gc.set_threshold(100_000, 20, 50)
+    warm_up = AckerWarmUp(run.worker.ackers)
+    while run.exit_code is None:
+        now_ms = clock.now_ms()
+        wait_ms = min(_LONGEST_WAIT_MS if due_ms is None else due_ms - now_ms, run.beat_due_ms - now_ms)
+        if wait_ms > 0:
+            transport.wait(wait_ms, fds)
+            _drain(fds)
+        if run.beat():
+            warm_up.step()
+        due_ms = run.step()
+    return run.exit_code
 
-    A store that is full refuses the claim before any component is opened, so the start is simply tried again.
-    """
-    while True:
-        try:
-            return _start(spec, control, clock, transport, wake_fd), spec
-        except StoreFullError as error:
-            beats.while_waiting(str(error))
-        select.select([control.fileno()], [], [], _BEAT_EVERY_MS / 1000)
-        for command in control.poll():
-            if isinstance(command, Stop):
-                return None
-            spec = replace(spec, status=command.status)
 
-
-def _start(spec: WorkerSpec, control: Control, clock: Clock, transport: RedisTransport, wake_fd: int) -> Worker:
-    settings = WorkerSettings.of(spec.conf)
-    reporter = SlotReporter(control, clock, settings.error_interval_ms, settings.errors_per_interval)
+def start_worker(
+    make_plan: Callable[[], WorkerPlan],
+    transport: Transport,
+    clock: Clock,
+    ids: IdSource,
+    reporter: Reporter,
+    wake: Callable[[], None],
+    make_budget: Callable[[EpochSettings], Budget] = Budget,
+) -> Worker:
+    """Open the code, claim the tasks and make the worker; WorkerFailedError for what user code raises meanwhile."""
     try:
-        return Worker(_plan(spec), transport, clock, RandomIds(), reporter, lambda: _wake(wake_fd))
+        return Worker(make_plan(), transport, clock, ids, reporter, wake, make_budget)
     except SparkStormError:
         raise
     except ModuleNotFoundError as error:
@@ -151,59 +221,33 @@ def _start(spec: WorkerSpec, control: Control, clock: Clock, transport: RedisTra
         raise WorkerFailedError(f"a component could not be prepared: {describe_error(error)}") from error
 
 
+def _start(spec: WorkerSpec, control: Control, clock: Clock, transport: RedisTransport, wake_fd: int) -> Worker:
+    settings = WorkerSettings.of(spec.conf)
+    reporter = SlotReporter(control, clock, settings.error_interval_ms, settings.errors_per_interval)
+    return start_worker(lambda: _plan(spec), transport, clock, RandomIds(), reporter, lambda: _wake(wake_fd))
+
+
 def _plan(spec: WorkerSpec) -> WorkerPlan:
-    topology, make_instance = open_topology(
-        Path(spec.code_path).read_bytes(), spec.code_key, Path(spec.code_path).with_name(f"modules-{spec.port}.zip")
-    )
-    component_by_task = spec.component_by_task or number_tasks(topology, spec.conf)
-    token_by_task = {
-        task: (placed.placed_version << _LAUNCH_BITS) | min(spec.launch, (1 << _LAUNCH_BITS) - 1)
-        for placed in spec.executors
-        for task in placed.executor.tasks
-    }
+    code_path = Path(spec.code_path)
+    opened = open_topology(code_path.read_bytes(), spec.code_key, code_path.with_name(f"modules-{spec.port}.zip"))
+    return plan_of(spec, *opened, log_dir=str(Path(spec.log_path).parent))
+
+
+def plan_of(spec: WorkerSpec, topology: Topology, make_instance: Callable[[str], Any], log_dir: str = "") -> WorkerPlan:
+    """What a worker with that spec is to run, of a topology that was opened."""
     return WorkerPlan(
         spec.topology_id,
         topology,
-        component_by_task,
+        spec.component_by_task or number_tasks(topology, spec.conf),
         tuple(spec.tasks()),
         f"{spec.node}:{spec.port}",
-        token_by_task,
+        spec.token_by_task(),
         spec.conf,
         make_instance,
         is_careful=spec.careful,
         deaths_by_row={(s.task, s.entry_id, s.row): s.deaths for s in spec.suspects},
-        log_dir=str(Path(spec.log_path).parent),
+        log_dir=log_dir,
     )
-
-
-def _loop(
-    worker: Worker, spec: WorkerSpec, control: Control, clock: Clock, transport: RedisTransport, fds: list[int], beats: Beats
-) -> int:
-    worker.set_active(spec.status == "ACTIVE")
-    beats.sent_ms = 0
-    warm_up = AckerWarmUp(worker.ackers)
-    while True:
-        for command in control.poll():
-            if isinstance(command, Stop):
-                worker.close()
-                return ExitCode.STOPPED
-            if isinstance(command, SetStatus):
-                worker.set_active(command.status == "ACTIVE")
-        now_ms = clock.now_ms()
-        if now_ms - beats.sent_ms >= _BEAT_EVERY_MS:
-            beats.send(worker.summary())
-            warm_up.step()
-        try:
-            due_ms = worker.step(now_ms)
-        except CodecError as error:
-            # The epoch holds something without bytes. The next process goes row by row and will name the culprit.
-            print(f"ERROR this epoch cannot be committed: {error}", flush=True)
-            return ExitCode.CRASHED
-        now_ms = clock.now_ms()
-        wait_ms = min(_LONGEST_WAIT_MS if due_ms is None else due_ms - now_ms, beats.sent_ms + _BEAT_EVERY_MS - now_ms)
-        if wait_ms > 0:
-            transport.wait(wait_ms, fds)
-            _drain(fds)
 
 
 def _wake(fd: int) -> None:
