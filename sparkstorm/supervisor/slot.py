@@ -26,7 +26,7 @@ from sparkstorm.model.worker_messages import (
     WorkerReport,
 )
 from sparkstorm.model.worker_spec import WorkerSpec
-from sparkstorm.supervisor.node_dir import Flock, NodeDir
+from sparkstorm.supervisor.base import Lock, NodeStorage, SpawnWorker, WorkerProcess
 from sparkstorm.supervisor.poison_detector import PoisonDetector
 from sparkstorm.supervisor.slot_machine import (
     FAILED,
@@ -47,8 +47,6 @@ from sparkstorm.supervisor.slot_machine import (
 )
 from sparkstorm.supervisor.slot_sync import DesiredState, SlotSync
 from sparkstorm.supervisor.supervisor import LocalBeat, write_local_beat
-from sparkstorm.supervisor.worker_process import WorkerChild, last_lines, rotate_log
-from sparkstorm.worker.main import DEFAULT_ENTRY
 
 _LOG = logging.getLogger(__name__)
 LOG_CAP_BYTES = 64 * 1024 * 1024
@@ -72,14 +70,14 @@ class Place:
 
     slot: WorkerSlot
     host: str
-    node_dir: NodeDir
-    claim: Flock
+    node_dir: NodeStorage
+    claim: Lock
 
 
 class Child:
     """The living worker with what the slot remembers of it."""
 
-    def __init__(self, process: WorkerChild, spec: WorkerSpec, now_ms: int) -> None:
+    def __init__(self, process: WorkerProcess, spec: WorkerSpec, now_ms: int) -> None:
         self.process, self.spec, self.started_ms = process, spec, now_ms
         self.view = ChildView(now_ms)
         self.status = spec.status
@@ -91,14 +89,14 @@ class Child:
 class Slot:
     """The slot's main thread, between two waits: `step` does everything that is due."""
 
-    def __init__(self, spec: SlotSpec, place: Place, sync: SlotSync) -> None:
-        self._spec, self._place, self._sync = spec, place, sync
+    def __init__(self, spec: SlotSpec, place: Place, sync: SlotSync, spawn: SpawnWorker) -> None:
+        self._spec, self._place, self._sync, self._spawn = spec, place, sync, spawn
         self._conf = merge(default_conf(), spec.conf)
         self._timing = timing_of(self._conf)
         self._beat_every_ms = SupervisorSettings.of(self._conf).worker_heartbeat_ms
         self._state = SlotState()
         self._child: Child | None = None
-        self._spare: WorkerChild | None = None
+        self._spare: WorkerProcess | None = None
         self._suspicion = PoisonDetector()
         self._message = ""
         self._last_end = ""  # why the last worker under this assignment ended unasked
@@ -226,12 +224,12 @@ class Slot:
             self._timing = timing_of(conf)
             spec = self._worker_spec(wish, conf, code.code_path, now_ms)
             process = self._take_spare() or self._spawn()
-            rotate_log(Path(spec.log_path), LOG_CAP_BYTES)
         except (SparkStormError, OSError) as fault:
             _LOG.error("slot %s: no worker can be started: %s", self._place.slot, fault)
             self._message = f"no worker can be started: {fault}"
             return
         process.give(spec)
+        process.rotate_log(LOG_CAP_BYTES)
         self._child = Child(process, spec, now_ms)
 
     def _worker_spec(self, wish: DesiredState, conf: Conf, code_path: Path, now_ms: int) -> WorkerSpec:
@@ -287,7 +285,7 @@ class Slot:
         if action.exit_code == ExitCode.DAMAGED:  # the sentence says all; the log's end would be a trace
             self._message = words[-MAX_MESSAGE_CHARS:]
             return
-        tail = [line for line in last_lines(Path(child.spec.log_path)) if not line.endswith(words)]  # said already
+        tail = [line for line in child.process.last_lines() if not line.endswith(words)]  # said already
         self._message = "\n".join([words, *tail])[-MAX_MESSAGE_CHARS:]
 
     # -- the rest ------------------------------------------------------------------------------------------------
@@ -333,7 +331,7 @@ class Slot:
         child = self._child
         if child and child.view.ready and now_ms >= self._house_due_ms:
             self._house_due_ms = now_ms + HOUSE_MS
-            rotate_log(Path(child.spec.log_path), LOG_CAP_BYTES)
+            child.process.rotate_log(LOG_CAP_BYTES)
             tasks = tuple(child.spec.tasks())
             beat = LocalBeat(child.spec.topology_id, self._place.slot.port, tasks, child.view.heard_ms)
             write_local_beat(self._place.node_dir, beat)
@@ -342,10 +340,7 @@ class Slot:
             self._spare_due_ms = now_ms + SPARE_RETRY_MS
             self._spare = self._spawn()
 
-    def _spawn(self) -> WorkerChild:
-        return WorkerChild(self._spec.entry or DEFAULT_ENTRY, self._place.node_dir.early_log(self._place.slot.port))
-
-    def _take_spare(self) -> WorkerChild | None:
+    def _take_spare(self) -> WorkerProcess | None:
         spare, self._spare = self._spare, None
         if spare is not None and spare.poll_exit() is not None:
             spare.close()

@@ -34,6 +34,8 @@ from sparkstorm.supervisor.node_dir import NodeDir
 from sparkstorm.supervisor.slot import Place, Slot
 from sparkstorm.supervisor.slot_sync import SlotStores, SlotSync
 from sparkstorm.supervisor.supervisor import Supervisor, SupervisorDuties
+from sparkstorm.supervisor.worker_process import WorkerChild
+from sparkstorm.worker.main import DEFAULT_ENTRY
 
 _LOG = logging.getLogger(__name__)
 PLACE_WAIT_MS = 20_000
@@ -92,7 +94,8 @@ def _run(spec: SlotSpec, place: Place, stopping: threading.Event) -> str:
     over = threading.Event()
     thread = threading.Thread(target=_drive_clerk, args=(sync, over), name=f"sync-{place.slot.port}", daemon=True)
     thread.start()
-    slot = Slot(spec, place, sync)
+    early_log = NodeDir(Path(spec.local_dir), place.slot.node).early_log(place.slot.port)
+    slot = Slot(spec, place, sync, lambda: WorkerChild(spec.entry or DEFAULT_ENTRY, early_log))
     _LOG.info("slot %s of host %s: pid %d", place.slot, place.host, os.getpid())
     try:
         return _drive_slot(slot, sync, wake_read, stopping)

@@ -70,6 +70,7 @@ class Worker:
         ids: IdSource,
         reporter: Reporter,
         wake: Callable[[], None] = lambda: None,
+        make_budget: Callable[[EpochSettings], Budget] = Budget,
     ) -> None:
         self._plan = plan
         self._transport = transport
@@ -93,7 +94,7 @@ class Worker:
         self._refused: Commit | None = None
         self._refusal = ""  # why the store refuses that commit
         self._refusals = 0
-        self._budget = Budget(EpochSettings.of(plan.conf))
+        self._budget = make_budget(EpochSettings.of(plan.conf))
         self._careful_left = _CAREFUL_UNITS if plan.is_careful else 0
         self._quarantined: list[bytes] = []
         self._is_active = False
