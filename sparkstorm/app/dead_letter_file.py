@@ -138,13 +138,17 @@ class DeadLetterFile:
 
 
 def read_dead_letters(path: Path) -> Iterator[tuple[str, DeadLetter]]:
-    """Read a file of dead letters: id and letter of each line; StoreInconsistentError names a line that is none."""
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                yield DeadLetter.from_line(line)
-            except StoreInconsistentError as error:
-                raise StoreInconsistentError(f"{path}, line {number}: {error}") from error
+    """Yield id and letter of each line of a run's file, or of the files of a replay's folder.
+
+    StoreInconsistentError names a line that is no dead letter.
+    """
+    for file in sorted(path.glob("[!._]*")) if path.is_dir() else [path]:
+        with file.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    yield DeadLetter.from_line(line)
+                except StoreInconsistentError as error:
+                    raise StoreInconsistentError(f"{file}, line {number}: {error}") from error
 
 
 def stored_letters(read: Read) -> Iterator[tuple[str, DeadLetter | None, bytes]]:

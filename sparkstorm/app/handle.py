@@ -10,6 +10,7 @@ from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.assignment import TaskInfo, WorkerBeat, WorkerSlot
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.transport.redis import RedisReader
@@ -100,21 +101,9 @@ class TopologyHandle:
         """Delete its dead letters."""
         self._reader.drop_dead_letters()
 
-    def dead_letters(self, limit: int = 100) -> list[dict[str, Any]]:
-        """The oldest parked inputs with their causes."""
-        names = (
-            "component",
-            "task",
-            "source",
-            "source_task",
-            "stream",
-            "fields",
-            "values",
-            "attempts",
-            "reason",
-            "time_ms",
-        )
-        return [dict(zip(names, Codec().unpack(data), strict=True)) for _, data in self._reader.parked(limit)]
+    def dead_letters(self, limit: int = 100) -> list[DeadLetter]:
+        """Return the oldest inputs that were given up, with their causes."""
+        return [DeadLetter.decode(Codec(), data) for _, data in self._reader.parked(limit)]
 
     def beats(self) -> list[WorkerBeat]:
         """Heartbeats of its workers."""

@@ -80,8 +80,8 @@ class ReplayRun:
         parked = sum(counts["parked"] for counts in results.counts.values())
         if self._file.skip_bad:
             with unwrapped():
-                parked = results.dead_letters.count()
-                save(results.dead_letters, folders[_DEAD_LETTERS], "json")
+                parked = results.dead_letter_lines.count()
+                save(results.dead_letter_lines, folders[_DEAD_LETTERS], "text")
         executed = sum(counts["executed"] for counts in results.counts.values())
         took = time.monotonic() - began
         print(

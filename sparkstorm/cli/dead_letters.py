@@ -26,7 +26,7 @@ def list_letters(arguments: argparse.Namespace) -> int:
     """Show dead letters by cause, or each as a line of JSON; 1 when they cannot be read."""
     try:
         path = Path(arguments.where)
-        if path.suffix == ".jsonl":
+        if path.suffix == ".jsonl" or path.is_dir():
             _show_file(path, arguments.lines)
         else:
             _show_stored(load_connection(path).redis, arguments.topology, arguments.lines)

@@ -82,7 +82,9 @@ def parser() -> argparse.ArgumentParser:
     verb = verbs.add_parser("dead-letters", help="list or drop tuples that were given up", description=dead_letters.__doc__)
     actions = verb.add_subparsers(required=True, metavar="ACTION", dest="action")
     action = actions.add_parser("list", help="by cause, the most frequent first")
-    action.add_argument("where", metavar="FILE", help="a run's dead-letters.jsonl, or the connection.json of a cluster")
+    action.add_argument(
+        "where", metavar="FILE", help="a run's dead-letters.jsonl, a replay's folder of them, or a cluster's connection.json"
+    )
     action.add_argument("topology", nargs="?", metavar="TOPOLOGY", help="name or id; else all of the cluster's")
     action.add_argument("--lines", action="store_true", help="each letter as a line of JSON, its values whole")
     action = actions.add_parser("drop", help="delete those of one topology from Redis; files stay")

@@ -1,4 +1,4 @@
-"""Record of an input that was given up: where, whose, what, after how many tries and why; and what letters have in common."""
+"""DeadLetter: record of an input that a component could not process, and the cause by which such records are grouped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Key by which dead letters are grouped: component, type of error, line of user code (empty when there is none)."""
+    """Key by which dead letters are grouped: component, type of error, and line of user code (empty if there is none)."""
 
     component: str
     error: str
@@ -30,7 +30,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One entry of a topology's dead-letter stream."""
+    """An input that was parked: it failed `attempts` times, and the topology went on without it."""
 
     component: str  # who could not process it
     task: int
@@ -45,28 +45,28 @@ class DeadLetter:
 
     @property
     def cause(self) -> Cause:
-        """The letter's group: the text of an error may hold the value, its type and line do not."""
+        """The letter's group. The text of an error may contain the value; its type and line do not."""
         place = _PLACE.search(self.reason)
         error = _ERROR.match(self.reason)
         if error is not None and (place is not None or error[0].endswith(_KNOWN_ENDINGS)):
             return Cause(self.component, error[0], place[1] if place else "")
         return Cause(self.component, _VARYING.sub("*", self.reason)[:100], "")
 
-    def to_line(self, id: str) -> str:
-        """Return one line of JSON under the letter's id in its stream; `from_line` reads it back exactly."""
-        return to_json({"id": id, **asdict(self)})
+    def to_line(self, id: str = "") -> str:
+        """Return one line of JSON, with the letter's id in its stream if it has one; `from_line` reads it back exactly."""
+        return to_json({**({"id": id} if id else {}), **asdict(self)})
 
     @classmethod
     def from_line(cls, line: str) -> tuple[str, DeadLetter]:
-        """Return id and letter of a line; StoreInconsistentError when it is not one."""
+        """Return id (empty: none) and letter of a line; StoreInconsistentError when it is not one."""
         try:
             entry = from_json(line)
-            return str(entry.pop("id")), cls(**{**entry, "fields": tuple(entry["fields"]), "values": tuple(entry["values"])})
+            return str(entry.pop("id", "")), cls(**{**entry, "fields": tuple(entry["fields"]), "values": tuple(entry["values"])})
         except (CodecError, AttributeError, KeyError, TypeError) as error:
             raise StoreInconsistentError(f"not a line of dead letters: {error}") from error
 
     def encode(self, codec: Codec) -> bytes:
-        """Bytes for the commit."""
+        """Return the bytes that a commit stores."""
         return codec.pack(
             [
                 self.component,

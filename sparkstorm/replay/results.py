@@ -29,19 +29,7 @@ from sparkstorm.replay.result_columns import Columns
 from sparkstorm.replay.result_types import TAGGED, definite_type, merged_type, result_type, typed_array
 from sparkstorm.replay.spark import SparkStages, WriteChunks
 
-_DEAD = pa.schema(
-    [
-        ("component", pa.string()),
-        ("task", pa.int32()),
-        ("source_component", pa.string()),
-        ("source_task", pa.int32()),
-        ("stream", pa.string()),
-        ("record", pa.string()),
-        ("attempts", pa.int32()),
-        ("reason", pa.string()),
-        ("time_ms", pa.int64()),
-    ]
-)
+_LINES = pa.schema([("value", pa.string())])
 
 
 class Replay(Mapping[str, DataFrame]):
@@ -121,17 +109,23 @@ class Replay(Mapping[str, DataFrame]):
         return self[component + STATE_MARK]
 
     @property
-    def dead_letters(self) -> DataFrame:
-        """Records that were put aside, each with its component, task and cause; without skip_bad none ever is."""
+    def dead_letters(self) -> list[DeadLetter]:
+        """Records that were put aside, brought to the driver; without skip_bad there are none."""
+        with unwrapped():
+            return [DeadLetter.from_line(row.value)[1] for row in self.dead_letter_lines.collect()]
+
+    @property
+    def dead_letter_lines(self) -> DataFrame:
+        """The same as a DataFrame with a line of JSON per record: the format of a run's `dead-letters.jsonl`."""
         if not self._stages.skips_bad:
-            return self._stages.spark.createDataFrame([], from_arrow_schema(_DEAD))
+            return self._stages.spark.createDataFrame([], from_arrow_schema(_LINES))
         frames = [
             self._stages.frame(stage)
             for stage in self._plan.stages
             if self._stages.is_kept(stage) and (stage.bolts or self._stages.is_timed)
         ]
         chunks = reduce(DataFrame.union, frames).where(f"kind = {DEAD}")
-        return map_in_arrow(chunks, _letters, from_arrow_schema(_DEAD))
+        return map_in_arrow(chunks, _lines, from_arrow_schema(_LINES))
 
     def run(self) -> dict[str, dict[str, int]]:
         """Run every stage now; what each component did: prepared, executed, emitted, parked."""
@@ -254,20 +248,7 @@ def _columns(codec: Codec, chunk: Chunk) -> Sequence[Any]:
     return [*columns, [chunk.target] * chunk.rows] if chunk.kind == KEPT_STATE else columns
 
 
-def _letters(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _lines(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     codec = Codec()
     for chunk in chunks_in(batches):
-        letter = DeadLetter.decode(codec, chunk.data)
-        record = tag_text(dict(zip(letter.fields, letter.values, strict=False)))
-        values = [
-            letter.component,
-            letter.task,
-            letter.source_component,
-            letter.source_task,
-            letter.stream,
-            record,
-            letter.attempts,
-            letter.reason,
-            letter.time_ms,
-        ]
-        yield pa.RecordBatch.from_arrays([pa.array([v], f.type) for v, f in zip(values, _DEAD, strict=True)], schema=_DEAD)
+        yield pa.RecordBatch.from_arrays([pa.array([DeadLetter.decode(codec, chunk.data).to_line()])], schema=_LINES)

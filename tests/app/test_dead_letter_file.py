@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.app.dead_letter_file import DeadLetterFile, Groups, read_dead_letters
+from sparkstorm.app.handle import TopologyHandle
 from sparkstorm.cli import main as cli
 from sparkstorm.cli.dead_letters import kept_in
 from sparkstorm.embedded import RedisServer
@@ -219,6 +220,24 @@ def test_the_command_line_lists_a_file_by_cause_and_one_by_one(
     assert f"{file.path}: 2 dead letters\n  parse: ValueError (parse.py, line 12): 2 tuples" in said
     assert cli(["dead-letters", "list", str(file.path), "--lines"]) == 0
     assert capsys.readouterr().out == file.path.read_text()
+
+
+def test_a_replays_folder_of_dead_letters_is_read_like_a_runs_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = replace(LETTER, values=(b"\xff",))
+    (tmp_path / "part-00000.txt").write_text(LETTER.to_line() + "\n")
+    (tmp_path / "part-00001.txt").write_text(other.to_line() + "\n")
+    (tmp_path / "_SUCCESS").touch()
+    (tmp_path / ".part-00000.txt.crc").write_bytes(b"\xff")
+    assert list(read_dead_letters(tmp_path)) == [("", LETTER), ("", other)]
+    assert cli(["dead-letters", "list", str(tmp_path)]) == 0
+    assert "2 dead letters" in capsys.readouterr().out
+
+
+def test_a_handle_gives_the_same_records(parked: Parked) -> None:
+    parked.park(LETTER, LETTER, LETTER)
+    nothing: Any = None
+    reader: Any = LocalReader(parked.store)
+    assert TopologyHandle("words-1-2", nothing, nothing, reader).dead_letters(limit=2) == [LETTER, LETTER]
 
 
 @pytest.mark.parametrize("where", ["none.jsonl", "none.json", "torn.jsonl"])

@@ -226,6 +226,6 @@ def test_a_result_of_known_types_is_made_by_one_run(spark: SparkSession) -> None
     results.run()
     found = {(row.key, row.task): row.value for row in results.state("sum").collect()}
     assert {key: value for (key, _), value in found.items() if "/" in key} == {"a/1": 7, "b/1": 1}
-    assert results.state("sum").count() == len(found) and results.dead_letters.count() == 0
+    assert results.state("sum").count() == len(found) and results.dead_letters == []
     assert results.counts["sum"]["executed"] == 3
     results.close()

@@ -98,7 +98,7 @@ def test_a_row_without_a_time_is_named_or_put_aside(spark: SparkSession) -> None
         replay(timed("value"), {"source": frame}, event_time="ts").run()
     results = replay(timed("value"), {"source": frame}, event_time="ts", skip_bad=True)
     assert [row.value for row in results["bolt"].collect()] == ["a"]
-    assert [(row.component, row.reason) for row in results.dead_letters.collect()] == [("source", "no event time")]
+    assert [(row.component, row.reason) for row in results.dead_letters] == [("source", "no event time")]
 
 
 def test_a_final_state_is_fit_to_be_the_first_state_of_the_rest(spark: SparkSession) -> None:
