@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sparkstorm.api import Effects
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import EventTime, LocalResults, replay_locally
@@ -34,7 +35,7 @@ def outcome(topology: Topology, id: str, values_of: Any, states: Mapping[int, An
 
 
 def replayed(topology: Topology, rows: Any, seed: int) -> LocalResults:
-    effects = {c.id: "run" for c in topology.bolts}
+    effects = {c.id: Effects.RUN for c in topology.bolts}
     given: dict[str, Any] = {"conf": CONF, "name": "test", "effects": effects, "event_time": TIMES[seed % 2]}
     given["partitions"] = (1, 3)[seed // 2 % 2]
     try:
