@@ -8,9 +8,10 @@ from typing import Any
 
 from sparkstorm.errors import InvalidConfigError, SparkStormError, show
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.model.strict import named_errors, whole
 from sparkstorm.model.tasks import partition_fixed
 from sparkstorm.scheduling.catalogue import scheduler_by_name
-from sparkstorm.scheduling.form.fields import integer, parse
+from sparkstorm.scheduling.form.fields import parse
 from sparkstorm.scheduling.form.storm_problem import Round, problem_from, rows_of
 from sparkstorm.scheduling.previous import PreviousPlacement, ScheduleReason
 from sparkstorm.scheduling.reasons import Reasons
@@ -112,7 +113,7 @@ class Scene:
         if topology is None:
             raise InvalidConfigError(f"there is no topology {show(topology_id)}, only {_some(each.id for each in self.topologies)}")
         changed = _resized(topology, executors or {})
-        workers = topology.num_workers if num_workers is None else integer(num_workers, "num_workers", 1)
+        workers = topology.num_workers if num_workers is None else _whole(num_workers, "num_workers")
         own_conf = {**topology.conf, **(conf or {}), "topology.workers": workers}
         changed = replace(changed, num_workers=workers, conf=own_conf)
         placed = dict(self.assignments.get(topology_id, {}))
@@ -346,6 +347,11 @@ def _chain(name: str, num_executors: int, workers: int) -> TopologyView:
     return TopologyView(name, name, tuple(parts), workers, "laboratory", 60_000, {"topology.workers": workers})
 
 
+def _whole(number: int, name: str, most: int = 2**31 - 1) -> int:
+    with named_errors(InvalidConfigError, name):
+        return int(whole(1, most)(number))
+
+
 def _resized(topology: TopologyView, executors: Mapping[str, int]) -> TopologyView:
     """Return the topology with other numbers of executors; each component's tasks are divided among them again."""
     parts = {part.id: part for part in topology.components}
@@ -353,7 +359,7 @@ def _resized(topology: TopologyView, executors: Mapping[str, int]) -> TopologyVi
         if name not in parts:
             raise InvalidConfigError(f"executors: there is no component {show(name)}, only {_some(parts)}")
         tasks = [task for executor in parts[name].executors for task in executor.tasks]
-        count = integer(number, f"executors.{name}", 1, max(len(tasks), 1))
+        count = _whole(number, f"executors.{name}", max(len(tasks), 1))
         chunks = partition_fixed(count, sorted(tasks))
         parts[name] = replace(parts[name], executors=tuple(ExecutorId(chunk[0], chunk[-1]) for chunk in chunks))
     return replace(topology, components=tuple(parts.values()))

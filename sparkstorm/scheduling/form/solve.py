@@ -1,16 +1,16 @@
-"""The way from the text of a problem to the text of its answer."""
+"""Answers to scheduling problems, from JSON text to JSON text."""
 
 import json
 from typing import Any
 
 from sparkstorm.errors import SparkStormError, show
 from sparkstorm.scheduling.form import jstorm_problem, storm_problem
-from sparkstorm.scheduling.form.fields import mapping, parse
+from sparkstorm.scheduling.form.fields import parse
 
 
 def solve(value: object, explains: bool = False) -> dict[str, Any]:
     """The answer to a problem, with the reason of each place under `why` where asked; InvalidConfigError when malformed."""
-    if mapping(value, "problem").get("scheduler") == "jstorm":
+    if isinstance(value, dict) and value.get("scheduler") == "jstorm":
         return jstorm_problem.answer(jstorm_problem.context_from(value), explains)
     return storm_problem.answer(storm_problem.problem_from(value), explains)
 
