@@ -1,4 +1,4 @@
-"""Owns an example with event time: files of this machine by the time they were last changed, late ones told apart.
+"""Example with event time: files of this machine by the time they were last changed, late ones told apart.
 
 Paths come in the order of their names, so their times jump back and forth over years: real data that is out of order.
 `python jobs/file_times.py FOLDER... > files.csv` writes the same events as a history that a replay can read.
@@ -13,11 +13,20 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from sparkstorm.api import BasicOutputCollector, ReplayableSpout, SpoutOutputCollector, StatefulBolt, TopologyBuilder, Tuple
-from sparkstorm.api.components import Conf
-from sparkstorm.api.context import TopologyContext
-from sparkstorm.api.windows import Duration, FoldingBolt, Window
-from sparkstorm.model.topology import Topology
+from sparkstorm.api import (
+    BasicOutputCollector,
+    Conf,
+    Duration,
+    FoldingBolt,
+    ReplayableSpout,
+    SpoutOutputCollector,
+    StatefulBolt,
+    Topology,
+    TopologyBuilder,
+    TopologyContext,
+    Tuple,
+    Window,
+)
 
 FIELDS = ("suffix", "bytes", "changed_ms")
 DAY = Duration.hours(24).ms

@@ -22,13 +22,13 @@ from sparkstorm.api import (
     ReplayableSpout,
     SpoutOutputCollector,
     StatefulBolt,
+    Topology,
     TopologyBuilder,
     TopologyContext,
     Tuple,
     Window,
 )
 from sparkstorm.connectors import find_files
-from sparkstorm.model.topology import Topology
 
 DAY_MS = 86_400_000
 LAG_DAYS = 30  # files that lie further back than the newest one before them are late

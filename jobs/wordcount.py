@@ -1,4 +1,4 @@
-"""Owns the word count that `make run` shows: lines -> split -> count, over real files."""
+"""Word count that `make run` shows: lines -> split -> count, over real files."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, Topology, TopologyBuilder, Tuple, fields
 from sparkstorm.connectors import FileLines, find_files
-from sparkstorm.model.topology import Topology
 
 
 class SplitWords(BasicBolt):
-    """One line in, its words out."""
+    """Splits a line into its words."""
 
     outputs = ("word",)
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        """Emit every word."""
+        """Emit every word of a line."""
         for word in tup.values[0].split():
             collector.emit((word,))
 
 
 class CountWords(StatefulBolt):
-    """Keeps how often each word came; the counts are written in the same commit as the words' acks."""
+    """Counts each word; a count is written in the same commit as the ack of its word."""
 
     order_insensitive = True
 
@@ -33,16 +32,16 @@ class CountWords(StatefulBolt):
 
 
 def standard_library() -> list[tuple[str, int]]:
-    """The sources of Python's own standard library: a real corpus that every machine has; not what pip installed into it."""
+    """Return path and size of the standard library's sources, a corpus that every machine has, without installed packages."""
     files = find_files([sysconfig.get_paths()["stdlib"]], "*.py")
     return [(path, size) for path, size in files if not {"site-packages", "dist-packages"} & set(Path(path).parts)]
 
 
 def build(input: Sequence[str] = ()) -> Topology:
-    """Count the words of files or folders; without any, of the sources of Python's own standard library."""
+    """Return the topology over files or folders; without any, over the sources of Python's own standard library."""
     files = find_files(input) if input else standard_library()
     builder = TopologyBuilder()
     builder.set_spout("lines", FileLines(files), parallelism=2)
-    builder.set_bolt("split", SplitWords(), parallelism=2).local_or_shuffle_grouping("lines")
-    builder.set_bolt("count", CountWords(), parallelism=2).fields_grouping("split", "word")
+    builder.set_bolt("split", SplitWords(), parallelism=2, inputs={"lines": "local_or_shuffle"})
+    builder.set_bolt("count", CountWords(), parallelism=2, inputs={"split": fields("word")})
     return builder.build()

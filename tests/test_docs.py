@@ -1,16 +1,20 @@
-"""Checks docs/keys.md, docs/dependencies.md and the links between documents against the code, in both directions."""
+"""Documents against the code: keys, dependencies, links, and examples that run and import public modules only."""
 
 from __future__ import annotations
 
 import configparser
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import sparkstorm.api
+import sparkstorm.testing
 from sparkstorm.app.job_file import make_topology, read_job_file
 from sparkstorm.cluster import paths
 
@@ -93,6 +97,63 @@ def test_the_readmes_first_bolt_is_a_job_and_passes_its_test(tmp_path: Path) -> 
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def _blocks(document: Path) -> list[tuple[int, str]]:
+    """Line and text of every Python example."""
+    text = document.read_text(encoding="utf-8")
+    found = re.finditer(r"```python\n(.*?)```", text, re.DOTALL)
+    return [(text[: block.start(1)].count("\n") + 1, block.group(1)) for block in found]
+
+
+def test_every_example_of_the_api_page_runs_and_its_tests_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = ROOT / "docs" / "api.md"
+    module = ModuleType("api_page")
+    monkeypatch.setitem(sys.modules, "api_page", module)  # where what is pickled by its name is found
+    passed = []
+    for line, block in _blocks(page):
+        before = set(vars(module))
+        exec(compile("\n" * (line - 1) + block, str(page), "exec"), vars(module))
+        for name in [name for name in vars(module) if name.startswith("test_") and name not in before]:
+            vars(module)[name]()
+            passed.append(name)
+    assert len(passed) == len(re.findall(r"^def test_", page.read_text(encoding="utf-8"), re.MULTILINE)) >= 8
+
+
+@pytest.mark.parametrize("package", [sparkstorm.api, sparkstorm.testing], ids=lambda package: str(package.__name__))
+def test_every_public_name_is_on_the_api_page(package: ModuleType) -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    code = " ".join(re.findall(r"```python\n.*?```|`[^`\n]+`", text, re.DOTALL))
+    assert [name for name in package.__all__ if not re.search(rf"\b{name}\b", code)] == []
+
+
+# What user code may import, and what pages about schedulers and notebooks import beside it
+_PUBLIC = {"sparkstorm.api", "sparkstorm.connectors", "sparkstorm.replay", "sparkstorm.replay.recorded", "sparkstorm.testing"}
+_OF_TOOLS = re.compile(r"sparkstorm\.(notebook\.\w+|scheduling\.laboratory|app\.cluster|config)")
+_STARTERS = {"run_topology.py", "replay_history.py"}
+
+
+def _examples() -> list[tuple[str, str]]:
+    """Name and text of everything that shows how a topology is written."""
+    documents = [(f"{path.name}:{line}", block) for path in DOCUMENTS for line, block in _blocks(path)]
+    jobs = [(path.name, _text(path)) for path in (ROOT / "jobs").glob("*.py") if path.name not in _STARTERS]
+    notebooks = [
+        (f"{path.name}:{number}", "".join(cell["source"]))
+        for path in (ROOT / "notebooks").glob("*.ipynb")
+        for number, cell in enumerate(json.loads(_text(path))["cells"])
+        if cell["cell_type"] == "code"
+    ]
+    return [*documents, *jobs, *notebooks]
+
+
+def test_examples_jobs_and_notebooks_import_public_modules_only() -> None:
+    imported = {
+        (name, module)
+        for name, text in _examples()
+        for module in re.findall(r"^(?:from|import) (sparkstorm[\w.]*)", text, re.MULTILINE)
+    }
+    assert len({name for name, _ in imported}) > 10
+    assert {(name, module) for name, module in imported if module not in _PUBLIC and not _OF_TOOLS.fullmatch(module)} == set()
 
 
 def _text(path: Path) -> str:

@@ -29,7 +29,7 @@ _TICKS = "topology.tick.tuple.freq.secs"
 
 
 class TopologyBuilder:
-    """Collects spouts and bolts; `build()` checks the whole and returns an immutable Topology.
+    """Builder of a topology: add spouts and bolts, then `build()` checks the whole and returns an immutable Topology.
 
     >>> builder = TopologyBuilder()
     >>> class Lines(Spout):
@@ -37,7 +37,7 @@ class TopologyBuilder:
     >>> class Split(BasicBolt):
     ...     def execute(self, tup, collector): pass
     >>> _ = builder.set_spout("lines", Lines(), outputs=["line"])
-    >>> _ = builder.set_bolt("split", Split(), parallelism=2).shuffle_grouping("lines")
+    >>> _ = builder.set_bolt("split", Split(), parallelism=2, inputs="lines")
     >>> sorted(builder.build().components)
     ['lines', 'split']
     """
@@ -97,7 +97,7 @@ class TopologyBuilder:
         return declarer
 
     def build(self) -> Topology:
-        """Check everything and return the topology; InvalidTopologyError names the culprit and the mend."""
+        """Check everything and return the topology; InvalidTopologyError names the component and says what to write."""
         topology = Topology(dict(self._components))
         validate(topology)
         for bolt in topology.bolts:
@@ -119,50 +119,50 @@ class TopologyBuilder:
 
 
 class Declarer:
-    """Adds inputs to the component just set (Storm's InputDeclarer); every method returns the declarer."""
+    """Adds inputs to the bolt that `set_bolt` has added (Storm's InputDeclarer); every method returns the declarer."""
 
     def __init__(self, components: dict[str, Component], id: str) -> None:
         self._components = components
         self._id = id
 
     def shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Spread tuples evenly over the tasks."""
+        """Send tuples to the tasks in turn."""
         return self.grouping(component, Grouping("shuffle"), stream)
 
     def fields_grouping(self, component: str, *fields: str, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Equal values of these fields go to the same task."""
+        """Send tuples with equal values of these fields to the same task."""
         return self.grouping(component, Grouping("fields", fields), stream)
 
     def partial_key_grouping(self, component: str, *fields: str, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Equal values go to one of two tasks, the one this sender has used less (Nasir et al., ICDE 2015)."""
+        """Send tuples with equal values to two tasks, each to the one that its sender has used less (Nasir et al., ICDE 2015)."""
         return self.grouping(component, Grouping("partial_key", fields), stream)
 
     def all_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Every task gets every tuple."""
+        """Send every tuple to every task."""
         return self.grouping(component, Grouping("all"), stream)
 
     def global_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Everything goes to the task with the lowest id."""
+        """Send every tuple to the task with the lowest id."""
         return self.grouping(component, Grouping("global"), stream)
 
     def none_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
-        """The caller does not care; like shuffle."""
+        """Send tuples to any task; at present the same as shuffle."""
         return self.grouping(component, Grouping("none"), stream)
 
     def direct_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
-        """The producer names the task with emit_direct."""
+        """Send each tuple to the task that its producer names with emit_direct."""
         return self.grouping(component, Grouping("direct"), stream)
 
     def local_or_shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Tasks in the producer's worker if there are any, else shuffle."""
+        """Send tuples to the tasks in the producer's worker in turn; to all tasks where it has none."""
         return self.grouping(component, Grouping("local_or_shuffle"), stream)
 
     def custom_grouping(self, component: str, custom: Any, stream: str = DEFAULT_STREAM) -> Declarer:
-        """User code chooses: an object with choose_tasks(task, values) -> task ids and, if wanted, prepare(tasks)."""
+        """Let user code choose: an object with choose_tasks(task, values) -> task ids and, if wanted, prepare(tasks)."""
         return self.grouping(component, Grouping("custom", custom=custom), stream)
 
     def grouping(self, component: str, grouping: Grouping, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Subscribe with any grouping."""
+        """Subscribe to a stream with any grouping."""
         if grouping.kind == "custom":
             if not callable(getattr(grouping.custom, "choose_tasks", None)):
                 raise InvalidTopologyError(f"component '{self._id}': a custom grouping needs a method choose_tasks(task, values)")
@@ -247,7 +247,7 @@ def _check_type(where: str, kind: Any) -> ColumnType:
 
 
 def _check_batch_types(topology: Topology) -> None:
-    """Types of batches go by the names of the inputs' fields; a name that no input has is a mistake."""
+    """Refuse types of a ColumnBolt for a field that none of its inputs has."""
     for bolt in topology.bolts:
         declared = bolt.instance.types if isinstance(bolt.instance, ColumnBolt) else {}
         known = {f for s in bolt.inputs for f in topology.components[s.component].streams[s.stream].fields}

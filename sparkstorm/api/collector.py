@@ -1,4 +1,4 @@
-"""Owns what user code may ask of a collector; the concrete ones belong to the runtime."""
+"""Protocols of the collectors through which user code emits, acks and fails."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Values = Sequence[Any]
 
 
 class BasicOutputCollector(Protocol):
-    """Emits anchored to the input being executed."""
+    """Collector of a bolt that acks by itself: everything emitted is anchored to the input being executed."""
 
     def emit(self, values: Values, stream: str = "default") -> None:
         """Send values to every subscriber of a stream."""
@@ -24,10 +24,10 @@ class BasicOutputCollector(Protocol):
 
 
 class OutputCollector(Protocol):
-    """Emits with anchors of the caller's choice; acks and fails by hand, from any thread."""
+    """Collector of a Bolt: emits with given anchors, acks and fails by hand. It may be used from any thread."""
 
     def emit(self, values: Values, anchors: Tuple | Sequence[Tuple] | None = None, stream: str = "default") -> None:
-        """Send values; the new tuple descends from every anchor's roots, from none it is untracked."""
+        """Send values as a tuple that descends from all roots of the anchors; without anchors it is untracked."""
 
     def emit_direct(
         self, task: int, values: Values, anchors: Tuple | Sequence[Tuple] | None = None, stream: str = "default"
@@ -35,17 +35,17 @@ class OutputCollector(Protocol):
         """Send values to one task of a direct stream's subscriber."""
 
     def ack(self, tup: Tuple) -> None:
-        """This input is done."""
+        """Mark an input as done."""
 
     def fail(self, tup: Tuple, reason: str = "") -> None:
-        """This input failed; what `execute` emitted for it is thrown away if it has not been committed yet."""
+        """Mark an input as failed; what `execute` emitted for it is dropped if it was not committed yet."""
 
     def report_error(self, error: BaseException | str) -> None:
         """Record an error of this component without failing anything."""
 
 
 class SpoutOutputCollector(Protocol):
-    """Emits new roots; a message id asks for tracking and names the tuple in ack and fail."""
+    """Collector of a spout: a tuple with a message id is tracked, and the id comes back in ack or fail."""
 
     def emit(self, values: Values, message_id: Any = None, stream: str = "default") -> None:
         """Send values to every subscriber of a stream."""

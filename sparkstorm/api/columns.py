@@ -1,4 +1,4 @@
-"""Owns ColumnBolt: a bolt that takes whole Arrow batches, in a replay; live, every tuple is a batch of one row."""
+"""ColumnBolt: a bolt that takes whole Arrow batches in a replay, and batches of one row live."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ if TYPE_CHECKING:
 
 
 class BatchCollector(BasicOutputCollector, Protocol):
-    """Emits rows, or whole batches whose columns are the stream's fields in their order."""
+    """Collector that also emits whole batches, whose columns are the stream's fields in their order."""
 
     def emit_batch(self, batch: RecordBatch, stream: str = "default") -> None:
-        """Send every row of a batch to every subscriber of a stream; columns count by place, not by name."""
+        """Send every row of a batch to every subscriber of a stream; columns are taken by position, not by name."""
 
 
 class ColumnBolt(BasicBolt):
-    """Processes `pyarrow.RecordBatch`es: all rows of one come from one source, columns are its fields.
+    """Bolt that processes `pyarrow.RecordBatch`es. The rows of a batch come from one source; its columns are the source's fields.
 
-    How rows are cut into batches means nothing: the results must not depend on it. A failing batch leaves no trace and its
-    rows are executed one by one, so that only the culprit fails. `execute` may be given as well (live it is faster than
-    batches of one row); then both must do the same. `types` gives Arrow types of fields that single rows cannot tell.
+    Results must not depend on how rows are cut into batches. A batch that fails is undone and its rows are executed one by
+    one, so that only the faulty row fails. A class may define `execute` too, which is faster live than batches of one row;
+    both methods must then do the same. `types` gives Arrow types of fields that the values of one row do not determine.
     """
 
     types: Mapping[str, DataType] = {}
 
     def execute_batch(self, batch: RecordBatch, source: Source, collector: BatchCollector) -> None:
-        """Process some rows of one source; raising undoes what was emitted and put for all of them."""
+        """Process rows of one source; an exception undoes what was emitted and put for all of them."""
         raise NotImplementedError
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        """One row as a batch."""
+        """Process one row as a batch."""
         batch = batch_of(tup.fields, [[value] for value in tup.values], self.types)
         self.execute_batch(batch, tup.source, RowCollector(collector))
 
 
 class RowCollector:
-    """Emits batches row by row through a collector of rows."""
+    """Collector that emits batches row by row through another collector."""
 
     def __init__(self, collector: BasicOutputCollector) -> None:
         self.emit = collector.emit
@@ -49,13 +49,13 @@ class RowCollector:
         self.report_error = collector.report_error
 
     def emit_batch(self, batch: RecordBatch, stream: str = "default") -> None:
-        """Send every row."""
+        """Send every row of a batch."""
         for values in rows_of(batch):
             self.emit(values, stream)
 
 
 def batch_of(fields: Sequence[str], columns: Sequence[Sequence[Any]], types: Mapping[str, DataType]) -> RecordBatch:
-    """Columns of values as a batch; ArrowInvalid or ArrowTypeError when a column would change a value."""
+    """Return columns of values as a batch; ArrowInvalid or ArrowTypeError when a column would change a value."""
     import pyarrow as pa
 
     arrays = [_array(column, types.get(field)) for field, column in zip(fields, columns, strict=True)]
@@ -63,7 +63,7 @@ def batch_of(fields: Sequence[str], columns: Sequence[Sequence[Any]], types: Map
 
 
 def _array(column: Sequence[Any], kind: DataType | None) -> Any:
-    """Arrow makes one type of several: of whole numbers among others, bytes among text, mappings with different keys."""
+    """Return an Arrow array, refusing what Arrow would convert: numbers to floats, bytes to text, mappings to one set of keys."""
     import pyarrow as pa
 
     if kind is None and len(column) > 1:
@@ -97,7 +97,7 @@ def fitting_types(kind: DataType) -> frozenset[type] | None:
 
 
 def rows_of(batch: RecordBatch) -> list[tuple[Any, ...]]:
-    """A batch as rows of plain values."""
+    """Return a batch as rows of plain values."""
     if not batch.num_columns:
         return [()] * batch.num_rows
     return list(zip(*[plain_values(column) for column in batch.columns], strict=True))
@@ -112,7 +112,7 @@ def plain_values(array: Any) -> list[Any]:
 
 
 def _plain(value: Any, kind: Any) -> Any:
-    """Maps come out of Arrow as lists of pairs."""
+    """Return a value with Arrow's maps, which are lists of pairs, as mappings."""
     import pyarrow as pa
 
     if value is None or not pa.types.is_nested(kind):

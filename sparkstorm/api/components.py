@@ -1,4 +1,4 @@
-"""Owns the classes a user derives from: Spout, ReplayableSpout, Bolt, BasicBolt, StatefulBolt."""
+"""Base classes of user components: Spout, ReplayableSpout, Bolt, BasicBolt, StatefulBolt; and Effects."""
 
 from __future__ import annotations
 
@@ -41,82 +41,84 @@ def check_effects(id: str, effects: Any) -> None:
 class Spout:
     """Source of a topology's tuples (Storm's ISpout).
 
-    `outputs` declares the fields of the default stream, or fields by stream. A spout that may block (I/O without a
-    time limit) sets `blocking = True` and gets a thread of its own; every other one must return from `next_tuple` soon.
+    `outputs` declares the fields of the default stream, or fields by stream. A spout that may block (I/O without a time
+    limit) sets `blocking = True` and gets a thread of its own; `next_tuple` of any other spout must return soon.
     """
 
     outputs: Outputs = ()
     blocking: ClassVar[bool] = False
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
-        """Called once per task before anything else, in the worker."""
+        """Prepare the task: called once in the worker, before any other method."""
 
     def next_tuple(self) -> None:
-        """Emit the next tuple or tuples through the collector, or nothing when there is none now; never block."""
+        """Emit the next tuple or tuples through the collector, or nothing if none is there now; do not block."""
         raise NotImplementedError
 
     def is_exhausted(self) -> bool:
-        """Whether this source has come to its end; a run of finite spouts stops when all trees are settled."""
+        """Return whether there is nothing more to emit; a run stops when all its spouts are exhausted and all trees are done."""
         return False
 
     def has_ended(self) -> bool:
-        """Whether that end is for good: then event time runs to its end, and every window behind this source fires."""
+        """Return whether nothing will ever follow: event time then runs to its end, and every window of this source fires."""
         return self.is_exhausted()
 
     def extent(self) -> tuple[int, int]:
-        """(total, done) in any unit, for progress displays; (0, 0) when the source cannot tell."""
+        """Return (total, done) in any unit, for progress displays; (0, 0) if the source does not know."""
         return 0, 0
 
     def ack(self, message_id: Any) -> None:
-        """The tree of that message was fully processed; called after the commit, at least once."""
+        """Take note that the tree of a message is fully processed; called after the commit, at least once."""
 
     def fail(self, message_id: Any) -> None:
-        """The tree of that message failed or timed out (exactly-once: it was parked); called at least once."""
+        """Take note that the tree of a message failed or timed out (exactly-once: it was parked); called at least once."""
 
     def activate(self) -> None:
-        """The topology was activated."""
+        """Take note that the topology was activated."""
 
     def deactivate(self) -> None:
-        """The topology was deactivated; next_tuple is not called until it is active again."""
+        """Take note that the topology was deactivated; next_tuple is not called until it is active again."""
 
     def close(self) -> None:
-        """The worker stops in an orderly way; not called when it is killed."""
+        """Release resources: called when the worker stops in an orderly way, not when it is killed."""
 
 
 class ReplayableSpout(Spout):
-    """A spout that knows its position; the position is written in the same commit as the tuples it emitted.
+    """Spout with a position, which is written in the same commit as the tuples it emitted.
 
-    After a crash `restore` is called (after `open`) with the last committed position, so nothing is emitted twice and
-    nothing is left out.
+    After a crash, `restore` is called after `open` with the last committed position, so that no tuple is emitted twice or
+    left out.
     """
 
     def snapshot(self) -> Any:
-        """The position right after the last emitted tuple: any value of the codec's closed set."""
+        """Return the position right after the last emitted tuple: any value that a tuple may carry."""
         raise NotImplementedError
 
     def restore(self, position: Any) -> None:
-        """Go on from a position that `snapshot` returned."""
+        """Continue at a position that `snapshot` returned."""
         raise NotImplementedError
 
     def hand_over(self) -> Any:
-        """What a later submission needs to go on from here; the position, unless a spout can say it in lasting terms."""
+        """Return what a later submission needs to continue here; by default the position.
+
+        A spout overrides it to hand over something that does not depend on its number of tasks, such as bytes read by file.
+        """
         return self.snapshot()
 
     def take_over(self, handed: Sequence[Any]) -> ReplayableSpout | None:
-        """A spout that goes on behind what all tasks of a former submission handed over, on any number of tasks.
+        """Return a spout that continues after what all tasks of a former submission handed over, with any number of tasks.
 
-        None (the default): each task is restored to what the task of its place handed over, so there must be as many.
+        None (the default): each task is restored from the task with the same index, so there must be as many tasks.
         """
         return None
 
 
 class Bolt:
-    """Processing step with acking by hand (Storm's IRichBolt): every input must be acked or failed, now or later.
+    """Bolt with acking by hand (Storm's IRichBolt): every input must be acked or failed, now or later.
 
-    Two words for batch replay. `effects`, of a bolt that acts on the outside: "mute" (does not run), "redirect" (does
-    not run, its input is a result), "idempotent" (runs; a repetition does no harm), "run" (has no effects); undeclared,
-    a bolt that emits nothing and keeps nothing is redirected. `order_insensitive`: what it emits and keeps does not depend on
-    the order in which its tuples come; a replay then takes whichever order costs least.
+    `effects` says what a batch replay does with a bolt that acts on the outside world; undeclared, a bolt without outputs
+    and state is redirected. `order_insensitive` promises that what the bolt emits and keeps does not depend on the order
+    of its inputs; a replay then chooses the cheapest order.
     """
 
     outputs: Outputs = ()
@@ -125,21 +127,21 @@ class Bolt:
     order_insensitive: bool = False
 
     def prepare(self, conf: Conf, context: TopologyContext, collector: OutputCollector) -> None:
-        """Called once per task before the first tuple, in the worker."""
+        """Prepare the task: called once in the worker, before the first tuple."""
 
     def execute(self, tup: Tuple) -> None:
-        """Process one tuple; raising fails it."""
+        """Process one tuple; an exception fails it."""
         raise NotImplementedError
 
     def cleanup(self) -> None:
-        """The worker stops in an orderly way; not called when it is killed."""
+        """Release resources: called when the worker stops in an orderly way, not when it is killed."""
 
 
 class BasicBolt:
-    """Processing step that anchors and acks by itself (Storm's BaseBasicBolt).
+    """Bolt that anchors and acks by itself (Storm's BaseBasicBolt).
 
-    Everything emitted during `execute` descends from its input, which is acked when `execute` returns and failed when
-    it raises. `effects` and `order_insensitive` as for Bolt.
+    Everything emitted during `execute` is anchored to its input, which is acked when `execute` returns and failed when it
+    raises. `effects` and `order_insensitive` are those of Bolt.
     """
 
     outputs: Outputs = ()
@@ -148,23 +150,27 @@ class BasicBolt:
     order_insensitive: bool = False
 
     def prepare(self, conf: Conf, context: TopologyContext) -> None:
-        """Called once per task before the first tuple, in the worker."""
+        """Prepare the task: called once in the worker, before the first tuple."""
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        """Process one tuple; raising fails it and undoes what it emitted and put."""
+        """Process one tuple; an exception fails it and undoes what was emitted and put."""
         raise NotImplementedError
 
     def cleanup(self) -> None:
-        """The worker stops in an orderly way; not called when it is killed."""
+        """Release resources: called when the worker stops in an orderly way, not when it is killed."""
 
 
 class Stateful:
-    """Mix into a bolt to get a key-value state that is written in the epoch's commit (Storm's IStatefulBolt).
+    """Mixin that gives a bolt a key-value state, written in the epoch's commit (Storm's IStatefulBolt).
 
-    `state_keyed_by_grouping` promises that every key of the state is the value (or the tuple of values) by which all inputs are
-    grouped, so that a checkpoint can be dealt out to another number of tasks. `state_key_type` and `state_type` are the types
-    of keys and values ("string", "struct<user:bigint,day:string>" for tuples), as the columns of a replay's result have them;
-    without them they are found from the values.
+    `key_fields` names the fields whose equal values must reach the same task. `inputs=` of `set_bolt` then groups by them,
+    and `build()` refuses inputs that scatter them.
+
+    `state_keyed_by_grouping` promises that every key of the state is the value (or the tuple of values) by which all inputs
+    are grouped; a checkpoint can then be divided among another number of tasks.
+
+    `state_key_type` and `state_type` are the types of keys and values in a replay's result ("string",
+    "struct<user:bigint,day:string>" for tuples); undeclared, they are found from the values.
     """
 
     key_fields: Sequence[str] = ()
@@ -173,7 +179,7 @@ class Stateful:
     state_type: str = ""
 
     def init_state(self, state: KeyValueState) -> None:
-        """Called once per task after `prepare` with the last committed state."""
+        """Take the last committed state: called once per task, after `prepare`."""
         self.state = state
 
 

@@ -1,4 +1,4 @@
-"""Owns what a component learns of its place in the topology."""
+"""TopologyContext: what a task can read about its topology, its component and its worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkstorm.model.tasks import tasks_by_component
 
 @dataclass(frozen=True)
 class TopologyContext:
-    """One task's view of the topology (Storm's TopologyContext); `resources` is shared by all tasks of the worker."""
+    """One task's view of its topology (Storm's TopologyContext); `resources` is shared by all tasks of the worker."""
 
     topology_id: str
     task_id: int
@@ -23,7 +23,7 @@ class TopologyContext:
     resources: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def component_tasks(self, component: str) -> list[int]:
-        """Sorted task ids of a component."""
+        """Return the task ids of a component, sorted."""
         return tasks_by_component(self.component_by_task).get(component, [])
 
     @property
@@ -37,14 +37,14 @@ class TopologyContext:
         return self.component_tasks(self.component_id)
 
     def effect_key(self) -> str | None:
-        """In a replay of an idempotent bolt: names the input being executed, the same in every run and retry. Live: None.
+        """Return a name of the input being executed in a replay of an idempotent bolt, equal in every run and retry; live, None.
 
-        For writes that must not double: `key = context.effect_key() or uuid4().hex`.
+        Use it for writes that must not be repeated: `key = context.effect_key() or uuid4().hex`.
         """
         return None
 
     def shared(self, name: str, make: Callable[[], Any]) -> Any:
-        """A resource made once per worker (a client, a model) and shared by its tasks."""
+        """Return a resource that is made once per worker (a client, a model) and shared by its tasks."""
         if name not in self.resources:
             self.resources[name] = make()
         return self.resources[name]

@@ -33,20 +33,15 @@ class _OfFunction:
         self._function = function
         self._yields = inspect.isgeneratorfunction(function)
 
-    def _run(self, collector: BasicOutputCollector, *arguments: Any) -> None:
-        """Call the function and emit what it yields."""
-        if self._yields:
-            emit_rows(self._function(*arguments), collector.emit)
-        else:
-            self._function(*arguments)
-
 
 class FunctionBolt(_OfFunction, BasicBolt):
     """A function of a tuple as a bolt."""
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         """Emit what the function yields for a tuple."""
-        self._run(collector, tup)
+        rows = self._function(tup)
+        if self._yields:
+            emit_rows(rows, collector.emit)
 
 
 class StatefulFunctionBolt(_OfFunction, StatefulBolt):
@@ -54,7 +49,9 @@ class StatefulFunctionBolt(_OfFunction, StatefulBolt):
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         """Emit what the function yields for a tuple."""
-        self._run(collector, tup, self.state)
+        rows = self._function(tup, self.state)
+        if self._yields:
+            emit_rows(rows, collector.emit)
 
 
 class WindowFunctionBolt(_OfFunction, WindowedBolt):
@@ -62,7 +59,9 @@ class WindowFunctionBolt(_OfFunction, WindowedBolt):
 
     def execute(self, window: Window, collector: BasicOutputCollector) -> None:
         """Emit what the function yields for a window."""
-        self._run(collector, window)
+        rows = self._function(window)
+        if self._yields:
+            emit_rows(rows, collector.emit)
 
 
 class FoldFunctionBolt(FoldingBolt):

@@ -1,4 +1,4 @@
-"""Check of a component's methods when it is added: each must take what the runtime calls it with, and run when called."""
+"""Check of a component's methods when it is added: each must accept the runtime's arguments and run when called."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _check_method(where: str, method: Any, name: str, wanted: tuple[str, ...]) -
         raise InvalidTopologyError(f"{where} is a {type(method).__name__}, no method; {mend}")
     inner = method.func if isinstance(method, functools.partial) else method
     if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
-        raise InvalidTopologyError(f"{where} is async, but nobody would await it; {mend} with a plain def")
+        raise InvalidTopologyError(f"{where} is async, and the runtime does not await it; {mend} with a plain def")
     if inspect.isgeneratorfunction(inner) and name not in _MAY_BE_GENERATORS:
         raise InvalidTopologyError(f"{where} is a generator (it has a yield), so its body would never run; use collector.emit")
     try:

@@ -1,4 +1,4 @@
-"""Owns what a stateful bolt may ask of its key-value state; the concrete one belongs to the runtime."""
+"""KeyValueState: protocol of a task's key-value state."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Any, Protocol
 
 
 class KeyValueState(Protocol):
-    """Keys (str, int, bytes, or tuples of them) to values of the codec's closed set; survives every crash.
+    """Mapping of keys (text, numbers, bytes, or tuples of them) to values that a tuple may carry; it survives every crash.
 
-    `state[key]`, `state[key] = value`, `del state[key]` and iteration mean what they do for a dict. Values are handed out as
-    copies: a list that was changed is put again.
+    `state[key]`, `state[key] = value`, `del state[key]` and iteration work as for a dict. Values are copies: after changing
+    a list, put it again.
     """
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The value last put under a key."""
+        """Return the value last put under a key."""
 
     def put(self, key: Any, value: Any) -> None:
-        """Set a value; undone when the execute() that did it fails."""
+        """Set a value; undone if the `execute` that set it fails."""
 
     def add(self, key: Any, amount: float = 1) -> Any:
-        """Add to the number under a key (none counts as 0) and return the sum: one step where get and put are two."""
+        """Add to the number under a key (0 if there is none) and return the sum."""
 
     def delete(self, key: Any) -> None:
-        """Forget a key; a missing one is no error."""
+        """Delete a key if it is there."""
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """Every key with its value."""
+        """Iterate over keys and values."""
 
     def __len__(self) -> int: ...
 

@@ -1,4 +1,4 @@
-"""Owns what a user derives from for windows and timers: WindowedBolt, FoldingBolt, TimedBolt, and the Window they get.
+"""Base classes of bolts with windows and timers: WindowedBolt, FoldingBolt, TimedBolt, and the Window they get.
 
 After Storm's BaseWindowedBolt and IWindowedBolt; keys, folding, sessions, allowed lateness and timers go beyond them.
 """
@@ -23,35 +23,35 @@ from sparkstorm.windowing.timers import Timer
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A length or slide in tuples (Storm's BaseWindowedBolt.Count)."""
+    """Length or slide of a window in tuples (Storm's BaseWindowedBolt.Count)."""
 
     value: int
 
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """A length of time in whole milliseconds (Storm's BaseWindowedBolt.Duration)."""
+    """Length of time in whole milliseconds (Storm's BaseWindowedBolt.Duration)."""
 
     ms: int
 
     @classmethod
     def millis(cls, count: int) -> Duration:
-        """So many milliseconds."""
+        """Return a duration of milliseconds."""
         return cls(count)
 
     @classmethod
     def seconds(cls, count: float) -> Duration:
-        """So many seconds."""
+        """Return a duration of seconds."""
         return cls(round(count * 1000))
 
     @classmethod
     def minutes(cls, count: float) -> Duration:
-        """So many minutes."""
+        """Return a duration of minutes."""
         return cls(round(count * 60_000))
 
     @classmethod
     def hours(cls, count: float) -> Duration:
-        """So many hours."""
+        """Return a duration of hours."""
         return cls(round(count * 3_600_000))
 
 
@@ -66,32 +66,32 @@ class Window:
         self.key = key
         self.start = start
         self.end = end
-        self.is_update = is_update  # it has fired before; a tuple that came tardy has changed it
+        self.is_update = is_update  # it has fired before, and a tuple within the allowed lateness has changed it
         self._content = content
         self._keeps_expired = keeps_expired
 
     def get(self) -> list[Tuple]:
-        """Every tuple, ordered by time, then sender, then arrival."""
+        """Return every tuple, ordered by time, then sender, then arrival."""
         return self._content.tuples
 
     def get_new(self) -> list[Tuple]:
-        """Those that were not in the window one slide before."""
+        """Return the tuples that were not in the window one slide before."""
         return self._content.new
 
     def get_expired(self) -> list[Tuple]:
-        """Those that were in the window one slide before and are no longer."""
+        """Return the tuples that were in the window one slide before and are no longer."""
         if not self._keeps_expired:
             raise InvalidTopologyError("this bolt does not keep expired tuples: set keeps_expired = True on its class")
         return self._content.expired
 
     @property
     def value(self) -> Any:
-        """What a FoldingBolt has folded this window's tuples into."""
+        """Accumulator of a FoldingBolt for this window."""
         return self._content.value
 
     @property
     def last_ms(self) -> int:
-        """The last moment inside: the right time for a result that goes on into further windows."""
+        """Last millisecond of the window: the event time of its result for further windows."""
         return self.end - 1
 
     def __iter__(self) -> Iterator[Tuple]:
@@ -105,27 +105,30 @@ class Window:
 
 
 class Timers(Protocol):
-    """A task's timers: one per name and axis, kept in the epoch's commit; a name is a value or a tuple of values."""
+    """Timers of a task: one per name, by event time and by the clock, stored in the epoch's commit.
+
+    A name is a value or a tuple of values.
+    """
 
     def set_event_timer(self, name: Any, at_ms: int) -> None:
-        """Call `on_timer` when the watermark has come that far; setting a name again moves it."""
+        """Call `on_timer` when the watermark has reached that time; setting a name again moves its timer."""
 
     def set_processing_timer(self, name: Any, at_ms: int) -> None:
-        """Call `on_timer` when the clock (`context.now_ms`) has come that far."""
+        """Call `on_timer` when the clock (`context.now_ms`) has reached that time."""
 
     def cancel_event_timer(self, name: Any) -> None:
-        """Forget a timer; one that is not set is no error."""
+        """Delete a timer if it is set."""
 
     def cancel_processing_timer(self, name: Any) -> None:
-        """Forget a timer; one that is not set is no error."""
+        """Delete a timer if it is set."""
 
     @property
     def watermark_ms(self) -> int:
-        """How far event time has come: nothing older will come on time. -1 before anything is known."""
+        """Watermark of the task: no older tuple is on time. -1 before the first tuple."""
 
 
 class TimeAware(Stateful):
-    """Settings of bolts that live by event time; every `with_` method returns the bolt, as in Storm."""
+    """Settings that windowed and timed bolts share; every `with_` method returns the bolt, as in Storm."""
 
     outputs: Outputs = ()
     blocking: ClassVar[bool] = False
@@ -137,25 +140,25 @@ class TimeAware(Stateful):
         """Called once per task before the first tuple, in the worker."""
 
     def on_timer(self, timer: Timer, collector: BasicOutputCollector) -> None:
-        """A timer is due; raising undoes what this call did, and it is tried again."""
+        """Handle a timer that is due; an exception undoes what this call did, and it is tried again."""
 
     def cleanup(self) -> None:
         """The worker stops in an orderly way; not called when it is killed."""
 
     def with_timestamp_field(self, field: str) -> Self:
-        """Event time, from this field of every input: whole milliseconds from 0 on. Without it: processing time."""
+        """Take event time from this field of every input, in whole milliseconds from 0 on. Without it, time is the clock's."""
         return self._with({settings.TIMESTAMP_FIELD: field})
 
     def with_lag(self, lag: Duration) -> Self:
-        """How far behind the newest tuple of its sender a tuple may be and still be on time."""
+        """Accept as on time a tuple that is this much older than the newest one of its sender."""
         return self._with({settings.LAG_MS: lag.ms})
 
     def with_late_tuple_stream(self, stream: str) -> Self:
-        """Late tuples go to this stream (declared by itself) as (component, stream, time_ms, values by field)."""
+        """Emit late tuples to this stream, which need not be declared, as (component, stream, time_ms, values by field)."""
         return self._with({settings.LATE_STREAM: stream})
 
     def time_conf(self) -> dict[str, Any]:
-        """The component's configuration that these settings make."""
+        """Return these settings as the component's configuration."""
         return dict(self._time)
 
     def _with(self, changed: Mapping[str, Any]) -> Self:
@@ -164,12 +167,11 @@ class TimeAware(Stateful):
 
 
 class TimedBolt(TimeAware):
-    """A bolt with timers and a key-value state: `execute` per tuple, `on_timer` when a timer is due.
+    """Bolt with timers and a key-value state: `execute` per tuple, `on_timer` when a timer is due.
 
-    With a timestamp field, tuples are acked when they are stored and wait until the watermark has passed them, so that they
-    and the timers come in the order of event time whatever the order of arrival (`in_order = False`: at once, and timers
-    when the watermark gets there). Late tuples do not reach `execute`: they go to the late stream, or are dropped and
-    counted.
+    With a timestamp field, a tuple is acked when it is stored and executed when the watermark has passed it, so that
+    tuples and timers come in the order of event time. `in_order = False` executes tuples at once. Late tuples do not reach
+    `execute`: they go to the late stream, or are dropped and counted.
     """
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
@@ -178,21 +180,21 @@ class TimedBolt(TimeAware):
 
 
 class WindowedBolt(TimeAware):
-    """A bolt that is called once per window and key (Storm's IWindowedBolt); its tuples are acked when they are stored.
+    """Bolt that is called once per window and key (Storm's IWindowedBolt); its tuples are acked when they are stored.
 
-    `key_fields` (or `with_key`) makes windows per value of these fields: group by the same fields. Windows by count
-    follow the order of event time if there is a timestamp field (unless `in_order = False`), else that of arrival.
-    `keeps_expired = False` halves what windows keep where nobody asks for expired tuples.
+    `key_fields` (or `with_key`) makes windows per value of these fields; the inputs must be grouped by them. Windows by
+    count follow the order of event time if there is a timestamp field (unless `in_order = False`), else that of arrival.
+    `keeps_expired = False` halves what windows store, for bolts that do not call `get_expired`.
     """
 
     keeps_expired: ClassVar[bool] = True
 
     def execute(self, window: Window, collector: BasicOutputCollector) -> None:
-        """Process one window; raising undoes what this call did, and it is tried again."""
+        """Process one window; an exception undoes what this call did, and it is tried again."""
         raise NotImplementedError
 
     def with_window(self, length: Count | Duration, slide: Count | Duration | None = None) -> Self:
-        """Windows of this length that end at every multiple of the slide; without a slide they tumble."""
+        """Make windows of this length that end at every multiple of the slide; without a slide they tumble."""
         shape: dict[str, Any] = dict.fromkeys(settings.SHAPE_KEYS)
         shape[settings.LENGTH_COUNT if isinstance(length, Count) else settings.LENGTH_MS] = _number(length)
         if slide is not None:
@@ -200,47 +202,47 @@ class WindowedBolt(TimeAware):
         return self._with(shape)
 
     def with_tumbling_window(self, length: Count | Duration) -> Self:
-        """Windows that follow each other."""
+        """Make windows that follow each other."""
         return self.with_window(length)
 
     def with_session_window(self, gap: Duration) -> Self:
-        """Windows of tuples of one key with less than the gap between neighbours."""
+        """Make windows of tuples of one key with less than the gap between neighbours."""
         return self._with({**dict.fromkeys(settings.SHAPE_KEYS), settings.SESSION_GAP_MS: gap.ms})
 
     def with_key(self, *fields: str) -> Self:
-        """Windows per value of these fields."""
+        """Make windows per value of these fields."""
         self.key_fields = fields
         return self
 
     def with_allowed_lateness(self, lateness: Duration) -> Self:
-        """How long after its window has fired a tuple still changes it; the window then fires again, as an update."""
+        """Accept tuples for so long after their window has fired; the window then fires again, as an update."""
         return self._with({settings.LATENESS_MS: lateness.ms})
 
 
 class FoldingBolt(WindowedBolt):
-    """A windowed bolt that keeps one accumulator per window and key instead of the tuples: `window.value`.
+    """Windowed bolt that keeps one accumulator per window and key instead of the tuples: `window.value`.
 
-    Accumulators are values of the codec's closed set; numbers and text are cheapest (others are copied at every tuple).
-    `merge` puts two accumulators together: sessions need it, and sliding windows share their work if it is there.
+    Accumulators are values that a tuple may carry; numbers and text are cheapest, others are copied at every tuple.
+    `merge` puts two accumulators together: sessions need it, and sliding windows then share their work.
     """
 
     keeps_expired: ClassVar[bool] = False
 
     def initial(self) -> Any:
-        """The accumulator of an empty window."""
+        """Return the accumulator of an empty window."""
         raise NotImplementedError
 
     def fold(self, accumulator: Any, tup: Tuple) -> Any:
-        """The accumulator with one more tuple."""
+        """Return the accumulator with one more tuple."""
         raise NotImplementedError
 
     def merge(self, one: Any, other: Any) -> Any:
-        """Two accumulators put together; `one` holds the earlier tuples."""
+        """Return two accumulators put together; `one` holds the earlier tuples."""
         raise NotImplementedError
 
 
 def late_stream_of(conf: Mapping[str, Any]) -> dict[str, Stream]:
-    """The late stream that a timed component's settings declare."""
+    """Return the late stream that a timed component's settings declare, by its name."""
     name = conf.get(settings.LATE_STREAM) if settings.TIMESTAMP_FIELD in conf else None
     return {name: Stream(settings.LATE_FIELDS)} if isinstance(name, str) else {}
 
@@ -254,7 +256,7 @@ def check_times(topology: Topology) -> None:
 
 
 def check_bolt(topology: Topology, component: Component, bolt: TimeAware, conf: Mapping[str, Any]) -> settings.TimeSettings:
-    """The settings of one such bolt under a topology's configuration; InvalidTopologyError names what is wrong."""
+    """Return the settings of a windowed or timed bolt under a topology's configuration; InvalidTopologyError names a mistake."""
     read = settings.settings_of(component, conf)
     if read is None:
         raise InvalidTopologyError(f"component '{component.id}' was not added by set_bolt: its settings are missing")
@@ -266,7 +268,9 @@ def check_bolt(topology: Topology, component: Component, bolt: TimeAware, conf: 
     settings.check_fields(component.id, read, tuple(bolt.key_fields), inputs)
     where = f"component '{component.id}'"
     if bolt.blocking:
-        raise InvalidTopologyError(f"{where}: bolts with windows or timers cannot be blocking; block in a bolt behind them")
+        raise InvalidTopologyError(
+            f"{where}: bolts with windows or timers cannot be blocking; block in a later bolt"
+        )
     if isinstance(bolt, WindowedBolt) and read.shape is None and conf:  # else a topology's configuration may still say
         raise InvalidTopologyError(f"{where} has no window: use with_window, with_session_window or {settings.LENGTH_MS}")
     if isinstance(bolt, FoldingBolt) and type(bolt).merge is FoldingBolt.merge and read.shape and read.shape.kind == "session":

@@ -1,4 +1,7 @@
-"""Owns what users test their topologies with: a cluster in one thread under simulated time, and test components."""
+"""What tests of topologies import: a cluster in one thread under simulated time, and components made for tests.
+
+docs/api.md lists each name.
+"""
 
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.testing.complete import Completed, complete_topology
@@ -11,7 +14,7 @@ from sparkstorm.testing.components import (
     PoisonBolt,
     SlowBolt,
 )
-from sparkstorm.testing.determinism import check_deterministic, find_nondeterminism
+from sparkstorm.testing.determinism import Finding, NondeterminismError, check_deterministic, find_nondeterminism
 from sparkstorm.testing.local_cluster import LocalCluster
 from sparkstorm.testing.shared import Shared
 from sparkstorm.testing.sim_worker import SimulatedDeath, die
@@ -24,8 +27,10 @@ __all__ = [
     "Completed",
     "DeadLetter",
     "FeederSpout",
+    "Finding",
     "FlakyBolt",
     "LocalCluster",
+    "NondeterminismError",
     "Nothing",
     "PoisonBolt",
     "Shared",

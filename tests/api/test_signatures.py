@@ -98,7 +98,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "cannot be called with 2 arguments",
     ),
     "too little left by a partial": (lambda: basic(cleanup=functools.partial(lambda a, b: None, 1)), "write cleanup(self)"),
-    "an async execute": (lambda: of(BasicBolt, execute=asynchronous), "Mine.execute is async, but nobody would await it"),
+    "an async execute": (lambda: of(BasicBolt, execute=asynchronous), "Mine.execute is async, and the runtime does not await it"),
     "a generator": (
         lambda: of(BasicBolt, execute=generating),
         "Mine.execute is a generator (it has a yield), so its body would never",
