@@ -129,7 +129,8 @@ class Conf(Mapping[str, Value]):
 
     def as_dict(self) -> dict[str, Value]:
         """A copy in plain values, fit for JSON and for the codec; secrets included."""
-        return copy.deepcopy(self._values)
+        # Most values are scalars: copying those one by one would be most of a worker's start.
+        return {name: copy.deepcopy(value) if isinstance(value, (list, dict)) else value for name, value in self._values.items()}
 
     def without_secrets(self) -> dict[str, Value]:
         """The same with every password hidden, for logs, pages and records that others may read."""

@@ -108,6 +108,25 @@ class Slot:
         """Whether the slot was told to stop and has no child left."""
         return self._state.phase is Phase.STOPPED
 
+    @property
+    def phase(self) -> Phase:
+        """Where the slot stands."""
+        return self._state.phase
+
+    @property
+    def due_ms(self) -> int:
+        """When the phase's own wait ends; in the past when it has none."""
+        return self._state.due_ms
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the slot has what its sync wants of it: nothing, or a worker that runs with the status that is wanted."""
+        wish, state, child = self._sync.wish, self._state, self._child
+        if wish is None or child is None:
+            return wish is None and state.phase is Phase.EMPTY
+        is_same = state.assignment == wish.assignment and child.status == wish.status
+        return is_same and state.phase is Phase.RUNNING and child.view.exit_code is None
+
     def filenos(self) -> list[int]:
         """Descriptors whose readiness is a reason to step."""
         return self._child.process.filenos() if self._child else []

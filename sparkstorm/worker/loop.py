@@ -9,7 +9,9 @@ from pathlib import Path
 
 from sparkstorm.blobs.topology_code import open_topology
 from sparkstorm.clock import Clock, SystemClock
+from sparkstorm.errors import CodecError
 from sparkstorm.model.settings import WorkerSettings
+from sparkstorm.model.worker_messages import ExitCode
 from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.transport.redis import RedisTransport
 from sparkstorm.worker.epoch import RandomIds
@@ -52,7 +54,12 @@ def _drive(run: WorkerRun, control: Control, clock: Clock, transport: RedisTrans
             _drain(fds)
         if run.beat():
             warm_up.step()
-        due_ms = run.step()
+        try:
+            due_ms = run.step()
+        except CodecError as error:
+            # The epoch holds something without bytes. The next process goes row by row and will name the culprit.
+            print(f"ERROR this epoch cannot be committed: {error}", flush=True)
+            return ExitCode.CRASHED
     return run.exit_code
 
 

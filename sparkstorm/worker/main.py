@@ -245,7 +245,7 @@ def _run(load: Callable[[], WorkerEntry], spec: WorkerSpec, control: PipeControl
             print(fault, flush=True)  # it names the module: the stack would add how the import was come to
         else:
             _print_trace()
-        return _code_of(fault), str(fault)
+        return exit_code_of(fault), str(fault)
     except BaseException as fault:  # the top of the drive: whatever user code let through ends here
         _print_trace()
         return ExitCode.CRASHED, f"{type(fault).__name__}: {fault}"
@@ -255,7 +255,8 @@ def _print_trace() -> None:
     traceback.print_exc()
 
 
-def _code_of(fault: SparkStormError) -> ExitCode:
+def exit_code_of(fault: SparkStormError) -> ExitCode:
+    """The exit code of a worker that ends with an error of ours."""
     codes = {
         WorkerFailedError: ExitCode.FAILED_START,
         FencedError: ExitCode.FENCED,

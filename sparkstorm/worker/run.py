@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from sparkstorm.blobs.local_modules import missing_module
 from sparkstorm.clock import Clock
-from sparkstorm.errors import CodecError, SparkStormError, StoreFullError, WorkerFailedError
+from sparkstorm.errors import SparkStormError, StoreFullError, WorkerFailedError
 from sparkstorm.executor.user_traceback import describe_error
 from sparkstorm.model.settings import EpochSettings
 from sparkstorm.model.tasks import number_tasks
@@ -67,6 +67,9 @@ class SlotReporter:
     def error(self, component: str, task: int, text: str) -> None:
         """Print it to the worker's log, and tell the slot unless there was too much lately."""
         print(f"ERROR {component}#{task}: {text}", flush=True)
+        self._send(component, task, text)
+
+    def _send(self, component: str, task: int, text: str) -> None:
         now_ms = self._clock.now_ms()
         if now_ms - self._since_ms.get(component, -self._interval_ms) >= self._interval_ms:
             self._since_ms[component], self._said[component] = now_ms, 0
@@ -116,16 +119,9 @@ class WorkerRun:
             self._obey(command)
             if self.exit_code is not None:
                 return None
-        if self.worker is None and not self._try_start():
-            return self._clock.now_ms() + BEAT_EVERY_MS
-        assert self.worker is not None
-        try:
-            return self.worker.step(self._clock.now_ms())
-        except CodecError as error:
-            # The epoch holds something without bytes. The next process goes row by row and will name the culprit.
-            print(f"ERROR this epoch cannot be committed: {error}", flush=True)
-            self.exit_code = ExitCode.CRASHED
-            return None
+        if self.worker is None:
+            return self._clock.now_ms() + (0 if self._try_start() else BEAT_EVERY_MS)
+        return self.worker.step(self._clock.now_ms())
 
     def beat(self) -> bool:
         """Send a heartbeat when one is due; whether it was."""

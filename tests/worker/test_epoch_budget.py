@@ -10,8 +10,8 @@ import pytest
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Spout, Tuple
 from sparkstorm.model.settings import EpochSettings
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
+from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.sim_transport import SimTransport
-from sparkstorm.testing.sim_worker import SimWorker
 from sparkstorm.transport.base import Commit, Pressure
 from sparkstorm.worker.epoch_budget import Budget
 from tests.worker.building import Pass, chain
@@ -25,7 +25,7 @@ class Scales:
     def __init__(self) -> None:
         self.heaviest = 0
 
-    def __call__(self, worker: SimWorker) -> SimTransport:
+    def __call__(self, worker: InProcessWorker) -> SimTransport:
         scales = self
 
         class Weighing(SimTransport):
