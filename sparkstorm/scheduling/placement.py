@@ -27,7 +27,7 @@ class Placement:
                 self.executors_by_slot.setdefault(slot, []).append(executor)
         placed = self._known.keys() & self.slot_by_executor.keys()
         self.num_missing = len(self._known) - len(placed)
-        self.num_strangers = len(self.slot_by_executor) - len(placed)
+        self.num_unknown = len(self.slot_by_executor) - len(placed)
 
     def fork(self) -> "Placement":
         """Return a copy on write; the original must not change afterwards."""
@@ -48,7 +48,7 @@ class Placement:
     @property
     def is_exact(self) -> bool:
         """Whether all of the topology's executors are placed, and no others."""
-        return self.num_missing == 0 and self.num_strangers == 0
+        return self.num_missing == 0 and self.num_unknown == 0
 
     def missing(self) -> list[ExecutorId]:
         """Return the topology's executors without a slot, by first task."""
@@ -80,4 +80,4 @@ class Placement:
     def _count(self, executors: Sequence[ExecutorId], sign: int) -> None:
         known = sum(executor in self._known for executor in executors)
         self.num_missing -= sign * known
-        self.num_strangers += sign * (len(executors) - known)
+        self.num_unknown += sign * (len(executors) - known)

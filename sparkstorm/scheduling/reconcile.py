@@ -111,9 +111,9 @@ def check_answer(
     """
     owner_by_slot = dict(taken or {})
     for topology_id, placed in sorted(answer.items()):
-        strangers = placed.keys() - set(executors.get(topology_id, ()))
-        if strangers:
-            raise FailedAssignTopologyError(f"the scheduler placed {min(strangers)}, which {topology_id} does not have")
+        unknown = placed.keys() - set(executors.get(topology_id, ()))
+        if unknown:
+            raise FailedAssignTopologyError(f"the scheduler placed {min(unknown)}, which {topology_id} does not have")
         for slot in sorted(set(placed.values())):
             if slot not in slots:
                 raise FailedAssignTopologyError(f"the scheduler put {topology_id} on {slot}, which nobody offers")

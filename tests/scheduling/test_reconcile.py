@@ -1,4 +1,4 @@
-"""Tells what the next assignment keeps, what a rebalance may keep, and which answers are refused."""
+"""Next assignment: what it keeps, what a rebalance may keep, and which answers are refused."""
 
 from collections import Counter
 

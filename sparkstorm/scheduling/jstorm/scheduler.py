@@ -38,7 +38,7 @@ def assign_tasks(context: AssignContext) -> list[WorkerPlan]:
 
     FailedAssignTopologyError says what was missing.
     """
-    context = _without_strangers(context)
+    context = _without_unknown_tasks(context)
     unstopped = _unstopped_workers(context)
     supervisors = [Ports.of(each) for each in sorted(context.supervisors, key=lambda each: each.id)]
     if context.assign_type is AssignType.REBALANCE:
@@ -65,7 +65,7 @@ def assign_tasks(context: AssignContext) -> list[WorkerPlan]:
     return sorted(plans.values(), key=lambda plan: (plan.host, plan.port, plan.node))
 
 
-def _without_strangers(context: AssignContext) -> AssignContext:
+def _without_unknown_tasks(context: AssignContext) -> AssignContext:
     """Return the context without tasks of no component: a rebalance removed them, and old workers still list them."""
     known = context.component_by_task.keys()
     if all(worker.tasks <= known for worker in context.old_workers):
