@@ -116,7 +116,7 @@ def check_answer(
             raise FailedAssignTopologyError(f"the scheduler placed {min(unknown)}, which {topology_id} does not have")
         for slot in sorted(set(placed.values())):
             if slot not in slots:
-                raise FailedAssignTopologyError(f"the scheduler put {topology_id} on {slot}, which nobody offers")
+                raise FailedAssignTopologyError(f"the scheduler put {topology_id} on {slot}, which is not offered")
             if owner_by_slot.setdefault(slot, topology_id) != topology_id:
                 raise FailedAssignTopologyError(f"the scheduler put both {owner_by_slot[slot]} and {topology_id} on {slot}")
 

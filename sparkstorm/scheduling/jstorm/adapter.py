@@ -40,7 +40,7 @@ class JStormScheduler:
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
         """Place every topology that is new, lacks executors or is being rebalanced, by id."""
         for _, topology in sorted(topologies.items()):
-            previous = cluster.previous.get(topology.id) or _what_lives(topology, cluster)
+            previous = cluster.previous.get(topology.id) or _present_placement(topology, cluster)
             is_rebalanced = previous is not None and previous.reason in (ScheduleReason.REBALANCE, ScheduleReason.REASSIGN)
             if not is_rebalanced and not cluster.placement(topology.id).num_missing:
                 continue
@@ -67,7 +67,7 @@ def _place(topology: TopologyView, previous: PreviousPlacement | None, cluster: 
     return placed
 
 
-def _what_lives(topology: TopologyView, cluster: ClusterView) -> PreviousPlacement | None:
+def _present_placement(topology: TopologyView, cluster: ClusterView) -> PreviousPlacement | None:
     """Return the present placement as the previous one if none is known (a problem from a file)."""
     placed = cluster.placement(topology.id).slot_by_executor
     return PreviousPlacement(dict(placed), {}, alive=frozenset(placed)) if placed else None
