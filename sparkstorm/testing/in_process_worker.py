@@ -50,7 +50,7 @@ def die() -> None:
     raise SimulatedDeath
 
 
-class Surroundings(Protocol):
+class WorkerServices(Protocol):
     """What worker processes share with the cluster around them."""
 
     simulation: Simulation
@@ -93,7 +93,7 @@ class InProcessWorker:
     """A WorkerProcess whose process is this one; also the actor that the simulation steps, and its own line to the slot."""
 
     def __init__(
-        self, around: Surroundings, place: str, on_news: Callable[[], None], read_code: Callable[[Path], bytes | None]
+        self, around: WorkerServices, place: str, on_news: Callable[[], None], read_code: Callable[[Path], bytes | None]
     ) -> None:
         self._around, self._on_news, self._read_code = around, on_news, read_code
         self.place = place  # "node:port"

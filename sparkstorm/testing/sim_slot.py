@@ -20,7 +20,7 @@ from sparkstorm.supervisor.local import MemoryDisk, MemoryNodeDir
 from sparkstorm.supervisor.slot import Place, Slot
 from sparkstorm.supervisor.slot_sync import SlotStores, SlotSync
 from sparkstorm.supervisor.supervisor import Supervisor, SupervisorDuties
-from sparkstorm.testing.in_process_worker import InProcessWorker, Surroundings
+from sparkstorm.testing.in_process_worker import InProcessWorker, WorkerServices
 from sparkstorm.testing.simulated_time import WorkerClock
 from sparkstorm.testing.simulation import Simulation
 from sparkstorm.worker.worker import Worker
@@ -29,7 +29,7 @@ KEY = b"key of a simulated cluster"
 _LOOK_MS = 500  # a slot's thread looks at everything so often; what concerns it wakes it besides
 
 
-class ControlPlane(Surroundings, Protocol):
+class ControlPlane(WorkerServices, Protocol):
     """What slots share with the cluster around them."""
 
     conf: Mapping[str, Any]

@@ -204,7 +204,7 @@ ROGUE: dict[str, Any] = {"storm__scheduler__allowed": [f"{HERE}.Rogue"]}
     [
         ("raises", r"Rogue failed: RuntimeError: boom"),
         ("ends the process", r"Rogue failed: .*SystemExit: 3"),
-        ("takes another's slot", r"Rogue failed: .*node-0:6700, which nobody offers"),
+        ("takes another's slot", r"Rogue failed: .*node-0:6700, which is not offered"),
         ("invents executors", r"Rogue failed: .*900-900, which bad-.* does not have"),
         ("answers with text", r"Rogue failed: "),
     ],

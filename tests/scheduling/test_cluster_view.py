@@ -1,4 +1,4 @@
-"""The view of a cluster: what needs scheduling, which slots are free, and the verbs that change placements."""
+"""ClusterView: topologies to schedule, free slots, and the methods that change placements."""
 
 import pytest
 

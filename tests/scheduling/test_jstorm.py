@@ -1,4 +1,4 @@
-"""JStorm's topology scheduler: workers to supervisors, then tasks to workers; none of its listed defects."""
+"""JStorm's topology scheduler: workers to supervisors, then tasks to workers, without its known defects."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The laboratory: scenes from a generator, a file or records, scheduled and compared; and the choice of schedulers."""
+"""Laboratory: scenes from a generator, a file or records, scheduled and compared; schedulers by name."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Runs the page about the laboratory as a reader would, and tells what the laboratory says when something is wrong."""
+"""Examples of docs/laboratory.md, run as printed, and the laboratory's errors."""
 
 import re
 import subprocess

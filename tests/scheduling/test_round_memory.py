@@ -1,4 +1,4 @@
-"""Tells that a round with a memory plans what one without would, whatever happened since, and shares what is unchanged."""
+"""Rounds with a memory give the same plans as rounds without, and share unchanged views."""
 
 from dataclasses import replace
 

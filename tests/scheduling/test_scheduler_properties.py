@@ -1,4 +1,4 @@
-"""What holds for every scheduler on every cluster: no slot over-used, nobody twice, limits kept, no needless moves."""
+"""Properties of every scheduler on every cluster: no slot over-used, no executor twice, limits kept, no needless moves."""
 
 from random import Random
 from typing import Any

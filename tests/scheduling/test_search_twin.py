@@ -1,4 +1,4 @@
-"""What the search for slots remembers changes no answer: a twin that remembers nothing walks the same way."""
+"""The caches of the search for slots change no answer: a search without them takes the same steps."""
 
 from random import Random
 from typing import Any

@@ -11,20 +11,20 @@ from sparkstorm.model.strict import UnfitValueError, expected, named_errors, one
 from sparkstorm.scheduling.records import InputView
 
 MOST_DIGITS = 300  # of an integer; a float holds no more, and Python refuses to read more than 4,300
-MOST_LEVELS = 60  # of lists and objects in each other; readers, texts of errors and writers recurse
+MOST_LEVELS = 60  # of nested lists and objects: readers and writers recurse
 
 
 @dataclass(frozen=True, slots=True)
 class _NoNumber:
-    """A literal that is no number of ours, as an error's words."""
+    """A number literal that is not allowed, with the text of its error."""
 
     words: str
 
 
 def parse(text: str | bytes) -> object:
-    """JSON without its leniencies: no NaN, no infinity, no name twice in one object, bounded numbers and nesting.
+    """Return the value of a JSON text; NaN, infinities, repeated names, huge numbers and deep nesting are errors.
 
-    InvalidConfigError names the field, or the place in the text where it is no JSON.
+    InvalidConfigError names the field, or the position in the text.
     """
     try:
         decoded = text.decode("utf-8") if isinstance(text, bytes) else text
@@ -54,7 +54,7 @@ def _float(digits: str) -> object:
 
 
 def _check(value: object, level: int) -> None:
-    """Raise UnfitValueError for the first literal that is no number of ours, and for nesting that is too deep."""
+    """Raise UnfitValueError for the first number that is not allowed, and for nesting that is too deep."""
     if isinstance(value, _NoNumber):
         raise UnfitValueError(value.words)
     if not isinstance(value, (dict, list)):

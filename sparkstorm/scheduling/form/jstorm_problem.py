@@ -120,7 +120,7 @@ def context_from(value: object) -> AssignContext:
     """Read a problem; InvalidConfigError names the field that is wrong."""
     with named_errors(InvalidConfigError, "problem"):
         found = read_as(_Problem, value).context()
-    definitions(found)  # a worker that is ill defined is a mistake even where no worker is made
+    definitions(found)  # refuse a malformed definition even if no worker is needed
     return found
 
 
@@ -147,7 +147,7 @@ def _task_ids(components: tuple[JStormComponent, ...], named: Mapping[str, str] 
 
 
 def answer(context: AssignContext, explains: bool = False) -> dict[str, Any]:
-    """The workers, sorted by (host, port), or why there can be none; `why` holds the reason of each task's place."""
+    """Return the workers, sorted by (host, port), or the scheduler's refusal; with `explains` the reason of each task's place."""
     reasons: dict[int, str] = {}
     try:
         plans = assign_tasks(replace(context, reason_by_task=reasons) if explains else context)

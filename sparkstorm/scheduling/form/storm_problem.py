@@ -20,7 +20,7 @@ from sparkstorm.scheduling.view import Assignments, ClusterView, Scheduler
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round of scheduling is given."""
+    """Input of one round of scheduling."""
 
     supervisors: tuple[SupervisorView, ...] = ()
     topologies: tuple[TopologyView, ...] = ()
@@ -30,7 +30,7 @@ class Round:
     greylisted_hosts: tuple[str, ...] = ()
 
     def view(self, cluster_conf: Conf) -> ClusterView:
-        """A fresh cluster view; dead ports are hidden from their supervisors."""
+        """Return a new cluster view without dead ports."""
         dead = self.dead_ports or {}
         living = [
             replace(each, ports=tuple(port for port in each.ports if port not in dead.get(each.id, ())))
@@ -151,7 +151,7 @@ class _WorkerResources:
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """A round; what is absent stays as in the round before."""
+    """A round; absent fields keep their value of the round before."""
 
     supervisors: tuple[_Supervisor, ...] = ABSENT
     topologies: tuple[_Topology, ...] = ABSENT
@@ -166,7 +166,7 @@ class _Round:
             no_duplicates((each.id for each in getattr(self, name) or ()), name)
 
     def over(self, former: Round, cluster_conf: Conf) -> Round:
-        """Return the round with what it keeps of the former one."""
+        """Return the round, with absent fields taken from the former one."""
         names = ("assignments", "dead_ports", "blacklisted_hosts", "greylisted_hosts")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.supervisors is not None:
@@ -213,7 +213,7 @@ class _Problem(_Round):
 def problem_from(value: object) -> Problem:
     """Read a problem; InvalidConfigError names the field that is wrong."""
     with named_errors(InvalidConfigError, "problem"):
-        if isinstance(value, dict) and "scheduler" in value:  # else a mistake in it would make other fields unknown
+        if isinstance(value, dict) and "scheduler" in value:  # named first: other fields depend on it
             read_as(_Named, {"scheduler": value["scheduler"]})
         return read_as(_Problem, value).problem()
 
@@ -222,9 +222,9 @@ def problem_from(value: object) -> Problem:
 
 
 def answer(problem: Problem, explains: bool = False) -> dict[str, Any]:
-    """Solve a problem; with rounds, one answer each, by one scheduler object for all of them.
+    """Return the answer to a problem; with rounds, one answer each, by the same scheduler object.
 
-    Where `explains` is set, `why` holds the reason of each executor's place.
+    With `explains`, `why` holds the reason of each executor's place.
     """
     scheduler = scheduler_by_name(problem.scheduler, problem.conf, problem.inner)
 
@@ -261,7 +261,7 @@ def _solve(scheduler: Scheduler, cluster: ClusterView) -> dict[str, Any]:
         found["blacklisted_hosts"] = list(scheduler.blacklisted_hosts)
         scheduler = scheduler.inner
     if isinstance(scheduler, ResourceAwareScheduler):
-        # Those who found another place in the same round have only moved.
+        # A topology that was placed again in the same round has only moved.
         found["evicted"] = sorted({name for name in cluster.evicted if not cluster.placement(name).num_workers})
     if isinstance(scheduler, MultitenantScheduler) and scheduler.pool_sizes is not None:
         sizes = scheduler.pool_sizes
@@ -270,7 +270,7 @@ def _solve(scheduler: Scheduler, cluster: ClusterView) -> dict[str, Any]:
 
 
 def rows_of(placed: Mapping[ExecutorId, WorkerSlot]) -> list[dict[str, Any]]:
-    """Where executors are, as sorted rows."""
+    """Return a placement as sorted rows."""
     return [{"executor": list(at), "node": slot.node, "port": slot.port} for at, slot in sorted(placed.items())]
 
 

@@ -1,4 +1,4 @@
-"""Owns JStorm's topology scheduler as a Scheduler: topologies are placed one by one, each refused or placed whole.
+"""JStorm's topology scheduler as a Scheduler: topologies one by one, each placed as a whole or refused.
 
 A JStorm task is one of our executors, numbered by its first task. JStorm asks for workers only when a task is dead, a
 topology is new or a rebalance was wanted: a topology that runs on fewer workers than it wished for is left alone.
@@ -32,7 +32,7 @@ _TYPE_BY_REASON = {
 
 
 class JStormScheduler:
-    """JStorm's DefaultTopologyScheduler over a cluster; what cannot be placed is refused with JStorm's sentence."""
+    """JStorm's DefaultTopologyScheduler over a cluster; a topology that cannot be placed is refused with JStorm's message."""
 
     def prepare(self, conf: Conf) -> None:
         """Nothing to read: a topology's conf holds the cluster's."""
@@ -40,7 +40,7 @@ class JStormScheduler:
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
         """Place every topology that is new, lacks executors or is being rebalanced, by id."""
         for _, topology in sorted(topologies.items()):
-            previous = cluster.previous.get(topology.id) or _what_lives(topology, cluster)
+            previous = cluster.previous.get(topology.id) or _present_placement(topology, cluster)
             is_rebalanced = previous is not None and previous.reason in (ScheduleReason.REBALANCE, ScheduleReason.REASSIGN)
             if not is_rebalanced and not cluster.placement(topology.id).num_missing:
                 continue
@@ -67,14 +67,14 @@ def _place(topology: TopologyView, previous: PreviousPlacement | None, cluster: 
     return placed
 
 
-def _what_lives(topology: TopologyView, cluster: ClusterView) -> PreviousPlacement | None:
-    """What is placed stands for what was there before, where nobody said more (a problem from a file)."""
+def _present_placement(topology: TopologyView, cluster: ClusterView) -> PreviousPlacement | None:
+    """Return the present placement as the previous one if none is known (a problem from a file)."""
     placed = cluster.placement(topology.id).slot_by_executor
     return PreviousPlacement(dict(placed), {}, alive=frozenset(placed)) if placed else None
 
 
 def _refuse_surplus(context: AssignContext) -> None:
-    """The seed's refusal (S0.87); JStorm's code leaves all of a user's definitions out, without a word, instead."""
+    """Refuse more user-defined workers than wanted (S0.87); JStorm's code silently ignores all definitions instead."""
     wanted, defined = num_workers(context), len(defined_slots(context, (), is_new=True))
     if context.assign_type is AssignType.NEW and defined > wanted:
         raise FailedAssignTopologyError(
@@ -83,7 +83,7 @@ def _refuse_surplus(context: AssignContext) -> None:
 
 
 def context_of(topology: TopologyView, previous: PreviousPlacement | None, cluster: ClusterView) -> AssignContext:
-    """What JStorm's scheduler is told of a topology (S0.74-S0.80)."""
+    """Return the input of JStorm's scheduler for a topology (S0.74-S0.80)."""
     reason = previous.reason if previous else ScheduleReason.SUBMISSION
     placement = cluster.placement(topology.id)
     dead = [each.first_task for each in topology.executors if each not in placement.slot_by_executor]
@@ -110,7 +110,7 @@ def _supervisors(cluster: ClusterView) -> tuple[SupervisorPorts, ...]:
 
 
 def _unstopped(previous: PreviousPlacement | None, cluster: ClusterView) -> list[int]:
-    """Tasks that live though their supervisor is lost or blacklisted: nobody would stop them, so they stay."""
+    """Return living tasks whose supervisor is lost or blacklisted; nothing would stop them, so they stay."""
     if previous is None or previous.reason is ScheduleReason.SUBMISSION:
         return []
     placed = previous.slot_by_executor.items()
@@ -136,6 +136,6 @@ def _old_workers(topology: TopologyView, previous: PreviousPlacement | None, clu
 
 
 def _is_of_use(slot: WorkerSlot, previous: PreviousPlacement, cluster: ClusterView) -> bool:
-    """A rebalance takes its old ports again, but not one that just went dead."""
+    """Return whether the old port may be used again: during a rebalance it must not be dead."""
     is_rebalanced = previous.reason in (ScheduleReason.REBALANCE, ScheduleReason.REASSIGN)
     return not is_rebalanced or cluster.can_reassign(slot) or not _is_offered(slot.node, cluster)

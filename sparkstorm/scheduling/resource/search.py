@@ -1,4 +1,4 @@
-"""Owns the depth-first search for slots: executor after executor, back to the one before when none is left."""
+"""Depth-first search for slots: executor after executor, with backtracking."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from sparkstorm.scheduling.resource.resources import CPU, MEMORY
 
 
 class Outcome(Enum):
-    """How an attempt ended."""
+    """Outcome of an attempt."""
 
     SUCCESS = "success"
     NOT_ENOUGH_RESOURCES = "not enough resources"
@@ -22,7 +22,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outcome with its words."""
+    """Outcome with its text."""
 
     outcome: Outcome
     text: str
@@ -30,11 +30,11 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """What a strategy's name stands for."""
+    """Options of a strategy."""
 
     title: str
     sort: NodeSort = NodeSort.COMMON
-    sorts_again: bool = True  # rank the nodes anew as executors are placed
+    sorts_again: bool = True  # rank the nodes again after each executor
     round_robin: bool = False
     constrained: bool = False
 
@@ -54,17 +54,17 @@ class Search:
         self._reasons = attempt.ledger.cluster.reasons
 
     def order_for(self, executor: ExecutorId | None) -> NodeOrder:
-        """The nodes, ranked for an executor or for nobody in particular."""
+        """Return the nodes, ranked for an executor or without one."""
         attempt = self._attempt
         request = None if executor is None else attempt.ledger.requests(attempt.topology).of(executor)
         return NodeOrder(self._nodes, self._preferences, attempt.held, request, self._options.sort)
 
     def _is_same_component(self, executors: list[ExecutorId], at: int) -> bool:
-        """Whether nodes are ranked anew: Storm does so when the component is the *same* as the one before."""
+        """Return whether to rank the nodes again: Storm does if the component is the *same* as the one before."""
         return at == 0 or self._component_of[executors[at]] == self._component_of[executors[at - 1]]
 
     def _place(self, executor: ExecutorId, slot: WorkerSlot) -> bool:
-        """Put an executor and the ackers bound to its worker; whether any ackers came along."""
+        """Place an executor and the ackers bound to its worker; return whether ackers were placed."""
         self._states += 1
         bound = len(self._attempt.bound_ackers)
         self._attempt.put(executor, slot)
@@ -72,14 +72,14 @@ class Search:
         return len(self._attempt.bound_ackers) > bound
 
     def run(self, executors: list[ExecutorId]) -> Result:
-        """Place every executor, or say how far it came."""
+        """Place every executor; return the outcome."""
         if self._options.round_robin:
             return self._go_round(executors)
         return self._go_deep(executors)
 
     def _go_deep(self, executors: list[ExecutorId]) -> Result:
         attempt = self._attempt
-        tried = [-1] * len(executors)  # how many slots each executor has tried since it was last entered
+        tried = [-1] * len(executors)  # number of slots tried by each executor since the search last reached it
         with_ackers: set[ExecutorId] = set()
         order: Iterable[str] | None = None if self._options.sorts_again else self.order_for(None)
         seen, at = -1, 0
@@ -130,7 +130,7 @@ class Search:
         return None, seen, tried
 
     def _back(self, executors: list[ExecutorId], at: int, with_ackers: set[ExecutorId]) -> int:
-        """Undo the last executor that was placed by itself; its position."""
+        """Remove the last executor that was not placed with another; return its position."""
         at -= 1
         while executors[at] in self._attempt.bound_ackers:
             at -= 1
@@ -144,7 +144,7 @@ class Search:
         return at
 
     def _go_round(self, executors: list[ExecutorId]) -> Result:
-        """One executor per node in turn over nodes that no other topology uses; never a step back."""
+        """Place executors round robin on nodes that no other topology uses, without backtracking."""
         attempt = self._attempt
         nodes = self._own_nodes()
         turn = iter(nodes)
@@ -184,7 +184,7 @@ class Search:
         return next((slot for slot in slots if self._attempt.may_put(executor, slot)), None)
 
     def _explain(self, executor: ExecutorId, slot: WorkerSlot, order: Iterable[str], reasons: Reasons) -> None:
-        """Note where the node comes in the order, what nodes before it refused, and what is left there."""
+        """Record the node's rank, why the nodes before it were refused, and its free resources."""
         attempt, refused = self._attempt, []
         for node in order:
             if node == slot.node:
@@ -206,7 +206,7 @@ class Search:
         return Result(Outcome.SUCCESS, f"{words}backtracked {self._steps_back} times)")
 
     def _last_left_out(self) -> Result:
-        # Storm takes reaching the last executor for placing it: what is placed stays, and nobody is evicted for it.
+        # Storm takes reaching the last executor for success: placed executors stay, and no topology is evicted for it.
         return Result(Outcome.SUCCESS, f"All but the last executor scheduled by {self._options.title}")
 
     def _short(self, at: int, total: int) -> Result:

@@ -1,4 +1,4 @@
-"""Owns what each `topology.scheduler.strategy` means: how nodes and executors are ordered, what is checked first."""
+"""Strategies of `topology.scheduler.strategy`: order of nodes and executors, preliminary checks."""
 
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.assignment import ExecutorId
@@ -36,7 +36,7 @@ _SHORT = {
 
 
 def strategy_of(topology: TopologyView) -> SearchOptions:
-    """The topology's strategy, by Storm's class name (any package) or a short word; InvalidTopologyError if unknown."""
+    """Return the topology's strategy, by Storm's class name (any package) or a short name; InvalidTopologyError if unknown."""
     name = str(topology.conf.get(STRATEGY_KEY) or "default")
     options = _BY_NAME.get(_SHORT.get(name, name.rpartition(".")[2]))
     if options is None:
@@ -45,7 +45,7 @@ def strategy_of(topology: TopologyView) -> SearchOptions:
 
 
 class Strategy:
-    """One try at one topology: `run` fills the attempt or leaves it part-filled, to be undone by the caller."""
+    """Search for one topology: `run` fills the attempt; the caller undoes it on failure."""
 
     def __init__(self, topology: TopologyView, ledger: ResourceLedger, nodes: NodeMap, options: SearchOptions) -> None:
         self._topology = topology
@@ -56,7 +56,7 @@ class Strategy:
         self.attempt = Attempt(topology, ledger, self._constraints)
 
     def run(self) -> Result:
-        """Search, unless it is plain beforehand that there is nothing to find."""
+        """Search, unless a preliminary check fails."""
         conf, cluster_conf = self._topology.conf, self._ledger.cluster.conf
         max_states = min(int(conf.get(MAX_STATES_KEY, 10_000)), int(cluster_conf.get(CLUSTER_MAX_STATES_KEY, 100_000)))
         hopeless = self._hopeless(max_states)
@@ -65,7 +65,7 @@ class Strategy:
         return Search(self.attempt, self._nodes, self._options, max_states).run(self._executors())
 
     def _executors(self) -> list[ExecutorId]:
-        """The missing executors in the strategy's order, unassigned ackers at the end."""
+        """Return the missing executors in the strategy's order, unassigned ackers last."""
         missing = self.attempt.missing
         if self._constraints is not None:
             ordered = by_constraint_severity(self._topology, missing, self._constraints)
