@@ -268,9 +268,7 @@ def check_bolt(topology: Topology, component: Component, bolt: TimeAware, conf: 
     settings.check_fields(component.id, read, tuple(bolt.key_fields), inputs)
     where = f"component '{component.id}'"
     if bolt.blocking:
-        raise InvalidTopologyError(
-            f"{where}: bolts with windows or timers cannot be blocking; block in a later bolt"
-        )
+        raise InvalidTopologyError(f"{where}: bolts with windows or timers cannot be blocking; block in a later bolt")
     if isinstance(bolt, WindowedBolt) and read.shape is None and conf:  # else a topology's configuration may still say
         raise InvalidTopologyError(f"{where} has no window: use with_window, with_session_window or {settings.LENGTH_MS}")
     if isinstance(bolt, FoldingBolt) and type(bolt).merge is FoldingBolt.merge and read.shape and read.shape.kind == "session":

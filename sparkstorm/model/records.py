@@ -1,4 +1,4 @@
-"""Owns the JSON form of the control plane's records: strict, versioned, hostile input answered with path and field.
+"""JSON form of the control plane's records: strict and versioned; an error names path and field.
 
 Laws: decode(encode(record)) == record; an unknown, missing or mistyped field raises StoreInconsistentError that names
 the path and the field; output is deterministic (sorted keys), so equal records have equal bytes and equal signatures.
