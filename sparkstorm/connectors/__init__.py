@@ -1,4 +1,4 @@
-"""Owns ready-made sources and sinks that user topologies may use; they know the API only."""
+"""Ready-made spouts for user topologies."""
 
 from sparkstorm.connectors.files import FileLines, find_files
 

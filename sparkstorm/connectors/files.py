@@ -1,4 +1,4 @@
-"""Owns FileLines: a replayable spout over the lines of text files."""
+"""FileLines: a replayable spout over the lines of text files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Owns harm to a simulated cluster: crashes around commits, lost answers, late frames, zombies, moves, a store that goes back.
+"""Faults of a simulated cluster: crashes around commits, lost replies, late frames, zombies, moves, rolled-back stores.
 
-Everything is drawn from one seed, so that a schedule that shows a fault can be run again.
+All faults are drawn from one seed, so that a schedule that shows a bug can be run again.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from sparkstorm.worker.worker import Worker
 
 
 class CommitFault(Enum):
-    """What happens around one commit."""
+    """Fault of one commit."""
 
     NONE = "none"
     CRASH_BEFORE = "the worker dies before anything is sent"
     CRASH_AFTER = "the commit is applied, then the worker dies"
-    LOST_ANSWER = "the commit is applied, nobody hears of it, later the same bytes are sent again"
+    LOST_ANSWER = "the commit is applied, its reply is lost, later the same bytes are sent again"
     NOT_SENT = "the commit gets lost, later the same bytes are sent again"
     SENT_TWICE = "the same bytes arrive twice"
 
@@ -35,7 +35,7 @@ ChooseFault = Callable[[], CommitFault]
 
 
 class FaultyTransport(SimTransport):
-    """A SimTransport that suffers what it is told to, and whose frames may arrive late."""
+    """SimTransport with chosen faults, whose frames may arrive late."""
 
     def __init__(self, worker: SimWorker, choose: ChooseFault, delay_ms: Callable[[], int] = lambda: 0) -> None:
         super().__init__(worker.host.store, worker.clock, worker.host.arrivals)
@@ -66,7 +66,7 @@ class FaultyTransport(SimTransport):
 
 
 class Zombie:
-    """A worker whose slot has given it up and which does not know: it goes on until the store turns it away."""
+    """Worker that its slot has replaced and that goes on until the store refuses a commit."""
 
     def __init__(self, worker: Worker, clock: WorkerClock) -> None:
         self._worker: Worker | None = worker
@@ -74,7 +74,7 @@ class Zombie:
         self.end = ""
 
     def step(self, now_ms: int) -> int | None:
-        """Go on as if nothing had happened."""
+        """Run the next step of the replaced worker."""
         if self._worker is None:
             return None
         if self._clock.is_busy:
@@ -88,17 +88,17 @@ class Zombie:
         return None if due_ms is None else max(due_ms, self._clock.now_ms() + STEP_MS)
 
     def is_woken(self) -> bool:
-        """It looks for frames only when it is due anyway."""
+        """Return False: it reads frames only when it is due."""
         return False
 
     def wait_for_threads(self) -> bool:
-        """Its threads are nobody's business any more."""
+        """Return False: its threads are not waited for."""
         return False
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Chances per commit, and the weights of what is done to the cluster between steps."""
+    """Probabilities of faults per commit, and weights of the events between steps."""
 
     commit_fault: float = 0.05
     late_frames: float = 0.2
@@ -112,7 +112,7 @@ class Rates:
 
 
 class FaultSchedule:
-    """Seeded harm to the one topology of a LocalCluster; `log` says what was done, in order."""
+    """Seeded faults for the one topology of a LocalCluster; `log` lists them in order."""
 
     def __init__(self, seed: int, rates: Rates | None = None) -> None:
         self.rates = rates or Rates()
@@ -124,11 +124,11 @@ class FaultSchedule:
         self._faults = [fault for fault in CommitFault if fault is not CommitFault.NONE]
 
     def make_transport(self, worker: SimWorker) -> FaultyTransport:
-        """For LocalCluster(make_transport=...)."""
+        """Return a worker's transport: the argument of LocalCluster(make_transport=...)."""
         return FaultyTransport(worker, self._choose, self._delay_ms)
 
     def run(self, cluster: LocalCluster, events: int, longest_pause_ms: int = 60) -> None:
-        """So much harm, with a little time between; then none any more, and everybody active."""
+        """Cause `events` faults with short pauses between them, then stop and activate the topology."""
         verbs: dict[str, Callable[[LocalCluster], str]] = {
             "kill": self._kill, "zombie": self._zombie, "move": self._move, "pause": self._pause,
             "checkpoint": self._checkpoint, "roll_back": self._roll_back,

@@ -1,7 +1,7 @@
-"""Owns LocalCluster: a whole cluster in one thread under simulated time, for tests of topologies; no server, no JVM.
+"""LocalCluster: a cluster in one thread under simulated time, for tests of topologies without servers or a JVM.
 
-The schedulers, the workers, their epochs, ackers and commits are those of a real cluster; only the store is a dict,
-time moves by hand, and a worker that dies is started again by the simulation.
+Schedulers, workers, epochs, ackers and commits are those of a real cluster. The store is a dict, time is advanced by the
+test, and the simulation restarts workers that die.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from sparkstorm.testing.simulation import Simulation
 from sparkstorm.worker.progress import TaskCounts
 
 _FIRST_PORT = 6700
-_QUIET_MS = 20  # longer than a spout's longest rest: whoever has nothing to say for so long has nothing
+_QUIET_MS = 20  # longer than a spout's longest pause: a component that is silent for so long has nothing to do
 _LIMIT_SECS = 3600.0
 _LIMIT_STEPS = 100_000
 
 
 class LocalCluster:
-    """A cluster of `supervisors` nodes with `slots` each.
+    """Simulated cluster of `supervisors` nodes with `slots` slots each.
 
     >>> from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
     >>> from sparkstorm.api import TopologyBuilder
     >>> spout, capture, builder = FeederSpout(["word"]), CaptureBolt(), TopologyBuilder()
     >>> _ = builder.set_spout("words", spout)
-    >>> _ = builder.set_bolt("capture", capture).shuffle_grouping("words")
+    >>> _ = builder.set_bolt("capture", capture, inputs="words")
     >>> with LocalCluster() as cluster:
     ...     _ = cluster.submit(builder.build())
     ...     spout.feed(["nathan"])
@@ -84,7 +84,7 @@ class LocalCluster:
 
     @property
     def now_ms(self) -> int:
-        """The simulated moment."""
+        """Simulated time in milliseconds."""
         return self.simulation.clock.now_ms()
 
     # -- topologies ------------------------------------------------------------------------------------------------
@@ -92,9 +92,9 @@ class LocalCluster:
     def submit(
         self, topology: Topology, conf: Mapping[str, Any] | None = None, name: str = "test", from_checkpoint: Path | None = None
     ) -> str:
-        """Start a topology, where it is told from a checkpoint, and return its id.
+        """Start a topology, from a checkpoint if one is given, and return its id.
 
-        What its components raise in open or prepare is raised here.
+        An exception of a component's `open` or `prepare` is raised here.
         """
         validate_name(name)
         if name in self._topologies:
@@ -118,18 +118,18 @@ class LocalCluster:
         return topology_id
 
     def kill(self, name: str | None = None, wait_secs: float | None = None) -> None:
-        """End a topology as Storm does: spouts rest, the message timeout passes, workers stop."""
+        """End a topology as Storm does: deactivate spouts, wait for the message time-out, stop workers."""
         topology = self.topology(name)
         topology.set_active(False)
         self.advance(float(topology.conf["topology.message.timeout.secs"]) if wait_secs is None else wait_secs)
         self._forget(topology.name)
 
     def activate(self, name: str | None = None) -> None:
-        """Let the spouts emit again."""
+        """Activate the spouts of a topology."""
         self.topology(name).set_active(True)
 
     def deactivate(self, name: str | None = None) -> None:
-        """Let the spouts rest; bolts go on."""
+        """Deactivate the spouts of a topology; bolts go on."""
         self.topology(name).set_active(False)
 
     def rebalance(
@@ -140,7 +140,7 @@ class LocalCluster:
         executors: Mapping[str, int] | None = None,
         reassign: bool = False,
     ) -> None:
-        """Change the number of workers or executors; workers whose tasks move are stopped and started anew."""
+        """Change the number of workers or executors; workers whose tasks move are stopped and started again."""
         topology = self.topology(name)
         options = RebalanceOptions(workers, dict(executors or {}), reassign=reassign)
         topology.resize(options)
@@ -154,14 +154,14 @@ class LocalCluster:
     # -- time ------------------------------------------------------------------------------------------------------
 
     def advance(self, seconds: float = 0.0, *, ms: int = 0) -> None:
-        """Let simulated time pass; everything that falls due in it is done."""
+        """Advance simulated time and do everything that becomes due."""
         self.simulation.wake_all()
         self.simulation.advance(round(seconds * 1000) + ms)
 
     def run_until_idle(self, limit_secs: float = _LIMIT_SECS, limit_steps: int = _LIMIT_STEPS) -> None:
-        """Run until every tree is settled and nothing waits; TimeoutError says what still does.
+        """Run until every tree is done and nothing waits; TimeoutError lists what still waits.
 
-        Time leaps as far as needed (retries, timeouts), at most `limit_secs` of simulated time.
+        Time advances as far as needed (retries, time-outs), at most by `limit_secs` of simulated time.
         """
         until_ms = self.now_ms + round(limit_secs * 1000)
         last_step = self.simulation.steps + limit_steps
@@ -177,28 +177,28 @@ class LocalCluster:
                 self.simulation.leap(until_ms)
 
     def run_until(self, condition: Callable[[], bool], timeout_secs: float = 10.0) -> None:
-        """Run until a condition holds; TimeoutError after so much real time (for components with threads)."""
+        """Run until a condition holds; TimeoutError after `timeout_secs` of real time (for components with threads)."""
         deadline = time.monotonic() + timeout_secs
         self.simulation.wake_all()
         while not condition():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the condition did not come true in {timeout_secs:g} s: {self._complaint()}")
+                raise TimeoutError(f"the condition was not true within {timeout_secs:g} s: {self._complaint()}")
             if not self.simulation.run_round() and not self.simulation.leap(self.now_ms + _QUIET_MS):
                 self.simulation.wake_all()
 
-    # -- harm ------------------------------------------------------------------------------------------------------
+    # -- faults ----------------------------------------------------------------------------------------------------
 
     def kill_worker(self, which: int | str = 0, name: str | None = None) -> SimWorker:
-        """Kill a worker as kill -9 does: the n-th by slot, or the one that runs a component's first task."""
+        """Kill a worker as kill -9 does, by its number in the order of slots or by a component, and return it."""
         topology = self.topology(name)
         worker = topology.workers[which] if isinstance(which, int) else topology.worker_of(which)
         worker.kill()
         return worker
 
-    # -- looking ---------------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------------
 
     def topology(self, name: str | None = None) -> SimTopology:
-        """A running topology; the name may be left out when there is one."""
+        """Return a running topology; the name may be left out if there is only one."""
         if name is None and len(self._topologies) == 1:
             return next(iter(self._topologies.values()))
         if name is None or name not in self._topologies:
@@ -209,7 +209,7 @@ class LocalCluster:
     def state(self, component: str, name: str | None = None) -> dict[Any, Any]:
         """Return a stateful bolt's keys and values over all its tasks, as last committed.
 
-        ValueError when several tasks have the same key: which of their values is meant only the caller knows.
+        ValueError if several tasks have the same key: read `state_by_task` then.
         """
         return merged_states(component, self.state_by_task(component, name))
 
@@ -218,17 +218,17 @@ class LocalCluster:
         return self.topology(name).states(component)
 
     def counts(self, component: str, name: str | None = None) -> TaskCounts:
-        """A component's emitted, executed, acked, failed, ... over all its tasks, as committed."""
+        """Return a component's counts (emitted, executed, acked, failed, ...) over all its tasks, as committed."""
         return self.topology(name).counts(component)
 
     @property
     def errors(self) -> list[ComponentError]:
-        """What components have reported or raised so far, in order: component, task, text."""
+        """Errors that components have reported or raised so far, in order: component, task, text."""
         return [error for topology in self._topologies.values() for error in topology.errors]
 
     @property
     def dead_letters(self) -> list[DeadLetter]:
-        """Inputs that were given up, with their causes."""
+        """Inputs that were parked, with their causes."""
         return [letter for topology in self._topologies.values() for letter in topology.dead_letters()]
 
     # -- inside ----------------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class LocalCluster:
         self._topologies.pop(name).stop()
 
     def _run_a_while(self, last_step: int) -> bool:
-        """Run what is due now and shortly after; whether any data moved."""
+        """Run what is due now and shortly after; return whether any data moved."""
         before = self._activity()
         until_ms = self.now_ms + _QUIET_MS
         while self.simulation.steps < last_step and (self.simulation.run_round() or self.simulation.leap(until_ms)):

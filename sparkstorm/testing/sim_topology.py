@@ -1,4 +1,4 @@
-"""Owns one topology in a simulated cluster: its code, its store, its assignment and a worker on each of its slots."""
+"""SimTopology: one topology of a simulated cluster, with its code, store, assignment and workers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SUMMED = [field.name for field in fields(TaskCounts) if field.name not in _GAUG
 
 
 class SimTopology:
-    """A topology as the simulated cluster runs it."""
+    """A topology in the simulated cluster."""
 
     def __init__(
         self,

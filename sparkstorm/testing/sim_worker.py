@@ -1,4 +1,4 @@
-"""Owns one simulated slot: it starts its worker, steps it, buries it when it dies and starts the next one."""
+"""SimWorker: one simulated slot, which starts its worker, steps it and restarts it when it dies."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ MakeTransport = Callable[["SimWorker"], Transport]
 
 
 class SimulatedDeath(BaseException):
-    """Raised in a component (die()): its worker's process is gone at once, as after a segfault or a kill -9."""
+    """Raised by `die()` in a component: its worker ends at once, as after a segfault or kill -9."""
 
 
 def die() -> None:
-    """Call it in a component to kill the worker that runs it, in the middle of whatever it does."""
+    """Kill the worker that runs the calling component, at once."""
     raise SimulatedDeath
 
 
