@@ -1,4 +1,4 @@
-"""Owns an example of event time on real data: when the files in Spark's own jars were built, per day and kind of file.
+"""Example of event time on real data: when the files in Spark's own jars were built, per day and kind of file.
 
 Every jar that PySpark brings is an archive whose entries carry the moment they were written: some 157,000 events of many
 years. Within a jar they come by name, not by time, and old files lie beside new ones: data out of order, and late data.

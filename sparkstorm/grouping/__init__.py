@@ -1,1 +1,1 @@
-"""Owns how a stream is divided among a component's tasks; pure, seeded by its arguments."""
+"""Groupings: the choice of receiving tasks for each tuple. PURE, seeded by arguments."""

@@ -1,4 +1,4 @@
-"""Owns the hash behind fields grouping: equal on every process, machine and Python version, live and in replay."""
+"""Hash of fields grouping: equal in every process, on every machine and Python version, live and in replay."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _CRC_OF_TEXT = zlib.crc32(b"s")
 
 
 def stable_hash(value: Any) -> int:
-    """32-bit hash of a codec value; numbers that compare equal (1, 1.0, True) hash alike, so keys agree with dicts."""
-    if type(value) is str:  # the same as below, without a copy: every key that is seen for the first time passes here
+    """Return a 32-bit hash of a value; numbers that compare equal (1, 1.0, True) hash alike, as in a dict."""
+    if type(value) is str:  # as below but without a copy: this is the usual type of a key
         crc = zlib.crc32(value.encode("utf-8", "surrogatepass"), _CRC_OF_TEXT)
     else:
         crc = zlib.crc32(canonical_bytes(value))
@@ -22,7 +22,7 @@ def stable_hash(value: Any) -> int:
 
 
 def canonical_bytes(value: Any) -> bytes:
-    """One spelling per value, with its kind and length, so that different values never share a spelling."""
+    """Return a value's bytes, with its kind and length; different values never have equal bytes."""
     if isinstance(value, str):
         return b"s" + value.encode("utf-8", "surrogatepass")
     if isinstance(value, int):
@@ -30,7 +30,7 @@ def canonical_bytes(value: Any) -> bytes:
     if isinstance(value, float):
         if value.is_integer():
             return b"i%d" % int(value)
-        return b"f" + struct.pack(">d", value if value == value else math.nan)  # one spelling for every NaN
+        return b"f" + struct.pack(">d", value if value == value else math.nan)  # equal bytes for every NaN
     if isinstance(value, bytes):
         return b"b" + value
     if value is None:

@@ -1,7 +1,7 @@
-"""Owns the choice of target tasks for one subscription: a picker maps values to the chosen tasks' outgoing row lists.
+"""Choice of receiving tasks for one subscription: a picker maps values to the outgoing row lists of the chosen tasks.
 
-Pickers hand out the row list itself, not a task id, since that is what the emit path needs next; the lists stay the
-same objects for the worker's life. Pure: starts and ties come from the seed.
+Pickers return the row list, not a task id, because emitting appends to it; a task's list stays the same object as long
+as the worker lives. PURE: first tasks and ties come from the seed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Rows = list[Any]
 PickOne = Callable[[tuple[Any, ...]], Rows]
 PickMany = Callable[[tuple[Any, ...]], Sequence[Rows]]
 
-_CACHED_KEYS = 1 << 17  # keys remembered per subscription; beyond it the memory is dropped and begun anew
+_CACHED_KEYS = 1 << 17  # keys per subscription; when the cache is full it is cleared
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A subscriber's task and the rows on their way to it."""
+    """A receiving task and its list of outgoing rows."""
 
     task: int
     rows: Rows
@@ -32,12 +32,12 @@ class Target:
 
 
 def is_single(grouping: Grouping) -> bool:
-    """Whether a grouping always picks exactly one task."""
+    """Return whether a grouping always picks exactly one task."""
     return grouping.kind not in ("all", "custom", "direct")
 
 
 def pick_one(grouping: Grouping, positions: Sequence[int], targets: Sequence[Target], seed: int) -> PickOne:
-    """Picker of a grouping that chooses one task; targets come sorted by task id."""
+    """Return the picker of a grouping that chooses one task; targets are sorted by task id."""
     rows = [t.rows for t in targets]
     match grouping.kind:
         case "global":
@@ -55,7 +55,7 @@ def pick_one(grouping: Grouping, positions: Sequence[int], targets: Sequence[Tar
 
 
 def pick_many(grouping: Grouping, task: int, targets: Sequence[Target]) -> PickMany:
-    """Picker of a grouping that chooses any number of tasks; `task` is the sender's."""
+    """Return the picker of a grouping that chooses any number of tasks; `task` is the sender's."""
     rows = [t.rows for t in targets]
     if grouping.kind == "all":
         return lambda values: rows
@@ -78,7 +78,7 @@ def _by_key(positions: Sequence[int], choose: Callable[[Any], Rows]) -> PickOne:
     def pick_anew(key: Any) -> Rows:
         try:
             rows = cached.get(key)
-        except TypeError:  # a list or mapping as key cannot be remembered
+        except TypeError:  # a list or mapping cannot be a key of the cache
             return choose(key)
         if rows is None:
             if len(cached) >= _CACHED_KEYS:

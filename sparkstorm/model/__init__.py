@@ -1,1 +1,1 @@
-"""Owns the frozen records that every other part speaks in; behaviour here is derivation only."""
+"""Frozen records that all packages share; their methods only derive values."""

@@ -1,4 +1,4 @@
-"""Owns the records of the control plane: who runs where, who offers slots, what a topology was asked to be.
+"""Records of the control plane: assignments, slots of supervisors, requested sizes of topologies, heartbeats.
 
 Everything here is stored in the state store (ZooKeeper) by cluster/storm_state.py through model/records.py.
 Times are integers of milliseconds since the epoch on the writer's clock.
@@ -21,7 +21,7 @@ class ExecutorId(NamedTuple):
 
     @property
     def tasks(self) -> range:
-        """The task ids of this executor."""
+        """Task ids of this executor."""
         return range(self.first_task, self.last_task + 1)
 
     @classmethod
@@ -40,7 +40,7 @@ class ExecutorId(NamedTuple):
 
 
 class WorkerSlot(NamedTuple):
-    """A port of a supervisor, where one worker process may live; written "node:port". Node is the supervisor's id."""
+    """Port of a supervisor, where one worker process can run; written "node:port", with the supervisor's id as node."""
 
     node: str
     port: int
@@ -71,7 +71,7 @@ class Assignment:
     """Where each executor of one topology runs, and which code it runs (after Storm's Assignment)."""
 
     topology_id: str
-    # Given by Nimbus; every write that changes placement, code or conf increases it, never decreases.
+    # Given by Nimbus: every write that changes placement, code or conf increases it.
     version: int
     code_key: str  # content address of the code blob
     conf_key: str  # content address of the conf blob
@@ -84,20 +84,20 @@ class Assignment:
     kind: AssignmentKind = AssignmentKind.NEW
 
     def executors_by_slot(self) -> dict[WorkerSlot, list[ExecutorId]]:
-        """The inverse map; slots and executors in sorted order."""
+        """Return the executors by slot; slots and executors in sorted order."""
         by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
         for executor, slot in sorted(self.slot_by_executor.items(), key=lambda pair: (pair[1], pair[0])):
             by_slot.setdefault(slot, []).append(executor)
         return by_slot
 
     def executors_at(self, slot: WorkerSlot) -> list[ExecutorId]:
-        """The executors of one slot, sorted."""
+        """Return the executors of one slot, sorted."""
         return sorted(executor for executor, at in self.slot_by_executor.items() if at == slot)
 
 
 @dataclass(frozen=True, slots=True)
 class TopologyBase:
-    """What a topology was asked to be and where its life stands (Storm's StormBase)."""
+    """Requested sizes and life-cycle status of a topology (Storm's StormBase)."""
 
     topology_id: str
     name: str
@@ -114,7 +114,7 @@ class TopologyBase:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorInfo:
-    """What one supervisor offers (S3.41); its node in the store is ephemeral."""
+    """Slots and resources of one supervisor (S3.41); its node in the store is ephemeral."""
 
     supervisor_id: str
     host: str
@@ -128,7 +128,7 @@ class SupervisorInfo:
 
 @dataclass(frozen=True, slots=True)
 class WorkerBeat:
-    """A worker's sign of life with the statistics of its executors (S3.38)."""
+    """Heartbeat of a worker, with the statistics of its executors (S3.38)."""
 
     topology_id: str
     node: str
@@ -137,16 +137,16 @@ class WorkerBeat:
     start_ms: int
     pid: int
     launch: int  # launches of this slot so far, this one included: the minor part of the fence token
-    state: str  # the word of the slot's machine; only "RUNNING" is a sign of life of the executors
+    state: str  # state of the slot's machine; only "RUNNING" is a heartbeat of the executors
     assignment_version: int
     stats_by_executor: Mapping[ExecutorId, JsonValue] = field(default_factory=dict)
     stats: Mapping[str, JsonValue] = field(default_factory=dict)  # of the worker as a whole
-    message: str = ""  # why it is FAILED: its last words and the end of its log
+    message: str = ""  # why it is FAILED: its last message and the end of its log
 
 
 @dataclass(frozen=True, slots=True)
 class TaskInfo:
-    """Which component a task is an instance of; kind is "spout" or "bolt" (S0.58)."""
+    """Component of a task; kind is "spout" or "bolt" (S0.58)."""
 
     component_id: str
     kind: str
@@ -154,7 +154,7 @@ class TaskInfo:
 
 @dataclass(frozen=True, slots=True)
 class TaskTable:
-    """Every task of a topology (S0.43, S0.55); fixed for the topology's life (S3.12)."""
+    """Every task of a topology (S0.43, S0.55); it never changes while the topology exists (S3.12)."""
 
     info_by_task: Mapping[int, TaskInfo]
 
@@ -170,7 +170,7 @@ class TaskBeats:
 
 @dataclass(frozen=True, slots=True)
 class BlobMetadata:
-    """What the state store knows of a blob whose bytes are elsewhere."""
+    """Record in the state store of a blob whose bytes are elsewhere."""
 
     key: str  # sha256 of the bytes, in hex
     size_bytes: int
@@ -181,7 +181,7 @@ class BlobMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TaskError:
-    """One error a task reported (S3.57)."""
+    """One error that a task reported (S3.57)."""
 
     time_ms: int
     component: str
@@ -193,7 +193,7 @@ class TaskError:
 
 @dataclass(frozen=True, slots=True)
 class TopologySummary:
-    """One line about a topology for people who list them."""
+    """Line of a list of topologies."""
 
     topology_id: str
     name: str

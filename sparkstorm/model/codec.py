@@ -1,7 +1,7 @@
-"""Owns the closed set of values that tuples and state may carry, and their bytes (msgpack).
+"""Codec: the closed set of values that tuples and state may carry, and their bytes (msgpack).
 
-Laws: what `normalise` returns is what the other side of a hop reads, so placement never changes a result; a value
-outside the set is a CodecError that says which, never a silent conversion; nothing is pickled.
+Laws: `normalise` returns what the receiving worker reads, so that placement never changes a result; a value outside the
+set is a CodecError that names it, never a silent conversion; nothing is pickled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparkstorm.model.unfolding import MAX_CONTAINERS, require_bounded
 SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 Serializers = Mapping[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]
-"""By type: the tag it travels under, its value as one of the closed set, and the way back."""
+"""By type: its tag, the function to a value of the closed set, and the function back."""
 
 _OPTIONS = ormsgpack.OPT_NON_STR_KEYS
 _STRICT = (
@@ -34,7 +34,7 @@ _REGISTERED = 1  # msgpack extension code of registered types
 
 
 class Codec:
-    """Packs and unpacks values; registered types travel as tagged values (Storm's topology.kryo.register)."""
+    """Packer of values; registered types are packed as tagged values (Storm's topology.kryo.register)."""
 
     def __init__(self, serializers: Serializers | None = None) -> None:
         registered = dict(serializers or {})
@@ -44,7 +44,7 @@ class Codec:
         self._fault: Exception | None = None  # raised inside a hook: the packer only says that a hook failed
 
     def normalise(self, value: Any, depth: int = 0) -> Any:
-        """The value as every reader will see it (tuples become lists); CodecError for anything outside the set."""
+        """Return the value as every receiver reads it (tuples become lists); CodecError for a value outside the set."""
         kind = type(value)
         if kind is int:
             return _checked_int(value)
@@ -63,7 +63,7 @@ class Codec:
         raise CodecError(_unknown(value))
 
     def pack(self, value: Any) -> bytes:
-        """Bytes of a normalised value."""
+        """Return the bytes of a normalised value."""
         try:
             packed = ormsgpack.packb(value, default=self._encode, option=_STRICT)
             require_bounded(packed)
@@ -72,7 +72,7 @@ class Codec:
         return packed
 
     def unpack(self, data: bytes | memoryview, most: int = MAX_CONTAINERS) -> Any:
-        """Value of bytes from outside, of so many lists and mappings; MalformedFrameError when they are not ours."""
+        """Return the value of received bytes; MalformedFrameError if they are damaged or hold more than `most` containers."""
         require_bounded(data, most)
         try:
             return ormsgpack.unpackb(data, option=_OPTIONS, ext_hook=self._decode)

@@ -1,6 +1,6 @@
-"""Declared types of fields and states in the words of Spark's SQL ("bigint", "map<string,array<double>>"), parsed without Spark.
+"""Parser of declared types of fields and states, written as in Spark's SQL: "bigint", "map<string,array<double>>".
 
-Only types whose values tuples and states can carry: true/false, whole and floating numbers, text, bytes, lists, mappings.
+Only types whose values a tuple can carry: true/false, whole and floating numbers, text, bytes, lists, mappings.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 ANY = "any"
-"""The type of a field that is declared without one: it is taken from the values."""
+"""Type of a field that is declared without one: it is taken from the values."""
 _NAMES = {
     "boolean": "boolean",
     "tinyint": "tinyint",
@@ -32,7 +32,7 @@ _MOST_DEPTH = 16
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """A type: a name, and the names and types of its parts (array: element; map: key, value; struct: its fields)."""
+    """A type: its name, and names and types of its parts (array: element; map: key, value; struct: its fields)."""
 
     name: str
     parts: tuple[tuple[str, ColumnType], ...] = ()
@@ -45,7 +45,7 @@ class ColumnType:
 
 
 def parse_type(text: str) -> ColumnType:
-    """Return the type that a text means; ValueError says in one sentence why it means none.
+    """Return the type that a text declares; ValueError says in one sentence what is wrong.
 
     >>> str(parse_type("MAP<string, array<long>>"))
     'map<string,array<bigint>>'
@@ -65,7 +65,7 @@ def parse_columns(text: str) -> list[tuple[str, ColumnType]]:
 
 
 class _Reader:
-    """Recursive descent over the tokens of one declaration."""
+    """Recursive-descent parser of one declaration."""
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str) or not text.strip():

@@ -1,4 +1,4 @@
-"""Names of topologies, components and hosts as names of nodes and files: any text, quoted where it must be."""
+"""Conversion of names of topologies, components and hosts to names of nodes and files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HASH_CHARS = 32
 
 
 def name_to_node(name: str) -> str:
-    """Return a name as one node of the state store's tree: percent-quoted where the tree does not take it."""
+    """Return a name as one node of the state store's tree; characters that the tree refuses are percent-quoted."""
     quoted = quote(name, safe=_SAFE)
     return quoted.replace(".", "%2E") if quoted in (".", "..") else quoted
 

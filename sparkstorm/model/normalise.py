@@ -1,4 +1,4 @@
-"""Owns what a submission makes of a topology and its configuration before anything is stored (S0.34-S0.39). PURE."""
+"""Normalisation of a submitted topology and its configuration, before anything is stored (S0.34-S0.39). PURE."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,7 +13,7 @@ _PARALLELISM_KEY = {"spout": "topology.spout.parallelism", "bolt": "topology.bol
 
 
 def check_own_conf(conf: Mapping[str, Any], cluster_conf: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A topology's own settings, checked; InvalidConfigError for one that only the cluster may set differently."""
+    """Return a topology's own settings, checked; InvalidConfigError for a setting of the cluster with another value."""
     if not isinstance(conf, Mapping):
         raise InvalidConfigError(f"configuration of {name}: expected settings by key, got {conf!r:.60}")
     checked = check(conf, f"configuration of {name}")
@@ -28,14 +28,14 @@ def _is_for_topologies(key: str) -> bool:
 
 
 def normalise_conf(cluster_conf: Mapping[str, Any], conf: Mapping[str, Any]) -> dict[str, Any]:
-    """The topology's settings over the cluster's for topologies: whole, so that a worker needs no other (S0.34)."""
+    """Return all settings of a topology: its own over those of the cluster, so that a worker needs no others (S0.34)."""
     out = {key: value for key, value in {**cluster_conf, **conf}.items() if _is_for_topologies(key)}
     out["topology.acker.executors"] = acker_count(out)
     return out
 
 
 def normalise_topology(topology: Topology, total_conf: Mapping[str, Any]) -> Topology:
-    """Every component's parallelism and tasks made definite: overrides by key, never above the cap (S0.36)."""
+    """Return the topology with definite parallelism and tasks: overrides by key applied, never above the cap (S0.36)."""
     return Topology({each.id: _normalise_component(each, total_conf) for each in topology})
 
 
@@ -55,7 +55,7 @@ def _positive(value: object, component_id: str) -> int:
 
 
 def validate_sizes(conf: Mapping[str, Any], topology_id: str) -> None:
-    """Workers and ackers, in the seed's words (S0.39)."""
+    """Check the numbers of workers and ackers (S0.39)."""
     workers, ackers = conf.get("topology.workers"), conf.get("topology.acker.executors")
     if isinstance(workers, bool) or not isinstance(workers, int) or workers <= 0:
         raise InvalidConfigError(f"There is no topology.workers in configuration of {topology_id} (it is {workers!r})")

@@ -1,4 +1,4 @@
-"""Owns a topology's outline: its shape without its code, so that Nimbus schedules without unpickling."""
+"""Outline of a topology: its shape without its code, so that Nimbus schedules without unpickling."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from sparkstorm.model.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class InputOutline:
-    """One subscription: whose stream, grouped how."""
+    """One subscription: component, stream and grouping."""
 
     component: str
     stream: str
@@ -21,7 +21,7 @@ class InputOutline:
 
 @dataclass(frozen=True, slots=True)
 class ComponentOutline:
-    """A component without its instance; kind is "spout", "bolt" or "system"."""
+    """Component without its instance; kind is "spout", "bolt" or "system"."""
 
     kind: str
     conf: Mapping[str, JsonValue] = field(default_factory=dict)
@@ -30,14 +30,14 @@ class ComponentOutline:
 
 @dataclass(frozen=True, slots=True)
 class TopologyOutline:
-    """Components by id, the system's included, and the component of each task (S0.56-S0.58)."""
+    """Components by id, including the system's, and the component of each task (S0.56-S0.58)."""
 
     components: Mapping[str, ComponentOutline]
     executors_by_component: Mapping[str, int]
     component_by_task: Mapping[int, str]
 
     def task_infos(self) -> dict[int, TaskInfo]:
-        """Task id to component and kind; the system's components run as bolts (S0.58)."""
+        """Return component and kind by task id; the system's components run as bolts (S0.58)."""
         return {
             task: TaskInfo(component, "spout" if self.components[component].kind == "spout" else "bolt")
             for task, component in self.component_by_task.items()
@@ -45,7 +45,7 @@ class TopologyOutline:
 
 
 def outline_of(topology: Topology, conf: Mapping[str, JsonValue]) -> TopologyOutline:
-    """The outline of a user's topology under its normalised conf, system components added."""
+    """Return the outline of a user's topology under its normalised conf, with the system's components."""
     whole = system_topology(topology, conf)
     components = {
         each.id: ComponentOutline(

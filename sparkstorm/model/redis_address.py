@@ -1,4 +1,4 @@
-"""Owns where a cluster's Redis is: the one record that everybody who connects is handed."""
+"""RedisAddress: address and credentials of a cluster's Redis."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
-    """Where Redis is and how to enter; no password and no user are empty. The password never shows in a repr."""
+    """Address and credentials of a Redis; an empty password or user means none. A repr does not show the password."""
 
     host: str
     port: int

@@ -1,6 +1,6 @@
-"""Memory that executors share: named regions of a component, as Storm's addSharedMemory declares them. PURE.
+"""Memory that executors share: named regions of a component, as declared by Storm's addSharedMemory. PURE.
 
-A component's own configuration carries its regions under `topology.component.shared.memory`, so that they travel with the
+A component's own configuration carries its regions under `topology.component.shared.memory`, so that they are part of the
 topology: `{"cache": {"on_heap": 64.0, "off_heap_worker": 0.0, "off_heap_node": 512.0}}`, amounts in MB.
 """
 
@@ -31,27 +31,27 @@ class SharedMemory:
     off_heap_node: float = 0.0
 
     def amounts(self) -> dict[str, float]:
-        """The amounts by their names, as a component's configuration holds them."""
+        """Return the amounts by their names, as in a component's configuration."""
         return {name: getattr(self, name) for name in _AMOUNTS}
 
 
 def shared_on_heap(amount: float, name: str) -> SharedMemory:
-    """A region on the heap of each worker that uses it, in MB (Storm's SharedOnHeap)."""
+    """Return a region on the heap of each worker that uses it, in MB (Storm's SharedOnHeap)."""
     return SharedMemory(name, on_heap=amount)
 
 
 def shared_off_heap_within_worker(amount: float, name: str) -> SharedMemory:
-    """A region beside the heap of each worker that uses it, in MB (Storm's SharedOffHeapWithinWorker)."""
+    """Return a region outside the heap of each worker that uses it, in MB (Storm's SharedOffHeapWithinWorker)."""
     return SharedMemory(name, off_heap_worker=amount)
 
 
 def shared_off_heap_within_node(amount: float, name: str) -> SharedMemory:
-    """A region that all of a topology's workers on a node share, in MB (Storm's SharedOffHeapWithinNode)."""
+    """Return a region that all workers of a topology on a node share, in MB (Storm's SharedOffHeapWithinNode)."""
     return SharedMemory(name, off_heap_node=amount)
 
 
 def regions_of(conf: Mapping[str, Any], where: str) -> tuple[SharedMemory, ...]:
-    """The regions in a component's configuration, by name; InvalidTopologyError names region and amount."""
+    """Return the regions in a component's configuration, by name; InvalidTopologyError names region and amount."""
     declared = conf.get(SHARED_MEMORY_KEY)
     if declared is None:
         return ()
@@ -61,7 +61,7 @@ def regions_of(conf: Mapping[str, Any], where: str) -> tuple[SharedMemory, ...]:
 
 
 def check_regions(conf_by_component: Iterable[tuple[str, Mapping[str, Any]]], where: str) -> None:
-    """InvalidTopologyError when a region is malformed, or has two sizes within one topology."""
+    """Raise InvalidTopologyError if a region is malformed or has two sizes within one topology."""
     known: dict[str, tuple[str, SharedMemory]] = {}
     for component, conf in conf_by_component:
         for region in regions_of(conf, f"{where}component '{component}'"):

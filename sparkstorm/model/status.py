@@ -1,7 +1,7 @@
-"""Owns a topology's status words, the actions of its life cycle and the request that waits for its time.
+"""Status of a topology, actions of its life cycle, and the pending action with its due time.
 
-Laws: an action that waits is a record with its due time and its parameters, so that every timer survives a Nimbus
-restart; nothing here decides (scheduling/lifecycle.py does).
+A pending action is a stored record with its due time and parameters, so that timers survive a restart of Nimbus. The
+transitions are in scheduling/lifecycle.py.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "Jso
 
 
 class TopologyStatus(StrEnum):
-    """Where a topology stands (after Storm's TopologyStatus and JStorm's StatusType)."""
+    """Life-cycle status of a topology (after Storm's TopologyStatus and JStorm's StatusType)."""
 
     ACTIVE = "ACTIVE"
     INACTIVE = "INACTIVE"
@@ -23,7 +23,7 @@ class TopologyStatus(StrEnum):
 
 
 class Action(StrEnum):
-    """What may happen to a topology's status: asked for by a user, or due by a timer (REMOVE, DO_REBALANCE)."""
+    """Event that changes a topology's status: requested by a user, or due by a timer (REMOVE, DO_REBALANCE)."""
 
     ACTIVATE = "ACTIVATE"
     INACTIVATE = "INACTIVATE"
@@ -35,22 +35,22 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RebalanceOptions:
-    """What a rebalance changes; None or an empty map leaves that part as it is (after Storm's RebalanceOptions)."""
+    """Changes by a rebalance; None or an empty map leaves that part as it is (after Storm's RebalanceOptions)."""
 
     num_workers: int | None = None
     executors_by_component: Mapping[str, int] = field(default_factory=dict)
     conf: Mapping[str, JsonValue] = field(default_factory=dict)
     resources_by_component: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    # True: place every worker afresh; False: keep what may stay (JStorm's `rebalance -r`).
+    # True: place every worker anew; False: keep valid placements (JStorm's `rebalance -r`).
     reassign: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PendingAction:
-    """An action with the moment it falls due."""
+    """An action with its due time."""
 
     action: Action
     due_ms: int
     rebalance: RebalanceOptions | None = None
-    # REMOVE only: a successor takes over what the topology leaves outside the state store (hot deploy).
+    # REMOVE only: a successor takes over the topology's data outside the state store (hot deploy).
     has_heir: bool = False

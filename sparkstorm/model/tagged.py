@@ -1,9 +1,9 @@
-"""Tagged text: any value of the codec's closed set as JSON that reads back exactly, types included.
+"""Tagged text: JSON from which every value that a tuple may carry is read back exactly, with its type.
 
 JSON's own forms stand for none, true/false, whole numbers, finite floats (always with a point or an exponent), text, lists
 and mappings whose keys are text. Objects with one tag stand for the rest: {"$float": "nan"}, {"$bytes": base64} and
 {"$map": [[key, value], ...]}; a mapping with a key that begins with "$" is written as $map too. In a column of text the whole
-is wrapped, {"$value": ...}, so that a cell says by itself whether it is tagged.
+is wrapped, {"$value": ...}, which marks the cell as tagged.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def tag_text(value: Any) -> str:
 
 
 def is_tagged(cell: Any) -> bool:
-    """Tell whether a cell is tagged text."""
+    """Return whether a cell is tagged text."""
     return type(cell) is str and cell.startswith(MARK)
 
 

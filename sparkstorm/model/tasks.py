@@ -1,4 +1,4 @@
-"""Owns task ids and executors: which tasks a topology has, and how they are cut into executors."""
+"""Task ids and executors: the tasks of a topology, and their division into executors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkstorm.model.topology import ACKER, Component, Topology
 
 
 def acker_count(conf: Mapping[str, Any]) -> int:
-    """Ackers of a topology: none when nothing is tracked, else the key, else one per worker (Storm's default)."""
+    """Return the number of ackers: none if nothing is tracked, else the configured number, else one per worker (as Storm)."""
     if conf.get("topology.delivery.guarantee") == "at-most-once":
         return 0
     count = conf.get("topology.acker.executors")
@@ -19,7 +19,7 @@ def acker_count(conf: Mapping[str, Any]) -> int:
 
 
 def system_topology(topology: Topology, conf: Mapping[str, Any]) -> Topology:
-    """The user's topology with the system's components added, after StormCommon.systemTopology."""
+    """Return the user's topology with the system's components (StormCommon.systemTopology)."""
     ackers = acker_count(conf)
     components = dict(topology.components)
     if ackers:
@@ -28,14 +28,14 @@ def system_topology(topology: Topology, conf: Mapping[str, Any]) -> Topology:
 
 
 def task_count(component: Component, conf: Mapping[str, Any]) -> int:
-    """Tasks of a component: its own number or its parallelism, never above topology.max.task.parallelism."""
+    """Return the number of tasks: the component's own or its parallelism, never above topology.max.task.parallelism."""
     wanted = component.num_tasks or component.conf.get("topology.tasks") or component.parallelism
     cap = component.conf.get("topology.max.task.parallelism", conf.get("topology.max.task.parallelism"))
     return int(wanted) if cap is None else min(int(wanted), int(cap))
 
 
 def number_tasks(topology: Topology, conf: Mapping[str, Any]) -> dict[int, str]:
-    """Component by task id: from 1, contiguous per component, components in the order of their ids (StormCommon)."""
+    """Return the component of each task id: from 1, contiguous per component, components sorted by id (StormCommon)."""
     component_by_task: dict[int, str] = {}
     for component in sorted(system_topology(topology, conf), key=lambda c: c.id):
         for _ in range(task_count(component, conf)):
@@ -44,7 +44,7 @@ def number_tasks(topology: Topology, conf: Mapping[str, Any]) -> dict[int, str]:
 
 
 def tasks_by_component(component_by_task: Mapping[int, str]) -> dict[str, list[int]]:
-    """Sorted task ids of each component."""
+    """Return the task ids of each component, sorted."""
     tasks: dict[str, list[int]] = {}
     for task in sorted(component_by_task):
         tasks.setdefault(component_by_task[task], []).append(task)
@@ -52,7 +52,7 @@ def tasks_by_component(component_by_task: Mapping[int, str]) -> dict[str, list[i
 
 
 def partition_fixed(count: int, tasks: Sequence[int]) -> list[list[int]]:
-    """At most `count` contiguous chunks of near-equal size, the larger first (Storm's Utils.partitionFixed)."""
+    """Return at most `count` contiguous chunks of near-equal size, the larger first (Storm's Utils.partitionFixed)."""
     chunks = min(count, len(tasks))
     base, extra = divmod(len(tasks), chunks) if chunks else (0, 0)
     bounds = [i * base + min(i, extra) for i in range(chunks + 1)]
@@ -60,7 +60,7 @@ def partition_fixed(count: int, tasks: Sequence[int]) -> list[list[int]]:
 
 
 def compute_executors(component_by_task: Mapping[int, str], executors_by_component: Mapping[str, int]) -> list[ExecutorId]:
-    """Executors of a topology, by first task: every component's tasks cut into its number of executors."""
+    """Return the executors of a topology, sorted by first task: each component's tasks in its number of executors."""
     executors = [
         ExecutorId(chunk[0], chunk[-1])
         for component, tasks in tasks_by_component(component_by_task).items()
@@ -70,5 +70,5 @@ def compute_executors(component_by_task: Mapping[int, str], executors_by_compone
 
 
 def executors_by_component(topology: Topology, conf: Mapping[str, Any]) -> dict[str, int]:
-    """Wanted executors of each component, the system's included."""
+    """Return the wanted number of executors of each component, including the system's."""
     return {c.id: min(c.parallelism, task_count(c, conf)) for c in system_topology(topology, conf)}

@@ -1,4 +1,4 @@
-"""Owns the topology as data: components, streams, groupings; and the rules that make one legal."""
+"""Topology as data: components, streams and groupings, and the check that they fit together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TICK_STREAM = "__tick"
 WATERMARK_STREAM = "__watermark"
 MAX_NAME_CHARS = 150  # a worker's log is named after it, and file systems take 255
 LATE_PREFIX = "__late:"
-"""Rows that are late for their receiver travel under their stream's name with this before it."""
+"""Prefix of the stream's name under which rows that are late for their receiver are sent."""
 
 GroupingKind = Literal["shuffle", "fields", "partial_key", "all", "global", "none", "direct", "local_or_shuffle", "custom"]
 ComponentKind = Literal["spout", "bolt", "system"]
@@ -30,7 +30,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9\-_.]*")
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Declared output: field names in order, or types by field; the producer names the consumer task of a direct stream.
+    """Declared output: field names in order, or types by field. The producer of a direct stream names the receiving task.
 
     Types are those of Spark's SQL ("bigint", "array<string>"), or "any" for a field without one.
     """
@@ -47,7 +47,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """How one subscription divides a stream: `fields` for fields and partial_key, `custom` for user code."""
+    """Choice of the receiving tasks: `fields` for fields and partial_key grouping, `custom` for user code."""
 
     kind: GroupingKind
     fields: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class Grouping:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One input of a bolt: whose stream, and how it is grouped."""
+    """One input of a bolt: component, stream and grouping."""
 
     component: str
     stream: str
@@ -65,7 +65,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A spout or bolt: the user's instance, its parallelism (executors), tasks, conf, outputs and inputs."""
+    """A spout or bolt: the user's instance, parallelism (executors), tasks, conf, outputs and inputs."""
 
     id: str
     kind: ComponentKind
@@ -79,7 +79,7 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Components by id; a plain value that runs live, in LocalCluster, and over DataFrames."""
+    """Components by id: a plain value that runs live, in LocalCluster, and over DataFrames."""
 
     components: Mapping[str, Component]
 
@@ -88,16 +88,16 @@ class Topology:
 
     @property
     def spouts(self) -> tuple[Component, ...]:
-        """The components that bring tuples in."""
+        """The spouts."""
         return tuple(c for c in self if c.kind == "spout")
 
     @property
     def bolts(self) -> tuple[Component, ...]:
-        """The components that process tuples."""
+        """The bolts."""
         return tuple(c for c in self if c.kind == "bolt")
 
     def subscribers(self, component: str, stream: str) -> list[tuple[str, Grouping]]:
-        """Who listens to a stream, by component id (so that routing never depends on the order of a dict)."""
+        """Return the subscribers of a stream, sorted by component id, so that routing does not depend on a dict's order."""
         return [
             (c.id, s.grouping)
             for c in sorted(self, key=lambda c: c.id)
@@ -106,7 +106,7 @@ class Topology:
         ]
 
     def cycles(self) -> dict[str, int]:
-        """Number of the strongly connected component that each component belongs to (Tarjan)."""
+        """Return for each component the number of its strongly connected component (Tarjan)."""
         successors: dict[str, set[str]] = {c.id: set() for c in self}
         for component in self:
             for subscription in component.inputs:
@@ -115,7 +115,7 @@ class Topology:
 
 
 def validate_name(name: str) -> None:
-    """Check a topology's name: JStorm's Common.charValidate, and fit to be a folder; InvalidTopologyError otherwise."""
+    """Raise InvalidTopologyError unless a name passes JStorm's Common.charValidate and can be a folder's name."""
     if isinstance(name, str) and len(name) > MAX_NAME_CHARS:
         raise InvalidTopologyError(
             f"'{name[:40]}...' is not a valid topology name: it has {len(name)} characters, at most {MAX_NAME_CHARS} are allowed"
@@ -128,7 +128,7 @@ def validate_name(name: str) -> None:
 
 
 def validate(topology: Topology) -> None:
-    """Check ids, sizes, inputs, fields and groupings; InvalidTopologyError names the culprit and the mend."""
+    """Check ids, sizes, inputs, fields and groupings; InvalidTopologyError names the mistake and what to write."""
     if not topology.spouts:
         raise InvalidTopologyError("a topology needs at least one spout; add one with set_spout(...)")
     for component in topology:

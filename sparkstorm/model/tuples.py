@@ -1,4 +1,4 @@
-"""Owns the tuple as user code sees it, and where it came from."""
+"""Tuple as user code sees it, and its source."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from sparkstorm.model.topology import LATE_PREFIX
 
 Roots = int | tuple[int, ...]
-"""The spout tuples a tuple descends from: 0 untracked, one 63-bit id, or several (multi-anchored)."""
+"""Roots of a tuple: 0 for an untracked one, one 63-bit id, or several (multi-anchored)."""
 
 
 class Source:
-    """The producer of a tuple: component, task and stream, with the stream's declared fields.
+    """Producer of a tuple: component, task and stream, with the stream's declared fields.
 
-    `is_late`: its tuples are late by the receiver's settings; `channel` is the stream's name on the way there.
+    `is_late`: the tuples are late by the receiver's settings. `channel` is the stream's name in frames.
     """
 
     __slots__ = ("component", "task", "stream", "fields", "position_by_field", "is_late", "channel")
@@ -29,7 +29,7 @@ class Source:
         self.position_by_field: Mapping[str, int] = {name: i for i, name in enumerate(fields)}
 
     def position(self, field: str) -> int:
-        """Where a field stands; an unknown one is a KeyError that lists the declared fields."""
+        """Return the position of a field; a KeyError for an unknown field lists the declared ones."""
         try:
             return self.position_by_field[field]
         except KeyError:
@@ -40,9 +40,9 @@ class Source:
 
 
 class Tuple:
-    """A list of named values travelling through a topology; immutable by contract.
+    """List of named values, emitted by one task and executed by others; it must not be changed.
 
-    `tup["word"]` and `tup[0]` read one value, `tup.values` all of them (the fastest way). `roots` belongs to the acker.
+    `tup["word"]` and `tup[0]` read one value, `tup.values` all of them (the fastest way). `roots` is for acking.
     """
 
     __slots__ = ("values", "roots", "source")
@@ -85,11 +85,11 @@ class Tuple:
 
     @property
     def is_tick(self) -> bool:
-        """Whether the clock sent this tuple (`topology.tick.tuple.freq.secs`), after Storm's TupleUtils.isTick."""
+        """Whether this tuple is a tick (`topology.tick.tuple.freq.secs`; Storm's TupleUtils.isTick)."""
         return self.source.stream == "__tick"
 
     def as_dict(self) -> dict[str, Any]:
-        """Values by field name."""
+        """Return the values by field name."""
         return dict(zip(self.source.fields, self.values, strict=True))
 
     def __repr__(self) -> str:
@@ -102,7 +102,7 @@ def each_root(roots: Roots) -> tuple[int, ...]:
 
 
 def union_roots(roots: Iterable[Roots]) -> Roots:
-    """Roots of a tuple anchored to tuples with these roots."""
+    """Return the roots of a tuple that is anchored to tuples with these roots."""
     found: dict[int, None] = {}
     for of_anchor in roots:
         for root in each_root(of_anchor):

@@ -1,4 +1,4 @@
-"""The bound on what packed bytes take in memory: an empty list is one byte there, and some 80 bytes when unpacked."""
+"""Bound on the memory of unpacked bytes: an empty list is 1 byte packed and some 80 bytes unpacked."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ _SIZED = {
 
 
 def require_bounded(data: bytes | memoryview, most: int = MAX_CONTAINERS) -> None:
-    """Raise MalformedFrameError when packed bytes hold more than so many lists and mappings.
+    """Raise MalformedFrameError if packed bytes hold more than `most` lists and mappings.
 
-    Free for bytes that are too few for that. The others are counted twice at most: quickly, together with bytes within
-    texts that look the same, and exactly only when that is too much.
+    Fewer bytes than `most` are not looked at. Longer ones are counted quickly first, which also counts bytes of texts that
+    look like lists, and exactly only if that count is too large.
     """
     if len(data) <= most or np.count_nonzero(_OPENS[np.frombuffer(data, np.uint8)]) <= most:
         return
@@ -61,7 +61,7 @@ def require_bounded(data: bytes | memoryview, most: int = MAX_CONTAINERS) -> Non
 
 
 def _count_containers(data: bytes | memoryview, most: int) -> int:
-    """Lists and mappings, up to one more than asked for; bytes that are no packed value end the count."""
+    """Return the number of lists and mappings, at most one more than `most`; damaged bytes end the count."""
     at, end, found = 0, len(data), 0
     while at < end and found <= most:
         first = data[at]

@@ -1,7 +1,7 @@
-"""Owns what a slot and its worker child say to each other after the spec: JSON lines, one frozen record per kind.
+"""Messages between a slot and its worker process after the spec: JSON lines, one frozen record per kind.
 
-Down the control pipe go commands (`SetStatus`, `Stop`); up the status pipe go reports. A line that is no known record
-is refused by name, never guessed at, so a user's stray write cannot steer a slot.
+Commands (`SetStatus`, `Stop`) go through the control pipe, reports through the status pipe. A line that is no known
+record is an error, so that output of user code cannot control a slot.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from sparkstorm.errors import InvalidConfigError
 
 MAX_LINE_BYTES = 1024 * 1024
 HUNG: Final = "hung"
-"""First word of a ComponentError that a silent child sends when its slot asks where it hangs."""
+"""First word of the ComponentError that a hung worker sends when its slot asks for its stack."""
 
 
 class ExitCode(IntEnum):
-    """Why a worker child ended, where it could still say so; a negative code is the signal that killed it."""
+    """Exit code of a worker process; a negative code is the signal that killed it."""
 
     STOPPED = 0
     CRASHED = 1
@@ -30,36 +30,36 @@ class ExitCode(IntEnum):
     RELOAD = 23
     ORPHANED = 24
     BAD_SPEC = 25
-    DAMAGED = 26  # the topology's data in Redis cannot be used; another start finds the same
+    DAMAGED = 26  # the topology's data in Redis cannot be used; a restart does not help
 
 
 @dataclass(frozen=True, slots=True)
 class SetStatus:
-    """The topology is now ACTIVE or INACTIVE: spouts go on or rest."""
+    """Order to activate or deactivate the spouts: the topology is now ACTIVE or INACTIVE."""
 
     status: str
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End after the current epoch, cleaning up components; the slot waits a few seconds, then kills."""
+    """Order to end after the current epoch and clean up components; the slot kills the process after a few seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Every component is open or prepared and the loop is about to run its first epoch."""
+    """Report that every component is open or prepared, before the first epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The loop turned; `stats` is what the worker wants Nimbus to know (it rides in the worker's heartbeat)."""
+    """Report that the loop is alive; `stats` become part of the worker's heartbeat."""
 
     stats: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Trying:
-    """Careful mode: the next commit holds this one input row; should the child die now, the row is the suspect."""
+    """Report in careful mode: the next commit holds only this input row, the suspect if the process dies now."""
 
     task: int
     entry: str
@@ -68,12 +68,12 @@ class Trying:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """Careful mode is over: no row is under suspicion, later deaths are anybody's."""
+    """Report that careful mode is over: no row is a suspect any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComponentError:
-    """User code raised, or a row was parked; becomes a record under errors/<topology>/<component>."""
+    """Report that user code raised or a row was parked; it becomes a record under errors/<topology>/<component>."""
 
     component: str
     task: int
@@ -82,7 +82,7 @@ class ComponentError:
 
 @dataclass(frozen=True, slots=True)
 class Exiting:
-    """The child's last words: its exit code and one sentence."""
+    """Last report of a worker process: its exit code and one sentence."""
 
     code: int
     reason: str
@@ -108,12 +108,12 @@ _FIELDS: Final[dict[type, dict[str, type]]] = {
 
 
 def encode_command(command: WorkerCommand) -> bytes:
-    """One line, newline included."""
+    """Return the message as one line with its newline."""
     return _encode("do", _COMMAND_BY_NAME, command)
 
 
 def decode_command(line: bytes) -> WorkerCommand:
-    """InvalidConfigError when the line is no command."""
+    """Return the command of a line; InvalidConfigError if it is none."""
     command: WorkerCommand = _decode("do", _COMMAND_BY_NAME, line)
     if isinstance(command, SetStatus) and command.status not in ("ACTIVE", "INACTIVE"):
         raise InvalidConfigError(f"control line: status {command.status!r} is neither ACTIVE nor INACTIVE")
@@ -121,12 +121,12 @@ def decode_command(line: bytes) -> WorkerCommand:
 
 
 def encode_report(report: WorkerReport) -> bytes:
-    """One line, newline included."""
+    """Return the message as one line with its newline."""
     return _encode("type", _REPORT_BY_NAME, report)
 
 
 def decode_report(line: bytes) -> WorkerReport:
-    """InvalidConfigError when the line is no report."""
+    """Return the report of a line; InvalidConfigError if it is none."""
     report: WorkerReport = _decode("type", _REPORT_BY_NAME, line)
     return report
 

@@ -1,6 +1,6 @@
-"""Owns the order a slot gives to its worker child: the first line of the control pipe, one strictly read JSON object.
+"""WorkerSpec: what a slot tells its worker process at the start, as the first line of the control pipe (strict JSON).
 
-The child trusts nothing else: no environment variable, no argument and no file names it a secret or a task.
+Tasks and secrets come from this line only, not from environment variables, arguments or files.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _LAUNCH_BITS = 32  # with versions below 2**21 tokens stay below 2**53: scripts 
 
 @dataclass(frozen=True, slots=True)
 class PlacedExecutor:
-    """One executor and the assignment version in which Nimbus placed it here: the major part of its fence token."""
+    """Executor with the assignment version that placed it here: the major part of its fence token."""
 
     executor: ExecutorId
     placed_version: int
@@ -26,7 +26,7 @@ class PlacedExecutor:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """An input row (of one frame of one task's stream) in whose processing worker children have died, and how many."""
+    """Input row (of a frame of a task's stream) during which worker processes have died, and how many."""
 
     task: int
     entry_id: str
@@ -36,13 +36,13 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """Everything a worker child needs: which tasks, at which fence, where the stores are, what has killed it before.
+    """Everything that a worker process needs: its tasks, fence tokens, stores, and rows that may kill it.
 
-    `launch` grows with every child started for this (node, port), also over restarts of the slot process: it is the
+    `launch` grows with every process that is started for this (node, port), also over restarts of the slot: it is the
     minor part of a fence token. `careful` asks for one input row per commit, each announced by a `Trying` report,
-    because an earlier child died inside an epoch. `code_path` is the code blob on this host's disk, whose signature the
-    slot has checked; between that check and the unpickling somebody may have written to the disk, so the worker checks
-    that its sha256 is `code_key`, which comes through a private pipe.
+    because an earlier process died inside an epoch. `code_path` is the code blob on this host's disk, whose signature the
+    slot has checked. The file may change between that check and the unpickling, so the worker checks that its sha256 is
+    `code_key`, which comes through a private pipe.
     """
 
     topology_id: str
@@ -65,7 +65,7 @@ class WorkerSpec:
     suspects: tuple[Suspect, ...] = ()
 
     def tasks(self) -> list[int]:
-        """The task ids this worker owns, ascending."""
+        """Return the task ids of this worker, ascending."""
         return sorted(task for placed in self.executors for task in placed.executor.tasks)
 
     def token_by_task(self) -> dict[int, int]:
@@ -76,12 +76,12 @@ class WorkerSpec:
         }
 
     def to_json(self) -> bytes:
-        """One line of JSON without its newline; `from_json` is its inverse."""
+        """Return one line of JSON without its newline; `from_json` is its inverse."""
         return encode_record(self)
 
     @classmethod
     def from_json(cls, line: bytes) -> "WorkerSpec":
-        """Read a spec back; StoreInconsistentError names the first field that is missing, unknown or mistyped."""
+        """Return the spec of a line; StoreInconsistentError names the first field that is missing, unknown or mistyped."""
         if len(line) > MAX_SPEC_BYTES:
             raise StoreInconsistentError(f"worker spec: longer than {MAX_SPEC_BYTES} bytes")
         return decode_record(cls, line, "worker spec")

@@ -1,4 +1,4 @@
-"""Owns complete_topology: run a topology on given sources until nothing waits, hand back what everybody emitted."""
+"""complete_topology: run a topology on given rows until nothing waits, and return what each component emitted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CAPTURE = "capture-of-complete-topology"
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """What a run left: `result["split"]` are the values that a component emitted on its default stream."""
+    """Result of a run: `result["split"]` are the rows that a component emitted on its default stream."""
 
     capture: CaptureBolt
     components: frozenset[str]
@@ -33,7 +33,7 @@ class Completed:
         return self.values(component)
 
     def values(self, component: str, stream: str = "default") -> list[tuple[Any, ...]]:
-        """What a component emitted on a stream; KeyError when there is no such component."""
+        """Return the rows that a component emitted on a stream; KeyError if there is no such component."""
         if component not in self.components:
             raise KeyError(f"there is no component '{component}', only {', '.join(sorted(self.components))}")
         return self.capture.values_of(component, stream)
@@ -55,10 +55,10 @@ def complete_topology(
     seed: int = 0,
     limit_secs: float = 3600.0,
 ) -> Completed:
-    """Replace spouts by given rows (tracked), run until nothing waits, return what every component emitted and kept.
+    """Replace spouts by given rows (tracked), run until nothing waits, and return what every component emitted and kept.
 
-    After Storm's Testing.completeTopology. A spout that is not in `sources` runs as it is and must come to an end.
-    TimeoutError when the topology does not come to rest.
+    After Storm's Testing.completeTopology. `sources` has the rows of a spout, or its rows by stream. A spout that is not in
+    it runs as it is and must come to an end; TimeoutError otherwise.
     """
     capture = CaptureBolt()
     unknown = [id for id in (sources or {}) if id not in {spout.id for spout in topology.spouts}]

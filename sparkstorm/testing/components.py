@@ -1,4 +1,4 @@
-"""Owns components made for tests: sources that a test feeds, bolts that capture, fail, dawdle or kill their worker."""
+"""Components made for tests: spouts that a test feeds, bolts that capture, fail, are slow or kill their worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Values = Sequence[Any]
 
 
 class AckFailTracker(ByReference):
-    """What spouts were told about their messages (Storm's AckFailMapTracker): message ids in that order."""
+    """Message ids that were acked and failed, in that order (Storm's AckFailMapTracker)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,23 +27,24 @@ class AckFailTracker(ByReference):
         self.failed: list[Any] = []
 
     def is_acked(self, message_id: Any) -> bool:
-        """Whether the tree of that message was fully processed."""
+        """Return whether the tree of a message was fully processed."""
         return message_id in self.acked
 
     def is_failed(self, message_id: Any) -> bool:
-        """Whether the tree of that message failed or timed out."""
+        """Return whether the tree of a message failed or timed out."""
         return message_id in self.failed
 
     @property
     def settled_once(self) -> bool:
-        """Whether nothing was told twice."""
+        """Whether no message was acked or failed twice."""
         return all(count == 1 for count in Counter(map(repr, [*self.acked, *self.failed])).values())
 
 
 class FeederSpout(ReplayableSpout):
-    """A spout that emits what the test feeds it (Storm's FeederSpout), tracked unless `is_tracked` is false.
+    """Spout that emits what the test feeds it (Storm's FeederSpout), tracked unless `is_tracked` is false.
 
-    Several tasks share the feed in turns. It knows its position, so a killed worker neither loses nor repeats anything.
+    Of n tasks, each emits every n-th tuple. The position is part of the commit, so no tuple is lost or repeated when a
+    worker is killed.
     """
 
     def __init__(self, outputs: Outputs = ("value",), tracker: AckFailTracker | None = None, is_tracked: bool = True) -> None:
@@ -55,19 +56,19 @@ class FeederSpout(ReplayableSpout):
         self._next = 0
 
     def feed(self, values: Values, message_id: Any = None, stream: str = "default") -> Any:
-        """Have a tuple emitted; returns its message id (its number in the feed, from 0, unless given)."""
+        """Add a tuple to the feed and return its message id (its number in the feed, from 0, unless given)."""
         feed = self._feed.value
         message_id = len(feed) if message_id is None else message_id
         feed.append((values, message_id, stream))
         return message_id
 
     def finish(self) -> None:
-        """Say that nothing more will be fed: event time runs to its end, and every window fires."""
+        """End the feed: event time runs to its end, and every window fires."""
         self._is_final.value = True
 
     @property
     def emitted(self) -> int:
-        """How many tuples this task has emitted; in a component that runs."""
+        """Number of tuples that this task has emitted; only in a running component."""
         return (self._next - self._first) // self._stride
 
     @property
@@ -111,34 +112,34 @@ class FeederSpout(ReplayableSpout):
 
 
 class CaptureBolt(BasicBolt):
-    """A bolt that keeps what it gets, in the order it came, for the test to look at; it emits nothing."""
+    """Bolt that keeps its inputs in the order of their arrival, for the test to read; it emits nothing."""
 
     def __init__(self) -> None:
         self._captured: Shared[list[Tuple]] = Shared([])
 
     @property
     def tuples(self) -> list[Tuple]:
-        """Every tuple executed; one that was executed again after a crash is there twice."""
+        """Executed tuples; one that was executed again after a crash appears twice."""
         return list(self._captured.value)
 
     @property
     def values(self) -> list[tuple[Any, ...]]:
-        """Their values."""
+        """Values of the executed tuples."""
         return [tup.values for tup in self._captured.value]
 
     def values_of(self, component: str, stream: str = "default") -> list[tuple[Any, ...]]:
-        """The values that came from one component's stream."""
+        """Return the values from one component's stream."""
         return [tup.values for tup in self._captured.value if (tup.component, tup.stream) == (component, stream)]
 
     def values_by_task(self) -> dict[int, list[tuple[Any, ...]]]:
-        """The values by the task that sent them."""
+        """Return the values by the task that sent them."""
         found: dict[int, list[tuple[Any, ...]]] = {}
         for tup in self._captured.value:
             found.setdefault(tup.task, []).append(tup.values)
         return found
 
     def clear(self) -> None:
-        """Forget what was captured."""
+        """Drop what was captured."""
         self._captured.value.clear()
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
@@ -146,7 +147,7 @@ class CaptureBolt(BasicBolt):
 
 
 class _Wrapper(StatefulBolt):
-    """A BasicBolt around another one, which may be stateful."""
+    """BasicBolt around another one, which may be stateful."""
 
     def __init__(self, bolt: BasicBolt) -> None:
         self.bolt = bolt
@@ -168,14 +169,14 @@ class _Wrapper(StatefulBolt):
 
 
 class Nothing(BasicBolt):
-    """A bolt that does nothing: every tuple is acked."""
+    """Bolt that does nothing: every tuple is acked."""
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         pass
 
 
 class FlakyBolt(_Wrapper):
-    """Fails the first `failures` tries of every tuple, after the inner bolt's work is done: undo has something to do."""
+    """Bolt that fails the first `failures` tries of every tuple, after the inner bolt has executed it."""
 
     def __init__(self, bolt: BasicBolt | None = None, failures: int = 1, when: Callable[[Tuple], bool] | None = None) -> None:
         super().__init__(bolt or Nothing())
@@ -194,7 +195,7 @@ class FlakyBolt(_Wrapper):
 
 
 class PoisonBolt(_Wrapper):
-    """Kills its worker's process, as a segfault would, whenever a tuple looks poisonous."""
+    """Bolt that kills its worker as a segfault does, for each tuple of which `is_poison` is true."""
 
     def __init__(self, is_poison: Callable[[Tuple], bool], bolt: BasicBolt | None = None) -> None:
         super().__init__(bolt or Nothing())
@@ -209,7 +210,7 @@ class PoisonBolt(_Wrapper):
 
 
 class SlowBolt(_Wrapper):
-    """Takes so many simulated milliseconds for every tuple."""
+    """Bolt that takes `ms` simulated milliseconds for every tuple."""
 
     def __init__(self, ms: int, bolt: BasicBolt | None = None) -> None:
         super().__init__(bolt or Nothing())
@@ -221,7 +222,7 @@ class SlowBolt(_Wrapper):
 
 
 def fed(outputs: Mapping[str, Any] | Outputs, rows: Sequence[Values] | Mapping[str, Sequence[Values]]) -> FeederSpout:
-    """A FeederSpout with these outputs that was already fed: rows of the default stream, or rows by stream."""
+    """Return a FeederSpout that is already fed and finished: rows of the default stream, or rows by stream."""
     spout = FeederSpout(outputs)
     for stream, values_list in (rows if isinstance(rows, Mapping) else {"default": rows}).items():
         for values in values_list:

@@ -1,8 +1,8 @@
-"""Owns the search for components whose results depend on more than their input: the wall clock, or unseeded chance.
+"""check_deterministic: find components whose results depend on the wall clock or unseeded random numbers.
 
-A sample runs through the topology twice, in simulated clusters of the same seed. What a component emits or keeps
-otherwise the second time, though its inputs agree, is its own doing. And whoever asks the machine for time or chance on
-the way is noted, however the function was imported: two runs may agree by luck.
+A sample runs through the topology twice, in simulated clusters of the same seed. A component is reported if its inputs
+are equal in both runs and its output or state is not. It is also reported if it calls a function for time or random
+numbers, however that was imported, because two runs may agree by chance.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _SHARED_RANDOM: Any = random.random.__self__  # type: ignore[attr-defined]  # wh
 
 
 class NondeterminismError(SparkStormError):
-    """Results of a component depend on more than its input; lists every finding."""
+    """Results of components depend on more than their input; the text lists every finding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A component whose results differed (with an example), or that asked the machine for something (by name)."""
+    """Component whose results differed (with an example), or that called functions for time or random numbers (by name)."""
 
     component: str
     asked: tuple[str, ...] = ()
@@ -68,10 +68,10 @@ class Finding:
 def find_nondeterminism(
     topology: Topology, sources: Sources | None = None, *, conf: Mapping[str, Any] | None = None
 ) -> list[Finding]:
-    """Run a sample (rows by spout) twice and say which components do not follow from it alone, and why.
+    """Run a sample (rows by spout) twice and return the components whose results depend on more than it, with the reason.
 
-    A component that differs only because one before it does is not named. Time from `context.now_ms`, ticks and windows is
-    the cluster's own and the same in both runs. `hash` is noted because hashes of text differ between processes.
+    A component that differs only because one of its inputs does is not reported. Time from `context.now_ms`, ticks and
+    windows is simulated and equal in both runs. `hash` is reported because hashes of text differ between processes.
     """
     asked: dict[str, set[str]] = {}
     with _listening(asked):
@@ -87,14 +87,14 @@ def find_nondeterminism(
 
 
 def check_deterministic(topology: Topology, sources: Sources | None = None, *, conf: Mapping[str, Any] | None = None) -> None:
-    """NondeterminismError unless `find_nondeterminism` finds nothing: one line for a test."""
+    """Raise NondeterminismError if `find_nondeterminism` finds anything: one line for a test."""
     findings = find_nondeterminism(topology, sources, conf=conf)
     if findings:
         raise NondeterminismError("; ".join(map(str, findings)))
 
 
 def _difference(topology: Topology, component: str, one: Completed, other: Completed) -> str:
-    """Something that one run has and the other has not; empty when they agree."""
+    """Return a difference between two runs as text; empty if they agree."""
     for stream, declared in topology.components[component].streams.items():
         if not declared.direct:
             first, second = (Counter(map(repr, run.values(component, stream))) for run in (one, other))
@@ -110,7 +110,7 @@ def _difference(topology: Topology, component: str, one: Completed, other: Compl
 
 @contextmanager
 def _listening(asked: dict[str, set[str]]) -> Iterator[None]:
-    """Note by component what is asked for while inside, in every thread that begins there."""
+    """Record by component the calls for time and random numbers, in this thread and those started meanwhile."""
 
     def listen(frame: FrameType, event: str, argument: Any) -> None:
         what = _asked_for(frame, event, argument)
@@ -129,7 +129,7 @@ def _listening(asked: dict[str, set[str]]) -> Iterator[None]:
 
 
 def _asked_for(frame: FrameType, event: str, argument: Any) -> str:
-    """The name of what a call asks the machine for; empty for any other call."""
+    """Return the name of a called function for time or random numbers; empty for any other call."""
     if event == "call":
         is_unseeded = frame.f_code is random.Random.seed.__code__ and frame.f_locals.get("a") is None
         return "random.Random() without a seed" if is_unseeded else ""
@@ -142,16 +142,16 @@ def _asked_for(frame: FrameType, event: str, argument: Any) -> str:
         return f"datetime.{owner.__name__}.{argument.__name__}"
     try:
         return _NAME_BY_FUNCTION.get(argument, "")
-    except TypeError:  # a method of something that has no hash
+    except TypeError:  # a method of an object without a hash
         return ""
 
 
 def _component_at(frame: FrameType | None) -> str | None:
-    """The component whose code is running in this frame; none when it is the runtime's own."""
+    """Return the component whose code runs in this frame; None for code of SparkStorm."""
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         if module == "sparkstorm.blobs.topology_code":
-            return None  # opening what was pickled
+            return None  # unpickling
         if module.startswith(("sparkstorm.executor.", "sparkstorm.worker.")):
             mine = frame.f_locals.get("self")
             emitter = getattr(mine, "emitter", None) or getattr(mine, "_emitter", None)

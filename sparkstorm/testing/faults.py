@@ -1,6 +1,6 @@
-"""Owns harm to a simulated cluster: crashes around commits, lost answers, late frames, zombies, moves, a store that goes back.
+"""Faults of a simulated cluster: crashes around commits, lost replies, late frames, zombies, moves, rolled-back stores.
 
-Everything is drawn from one seed, so that a schedule that shows a fault can be run again.
+All faults are drawn from one seed, so that a schedule that shows a bug can be run again.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from sparkstorm.transport.base import Commit, Pressure
 
 
 class CommitFault(Enum):
-    """What happens around one commit."""
+    """Fault of one commit."""
 
     NONE = "none"
     CRASH_BEFORE = "the worker dies before anything is sent"
     CRASH_AFTER = "the commit is applied, then the worker dies"
-    LOST_ANSWER = "the commit is applied, nobody hears of it, later the same bytes are sent again"
+    LOST_ANSWER = "the commit is applied, its reply is lost, later the same bytes are sent again"
     NOT_SENT = "the commit gets lost, later the same bytes are sent again"
     SENT_TWICE = "the same bytes arrive twice"
 
@@ -34,7 +34,7 @@ ChooseFault = Callable[[], CommitFault]
 
 
 class FaultyTransport(SimTransport):
-    """A SimTransport that suffers what it is told to, and whose frames may arrive late."""
+    """SimTransport with chosen faults, whose frames may arrive late."""
 
     def __init__(self, worker: InProcessWorker, choose: ChooseFault, delay_ms: Callable[[], int] = lambda: 0) -> None:
         super().__init__(worker.host.store, worker.clock, worker.host.arrivals)
@@ -66,7 +66,7 @@ class FaultyTransport(SimTransport):
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Chances per commit, and the weights of what is done to the cluster between steps."""
+    """Probabilities of faults per commit, and weights of the events between steps."""
 
     commit_fault: float = 0.05
     late_frames: float = 0.2
@@ -80,7 +80,7 @@ class Rates:
 
 
 class FaultSchedule:
-    """Seeded harm to the one topology of a LocalCluster; `log` says what was done, in order."""
+    """Seeded faults for the one topology of a LocalCluster; `log` lists them in order."""
 
     def __init__(self, seed: int, rates: Rates | None = None) -> None:
         self.rates = rates or Rates()
@@ -96,7 +96,7 @@ class FaultSchedule:
         return FaultyTransport(worker, self._choose, self._delay_ms)
 
     def run(self, cluster: LocalCluster, events: int, longest_pause_ms: int = 60) -> None:
-        """So much harm, with a little time between; then none any more, and everybody active."""
+        """Cause `events` faults with short pauses between them, then stop and activate the topology."""
         verbs: dict[str, Callable[[LocalCluster], str]] = {
             "kill": self._kill, "zombie": self._zombie, "move": self._move, "pause": self._pause,
             "checkpoint": self._checkpoint, "roll_back": self._roll_back,

@@ -1,4 +1,4 @@
-"""Owns what must hold after every step of a simulated topology, whatever has been done to it."""
+"""Invariants that must hold after every step of a simulated topology."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from sparkstorm.transport.local import LocalSeeding
 from sparkstorm.worker.progress import TaskCounts
 
 _FIRST_PORT = 6700
-_QUIET_MS = 20  # longer than a spout's longest rest: whoever has nothing to say for so long has nothing
+_QUIET_MS = 20  # longer than a spout's longest pause: a component that is silent for so long has nothing to do
 _LIMIT_SECS = 3600.0
 _LIMIT_STEPS = 100_000
 _PLACED_MS = 300_000
@@ -49,13 +49,13 @@ _RETRY_MS = 500  # Nimbus's pause after a store that did not answer
 
 
 class LocalCluster:
-    """A cluster of `supervisors` nodes with `slots` each.
+    """Simulated cluster of `supervisors` nodes with `slots` slots each.
 
     >>> from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
     >>> from sparkstorm.api import TopologyBuilder
     >>> spout, capture, builder = FeederSpout(["word"]), CaptureBolt(), TopologyBuilder()
     >>> _ = builder.set_spout("words", spout)
-    >>> _ = builder.set_bolt("capture", capture).shuffle_grouping("words")
+    >>> _ = builder.set_bolt("capture", capture, inputs="words")
     >>> with LocalCluster() as cluster:
     ...     _ = cluster.submit(builder.build())
     ...     spout.feed(["nathan"])
@@ -108,7 +108,7 @@ class LocalCluster:
 
     @property
     def now_ms(self) -> int:
-        """The simulated moment."""
+        """Simulated time in milliseconds."""
         return self.simulation.clock.now_ms()
 
     # -- the control plane -----------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class LocalCluster:
     ) -> str:
         """Start a topology, where it is told from a checkpoint, and return its id once its workers run.
 
-        What its components raise in open or prepare is raised here.
+        An exception of a component's `open` or `prepare` is raised here.
         """
         own_conf, seeds = dict(conf or {}), None
         if from_checkpoint is not None:
@@ -219,7 +219,7 @@ class LocalCluster:
         executors: Mapping[str, int] | None = None,
         reassign: bool = False,
     ) -> None:
-        """Change the number of workers or executors; workers whose tasks move are stopped and started anew."""
+        """Change the number of workers or executors; workers whose tasks move are stopped and started again."""
         topology = self.topology(name)
         self.service.rebalance(topology.name, RebalanceOptions(workers, dict(executors or {}), reassign=reassign), 0)
         self._run_until(lambda: not self._is_pending(topology.id), _PLACED_MS)
@@ -247,9 +247,9 @@ class LocalCluster:
         self.simulation.advance(round(seconds * 1000) + ms)
 
     def run_until_idle(self, limit_secs: float = _LIMIT_SECS, limit_steps: int = _LIMIT_STEPS) -> None:
-        """Run until every tree is settled and nothing waits; TimeoutError says what still does.
+        """Run until every tree is done and nothing waits; TimeoutError lists what still waits.
 
-        Time leaps as far as needed (retries, timeouts), at most `limit_secs` of simulated time.
+        Time advances as far as needed (retries, time-outs), at most by `limit_secs` of simulated time.
         """
         until_ms = self.now_ms + round(limit_secs * 1000)
         last_step = self.simulation.steps + limit_steps
@@ -265,12 +265,12 @@ class LocalCluster:
                 self.simulation.leap(until_ms)
 
     def run_until(self, condition: Callable[[], bool], timeout_secs: float = 10.0) -> None:
-        """Run until a condition holds; TimeoutError after so much real time (for components with threads)."""
+        """Run until a condition holds; TimeoutError after `timeout_secs` of real time (for components with threads)."""
         deadline = time.monotonic() + timeout_secs
         self._wake_workers()
         while not condition():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the condition did not come true in {timeout_secs:g} s: {self._complaint()}")
+                raise TimeoutError(f"the condition was not true within {timeout_secs:g} s: {self._complaint()}")
             if not self.simulation.run_round() and not self.simulation.leap(self.now_ms + _QUIET_MS):
                 self._wake_workers()
 
@@ -287,7 +287,7 @@ class LocalCluster:
             if slot.process is not None:
                 self.simulation.wake(slot.process)
 
-    # -- harm ------------------------------------------------------------------------------------------------------
+    # -- faults ----------------------------------------------------------------------------------------------------
 
     def kill_worker(self, which: int | str = 0, name: str | None = None) -> SimSlot:
         """Kill a worker as kill -9 does: the n-th by slot, or the one that runs a component's first task."""
@@ -296,7 +296,7 @@ class LocalCluster:
         slot.kill()
         return slot
 
-    # -- looking ---------------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------------
 
     def topology(self, name: str | None = None) -> LocalTopology:
         """A running topology; the name may be left out when there is one."""
@@ -320,7 +320,7 @@ class LocalCluster:
     def state(self, component: str, name: str | None = None) -> dict[Any, Any]:
         """Return a stateful bolt's keys and values over all its tasks, as last committed.
 
-        ValueError when several tasks have the same key: which of their values is meant only the caller knows.
+        ValueError if several tasks have the same key: read `state_by_task` then.
         """
         return merged_states(component, self.state_by_task(component, name))
 
@@ -329,7 +329,7 @@ class LocalCluster:
         return self.topology(name).states(component)
 
     def counts(self, component: str, name: str | None = None) -> TaskCounts:
-        """A component's emitted, executed, acked, failed, ... over all its tasks, as committed."""
+        """Return a component's counts (emitted, executed, acked, failed, ...) over all its tasks, as committed."""
         return self.topology(name).counts(component)
 
     @property
@@ -345,7 +345,7 @@ class LocalCluster:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _run_a_while(self, last_step: int) -> bool:
-        """Run what is due now and shortly after; whether any data moved."""
+        """Run what is due now and shortly after; return whether any data moved."""
         before = self._activity()
         until_ms = self.now_ms + _QUIET_MS
         while self.simulation.steps < last_step and (self.simulation.run_round() or self.simulation.leap(until_ms)):

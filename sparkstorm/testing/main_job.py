@@ -1,4 +1,4 @@
-"""Owns a main job in processes of its own, started as its users do and seen from outside: tree, stores, results."""
+"""MainJob: a job run by spark-submit in processes of its own, observed through processes, stores and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns looking at other processes through /proc: who runs below whom, and under which command (Linux only)."""
+"""Reading of /proc: the descendants of a process and their commands (Linux only)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns a small TCP proxy that breaks connections on purpose: before a request, within it, or between it and its reply.
+"""TCP proxy that breaks connections: before a request, within it, or between it and its reply.
 
 For tests and chaos runs; threads and sockets, nothing else. A `Framing` says where a request ends, so that faults hit
 requests and not packets; `redis_request` is the one of Redis, without any each chunk received counts as a request.

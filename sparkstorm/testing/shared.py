@@ -1,7 +1,7 @@
-"""Owns test objects that stay one object when a topology is packed and opened in this process.
+"""Shared: a value that stays one object when a topology is pickled and opened in this process.
 
-A cluster in one process packs components just as a real one does, so that what cannot be packed is found early. What a
-test looks at afterwards must not be copied on the way: it travels as a number.
+LocalCluster pickles components as a real cluster does, so that a component that cannot be pickled is found early. An
+object that the test reads afterwards must not be copied by that: it is pickled as a number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _numbers = itertools.count(1)
 
 
 class ByReference:
-    """Base class: pickling an instance gives a reference to it, which only this process can follow."""
+    """Base class of objects that are pickled as a reference, which is valid in this process only."""
 
     _by_number: ClassVar[WeakValueDictionary[int, ByReference]] = WeakValueDictionary()
 
@@ -31,7 +31,7 @@ class ByReference:
 
 
 class Shared(ByReference, Generic[ValueT]):
-    """A box around a value that a test and the components it runs both use: `Shared([])`, read as `.value`."""
+    """Holder of a value that a test and the components it runs share: `Shared([]).value`."""
 
     def __init__(self, value: ValueT) -> None:
         super().__init__()

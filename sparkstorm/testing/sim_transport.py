@@ -1,4 +1,4 @@
-"""Owns when a frame that lies in a stream can be read: a busy sender's, or a slow network's, arrives later."""
+"""Transport with simulated delays: a frame of a busy sender or a slow network can be read later."""
 
 from __future__ import annotations
 

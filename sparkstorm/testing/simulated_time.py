@@ -1,4 +1,4 @@
-"""Owns simulated time as components see it: each worker's clock may run ahead of the simulation's while it is busy."""
+"""Simulated time of workers: a worker's clock may be ahead of the simulation's while the worker is busy."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class WorkerClock:
 
 
 def spend(ms: int) -> None:
-    """Call it in a component to make it slow: its worker is busy for so many simulated milliseconds.
+    """Keep the calling component's worker busy for `ms` simulated milliseconds.
 
     RuntimeError outside a simulation, and on the thread of a blocking component.
     """
     if not _stepping:
-        raise RuntimeError("spend() belongs into a component that a LocalCluster runs")
+        raise RuntimeError("spend() can only be called by a component that a LocalCluster runs")
     _stepping[-1].spend(ms)

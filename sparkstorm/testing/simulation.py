@@ -1,6 +1,7 @@
-"""Owns the schedule of a simulation: one thread, actors stepped in a seeded order, time that leaps to what is due next.
+"""Simulation: steps actors in one thread in a seeded order and advances time to the next due step.
 
-After trio's autojump clock and timely's `step`. Equal seeds give equal runs: nothing reads a real clock or real chance.
+After trio's autojump clock and timely's `step`. Equal seeds give equal runs: no actor reads a real clock or unseeded
+random numbers.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ START_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 
 
 class Actor(Protocol):
-    """Something that is stepped. Laws: `step` never sleeps; None means that only a wake-up makes it due again."""
+    """Something that is stepped. `step` never sleeps; its result None means that only a wake-up makes it due again."""
 
     def step(self, now_ms: int) -> int | None:
         """Do what is due; return when to be called again."""
 
     def is_woken(self) -> bool:
-        """Whether something has come for it since its last step."""
+        """Return whether it has new input since its last step."""
 
     def wait_for_threads(self) -> bool:
-        """Wait, in real time, for threads of its own that are at work; whether they left something to do."""
+        """Wait in real time for its busy threads; return whether they left something to do."""
 
 
 class Simulation:
-    """A clock, a source of chance and actors; `watchers` are called after every step, to check what must hold."""
+    """Clock, random numbers and actors; `watchers` are called after every step to check invariants."""
 
     def __init__(self, seed: int = 0, start_ms: int = START_MS) -> None:
         self.clock = SimClock(start_ms)
@@ -39,33 +40,33 @@ class Simulation:
 
     @property
     def actors(self) -> tuple[Actor, ...]:
-        """Everybody, in the order of arrival."""
+        """Actors, in the order in which they were added."""
         return tuple(self._due_ms)
 
     def add(self, actor: Actor) -> None:
-        """Let an actor take part, from now on."""
+        """Add an actor that is due now."""
         self._due_ms[actor] = self.clock.now_ms()
 
     def discard(self, actor: Actor) -> None:
-        """Step it no more."""
+        """Remove an actor."""
         self._due_ms.pop(actor, None)
 
     def wake(self, actor: Actor) -> None:
-        """Step it at the next opportunity."""
+        """Make an actor due now."""
         if actor in self._due_ms:
             self._due_ms[actor] = self.clock.now_ms()
 
     def wake_all(self) -> None:
-        """Step everybody at the next opportunity."""
+        """Make every actor due now."""
         for actor in self._due_ms:
             self.wake(actor)
 
     def next_due_ms(self) -> int | None:
-        """When somebody is due next; None when all wait to be woken."""
+        """Return when an actor is due next; None if all wait to be woken."""
         return min((due for due in self._due_ms.values() if due is not None), default=None)
 
     def run_round(self) -> bool:
-        """Step everybody who is due or woken, once, in random order; whether there was anybody."""
+        """Step every actor that is due or woken once, in random order; return whether there was any."""
         now_ms = self.clock.now_ms()
         ready = [a for a, due in self._due_ms.items() if (due is not None and due <= now_ms) or a.is_woken()]
         self.random.shuffle(ready)
@@ -74,7 +75,7 @@ class Simulation:
         return bool(ready)
 
     def step(self, actor: Actor) -> None:
-        """Step one actor, unless it has gone."""
+        """Step one actor, unless it was removed."""
         if actor not in self._due_ms:
             return
         self.steps += 1
@@ -85,14 +86,14 @@ class Simulation:
             watch()
 
     def advance(self, ms: int) -> None:
-        """Let so much time pass, everybody doing what falls into it."""
+        """Advance time by `ms`, stepping every actor that becomes due."""
         until_ms = self.clock.now_ms() + ms
         while self.run_round() or self.leap(until_ms):
             pass
 
     def leap(self, until_ms: int) -> bool:
-        """Move time on to what is due next, at most to a limit; whether there is anything to do before the limit."""
-        posted = [actor.wait_for_threads() for actor in self._due_ms]  # everybody gets the chance
+        """Advance time to the next due step, at most to a limit; return whether a step is due before the limit."""
+        posted = [actor.wait_for_threads() for actor in self._due_ms]  # every actor is asked
         if any(posted):
             return True
         due_ms = self.next_due_ms()

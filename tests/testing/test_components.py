@@ -215,7 +215,7 @@ def test_a_slow_bolt_takes_simulated_time_of_its_own_worker_only() -> None:
 
 
 def test_spend_belongs_into_a_simulation() -> None:
-    with pytest.raises(RuntimeError, match="belongs into a component"):
+    with pytest.raises(RuntimeError, match="can only be called by a component"):
         spend(1)
 
 
