@@ -5,13 +5,15 @@ from sparkstorm.model.tagged import read_value
 from sparkstorm.replay.back_fill import back_fill, back_fill_locally
 from sparkstorm.replay.inputs import EventTime
 from sparkstorm.replay.local import LocalResults, replay_locally
+from sparkstorm.replay.options import ReplayOptions
 from sparkstorm.replay.replay import replay
-from sparkstorm.replay.results import Replay
+from sparkstorm.replay.results.frames import Replay
 
 __all__ = [
     "EventTime",
     "LocalResults",
     "Replay",
+    "ReplayOptions",
     "back_fill",
     "back_fill_locally",
     "read_json",

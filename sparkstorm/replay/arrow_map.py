@@ -15,8 +15,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
-from sparkstorm.replay.chunks import Chunk
 from sparkstorm.replay.failures import one_sentence
+from sparkstorm.replay.tasks.chunks import Chunk
 
 _BATCH_BYTES = 4 << 20
 _SCHEMA = pa.schema(

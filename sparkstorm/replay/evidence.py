@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
-from sparkstorm.windowing.marks import END, NEVER, SourceClock
+from sparkstorm.windowing.watermarks import END, NEVER, SourceClock
 
 OutputKey = tuple[str, str, str]
 """Sending component, stream, subscriber."""
 
 
 class RowTimes(NamedTuple):
-    """Times of the rows that one partition sent to one subscriber."""
+    """TimeInputs of the rows that one partition sent to one subscriber."""
 
     oldest_ms: int = END
     newest_ms: int = NEVER

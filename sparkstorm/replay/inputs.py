@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TypeVar
 
 from sparkstorm.errors import InvalidTopologyError
@@ -83,3 +84,9 @@ def running_times(times: Iterable[int | None], start_ms: int) -> list[int | None
         latest = latest if at_ms is None else max(latest, at_ms)
         found.append(None if at_ms is None else latest)
     return found
+
+
+def starts_of(newest_ms: Iterable[int | None], begin_ms: int) -> list[int]:
+    """Return the virtual time with which each partition begins, from the newest event time of each."""
+    newest = [begin_ms if at_ms is None else at_ms for at_ms in newest_ms]
+    return list(accumulate([begin_ms, *newest], max))[:-1]

@@ -9,22 +9,21 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, Unpack
 
-from sparkstorm.config import check, merge
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import LATE_PREFIX, Topology
-from sparkstorm.replay.chunks import CLOCK, DEAD, KEPT_STATE, ROWS, START, STATE, Chunk, ChunkWriter, order_of, unpack_rows
 from sparkstorm.replay.equality_warnings import ReplayWarning, warnings_of
 from sparkstorm.replay.evidence import Evidence
-from sparkstorm.replay.inputs import LONG_AGO, EventTime, parse_inputs, parse_states, running_times
-from sparkstorm.replay.job import Job, Switches, make_job, result_names, targets_of
-from sparkstorm.replay.lateness import starts_of
-from sparkstorm.replay.pace import TimedRows
-from sparkstorm.replay.plan import Feed, Plan, Stage, make_plan
-from sparkstorm.replay.stage import run_exchange, run_feed
+from sparkstorm.replay.inputs import LONG_AGO, EventTime, parse_inputs, parse_states, running_times, starts_of
+from sparkstorm.replay.job import Job, RunSettings, make_job, result_names, targets_of
+from sparkstorm.replay.options import OptionArguments, ReplayOptions, options_of
+from sparkstorm.replay.plan import Feed, Plan, Stage
+from sparkstorm.replay.tasks.batches import TimedRows
+from sparkstorm.replay.tasks.chunks import CLOCK, DEAD, KEPT_STATE, ROWS, START, STATE, Chunk, ChunkWriter, order_of, unpack_rows
+from sparkstorm.replay.tasks.stage import run_exchange, run_feed
 from sparkstorm.runtime.dead_letter import DeadLetter
 from sparkstorm.runtime.state import merged_states
 
@@ -77,37 +76,32 @@ class _Merged(Mapping[str, dict[Any, Any]]):
 def replay_locally(
     topology: Topology,
     inputs: Mapping[str, Sequence[Values] | Sequence[Sequence[Values]]],
+    options: ReplayOptions | None = None,
     *,
-    conf: Mapping[str, Any] | None = None,
-    name: str = "replay",
-    event_time: EventTime | None = None,
-    states: Mapping[str, Mapping[Any, Any]] | None = None,
-    effects: Mapping[str, str] | None = None,
-    skip_bad: bool = False,
-    columns: bool = True,
     partitions: int | Sequence[int] = 1,
-    outputs: Collection[str] | None = None,
-    quick: bool = True,
+    shortcuts: bool = True,
+    **arguments: Unpack[OptionArguments],
 ) -> LocalResults:
-    """Replay rows given as lists; the event time is the name of a field.
+    """Replay rows given as lists, with ReplayOptions or their fields as keyword arguments; results are plain values.
 
-    `partitions` is into how many runs the rows of each input are cut, or the sorted places where.
-    Without `quick`, no shortcuts (replay/quick.py, replay/combine.py): for tests that compare the two.
+    `partitions`: into how many parts the rows of each input are cut, or the sorted positions of the cuts. `shortcuts`: whether
+    bolts without times run as untimed tasks, and rows are combined before they travel (tests compare both).
     """
-    plan = make_plan(topology, merge(check(conf or {}, "the settings of the replay")).as_dict(), name, effects or {})
+    options = options_of(options, arguments)
+    if options.types:
+        raise InvalidTopologyError("types are of DataFrames: replay_locally returns values as bolts emit them")
+    plan, time = options.plan(topology), options.time()
     for input_name, rows in inputs.items():
         if not isinstance(rows, Sequence) or isinstance(rows, str | bytes):
             raise InvalidTopologyError(
                 f"input '{input_name}' is a {type(rows).__name__}, not a list of rows; replay(...) takes DataFrames"
             )
     feeds = parse_inputs(topology, inputs)
-    times = {feed: event_time.column(feed.spout, feed) for feed in feeds} if event_time is not None else {}
-    is_sorted = event_time is not None and event_time.in_order
-    job = make_job(plan, Switches(times, skip_bad, columns, outputs, quick=quick, is_sorted=is_sorted), is_local=True)
+    job = make_job(plan, RunSettings.of(options, feeds, time, shortcuts=shortcuts), is_local=True)
     results = LocalResults(states_by_task={component: {} for component in job.kept_states})
     parts = {feed: [rows[start:end] for start, end in pairwise(_cuts(len(rows), partitions))] for feed, rows in feeds.items()}
-    run_stages(plan, job, parts, event_time, parse_states(topology, states or {}), results)
-    results.warnings = warnings_of(plan, results.evidence, job.sequence, event_time is not None)
+    run_stages(plan, job, parts, time, parse_states(topology, options.states), results)
+    results.warnings = warnings_of(plan, results.evidence, job.sequence, time is not None)
     return results
 
 

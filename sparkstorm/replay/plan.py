@@ -62,8 +62,8 @@ class Plan:
     stages: tuple[Stage, ...]
     not_run: Mapping[str, str]  # bolts whose effects are muted or redirected
     redirected: Mapping[str, Feed]  # by result name: the stream that a bolt that does not run would have got
-    deaf: Mapping[Feed, tuple[int, ...]]  # tasks that do not run but may be named by emit_direct
-    keyed: frozenset[str] = frozenset()  # idempotent bolts: their inputs are counted, and the counts name their effects
+    direct_targets_not_run: Mapping[Feed, tuple[int, ...]]  # tasks that do not run but may be named by emit_direct
+    idempotent: frozenset[str] = frozenset()  # idempotent bolts: their inputs are counted, and the counts name their effects
 
     def tasks(self, component: str) -> list[int]:
         """Sorted task ids of a component, numbered as live."""
@@ -98,8 +98,8 @@ def make_plan(topology: Topology, conf: Mapping[str, Any], name: str, effects: M
     counts = {c: len(tasks) for c, tasks in tasks_by_component(component_by_task).items()}
     stages = _cut(kept, [c for c in order if c in kept.components], counts)
     redirected = _redirected(whole, [c for c, how in not_run.items() if how == "redirect"])
-    deaf = _deaf(whole, not_run, tasks_by_component(component_by_task))
-    return Plan(name, _routed(kept, stages), conf, component_by_task, stages, not_run, redirected, deaf, keyed)
+    direct_targets_not_run = _direct_targets_not_run(whole, not_run, tasks_by_component(component_by_task))
+    return Plan(name, _routed(kept, stages), conf, component_by_task, stages, not_run, redirected, direct_targets_not_run, keyed)
 
 
 def effect_of(component: Component) -> str:
@@ -138,7 +138,9 @@ def _redirected(topology: Topology, bolts: Sequence[str]) -> dict[str, Feed]:
     return found
 
 
-def _deaf(topology: Topology, not_run: Mapping[str, str], tasks: Mapping[str, list[int]]) -> dict[Feed, tuple[int, ...]]:
+def _direct_targets_not_run(
+    topology: Topology, not_run: Mapping[str, str], tasks: Mapping[str, list[int]]
+) -> dict[Feed, tuple[int, ...]]:
     found: dict[Feed, tuple[int, ...]] = {}
     for id in not_run:
         for s in topology.components[id].inputs:

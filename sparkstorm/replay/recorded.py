@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkstorm.errors import RecordingError
 from sparkstorm.model.topology import Topology
-from sparkstorm.replay.steps import Step, Steps
+from sparkstorm.replay.stepper import Step, Stepper
 from sparkstorm.runtime.segments import Header, Row, checked_row, read_parquet, read_part
 
 
@@ -47,7 +47,7 @@ class Slice:
                 f"the state of '{self.component}' (task {self.task}) was too large to be recorded "
                 "(topology.record.state.keys, a quarter of topology.record.max.bytes): give one"
             )
-        steps = Steps(topology, self.component, conf=conf, state=begin, task_index=self.index)
+        steps = Stepper(topology, self.component, conf=conf, state=begin, task_index=self.index)
         return (steps.execute(t.values, t.component, t.stream, t.at_ms) for t in self.tuples)
 
 

@@ -20,18 +20,17 @@ from sparkstorm.api.columns import rows_of
 from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.model.topology import Subscription
 from sparkstorm.replay.arrow_map import MapBatches, batches_of, chunks_in, map_in_arrow, quoted
-from sparkstorm.replay.batches import gathered, slices
-from sparkstorm.replay.chunks import CLOCK, DDL, ORDER, ROWS, START, Chunk
-from sparkstorm.replay.division import checked_places, divided_input, is_known_empty, place_of
 from sparkstorm.replay.evidence import Evidence
+from sparkstorm.replay.history_order import RunningTime, newest_times, numbered, sorted_over_all, sorted_within
 from sparkstorm.replay.inputs import EventTime
 from sparkstorm.replay.job import STATE_MARK, Job, result_names
 from sparkstorm.replay.local import state_chunks
-from sparkstorm.replay.pace import TimedRows
 from sparkstorm.replay.plan import Feed, Plan, Stage
-from sparkstorm.replay.result_types import problem_with, state_values
-from sparkstorm.replay.sequence import RunningTime, newest_times, numbered, sorted_over_all, sorted_within
-from sparkstorm.replay.stage import run_divided, run_exchange, run_feed
+from sparkstorm.replay.results.types import problem_with, state_values
+from sparkstorm.replay.sql_shuffle import checked_places, is_known_empty, place_of, sql_shuffled_input
+from sparkstorm.replay.tasks.batches import TimedRows, gathered, slices
+from sparkstorm.replay.tasks.chunks import CLOCK, DDL, ORDER, ROWS, START, Chunk
+from sparkstorm.replay.tasks.stage import run_exchange, run_feed, run_sql_shuffled
 
 _AT = "sparkstorm: at ms"  # beside the fields of a stream, which may have any name
 SMALL_MEMORY = {
@@ -159,7 +158,7 @@ class SparkStages:
     def _made(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
         if stage.feed:
             return self._over_data(stage, write, schema)
-        only = divided_input(self._plan, self._job, stage)
+        only = sql_shuffled_input(self._plan, self._job, stage)
         feed = Feed(only.component, only.stream) if only is not None else None
         if only is None or feed not in self._feeds or stage.bolts[0] in self._states or is_known_empty(self._feeds[feed]):
             return self._over_chunks(stage, write, schema)
@@ -167,7 +166,7 @@ class SparkStages:
         if place is None:
             return self._over_chunks(stage, write, schema)
         dealt = self._feeds[feed].repartitionById(stage.width, sf.expr(place))
-        return map_in_arrow(dealt, _dividing(self._job, stage, only, self.evidence, write), schema)
+        return map_in_arrow(dealt, _sql_shuffled(self._job, stage, only, self.evidence, write), schema)
 
     def _over_data(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
         assert stage.feed is not None
@@ -268,7 +267,7 @@ def _exchanging(job: Job, stage: Stage, evidence: Accumulator[Evidence], write: 
     return exchange
 
 
-def _dividing(job: Job, stage: Stage, only: Subscription, evidence: Accumulator[Evidence], write: WriteChunks) -> MapBatches:
+def _sql_shuffled(job: Job, stage: Stage, only: Subscription, evidence: Accumulator[Evidence], write: WriteChunks) -> MapBatches:
     feed = Feed(only.component, only.stream)
     fields = job.plan.topology.components[feed.spout].streams[feed.stream].fields
 
@@ -276,7 +275,7 @@ def _dividing(job: Job, stage: Stage, only: Subscription, evidence: Accumulator[
         partition = _partition()
         rows = checked_places(batches, [fields.index(f) for f in only.grouping.fields], partition, stage.width)
         with _rare_collections():
-            yield from write(run_divided(job, stage, feed, partition, rows, evidence.add))
+            yield from write(run_sql_shuffled(job, stage, feed, partition, rows, evidence.add))
 
     return divide
 

@@ -16,8 +16,8 @@ from sparkstorm.model.topology import WATERMARK_STREAM, Topology
 from sparkstorm.model.tuples import Source
 from sparkstorm.runtime.lanes import Lane
 from sparkstorm.runtime.output import Route
-from sparkstorm.windowing.marks import Channel
 from sparkstorm.windowing.settings import settings_of
+from sparkstorm.windowing.watermarks import Channel
 
 MARK_FIELDS = ("stream", "time_ms")
 

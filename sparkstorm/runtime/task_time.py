@@ -9,7 +9,7 @@ from sparkstorm.model.tuples import Tuple
 from sparkstorm.runtime.lanes import Lane
 from sparkstorm.runtime.runner import Timing
 from sparkstorm.runtime.state import MemoryState
-from sparkstorm.windowing.marks import IDLE, NEVER, Channel, Watermarks
+from sparkstorm.windowing.watermarks import IDLE, NEVER, Channel, Watermarks
 
 
 class Outlook:

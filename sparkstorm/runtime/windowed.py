@@ -24,11 +24,11 @@ from sparkstorm.runtime.output import Emitter
 from sparkstorm.runtime.runner import Failure
 from sparkstorm.runtime.state import MemoryState
 from sparkstorm.runtime.task_windows import TaskTimers, make_windows, must_reorder
-from sparkstorm.windowing.contents import FindSource
-from sparkstorm.windowing.marks import END, LAST_MS, NEVER
 from sparkstorm.windowing.reorder import Reorder, Row
 from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.timers import Timer, TimerTable
+from sparkstorm.windowing.watermarks import END, LAST_MS, NEVER
+from sparkstorm.windowing.window_contents import FindSource
 from sparkstorm.windowing.windows import Firing, TimeWindows, Windows
 
 MOST_AT_ONCE = 4096  # windows and timers per call of advance: between two of them rows may come and commits be made

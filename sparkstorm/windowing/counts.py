@@ -6,10 +6,10 @@ Counting follows the order in which tuples come; a window that is not full when 
 from __future__ import annotations
 
 from sparkstorm.model.tuples import Tuple
-from sparkstorm.windowing.contents import Contents
-from sparkstorm.windowing.layout import Layout
-from sparkstorm.windowing.marks import NEVER
 from sparkstorm.windowing.store import Key, Store
+from sparkstorm.windowing.watermarks import NEVER
+from sparkstorm.windowing.window_contents import Contents
+from sparkstorm.windowing.window_math import Layout
 from sparkstorm.windowing.windows import Firing
 
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from sparkstorm.errors import StoreInconsistentError
 from sparkstorm.model.tuples import Tuple
-from sparkstorm.windowing.agenda import Agenda
-from sparkstorm.windowing.contents import Collected, Content, Fold
-from sparkstorm.windowing.marks import NEVER
+from sparkstorm.windowing.due_queue import DueQueue
 from sparkstorm.windowing.store import Key, Store
+from sparkstorm.windowing.watermarks import NEVER
+from sparkstorm.windowing.window_contents import Collected, Content, Fold
 from sparkstorm.windowing.windows import Firing
 
 _FIRED_TO = ("W",)
@@ -71,8 +71,8 @@ class Sessions:
         self._fold = contents if isinstance(contents, Fold) else None
         self._collected = contents if isinstance(contents, Collected) else None
         self._firsts: dict[Key, Firsts] = {}
-        self._ends = Agenda()  # for each session that is to fire a time of its span, from some tuple's end to its own
-        self._expiries = Agenda()  # the same of sessions that are to be forgotten
+        self._ends = DueQueue()  # for each session that is to fire a time of its span, from some tuple's end to its own
+        self._expiries = DueQueue()  # the same of sessions that are to be forgotten
         self.fired_to: int = store.get(_FIRED_TO, NEVER)
         if self._collected is not None:
             self._collected.load()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sparkstorm.windowing.agenda import Agenda
+from sparkstorm.windowing.due_queue import DueQueue
 from sparkstorm.windowing.store import Key, Store
 
 Axis = Literal["event", "processing"]
@@ -25,10 +25,10 @@ class TimerTable:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._agenda: dict[Axis, Agenda] = {"event": Agenda(), "processing": Agenda()}
+        self._queue: dict[Axis, DueQueue] = {"event": DueQueue(), "processing": DueQueue()}
         for place, at_ms in store.items():
             if place[0] == "timer":
-                self._agenda[place[1]].add(at_ms, place[2:])
+                self._queue[place[1]].add(at_ms, place[2:])
 
     def set(self, axis: Axis, name: Any, at_ms: int) -> None:
         """Have the name come due at that moment, and at no other."""
@@ -36,7 +36,7 @@ class TimerTable:
             raise ValueError(f"timer {name!r}: the time must be a whole number of milliseconds from 0 on, not {at_ms!r}")
         key = _key(name)
         self._store.put(("timer", axis, *key), at_ms)
-        self._agenda[axis].add(at_ms, key)
+        self._queue[axis].add(at_ms, key)
 
     def cancel(self, axis: Axis, name: Any) -> None:
         """Forget a timer; one that is not set is no error."""
@@ -44,16 +44,16 @@ class TimerTable:
 
     def next_at(self, axis: Axis) -> int | None:
         """When the next one is due (or was, if it has been moved since)."""
-        return self._agenda[axis].first_at()
+        return self._queue[axis].first_at()
 
     def next_due(self, axis: Axis, until_ms: int) -> Timer | None:
         """The earliest timer that is due; the same again until `done`, also when that was undone."""
-        agenda = self._agenda[axis]
-        while (at_ms := agenda.first_at()) is not None and at_ms <= until_ms:
-            key = agenda.first_key()
+        queue = self._queue[axis]
+        while (at_ms := queue.first_at()) is not None and at_ms <= until_ms:
+            key = queue.first_key()
             if self._store.get(("timer", axis, *key)) == at_ms:
                 return Timer(key[0] if len(key) == 1 else key, at_ms, axis)
-            agenda.drop_first()
+            queue.drop_first()
         return None
 
     def done(self, timer: Timer) -> None:

@@ -13,11 +13,11 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from sparkstorm.model.tuples import Tuple
-from sparkstorm.windowing.agenda import Agenda
-from sparkstorm.windowing.contents import Content, Contents
-from sparkstorm.windowing.layout import Layout
-from sparkstorm.windowing.marks import NEVER
+from sparkstorm.windowing.due_queue import DueQueue
 from sparkstorm.windowing.store import Key, Store
+from sparkstorm.windowing.watermarks import NEVER
+from sparkstorm.windowing.window_contents import Content, Contents
+from sparkstorm.windowing.window_math import Layout
 
 _FIRED_TO = ("W",)
 
@@ -75,7 +75,7 @@ class TimeWindows:
         self._is_plain = layout.is_tumbling and layout.is_shared
         self.fires_whole_cells = self._is_plain and self._drops_at_once  # a cell that is there has not fired
         self._keys_by_cell: dict[int, dict[Key, None]] = {}
-        self._agenda = Agenda()
+        self._queue = DueQueue()
         self._expiries: list[tuple[int, int]] = []
         self._end = NEVER  # of the windows that are firing: some keys' have, in `_fired`
         self._fired: dict[Key, None] = {}
@@ -117,23 +117,23 @@ class TimeWindows:
         return not ends or ends[-1] + self._lateness <= self.fired_to
 
     def next_end(self) -> int | None:
-        return self._agenda.first_at()
+        return self._queue.first_at()
 
     def next_due(self, watermark: int) -> Firing | None:
-        while (end := self._agenda.first_at()) is not None and end <= watermark:
+        while (end := self._queue.first_at()) is not None and end <= watermark:
             if end != self._end:
                 self._finish()
                 self._end = end
-            key = self._agenda.first_key()
+            key = self._queue.first_key()
             if self._holds(end, key):
                 return self._firing(end, key)
-            self._agenda.drop_first()
+            self._queue.drop_first()
         return None
 
     def done(self, firing: Firing) -> None:
         if firing.end <= self.fired_to or firing.key in self._fired:
             return  # one that a tardy tuple has brought about
-        self._agenda.drop_first()
+        self._queue.drop_first()
         self._fired[firing.key] = None
         self._unmarked.append(firing.key)
         if self._drops_at_once:
@@ -161,7 +161,7 @@ class TimeWindows:
         keys[key] = None
         for end in ends:
             if end > self.fired_to and not (end == self._end and key in self._fired):
-                self._agenda.add(end, key)
+                self._queue.add(end, key)
 
     def _holds(self, end: int, key: Key) -> bool:
         return any(self._contents.has(start, key) for start in self._layout.cells_in(end))
@@ -197,5 +197,5 @@ class TimeWindows:
             if place[0] == "f":
                 self._end = place[1]
                 self._fired[place[2:]] = None
-                self._agenda.drop(place[1], place[2:])
+                self._queue.drop(place[1], place[2:])
         self._marked += self._fired

@@ -15,8 +15,8 @@ from sparkstorm.runtime.output import Emitter, Route
 from sparkstorm.runtime.runner import Failure
 from sparkstorm.runtime.state import MemoryState
 from sparkstorm.runtime.windowed import Patience, TimedRunner
-from sparkstorm.windowing.marks import END, SourceClock
 from sparkstorm.windowing.settings import TIMESTAMP_FIELD, read_settings
+from sparkstorm.windowing.watermarks import END, SourceClock
 
 FIELDS = ("key", "ts", "value")
 Event = tuple[Any, Any, Any]

@@ -1,7 +1,7 @@
 """Owns the quick way of rows through a BasicBolt where no row has a time: bare values in, bare values out.
 
 Emissions gather in one list and are divided among the subscribers' tasks after the batch, by the pickers that divide them
-one by one otherwise. Tested equal to BoltRun, its plain twin, which runs where this does not: with times, with records put
+one by one otherwise. Tested equal to ReplayTask, its plain twin, which runs where this does not: with times, with records put
 aside, under custom groupings, with keys of effects.
 """
 
@@ -18,8 +18,8 @@ from sparkstorm.grouping.routes import PickOne, Rows, Target, pick_one
 from sparkstorm.model.codec import SCALARS
 from sparkstorm.model.topology import DEFAULT_STREAM, Grouping
 from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.replay.batches import Way
-from sparkstorm.replay.task import BoltRun, Manner
+from sparkstorm.replay.tasks.batches import OutEdge
+from sparkstorm.replay.tasks.task import ReplayTask, TaskMode
 from sparkstorm.runtime.bolt_task import BasicCollector, BasicRunner, Failure
 from sparkstorm.runtime.epoch import shown
 from sparkstorm.runtime.output import Emitter, Route
@@ -29,24 +29,24 @@ Values = tuple[Any, ...]
 _CACHED_KEYS = 1 << 17
 
 
-def may_be_quick(bolt: Any, manner: Manner) -> bool:
+def may_be_untimed(bolt: Any, mode: TaskMode) -> bool:
     """Whether a bolt's tasks can be run this way."""
-    return isinstance(bolt, BasicBolt) and not (manner.is_timed or manner.skip_bad or manner.is_keyed)
+    return isinstance(bolt, BasicBolt) and not (mode.is_timed or mode.skip_bad or mode.is_keyed)
 
 
-def may_gather(route: Route, groupings: Iterable[Grouping]) -> bool:
+def may_partition_in_bulk(route: Route, groupings: Iterable[Grouping]) -> bool:
     """Whether a stream's rows may be divided after the batch: nobody's code looks at each, nobody names tasks."""
     return route.source.stream == DEFAULT_STREAM and all(g.kind not in ("custom", "direct") for g in groupings)
 
 
-class QuickRun(BoltRun):
-    """A BoltRun over bare rows; `divider` divides the default stream's in bulk, if they may be."""
+class UntimedTask(ReplayTask):
+    """A ReplayTask over bare rows; `divider` divides the default stream's in bulk, if they may be."""
 
-    divider: Divider | None = None
+    partitioner: RowPartitioner | None = None
 
     def run_rows(self, rows: Collection[Values], source: Source) -> None:
         """Execute the rows of one source in their order."""
-        runner: QuickRunner = self._runner
+        runner: UntimedRunner = self._runner
         for failure in runner.run_rows(rows, source):
             self._try_again(failure)
         self._attributes.look(len(rows))
@@ -59,16 +59,16 @@ class QuickRun(BoltRun):
 
     def divide(self) -> None:
         """Hand what has gathered to the subscribers."""
-        if self.divider is not None and (out := self._runner.out):
+        if self.partitioner is not None and (out := self._runner.out):
             self.counts.emitted += len(out)
-            self.divider.divide(out)
+            self.partitioner.divide(out)
             out.clear()
 
     def _make_runner(self) -> Any:
         assert isinstance(self._bolt, BasicBolt)
-        width = self.divider.width if self.divider is not None else None
+        width = self.partitioner.width if self.partitioner is not None else None
         collector = GatheringCollector(self.emitter, self.task, self._report, width)
-        return QuickRunner(self._bolt, self.emitter, self.state, collector)
+        return UntimedRunner(self._bolt, self.emitter, self.state, collector)
 
 
 class GatheringCollector(BasicCollector):
@@ -111,7 +111,7 @@ def _gathering_emit(emitter: Emitter, out: list[Values], width: int) -> Callable
     return emit_one if width == 1 else emit
 
 
-class QuickRunner(BasicRunner):
+class UntimedRunner(BasicRunner):
     """Runs a BasicBolt over bare rows."""
 
     def __init__(self, bolt: BasicBolt, emitter: Emitter, state: MemoryState | None, collector: GatheringCollector) -> None:
@@ -165,7 +165,7 @@ def bare(source: Source) -> Callable[[], Tuple]:
     return type("Tuple", (Tuple,), {"__slots__": (), "__init__": object.__init__, "roots": 0, "source": source})
 
 
-class Divider:
+class RowPartitioner:
     """The default stream's subscribers, for many rows at once."""
 
     def __init__(self, route: Route, seed: int) -> None:
@@ -173,11 +173,11 @@ class Divider:
         self._seed = seed
         self._divide: list[Callable[[Sequence[Values]], None]] = []
 
-    def subscribe(self, grouping: Grouping, positions: Sequence[int], ways: Sequence[Way]) -> None:
+    def subscribe(self, grouping: Grouping, positions: Sequence[int], edges: Sequence[OutEdge]) -> None:
         """Add one subscriber's tasks, sorted; their rows are bare from here on."""
-        rows = [way.rows for way in ways]
-        for way in ways:
-            way.is_bare = True
+        rows = [edge.rows for edge in edges]
+        for edge in edges:
+            edge.is_bare = True
         if grouping.kind == "all":
             self._divide.append(lambda out: _to_all(rows, out))
         elif grouping.kind == "global" or (grouping.kind == "fields" and len(rows) == 1):
@@ -185,7 +185,7 @@ class Divider:
         elif grouping.kind == "fields" and len(positions) == 1:
             self._divide.append(_by_key(positions[0], rows))
         else:
-            targets = [Target(way.target, way.rows, way.is_local) for way in ways]
+            targets = [Target(edge.target, edge.rows, edge.is_local) for edge in edges]
             self._divide.append(_one_by_one(pick_one(grouping, positions, targets, self._seed)))
 
     def divide(self, out: Sequence[Values]) -> None:

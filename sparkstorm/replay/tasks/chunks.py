@@ -17,7 +17,7 @@ import pyarrow as pa
 from sparkstorm.api.columns import batch_of, rows_of
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tuples import Source
-from sparkstorm.replay.batches import Way, is_batch, pack_batch, put_together, slices, unpack_batch
+from sparkstorm.replay.tasks.batches import OutEdge, is_batch, pack_batch, put_together, slices, unpack_batch
 
 START, STATE, CLOCK, ROWS, DEAD, KEPT_STATE, KEPT_TIME = range(7)  # a task reads them in this order
 KEPT = 0  # target of rows that no task of the topology waits for: they are results
@@ -120,12 +120,12 @@ class ChunkWriter:
             start += len(part)
         rows.clear()
 
-    def batches(self, way: Way) -> Iterator[Chunk]:
+    def batches(self, edge: OutEdge) -> Iterator[Chunk]:
         """Chunks of a way's batches; afterwards there are none."""
-        for batch, at_ms in put_together(way.batches):
+        for batch, at_ms in put_together(edge.batches):
             for part in slices(batch):
-                yield self._chunk(ROWS, way.target, at_ms, way.source.task, way.source.stream, part.num_rows, pack_batch(part))
-        way.batches.clear()
+                yield self._chunk(ROWS, edge.target, at_ms, edge.source.task, edge.source.stream, part.num_rows, pack_batch(part))
+        edge.batches.clear()
 
     def state(self, kind: int, task: int, pairs: Iterable[Sequence[Any]]) -> Iterator[Chunk]:
         """Chunks of a task's keys and values, read as they are written."""
@@ -146,27 +146,3 @@ class ChunkWriter:
     def _chunk(self, kind: int, target: int, first_ms: int, sender: int, stream: str, count: int, data: bytes) -> Chunk:
         self._seq += 1
         return Chunk(kind, target, first_ms, self._source, self._seq, sender, stream, count, data)
-
-
-class Beginning:
-    """What comes before a task's rows: its START and its state, read as it is loaded."""
-
-    def __init__(self, codec: Codec, chunks: Iterator[Chunk]) -> None:
-        self._codec = codec
-        self._chunks = chunks
-        self._first: Chunk | None = None  # of those behind
-
-    def pairs(self) -> Iterator[Any]:
-        """Keys and values of the state."""
-        for chunk in self._chunks:
-            if chunk.kind not in (START, STATE):
-                self._first = chunk
-                return
-            if chunk.kind == STATE:
-                yield from zip(*self._codec.unpack(chunk.data)[1], strict=True)
-
-    def rest(self) -> Iterator[Chunk]:
-        """The rows' chunks, a state that nobody wanted skipped."""
-        if self._first is not None:
-            yield self._first
-        yield from (chunk for chunk in self._chunks if chunk.kind not in (START, STATE))

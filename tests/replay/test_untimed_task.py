@@ -81,10 +81,10 @@ def behind(bolt: BasicBolt) -> Topology:
     return builder.build()
 
 
-def outcome(topology: Topology, rows: Rows, quick: bool) -> Any:
+def outcome(topology: Topology, rows: Rows, shortcuts: bool) -> Any:
     effects = {c.id: "run" for c in topology.bolts}
     try:
-        found: LocalResults = replay_locally(topology, rows, effects=effects, partitions=2, quick=quick)
+        found: LocalResults = replay_locally(topology, rows, effects=effects, partitions=2, shortcuts=shortcuts)
     except ReplayFailedError as error:
         return str(error)
     outputs = {name: Counter(map(repr, of)) for name, of in found.outputs.items()}
@@ -100,10 +100,10 @@ def test_random_topologies_give_the_same_both_ways() -> None:
 @pytest.mark.parametrize("bolt", [FailsFirst, Keeps, KeepsQuietly])
 def test_rows_that_fail_leave_no_trace_and_tuples_may_be_kept(bolt: type[BasicBolt]) -> None:
     rows: Rows = {"source": [(n % 5,) for n in range(23)]}
-    ways = [outcome(behind(bolt()), rows, quick) for quick in (True, False)]
-    assert ways[0] == ways[1] and not isinstance(ways[0], str)
+    edges = [outcome(behind(bolt()), rows, shortcuts) for shortcuts in (True, False)]
+    assert edges[0] == edges[1] and not isinstance(edges[0], str)
     if bolt is FailsFirst:
-        assert ways[0][2]["bolt"]["emitted"] == 2 * 23
+        assert edges[0][2]["bolt"]["emitted"] == 2 * 23
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_rows_that_fail_leave_no_trace_and_tuples_may_be_kept(bolt: type[BasicBo
     [(1, "emitted 2 values for 1 fields"), (2, "a value of type object"), (3, r"field 'word': emitted the whole number")],
 )
 def test_what_cannot_be_emitted_is_said_in_the_same_words(bad: int, said: str) -> None:
-    ways = [outcome(behind(WideWords()), {"source": [(7,), (bad,), (8,)]}, quick) for quick in (True, False)]
-    assert ways[0] == ways[1]
+    edges = [outcome(behind(WideWords()), {"source": [(7,), (bad,), (8,)]}, shortcuts) for shortcuts in (True, False)]
+    assert edges[0] == edges[1]
     with pytest.raises(ReplayFailedError, match=said):
-        raise ReplayFailedError(ways[0])
+        raise ReplayFailedError(edges[0])

@@ -14,7 +14,7 @@ from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.column_types import ANY, parse_columns, parse_type
 from sparkstorm.replay.job import STATE_MARK, result_names
 from sparkstorm.replay.plan import Plan
-from sparkstorm.replay.result_types import arrow_type
+from sparkstorm.replay.results.types import arrow_type
 
 STATE_FIELDS = ("key", "value")
 Columns = Sequence[tuple[str, pa.DataType | None]]

@@ -16,8 +16,8 @@ from sparkstorm.api.combining import CombiningBolt
 from sparkstorm.model.codec import SCALARS, Codec
 from sparkstorm.model.topology import Grouping
 from sparkstorm.model.tuples import Source
-from sparkstorm.replay.batches import Way
-from sparkstorm.replay.quick import bare
+from sparkstorm.replay.tasks.batches import OutEdge
+from sparkstorm.replay.tasks.untimed_task import bare
 
 MOST_KEYS = 1 << 16  # beyond it what is combined is sent: memory stays bounded
 _MISSING: Any = object()
@@ -28,7 +28,7 @@ def may_combine(bolt: Any, grouping: Grouping) -> bool:
     return isinstance(bolt, CombiningBolt) and not bolt.outputs and grouping.kind in ("fields", "global")
 
 
-class Combining:
+class Combiner:
     """What one task has combined for one task behind it."""
 
     def __init__(self, bolt: CombiningBolt, source: Source) -> None:
@@ -42,15 +42,15 @@ class Combining:
         """Whether it should be sent now."""
         return len(self._value_by_key) >= MOST_KEYS
 
-    def take_in(self, way: Way) -> None:
+    def take_in(self, edge: OutEdge) -> None:
         """Combine what lies in a way; rows that cannot be stay there."""
-        batches, way.batches[:] = list(way.batches), []
+        batches, edge.batches[:] = list(edge.batches), []
         for batch, at_ms in batches:
             if not self._combine_batch(batch):
-                way.rows += rows_of(batch) if way.is_bare else [(values, at_ms) for values in rows_of(batch)]
-        rows = way.rows if way.is_bare else [values for values, _ in way.rows]
+                edge.rows += rows_of(batch) if edge.is_bare else [(values, at_ms) for values in rows_of(batch)]
+        rows = edge.rows if edge.is_bare else [values for values, _ in edge.rows]
         left = self._combine(rows)
-        way.rows[:] = left if way.is_bare else [(values, 0) for values in left]
+        edge.rows[:] = left if edge.is_bare else [(values, 0) for values in left]
 
     def take(self) -> list[tuple[Any, Any]]:
         """Every (key, value); nothing is left."""

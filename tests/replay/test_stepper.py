@@ -7,7 +7,7 @@ import pytest
 from sparkstorm.api import TopologyBuilder
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.topology import Topology
-from sparkstorm.replay.steps import Steps
+from sparkstorm.replay.stepper import Stepper
 from tests.replay.bolts import Picky, Source, many_streams, word_count
 
 
@@ -19,14 +19,14 @@ def picky() -> Topology:
 
 
 def test_every_step_shows_what_was_emitted_and_the_state_behind_it() -> None:
-    steps = Steps(word_count(), "count", state={"a": 5})
+    steps = Stepper(word_count(), "count", state={"a": 5})
     first, second = steps.through([("a",), ("b",)], "split")
     assert first.emitted == {"default": [("a", 6)]} and first.state == {"a": 6}
     assert second.emitted == {"default": [("b", 1)]} and second.state == {"a": 6, "b": 1}
 
 
 def test_a_failing_step_says_why_and_leaves_no_trace() -> None:
-    steps = Steps(picky(), "picky")
+    steps = Stepper(picky(), "picky")
     first, second, third = (step.failure for step in steps.through([("a",), ("b",), ("c",)], "source"))
     assert first is None and third is None
     assert second is not None and second.startswith("ValueError: not this one (bolts.py, line ")
@@ -34,7 +34,7 @@ def test_a_failing_step_says_why_and_leaves_no_trace() -> None:
 
 
 def test_direct_streams_are_shown_too() -> None:
-    step = Steps(many_streams(), "sort").execute((3,), "numbers")
+    step = Stepper(many_streams(), "sort").execute((3,), "numbers")
     assert step.emitted == {"odd": [(3,)], "to": [(3,)]}
 
 
@@ -48,4 +48,4 @@ def test_direct_streams_are_shown_too() -> None:
 )
 def test_a_wrong_bolt_sender_or_tuple_is_refused(component: str, sender: str, values: tuple[str, ...], said: str) -> None:
     with pytest.raises(InvalidTopologyError, match=said):
-        Steps(word_count(), component).execute(values, sender)
+        Stepper(word_count(), component).execute(values, sender)

@@ -18,14 +18,14 @@ from sparkstorm.model.codec import Codec
 from sparkstorm.model.tagged import is_tagged, tag_text
 from sparkstorm.model.topology import LATE_PREFIX
 from sparkstorm.replay.arrow_map import MapBatches, chunks_in, map_in_arrow
-from sparkstorm.replay.batches import is_batch, unpack_batch
-from sparkstorm.replay.chunks import DEAD, KEPT_STATE, ROWS, Chunk
+from sparkstorm.replay.tasks.batches import is_batch, unpack_batch
+from sparkstorm.replay.tasks.chunks import DEAD, KEPT_STATE, ROWS, Chunk
 from sparkstorm.replay.equality_warnings import ReplayWarning, warnings_of
 from sparkstorm.replay.failures import as_result, unwrapped
 from sparkstorm.replay.job import STATE_MARK, result_names, targets_of
 from sparkstorm.replay.plan import Feed, Plan, Stage
-from sparkstorm.replay.result_columns import Columns
-from sparkstorm.replay.result_types import TAGGED, definite_type, merged_type, result_type, typed_array
+from sparkstorm.replay.results.columns import Columns
+from sparkstorm.replay.results.types import TAGGED, definite_type, merged_type, result_type, typed_array
 from sparkstorm.replay.spark import SparkStages, WriteChunks
 from sparkstorm.runtime.dead_letter import DeadLetter
 

@@ -14,10 +14,10 @@ from sparkstorm.runtime.lanes import Lane
 from sparkstorm.runtime.output import Emitter
 from sparkstorm.runtime.runner import Failure
 from sparkstorm.runtime.windowed import TimedRunner
-from sparkstorm.windowing.marks import LAST_MS, NEVER
 from sparkstorm.windowing.reorder import Row
 from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.timers import Timer
+from sparkstorm.windowing.watermarks import LAST_MS, NEVER
 from sparkstorm.windowing.windows import Firing
 
 _SAMPLE = 256  # first rows of a task that are all looked at

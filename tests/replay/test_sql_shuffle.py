@@ -29,9 +29,9 @@ from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.tuples import Source as Sender
 from sparkstorm.replay import replay
-from sparkstorm.replay.division import checked_places, divided_input, place_of
-from sparkstorm.replay.job import Switches, make_job
+from sparkstorm.replay.job import RunSettings, make_job
 from sparkstorm.replay.plan import Feed, make_plan
+from sparkstorm.replay.sql_shuffle import checked_places, place_of, sql_shuffled_input
 from tests.replay.bolts import Source
 
 TYPES = {"sum!state": "key string, value bigint"}
@@ -105,10 +105,10 @@ def summed(bolt: Any, tasks: int = 3, *fields: str, spouts: int = 1) -> Topology
     return builder.build()
 
 
-def is_divided(topology: Topology, **switches: Any) -> bool:
+def is_divided(topology: Topology, **settings: Any) -> bool:
     plan = make_plan(topology, merge({}).as_dict(), "test", {})
-    job = make_job(plan, Switches(**switches), is_local=True)
-    return divided_input(plan, job, plan.stages[-1]) is not None
+    job = make_job(plan, RunSettings(**settings), is_local=True)
+    return sql_shuffled_input(plan, job, plan.stages[-1]) is not None
 
 
 @pytest.mark.parametrize("name", KEYS)
@@ -144,7 +144,7 @@ def test_what_may_be_divided_by_spark_and_what_not() -> None:
     assert not is_divided(summed(Combined())), "what is combined before it travels is less"
     assert not is_divided(summed(Sum(), spouts=2)), "a row would not know its sender"
     assert not is_divided(summed(Sum()), skip_bad=True)
-    assert not is_divided(summed(Sum()), quick=False), "the plain twin"
+    assert not is_divided(summed(Sum()), shortcuts=False), "the plain twin"
     assert not is_divided(summed(Sum()), time_fields={Feed("events", "default"): "amount"})
     assert not is_divided(summed(Sum()), newest_ms={}), "a checkpoint follows"
 
@@ -158,7 +158,7 @@ def test_nobody_behind_may_mind_the_order() -> None:
         builder.set_bolt("last", bolt).fields_grouping("passes", "user")
         plan = make_plan(builder.build(), merge({}).as_dict(), "test", declared)
         head = next(stage for stage in plan.stages if stage.has("sum"))
-        return divided_input(plan, make_job(plan, Switches(), is_local=True), head) is not None
+        return sql_shuffled_input(plan, make_job(plan, RunSettings(), is_local=True), head) is not None
 
     assert with_behind(Sum())
     assert not with_behind(InOrder()), "it would keep another last value in every run"

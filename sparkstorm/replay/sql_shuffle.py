@@ -29,10 +29,10 @@ _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _GOLDEN_PARTS = 0x9E37, 0x79B9, 0x7F4A, 0x7C15  # the factor of stable_hash, whose product would overflow a SQL long
 
 
-def divided_input(plan: Plan, job: Job, stage: Stage) -> Subscription | None:
+def sql_shuffled_input(plan: Plan, job: Job, stage: Stage) -> Subscription | None:
     """The stage's only input, if it is data that Spark may divide among the tasks."""
     bolt = plan.topology.components[stage.bolts[0]]
-    if job.is_timed or not job.quick or job.skip_bad or job.newest_ms is not None or len(bolt.inputs) != 1:
+    if job.is_timed or not job.shortcuts or job.skip_bad or job.newest_ms is not None or len(bolt.inputs) != 1:
         return None
     if not getattr(bolt.instance, "any_order", False) or isinstance(bolt.instance, CombiningBolt | WindowedBolt | TimedBolt):
         return None  # what is combined before it travels is less
@@ -49,7 +49,7 @@ def _minds_order(plan: Plan, bolt: Component) -> bool:
     while behind:
         component = behind.pop()
         minds = isinstance(component.instance, Stateful) and not getattr(component.instance, "any_order", False)
-        if minds or component.id in plan.keyed:
+        if minds or component.id in plan.idempotent:
             return True
         next_ones = [c for c in plan.topology if c.id not in found and any(s.component == component.id for s in c.inputs)]
         found.update(c.id for c in next_ones)

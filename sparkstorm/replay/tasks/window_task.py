@@ -16,20 +16,19 @@ from sparkstorm.errors import ReplayFailedError
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import WATERMARK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.replay.arrival_order import FoldProbe, WatchedRunner
-from sparkstorm.replay.moments import Moments
-from sparkstorm.replay.task import BoltRun, ClockedEmitter, Manner
+from sparkstorm.replay.tasks.arrival_order import FoldProbe, WatchedRunner
+from sparkstorm.replay.tasks.task import ClockedEmitter, ReplayTask, TaskMode, TickSchedule
 from sparkstorm.runtime.bolt_task import BasicCollector
 from sparkstorm.runtime.lanes import Lane
 from sparkstorm.runtime.output import Route
 from sparkstorm.runtime.state import MemoryState
 from sparkstorm.runtime.windowed import Patience
-from sparkstorm.windowing.marks import END, NEVER, Channel, Watermarks
 from sparkstorm.windowing.settings import TimeSettings
+from sparkstorm.windowing.watermarks import END, NEVER, Channel, Watermarks
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class TimeInputs:
     """What a task must know of time: its settings, who sends to it, and which of them is plain data with a known time."""
 
     settings: TimeSettings
@@ -39,32 +38,32 @@ class Times:
     newest_ms: Mapping[Channel, int] = field(default_factory=dict)  # of data that goes on after this replay: no mark is beyond
 
 
-class WindowRun(BoltRun):
-    """A BoltRun around windows and timers."""
+class WindowTask(ReplayTask):
+    """A ReplayTask around windows and timers."""
 
     def __init__(
         self,
         bolt: WindowedBolt | TimedBolt,
         routes: Mapping[str, Route],
         codec: Codec,
-        manner: Manner,
-        moments: Moments,
-        times: Times,
+        mode: TaskMode,
+        ticks: TickSchedule,
+        times: TimeInputs,
     ) -> None:
         self._timed: WatchedRunner
-        super().__init__(bolt, routes, codec, manner, moments)
+        super().__init__(bolt, routes, codec, mode, ticks)
         self._times = times
-        self._store = MemoryState(codec, manner.skip_bad)
+        self._store = MemoryState(codec, mode.skip_bad)
         self._marks = Watermarks(times.channels)
         self._probe: FoldProbe | None = None
         if isinstance(bolt, FoldingBolt) and times.settings.is_event_time and not getattr(bolt, "any_order", False):
             self._probe = FoldProbe(bolt, codec)
-        self._one_by_one = manner.is_timed and (isinstance(bolt, TimedBolt) or not times.settings.is_event_time)
+        self._one_by_one = mode.is_timed and (isinstance(bolt, TimedBolt) or not times.settings.is_event_time)
 
     def _make_runner(self) -> Any:
         assert isinstance(self._bolt, WindowedBolt | TimedBolt) and self.state is not None
         collector = BasicCollector(self.emitter, self.task, self._report)
-        patience = Patience(self._manner.retries, 0)
+        patience = Patience(self._mode.retries, 0)
         self._timed = WatchedRunner(
             self._bolt,
             self._times.settings,
@@ -141,7 +140,7 @@ class WindowRun(BoltRun):
 
     def _hear_data(self, at_ms: int) -> None:
         """Rows come in the order of their times: of data, nothing on time is older than the lag allows."""
-        if self._manner.is_timed:
+        if self._mode.is_timed:
             for channel in self._times.data:
                 newest_ms = min(at_ms, self._times.newest_ms.get(channel, at_ms))
                 self._marks.hear(channel, max(NEVER, newest_ms - self._times.settings.lag_ms))
@@ -158,7 +157,7 @@ class WindowRun(BoltRun):
             self._timed.advance(low_ms, now_ms)
         given_up, self._timed.given_up = self._timed.given_up, []
         for what, tries, reason in given_up:
-            if not self._manner.skip_bad:
+            if not self._mode.skip_bad:
                 raise ReplayFailedError(
                     f"component '{self.component}' (task {self.task}) failed {tries} times on {what!r}: "
                     f"{reason}; skip_bad puts such windows aside"

@@ -9,20 +9,20 @@ from zlib import crc32
 from sparkstorm.grouping.routes import Target
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import Grouping, Topology
-from sparkstorm.replay.batches import BatchRoute, Way
-from sparkstorm.replay.chunks import KEPT
-from sparkstorm.replay.combine import Combining, may_combine
 from sparkstorm.replay.job import Job, result_names
 from sparkstorm.replay.plan import Feed
-from sparkstorm.replay.quick import Divider, may_gather
+from sparkstorm.replay.tasks.batches import BatchPartitioner, OutEdge
+from sparkstorm.replay.tasks.chunks import KEPT
+from sparkstorm.replay.tasks.combiner import Combiner, may_combine
+from sparkstorm.replay.tasks.untimed_task import RowPartitioner, may_partition_in_bulk
 from sparkstorm.runtime.lanes import Lane
 from sparkstorm.runtime.marks import TimePlan, add_lanes, add_routes
 from sparkstorm.runtime.output import Route, build_routes
 
-BulkT = TypeVar("BulkT", BatchRoute, Divider)
+BulkT = TypeVar("BulkT", BatchPartitioner, RowPartitioner)
 
 
-class Ways:
+class OutEdges:
     """What the tasks of one partition send: to each other (`inputs`, by receiving task) and elsewhere (`by_ends`)."""
 
     def __init__(
@@ -34,10 +34,10 @@ class Ways:
         codec: Codec,
         make_instance: Callable[[str], Any],
     ) -> None:
-        self.inputs: dict[int, list[Way]] = {}
-        self.by_ends: dict[tuple[int, int], list[Way]] = {}  # by sending and receiving task
-        self.batch_routes: dict[tuple[int, str], BatchRoute] = {}
-        self.dividers: dict[int, Divider] = {}
+        self.inputs: dict[int, list[OutEdge]] = {}
+        self.by_ends: dict[tuple[int, int], list[OutEdge]] = {}  # by sending and receiving task
+        self.batch_partitioners: dict[tuple[int, str], BatchPartitioner] = {}
+        self.partitioners: dict[int, RowPartitioner] = {}
         self.lanes: dict[int, tuple[Lane, ...]] = {}
         self.time_plan = TimePlan(topology, job.plan.conf)
         self._job, self._topology, self._tasks, self._local, self._codec = job, topology, tasks, local, codec
@@ -45,7 +45,7 @@ class Ways:
         spouts = {c.id for c in topology.spouts}
         self._asked = {feed for name, feed in result_names(job.plan).items() if name in job.wanted and feed.spout not in spouts}
 
-    def routes(self, component: str, task: int, is_quick: bool = False) -> dict[str, Route]:
+    def routes(self, component: str, task: int, is_untimed: bool = False) -> dict[str, Route]:
         """A task's routes by stream; quick ones hand bare rows to a divider."""
         plan = self._job.plan
         seed = crc32(f"{plan.name}/{task}".encode())
@@ -57,47 +57,47 @@ class Ways:
         for stream, route in routes.items():
             if Feed(component, stream) in self._job.kept:
                 route.subscribe(Grouping("global"), [Target(KEPT, [], False)], task, seed)
-            deaf = plan.deaf.get(Feed(component, stream), ())
-            route.subscribe(Grouping("direct"), [Target(t, [], False) for t in deaf], task, seed)
-            ways = {target.task: Way(route.source, target.task, target.is_local, target.rows) for target in route.targets}
-            self._add_ways(ways.values())
-            self._set_combining(route, ways)
+            direct_targets_not_run = plan.direct_targets_not_run.get(Feed(component, stream), ())
+            route.subscribe(Grouping("direct"), [Target(t, [], False) for t in direct_targets_not_run], task, seed)
+            edges = {target.task: OutEdge(route.source, target.task, target.is_local, target.rows) for target in route.targets}
+            self._add_edges(edges.values())
+            self._set_combiner(route, edges)
             groupings = [grouping for _, grouping in self._topology.subscribers(component, stream)]
             if stream in watched or route.is_direct:  # which rows are late is seen row by row
                 continue
-            if is_quick and may_gather(route, groupings):
-                self.dividers[task] = self._subscribed(Divider(route, seed), route, ways)
+            if is_untimed and may_partition_in_bulk(route, groupings):
+                self.partitioners[task] = self._subscribed(RowPartitioner(route, seed), route, edges)
             else:
-                self.batch_routes[task, stream] = self._subscribed(BatchRoute(task, seed), route, ways)
+                self.batch_partitioners[task, stream] = self._subscribed(BatchPartitioner(task, seed), route, edges)
         return routes
 
-    def _set_combining(self, route: Route, ways: Mapping[int, Way]) -> None:
+    def _set_combiner(self, route: Route, edges: Mapping[int, OutEdge]) -> None:
         """Rows for bolts that sum up by key are combined here, unless they themselves are a result."""
         source = route.source
-        if source.is_late or self._job.is_timed or not self._job.quick or Feed(source.component, source.stream) in self._asked:
+        if source.is_late or self._job.is_timed or not self._job.shortcuts or Feed(source.component, source.stream) in self._asked:
             return
         for subscriber, grouping in self._topology.subscribers(source.component, source.stream):
             bolt = self._make_instance(subscriber)
-            for way in (ways[task] for task in self._tasks[subscriber] if may_combine(bolt, grouping)):
-                way.combining = Combining(bolt, source)
+            for edge in (edges[task] for task in self._tasks[subscriber] if may_combine(bolt, grouping)):
+                edge.combiner = Combiner(bolt, source)
 
-    def _subscribed(self, made: BulkT, route: Route, ways: Mapping[int, Way]) -> BulkT:
+    def _subscribed(self, made: BulkT, route: Route, edges: Mapping[int, OutEdge]) -> BulkT:
         """The same subscribers for many rows at once."""
         source = route.source
         for subscriber, grouping in self._topology.subscribers(source.component, source.stream):
             positions = [source.position(f) for f in grouping.fields]
-            made.subscribe(grouping, positions, [ways[task] for task in self._tasks[subscriber]])
-        if KEPT in ways:
-            made.subscribe(Grouping("global"), (), [ways[KEPT]])
+            made.subscribe(grouping, positions, [edges[task] for task in self._tasks[subscriber]])
+        if KEPT in edges:
+            made.subscribe(Grouping("global"), (), [edges[KEPT]])
         return made
 
-    def _add_ways(self, ways: Iterable[Way]) -> None:
-        for way in ways:
-            if way.is_local:
-                self.inputs.setdefault(way.target, []).append(way)
+    def _add_edges(self, edges: Iterable[OutEdge]) -> None:
+        for edge in edges:
+            if edge.is_local:
+                self.inputs.setdefault(edge.target, []).append(edge)
             else:
-                self.by_ends.setdefault((way.source.task, way.target), []).append(way)
+                self.by_ends.setdefault((edge.source.task, edge.target), []).append(edge)
 
-    def of(self, task: int) -> list[Way]:
+    def of(self, task: int) -> list[OutEdge]:
         """Everything that a task sends."""
-        return [way for ways in (*self.by_ends.values(), *self.inputs.values()) for way in ways if way.source.task == task]
+        return [edge for edges in (*self.by_ends.values(), *self.inputs.values()) for edge in edges if edge.source.task == task]

@@ -15,9 +15,8 @@ from sparkstorm.grouping.routes import Target
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.replay.moments import TICK, Moments
 from sparkstorm.replay.plan import Plan, make_plan
-from sparkstorm.replay.task import BoltRun, Manner, ReplayContext
+from sparkstorm.replay.tasks.task import TICK, ReplayContext, ReplayTask, TaskMode, TickSchedule
 from sparkstorm.runtime.dead_letter import DeadLetter
 from sparkstorm.runtime.output import Route
 
@@ -32,7 +31,7 @@ class Step:
     state: Mapping[Any, Any]
 
 
-class Steps:
+class Stepper:
     """One task of a bolt, driven by hand.
 
     >>> from sparkstorm.api import TopologyBuilder
@@ -40,7 +39,7 @@ class Steps:
     >>> builder = TopologyBuilder()
     >>> _ = builder.set_spout("numbers", FeederSpout(["n"]))
     >>> _ = builder.set_bolt("nothing", Nothing()).shuffle_grouping("numbers")
-    >>> steps = Steps(builder.build(), "nothing")
+    >>> steps = Stepper(builder.build(), "nothing")
     >>> steps.execute([7], "numbers").failure is None
     True
     """
@@ -89,11 +88,11 @@ class Steps:
         """Step through recorded rows, lazily."""
         return (self.execute(row, component, stream) for row in rows)
 
-    def _prepared(self, bolt: Any, task_index: int, state: Mapping[Any, Any]) -> BoltRun:
+    def _prepared(self, bolt: Any, task_index: int, state: Mapping[Any, Any]) -> ReplayTask:
         plan, id = self._plan, self._component.id
         tasks = plan.tasks(id)
         conf = {**plan.conf, **self._component.conf}
-        run = BoltRun(bolt, self._routes(tasks[task_index]), Codec(), Manner(False, True, 0, True), Moments(conf, False))
+        run = ReplayTask(bolt, self._routes(tasks[task_index]), Codec(), TaskMode(False, True, 0, True), TickSchedule(conf, False))
         if run.state is not None:
             run.state.load(state.items())
         run.prepare(

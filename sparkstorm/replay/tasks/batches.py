@@ -23,7 +23,7 @@ from sparkstorm.model.topology import Grouping
 from sparkstorm.model.tuples import Source
 
 if TYPE_CHECKING:
-    from sparkstorm.replay.combine import Combining
+    from sparkstorm.replay.tasks.combiner import Combiner
 
 _IPC = b"\xff\xff\xff\xff"  # an Arrow stream begins so, a packed value never does
 _MOST_ROWS, _MOST_BYTES, _FULL_ROWS, PIECE_ROWS = 65_536, 1 << 20, 8_192, 16_384
@@ -32,7 +32,7 @@ _CACHED_KEYS = 1 << 17
 
 
 @dataclass(slots=True)
-class Way:
+class OutEdge:
     """What one task sends to one task on one stream: rows, and batches with the time of their emission.
 
     Rows are (values, time); bare ones are values alone, where nothing has a time.
@@ -44,7 +44,7 @@ class Way:
     rows: list[Any]
     batches: list[tuple[pa.RecordBatch, int]] = field(default_factory=list)
     is_bare: bool = False
-    combining: Combining | None = None  # of rows for a bolt that sums up by key
+    combiner: Combiner | None = None  # of rows for a bolt that sums up by key
 
     @property
     def is_full(self) -> bool:
@@ -52,9 +52,9 @@ class Way:
         rows: int = sum(batch.num_rows for batch, _ in self.batches)
         return rows >= _FULL_ROWS
 
-    def is_ripe(self, whole: bool) -> bool:
+    def is_due(self, whole: bool) -> bool:
         """Return whether combined rows are to be sent: all that there are if `whole`, else only full tables."""
-        return self.combining is not None and (whole or self.combining.is_full)
+        return self.combiner is not None and (whole or self.combiner.is_full)
 
     def unpackable(self, codec: Codec, error: CodecError) -> ReplayFailedError:
         """Return the error that names the first value that cannot be packed: component, task, stream and field."""
@@ -84,7 +84,7 @@ class Way:
         return taken
 
 
-class BatchRoute:
+class BatchPartitioner:
     """One stream of one task, for batches."""
 
     def __init__(self, task: int, seed: int) -> None:
@@ -92,22 +92,22 @@ class BatchRoute:
         self._seed = seed
         self._divide: list[Callable[[pa.RecordBatch, int], None]] = []
 
-    def subscribe(self, grouping: Grouping, positions: Sequence[int], ways: Sequence[Way]) -> None:
+    def subscribe(self, grouping: Grouping, positions: Sequence[int], edges: Sequence[OutEdge]) -> None:
         """Add one subscriber's tasks, sorted."""
         match grouping.kind:
             case "all":
-                self._divide.append(lambda batch, at_ms: _to_all(ways, batch, at_ms))
+                self._divide.append(lambda batch, at_ms: _to_all(edges, batch, at_ms))
             case "global":
-                self._divide.append(lambda batch, at_ms: ways[0].batches.append((batch, at_ms)))
+                self._divide.append(lambda batch, at_ms: edges[0].batches.append((batch, at_ms)))
             case "fields":
-                self._divide.append(_ByKey(positions, ways).divide)
+                self._divide.append(_ByKey(positions, edges).divide)
             case "shuffle" | "none" | "local_or_shuffle":
-                preferred = [w for w in ways if w.is_local and grouping.kind == "local_or_shuffle"] or list(ways)
+                preferred = [w for w in edges if w.is_local and grouping.kind == "local_or_shuffle"] or list(edges)
                 start = self._seed % len(preferred)
                 turns = cycle([*preferred[start:], *preferred[:start]])
                 self._divide.append(lambda batch, at_ms: next(turns).batches.append((batch, at_ms)))
             case _:
-                self._divide.append(self._by_rows(grouping, positions, ways))
+                self._divide.append(self._by_rows(grouping, positions, edges))
 
     def spread(self, batch: pa.RecordBatch, at_ms: int) -> None:
         """Hand a batch to every subscriber."""
@@ -115,9 +115,11 @@ class BatchRoute:
             for divide in self._divide:
                 divide(batch, at_ms)
 
-    def _by_rows(self, grouping: Grouping, positions: Sequence[int], ways: Sequence[Way]) -> Callable[[pa.RecordBatch, int], None]:
+    def _by_rows(
+        self, grouping: Grouping, positions: Sequence[int], edges: Sequence[OutEdge]
+    ) -> Callable[[pa.RecordBatch, int], None]:
         """Groupings that look at every row: partial key counts, custom is user code."""
-        targets = [Target(way.target, way.rows, way.is_local) for way in ways]
+        targets = [Target(edge.target, edge.rows, edge.is_local) for edge in edges]
         one = pick_one(grouping, positions, targets, self._seed) if is_single(grouping) else None
         many = None if one else pick_many(grouping, self._task, targets)
 
@@ -132,21 +134,21 @@ class BatchRoute:
 class _ByKey:
     """Fields grouping, a key hashed once: the task of a row is that of live (stable_hash modulo tasks)."""
 
-    def __init__(self, positions: Sequence[int], ways: Sequence[Way]) -> None:
+    def __init__(self, positions: Sequence[int], edges: Sequence[OutEdge]) -> None:
         self._positions = positions
-        self._ways = ways
+        self._edges = edges
         self._place_by_key: dict[Any, int] = {}
 
     def divide(self, batch: pa.RecordBatch, at_ms: int) -> None:
         """Append to every task's batches the rows that are its."""
-        if len(self._ways) == 1:
-            self._ways[0].batches.append((batch, at_ms))
+        if len(self._edges) == 1:
+            self._edges[0].batches.append((batch, at_ms))
             return
         places = self._places(batch)
-        for place, way in enumerate(self._ways):
+        for place, edge in enumerate(self._edges):
             chosen = np.flatnonzero(places == place)
             if len(chosen):
-                way.batches.append((batch.take(pa.array(chosen)), at_ms))
+                edge.batches.append((batch.take(pa.array(chosen)), at_ms))
 
     def _places(self, batch: pa.RecordBatch) -> np.ndarray[Any, Any]:
         columns = [batch.column(p) for p in self._positions]
@@ -163,17 +165,17 @@ class _ByKey:
         try:
             place = self._place_by_key.get(key)
         except TypeError:  # a list or mapping cannot be remembered
-            return stable_hash(key) % len(self._ways)
+            return stable_hash(key) % len(self._edges)
         if place is None:
             if len(self._place_by_key) >= _CACHED_KEYS:
                 self._place_by_key.clear()
-            place = self._place_by_key[key] = stable_hash(key) % len(self._ways)
+            place = self._place_by_key[key] = stable_hash(key) % len(self._edges)
         return place
 
 
-def _to_all(ways: Sequence[Way], batch: pa.RecordBatch, at_ms: int) -> None:
-    for way in ways:
-        way.batches.append((batch, at_ms))
+def _to_all(edges: Sequence[OutEdge], batch: pa.RecordBatch, at_ms: int) -> None:
+    for edge in edges:
+        edge.batches.append((batch, at_ms))
 
 
 def is_batch(data: bytes) -> bool:
@@ -255,3 +257,46 @@ def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+_FIRST_ROWS, _MOST_EMITTED = 64, 1 << 17
+TimedRows = tuple[Sequence[tuple[Any, ...]], list[int | None]]
+"""Rows of data and their times, which may be missing."""
+
+
+class BatchSizer:
+    """The number of rows for the next go: doubled while they make few, cut when they make many."""
+
+    def __init__(self) -> None:
+        self.rows = _FIRST_ROWS
+
+    def learn(self, taken: int, emitted: int) -> None:
+        """So many rows made so many."""
+        if emitted > _MOST_EMITTED:
+            self.rows = max(1, min(self.rows, taken) * _MOST_EMITTED // emitted)
+        else:
+            self.rows = min(PIECE_ROWS, self.rows * 2)
+
+    def parts(self, rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
+        """Neighbouring rows, as many at a time as the pace says when they are asked for."""
+        start = 0
+        while start < len(rows):
+            most = self.rows
+            yield rows[start : start + most] if start or len(rows) > most else rows
+            start += most
+
+    def pieces(self, batch: pa.RecordBatch | TimedRows) -> Iterator[pa.RecordBatch | TimedRows]:
+        """The same for a batch, or for rows with times."""
+        start, size = 0, size_of(batch)
+        while start < size:
+            most = self.rows
+            if isinstance(batch, pa.RecordBatch):
+                yield batch.slice(start, most)
+            else:
+                yield batch[0][start : start + most], batch[1][start : start + most]
+            start += most
+
+
+def size_of(batch: pa.RecordBatch | TimedRows) -> int:
+    """How many rows there are."""
+    return batch.num_rows if isinstance(batch, pa.RecordBatch) else len(batch[1])

@@ -13,18 +13,18 @@ from sparkstorm.api.columns import ColumnBolt, batch_of, rows_of
 from sparkstorm.api.combining import COMBINED_STREAM
 from sparkstorm.errors import CodecError, InvalidTopologyError
 from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.replay.batches import BatchRoute, Way
-from sparkstorm.replay.result_types import problem_with
-from sparkstorm.replay.task import BoltRun
+from sparkstorm.replay.results.types import problem_with
+from sparkstorm.replay.tasks.batches import BatchPartitioner, OutEdge
+from sparkstorm.replay.tasks.task import ReplayTask
 
 _source = attrgetter("source")
 
 
-class ColumnRun(BoltRun):
-    """A BoltRun whose bolt takes batches; `ways` are where its rows go, `batch_routes` divide batches among them."""
+class ColumnTask(ReplayTask):
+    """A ReplayTask whose bolt takes batches; `ways` are where its rows go, `batch_routes` divide batches among them."""
 
-    ways: Sequence[Way] = ()
-    batch_routes: Mapping[str, BatchRoute] = {}
+    edges: Sequence[OutEdge] = ()
+    batch_partitioners: Mapping[str, BatchPartitioner] = {}
 
     @property
     def types(self) -> Mapping[str, Any]:
@@ -35,7 +35,7 @@ class ColumnRun(BoltRun):
     def run_batch(self, batch: pa.RecordBatch, source: Source, at_ms: int) -> None:
         """Execute one batch; when it raises, undo it and execute its rows."""
         assert isinstance(self._bolt, ColumnBolt)
-        marks = [(len(way.rows), len(way.batches)) for way in self.ways]
+        marks = [(len(edge.rows), len(edge.batches)) for edge in self.edges]
         log_mark, emitted = len(self.emitter.log), self.counts.emitted
         undo_mark = len(self.state.undo) if self.state is not None else 0
         self.emitter.roots = at_ms
@@ -45,8 +45,8 @@ class ColumnRun(BoltRun):
             self._attributes.look(batch.num_rows)
         except (Exception, SystemExit):
             self.emitter.roll_back(log_mark)
-            for way, (rows, batches) in zip(self.ways, marks, strict=True):  # what no log knows of
-                del way.rows[rows:], way.batches[batches:]
+            for edge, (rows, batches) in zip(self.edges, marks, strict=True):  # what no log knows of
+                del edge.rows[rows:], edge.batches[batches:]
             self.counts.emitted = emitted
             if self.state is not None:
                 self.state.roll_back(undo_mark)
@@ -61,13 +61,13 @@ class ColumnRun(BoltRun):
         for field, column in zip(route.source.fields, batch.columns, strict=True):
             if problem := problem_with(column.type):
                 raise CodecError(f"component '{self.component}', stream '{stream}', field '{field}': {problem}")
-        if stream not in self.batch_routes:
+        if stream not in self.batch_partitioners:
             for values in rows_of(batch):
                 self.emitter.emit(values, stream)
             return
         self.counts.emitted += batch.num_rows
         named = pa.RecordBatch.from_arrays(batch.columns, list(route.source.fields)) if batch.num_columns else batch
-        self.batch_routes[stream].spread(named, int(self.now_ms()))
+        self.batch_partitioners[stream].spread(named, int(self.now_ms()))
 
     def _execute(self, tuples: Sequence[Tuple]) -> None:
         """Rows between two ticks, as batches of one source each; times do not matter inside one."""
@@ -88,7 +88,7 @@ class ColumnRun(BoltRun):
 class _Columns:
     """BatchCollector."""
 
-    def __init__(self, run: ColumnRun) -> None:
+    def __init__(self, run: ColumnTask) -> None:
         self._run = run
         self.emit = run.emitter.emit
         self.emit_direct = run.emitter.emit_direct

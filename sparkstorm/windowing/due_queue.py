@@ -1,4 +1,4 @@
-"""Agenda: keys by the time they are due, handed out by time and then by key, in whatever order they were added."""
+"""DueQueue: keys by the time they are due, handed out by time and then by key, in whatever order they were added."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from sparkstorm.windowing.store import Key, in_order, rank
 
 
-class Agenda:
+class DueQueue:
     """A set of (time, key). Adding, reading and dropping cost O(log n), also while keys of the first time are handed out."""
 
     def __init__(self) -> None:

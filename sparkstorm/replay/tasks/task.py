@@ -19,16 +19,42 @@ from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.grouping.routes import Target
 from sparkstorm.model.codec import Codec
-from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.replay.attributes import Attributes
-from sparkstorm.replay.moments import Moments
+from sparkstorm.model.topology import SYSTEM, TICK_STREAM
+from sparkstorm.model.tuples import Roots, Source, Tuple
+from sparkstorm.replay.tasks.attributes import Attributes
 from sparkstorm.runtime.bolt_task import BasicCollector, BasicRunner, Failure, ManualRunner
 from sparkstorm.runtime.dead_letter import DeadLetter
 from sparkstorm.runtime.epoch import shown
 from sparkstorm.runtime.lanes import Lane
 from sparkstorm.runtime.output import Emitter, Route
 from sparkstorm.runtime.state import MemoryState
-from sparkstorm.windowing.marks import NEVER
+from sparkstorm.windowing.watermarks import NEVER
+
+TICK = Source(SYSTEM, -1, TICK_STREAM, ("rate_secs",))
+
+
+class TickSchedule:
+    """The ticks of one task."""
+
+    def __init__(self, conf: Mapping[str, Any], is_timed: bool) -> None:
+        seconds = conf.get("topology.tick.tuple.freq.secs") if is_timed else None
+        self._every_ms = max(1, int(float(seconds) * 1000)) if seconds else 0
+        self._due_ms: int | None = None
+
+    def due_ms(self, first_ms: Roots) -> int | None:
+        """When the next tick is due, given the time of the next input; ticks begin after the task's first input."""
+        if self._every_ms and self._due_ms is None:
+            assert isinstance(first_ms, int)
+            self._due_ms = (first_ms // self._every_ms + 1) * self._every_ms
+        return self._due_ms
+
+    def take(self) -> Tuple:
+        """The tick that is due."""
+        assert self._due_ms is not None
+        tick = Tuple((self._every_ms // 1000,), self._due_ms, TICK)
+        self._due_ms += self._every_ms
+        return tick
+
 
 AnyBolt = Bolt | BasicBolt | WindowedBolt | TimedBolt
 _AT = attrgetter("roots")
@@ -92,7 +118,7 @@ class ClockedEmitter(Emitter):
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class TaskMode:
     """How failing inputs and time are treated."""
 
     is_timed: bool
@@ -101,20 +127,20 @@ class Manner:
     is_keyed: bool = False  # inputs are executed and counted one by one: effects have keys
 
 
-class BoltRun:
+class ReplayTask:
     """One task of a bolt, from prepare to cleanup."""
 
-    def __init__(self, bolt: AnyBolt, routes: Mapping[str, Route], codec: Codec, manner: Manner, moments: Moments) -> None:
+    def __init__(self, bolt: AnyBolt, routes: Mapping[str, Route], codec: Codec, mode: TaskMode, ticks: TickSchedule) -> None:
         self.counts = Counts()
         self._dead: list[bytes] = []
         self._bolt = bolt
         self._codec = codec
-        self._manner = manner
-        self._moments = moments
+        self._mode = mode
+        self._ticks = ticks
         is_basic = isinstance(bolt, BasicBolt)
-        self.emitter = (Emitter if is_basic else ClockedEmitter)("", routes, manner.skip_bad)
-        self.state = MemoryState(codec, manner.skip_bad) if isinstance(bolt, Stateful) else None
-        self._one_by_one = (manner.is_timed and not is_basic) or manner.is_keyed
+        self.emitter = (Emitter if is_basic else ClockedEmitter)("", routes, mode.skip_bad)
+        self.state = MemoryState(codec, mode.skip_bad) if isinstance(bolt, Stateful) else None
+        self._one_by_one = (mode.is_timed and not is_basic) or mode.is_keyed
         self._woken = threading.Event()
         self._threads_before = threading.active_count()
         self._attributes = Attributes(bolt)
@@ -153,7 +179,7 @@ class BoltRun:
         return int(self.emitter.roots) if not isinstance(self.emitter.roots, tuple) else 0
 
     def _position(self) -> int:
-        if not self._manner.is_keyed:
+        if not self._mode.is_keyed:
             raise ReplayFailedError(
                 f"component '{self.component}' asks for the key of an effect, but declares none: let it say effects = 'idempotent'"
             )
@@ -163,16 +189,16 @@ class BoltRun:
         """Execute rows in this order, with every tick that falls due among them."""
         start, count = 0, len(tuples)
         while start < count:
-            due_ms = self._moments.due_ms(tuples[start].roots)
+            due_ms = self._ticks.due_ms(tuples[start].roots)
             end = count if due_ms is None else bisect_left(tuples, due_ms, lo=start, key=_AT)
             if end > start:
                 self._execute(tuples[start:end] if end - start < count else tuples)
                 start = end
             else:
-                self._tick(self._moments.take())
+                self._tick(self._ticks.take())
         self._reached_ms = max(self._reached_ms, _AT(tuples[-1]))
 
-    def got_from(self, source: Source, senders: int = 1) -> None:
+    def note_sender(self, source: Source, senders: int = 1) -> None:
         """Note a sender of rows that this task has got; data of a spout stands for so many tasks."""
         self._senders.add((source.task, source.stream))
         if senders > 1 or len(self._senders) > 1:
@@ -230,7 +256,7 @@ class BoltRun:
                     target.rows[:] = [(values, at_ms or max(self._reached_ms, self.now_ms())) for values, at_ms in target.rows]
 
     def _execute(self, tuples: Sequence[Tuple]) -> None:
-        most = 1 if self._one_by_one else _STRICT_ROWS if self._manner.skip_bad else len(tuples)
+        most = 1 if self._one_by_one else _STRICT_ROWS if self._mode.skip_bad else len(tuples)
         for part in (tuples[start : start + most] for start in range(0, len(tuples), most)):
             if isinstance(self.emitter, ClockedEmitter):
                 self.emitter.at_ms = int(part[0].roots)  # type: ignore[arg-type]
@@ -240,7 +266,7 @@ class BoltRun:
             self._attributes.look(len(part))
             if isinstance(self._runner, ManualRunner):
                 self._take_late(self._runner)
-            if self._manner.skip_bad:  # the emitter then counts what one input emits, by what was not taken yet
+            if self._mode.skip_bad:  # the emitter then counts what one input emits, by what was not taken yet
                 self.take_emitted()
 
     def _tick(self, tick: Tuple) -> None:
@@ -254,7 +280,7 @@ class BoltRun:
         """As live, but at once: virtual time does not pass between two tries."""
         tup, reason = failure
         self.counts.failures += 1
-        for _ in range(self._manner.retries):
+        for _ in range(self._mode.retries):
             failed = self._runner.run([tup])
             if not failed:
                 self.counts.recovered += 1
@@ -263,8 +289,8 @@ class BoltRun:
         self._give_up(tup, reason)
 
     def _give_up(self, tup: Tuple, reason: str) -> None:
-        tries = self._manner.retries + 1
-        if not self._manner.skip_bad:
+        tries = self._mode.retries + 1
+        if not self._mode.skip_bad:
             record = f"{tup!r:.{_SHOWN_RECORD}}"
             raise ReplayFailedError(
                 f"component '{self.component}' (task {self.task}) failed {tries} times on record "

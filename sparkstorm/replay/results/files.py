@@ -13,7 +13,7 @@ from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.tagged import is_tagged, tag_text
 from sparkstorm.replay.arrow_map import map_in_arrow
 from sparkstorm.replay.job import STATE_MARK
-from sparkstorm.replay.result_types import state_values
+from sparkstorm.replay.results.types import state_values
 
 _NAMED_BY_JSON = (StringType, LongType, BooleanType)  # JSON itself tells them apart
 

@@ -21,37 +21,24 @@ from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import DEFAULT_STREAM, LATE_PREFIX, WATERMARK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.replay.batches import Way, gathered, put_together, whole_batches
-from sparkstorm.replay.chunks import (
-    KEPT_STATE,
-    KEPT_TIME,
-    Beginning,
-    Chunk,
-    ChunkWriter,
-    Row,
-    batch_in,
-    source_number,
-    unpack_rows,
-)
-from sparkstorm.replay.column_task import ColumnRun
 from sparkstorm.replay.evidence import Evidence, RowTimes
-from sparkstorm.replay.job import Job
-from sparkstorm.replay.lateness import Clocks, is_watched
-from sparkstorm.replay.merge import tuples_of
-from sparkstorm.replay.moments import Moments
-from sparkstorm.replay.pace import Pace, TimedRows, size_of
+from sparkstorm.replay.job import Job, is_watched
 from sparkstorm.replay.plan import Feed, Stage
-from sparkstorm.replay.quick import QuickRun, may_be_quick
-from sparkstorm.replay.task import BoltRun, Manner, ReplayContext
-from sparkstorm.replay.ways import Ways
-from sparkstorm.replay.window_task import Times, WindowRun
+from sparkstorm.replay.tasks.batches import BatchSizer, OutEdge, TimedRows, gathered, put_together, size_of, whole_batches
+from sparkstorm.replay.tasks.chunk_reader import InitialChunks, PartitionClocks, tuples_of
+from sparkstorm.replay.tasks.chunks import KEPT_STATE, KEPT_TIME, Chunk, ChunkWriter, Row, batch_in, source_number, unpack_rows
+from sparkstorm.replay.tasks.column_task import ColumnTask
+from sparkstorm.replay.tasks.out_edges import OutEdges
+from sparkstorm.replay.tasks.task import ReplayContext, ReplayTask, TaskMode, TickSchedule
+from sparkstorm.replay.tasks.untimed_task import UntimedTask, may_be_untimed
+from sparkstorm.replay.tasks.window_task import TimeInputs, WindowTask
 from sparkstorm.runtime.dead_letter import DeadLetter
 from sparkstorm.runtime.marks import MARK_FIELDS
 from sparkstorm.runtime.output import Route
-from sparkstorm.windowing.marks import NEVER
+from sparkstorm.windowing.watermarks import NEVER
 
 Report = Callable[[Evidence], None]
-RunT = TypeVar("RunT", bound=BoltRun)
+RunT = TypeVar("RunT", bound=ReplayTask)
 NO_TIME = "no event time"
 _target = attrgetter("target")
 
@@ -61,7 +48,7 @@ def run_feed(
 ) -> Iterator[Chunk]:
     """A spout's stream of data through the bolts of its stage; every batch is rows in their order, columns if untimed."""
     assert stage.feed is not None
-    run = _PartitionRun(job, stage, partition)
+    run = _Partition(job, stage, partition)
     route = run.feed_route(stage.feed)
     run.prepare({})
     for batch in batches:
@@ -73,21 +60,21 @@ def run_exchange(job: Job, stage: Stage, chunks: Iterable[Chunk], report: Report
     """What other stages sent to the tasks of this one; chunks come sorted, task by task, each with a START."""
     for target, of_task in groupby(chunks, key=_target):
         first = job.plan.tasks(stage.bolts[0])[0]
-        run = _PartitionRun(job, stage, target - first)
+        run = _Partition(job, stage, target - first)
         yield from run.over(of_task)
         yield from run.end(report)
 
 
-def run_divided(
+def run_sql_shuffled(
     job: Job, stage: Stage, feed: Feed, partition: int, batches: Iterable[pa.RecordBatch], report: Report
 ) -> Iterator[Chunk]:
     """The rows of data that Spark has brought to one task of a bolt; in any order."""
-    run = _PartitionRun(job, stage, partition)
+    run = _Partition(job, stage, partition)
     yield from run.over_data(feed, batches)
     yield from run.end(report)
 
 
-class _PartitionRun:
+class _Partition:
     """The tasks of one partition and the rows between them."""
 
     def __init__(self, job: Job, stage: Stage, partition: int) -> None:
@@ -102,10 +89,10 @@ class _PartitionRun:
         self._is_sequence = stage.feed in job.sequence and is_watched(self._topology, job.plan.conf, stage)
         most = 1 if self._is_sequence else None  # rows of several tasks have no order among them
         local = frozenset(t for b in joined for t in self._mine[b][:most])
-        self._ways = Ways(job, self._topology, self._tasks, local, self._codec, self._make_instance)
+        self._edges = OutEdges(job, self._topology, self._tasks, local, self._codec, self._make_instance)
         self._writer = ChunkWriter(self._codec, source_number(stage.number, partition), job.is_timed)
         self._sources: dict[tuple[int, str], Source] = {}
-        self._pace = Pace()
+        self._sizer = BatchSizer()
         self._emitted = 0  # when the pace last learned
         self._timeless: list[tuple[int, bytes]] = []  # rows of data without a time, as dead letters by task
         self._runs = {task: self._make(b, task) for b in stage.bolts for task in self._mine[b]}
@@ -115,41 +102,41 @@ class _PartitionRun:
     def feed_route(self, feed: Feed) -> Route:
         """The route of the data's rows, as the spout task that stands for this partition would have it."""
         tasks = self._tasks[feed.spout]
-        return self._ways.routes(feed.spout, tasks[self._partition % len(tasks)])[feed.stream]
+        return self._edges.routes(feed.spout, tasks[self._partition % len(tasks)])[feed.stream]
 
-    def _make(self, component: str, task: int) -> BoltRun:
+    def _make(self, component: str, task: int) -> ReplayTask:
         conf = {**self._job.plan.conf, **self._topology.components[component].conf}
-        manner = Manner(self._job.is_timed, self._job.skip_bad, _retries(conf), component in self._job.plan.keyed)
-        bolt, moments = self._make_instance(component), Moments(conf, manner.is_timed)
-        is_quick = self._is_quick(bolt, manner)
-        routes = self._ways.routes(component, task, is_quick)
+        mode = TaskMode(self._job.is_timed, self._job.skip_bad, _retries(conf), component in self._job.plan.idempotent)
+        bolt, ticks = self._make_instance(component), TickSchedule(conf, mode.is_timed)
+        is_untimed = self._is_untimed(bolt, mode)
+        routes = self._edges.routes(component, task, is_untimed)
         if isinstance(bolt, WindowedBolt | TimedBolt):
-            return self._with_lanes(task, WindowRun(bolt, routes, self._codec, manner, moments, self._times(component, bolt)))
+            return self._with_lanes(task, WindowTask(bolt, routes, self._codec, mode, ticks, self._times(component, bolt)))
         if not (isinstance(bolt, ColumnBolt) and self._job.columns):
-            if is_quick:
-                return self._with_lanes(task, self._quick_run(bolt, routes, manner, moments))
-            return self._with_lanes(task, BoltRun(bolt, routes, self._codec, manner, moments))
-        run = ColumnRun(bolt, routes, self._codec, manner, moments)
-        run.ways = self._ways.of(task)
-        batch_routes = self._ways.batch_routes
-        run.batch_routes = {stream: batch_routes[task, stream] for stream in routes if (task, stream) in batch_routes}
+            if is_untimed:
+                return self._with_lanes(task, self._untimed_task(bolt, routes, mode, ticks))
+            return self._with_lanes(task, ReplayTask(bolt, routes, self._codec, mode, ticks))
+        run = ColumnTask(bolt, routes, self._codec, mode, ticks)
+        run.edges = self._edges.of(task)
+        known = self._edges.batch_partitioners
+        run.batch_partitioners = {stream: known[task, stream] for stream in routes if (task, stream) in known}
         return self._with_lanes(task, run)
 
-    def _is_quick(self, bolt: Any, manner: Manner) -> bool:
+    def _is_untimed(self, bolt: Any, mode: TaskMode) -> bool:
         takes_batches = isinstance(bolt, ColumnBolt) and self._job.columns
-        return self._job.quick and not takes_batches and may_be_quick(bolt, manner)
+        return self._job.shortcuts and not takes_batches and may_be_untimed(bolt, mode)
 
-    def _quick_run(self, bolt: Any, routes: Mapping[str, Route], manner: Manner, moments: Moments) -> QuickRun:
-        run = QuickRun(bolt, routes, self._codec, manner, moments)
+    def _untimed_task(self, bolt: Any, routes: Mapping[str, Route], mode: TaskMode, ticks: TickSchedule) -> UntimedTask:
+        run = UntimedTask(bolt, routes, self._codec, mode, ticks)
         if DEFAULT_STREAM in routes:
-            run.divider = self._ways.dividers.get(routes[DEFAULT_STREAM].source.task)
+            run.partitioner = self._edges.partitioners.get(routes[DEFAULT_STREAM].source.task)
         return run
 
     def _with_lanes(self, task: int, run: RunT) -> RunT:
-        run.emitter.lanes = self._ways.lanes[task]
+        run.emitter.lanes = self._edges.lanes[task]
         return run
 
-    def _times(self, component: str, bolt: WindowedBolt | TimedBolt) -> Times:
+    def _times(self, component: str, bolt: WindowedBolt | TimedBolt) -> TimeInputs:
         """Who tells a task of time: other tasks by marks, data by the time of its rows where that is the bolt's own."""
         settings = check_bolt(self._topology, self._topology.components[component], bolt, self._job.plan.conf)
         data = [
@@ -166,7 +153,7 @@ class _PartitionRun:
             if self._job.newest_ms is not None
             else {}
         )
-        return Times(settings, self._ways.time_plan.inputs(component, self._tasks), data, self.source, newest)
+        return TimeInputs(settings, self._edges.time_plan.inputs(component, self._tasks), data, self.source, newest)
 
     def prepare(self, states: Mapping[int, Iterable[Sequence[Any]]]) -> None:
         """Load states, then prepare every task, in the order of their ids."""
@@ -211,10 +198,10 @@ class _PartitionRun:
     def over(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         """Start, load state, then feed the first bolt's task and pass on what comes of it."""
         head = self._mine[self._stage.bolts[0]][0]
-        beginning = Beginning(self._codec, chunks)
-        self.prepare({head: beginning.pairs()})
-        for taken in self._feed_head(self._runs[head], beginning.rest()):
-            self.pass_on(taken)
+        initial = InitialChunks(self._codec, chunks)
+        self.prepare({head: initial.pairs()})
+        for taken in self._feed_head(self._runs[head], initial.rest()):
+            self.run_local(taken)
             yield from self.cut()
 
     def over_data(self, feed: Feed, batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
@@ -223,22 +210,22 @@ class _PartitionRun:
         source = self.source(self._tasks[feed.spout][0], feed.stream)
         run = self._runs[self._mine[self._stage.bolts[0]][0]]
         for taken in self._take_data(run, source, batches):
-            self.pass_on(taken)
+            self.run_local(taken)
             yield from self.cut()
 
     def feed(self, route: Route, batch: TimedRows | pa.RecordBatch) -> Iterator[Chunk]:
         """Rows of data through the bolts of the stage, piece by piece; where there are none they are only divided."""
-        for piece in self._pace.pieces(batch) if self._runs else (batch,):
+        for piece in self._sizer.pieces(batch) if self._runs else (batch,):
             self.spread(route, piece)
-            self.pass_on(size_of(piece))
+            self.run_local(size_of(piece))
             yield from self.cut()
 
     def spread(self, route: Route, batch: TimedRows | pa.RecordBatch) -> None:
         """Rows of data to those who listen."""
         if isinstance(batch, pa.RecordBatch):
-            batch_route = self._ways.batch_routes.get((route.source.task, route.source.stream))
-            if batch_route is not None:
-                batch_route.spread(batch, 0)
+            batch_partitioner = self._edges.batch_partitioners.get((route.source.task, route.source.stream))
+            if batch_partitioner is not None:
+                batch_partitioner.spread(batch, 0)
                 return
             batch = rows_of(batch), [0] * batch.num_rows
         rows = zip(*batch, strict=True) if None not in batch[1] else self._with_times(route.source, batch)
@@ -252,15 +239,15 @@ class _PartitionRun:
             route.spread(values, at_ms or 0, unused)
             unused.clear()
 
-    def _feed_head(self, run: BoltRun, chunks: Iterator[Chunk]) -> Iterator[int]:
+    def _feed_head(self, run: ReplayTask, chunks: Iterator[Chunk]) -> Iterator[int]:
         """What other stages sent to the first bolt's task, in its order; yields after every go, how many rows it had."""
-        chunks = self._noted(run, chunks)
-        if isinstance(run, QuickRun):
+        chunks = self._with_senders_noted(run, chunks)
+        if isinstance(run, UntimedTask):
             for chunk in chunks:
-                for rows in self._pace.parts(list(unpack_rows(self._codec, chunk)[0])):
+                for rows in self._sizer.parts(list(unpack_rows(self._codec, chunk)[0])):
                     run.run_rows(rows, self.source(chunk.sender, chunk.stream))
                     yield len(rows)
-        elif isinstance(run, ColumnRun) and not self._job.is_timed:
+        elif isinstance(run, ColumnTask) and not self._job.is_timed:
             for source, batch in whole_batches(self._batches(chunks, run.types)):
                 if isinstance(batch, pa.RecordBatch):
                     run.run_batch(batch, source, 0)
@@ -268,34 +255,34 @@ class _PartitionRun:
                     run.run([Tuple(row, 0, source) for row in batch])
                 yield batch.num_rows if isinstance(batch, pa.RecordBatch) else len(batch)
         else:
-            clocks = Clocks(run.settings if isinstance(run, WindowRun) else None)
+            clocks = PartitionClocks(run.settings if isinstance(run, WindowTask) else None)
             timed = clocks.take_out(self._codec, chunks, self._job.plan.component_by_task)
             for tuples in tuples_of(self._codec, timed, partial(self._sources_of, clocks), self._job.is_timed):
-                for part in self._pace.parts(tuples):
+                for part in self._sizer.parts(tuples):
                     run.run(part)
                     yield len(part)
 
-    def _noted(self, run: BoltRun, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    def _with_senders_noted(self, run: ReplayTask, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
         """The chunks, with who sent them noted."""
         for chunk in chunks:
             self._note(run, self.source(chunk.sender, chunk.stream))
             yield chunk
 
-    def _note(self, run: BoltRun, source: Source) -> None:
+    def _note(self, run: ReplayTask, source: Source) -> None:
         """Data comes from as many senders as its spout has tasks, in whatever partitions it lies here."""
         if source.stream != WATERMARK_STREAM:
             is_spout = self._topology.components[source.component].kind == "spout"
-            run.got_from(source, len(self._tasks[source.component]) if is_spout else 1)
+            run.note_sender(source, len(self._tasks[source.component]) if is_spout else 1)
 
-    def _take_data(self, run: BoltRun, source: Source, batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+    def _take_data(self, run: ReplayTask, source: Source, batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
         self._note(run, source)
-        for batch in gathered(batches) if isinstance(run, ColumnRun) else batches:
-            if isinstance(run, ColumnRun):
+        for batch in gathered(batches) if isinstance(run, ColumnTask) else batches:
+            if isinstance(run, ColumnTask):
                 run.run_batch(batch, source, 0)
                 yield batch.num_rows
                 continue
-            for rows in self._pace.parts(rows_of(batch)):
-                if isinstance(run, QuickRun):
+            for rows in self._sizer.parts(rows_of(batch)):
+                if isinstance(run, UntimedTask):
                     run.run_rows(rows, source)
                 else:
                     run.run([Tuple(values, 0, source) for values in rows])
@@ -308,16 +295,16 @@ class _PartitionRun:
             batch = None if is_combined else batch_in(self._codec, chunk, source, types)
             yield source, list(unpack_rows(self._codec, chunk)[0]) if batch is None else batch
 
-    def pass_on(self, taken: int = 0) -> None:
+    def run_local(self, taken: int = 0) -> None:
         """Run what lies in local rows and batches, component by component in order; afterwards nothing does.
 
         `taken` is how many rows have brought it about.
         """
         for task, run in self._runs.items():
-            if isinstance(run, ColumnRun) and not self._job.is_timed:
-                self._pass_batches(task, run)
-            if isinstance(run, QuickRun):
-                self._pass_bare(task, run)
+            if isinstance(run, ColumnTask) and not self._job.is_timed:
+                self._run_local_batches(task, run)
+            if isinstance(run, UntimedTask):
+                self._run_local_rows(task, run)
             elif tuples := self._gather(task):
                 run.run(tuples)
         for run in self._runs.values():
@@ -325,29 +312,29 @@ class _PartitionRun:
             run.put_marks()
         emitted = sum(run.counts.emitted for run in self._runs.values())
         if taken:
-            self._pace.learn(taken, emitted - self._emitted)
+            self._sizer.learn(taken, emitted - self._emitted)
         self._emitted = emitted
 
-    def _pass_batches(self, task: int, run: ColumnRun) -> None:
-        for way in self._ways.inputs.get(task, ()):
-            batches, way.batches[:] = list(way.batches), []
+    def _run_local_batches(self, task: int, run: ColumnTask) -> None:
+        for edge in self._edges.inputs.get(task, ()):
+            batches, edge.batches[:] = list(edge.batches), []
             if batches:
-                self._note(run, way.source)
+                self._note(run, edge.source)
             for batch, at_ms in put_together(batches):
-                run.run_batch(batch, way.source, at_ms)
+                run.run_batch(batch, edge.source, at_ms)
 
-    def _pass_bare(self, task: int, run: QuickRun) -> None:
-        for way in self._ways.inputs.get(task, ()):
-            if rows := way.take_bare():
-                self._note(run, way.source)
-                run.run_rows(rows, way.source)
+    def _run_local_rows(self, task: int, run: UntimedTask) -> None:
+        for edge in self._edges.inputs.get(task, ()):
+            if rows := edge.take_bare():
+                self._note(run, edge.source)
+                run.run_rows(rows, edge.source)
         run.divide()
 
     def _gather(self, task: int) -> list[Tuple]:
-        ways = [way for way in self._ways.inputs.get(task, ()) if way.rows or way.batches]
-        for way in ways:
-            self._note(self._runs[task], way.source)
-        tuples = [Tuple(values, at_ms, way.source) for way in ways for values, at_ms in way.take_rows()]
+        edges = [edge for edge in self._edges.inputs.get(task, ()) if edge.rows or edge.batches]
+        for edge in edges:
+            self._note(self._runs[task], edge.source)
+        tuples = [Tuple(values, at_ms, edge.source) for edge in edges for values, at_ms in edge.take_rows()]
         if self._job.is_timed:
             tuples.sort(key=attrgetter("roots"))
         return tuples
@@ -355,32 +342,32 @@ class _PartitionRun:
     def cut(self, whole: bool = False) -> Iterator[Chunk]:
         """Chunks of what has gathered for other stages and for the results; `whole`: everything, else what is worth it."""
         least = 1 if whole else self._writer.size.rows
-        for ways in self._ways.by_ends.values():
-            for way in ways:
-                if way.combining is not None and (way.rows or way.batches):
-                    way.combining.take_in(way)
-            if any(len(way.rows) >= least or (way.batches and (whole or way.is_full)) or way.is_ripe(whole) for way in ways):
-                for way in ways:  # together and in this order: marks stand behind the rows they speak of
-                    yield from self._chunks_of(way)
+        for edges in self._edges.by_ends.values():
+            for edge in edges:
+                if edge.combiner is not None and (edge.rows or edge.batches):
+                    edge.combiner.take_in(edge)
+            if any(len(edge.rows) >= least or (edge.batches and (whole or edge.is_full)) or edge.is_due(whole) for edge in edges):
+                for edge in edges:  # together and in this order: marks stand behind the rows they speak of
+                    yield from self._chunks_of(edge)
         for task, letter in [*self._timeless, *((t, letter) for t, run in self._runs.items() for letter in run.take_dead())]:
             yield self._writer.dead(task, letter)
         self._timeless.clear()
 
-    def _chunks_of(self, way: Way) -> Iterator[Chunk]:
+    def _chunks_of(self, edge: OutEdge) -> Iterator[Chunk]:
         try:
-            yield from self._writer.rows(way.target, way.source.task, way.source.channel, way.rows, way.is_bare)
+            yield from self._writer.rows(edge.target, edge.source.task, edge.source.channel, edge.rows, edge.is_bare)
         except CodecError as error:
-            raise way.unpackable(self._codec, error) from error
-        yield from self._writer.batches(way)
-        if way.combining is not None:
-            yield from self._writer.rows(way.target, way.source.task, COMBINED_STREAM, way.combining.take(), is_bare=True)
+            raise edge.unpackable(self._codec, error) from error
+        yield from self._writer.batches(edge)
+        if edge.combiner is not None:
+            yield from self._writer.rows(edge.target, edge.source.task, COMBINED_STREAM, edge.combiner.take(), is_bare=True)
 
     def end(self, report: Report) -> Iterator[Chunk]:
         """Nothing more comes: end every task, hand out the rest and the states."""
         is_open = self._job.newest_ms is not None
         for run in self._runs.values():
             run.end(is_open)
-            self.pass_on()
+            self.run_local()
             run.put_marks(has_ended=not is_open)
         yield from self.cut(whole=True)
         yield from self._clocks() if self._is_sequence else ()
@@ -396,7 +383,7 @@ class _PartitionRun:
         evidence = Evidence()
         for run in self._runs.values():
             evidence.add_counts(run.component, run.counts.as_dict())
-        for task, lanes in self._ways.lanes.items():
+        for task, lanes in self._edges.lanes.items():
             for lane in lanes:
                 if lane.clock is not None and lane.clock.newest_ms != NEVER:
                     output = self._job.plan.component_by_task[task], lane.stream, lane.subscriber
@@ -406,13 +393,13 @@ class _PartitionRun:
 
     def _clocks(self) -> Iterator[Chunk]:
         """Yield CLOCK chunks: the newest event time of this partition's rows, per receiving task that uses event time."""
-        for task, lanes in self._ways.lanes.items():
+        for task, lanes in self._edges.lanes.items():
             for lane in lanes:
                 if lane.clock is not None and lane.clock.newest_ms != NEVER:
                     for target in lane.targets:
                         yield self._writer.clock(target.task, task, lane.stream, lane.clock.newest_ms)
 
-    def _sources_of(self, clocks: Clocks, chunk: Chunk, values: Sequence[tuple[Any, ...]]) -> Iterable[Source]:
+    def _sources_of(self, clocks: PartitionClocks, chunk: Chunk, values: Sequence[tuple[Any, ...]]) -> Iterable[Source]:
         return clocks.sources(self.source(chunk.sender, chunk.stream), chunk.source, values)
 
     def source(self, task: int, stream: str) -> Source:
