@@ -1,4 +1,4 @@
-"""Owns batch replay: the same topology object over DataFrames, each group of bolts one Spark stage."""
+"""Batch replay: runs a topology over DataFrames, one Spark stage per group of bolts."""
 
 from sparkstorm.model.tagged import from_json as read_json
 from sparkstorm.model.tagged import read_value

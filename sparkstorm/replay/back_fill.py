@@ -1,8 +1,8 @@
-"""Owns back-filling: a replay of history that ends open and leaves a checkpoint from which the live topology goes on.
+"""Back-fill: a replay of history that writes a checkpoint from which the live topology continues.
 
-History is what the topology's own spouts emit up to an offset, each task in a partition of its own and in its order, so
-that what is late is late here too; or frames, and then the caller says which positions follow from them. No window is fired
-that a live run up to there would still hold: the marks of a source go no further than its slowest task has come.
+History is read by the topology's own spouts up to an offset, one partition per task and in its order, so the same rows are
+late as live. Or it is given as frames, with the positions that follow them. A window that a live run would still hold at that
+point does not fire: a source's watermark is that of its slowest task.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _stateful(plan: Plan) -> list[str]:
 
 
 def _reading(plan: Plan, given: Mapping[str, Any], rows: Rows) -> list[str]:
-    """The spouts that are to read for themselves."""
+    """Return the spouts that read their own history."""
     for id, most in rows.items():
         parse_name(plan.topology, id)
         if isinstance(most, bool) or not isinstance(most, int) or most < 0:
@@ -152,7 +152,7 @@ def _reading(plan: Plan, given: Mapping[str, Any], rows: Rows) -> list[str]:
 def _given(
     plan: Plan, inputs: Mapping[str, DataFrame], positions: Mapping[str, Sequence[Any]]
 ) -> tuple[dict[str, DataFrame], dict[str, list[Extent]]]:
-    """The frames, and how far they go by the caller's word and their newest times."""
+    """Return the given frames, and per spout the given positions with the newest times of the frame."""
     extents: dict[str, list[Extent]] = {}
     newest: dict[str, dict[tuple[str, str], int]] = {}
     for name, frame in inputs.items():
@@ -175,7 +175,7 @@ def _given(
 
 
 def _read(plan: Plan, job: Job, spout: str, index: int, most: int | None) -> tuple[Extent, dict[str, list[tuple[Any, ...]]]]:
-    """One task's history by stream, measured and read again as Spark does it."""
+    """Return one task's extent and its rows by stream; it is read twice, as on Spark."""
     with SpoutReader(job.plan, job.open()[1](spout), spout, index) as reader:
         extent = reader.measure(most, clocks_of(plan, spout), lambda row: None)
     found: dict[str, list[tuple[Any, ...]]] = {stream: [] for stream in job.plan.topology.components[spout].streams}

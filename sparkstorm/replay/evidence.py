@@ -14,7 +14,7 @@ OutputKey = tuple[str, str, str]
 
 
 class RowTimes(NamedTuple):
-    """TimeInputs of the rows that one partition sent to one subscriber."""
+    """Times of the rows that one partition sent to one subscriber."""
 
     oldest_ms: int = END
     newest_ms: int = NEVER
@@ -23,11 +23,11 @@ class RowTimes(NamedTuple):
 
     @staticmethod
     def of(clock: SourceClock, behind_mark_ms: int) -> RowTimes:
-        """Return what a sender's clock has seen."""
+        """Return the times that a sender's clock has recorded."""
         return RowTimes(clock.oldest_ms, clock.newest_ms, clock.behind_ms, behind_mark_ms)
 
     def merged(self, other: RowTimes) -> RowTimes:
-        """Return the times of the rows of both, those of either in an order of their own."""
+        """Return the times of the rows of both; neither is ordered after the other."""
         return RowTimes(
             min(self.oldest_ms, other.oldest_ms),
             max(self.newest_ms, other.newest_ms),
@@ -38,7 +38,7 @@ class RowTimes(NamedTuple):
 
 @dataclass(slots=True)
 class Evidence:
-    """What finished tasks reported; travels from executors to the driver."""
+    """Reports of finished tasks, sent from executors to the driver."""
 
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
     times: dict[OutputKey, dict[int, RowTimes]] = field(default_factory=dict)  # by number of the sending partition
@@ -50,12 +50,12 @@ class Evidence:
             known[name] = known.get(name, 0) + count
 
     def add_times(self, output: OutputKey, partition: int, times: RowTimes) -> None:
-        """Take in the times of rows; those of a partition that Spark ran twice count once."""
+        """Record the times of rows; a partition that Spark ran twice counts once."""
         by_partition = self.times.setdefault(output, {})
         by_partition[partition] = by_partition.get(partition, RowTimes()).merged(times)
 
     def merge(self, other: Evidence) -> None:
-        """Take in everything from another record."""
+        """Add another record to this one."""
         for component, counts in other.counts.items():
             self.add_counts(component, counts)
         for output, by_partition in other.times.items():

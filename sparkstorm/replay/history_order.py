@@ -1,4 +1,4 @@
-"""History as one sequence of rows on Spark: sorted over all partitions, or measured, so that time goes on between them."""
+"""Order of history over Spark's partitions: sorted by event time, or in place with virtual time carried between partitions."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PARTITION = "sparkstorm: partition"
 
 
 def sorted_within(frame: DataFrame, at: str) -> DataFrame:
-    """Return the rows in the order of a column of times, those of each partition by themselves."""
+    """Return the rows sorted by a column of times within each partition."""
     return frame.withColumn(_PLACE, sf.monotonically_increasing_id()).sortWithinPartitions(*_order(at)).drop(_PLACE)
 
 
 def sorted_over_all(frame: DataFrame, at: str, width: int) -> DataFrame:
-    """Return the rows in the order of a column of times, then of their places; in `width` partitions, 0: as Spark likes."""
+    """Return the rows sorted by a column of times, then by position, over `width` partitions (0: Spark's default)."""
     placed = frame.withColumn(_PLACE, sf.monotonically_increasing_id())
     dealt = placed.repartitionByRange(width, *_order(at)) if width else placed.repartitionByRange(*_order(at))
     return dealt.sortWithinPartitions(*_order(at)).drop(_PLACE)
@@ -35,9 +35,9 @@ def _order(at: str) -> list[Column]:
 
 
 def newest_times(frame: DataFrame, at: str) -> list[int | None]:
-    """Return the newest time in each partition, by a job of its own; None for a partition without any.
+    """Return the newest time in each partition; None for a partition without any. Runs a job of its own.
 
-    It reads the column alone, unless the frame is shuffled: Spark cuts shuffled data by its size, so all of it must be there.
+    The job reads that column only. A shuffled frame is read whole, since Spark chooses its partitions by size.
     """
 
     def newest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -53,14 +53,14 @@ def newest_times(frame: DataFrame, at: str) -> list[int | None]:
 
 
 def numbered(frame: DataFrame) -> DataFrame:
-    """Return the rows with the number of their partition: in a union, a task has another one."""
+    """Return the rows with the number of their partition; in a union, the task's number is another one."""
     return frame.withColumn(PARTITION, sf.spark_partition_id())
 
 
 class RunningTime:
-    """Virtual time of one partition's rows that keep their places: the greatest so far, of those before the partition too.
+    """Virtual time of rows in place: the greatest event time so far, including the partitions before.
 
-    `newest` are the newest times of all partitions; None: there is only this one.
+    `newest`: the newest times of all partitions; None: this is the only one.
     """
 
     def __init__(self, newest: Sequence[int | None] | None) -> None:
@@ -84,7 +84,7 @@ class RunningTime:
         return running
 
     def check(self, name: str) -> None:
-        """Raise ReplayFailedError when the partition held other rows than when it was measured."""
+        """Raise ReplayFailedError if the partition's newest time differs from the one measured."""
         if self._newest is None or self._latest_ms is None:
             return
         measured_ms = self._newest[self._number] if self._number < len(self._newest) else None

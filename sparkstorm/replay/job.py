@@ -1,4 +1,4 @@
-"""Owns what every partition of a replay is told: the plan without code, the code as packed bytes, the switches."""
+"""Job description sent to every partition of a replay: the plan, the packed code, the settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NewestTimes = Mapping[tuple[int, str, str], int]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Travels to every partition. `kept` are the streams whose rows go nowhere but to the results."""
+    """Job description sent to every partition. `kept`: streams whose rows go to the results only."""
 
     plan: Plan
     code: bytes
@@ -37,14 +37,14 @@ class Job:
     kept_states: frozenset[str]
     columns: bool = True
     time_fields: Mapping[Feed, str] = field(default_factory=dict)  # the column of each input that is its virtual time
-    newest_ms: NewestTimes | None = None  # the replay ends open, and event time has come so far in its sources
+    newest_ms: NewestTimes | None = None  # more input follows; newest event times of the sources
     shortcuts: bool = True
     wanted: frozenset[str] = frozenset()  # names of the results that may be asked for
-    sequence: frozenset[Feed] = frozenset()  # data whose partitions follow each other: clocks go on from one to the next
+    sequence: frozenset[Feed] = frozenset()  # data whose partitions follow each other: clocks continue from one to the next
     to_sort: frozenset[Feed] = frozenset()  # data that is brought into the order of its event time over all partitions
 
     def open(self) -> tuple[Topology, Callable[[str], Any]]:
-        """The topology with routing's groupings, and a maker of fresh instances."""
+        """Return the topology with the groupings used for routing, and a factory of component instances."""
         return open_topology(self.code, self.key, modules_file(self.key))
 
 
@@ -64,8 +64,8 @@ class RunSettings:
     skip_bad: bool = False
     columns: bool = True  # bolts that take batches get batches; else rows, as live
     outputs: Collection[str] | None = None  # which results are kept beyond what stages exchange; None: every one
-    newest_ms: NewestTimes | None = None  # more is to come: windows stay open, and what all tasks keep is handed out
-    shortcuts: bool = True  # bolts without times run the quick way; else its plain twin
+    newest_ms: NewestTimes | None = None  # more input follows: windows stay open, and all task states are written
+    shortcuts: bool = True  # untimed tasks and combiners, where possible
     is_sorted: bool = False  # rows are brought into the order of their event time
     of_tasks: frozenset[str] = frozenset()  # spouts of whose data each partition is what one task emits: it has its own clock
 
@@ -139,23 +139,23 @@ def make_job(plan: Plan, settings: RunSettings, by_value: Iterable[str] = (), *,
 
 
 def result_name(component: str, stream: str) -> str:
-    """A result's key: the component alone for its default stream."""
+    """Return a result's name: the component's id for its default stream."""
     return component if stream == "default" else f"{component}:{stream}"
 
 
 def result_names(plan: Plan) -> dict[str, Feed]:
-    """Every stream a replay can return, by key; what redirected bolts would have got is there under their names too."""
+    """Return every stream that a replay can return by name, with the inputs of redirected bolts under names of their own."""
     return {result_name(c.id, name): Feed(c.id, name) for c in plan.topology for name in c.streams} | dict(plan.redirected)
 
 
 def targets_of(plan: Plan, component: str, stream: str) -> list[int]:
-    """Targets whose rows together are every emission of a stream, each once."""
+    """Return targets whose rows together hold every emission of a stream exactly once."""
     copies = _full_copies(plan, plan.stage_of(component, stream), component, stream)
     return copies or [KEPT]
 
 
 def _full_copies(plan: Plan, stage: Stage, component: str, stream: str) -> list[int]:
-    """The tasks behind an exchange that get every emission once between them; none when nobody does."""
+    """Return tasks of a later stage that together get every emission exactly once; empty if there are none."""
     direct = list(plan.direct_targets_not_run.get(Feed(component, stream), ()))
     for subscriber, grouping in plan.topology.subscribers(component, stream):
         if stage.has(subscriber):
@@ -179,21 +179,21 @@ def _wanted(plan: Plan, outputs: Collection[str] | None) -> Collection[str]:
 
 
 def needs_order(topology: Topology, conf: Mapping[str, Any], stage: Stage, time_field: str) -> bool:
-    """Tell whether a row of a stage of data could be late though the data is sorted by this field within its partitions.
+    """Return whether a row of a data stage can be late although the data is sorted by this field within its partitions.
 
-    No row is where all that look at the time of rows look at this very field of the data itself.
+    None can if every subscriber by event time uses this field of the data itself.
     """
     spout = stage.feed.spout if stage.feed else ""
     return any(watched != (spout, time_field) for watched in _watched(topology, conf, stage))
 
 
 def is_watched(topology: Topology, conf: Mapping[str, Any], stage: Stage) -> bool:
-    """Tell whether anybody looks at the time of rows that a stage emits."""
+    """Return whether any subscriber of a stage's rows uses event time."""
     return any(True for _ in _watched(topology, conf, stage))
 
 
 def _watched(topology: Topology, conf: Mapping[str, Any], stage: Stage) -> Iterator[tuple[str, str | None]]:
-    """Emitters with the field that a receiver takes for the time of their rows."""
+    """Yield senders of a stage, each with the time field of a subscriber by event time."""
     times = TimePlan(topology, conf)
     streams = [(bolt, stream) for bolt in stage.bolts for stream in topology.components[bolt].streams]
     for component, stream in [*streams, *([(stage.feed.spout, stage.feed.stream)] if stage.feed else [])]:

@@ -1,6 +1,6 @@
-"""Owns the local twin of a replay: the same plan and the same stages over plain lists, without Spark.
+"""Local replay: the same plan and stages over plain lists, without Spark.
 
-For unit tests of bolts over recorded data and for checking a sample; what it returns equals what Spark returns.
+For unit tests of bolts over recorded data and for checking a sample. Its results equal those on Spark.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Values = Sequence[Any]
 
 @dataclass(slots=True)
 class LocalResults:
-    """What a local replay left."""
+    """Results of a local replay."""
 
     outputs: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
     states_by_task: dict[str, dict[int, dict[Any, Any]]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class LocalResults:
 
     @property
     def states(self) -> Mapping[str, dict[Any, Any]]:
-        """Final states over all tasks, by component; asking for one in which several tasks have a key is a ValueError."""
+        """Return final states over all tasks, by component; reading one in which several tasks have a key is a ValueError."""
         return _Merged(self.states_by_task)
 
 
@@ -118,7 +118,7 @@ def run_stages(
     states: Mapping[str, Mapping[Any, Any]],
     results: LocalResults,
 ) -> list[Chunk]:
-    """Every stage over data that lies in partitions; what they made, and the results filled in."""
+    """Run every stage over partitions of data, fill in the results and return all chunks."""
     chunks_by_stage: dict[int, list[Chunk]] = {}
     for stage in plan.stages:
         if stage.feed is not None:
@@ -146,7 +146,7 @@ def _run_feed(
 
 
 def _timed(job: Job, feed: Feed, parts: Sequence[Sequence[Values]], event_time: EventTime | None) -> list[TimedRows]:
-    """The rows of every partition with their virtual times, as Spark would have them."""
+    """Return the rows of every partition with the virtual times they have on Spark."""
     codec = Codec()
     values = [[tuple(map(codec.normalise, row)) for row in part] for part in parts]
     if event_time is None:
@@ -180,7 +180,7 @@ def _run_exchange(
 
 
 def state_chunks(tasks: Sequence[int], rows: Iterable[tuple[Any, Any, int | None]]) -> list[Chunk]:
-    """Chunks of an initial state; a row without a task goes where fields grouping by its key would send it."""
+    """Return chunks of an initial state; a row without a task goes to the task of fields grouping by its key."""
     pairs: dict[int, list[Any]] = {}
     for key, value, task in rows:
         home = tasks[stable_hash(key) % len(tasks)] if task is None else task

@@ -1,4 +1,4 @@
-"""Owns replay(): a topology over the caller's DataFrames, as lazy DataFrames on the same Spark session."""
+"""Entry point of replays on Spark: a topology over the caller's DataFrames, with lazy DataFrames as results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def replay(
 ) -> Replay:
     """Run a topology over history, lazily: {"spout-id[:stream]": DataFrame} replaces spouts, bolts are unchanged.
 
-    How it runs is said by ReplayOptions, or by their fields as keyword arguments.
+    Options are a ReplayOptions record, its fields as keyword arguments, or both (keyword arguments win).
     """
     return start(topology, inputs, options_of(options, arguments))
 

@@ -1,4 +1,4 @@
-"""Owns a replay's stages as Spark DataFrames: lazily built, one persisted frame of chunks per stage."""
+"""Stages of a replay as Spark DataFrames: built lazily, one persisted frame of chunks per stage."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class SparkStages:
         event_time: EventTime | None,
         names: Mapping[Feed, str],
     ) -> None:
-        """Check the inputs' columns and take them; ReplayFailedError names input and column."""
+        """Set the inputs after checking their columns; ReplayFailedError names input and column."""
         self._is_sorted = event_time is None or event_time.in_order
         for feed, frame in feeds.items():
             time = None if event_time is None else event_time.column(names[feed], feed)
@@ -86,37 +86,37 @@ class SparkStages:
             self._states[component] = _checked(f"{component}!state", frame, ("key", "value"), None)
 
     def input(self, feed: Feed) -> DataFrame:
-        """A spout's data, as its stream's fields; a stream without any is an empty frame of text."""
+        """Return a spout's data with its stream's fields; an empty frame of text for a stream without data."""
         fields = self._plan.topology.components[feed.spout].streams[feed.stream].fields
         if feed not in self._feeds:
             return self.spark.range(0).select(*[sf.lit("").alias(f) for f in fields])
         return self._feeds[feed].select(*map(quoted, fields))
 
     def frame(self, stage: Stage) -> DataFrame:
-        """The chunks that a stage makes."""
+        """Return the frame of a stage's chunks."""
         if stage.number not in self._frames:
             made = self._made(stage, batches_of, DDL)
             self._frames[stage.number] = made.persist(StorageLevel.DISK_ONLY) if self.is_kept(stage) else made
         return self._frames[stage.number]
 
     def only_frame(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
-        """What a stage makes, written as its only result: there are no chunks of it then."""
+        """Return a stage's rows written as its only result, without a frame of chunks."""
         assert self.only_result(stage) is not None and stage.number not in self._frames
         self._frames[stage.number] = self._made(stage, write, schema).persist(StorageLevel.DISK_ONLY)
         return self._frames[stage.number]
 
     def is_kept(self, stage: Stage) -> bool:
-        """Whether a stage's frame outlives its first reader: not where one later stage alone reads it, which is kept itself."""
+        """Return whether a stage's frame is persisted: not if its only reader is one later stage, which is persisted itself."""
         return bool(self._results_of(stage)) or self._holds_more or len(self._plan.readers(stage)) != 1
 
     def only_result(self, stage: Stage) -> str | None:
-        """The name of the result that is all that ever comes of a stage, if there is one."""
+        """Return the name of a stage's result if nothing else is read from the stage; else None."""
         names = self._results_of(stage)
         return names[0] if len(names) == 1 and not self._holds_more and not self._plan.readers(stage) else None
 
     @property
     def _holds_more(self) -> bool:
-        """Dead letters, or a checkpoint."""
+        """Return whether stages also hold dead letters or a checkpoint."""
         return self._job.skip_bad or self._job.newest_ms is not None
 
     def _results_of(self, stage: Stage) -> list[str]:
@@ -128,17 +128,17 @@ class SparkStages:
         ]
 
     def may_ask(self, name: str) -> bool:
-        """Whether a result was asked for when the replay was made."""
+        """Return whether a result was asked for when the replay was made."""
         return name in self._job.wanted
 
     @property
     def skips_bad(self) -> bool:
-        """Whether bad records are put aside."""
+        """Return whether bad records are put aside."""
         return self._job.skip_bad
 
     @property
     def is_timed(self) -> bool:
-        """Whether rows have a virtual time; then even plain data may hold bad records."""
+        """Return whether rows have a virtual time; then even plain data may hold bad records."""
         return self._job.is_timed
 
     @property
@@ -147,11 +147,11 @@ class SparkStages:
         return self._job.sequence
 
     def keeps_state(self, component: str) -> bool:
-        """Whether a bolt has a state and it is a result."""
+        """Return whether a bolt has a state and it is a result."""
         return component in self._job.kept_states
 
     def unpersist(self) -> None:
-        """Let go of what was kept."""
+        """Unpersist all frames."""
         for frame in self._frames.values():
             frame.unpersist()
 
@@ -198,7 +198,7 @@ class SparkStages:
         return map_in_arrow(dealt, _exchanging(self._job, stage, self.evidence, write), schema)
 
     def _starts(self, tasks: Sequence[int]) -> DataFrame:
-        """One chunk per task, so that a task without rows is prepared and cleaned up too."""
+        """Return one START chunk per task, so that tasks without rows are prepared and cleaned up as well."""
         task = f"CAST(id + {tasks[0]} AS INT)"
         values = [str(START), task, "0L", "0L", "0L", task, "''", "0", "X''"]
         columns = [f"{value} AS {name}" for value, name in zip(values, Chunk._fields, strict=True)]
@@ -206,7 +206,7 @@ class SparkStages:
 
 
 def _checked(name: str, frame: DataFrame, fields: Sequence[str], time: str | None) -> DataFrame:
-    """The columns that are needed, with the time in milliseconds as one more."""
+    """Return the needed columns of a frame, and the time in milliseconds as one more."""
     missing = [f for f in [*fields, *([time] if time else [])] if f not in frame.columns]
     if missing:
         raise ReplayFailedError(f"input '{name}' has no column '{missing[0]}'; it has {', '.join(frame.columns)}")
@@ -282,7 +282,7 @@ def _sql_shuffled(job: Job, stage: Stage, only: Subscription, evidence: Accumula
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Rows are many and short-lived and hold no cycles: looking for some after every 700th costs half of the time."""
+    """Collect garbage rarely: rows are short-lived and hold no cycles, and Python's default thresholds cost half of the time."""
     former = gc.get_threshold()
     gc.set_threshold(*_GC_THRESHOLDS)
     try:
@@ -292,7 +292,7 @@ def _rare_collections() -> Iterator[None]:
 
 
 def packing(component: str, tasks: Sequence[int]) -> MapBatches:
-    """An initial state as chunks for its tasks."""
+    """Return a function that turns an initial state into chunks for its tasks."""
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -1,8 +1,8 @@
-"""Owns the reading of history by the topology's own spouts: what each task emits up to an offset, and where that offset is.
+"""History read by the topology's own spouts: the rows of each task up to an offset, and that offset.
 
-A spout whose position is in its commits knows by itself how a position follows from what it has emitted. So each of its
-tasks is run by hand: first to find out how far its history goes (`measure`), then, as often as Spark wants, to give exactly
-those rows (`rows_until`); a source that gives other rows then ends the replay.
+A replayable spout knows which position follows the rows it has emitted. Each of its tasks is driven directly: once to measure
+its history (`measure`), then, as often as Spark needs the partition, to return exactly those rows (`rows_until`). A source
+that returns other rows ends the replay.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Row = tuple[str, tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How far one spout task has read: rows in all, what it hands over, the newest time by stream and field."""
+    """Extent of one spout task's history: number of rows, handed-over position, newest time by stream and field."""
 
     rows: int
     handed: Any
@@ -47,7 +47,7 @@ class Extent:
 
 @dataclass(slots=True)
 class _Kept:
-    """SpoutOutputCollector: keeps what is emitted; nothing is tracked, as acks mean nothing in a replay."""
+    """SpoutOutputCollector that collects rows; tuples are not tracked, since a replay has no acks."""
 
     component: str
     fields_by_stream: Mapping[str, tuple[str, ...]]
@@ -72,7 +72,7 @@ class _Kept:
 
 
 class SpoutReader:
-    """One task of a spout, from its beginning."""
+    """Reads one task of a spout from its first row."""
 
     def __init__(self, plan: Plan, spout: ReplayableSpout, component: str, index: int) -> None:
         self.component, self.index = component, index
@@ -87,7 +87,7 @@ class SpoutReader:
         self._call(lambda: spout.open(conf, context, self._kept))
 
     def rows(self, most: int | None) -> Iterator[Row]:
-        """What it emits, until there are that many rows (or a few more: a call is not cut), or no more come."""
+        """Yield rows until there are this many (or a few more, since one call is not cut) or no more come."""
         count = idle = 0
         while (most is None or count < most) and idle < _IDLE_CALLS and not self._spout.is_exhausted():
             self._call(self._spout.next_tuple)
@@ -99,7 +99,7 @@ class SpoutReader:
             self._kept.rows.clear()
 
     def measure(self, most: int | None, clocks: Mapping[str, Mapping[str, int]], see: Callable[[Row], None]) -> Extent:
-        """How far that goes; `clocks` are the places of times by stream and field, `see` is shown every row."""
+        """Return the extent of the history; `clocks` are positions of times by stream and field, `see` is called with every row."""
         newest = {(stream, name): NEVER for stream, places in clocks.items() for name in places}
         count = 0
         for row in self.rows(most):
@@ -113,7 +113,7 @@ class SpoutReader:
         return Extent(count, self.handed(), newest, self._spout.is_exhausted())
 
     def rows_until(self, extent: Extent) -> Iterator[Row]:
-        """The rows of an extent once more; ReplayFailedError if the source gave others."""
+        """Yield the rows of a measured extent; ReplayFailedError if the source returns others."""
         count = 0
         for row in self.rows(extent.rows):
             count += 1
@@ -130,7 +130,7 @@ class SpoutReader:
             )
 
     def handed(self) -> Any:
-        """What it hands over now."""
+        """Return the position that the spout hands over now."""
         return self._kept.codec.normalise(self._call(self._spout.hand_over))
 
     def __enter__(self) -> Self:
@@ -151,7 +151,7 @@ class SpoutReader:
 
 
 def clocks_of(plan: Plan, component: str) -> dict[str, dict[str, int]]:
-    """By stream: the fields that hold times for those who listen, with their places."""
+    """Return by stream the time fields of subscribers by event time, with their positions."""
     times = TimePlan(plan.topology, plan.conf)
     found: dict[str, dict[str, int]] = {}
     for name, stream in plan.topology.components[component].streams.items():
@@ -161,7 +161,7 @@ def clocks_of(plan: Plan, component: str) -> dict[str, dict[str, int]]:
 
 
 def clock_places(plan: Plan, component: str, extent: Extent) -> list[tuple[Any, int]]:
-    """What a live task of the spout would keep of time: a clock for each stream and subscriber."""
+    """Yield the clocks that a live task of the spout would store, by stream and subscriber."""
     times = TimePlan(plan.topology, plan.conf)
     places = [
         (("h", name, id), extent.newest_ms.get((name, times.settings[id].timestamp_field or ""), NEVER))
@@ -173,7 +173,7 @@ def clock_places(plan: Plan, component: str, extent: Extent) -> list[tuple[Any, 
 
 
 def newest_by_channel(plan: Plan, extents: Mapping[str, Sequence[Extent]]) -> dict[tuple[int, str, str], int]:
-    """How far event time has come in each spout task's rows; one that had none and ended holds nobody back."""
+    """Return the newest event time of each spout task's rows; END for a task that had none and has ended."""
     return {
         (task, stream, name): END if at_ms == NEVER and extent.has_ended else at_ms
         for spout, tasks in extents.items()
@@ -189,13 +189,13 @@ Schemas = dict[str, pa.Schema]
 
 
 class SpoutFrames:
-    """Measures and reads the spouts of a job; `clocks` are the places of times by stream and field."""
+    """Measures and reads the spouts of a job on Spark; `clocks` are positions of times by stream and field."""
 
     def __init__(self, spark: SparkSession, job: Job) -> None:
         self._spark, self._job = spark, job
 
     def measure(self, spout: str, most: int | None, clocks: Mapping[str, Mapping[str, int]]) -> tuple[list[Extent], Schemas]:
-        """How far each task's history goes, and which types its rows have."""
+        """Return the extent of each task's history and the types of its rows."""
         job = self._job
 
         def measure(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -214,7 +214,7 @@ class SpoutFrames:
         return [_unpacked(bytes(row.extent)) for row in found], dict(zip(_streams(job, spout), whole.definite(), strict=True))
 
     def frame(self, spout: str, stream: str, extents: Sequence[Extent], schema: pa.Schema) -> DataFrame:
-        """The rows of one stream up to these extents, a partition per task."""
+        """Return a frame of one stream's rows up to these extents, one partition per task."""
         job = self._job
 
         def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -237,7 +237,7 @@ class SpoutFrames:
 
 
 class _SeenTypes:
-    """The types of a spout's values; numbers are not turned into others, and no type is found for what has several."""
+    """Types of a spout's values, inferred without conversion; a field with values of several types is an error."""
 
     def __init__(self, job: Job, spout: str) -> None:
         self._spout = spout
@@ -247,25 +247,25 @@ class _SeenTypes:
         self._waiting: dict[str, list[tuple[Any, ...]]] = {name: [] for name in streams}
 
     def add(self, row: Row) -> None:
-        """Look at a row, by and by."""
+        """Add a row; types are inferred from groups of rows."""
         waiting = self._waiting[row[0]]
         waiting.append(row[1])
         if len(waiting) >= _ROWS_PER_BATCH:
             self._look(row[0])
 
     def schemas(self) -> list[pa.Schema]:
-        """The types of every row so far, by stream in their order."""
+        """Return the types of all rows so far, by stream, in the order of fields."""
         for name in self._fields:
             self._look(name)
         return [pa.schema(list(zip(fields, self._kinds[name], strict=True))) for name, fields in self._fields.items()]
 
     def merge(self, schemas: Sequence[pa.Schema]) -> None:
-        """What another task has seen."""
+        """Add the types that another task has seen."""
         for name, schema in zip(self._fields, schemas, strict=True):
             self._merge(name, [field.type for field in schema])
 
     def definite(self) -> list[pa.Schema]:
-        """Those, with text where nothing was seen."""
+        """Return the types, with text for fields without values."""
         return [pa.schema([(f.name, definite_type(f.type)) for f in schema]) for schema in self.schemas()]
 
     def _look(self, name: str) -> None:

@@ -1,8 +1,7 @@
-"""Owns the division of data by Spark itself: where no Python needs to see a row before its task does, and the live hash in SQL.
+"""Partitioning of data by Spark's own shuffle, with the live hash as a SQL expression: rows skip one Python stage.
 
-A row of data that goes to one bolt by its key, and whose place among others means nothing to that bolt, is brought to its
-task by Spark's own shuffle. Laws: a key's task is that of live (`grouping.hashing`), for every type of key that is divided
-so; `checked_places` looks whether it is.
+It applies to data that goes by key to one order-insensitive bolt. Law: a key's task is that of the live hash
+(`grouping.hashing`) for every supported type of key; `checked_places` verifies it on a sample.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ _GOLDEN_PARTS = 0x9E37, 0x79B9, 0x7F4A, 0x7C15  # the factor of stable_hash, who
 
 
 def sql_shuffled_input(plan: Plan, job: Job, stage: Stage) -> Subscription | None:
-    """The stage's only input, if it is data that Spark may divide among the tasks."""
+    """Return the stage's only input if it is data that Spark can partition among the tasks; else None."""
     bolt = plan.topology.components[stage.bolts[0]]
     if job.is_timed or not job.shortcuts or job.skip_bad or job.newest_ms is not None or len(bolt.inputs) != 1:
         return None
     if not getattr(bolt.instance, "any_order", False) or isinstance(bolt.instance, CombiningBolt | WindowedBolt | TimedBolt):
-        return None  # what is combined before it travels is less
+        return None  # combining moves fewer rows
     only = bolt.inputs[0]
     source = plan.stage_of(only.component, only.stream)
     is_bare = source.feed is not None and not source.bolts and len(plan.tasks(only.component)) == 1
@@ -44,7 +43,7 @@ def sql_shuffled_input(plan: Plan, job: Job, stage: Stage) -> Subscription | Non
 
 
 def _minds_order(plan: Plan, bolt: Component) -> bool:
-    """Whether anything behind a bolt looks at an order that would be another one in every run."""
+    """Return whether a bolt, or one downstream of it, depends on the order of rows."""
     behind, found = [bolt], {bolt.id}
     while behind:
         component = behind.pop()
@@ -58,10 +57,9 @@ def _minds_order(plan: Plan, bolt: Component) -> bool:
 
 
 def place_of(fields: Sequence[str], schema: StructType, width: int) -> str | None:
-    """stable_hash of these fields modulo the number of tasks, in Spark's SQL; None for types that have no such words.
+    """Return stable_hash of these fields modulo the number of tasks as a SQL expression; None for unsupported types.
 
-    The product modulo 2**64 is taken in parts of 16 bits of its factor, which fit a long; of them only bits 32 to 63 are
-    wanted.
+    The product modulo 2**64 is computed from parts of 16 bits of its factor, which fit a long; only bits 32 to 63 are used.
     """
     if width == 1:
         return "0"
@@ -76,13 +74,13 @@ def place_of(fields: Sequence[str], schema: StructType, width: int) -> str | Non
 
 
 def is_known_empty(frame: DataFrame) -> bool:
-    """Whether Spark knows without a look that there are no rows: it would not even begin the tasks then."""
+    """Return whether Spark's optimizer knows that there are no rows: it would not start the tasks then."""
     most: Any = frame._jdf.queryExecution().optimizedPlan().maxRows()
     return bool(most.isDefined() and most.get() == 0)
 
 
 def checked_places(batches: Iterable[pa.RecordBatch], positions: Sequence[int], place: int, width: int) -> Iterator[pa.RecordBatch]:
-    """The batches, of each of which one row was looked at: it is where live it would be."""
+    """Yield the batches, after checking that the first row of each has reached its live task."""
     for batch in batches:
         if width > 1 and batch.num_rows:
             (values,) = rows_of(batch.slice(0, 1).select(list(positions)))
@@ -96,7 +94,7 @@ def checked_places(batches: Iterable[pa.RecordBatch], positions: Sequence[int], 
 
 
 def _spelt(field: str, kind: DataType) -> str | None:
-    """As `canonical_bytes` spells it; put together as bytes, which costs Spark half of what it does as text."""
+    """Return the SQL of a value's `canonical_bytes`; None for an unsupported type. Bytes cost Spark half as much as text."""
     if isinstance(kind, _WHOLE):
         return _marked("i", f"CAST({quoted(field)} AS STRING)")
     if isinstance(kind, BooleanType):

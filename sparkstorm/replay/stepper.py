@@ -1,4 +1,4 @@
-"""Owns stepping one bolt through recorded input, tuple by tuple: to reproduce a failure in a unit test or a notebook."""
+"""Steps one bolt through recorded input, tuple by tuple, to reproduce a failure in a unit test or a notebook."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sparkstorm.runtime.output import Route
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one tuple did: emitted values by stream, the reason if it failed, and the state after it."""
+    """Result of one tuple: emitted values by stream, the reason if it failed, and the state after it."""
 
     input: Tuple
     emitted: Mapping[str, list[tuple[Any, ...]]]
@@ -32,7 +32,7 @@ class Step:
 
 
 class Stepper:
-    """One task of a bolt, driven by hand.
+    """One task of a bolt, executed tuple by tuple.
 
     >>> from sparkstorm.api import TopologyBuilder
     >>> from sparkstorm.testing import FeederSpout, Nothing
@@ -62,13 +62,15 @@ class Stepper:
         if component not in self._plan.topology.components or topology.components[component].kind != "bolt":
             raise InvalidTopologyError(f"there is no bolt '{component}', only {', '.join(c.id for c in topology.bolts)}")
         if isinstance(topology.components[component].instance, WindowedBolt | TimedBolt):
-            raise InvalidTopologyError(f"'{component}' lives by event time: replay_locally runs its input whole")
+            raise InvalidTopologyError(
+                f"'{component}' has windows or timers, which cannot be stepped through: run its whole input with replay_locally"
+            )
         self._component = self._plan.topology.components[component]
         self._rows: dict[str, list[Any]] = {}
         self._run = self._prepared(cloudpickle.loads(cloudpickle.dumps(self._component.instance)), task_index, state or {})
 
     def execute(self, values: Sequence[Any], component: str, stream: str = DEFAULT_STREAM, at_ms: int = 0) -> Step:
-        """Execute one tuple as if that component had sent it; a failing one is tried once and leaves no trace."""
+        """Execute one tuple as if sent by that component; a failing one is tried once and its changes are undone."""
         source = self._source(component, stream)
         tup = Tuple(tuple(map(Codec().normalise, values)), at_ms, source)
         if len(tup.values) != len(source.fields):

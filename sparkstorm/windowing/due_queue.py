@@ -1,4 +1,4 @@
-"""DueQueue: keys by the time they are due, handed out by time and then by key, in whatever order they were added."""
+"""Queue of keys by the time they are due, ordered by time and then by key, whatever the order of adding."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class DueQueue:
         return self._queue_by_time[at].first()
 
     def drop_first(self) -> None:
-        """Drop that one."""
+        """Remove the least key of the earliest time."""
         self.drop(self._times[0], self.first_key())
 
     def drop(self, at: int, key: Key) -> None:
-        """Drop any; one that is not there is no error."""
+        """Remove a key from a time; a missing one is no error."""
         queue = self._queue_by_time.get(at)
         if queue is not None:
             queue.keys.pop(key, None)
@@ -52,12 +52,12 @@ class DueQueue:
 
 
 class _Queue:
-    """Keys of one time: sorted once when the first is asked for, those that come later beside them in a heap."""
+    """Keys of one time: sorted when the first is read; keys added later are in a heap beside them."""
 
     __slots__ = ("keys", "sorted", "added")
 
     def __init__(self) -> None:
-        self.keys: dict[Key, None] = {}  # what holds; the other two may list keys that were dropped
+        self.keys: dict[Key, None] = {}  # authoritative; the other two may list dropped keys
         self.sorted: list[Key] | None = None  # descending
         self.added: list[tuple[Key, Key]] = []  # with their ranks
 

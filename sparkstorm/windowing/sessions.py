@@ -92,7 +92,7 @@ class Sessions:
         if not joined or session[0] < joined[0][0]:
             self._firsts[key] = firsts
             firsts.add(session[0])
-        if not joined or session[2]:  # else what it grew from is planned
+        if not joined or session[2]:  # else the session it extends is scheduled
             self._plan(session, key)
         end = session[1] + self._gap
         return [self._firing(session, key)] if end <= self.fired_to or end == session[2] else []
@@ -137,7 +137,7 @@ class Sessions:
                 self._expiries.add(end, key)
             else:
                 self._forget(session, key)
-                self._session_at(session[0], key)  # the index forgets it too
+                self._session_at(session[0], key)  # removes it from the index as well
 
     def pause(self) -> None:
         """Do nothing: each session's entry says whether it has fired."""

@@ -1,14 +1,14 @@
-"""Owns watermarks: how far event time has come at a sender, at a receiver, and which rows are late.
+"""Watermarks: event time at a sender and at a receiver, and which rows are late.
 
 Laws:
 1. A sender's clock is a function of the rows it emitted to one subscriber, in their order, and of nothing else: not of
    time, batching or placement. A row is late when its time is more than lag and allowed lateness behind the newest one
-   before it. So what is late is known where the row is born, and every receiver and every run agrees.
+   before it. So lateness is decided by the sender, and every receiver and every run agrees.
 2. A sender's mark (newest time minus lag) travels behind the rows that made it. Rows that come later and are no older
    than the mark are on time; those between the mark and the allowed lateness are tardy; older ones are late.
 3. A receiver's watermark is the least mark of all tasks that may send to it, so no row that is on time can find its
-   window already fired. It never falls. Those that have said that they are idle are left out (where that is allowed, this
-   law no longer holds for the first rows after such a silence).
+   window already fired. It never falls. Idle senders are left out (where an idle timeout is set; then this law does not hold
+   for the first rows after the silence).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class SourceClock:
 
 
 class Watermarks:
-    """What a task has heard of every task and stream that may send to it (law 3)."""
+    """Marks that a task has received from every task and stream that can send to it (law 3)."""
 
     def __init__(self, channels: Iterable[Channel], heard: Mapping[Channel, int] | None = None) -> None:
         self._mark_by_channel = dict.fromkeys(sorted(channels), NEVER)
@@ -94,7 +94,7 @@ class Watermarks:
         self.low_ms = self._lowest()
 
     def hear(self, channel: Channel, at_ms: int) -> bool:
-        """Take in a mark; whether it is news. A mark never falls, and one of a stranger is none."""
+        """Take in a mark; return whether it changed anything. Marks never fall; those of unknown senders are ignored."""
         if at_ms == IDLE and channel in self._mark_by_channel:
             return self.rest(channel)
         self._idle.discard(channel)
@@ -107,23 +107,23 @@ class Watermarks:
         return True
 
     def rest(self, channel: Channel) -> bool:
-        """Let time pass without this sender until its next mark; whether that is news."""
+        """Ignore an idle sender until its next mark; return whether it was not idle before."""
         was_idle = channel in self._idle
         self._idle.add(channel)
         self.low_ms = max(self.low_ms, self._lowest())
         return not was_idle
 
     def is_idle(self, channel: Channel) -> bool:
-        """Whether time passes without this sender."""
+        """Return whether a sender is idle."""
         return channel in self._idle
 
     @property
     def is_ended(self) -> bool:
-        """Whether nobody will send any more; a task that hears from nobody cannot know."""
+        """Return whether all senders have ended; False for a task without senders."""
         return bool(self._mark_by_channel) and min(self._mark_by_channel.values()) == END
 
     def behind(self) -> list[Channel]:
-        """Who holds the watermark back."""
+        """Return the senders with the lowest mark."""
         return [channel for channel, at_ms in self._mark_by_channel.items() if at_ms == self.low_ms]
 
     def _lowest(self) -> int:

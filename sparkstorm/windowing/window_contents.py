@@ -1,7 +1,6 @@
-"""Owns what a window holds: every tuple (Collected), or one accumulator that each tuple is folded into (Folded).
+"""Contents of windows: all tuples (Collected), or one accumulator per cell and key (Folded).
 
-Both keep their things in the store, by cell and key; what is in memory beside it is an index that may know too much
-(of puts that were undone) but never too little.
+Both are kept in the store, by cell and key. The index in memory may list entries whose put was undone, but misses none.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _NOTHING: Any = object()
 
 @dataclass(slots=True)
 class Content:
-    """What one firing hands out: tuples in the order of time, sender and arrival; or the accumulator."""
+    """Content of one firing: tuples in the order of time, sender and arrival, or the accumulator."""
 
     tuples: list[Tuple] = field(default_factory=list)
     new: list[Tuple] = field(default_factory=list)
@@ -33,22 +32,22 @@ class Contents(Protocol):
 
     @property
     def needs_cell_per_window(self) -> bool:
-        """Whether cells cannot be put together."""
+        """Return whether cells cannot be merged."""
 
     def add(self, start: int, key: Key, at: int, tup: Tuple) -> bool:
-        """Put a tuple into a cell; whether the cell may be new."""
+        """Add a tuple to a cell; return whether the cell may be new."""
 
     def has(self, start: int, key: Key) -> bool:
-        """Whether a cell holds anything."""
+        """Return whether a cell holds anything."""
 
     def gather(self, starts: Iterable[int], key: Key, since: int, former: Iterable[int]) -> Content:
-        """What these cells hold together; `since` is where the new begins, `former` the cells that have left."""
+        """Return the content of these cells; `since`: time of the first new tuple, `former`: cells of expired tuples."""
 
     def drop(self, start: int, key: Key) -> None:
-        """Forget a cell."""
+        """Delete a cell."""
 
     def load(self) -> Iterator[Cell]:
-        """Every cell there is in the store."""
+        """Return every cell in the store."""
 
 
 @dataclass(frozen=True, slots=True)

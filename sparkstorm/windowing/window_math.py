@@ -1,8 +1,8 @@
-"""Owns the arithmetic of tumbling and sliding windows over any axis: milliseconds of event time, or numbers of tuples.
+"""Arithmetic of tumbling and sliding windows over any axis: milliseconds of event time, or positions of tuples.
 
 A window is half open, [end - length, end), and ends at a multiple of the slide, as Storm's do (Storm's own windows hold
-their end instead of their start). Rows are kept in *cells*: shared ones of the greatest common size, from which windows
-are put together, or one per window where the pieces cannot be put together.
+their end instead of their start). Rows are kept in *cells*: shared ones of the greatest common size, which windows are merged
+from, or one per window where cells cannot be merged.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from math import gcd
 
 
 class Layout:
-    """Which cells a point goes into, and which windows take which cells.
+    """Cells of a point, and windows of a cell.
 
     `cell` is the size of a shared cell; when windows tumble, every point is in exactly one window, which is one cell.
     """
@@ -26,20 +26,20 @@ class Layout:
         self.is_tumbling = length == slide
 
     def ends(self, at: int) -> range:
-        """Ends of the windows that hold a point (or a shared cell that begins there); none in the gaps of slide > length."""
+        """Return the ends of the windows that hold a point (or a shared cell from there); empty in the gaps of slide > length."""
         first = (at // self.slide + 1) * self.slide
         return range(first, at + self.length + 1, self.slide)
 
     def cells_of(self, at: int) -> tuple[int, ...]:
-        """Starts of the cells that keep a point; none when no window wants it."""
+        """Return the starts of the cells that hold a point; empty if no window does."""
         if self.is_shared:
             return (at - at % self.cell,) if self.is_tumbling or len(self.ends(at)) else ()
         return tuple(end - self.length for end in self.ends(at))
 
     def ends_of(self, cell: int) -> range:
-        """Ends of the windows that a cell is part of."""
+        """Return the ends of the windows of a cell."""
         return self.ends(cell) if self.is_shared else range(cell + self.length, cell + self.length + 1)
 
     def cells_in(self, end: int) -> range:
-        """Starts of the cells that make up a window."""
+        """Return the starts of the cells of a window."""
         return range(end - self.length, end, self.cell if self.is_shared else self.length)

@@ -1,8 +1,8 @@
-"""Owns tumbling and sliding windows by time: what is due at a watermark, what is late for good, what can be forgotten.
+"""Tumbling and sliding windows by time: due windows at a watermark, late tuples, deletion of cells.
 
-A window fires when the watermark reaches its end, in the order of ends and then of keys; again for each tardy tuple
-(`is_update`); its cells are forgotten when no window can want them any more. How far it has fired is in the store, so
-that a new owner fires the rest and nothing twice.
+A window fires when the watermark reaches its end, in the order of ends and then of keys, and again for each tardy tuple
+(`is_update`). Its cells are deleted when no window needs them any more. The store records which windows have fired, so a new
+owner of the task fires the rest and none twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FIRED_TO = ("W",)
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """One window to be handed to user code."""
+    """One window to be passed to user code."""
 
     key: Key
     start: int
@@ -40,25 +40,25 @@ class Windows(Protocol):
     """Every window that ends by then has fired."""
 
     def add(self, at: int, key: Key, tup: Tuple) -> Sequence[Firing]:
-        """Put a tuple where it belongs; returns windows that this makes due at once."""
+        """Add a tuple; return the windows that this makes due at once."""
 
     def is_gone(self, at: int) -> bool:
-        """Whether every window for this time has been forgotten."""
+        """Return whether every window of this time was deleted."""
 
     def next_end(self) -> int | None:
-        """The earliest end of a window that has not fired."""
+        """Return the earliest end of a window that has not fired."""
 
     def next_due(self, watermark: int) -> Firing | None:
-        """The next window whose end the watermark has reached; the same again until `done`."""
+        """Return the next window whose end the watermark has reached; the same one until `done`."""
 
     def done(self, firing: Firing) -> None:
-        """That window has fired."""
+        """Record that a window has fired."""
 
     def settle(self, watermark: int) -> None:
-        """Everything up to this watermark has fired: forget what nobody wants any more."""
+        """Record that all windows up to this watermark have fired; delete cells that are no longer needed."""
 
     def pause(self) -> None:
-        """Firing stops in the middle, and what has fired is to be remembered."""
+        """Store which windows of one end have fired, since firing stops before all have."""
 
 
 class TimeWindows:
@@ -77,9 +77,9 @@ class TimeWindows:
         self._keys_by_cell: dict[int, dict[Key, None]] = {}
         self._queue = DueQueue()
         self._expiries: list[tuple[int, int]] = []
-        self._end = NEVER  # of the windows that are firing: some keys' have, in `_fired`
+        self._end = NEVER  # end of the windows that are firing; keys that have fired are in `_fired`
         self._fired: dict[Key, None] = {}
-        self._marked: list[Key] = []  # those that the store says it of
+        self._marked: list[Key] = []  # keys recorded as fired in the store
         self._unmarked: list[Key] = []
         self.fired_to: int = store.get(_FIRED_TO, NEVER)
         for start, key in contents.load():
@@ -132,7 +132,7 @@ class TimeWindows:
 
     def done(self, firing: Firing) -> None:
         if firing.end <= self.fired_to or firing.key in self._fired:
-            return  # one that a tardy tuple has brought about
+            return  # fired again because of a tardy tuple
         self._queue.drop_first()
         self._fired[firing.key] = None
         self._unmarked.append(firing.key)
@@ -175,7 +175,7 @@ class TimeWindows:
         return Firing(key, start, end, content, is_update)
 
     def _finish(self) -> None:
-        """Every key of the windows that were firing has had its turn."""
+        """Record that the windows of one end have fired for every key."""
         for key in self._marked:
             self._store.delete(("f", self._end, *key))
         self._fired.clear()

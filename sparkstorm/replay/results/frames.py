@@ -1,4 +1,4 @@
-"""Owns what a replay hands back: a mapping of lazy DataFrames by "component[:stream]" and "component!state"."""
+"""Results of a replay: a mapping of lazy DataFrames by "component[:stream]" and "component!state"."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ _DEAD = pa.schema(
 class Replay(Mapping[str, DataFrame]):
     """Results by name: "count" a component's default stream, "count:late" another, "count!state" its final state.
 
-    Nothing has run yet when it is handed out. A result whose types were declared stays lazy until an action; for another
-    one, asking for it runs its stages once (they are kept) and takes the types that were seen. `close` frees what is kept.
+    Nothing has run when it is returned. A result with declared types stays lazy until an action. Reading any other result
+    runs its stages once (they are persisted) to infer its types. `close` unpersists them.
     """
 
     def __init__(self, plan: Plan, stages: SparkStages, columns: Mapping[str, Columns]) -> None:
@@ -74,7 +74,7 @@ class Replay(Mapping[str, DataFrame]):
 
     @property
     def sinks(self) -> list[str]:
-        """The results that no bolt of this replay works on further: ends of the graph, redirected inputs, states."""
+        """Return the names of results that no bolt of this replay reads: ends of the graph, redirected inputs, states."""
         heard = {Feed(s.component, s.stream) for c in self._plan.topology for s in c.inputs}
         spouts = {c.id for c in self._plan.topology.spouts}
         ends = [n for n, feed in self._feeds.items() if n in self._plan.redirected or not (feed in heard or feed.spout in spouts)]
@@ -113,16 +113,16 @@ class Replay(Mapping[str, DataFrame]):
 
     @property
     def warnings(self) -> tuple[ReplayWarning, ...]:
-        """Why these results may differ from those of a live run, as far as the topology and the stages run so far tell."""
+        """Return why these results may differ from those of a live run, by the topology and the stages run so far."""
         return warnings_of(self._plan, self._stages.evidence.value, self._stages.sequence, self._stages.is_timed)
 
     def state(self, component: str) -> DataFrame:
-        """A stateful bolt's final keys and values, with the task that holds them: fit to be another run's first state."""
+        """Return a stateful bolt's final keys and values with their tasks; usable as another run's initial state."""
         return self[component + STATE_MARK]
 
     @property
     def dead_letters(self) -> DataFrame:
-        """Records that were put aside, each with its component, task and cause; without skip_bad none ever is."""
+        """Return the records put aside, with component, task and cause; empty without skip_bad."""
         if not self._stages.skips_bad:
             return self._stages.spark.createDataFrame([], from_arrow_schema(_DEAD))
         frames = [
@@ -134,7 +134,7 @@ class Replay(Mapping[str, DataFrame]):
         return map_in_arrow(chunks, _letters, from_arrow_schema(_DEAD))
 
     def run(self) -> dict[str, dict[str, int]]:
-        """Run every stage now; what each component did: prepared, executed, emitted, parked."""
+        """Run every stage now; return the counts of each component: prepared, executed, emitted, parked and others."""
         with unwrapped():
             for stage in self._plan.stages:
                 if stage.bolts and self._stages.is_kept(stage):
@@ -144,15 +144,15 @@ class Replay(Mapping[str, DataFrame]):
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """What each component did so far, added up over finished tasks (a task that Spark ran twice counts twice)."""
+        """Return the counts of each component, added up over finished tasks (a task that Spark ran twice counts twice)."""
         return dict(self._stages.evidence.value.counts)
 
     def close(self) -> None:
-        """Free the stages' results; what was not collected or written is gone, or is computed anew when asked for."""
+        """Unpersist the stages; a result that is read afterwards is computed again."""
         self._stages.unpersist()
 
     def kept(self, *kinds: int) -> DataFrame:
-        """The chunks of some kinds that the stages with bolts have made."""
+        """Return the chunks of some kinds of all stages with bolts."""
         frames = [self._stages.frame(stage) for stage in self._plan.stages if stage.bolts]
         return reduce(DataFrame.union, frames).where(sf.col("kind").isin(*kinds))
 
@@ -170,7 +170,7 @@ class Replay(Mapping[str, DataFrame]):
         return all(kind is not None for _, kind in self._columns[name])
 
     def _only(self, stage: Stage, name: str) -> DataFrame:
-        """A stage's only result needs no frame of chunks between it and its types."""
+        """Return a stage's only result, without a frame of chunks."""
         write, schema = writing(name, cast(Sequence[tuple[str, pa.DataType]], self._columns[name]))
         return self._stages.only_frame(stage, write, schema)
 
@@ -247,7 +247,7 @@ def _array(name: str, field: str, values: Any, kind: pa.DataType) -> pa.Array:
 
 
 def _columns(codec: Codec, chunk: Chunk) -> Sequence[Any]:
-    """A chunk's columns: lists of values, or Arrow arrays as they are."""
+    """Return a chunk's columns: lists of values or Arrow arrays."""
     if is_batch(chunk.data):
         return list(unpack_batch(chunk.data).columns)
     columns: list[list[Any]] = codec.unpack(chunk.data)[1]

@@ -58,7 +58,7 @@ _PLAIN = (
 
 
 def problem_with(kind: pa.DataType) -> str:
-    """Return what keeps a column's type out of the codec's closed set, or nothing."""
+    """Return why a column's type is outside the codec's closed set; empty if it is inside."""
     if any(is_kind(kind) for is_kind in _PLAIN):
         return ""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -176,7 +176,7 @@ def _tuple_type(keys: Sequence[Sequence[Any]]) -> pa.DataType:
 
 
 def _without_widths(kind: pa.DataType) -> pa.DataType:
-    """The type that Spark has for an Arrow type of its own width."""
+    """Return the type without 32-bit and 64-bit variants, which Spark does not distinguish."""
     if pa.types.is_dictionary(kind):
         return _without_widths(kind.value_type)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -247,7 +247,7 @@ def _is_single(value: float) -> bool:
 
 
 def _fitted(value: Any, kind: pa.DataType, by_place: bool) -> Any:
-    """The value in the form that Arrow wants for a nested type; _Misfit when it cannot be had unchanged."""
+    """Return the value in Arrow's form for a nested type; _Misfit if it does not fit unchanged."""
     if value is None:
         return None
     if pa.types.is_list(kind) and type(value) in (list, tuple):

@@ -44,12 +44,12 @@ class WatchedRunner(TimedRunner):
         self._oldest_on_arrival: dict[Lane, int] = {}
 
     def behind_ms(self, lane: Lane) -> int:
-        """Return it for the rows of one stream to one subscriber; on arrival, any watermark can have been announced."""
+        """Return how far a row of this lane was behind; for rows emitted on arrival, any watermark counts as announced."""
         on_arrival = self._moment_ms - self._oldest_on_arrival.get(lane, self._moment_ms)
         return max(0, on_arrival, self._behind_ms.get(lane, 0))
 
     def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
-        """Take in every tuple; a failed one leaves no trace but its entry in the result."""
+        """Execute every tuple; return the failed ones, whose changes are undone."""
         place = len(self._emitter.log)
         failures = super().run(tuples)
         for lane, at_ms in self._emitted(place):
@@ -90,7 +90,7 @@ class WatchedRunner(TimedRunner):
 
 
 class FoldProbe:
-    """Exchanges neighbouring tuples of a key, on a sample, and compares what a FoldingBolt folds them into.
+    """Folds neighbouring tuples of a key in both orders, on a sample, and compares the accumulators.
 
     It calls `fold` of a copy of the bolt, with accumulators of its own.
     """
@@ -106,7 +106,7 @@ class FoldProbe:
         self._next_look = _SAMPLE
 
     def look(self, tuples: Sequence[Tuple]) -> None:
-        """Take in the next rows of the task."""
+        """Add the next rows of the task."""
         first, self._rows = self._rows, self._rows + len(tuples)
         if self.order_matters:
             return

@@ -1,8 +1,8 @@
-"""Evidence that a bolt keeps something in its attributes: a digest of them before and after inputs, on a sample.
+"""Evidence that a bolt keeps state in its attributes: digests of them before and after inputs, on a sample.
 
-A digest is made of pickled values, so it also sees what lies inside lists, mappings and objects: 64 kB of each attribute, and of
-each attribute of an object in one. What the runtime gives a bolt (collector, context, state, timers) is left out. Not seen: module
-globals, what lies in objects that cannot be pickled, and a change that is taken back between two looks.
+A digest covers the pickled value, hence nested lists, mappings and objects: 64 kB of each attribute, and of each attribute of
+an object in one. Objects of the runtime (collector, context, state, timers) are left out. Not detected: changes of module
+globals, of objects that cannot be pickled, and changes that are reverted between two digests.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Attributes:
         self._sampled = 0  # inputs with a look of their own; -1 when there are to be no more
 
     def begin(self) -> None:
-        """Take the digest that later ones are compared with: what `prepare` made is no evidence."""
+        """Take the digest that later ones are compared with; changes by `prepare` do not count."""
         self._before = dict(_digests(self._bolt))
         if _EXECUTE not in getattr(self._bolt, "__dict__", {_EXECUTE: None}) and hasattr(self._bolt, _EXECUTE):
             self._bolt.execute = self._sampling(self._bolt.execute)
@@ -44,7 +44,7 @@ class Attributes:
             self._sampled = -1
 
     def look(self, inputs: int, is_last: bool = False) -> None:
-        """Compare after so many more inputs; most calls cost a comparison of two numbers."""
+        """Count inputs and compare digests when due; most calls only compare two numbers."""
         self._inputs += inputs
         if self._sampled >= 0 and (self._sampled >= _SAMPLE or is_last or self.changed):
             del self._bolt.execute
@@ -54,7 +54,7 @@ class Attributes:
             self._compare()
 
     def _sampling(self, execute: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the bolt's `execute` with a look after each of its first calls; batches and tries stay as they are."""
+        """Return the bolt's `execute` with a comparison after each of its first calls."""
 
         def watched(*arguments: Any) -> Any:
             try:
@@ -75,7 +75,7 @@ class Attributes:
 
 
 def _digests(bolt: Any) -> Iterator[tuple[str, Any]]:
-    """Every attribute of the instance, and those of its own classes that are no code."""
+    """Yield digests of the instance's attributes, and of data attributes of the user's classes."""
     for name, value in getattr(bolt, "__dict__", {}).items():
         if name != _EXECUTE and not _is_ours(value):
             yield name, _digest(value)
@@ -93,7 +93,7 @@ def _is_ours(value: Any) -> bool:
 
 
 def _digest(value: Any, is_inner: bool = False) -> Any:
-    """Return something small that is equal while a value is; of an object, its attributes' digests one by one."""
+    """Return a small value that is equal as long as the value is; for an object, the digests of its attributes."""
     inner = getattr(value, "__dict__", None)
     if isinstance(inner, dict) and not is_inner and not callable(value):
         own = {name: _digest(part, is_inner=True) for name, part in inner.items()}
@@ -118,7 +118,7 @@ class _Full(Exception):
 
 
 class _Sink:
-    """A file of which only a checksum is kept."""
+    """File object that keeps only a checksum."""
 
     def __init__(self) -> None:
         self.crc = 0
@@ -134,7 +134,7 @@ class _Sink:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles tuples as their values, and what cannot be pickled as what it is called."""
+    """Pickles tuples as their values, and objects that cannot be pickled as their names."""
 
     def persistent_id(self, value: Any) -> Any:
         if isinstance(value, Tuple):

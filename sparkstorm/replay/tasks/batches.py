@@ -1,7 +1,7 @@
-"""Owns whole batches in a replay: dividing one among the tasks of its subscribers, and its bytes in a chunk.
+"""Arrow batches in a replay: output edges, partitioning of batches among tasks, batch sizes, bytes in a chunk.
 
-Laws: a batch's rows reach the tasks that its rows would reach one by one (shuffles give whole batches in turn); how
-batches are cut or put together changes no result.
+Laws: a batch's rows reach the same tasks as rows emitted one by one (shuffles distribute whole batches in turn); splitting
+and concatenating batches changes no result.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _CACHED_KEYS = 1 << 17
 
 @dataclass(slots=True)
 class OutEdge:
-    """What one task sends to one task on one stream: rows, and batches with the time of their emission.
+    """Output buffer from one task to another on one stream: rows, and batches with the time of their emission.
 
-    Rows are (values, time); bare ones are values alone, where nothing has a time.
+    Rows are (values, time), or values alone (`is_bare`) in a replay without times.
     """
 
     source: Source
@@ -48,7 +48,7 @@ class OutEdge:
 
     @property
     def is_full(self) -> bool:
-        """Whether the batches are worth a chunk."""
+        """Return whether the batches are worth a chunk."""
         rows: int = sum(batch.num_rows for batch, _ in self.batches)
         return rows >= _FULL_ROWS
 
@@ -68,7 +68,7 @@ class OutEdge:
         return ReplayFailedError(f"{where}: {error}")
 
     def take_bare(self) -> list[tuple[Any, ...]]:
-        """Everything as rows without times; nothing is left."""
+        """Remove and return everything as rows without times."""
         return [values for values, _ in self.take_rows()] if not self.is_bare or self.batches else self._take_all()
 
     def _take_all(self) -> list[tuple[Any, ...]]:
@@ -76,7 +76,7 @@ class OutEdge:
         return taken
 
     def take_rows(self) -> list[Any]:
-        """Everything as rows with their times; nothing is left."""
+        """Remove and return everything as rows with times."""
         taken, self.rows[:] = [(values, 0) for values in self.rows] if self.is_bare else list(self.rows), []
         for batch, at_ms in self.batches:
             taken += [(values, at_ms) for values in rows_of(batch)]
@@ -85,7 +85,7 @@ class OutEdge:
 
 
 class BatchPartitioner:
-    """One stream of one task, for batches."""
+    """Partitions the batches of one task's stream among the tasks of its subscribers."""
 
     def __init__(self, task: int, seed: int) -> None:
         self._task = task
@@ -110,7 +110,7 @@ class BatchPartitioner:
                 self._divide.append(self._by_rows(grouping, positions, edges))
 
     def spread(self, batch: pa.RecordBatch, at_ms: int) -> None:
-        """Hand a batch to every subscriber."""
+        """Append a batch's rows to the edges of every subscriber."""
         if batch.num_rows:
             for divide in self._divide:
                 divide(batch, at_ms)
@@ -118,7 +118,7 @@ class BatchPartitioner:
     def _by_rows(
         self, grouping: Grouping, positions: Sequence[int], edges: Sequence[OutEdge]
     ) -> Callable[[pa.RecordBatch, int], None]:
-        """Groupings that look at every row: partial key counts, custom is user code."""
+        """Return a partitioner row by row, for groupings such as partial key and custom."""
         targets = [Target(edge.target, edge.rows, edge.is_local) for edge in edges]
         one = pick_one(grouping, positions, targets, self._seed) if is_single(grouping) else None
         many = None if one else pick_many(grouping, self._task, targets)
@@ -132,7 +132,7 @@ class BatchPartitioner:
 
 
 class _ByKey:
-    """Fields grouping, a key hashed once: the task of a row is that of live (stable_hash modulo tasks)."""
+    """Fields grouping with cached hashes of keys: the same task as live (stable_hash modulo tasks)."""
 
     def __init__(self, positions: Sequence[int], edges: Sequence[OutEdge]) -> None:
         self._positions = positions
@@ -140,7 +140,7 @@ class _ByKey:
         self._place_by_key: dict[Any, int] = {}
 
     def divide(self, batch: pa.RecordBatch, at_ms: int) -> None:
-        """Append to every task's batches the rows that are its."""
+        """Append to every task's edge its rows of the batch."""
         if len(self._edges) == 1:
             self._edges[0].batches.append((batch, at_ms))
             return
@@ -179,12 +179,12 @@ def _to_all(edges: Sequence[OutEdge], batch: pa.RecordBatch, at_ms: int) -> None
 
 
 def is_batch(data: bytes) -> bool:
-    """Whether a chunk's bytes are a batch."""
+    """Return whether a chunk's bytes are a batch."""
     return data.startswith(_IPC)
 
 
 def pack_batch(batch: pa.RecordBatch) -> bytes:
-    """Bytes of a batch."""
+    """Return the bytes of a batch."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -192,12 +192,12 @@ def pack_batch(batch: pa.RecordBatch) -> bytes:
 
 
 def unpack_batch(data: bytes) -> pa.RecordBatch:
-    """The batch in a chunk."""
+    """Return the batch in a chunk."""
     return pa.ipc.open_stream(pa.py_buffer(data)).read_next_batch()
 
 
 def put_together(batches: Sequence[tuple[pa.RecordBatch, int]]) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Batches of the same columns and time, as few as sizes allow."""
+    """Yield batches concatenated while columns and time are the same and sizes allow."""
     waiting: list[pa.RecordBatch] = []
     rows, since_ms = 0, 0
     for batch, at_ms in batches:
@@ -213,7 +213,7 @@ def put_together(batches: Sequence[tuple[pa.RecordBatch, int]]) -> Iterator[tupl
 
 
 def whole_batches(parts: Iterable[tuple[Source, Any]]) -> Iterator[tuple[Source, Any]]:
-    """Neighbouring batches of one source and the same columns put together; what is no batch passes in its place."""
+    """Yield neighbouring batches of one source and the same columns concatenated; rows pass unchanged, in place."""
     waiting: list[pa.RecordBatch] = []
     since: Source | None = None
     for source, part in parts:
@@ -232,7 +232,7 @@ def whole_batches(parts: Iterable[tuple[Source, Any]]) -> Iterator[tuple[Source,
 
 
 def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Few large batches of many: what is divided by key costs something per key and batch."""
+    """Yield few large batches instead of many small ones: partitioning by key has a cost per key and batch."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         waiting.append(batch)
@@ -250,7 +250,7 @@ def _is_enough(batches: Sequence[pa.RecordBatch]) -> bool:
 
 
 def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Pieces of at most about a megabyte."""
+    """Yield slices of at most about a megabyte."""
     step = max(1, min(PIECE_ROWS, batch.num_rows * _MOST_BYTES // max(batch.nbytes, 1)))
     return (batch.slice(start, step) for start in range(0, batch.num_rows, step))
 
@@ -265,20 +265,22 @@ TimedRows = tuple[Sequence[tuple[Any, ...]], list[int | None]]
 
 
 class BatchSizer:
-    """The number of rows for the next go: doubled while they make few, cut when they make many."""
+    """Adaptive batch size in rows: doubled while batches emit few rows, cut when they emit many.
+
+    It depends on row counts alone, so a stage that runs again cuts its rows at the same positions."""
 
     def __init__(self) -> None:
         self.rows = _FIRST_ROWS
 
     def learn(self, taken: int, emitted: int) -> None:
-        """So many rows made so many."""
+        """Adapt the batch size: `taken` input rows emitted `emitted` rows."""
         if emitted > _MOST_EMITTED:
             self.rows = max(1, min(self.rows, taken) * _MOST_EMITTED // emitted)
         else:
             self.rows = min(PIECE_ROWS, self.rows * 2)
 
     def parts(self, rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
-        """Neighbouring rows, as many at a time as the pace says when they are asked for."""
+        """Yield consecutive parts of rows, each of the batch size at that moment."""
         start = 0
         while start < len(rows):
             most = self.rows
@@ -286,7 +288,7 @@ class BatchSizer:
             start += most
 
     def pieces(self, batch: pa.RecordBatch | TimedRows) -> Iterator[pa.RecordBatch | TimedRows]:
-        """The same for a batch, or for rows with times."""
+        """Yield consecutive parts of a batch, or of rows with times."""
         start, size = 0, size_of(batch)
         while start < size:
             most = self.rows
@@ -298,5 +300,5 @@ class BatchSizer:
 
 
 def size_of(batch: pa.RecordBatch | TimedRows) -> int:
-    """How many rows there are."""
+    """Return how many rows there are."""
     return batch.num_rows if isinstance(batch, pa.RecordBatch) else len(batch[1])

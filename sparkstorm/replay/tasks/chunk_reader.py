@@ -1,7 +1,12 @@
-"""Owns the order in which a task sees its rows: by virtual time over all sources, or source by source without one.
+"""Reads the chunks of one task: initial state, clocks of partitions, rows by virtual time or source by source. PURE.
 
-Chunks come sorted by (time of the first row, source, position), and no source's time ever falls. So every row that is
-earlier than the newest chunk's first row has its final place, and what must be held is what sources overlap. PURE.
+Chunks come sorted by (time of the first row, source, position), and the times of one source never fall. So a row earlier
+than the newest chunk's first row has its final position; only rows in which sources overlap are buffered.
+
+Lateness across partitions: a live spout task has one clock per subscriber over all rows that it emits to it. In a replay the
+rows of one input lie in partitions, each with a clock of its own. Every partition therefore sends its newest time to the
+receivers (a CLOCK chunk, read before any row), and a receiver compares each row also with the newest time of all partitions
+before the row's own. So the same rows are late wherever Spark cuts the history.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ SourcesOf = Callable[[Chunk, Sequence[tuple[Any, ...]]], Iterable[Source]]
 
 
 def tuples_of(codec: Codec, chunks: Iterable[Chunk], sources_of: SourcesOf, is_timed: bool) -> Iterator[list[Tuple]]:
-    """One task's rows in batches, in their order."""
+    """Yield one task's rows in order, in batches."""
     if is_timed:
         return _by_time(codec, chunks, sources_of)
     return (_plain(codec, chunk, sources_of) for chunk in chunks)
@@ -65,7 +70,7 @@ class PartitionClocks:
         self._floors: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
 
     def take_out(self, codec: Codec, chunks: Iterable[Chunk], component_by_task: Mapping[int, str]) -> Iterator[Chunk]:
-        """Pass on chunks of rows; those that say how far the clock of one partition has come are before all of them."""
+        """Take in the CLOCK chunks, which come first, and yield all others."""
         for chunk in chunks:
             if chunk.kind == CLOCK:
                 self.hear(component_by_task[chunk.sender], chunk.stream, chunk.source, codec.unpack(chunk.data))
@@ -73,12 +78,12 @@ class PartitionClocks:
                 yield chunk
 
     def hear(self, sender: str, stream: str, number: int, newest_ms: int) -> None:
-        """Take in how far the clock of partition `number` has come for one sending component and stream."""
+        """Take in the newest time of partition `number` for one sending component and stream."""
         known = self._newest.setdefault((sender, stream), {})
         known[number] = max(newest_ms, known.get(number, NEVER))
 
     def sources(self, source: Source, number: int, values: Sequence[tuple[Any, ...]]) -> Iterable[Source]:
-        """Return the source of each row of a chunk from partition `number`: as it is, or late by the partitions before."""
+        """Return the source of each row of a chunk from partition `number`, late ones marked by the partitions before."""
         floor_ms = NEVER if source.is_late or self._field is None else self._floor_ms(source, number)
         if floor_ms <= 0 or self._field is None:
             return repeat(source, len(values))
@@ -100,7 +105,7 @@ class PartitionClocks:
 
 
 class InitialChunks:
-    """What comes before a task's rows: its START and its state, read as it is loaded."""
+    """Head of one task's chunk stream: the START chunk, then its initial state, read lazily."""
 
     def __init__(self, codec: Codec, chunks: Iterator[Chunk]) -> None:
         self._codec = codec
@@ -108,7 +113,7 @@ class InitialChunks:
         self._first: Chunk | None = None  # of those behind
 
     def pairs(self) -> Iterator[Any]:
-        """Keys and values of the state."""
+        """Yield the keys and values of the initial state."""
         for chunk in self._chunks:
             if chunk.kind not in (START, STATE):
                 self._first = chunk
@@ -117,7 +122,7 @@ class InitialChunks:
                 yield from zip(*self._codec.unpack(chunk.data)[1], strict=True)
 
     def rest(self) -> Iterator[Chunk]:
-        """The rows' chunks, a state that nobody wanted skipped."""
+        """Yield the chunks after the head, without the rest of a state that was not read."""
         if self._first is not None:
             yield self._first
         yield from (chunk for chunk in self._chunks if chunk.kind not in (START, STATE))

@@ -1,8 +1,8 @@
-"""Owns the chunk: many rows of one stream for one task as one cell of bytes, which is all that Spark moves in a replay.
+"""Chunks: many rows of one stream for one task as one cell of bytes; Spark moves nothing else in a replay.
 
-A row costs Spark's shuffle nothing this way: the task that emits a row has chosen its target already, with the live
-grouping. Laws: chunks sort by `order_of`, whatever order Spark brings them in, so a retried stage reads the same rows in
-the same order; times never fall within a chunk, nor from chunk to chunk of one source.
+Spark's shuffle has no cost per row: the emitting task has chosen the target with the live grouping. Laws: chunks are sorted
+by `order_of`, in whatever order Spark delivers them, so a retried stage reads the same rows in the same order; times never
+fall within a chunk, nor between chunks of one source.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Row = tuple[tuple[Any, ...], int]
 
 
 class Chunk(NamedTuple):
-    """One cell with what Spark must know to bring it to its place."""
+    """One cell of rows with its routing columns."""
 
     kind: int
     target: int  # task id, or KEPT
@@ -48,24 +48,24 @@ _SOURCE_STRIDE = 1 << 24
 
 
 def source_number(stage: int, partition: int) -> int:
-    """The source of what one partition of a stage emits."""
+    """Return the source number of one partition of a stage."""
     return stage * _SOURCE_STRIDE + partition
 
 
 def pack_rows(codec: Codec, rows: Sequence[Row], is_timed: bool) -> bytes:
-    """Bytes of rows, column by column; CodecError for what is not of the closed set."""
+    """Return the bytes of rows, column by column; CodecError for a value outside the codec's closed set."""
     values, times = zip(*rows, strict=True)
     return codec.pack([list(times) if is_timed else None, [list(column) for column in zip(*values, strict=True)]])
 
 
 def pack_bare(codec: Codec, rows: Sequence[tuple[Any, ...]]) -> bytes:
-    """The same bytes of rows without times."""
+    """Return the same bytes for rows without times."""
     columns = [[value for (value,) in rows]] if len(rows[0]) == 1 else [list(column) for column in zip(*rows, strict=True)]
     return codec.pack([None, columns])
 
 
 def unpack_rows(codec: Codec, chunk: Chunk) -> tuple[Iterable[tuple[Any, ...]], Iterable[int]]:
-    """The values and the times of a chunk's rows."""
+    """Return the values and the times of a chunk's rows."""
     if is_batch(chunk.data):
         return rows_of(unpack_batch(chunk.data)), repeat(chunk.first_ms, chunk.rows)
     times, columns = codec.unpack(chunk.data)
@@ -74,7 +74,7 @@ def unpack_rows(codec: Codec, chunk: Chunk) -> tuple[Iterable[tuple[Any, ...]], 
 
 
 def batch_in(codec: Codec, chunk: Chunk, source: Source, types: Mapping[str, Any]) -> pa.RecordBatch | None:
-    """A chunk's rows as a batch; none when no columns hold them."""
+    """Return a chunk's rows as a batch; None if no Arrow columns hold them."""
     if is_batch(chunk.data):
         return unpack_batch(chunk.data)
     _, columns = codec.unpack(chunk.data)
@@ -85,13 +85,13 @@ def batch_in(codec: Codec, chunk: Chunk, source: Source, types: Mapping[str, Any
 
 
 class ChunkSize:
-    """How many rows make a chunk: adapted to their size, the same way in every run."""
+    """Adaptive number of rows per chunk, by their size in bytes; the same in every run."""
 
     def __init__(self) -> None:
         self.rows = FIRST_ROWS
 
     def learn(self, size: int, rows: int) -> None:
-        """A chunk of so many rows became so many bytes."""
+        """Adapt the number: a chunk of `rows` rows had `size` bytes."""
         if size > _LARGE_BYTES:
             self.rows = max(1, min(self.rows, rows) // 2)
         elif size < _SMALL_BYTES and rows >= self.rows:
@@ -109,7 +109,7 @@ class ChunkWriter:
         self.size = ChunkSize()
 
     def rows(self, target: int, sender: int, stream: str, rows: list[Any], is_bare: bool = False) -> Iterator[Chunk]:
-        """Chunks of these rows (values with times, bare ones without); the list is empty afterwards."""
+        """Yield chunks of these rows (values with times, or bare values) and empty the list."""
         start = 0
         while start < len(rows):
             most = self.size.rows
@@ -121,14 +121,14 @@ class ChunkWriter:
         rows.clear()
 
     def batches(self, edge: OutEdge) -> Iterator[Chunk]:
-        """Chunks of a way's batches; afterwards there are none."""
+        """Yield chunks of an edge's batches and remove them."""
         for batch, at_ms in put_together(edge.batches):
             for part in slices(batch):
                 yield self._chunk(ROWS, edge.target, at_ms, edge.source.task, edge.source.stream, part.num_rows, pack_batch(part))
         edge.batches.clear()
 
     def state(self, kind: int, task: int, pairs: Iterable[Sequence[Any]]) -> Iterator[Chunk]:
-        """Chunks of a task's keys and values, read as they are written."""
+        """Yield chunks of a task's keys and values, read lazily."""
         size, rest = ChunkSize(), iter(pairs)
         while part := list(islice(rest, size.rows)):
             data = self._codec.pack([None, list(map(list, zip(*part, strict=True)))])
@@ -136,11 +136,11 @@ class ChunkWriter:
             yield self._chunk(kind, task, 0, task, "", len(part), data)
 
     def clock(self, target: int, sender: int, stream: str, newest_ms: int) -> Chunk:
-        """A chunk that says how far the clock of a sender's rows has come."""
+        """Return a CLOCK chunk: the newest time of a sender's rows."""
         return self._chunk(CLOCK, target, 0, sender, stream, 1, self._codec.pack(newest_ms))
 
     def dead(self, sender: int, data: bytes) -> Chunk:
-        """A chunk of one dead letter."""
+        """Return a chunk of one dead letter."""
         return self._chunk(DEAD, KEPT, 0, sender, "", 1, data)
 
     def _chunk(self, kind: int, target: int, first_ms: int, sender: int, stream: str, count: int, data: bytes) -> Chunk:

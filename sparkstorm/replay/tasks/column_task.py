@@ -1,4 +1,4 @@
-"""Owns one task of a ColumnBolt in a replay: whole batches in, row by row only where a batch fails."""
+"""One task of a ColumnBolt in a replay: executes whole batches, and row by row only a batch that failed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _source = attrgetter("source")
 
 
 class ColumnTask(ReplayTask):
-    """A ReplayTask whose bolt takes batches; `ways` are where its rows go, `batch_routes` divide batches among them."""
+    """A ReplayTask whose bolt takes batches; `edges` are its output buffers, `batch_partitioners` partition batches among them."""
 
     edges: Sequence[OutEdge] = ()
     batch_partitioners: Mapping[str, BatchPartitioner] = {}
 
     @property
     def types(self) -> Mapping[str, Any]:
-        """Arrow types by field, as the bolt declares them."""
+        """Return the Arrow types by field that the bolt declares."""
         assert isinstance(self._bolt, ColumnBolt)
         return self._bolt.types
 
@@ -45,7 +45,7 @@ class ColumnTask(ReplayTask):
             self._attributes.look(batch.num_rows)
         except (Exception, SystemExit):
             self.emitter.roll_back(log_mark)
-            for edge, (rows, batches) in zip(self.edges, marks, strict=True):  # what no log knows of
+            for edge, (rows, batches) in zip(self.edges, marks, strict=True):  # the emitter's log does not list these rows
                 del edge.rows[rows:], edge.batches[batches:]
             self.counts.emitted = emitted
             if self.state is not None:
@@ -53,10 +53,10 @@ class ColumnTask(ReplayTask):
             super()._execute([Tuple(values, at_ms, source) for values in rows_of(batch)])
 
     def emit_batch(self, batch: pa.RecordBatch, stream: str) -> None:
-        """What the bolt emits, checked; through the rows' way where batches have none."""
+        """Check and send an emitted batch; row by row on a stream without a batch partitioner."""
         route = self.emitter.routes.get(stream)
         if route is None or route.is_direct or batch.num_columns != route.width:
-            self.emitter.emit(rows_of(batch)[0] if batch.num_rows else (), stream)  # says what is wrong
+            self.emitter.emit(rows_of(batch)[0] if batch.num_rows else (), stream)  # raises the error that names what is wrong
             raise InvalidTopologyError(f"component '{self.component}': stream '{stream}' takes {route and route.width} columns")
         for field, column in zip(route.source.fields, batch.columns, strict=True):
             if problem := problem_with(column.type):
@@ -70,7 +70,7 @@ class ColumnTask(ReplayTask):
         self.batch_partitioners[stream].spread(named, int(self.now_ms()))
 
     def _execute(self, tuples: Sequence[Tuple]) -> None:
-        """Rows between two ticks, as batches of one source each; times do not matter inside one."""
+        """Execute rows between two ticks as batches of one source each; times do not matter inside a batch."""
         for source, group in groupby(tuples, key=_source):
             rows = list(group)
             if source.stream == COMBINED_STREAM:
@@ -98,5 +98,5 @@ class _Columns:
         self._run.emit_batch(batch, stream)
 
     def report_error(self, error: BaseException | str) -> None:
-        """Count it."""
+        """Count the report."""
         self._run.counts.reports += 1

@@ -1,7 +1,7 @@
-"""Owns combining in a replay: rows for one task of a CombiningBolt become one value per key before they travel.
+"""Combiner before the shuffle: rows for one task of a CombiningBolt are reduced to one value per key.
 
-Laws: what the bolt ends up with is the same as without; a row whose pair or combination raises travels as it is, so that it
-fails where it would have failed, with its name.
+Laws: the bolt's final state is the same as without combining; a row whose `pair` or `combine` raises is sent unchanged, so
+that it fails in the bolt's task, with the bolt's name.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _MISSING: Any = object()
 
 
 def may_combine(bolt: Any, grouping: Grouping) -> bool:
-    """Whether a subscriber's rows may be put together: its class says how, and all of a key go to one task."""
+    """Return whether a subscriber's rows can be combined: its class is a CombiningBolt, and all rows of a key go to one task."""
     return isinstance(bolt, CombiningBolt) and not bolt.outputs and grouping.kind in ("fields", "global")
 
 
 class Combiner:
-    """What one task has combined for one task behind it."""
+    """Values by key that one task has combined for one receiving task."""
 
     def __init__(self, bolt: CombiningBolt, source: Source) -> None:
         self._bolt = bolt
@@ -39,11 +39,11 @@ class Combiner:
 
     @property
     def is_full(self) -> bool:
-        """Whether it should be sent now."""
+        """Return whether there are enough keys to be sent."""
         return len(self._value_by_key) >= MOST_KEYS
 
     def take_in(self, edge: OutEdge) -> None:
-        """Combine what lies in a way; rows that cannot be stay there."""
+        """Combine the rows and batches of an edge; rows that cannot be combined stay there."""
         batches, edge.batches[:] = list(edge.batches), []
         for batch, at_ms in batches:
             if not self._combine_batch(batch):
@@ -53,7 +53,7 @@ class Combiner:
         edge.rows[:] = left if edge.is_bare else [(values, 0) for values in left]
 
     def take(self) -> list[tuple[Any, Any]]:
-        """Every (key, value); nothing is left."""
+        """Remove and return every (key, value)."""
         pairs = list(self._value_by_key.items())
         self._value_by_key.clear()
         return pairs
@@ -80,7 +80,7 @@ class Combiner:
                 left.append(values)
 
     def _combine_batch(self, batch: pa.RecordBatch) -> bool:
-        """All of it or nothing."""
+        """Combine a whole batch, or change nothing and return False."""
         try:
             pairs = self._bolt.pairs_of(batch)
             if pairs is None:

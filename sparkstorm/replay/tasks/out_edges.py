@@ -1,4 +1,4 @@
-"""Owns the ways between the tasks of one partition and all others: routes, rows on their way, how many are divided at once."""
+"""Output edges of one partition's tasks: routes, row buffers, bulk partitioning."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BulkT = TypeVar("BulkT", BatchPartitioner, RowPartitioner)
 
 
 class OutEdges:
-    """What the tasks of one partition send: to each other (`inputs`, by receiving task) and elsewhere (`by_ends`)."""
+    """Output edges of the tasks of one partition: to each other (`inputs`, by receiving task) and elsewhere (`by_ends`)."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class OutEdges:
         self._asked = {feed for name, feed in result_names(job.plan).items() if name in job.wanted and feed.spout not in spouts}
 
     def routes(self, component: str, task: int, is_untimed: bool = False) -> dict[str, Route]:
-        """A task's routes by stream; quick ones hand bare rows to a divider."""
+        """Create and return a task's routes by stream; an untimed task passes bare rows to a row partitioner."""
         plan = self._job.plan
         seed = crc32(f"{plan.name}/{task}".encode())
         lanes = add_lanes(self.time_plan, self._topology, component, task, self._tasks, self._local)
@@ -63,7 +63,7 @@ class OutEdges:
             self._add_edges(edges.values())
             self._set_combiner(route, edges)
             groupings = [grouping for _, grouping in self._topology.subscribers(component, stream)]
-            if stream in watched or route.is_direct:  # which rows are late is seen row by row
+            if stream in watched or route.is_direct:  # lateness is decided row by row
                 continue
             if is_untimed and may_partition_in_bulk(route, groupings):
                 self.partitioners[task] = self._subscribed(RowPartitioner(route, seed), route, edges)
@@ -72,7 +72,7 @@ class OutEdges:
         return routes
 
     def _set_combiner(self, route: Route, edges: Mapping[int, OutEdge]) -> None:
-        """Rows for bolts that sum up by key are combined here, unless they themselves are a result."""
+        """Set combiners on edges to CombiningBolts, unless the rows themselves are a result."""
         source = route.source
         if source.is_late or self._job.is_timed or not self._job.shortcuts or Feed(source.component, source.stream) in self._asked:
             return
@@ -82,7 +82,7 @@ class OutEdges:
                 edge.combiner = Combiner(bolt, source)
 
     def _subscribed(self, made: BulkT, route: Route, edges: Mapping[int, OutEdge]) -> BulkT:
-        """The same subscribers for many rows at once."""
+        """Subscribe a bulk partitioner to the same groupings as a route."""
         source = route.source
         for subscriber, grouping in self._topology.subscribers(source.component, source.stream):
             positions = [source.position(f) for f in grouping.fields]
@@ -99,5 +99,5 @@ class OutEdges:
                 self.by_ends.setdefault((edge.source.task, edge.target), []).append(edge)
 
     def of(self, task: int) -> list[OutEdge]:
-        """Everything that a task sends."""
+        """Return all edges of a sending task."""
         return [edge for edges in (*self.by_ends.values(), *self.inputs.values()) for edge in edges if edge.source.task == task]

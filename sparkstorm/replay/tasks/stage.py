@@ -1,6 +1,6 @@
-"""Owns what happens in one partition of a stage: its tasks are made, fed in order, drained into chunks, and ended.
+"""One partition of a stage: creates its tasks, executes their rows in order, writes chunks, ends the tasks.
 
-The same code runs inside Spark and in the local twin; it knows neither.
+The same code runs on Spark and in a local replay.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _target = attrgetter("target")
 def run_feed(
     job: Job, stage: Stage, partition: int, batches: Iterable[TimedRows | pa.RecordBatch], report: Report
 ) -> Iterator[Chunk]:
-    """A spout's stream of data through the bolts of its stage; every batch is rows in their order, columns if untimed."""
+    """Run a spout's data through the bolts of its stage; batches are rows in order, Arrow batches in a replay without times."""
     assert stage.feed is not None
     run = _Partition(job, stage, partition)
     route = run.feed_route(stage.feed)
@@ -57,7 +57,7 @@ def run_feed(
 
 
 def run_exchange(job: Job, stage: Stage, chunks: Iterable[Chunk], report: Report) -> Iterator[Chunk]:
-    """What other stages sent to the tasks of this one; chunks come sorted, task by task, each with a START."""
+    """Run the tasks of a stage over chunks of other stages; chunks come sorted, task by task, each with a START."""
     for target, of_task in groupby(chunks, key=_target):
         first = job.plan.tasks(stage.bolts[0])[0]
         run = _Partition(job, stage, target - first)
@@ -68,7 +68,7 @@ def run_exchange(job: Job, stage: Stage, chunks: Iterable[Chunk], report: Report
 def run_sql_shuffled(
     job: Job, stage: Stage, feed: Feed, partition: int, batches: Iterable[pa.RecordBatch], report: Report
 ) -> Iterator[Chunk]:
-    """The rows of data that Spark has brought to one task of a bolt; in any order."""
+    """Run one task of a bolt over the rows of data that Spark's shuffle has brought to it, in any order."""
     run = _Partition(job, stage, partition)
     yield from run.over_data(feed, batches)
     yield from run.end(report)
@@ -93,14 +93,14 @@ class _Partition:
         self._writer = ChunkWriter(self._codec, source_number(stage.number, partition), job.is_timed)
         self._sources: dict[tuple[int, str], Source] = {}
         self._sizer = BatchSizer()
-        self._emitted = 0  # when the pace last learned
+        self._emitted = 0  # when the batch size was last adapted
         self._timeless: list[tuple[int, bytes]] = []  # rows of data without a time, as dead letters by task
         self._runs = {task: self._make(b, task) for b in stage.bolts for task in self._mine[b]}
 
     # -- making ----------------------------------------------------------------------------------------------------
 
     def feed_route(self, feed: Feed) -> Route:
-        """The route of the data's rows, as the spout task that stands for this partition would have it."""
+        """Return the route of the data's rows, from the spout task that this partition replaces."""
         tasks = self._tasks[feed.spout]
         return self._edges.routes(feed.spout, tasks[self._partition % len(tasks)])[feed.stream]
 
@@ -137,7 +137,7 @@ class _Partition:
         return run
 
     def _times(self, component: str, bolt: WindowedBolt | TimedBolt) -> TimeInputs:
-        """Who tells a task of time: other tasks by marks, data by the time of its rows where that is the bolt's own."""
+        """Return a task's time inputs: watermarks of other tasks, or row times of data if their column is the bolt's time field."""
         settings = check_bolt(self._topology, self._topology.components[component], bolt, self._job.plan.conf)
         data = [
             (task, s.stream)
@@ -169,7 +169,7 @@ class _Partition:
             )
 
     def _with_times(self, source: Source, batch: TimedRows) -> Iterator[Row]:
-        """The rows that have a time; another one is put aside, or ends the replay."""
+        """Yield the rows that have a time; one without is put aside, or ends the replay."""
         for values, at_ms in zip(*batch, strict=True):
             if at_ms is not None:
                 yield values, at_ms
@@ -196,7 +196,7 @@ class _Partition:
     # -- running ---------------------------------------------------------------------------------------------------
 
     def over(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-        """Start, load state, then feed the first bolt's task and pass on what comes of it."""
+        """Load the initial state, then run the first bolt's task over the chunks and the other tasks over its rows."""
         head = self._mine[self._stage.bolts[0]][0]
         initial = InitialChunks(self._codec, chunks)
         self.prepare({head: initial.pairs()})
@@ -205,7 +205,7 @@ class _Partition:
             yield from self.cut()
 
     def over_data(self, feed: Feed, batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
-        """The same for rows that come as they are, without a state before them."""
+        """Run the first bolt's task over batches of data, without an initial state."""
         self.prepare({})
         source = self.source(self._tasks[feed.spout][0], feed.stream)
         run = self._runs[self._mine[self._stage.bolts[0]][0]]
@@ -214,14 +214,14 @@ class _Partition:
             yield from self.cut()
 
     def feed(self, route: Route, batch: TimedRows | pa.RecordBatch) -> Iterator[Chunk]:
-        """Rows of data through the bolts of the stage, piece by piece; where there are none they are only divided."""
+        """Run rows of data through the bolts of the stage, part by part; a stage without bolts only partitions them."""
         for piece in self._sizer.pieces(batch) if self._runs else (batch,):
             self.spread(route, piece)
             self.run_local(size_of(piece))
             yield from self.cut()
 
     def spread(self, route: Route, batch: TimedRows | pa.RecordBatch) -> None:
-        """Rows of data to those who listen."""
+        """Route rows of data to their subscribers."""
         if isinstance(batch, pa.RecordBatch):
             batch_partitioner = self._edges.batch_partitioners.get((route.source.task, route.source.stream))
             if batch_partitioner is not None:
@@ -240,7 +240,7 @@ class _Partition:
             unused.clear()
 
     def _feed_head(self, run: ReplayTask, chunks: Iterator[Chunk]) -> Iterator[int]:
-        """What other stages sent to the first bolt's task, in its order; yields after every go, how many rows it had."""
+        """Run the first bolt's task over chunks of other stages, in order; yield the number of rows after every batch."""
         chunks = self._with_senders_noted(run, chunks)
         if isinstance(run, UntimedTask):
             for chunk in chunks:
@@ -263,13 +263,13 @@ class _Partition:
                     yield len(part)
 
     def _with_senders_noted(self, run: ReplayTask, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-        """The chunks, with who sent them noted."""
+        """Yield the chunks and note their senders."""
         for chunk in chunks:
             self._note(run, self.source(chunk.sender, chunk.stream))
             yield chunk
 
     def _note(self, run: ReplayTask, source: Source) -> None:
-        """Data comes from as many senders as its spout has tasks, in whatever partitions it lies here."""
+        """Note the sender of rows; data counts as sent by all tasks of its spout, however it is partitioned here."""
         if source.stream != WATERMARK_STREAM:
             is_spout = self._topology.components[source.component].kind == "spout"
             run.note_sender(source, len(self._tasks[source.component]) if is_spout else 1)
@@ -296,9 +296,9 @@ class _Partition:
             yield source, list(unpack_rows(self._codec, chunk)[0]) if batch is None else batch
 
     def run_local(self, taken: int = 0) -> None:
-        """Run what lies in local rows and batches, component by component in order; afterwards nothing does.
+        """Run local rows and batches until none are left, component by component in order.
 
-        `taken` is how many rows have brought it about.
+        `taken`: the number of input rows that caused them.
         """
         for task, run in self._runs.items():
             if isinstance(run, ColumnTask) and not self._job.is_timed:
@@ -340,14 +340,14 @@ class _Partition:
         return tuples
 
     def cut(self, whole: bool = False) -> Iterator[Chunk]:
-        """Chunks of what has gathered for other stages and for the results; `whole`: everything, else what is worth it."""
+        """Flush output buffers for other stages and results as chunks: all of them if `whole`, else only full ones."""
         least = 1 if whole else self._writer.size.rows
         for edges in self._edges.by_ends.values():
             for edge in edges:
                 if edge.combiner is not None and (edge.rows or edge.batches):
                     edge.combiner.take_in(edge)
             if any(len(edge.rows) >= least or (edge.batches and (whole or edge.is_full)) or edge.is_due(whole) for edge in edges):
-                for edge in edges:  # together and in this order: marks stand behind the rows they speak of
+                for edge in edges:  # together and in this order: marks leave after the rows they follow
                     yield from self._chunks_of(edge)
         for task, letter in [*self._timeless, *((t, letter) for t, run in self._runs.items() for letter in run.take_dead())]:
             yield self._writer.dead(task, letter)
@@ -363,7 +363,7 @@ class _Partition:
             yield from self._writer.rows(edge.target, edge.source.task, COMBINED_STREAM, edge.combiner.take(), is_bare=True)
 
     def end(self, report: Report) -> Iterator[Chunk]:
-        """Nothing more comes: end every task, hand out the rest and the states."""
+        """End every task, flush all output and the final states, and report."""
         is_open = self._job.newest_ms is not None
         for run in self._runs.values():
             run.end(is_open)
@@ -403,7 +403,7 @@ class _Partition:
         return clocks.sources(self.source(chunk.sender, chunk.stream), chunk.source, values)
 
     def source(self, task: int, stream: str) -> Source:
-        """Who sent a chunk, one object per task and stream."""
+        """Return the source of a chunk, one object per task and stream."""
         known = self._sources.get((task, stream))
         if known is None:
             component, name = self._job.plan.component_by_task[task], stream.removeprefix(LATE_PREFIX)
@@ -414,7 +414,7 @@ class _Partition:
 
 
 def _retries(conf: Mapping[str, Any]) -> int:
-    """Exactly once tries again, as live; under the other guarantees that is the source's affair, and data has none."""
+    """Return the retries of a failed input: as live under exactly-once; none under other guarantees, where the source retries."""
     if (conf.get("topology.delivery.guarantee") or "exactly-once") != "exactly-once":
         return 0
     retries = conf.get("topology.max.retries")

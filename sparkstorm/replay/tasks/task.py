@@ -1,7 +1,10 @@
-"""Owns one bolt task in a replay: the live runner and state around user code, under virtual time.
+"""One bolt task in a replay: the live runner and state around user code, under virtual time.
 
-A row carries its virtual time where a live row carries its roots, so that what a bolt emits inherits the time of the
-input it is executing, and `context.now_ms` reads the same place.
+A row has its virtual time where a live row has its roots. So emitted rows inherit the time of their input, and
+`context.now_ms` reads the same field.
+
+Ticks come at whole multiples of their period, in virtual time (live ticks come by the wall clock). Without an event time no
+time passes, and there are no ticks.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ TICK = Source(SYSTEM, -1, TICK_STREAM, ("rate_secs",))
 
 
 class TickSchedule:
-    """The ticks of one task."""
+    """Tick schedule of one task in virtual time."""
 
     def __init__(self, conf: Mapping[str, Any], is_timed: bool) -> None:
         seconds = conf.get("topology.tick.tuple.freq.secs") if is_timed else None
@@ -42,14 +45,14 @@ class TickSchedule:
         self._due_ms: int | None = None
 
     def due_ms(self, first_ms: Roots) -> int | None:
-        """When the next tick is due, given the time of the next input; ticks begin after the task's first input."""
+        """Return when the next tick is due, given the time of the next input; ticks start after the task's first input."""
         if self._every_ms and self._due_ms is None:
             assert isinstance(first_ms, int)
             self._due_ms = (first_ms // self._every_ms + 1) * self._every_ms
         return self._due_ms
 
     def take(self) -> Tuple:
-        """The tick that is due."""
+        """Return the due tick and schedule the next one."""
         assert self._due_ms is not None
         tick = Tuple((self._every_ms // 1000,), self._due_ms, TICK)
         self._due_ms += self._every_ms
@@ -69,13 +72,13 @@ class ReplayContext(TopologyContext):
     position: Callable[[], int]
 
     def effect_key(self) -> str:
-        """Names the input being executed, the same in every run and retry: a key for writes that must not double."""
+        """Return a name of the input being executed, the same in every run and retry: a key for idempotent writes."""
         return f"{self.component_id}/{self.task_id}/{self.position()}"
 
 
 @dataclass(slots=True)
 class Counts:
-    """What a task did."""
+    """Counters of one task."""
 
     prepared: int = 0
     executed: int = 0
@@ -94,12 +97,12 @@ class Counts:
     recovered: int = 0  # inputs that succeeded after a failed try
 
     def as_dict(self) -> dict[str, int]:
-        """For adding up over tasks."""
+        """Return the counters by name."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
 class ClockedEmitter(Emitter):
-    """Stamps what it emits with the time of the task, whatever the anchors."""
+    """Emitter that stamps rows with the time of the task instead of their anchors' roots."""
 
     __slots__ = ("at_ms",)
 
@@ -114,12 +117,12 @@ class ClockedEmitter(Emitter):
 
     @roots.setter
     def roots(self, _: Any) -> None:
-        """Anchors say nothing about time."""
+        """Ignore the roots of anchors."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskMode:
-    """How failing inputs and time are treated."""
+    """Settings of a task for failing inputs and time."""
 
     is_timed: bool
     skip_bad: bool
@@ -128,7 +131,7 @@ class TaskMode:
 
 
 class ReplayTask:
-    """One task of a bolt, from prepare to cleanup."""
+    """One task of any bolt, from prepare to cleanup."""
 
     def __init__(self, bolt: AnyBolt, routes: Mapping[str, Route], codec: Codec, mode: TaskMode, ticks: TickSchedule) -> None:
         self.counts = Counts()
@@ -175,7 +178,7 @@ class ReplayTask:
         return ManualRunner(self._bolt, self.emitter, self.state, self.task, self._report, self._woken.set)
 
     def now_ms(self) -> int:
-        """The virtual time: that of the input or tick being executed."""
+        """Return the virtual time: that of the input or tick being executed."""
         return int(self.emitter.roots) if not isinstance(self.emitter.roots, tuple) else 0
 
     def _position(self) -> int:
@@ -186,7 +189,7 @@ class ReplayTask:
         return self.counts.executed
 
     def run(self, tuples: Sequence[Tuple]) -> None:
-        """Execute rows in this order, with every tick that falls due among them."""
+        """Execute rows in this order, and the ticks that are due between them."""
         start, count = 0, len(tuples)
         while start < count:
             due_ms = self._ticks.due_ms(tuples[start].roots)
@@ -199,13 +202,13 @@ class ReplayTask:
         self._reached_ms = max(self._reached_ms, _AT(tuples[-1]))
 
     def note_sender(self, source: Source, senders: int = 1) -> None:
-        """Note a sender of rows that this task has got; data of a spout stands for so many tasks."""
+        """Note a sender of this task's rows; data counts as sent by `senders` tasks."""
         self._senders.add((source.task, source.stream))
         if senders > 1 or len(self._senders) > 1:
             self.counts.mixed = 1
 
     def end(self, is_open: bool = False) -> None:
-        """No row of this replay will follow: wait for the bolt's own threads, then clean up."""
+        """End the task: wait for the bolt's own threads, then call cleanup."""
         if isinstance(self._runner, ManualRunner):
             self._wait_for_threads(self._runner)
             self.counts.held = self._runner.held
@@ -219,7 +222,7 @@ class ReplayTask:
             self._report(self.component, self.task, shown(error))
 
     def take_emitted(self) -> None:
-        """Count what was emitted; it stays emitted."""
+        """Count emitted rows; they can no longer be undone."""
         self.counts.emitted += self.emitter.take_counts()[0]
         for lane in self.emitter.lanes:
             lane.settle()
@@ -227,13 +230,13 @@ class ReplayTask:
             self.state.undo.clear()
 
     def take_dead(self) -> list[bytes]:
-        """The records put aside since the last call."""
+        """Return the records put aside since the last call."""
         taken, self._dead = self._dead, []
         return taken
 
     @property
     def low_ms(self) -> int:
-        """Up to when everything has fired here: a bolt without windows does not say."""
+        """Return the time up to which windows and timers have fired; NEVER for a bolt without any."""
         return NEVER
 
     def behind_mark_ms(self, lane: Lane) -> int:
@@ -241,7 +244,7 @@ class ReplayTask:
         return 0
 
     def kept_time(self) -> list[list[Any]]:
-        """What a live task would keep of event time, by the places of its store."""
+        """Return the entries of event time that a live task would keep in its store."""
         return [
             [("h", lane.stream, lane.subscriber), lane.clock.newest_ms]
             for lane in self.emitter.lanes
@@ -249,7 +252,7 @@ class ReplayTask:
         ]
 
     def put_marks(self, has_ended: bool = False) -> None:
-        """Tell receivers with windows how far event time has come, in a row behind what they were sent."""
+        """Send watermarks to receivers by event time, behind the rows sent so far."""
         for lane in self.emitter.lanes:
             if lane.clock is not None and lane.put_marks(self.low_ms, has_ended, _always):
                 for target in lane.marks.values():
@@ -277,7 +280,7 @@ class ReplayTask:
         self._runner.forget(tick)
 
     def _try_again(self, failure: Failure) -> None:
-        """As live, but at once: virtual time does not pass between two tries."""
+        """Try a failed input again, as live but at once: virtual time does not pass between two tries."""
         tup, reason = failure
         self.counts.failures += 1
         for _ in range(self._mode.retries):

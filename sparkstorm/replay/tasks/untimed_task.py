@@ -1,8 +1,7 @@
-"""Owns the quick way of rows through a BasicBolt where no row has a time: bare values in, bare values out.
+"""Fast path of a BasicBolt's task in a replay without times: rows are bare values.
 
-Emissions gather in one list and are divided among the subscribers' tasks after the batch, by the pickers that divide them
-one by one otherwise. Tested equal to ReplayTask, its plain twin, which runs where this does not: with times, with records put
-aside, under custom groupings, with keys of effects.
+Emitted rows are gathered in one list and partitioned among the subscribers' tasks after the batch. Tests compare it with
+ReplayTask, which runs in all other cases: with times, with records put aside, with keys of effects.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ _CACHED_KEYS = 1 << 17
 
 
 def may_be_untimed(bolt: Any, mode: TaskMode) -> bool:
-    """Whether a bolt's tasks can be run this way."""
+    """Return whether a bolt's tasks can be untimed ones."""
     return isinstance(bolt, BasicBolt) and not (mode.is_timed or mode.skip_bad or mode.is_keyed)
 
 
 def may_partition_in_bulk(route: Route, groupings: Iterable[Grouping]) -> bool:
-    """Whether a stream's rows may be divided after the batch: nobody's code looks at each, nobody names tasks."""
+    """Return whether a stream's rows can be partitioned after the batch: no custom and no direct grouping."""
     return route.source.stream == DEFAULT_STREAM and all(g.kind not in ("custom", "direct") for g in groupings)
 
 
 class UntimedTask(ReplayTask):
-    """A ReplayTask over bare rows; `divider` divides the default stream's in bulk, if they may be."""
+    """A ReplayTask over bare rows; `partitioner` partitions the default stream's rows in bulk, if possible."""
 
     partitioner: RowPartitioner | None = None
 
@@ -53,12 +52,12 @@ class UntimedTask(ReplayTask):
         self.counts.executed += len(rows)
 
     def take_emitted(self) -> None:
-        """Count what was emitted; it stays emitted."""
+        """Count emitted rows; they can no longer be undone."""
         self.divide()
         super().take_emitted()
 
     def divide(self) -> None:
-        """Hand what has gathered to the subscribers."""
+        """Partition the gathered rows among the subscribers."""
         if self.partitioner is not None and (out := self._runner.out):
             self.counts.emitted += len(out)
             self.partitioner.divide(out)
@@ -72,7 +71,7 @@ class UntimedTask(ReplayTask):
 
 
 class GatheringCollector(BasicCollector):
-    """Keeps what is emitted to the default stream in `out`, checked as an emitter would, when its width is given."""
+    """Collector that gathers rows of the default stream in `out`, with an emitter's checks, if their width is given."""
 
     __slots__ = ("out",)
 
@@ -87,7 +86,7 @@ def _gathering_emit(emitter: Emitter, out: list[Values], width: int) -> Callable
     scalars, gather, plain, checked = SCALARS, out.append, emitter.emit, emitter.routes[DEFAULT_STREAM].checked
 
     def emit_one(values: Any, stream: str = DEFAULT_STREAM) -> None:
-        """The usual case of one value written out: it is what a word of a word count costs."""
+        """Emit a row of one value: a fast path."""
         if stream == DEFAULT_STREAM and type(values) is tuple and len(values) == 1 and type(values[0]) in scalars:
             gather(values)
         else:
@@ -120,11 +119,11 @@ class UntimedRunner(BasicRunner):
         self._new = lru_cache(bare)
 
     def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
-        """Execute tuples: those that are tried again."""
+        """Execute tuples that are tried again."""
         return [failure for tup in tuples for failure in self.run_rows([tup.values], tup.source)]
 
     def run_rows(self, rows: Iterable[Values], source: Source) -> list[Failure]:
-        """Execute every row; a failed one leaves no trace but its entry in the result."""
+        """Execute every row; return the failed ones, whose changes are undone."""
         failures: list[Failure] = []
         out, log, execute, collector, new = self.out, self._emitter.log, self.bolt.execute, self._collector, self._new(source)
         undo: list[Any] = self._state.undo if self._state is not None else []
@@ -161,12 +160,12 @@ class UntimedRunner(BasicRunner):
 
 
 def bare(source: Source) -> Callable[[], Tuple]:
-    """Makes tuples of one source that lack only their values: half the price of others."""
+    """Return a factory of tuples of one source without values, at half the cost of complete ones."""
     return type("Tuple", (Tuple,), {"__slots__": (), "__init__": object.__init__, "roots": 0, "source": source})
 
 
 class RowPartitioner:
-    """The default stream's subscribers, for many rows at once."""
+    """Partitions many rows of the default stream among its subscribers' tasks."""
 
     def __init__(self, route: Route, seed: int) -> None:
         self.width = route.width
@@ -174,7 +173,7 @@ class RowPartitioner:
         self._divide: list[Callable[[Sequence[Values]], None]] = []
 
     def subscribe(self, grouping: Grouping, positions: Sequence[int], edges: Sequence[OutEdge]) -> None:
-        """Add one subscriber's tasks, sorted; their rows are bare from here on."""
+        """Add one subscriber's tasks, sorted; their edges then hold bare rows."""
         rows = [edge.rows for edge in edges]
         for edge in edges:
             edge.is_bare = True
@@ -189,13 +188,13 @@ class RowPartitioner:
             self._divide.append(_one_by_one(pick_one(grouping, positions, targets, self._seed)))
 
     def divide(self, out: Sequence[Values]) -> None:
-        """Append every row to the rows of those who get it."""
+        """Append every row to the edges of its target tasks."""
         for divide in self._divide:
             divide(out)
 
 
 class _Homes(dict[Any, Callable[[Values], None]]):
-    """By key: the `append` of the rows that get it; found when it is first asked for."""
+    """Cache by key of the `append` method of the target's rows."""
 
     def __init__(self, rows: Sequence[Rows]) -> None:
         super().__init__()

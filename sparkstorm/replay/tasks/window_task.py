@@ -1,7 +1,7 @@
-"""Owns one task of a windowed or timed bolt in a replay: the live runner, told of time by marks and by its rows.
+"""One task of a windowed or timed bolt in a replay: the live runner, driven by watermarks and row times.
 
-Which rows are late is decided where they are emitted, as live. Windows fire when the marks of every sending task allow it;
-data's own event time stands for the marks of a spout, whose tasks are as many as its data has partitions.
+Senders decide which rows are late, as live. Windows fire when the watermarks of all sending tasks allow it; for data, the
+times of its rows replace the watermarks of a spout.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ from sparkstorm.windowing.watermarks import END, NEVER, Channel, Watermarks
 
 @dataclass(frozen=True, slots=True)
 class TimeInputs:
-    """What a task must know of time: its settings, who sends to it, and which of them is plain data with a known time."""
+    """Time inputs of a task: its settings, its sending channels, and those of them that are data with a known time."""
 
     settings: TimeSettings
     channels: Sequence[Channel]
     data: Sequence[Channel]
     find_source: Callable[[int, str], Source]
-    newest_ms: Mapping[Channel, int] = field(default_factory=dict)  # of data that goes on after this replay: no mark is beyond
+    newest_ms: Mapping[Channel, int] = field(
+        default_factory=dict
+    )  # of data that continues after this replay: an upper bound of its watermarks
 
 
 class WindowTask(ReplayTask):
@@ -78,7 +80,7 @@ class WindowTask(ReplayTask):
         return self._timed
 
     def end(self, is_open: bool = False) -> None:
-        """Nobody will send any more, and everything left is complete; or it waits for what is to come."""
+        """End of input: fire the remaining windows, unless more input follows (`is_open`)."""
         if not is_open:
             self._advance(END, self.now_ms())
         super().end(is_open)
@@ -92,11 +94,11 @@ class WindowTask(ReplayTask):
         return self._timed.behind_ms(lane)
 
     def kept_time(self) -> list[list[Any]]:
-        """Windows, timers and queues too."""
+        """Return these entries with those of windows, timers and queues."""
         return [*super().kept_time(), *self._store.snapshot()]
 
     def take_emitted(self) -> None:
-        """Count what was emitted and what was late; both stay so."""
+        """Count emitted and late rows; they can no longer be undone."""
         super().take_emitted()
         self._store.undo.clear()
         self.counts.late += self._timed.late
@@ -104,12 +106,12 @@ class WindowTask(ReplayTask):
 
     @property
     def settings(self) -> TimeSettings:
-        """Which windows, and which rows are late."""
+        """Return the settings of windows and lateness."""
         return self._times.settings
 
     @property
     def low_ms(self) -> int:
-        """Up to when everything has fired here."""
+        """Return the time up to which windows and timers have fired."""
         return self._timed.low_ms
 
     def _execute(self, tuples: Sequence[Tuple]) -> None:
@@ -139,7 +141,7 @@ class WindowTask(ReplayTask):
             super()._execute([tup])
 
     def _hear_data(self, at_ms: int) -> None:
-        """Rows come in the order of their times: of data, nothing on time is older than the lag allows."""
+        """Advance the watermarks of data: rows come in the order of times, so later ones are at most the lag older."""
         if self._mode.is_timed:
             for channel in self._times.data:
                 newest_ms = min(at_ms, self._times.newest_ms.get(channel, at_ms))
@@ -150,7 +152,7 @@ class WindowTask(ReplayTask):
         self.emitter.at_ms = max(self.emitter.at_ms, at_ms)
 
     def _advance(self, low_ms: int, now_ms: int) -> None:
-        """Fire what is due; what fails is tried again at once, then put aside."""
+        """Fire due windows and timers; a failing one is tried again at once, then put aside."""
         self._timed.advance(low_ms, now_ms)
         while self._timed.is_waiting:
             now_ms = max(now_ms, self._timed.next_due_ms() or now_ms)
