@@ -51,8 +51,8 @@ PYSPARK_ALLOWED = ("hosting/spark", "replay/", "app")
 # imported inside functions: slow to import and needed by few (seconds for numba's first compile)
 LAZY = {"numba", "pyarrow", "pandas", "matplotlib", "pyspark", "IPython"}
 DRIVER_LIBRARIES = {"redis", "kazoo"}
-# the entry points parse arguments and read files before they import what brings Spark along
-LAZY_WITHIN = {"app": "sparkstorm.app.", "cli": "sparkstorm."}
+# the entry points parse arguments and read files, and tests run without Spark, before they import what brings Spark along
+LAZY_WITHIN = {"app": "sparkstorm.app.", "cli": "sparkstorm.", "testing": "sparkstorm.replay"}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

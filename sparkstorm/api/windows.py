@@ -17,8 +17,8 @@ from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.topology import Component, Stream, Topology
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.windowing import settings
-from sparkstorm.windowing.contents import Content
 from sparkstorm.windowing.timers import Timer
+from sparkstorm.windowing.window_contents import Content
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from sparkstorm.replay.equality_warnings import ReplayWarning
 from sparkstorm.replay.failures import SPARK_ERRORS, told_shortly, unwrapped
 from sparkstorm.replay.inputs import parse_name
 from sparkstorm.replay.job import STATE_MARK
-from sparkstorm.replay.result_files import check_columns, writable
+from sparkstorm.replay.results.files import check_columns, writable
 from sparkstorm.replay.spark import SMALL_MEMORY
 
 _LINE_EVERY_S = 5.0

@@ -9,7 +9,7 @@ from sparkstorm.executor.runner import Timing
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.grouping.routes import Target
 from sparkstorm.model.tuples import Tuple
-from sparkstorm.windowing.marks import IDLE, NEVER, Channel, Watermarks
+from sparkstorm.windowing.watermarks import IDLE, NEVER, Channel, Watermarks
 
 
 class OutputWatermarks:

@@ -7,8 +7,8 @@ from typing import Any
 
 from sparkstorm.grouping.routes import PickMany, PickOne, Rows, Target
 from sparkstorm.model.tuples import Source
-from sparkstorm.windowing.marks import END, IDLE, LAST_MS, NEVER, SourceClock
 from sparkstorm.windowing.settings import TimeSettings
+from sparkstorm.windowing.watermarks import END, IDLE, LAST_MS, NEVER, SourceClock
 
 
 class OutputClock:

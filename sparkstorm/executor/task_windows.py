@@ -8,12 +8,12 @@ from typing import Any
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.windowing.contents import Collected, FindSource, Fold, Folded
 from sparkstorm.windowing.counts import CountWindows
-from sparkstorm.windowing.layout import Layout
 from sparkstorm.windowing.sessions import Sessions
 from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.timers import TimerTable
+from sparkstorm.windowing.window_contents import Collected, FindSource, Fold, Folded
+from sparkstorm.windowing.window_math import Layout
 from sparkstorm.windowing.windows import TimeWindows, Windows
 
 _SESSION_FORM = 2  # one entry per session; form 1, which did not say so, was one per key

@@ -17,8 +17,8 @@ from sparkstorm.grouping.routes import Target
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import WATERMARK_STREAM, Topology
 from sparkstorm.model.tuples import Source
-from sparkstorm.windowing.marks import Channel
 from sparkstorm.windowing.settings import settings_of
+from sparkstorm.windowing.watermarks import Channel
 
 MARK_FIELDS = ("stream", "time_ms")
 

@@ -23,11 +23,11 @@ from sparkstorm.executor.user_traceback import describe_error
 from sparkstorm.model.codec import SCALARS
 from sparkstorm.model.topology import TICK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.windowing.contents import FindSource
-from sparkstorm.windowing.marks import END, LAST_MS, NEVER
 from sparkstorm.windowing.reorder import Reorder, Row
 from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.timers import Timer, TimerTable
+from sparkstorm.windowing.watermarks import END, LAST_MS, NEVER
+from sparkstorm.windowing.window_contents import FindSource
 from sparkstorm.windowing.windows import Firing, TimeWindows, Windows
 
 MOST_AT_ONCE = 4096  # windows and timers per call of advance: between two of them rows may come and commits be made

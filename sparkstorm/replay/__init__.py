@@ -1,17 +1,19 @@
-"""Owns batch replay: the same topology object over DataFrames, each group of bolts one Spark stage."""
+"""Batch replay: runs a topology over DataFrames, one Spark stage per group of bolts."""
 
 from sparkstorm.model.tagged import from_json as read_json
 from sparkstorm.model.tagged import read_value
 from sparkstorm.replay.back_fill import back_fill, back_fill_locally
 from sparkstorm.replay.inputs import EventTime
 from sparkstorm.replay.local import LocalResults, replay_locally
+from sparkstorm.replay.options import ReplayOptions
 from sparkstorm.replay.replay import replay
-from sparkstorm.replay.results import Replay
+from sparkstorm.replay.results.frames import Replay
 
 __all__ = [
     "EventTime",
     "LocalResults",
     "Replay",
+    "ReplayOptions",
     "back_fill",
     "back_fill_locally",
     "read_json",

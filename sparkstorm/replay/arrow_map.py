@@ -1,4 +1,4 @@
-"""Owns Spark's mapInArrow without pandas, and the crossing between Arrow batches and chunks.
+"""Spark's mapInArrow without pandas, and conversion between Arrow batches and chunks.
 
 `DataFrame.mapInArrow` asks for pandas only because the decorator it builds on does; the operator itself never touches
 it. The pinned PySpark (4.3) is called one layer below; with pandas installed the public method would do the same.
@@ -15,8 +15,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
-from sparkstorm.replay.chunks import Chunk
 from sparkstorm.replay.failures import one_sentence
+from sparkstorm.replay.tasks.chunks import Chunk
 
 _BATCH_BYTES = 4 << 20
 _SCHEMA = pa.schema(
@@ -36,12 +36,12 @@ MapBatches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def quoted(column: str) -> str:
-    """Return a column's name as SQL reads it, whatever is in it."""
+    """Return a column's name quoted for SQL."""
     return f"`{column.replace('`', '``')}`"
 
 
 def map_in_arrow(frame: DataFrame, function: MapBatches, schema: Any) -> DataFrame:
-    """A DataFrame of what the function makes of each partition's batches; called once per partition, empty ones too."""
+    """Return a DataFrame of the batches that a function makes of each partition's; it is called for empty partitions as well."""
     udf: Any = UserDefinedFunction(one_sentence(function), returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
     every = ", ".join(map(quoted, frame.columns))  # only named, so that none is pruned: a call per name costs more
     column = udf(sf.expr(f"struct({every})"))
@@ -50,7 +50,7 @@ def map_in_arrow(frame: DataFrame, function: MapBatches, schema: Any) -> DataFra
 
 
 def chunks_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
-    """The chunks of a stream of batches; their bytes become Python's one by one, for a batch may be of 64 MB."""
+    """Yield the chunks of a stream of batches. Their bytes are copied one by one, since a batch may have 64 MB."""
     for batch in batches:
         *columns, data = batch.columns
         yield from map(Chunk._make, zip(*[column.to_pylist() for column in columns], map(_as_bytes, data), strict=True))
@@ -62,7 +62,7 @@ def _as_bytes(cell: pa.BinaryScalar) -> bytes:
 
 
 def batches_of(chunks: Iterable[Chunk]) -> Iterator[pa.RecordBatch]:
-    """Batches of a few megabytes."""
+    """Yield chunks as batches of a few megabytes."""
     waiting: list[Chunk] = []
     size = 0
     for chunk in chunks:

@@ -1,37 +1,37 @@
-"""Owns back-filling: a replay of history that ends open and leaves a checkpoint from which the live topology goes on.
+"""Back-fill: a replay of history that writes a checkpoint from which the live topology continues.
 
-History is what the topology's own spouts emit up to an offset, each task in a partition of its own and in its order, so
-that what is late is late here too; or frames, and then the caller says which positions follow from them. No window is fired
-that a live run up to there would still hold: the marks of a source go no further than its slowest task has come.
+History is read by the topology's own spouts up to an offset, one partition per task and in its order, so the same rows are
+late as live. Or it is given as frames, with the positions that follow them. A window that a live run would still hold at that
+point does not fire: a source's watermark is that of its slowest task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from sparkstorm.api.components import Effects, ReplayableSpout, Stateful
+from sparkstorm.api.components import ReplayableSpout, Stateful
 from sparkstorm.checkpoint.files import POSITION, STATE, TIME, CheckpointWriter, Row
-from sparkstorm.config import check, merge
 from sparkstorm.errors import CheckpointError, InvalidTopologyError
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay.arrow_map import quoted
-from sparkstorm.replay.chunks import KEPT_STATE, KEPT_TIME
 from sparkstorm.replay.failures import check_frame, check_session, unwrapped
-from sparkstorm.replay.inputs import EventTime, parse_name
-from sparkstorm.replay.job import STATE_MARK, Job, Switches, make_job, result_name
+from sparkstorm.replay.inputs import parse_name, parse_states
+from sparkstorm.replay.job import STATE_MARK, Job, OpenEnd, RunSettings, make_job, result_name
 from sparkstorm.replay.local import LocalResults, run_stages
-from sparkstorm.replay.plan import Feed, Plan, make_plan
-from sparkstorm.replay.replay import replay
-from sparkstorm.replay.results import Replay
-from sparkstorm.replay.sources import Extent, SpoutReader, clock_places, clocks_of, newest_by_channel
-from sparkstorm.replay.spout_frames import SpoutFrames
-from sparkstorm.windowing.marks import NEVER
+from sparkstorm.replay.options import OptionArguments, ReplayOptions, options_of
+from sparkstorm.replay.plan import Feed, Plan
+from sparkstorm.replay.replay import start
+from sparkstorm.replay.results.frames import Replay
+from sparkstorm.replay.spout_history import Extent, SpoutFrames, SpoutReader, clock_places, clocks_of, newest_by_channel
+from sparkstorm.replay.tasks.chunks import KEPT_STATE, KEPT_TIME
+from sparkstorm.windowing.watermarks import NEVER
 
 Rows = Mapping[str, int]
 """By spout: how many rows of history each of its tasks reads; of spouts that are not named, all there are."""
@@ -41,52 +41,35 @@ def back_fill(
     topology: Topology,
     spark: SparkSession,
     checkpoint: str | Path,
+    options: ReplayOptions | None = None,
     *,
     rows: Rows | None = None,
     inputs: Mapping[str, DataFrame] | None = None,
     positions: Mapping[str, Sequence[Any]] | None = None,
-    conf: Mapping[str, Any] | None = None,
-    name: str = "replay",
-    event_time: EventTime | str | None = None,
-    outputs: Collection[str] | None = None,
-    effects: Mapping[str, Effects] | None = None,
-    by_value: Iterable[str] = (),
     overwrite: bool = False,
-    **options: Any,
+    **arguments: Unpack[OptionArguments],
 ) -> Replay:
-    """Replay the history that the topology's spouts read, write a checkpoint behind it, and hand back the results.
+    """Replay the history that the topology's spouts read, write a checkpoint of its end, and return the results.
 
-    `rows` limits what is read. `inputs` stand for spouts as in `replay`; for each of those, `positions` are what its tasks
-    would hand over behind that data (what `snapshot` returns, unless the spout says otherwise), in their order. An
-    `event_time` given by its name leaves rows in their order. The rest, `options` too, is as in `replay`.
+    `rows` limits what is read. `inputs` replace spouts as in `replay`; for each of those, `positions` are what its tasks
+    would hand over at the end of that data (what `snapshot` returns, unless the spout says otherwise), in their order. The
+    options are those of `replay`; an `event_time` given by its name leaves rows in their order.
     """
     check_session("the session", spark)
-    plan = _plan(topology, conf, name, effects)
+    options = _modules_listed(options_of(options, arguments))
+    plan = _plan(topology, options)
     writer = _writer(plan, Path(checkpoint), overwrite)
-    modules = list(by_value)
-    time = EventTime(event_time, in_order=False) if isinstance(event_time, str) else event_time
     frames, extents = _given(plan, inputs or {}, positions or {})
-    sources = SpoutFrames(spark, make_job(plan, Switches(), modules))
+    sources = SpoutFrames(spark, make_job(plan, RunSettings(), options.by_value))
     reading = _reading(plan, extents, rows or {})
     for spout in reading:
         extents[spout], schemas = sources.measure(spout, (rows or {}).get(spout), clocks_of(plan, spout))
         frames |= {
             result_name(spout, stream): sources.frame(spout, stream, extents[spout], schema) for stream, schema in schemas.items()
         }
-    wanted = None if outputs is None else [*outputs, *(id + STATE_MARK for id in _stateful(plan))]
-    results = replay(
-        topology,
-        frames,
-        conf=conf,
-        name=name,
-        event_time=time,
-        outputs=wanted,
-        effects=effects,
-        by_value=modules,
-        newest_ms=newest_by_channel(plan, extents),
-        of_tasks=reading,
-        **options,
-    )
+    wanted = None if options.outputs is None else [*options.outputs, *(id + STATE_MARK for id in _stateful(plan))]
+    open_end = OpenEnd(newest_by_channel(plan, extents), frozenset(reading))
+    results = start(topology, frames, replace(options, event_time=options.time(in_order=False), outputs=wanted), open_end)
     counts = results.run()
     with writer, unwrapped():
         chunks = results.kept(KEPT_STATE, KEPT_TIME).select("kind", "target", "data").toLocalIterator()
@@ -97,20 +80,19 @@ def back_fill(
 def back_fill_locally(
     topology: Topology,
     checkpoint: Path,
+    options: ReplayOptions | None = None,
     *,
     rows: Rows | None = None,
-    conf: Mapping[str, Any] | None = None,
-    name: str = "replay",
-    event_time: EventTime | str | None = None,
-    effects: Mapping[str, Effects] | None = None,
     overwrite: bool = False,
+    **arguments: Unpack[OptionArguments],
 ) -> LocalResults:
-    """The local twin of `back_fill`, for unit tests: the same checkpoint without Spark."""
-    plan = _plan(topology, conf, name, effects)
+    """Write the same checkpoint as `back_fill` without Spark, for unit tests."""
+    options = options_of(options, arguments)
+    plan = _plan(topology, options)
     writer = _writer(plan, checkpoint, overwrite)
     extents: dict[str, list[Extent]] = {}
     parts: dict[Feed, list[list[tuple[Any, ...]]]] = {}
-    job = make_job(plan, Switches(), is_local=True)
+    job = make_job(plan, RunSettings(), is_local=True)
     for spout in _reading(plan, extents, rows or {}):
         extents[spout] = []
         for index in range(len(plan.tasks(spout))):
@@ -118,20 +100,22 @@ def back_fill_locally(
             extents[spout].append(extent)
             for stream, values in by_stream.items():
                 parts.setdefault(Feed(spout, stream), []).append(values)
-    time = EventTime(event_time, in_order=False) if isinstance(event_time, str) else event_time
-    times = {feed: time.column(feed.spout, feed) for feed in parts} if time is not None else {}
-    is_sorted = time is not None and time.in_order
-    switches = Switches(times, newest_ms=newest_by_channel(plan, extents), is_sorted=is_sorted, of_tasks=frozenset(extents))
-    job = make_job(plan, switches, is_local=True)
+    time, open_end = options.time(in_order=False), OpenEnd(newest_by_channel(plan, extents), frozenset(extents))
+    job = make_job(plan, RunSettings.of(replace(options, outputs=None), parts, time, open_end), is_local=True)
     results = LocalResults(states_by_task={component: {} for component in job.kept_states})
-    chunks = run_stages(plan, job, parts, time, {}, results)
+    chunks = run_stages(plan, job, parts, time, parse_states(topology, options.states), results)
     with writer:
         _write(writer, plan, extents, results.counts, ((c.kind, c.target, c.data) for c in chunks))
     return results
 
 
-def _plan(topology: Topology, conf: Mapping[str, Any] | None, name: str, effects: Mapping[str, Effects] | None) -> Plan:
-    plan = make_plan(topology, merge(check(conf or {}, "the settings of the replay")).as_dict(), name, effects or {})
+def _modules_listed(options: ReplayOptions) -> ReplayOptions:
+    """Return the options with modules that can be read more than once."""
+    return replace(options, by_value=list(options.by_value))
+
+
+def _plan(topology: Topology, options: ReplayOptions) -> Plan:
+    plan = options.plan(topology)
     for id, how in plan.not_run.items():
         if isinstance(topology.components[id].instance, Stateful):
             raise InvalidTopologyError(
@@ -150,7 +134,7 @@ def _stateful(plan: Plan) -> list[str]:
 
 
 def _reading(plan: Plan, given: Mapping[str, Any], rows: Rows) -> list[str]:
-    """The spouts that are to read for themselves."""
+    """Return the spouts that read their own history."""
     for id, most in rows.items():
         parse_name(plan.topology, id)
         if isinstance(most, bool) or not isinstance(most, int) or most < 0:
@@ -168,7 +152,7 @@ def _reading(plan: Plan, given: Mapping[str, Any], rows: Rows) -> list[str]:
 def _given(
     plan: Plan, inputs: Mapping[str, DataFrame], positions: Mapping[str, Sequence[Any]]
 ) -> tuple[dict[str, DataFrame], dict[str, list[Extent]]]:
-    """The frames, and how far they go by the caller's word and their newest times."""
+    """Return the given frames, and per spout the given positions with the newest times of the frame."""
     extents: dict[str, list[Extent]] = {}
     newest: dict[str, dict[tuple[str, str], int]] = {}
     for name, frame in inputs.items():
@@ -191,7 +175,7 @@ def _given(
 
 
 def _read(plan: Plan, job: Job, spout: str, index: int, most: int | None) -> tuple[Extent, dict[str, list[tuple[Any, ...]]]]:
-    """One task's history by stream, measured and read again as Spark does it."""
+    """Return one task's extent and its rows by stream; it is read twice, as on Spark."""
     with SpoutReader(job.plan, job.open()[1](spout), spout, index) as reader:
         extent = reader.measure(most, clocks_of(plan, spout), lambda row: None)
     found: dict[str, list[tuple[Any, ...]]] = {stream: [] for stream in job.plan.topology.components[spout].streams}

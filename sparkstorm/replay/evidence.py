@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
-from sparkstorm.windowing.marks import END, NEVER, SourceClock
+from sparkstorm.windowing.watermarks import END, NEVER, SourceClock
 
 OutputKey = tuple[str, str, str]
 """Sending component, stream, subscriber."""
@@ -23,11 +23,11 @@ class RowTimes(NamedTuple):
 
     @staticmethod
     def of(clock: SourceClock, behind_mark_ms: int) -> RowTimes:
-        """Return what a sender's clock has seen."""
+        """Return the times that a sender's clock has recorded."""
         return RowTimes(clock.oldest_ms, clock.newest_ms, clock.behind_ms, behind_mark_ms)
 
     def merged(self, other: RowTimes) -> RowTimes:
-        """Return the times of the rows of both, those of either in an order of their own."""
+        """Return the times of the rows of both; neither is ordered after the other."""
         return RowTimes(
             min(self.oldest_ms, other.oldest_ms),
             max(self.newest_ms, other.newest_ms),
@@ -38,7 +38,7 @@ class RowTimes(NamedTuple):
 
 @dataclass(slots=True)
 class Evidence:
-    """What finished tasks reported; travels from executors to the driver."""
+    """Reports of finished tasks, sent from executors to the driver."""
 
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
     times: dict[OutputKey, dict[int, RowTimes]] = field(default_factory=dict)  # by number of the sending partition
@@ -50,12 +50,12 @@ class Evidence:
             known[name] = known.get(name, 0) + count
 
     def add_times(self, output: OutputKey, partition: int, times: RowTimes) -> None:
-        """Take in the times of rows; those of a partition that Spark ran twice count once."""
+        """Record the times of rows; a partition that Spark ran twice counts once."""
         by_partition = self.times.setdefault(output, {})
         by_partition[partition] = by_partition.get(partition, RowTimes()).merged(times)
 
     def merge(self, other: Evidence) -> None:
-        """Take in everything from another record."""
+        """Add another record to this one."""
         for component, counts in other.counts.items():
             self.add_counts(component, counts)
         for output, by_partition in other.times.items():

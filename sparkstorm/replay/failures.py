@@ -1,4 +1,4 @@
-"""Errors of Spark in one sentence: SparkStorm's own out of a task's stack, and those of a file that Spark cannot read."""
+"""Errors of Spark as one sentence: SparkStorm's own errors in a task's stack, unreadable files, missing modules."""
 
 from __future__ import annotations
 

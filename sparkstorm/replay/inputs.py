@@ -1,9 +1,10 @@
-"""Owns what a replay is given: the names of its inputs and states, and the virtual time of every row. PURE."""
+"""Inputs of a replay: names of inputs and states, and the virtual time of every row. PURE."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TypeVar
 
 from sparkstorm.errors import InvalidTopologyError
@@ -16,17 +17,17 @@ LONG_AGO = -(2**63)
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """Where a row's time stands (milliseconds, or a timestamp column), by input name or one column for all.
+    """Column of the event time (milliseconds or a timestamp), by input name or one for all inputs.
 
-    `in_order`: rows are brought into the order of their times, so that nothing is late. Without it they keep their
-    places, and the virtual time is the greatest so far of their source: what is late live is late here.
+    `in_order`: rows are sorted by event time, so no row of data is late. Otherwise rows keep their positions, virtual time is
+    the greatest event time so far of their source, and the rows that are late live are late here.
     """
 
     columns: Mapping[str, str] | str
     in_order: bool = True
 
     def column(self, name: str, feed: Feed) -> str:
-        """The column of one input; InvalidTopologyError when it has none: time must be known everywhere or nowhere."""
+        """Return the column of one input; InvalidTopologyError if none is named, since all inputs need one or none."""
         if isinstance(self.columns, str):
             return self.columns
         for key in (name, f"{feed.spout}:{feed.stream}", feed.spout):
@@ -38,7 +39,7 @@ class EventTime:
 
 
 def parse_inputs(topology: Topology, inputs: Mapping[str, FrameT]) -> dict[Feed, FrameT]:
-    """Inputs by spout and stream; InvalidTopologyError names an unknown spout or stream, or a spout without data."""
+    """Return inputs by spout and stream; InvalidTopologyError names an unknown spout or stream, or a spout without data."""
     found: dict[Feed, FrameT] = {}
     for name, frame in inputs.items():
         feed = parse_name(topology, name)
@@ -52,7 +53,7 @@ def parse_inputs(topology: Topology, inputs: Mapping[str, FrameT]) -> dict[Feed,
 
 
 def parse_name(topology: Topology, name: str) -> Feed:
-    """The stream that "spout" or "spout:stream" means; InvalidTopologyError lists what there is."""
+    """Return the stream named by "spout" or "spout:stream"; InvalidTopologyError lists the known names."""
     spout, _, stream = str(name).partition(":")
     spouts = {s.id: s for s in topology.spouts}
     if spout not in spouts:
@@ -67,7 +68,7 @@ def parse_name(topology: Topology, name: str) -> Feed:
 
 
 def parse_states(topology: Topology, states: Mapping[str, FrameT]) -> dict[str, FrameT]:
-    """Initial states by component; InvalidTopologyError for one that is no stateful bolt of the topology."""
+    """Return initial states by component; InvalidTopologyError names one that is not a bolt of the topology."""
     from_name = {name.removesuffix("!state"): frame for name, frame in states.items()}
     bolts = {c.id for c in topology.bolts}
     for component in from_name:
@@ -77,9 +78,15 @@ def parse_states(topology: Topology, states: Mapping[str, FrameT]) -> dict[str, 
 
 
 def running_times(times: Iterable[int | None], start_ms: int) -> list[int | None]:
-    """The greatest time so far, row by row, from a start; a row without a time has none."""
+    """Return for each row the greatest time so far, from a start; None for a row without a time."""
     latest, found = start_ms, list[int | None]()
     for at_ms in times:
         latest = latest if at_ms is None else max(latest, at_ms)
         found.append(None if at_ms is None else latest)
     return found
+
+
+def starts_of(newest_ms: Iterable[int | None], begin_ms: int) -> list[int]:
+    """Return the virtual time with which each partition begins, from the newest event time of each."""
+    newest = [begin_ms if at_ms is None else at_ms for at_ms in newest_ms]
+    return list(accumulate([begin_ms, *newest], max))[:-1]

@@ -1,21 +1,23 @@
-"""Owns what every partition of a replay is told: the plan without code, the code as packed bytes, the switches."""
+"""Job description sent to every partition of a replay: the plan, the packed code, the settings."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkstorm.api.components import Stateful
 from sparkstorm.blobs.topology_code import open_topology, pack_topology
 from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.executor.watermark_routes import TimePlan
 from sparkstorm.grouping.routes import is_single
 from sparkstorm.model.topology import Topology
-from sparkstorm.replay.chunks import KEPT
-from sparkstorm.replay.lateness import needs_order
+from sparkstorm.replay.inputs import EventTime
+from sparkstorm.replay.options import ReplayOptions
 from sparkstorm.replay.plan import Feed, Plan, Stage
 from sparkstorm.replay.shipped_modules import modules_file, names_by_value, pack_with_modules
+from sparkstorm.replay.tasks.chunks import KEPT
 
 STATE_MARK = "!state"
 NewestTimes = Mapping[tuple[int, str, str], int]
@@ -24,7 +26,7 @@ NewestTimes = Mapping[tuple[int, str, str], int]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Travels to every partition. `kept` are the streams whose rows go nowhere but to the results."""
+    """Job description sent to every partition. `kept`: streams whose rows go to the results only."""
 
     plan: Plan
     code: bytes
@@ -35,37 +37,66 @@ class Job:
     kept_states: frozenset[str]
     columns: bool = True
     time_fields: Mapping[Feed, str] = field(default_factory=dict)  # the column of each input that is its virtual time
-    newest_ms: NewestTimes | None = None  # the replay ends open, and event time has come so far in its sources
-    quick: bool = True
+    newest_ms: NewestTimes | None = None  # more input follows; newest event times of the sources
+    shortcuts: bool = True
     wanted: frozenset[str] = frozenset()  # names of the results that may be asked for
-    sequence: frozenset[Feed] = frozenset()  # data whose partitions follow each other: clocks go on from one to the next
+    sequence: frozenset[Feed] = frozenset()  # data whose partitions follow each other: clocks continue from one to the next
     to_sort: frozenset[Feed] = frozenset()  # data that is brought into the order of its event time over all partitions
 
     def open(self) -> tuple[Topology, Callable[[str], Any]]:
-        """The topology with routing's groupings, and a maker of fresh instances."""
+        """Return the topology with the groupings used for routing, and a factory of component instances."""
         return open_topology(self.code, self.key, modules_file(self.key))
 
 
 @dataclass(frozen=True, slots=True)
-class Switches:
+class OpenEnd:
+    """What a back-fill knows of its sources: more is to come, and how far event time has come."""
+
+    newest_ms: NewestTimes
+    of_tasks: frozenset[str]  # spouts of whose data each partition is what one task has emitted, with a clock of its own
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
     """How a replay is run."""
 
     time_fields: Mapping[Feed, str] = field(default_factory=dict)  # of every input, or of none
     skip_bad: bool = False
     columns: bool = True  # bolts that take batches get batches; else rows, as live
     outputs: Collection[str] | None = None  # which results are kept beyond what stages exchange; None: every one
-    newest_ms: NewestTimes | None = None  # more is to come: windows stay open, and what all tasks keep is handed out
-    quick: bool = True  # bolts without times run the quick way; else its plain twin
+    newest_ms: NewestTimes | None = None  # more input follows: windows stay open, and all task states are written
+    shortcuts: bool = True  # untimed tasks and combiners, where possible
     is_sorted: bool = False  # rows are brought into the order of their event time
     of_tasks: frozenset[str] = frozenset()  # spouts of whose data each partition is what one task emits: it has its own clock
 
+    @staticmethod
+    def of(
+        options: ReplayOptions,
+        names: Iterable[Feed] | Mapping[Feed, str],
+        time: EventTime | None,
+        open_end: OpenEnd | None = None,
+        shortcuts: bool = True,
+    ) -> RunSettings:
+        """Return the settings for these inputs, which may have names of their own; `time` is the options' event time."""
+        by_feed = names if isinstance(names, Mapping) else {feed: feed.spout for feed in names}
+        return RunSettings(
+            {feed: time.column(str(name), feed) for feed, name in by_feed.items()} if time is not None else {},
+            options.skip_bad,
+            options.columns,
+            options.outputs,
+            None if open_end is None else open_end.newest_ms,
+            shortcuts,
+            time is not None and time.in_order,
+            frozenset() if open_end is None else open_end.of_tasks,
+        )
 
-def make_job(plan: Plan, switches: Switches, by_value: Iterable[str] = (), *, is_local: bool = False) -> Job:
+
+def make_job(plan: Plan, settings: RunSettings, by_value: Iterable[str] = (), *, is_local: bool = False) -> Job:
     """Pack the code once; InvalidTopologyError names a component that cannot be packed, or an unknown output.
 
     Local modules that the code imports are packed too, unless it runs in this process.
     """
-    names = _wanted(plan, switches.outputs)
+    names = _wanted(plan, settings.outputs)
     wanted = {feed for name, feed in result_names(plan).items() if name in names}
     if is_local:
         code = pack_topology(plan.topology, {*by_value, *names_by_value(plan.topology)})
@@ -76,31 +107,31 @@ def make_job(plan: Plan, switches: Switches, by_value: Iterable[str] = (), *, is
         for stage in plan.stages
         for bolt in stage.bolts
         for stream, declared in plan.topology.components[bolt].streams.items()
-        if Feed(bolt, stream) in wanted and not declared.direct and not _carriers(plan, stage, bolt, stream)
+        if Feed(bolt, stream) in wanted and not declared.direct and not _full_copies(plan, stage, bolt, stream)
     )
     states = frozenset(c.id for c in plan.topology.bolts if isinstance(c.instance, Stateful) and c.id + STATE_MARK in names)
     bare = replace(plan, topology=Topology({c.id: replace(c, instance=None, inputs=()) for c in plan.topology}))
-    feeds = [(stage, stage.feed) for stage in plan.stages if stage.feed is not None and stage.feed.spout not in switches.of_tasks]
+    feeds = [(stage, stage.feed) for stage in plan.stages if stage.feed is not None and stage.feed.spout not in settings.of_tasks]
     to_sort = frozenset(
         feed
         for stage, feed in feeds
-        if switches.is_sorted
-        and feed in switches.time_fields
-        and needs_order(plan.topology, plan.conf, stage, switches.time_fields[feed])
+        if settings.is_sorted
+        and feed in settings.time_fields
+        and needs_order(plan.topology, plan.conf, stage, settings.time_fields[feed])
     )
-    sequence = to_sort if switches.is_sorted else frozenset(feed for _, feed in feeds)
+    sequence = to_sort if settings.is_sorted else frozenset(feed for _, feed in feeds)
     return Job(
         bare,
         code,
         hashlib.sha256(code).hexdigest(),
-        bool(switches.time_fields),
-        switches.skip_bad,
+        bool(settings.time_fields),
+        settings.skip_bad,
         kept,
         states,
-        switches.columns,
-        switches.time_fields,
-        switches.newest_ms,
-        switches.quick,
+        settings.columns,
+        settings.time_fields,
+        settings.newest_ms,
+        settings.shortcuts,
         frozenset(names),
         sequence,
         to_sort,
@@ -108,24 +139,24 @@ def make_job(plan: Plan, switches: Switches, by_value: Iterable[str] = (), *, is
 
 
 def result_name(component: str, stream: str) -> str:
-    """A result's key: the component alone for its default stream."""
+    """Return a result's name: the component's id for its default stream."""
     return component if stream == "default" else f"{component}:{stream}"
 
 
 def result_names(plan: Plan) -> dict[str, Feed]:
-    """Every stream a replay can return, by key; what redirected bolts would have got is there under their names too."""
+    """Return every stream that a replay can return by name, with the inputs of redirected bolts under names of their own."""
     return {result_name(c.id, name): Feed(c.id, name) for c in plan.topology for name in c.streams} | dict(plan.redirected)
 
 
 def targets_of(plan: Plan, component: str, stream: str) -> list[int]:
-    """Targets whose rows together are every emission of a stream, each once."""
-    carriers = _carriers(plan, plan.stage_of(component, stream), component, stream)
-    return carriers or [KEPT]
+    """Return targets whose rows together hold every emission of a stream exactly once."""
+    copies = _full_copies(plan, plan.stage_of(component, stream), component, stream)
+    return copies or [KEPT]
 
 
-def _carriers(plan: Plan, stage: Stage, component: str, stream: str) -> list[int]:
-    """The tasks behind an exchange that get every emission once between them; none when nobody does."""
-    direct = list(plan.deaf.get(Feed(component, stream), ()))
+def _full_copies(plan: Plan, stage: Stage, component: str, stream: str) -> list[int]:
+    """Return tasks of a later stage that together get every emission exactly once; empty if there are none."""
+    direct = list(plan.direct_targets_not_run.get(Feed(component, stream), ()))
     for subscriber, grouping in plan.topology.subscribers(component, stream):
         if stage.has(subscriber):
             continue
@@ -145,3 +176,28 @@ def _wanted(plan: Plan, outputs: Collection[str] | None) -> Collection[str]:
         if output not in known:
             raise InvalidTopologyError(f"output '{output}' is none of this replay's: {', '.join(sorted(known))}")
     return known if outputs is None else outputs
+
+
+def needs_order(topology: Topology, conf: Mapping[str, Any], stage: Stage, time_field: str) -> bool:
+    """Return whether a row of a data stage can be late although the data is sorted by this field within its partitions.
+
+    None can if every subscriber by event time uses this field of the data itself.
+    """
+    spout = stage.feed.spout if stage.feed else ""
+    return any(watched != (spout, time_field) for watched in _watched(topology, conf, stage))
+
+
+def is_watched(topology: Topology, conf: Mapping[str, Any], stage: Stage) -> bool:
+    """Return whether any subscriber of a stage's rows uses event time."""
+    return any(True for _ in _watched(topology, conf, stage))
+
+
+def _watched(topology: Topology, conf: Mapping[str, Any], stage: Stage) -> Iterator[tuple[str, str | None]]:
+    """Yield senders of a stage, each with the time field of a subscriber by event time."""
+    times = TimePlan(topology, conf)
+    streams = [(bolt, stream) for bolt in stage.bolts for stream in topology.components[bolt].streams]
+    for component, stream in [*streams, *([(stage.feed.spout, stage.feed.stream)] if stage.feed else [])]:
+        for listener in times.listeners(component, stream):
+            settings = times.settings.get(listener)
+            if settings is not None and settings.is_event_time:
+                yield component, settings.timestamp_field

@@ -1,6 +1,6 @@
-"""Owns the local twin of a replay: the same plan and the same stages over plain lists, without Spark.
+"""Local replay: the same plan and stages over plain lists, without Spark.
 
-For unit tests of bolts over recorded data and for checking a sample; what it returns equals what Spark returns.
+For unit tests of bolts over recorded data and for checking a sample. Its results equal those on Spark.
 """
 
 from __future__ import annotations
@@ -9,32 +9,30 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, Unpack
 
-from sparkstorm.api.components import Effects
-from sparkstorm.config import check, merge
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.executor.state import merged_states
 from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.topology import LATE_PREFIX, Topology
-from sparkstorm.replay.chunks import CLOCK, DEAD, KEPT_STATE, ROWS, START, STATE, Chunk, ChunkWriter, order_of, unpack_rows
 from sparkstorm.replay.equality_warnings import ReplayWarning, warnings_of
 from sparkstorm.replay.evidence import Evidence
-from sparkstorm.replay.inputs import LONG_AGO, EventTime, parse_inputs, parse_states, running_times
-from sparkstorm.replay.job import Job, Switches, make_job, result_names, targets_of
-from sparkstorm.replay.lateness import starts_of
-from sparkstorm.replay.pace import TimedRows
-from sparkstorm.replay.plan import Feed, Plan, Stage, make_plan
-from sparkstorm.replay.stage import run_exchange, run_feed
+from sparkstorm.replay.inputs import LONG_AGO, EventTime, parse_inputs, parse_states, running_times, starts_of
+from sparkstorm.replay.job import Job, RunSettings, make_job, result_names, targets_of
+from sparkstorm.replay.options import OptionArguments, ReplayOptions, options_of
+from sparkstorm.replay.plan import Feed, Plan, Stage
+from sparkstorm.replay.tasks.batches import TimedRows
+from sparkstorm.replay.tasks.chunks import CLOCK, DEAD, KEPT_STATE, ROWS, START, STATE, Chunk, ChunkWriter, order_of, unpack_rows
+from sparkstorm.replay.tasks.stage import run_exchange, run_feed
 
 Values = Sequence[Any]
 
 
 @dataclass(slots=True)
 class LocalResults:
-    """What a local replay left."""
+    """Results of a local replay."""
 
     outputs: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
     states_by_task: dict[str, dict[int, dict[Any, Any]]] = field(default_factory=dict)
@@ -52,7 +50,7 @@ class LocalResults:
 
     @property
     def states(self) -> Mapping[str, dict[Any, Any]]:
-        """Final states over all tasks, by component; asking for one in which several tasks have a key is a ValueError."""
+        """Return final states over all tasks, by component; reading one in which several tasks have a key is a ValueError."""
         return _Merged(self.states_by_task)
 
 
@@ -78,37 +76,33 @@ class _Merged(Mapping[str, dict[Any, Any]]):
 def replay_locally(
     topology: Topology,
     inputs: Mapping[str, Sequence[Values] | Sequence[Sequence[Values]]],
+    options: ReplayOptions | None = None,
     *,
-    conf: Mapping[str, Any] | None = None,
-    name: str = "replay",
-    event_time: EventTime | None = None,
-    states: Mapping[str, Mapping[Any, Any]] | None = None,
-    effects: Mapping[str, Effects] | None = None,
-    skip_bad: bool = False,
-    columns: bool = True,
     partitions: int | Sequence[int] = 1,
-    outputs: Collection[str] | None = None,
-    quick: bool = True,
+    shortcuts: bool = True,
+    **arguments: Unpack[OptionArguments],
 ) -> LocalResults:
-    """Replay rows given as lists; the event time is the name of a field.
+    """Replay rows given as lists, with ReplayOptions or their fields as keyword arguments; results are plain values.
 
-    `partitions` is into how many runs the rows of each input are cut, or the sorted places where.
-    Without `quick`, no shortcuts (replay/quick.py, replay/combine.py): for tests that compare the two.
+    `partitions`: into how many parts the rows of each input are cut, or the sorted positions of the cuts. `shortcuts`: whether
+    bolts without times run as untimed tasks, and rows are combined before they travel (tests compare both).
     """
-    plan = make_plan(topology, merge(check(conf or {}, "the settings of the replay")).as_dict(), name, effects or {})
+    options = options_of(options, arguments)
+    if options.types:
+        raise InvalidTopologyError("types are of DataFrames: replay_locally returns values as bolts emit them")
+    plan, time = options.plan(topology), options.time()
     for input_name, rows in inputs.items():
         if not isinstance(rows, Sequence) or isinstance(rows, str | bytes):
             raise InvalidTopologyError(
                 f"input '{input_name}' is a {type(rows).__name__}, not a list of rows; replay(...) takes DataFrames"
             )
     feeds = parse_inputs(topology, inputs)
-    times = {feed: event_time.column(feed.spout, feed) for feed in feeds} if event_time is not None else {}
-    is_sorted = event_time is not None and event_time.in_order
-    job = make_job(plan, Switches(times, skip_bad, columns, outputs, quick=quick, is_sorted=is_sorted), is_local=True)
+    names = {parse_name(topology, name): name for name in inputs}
+    job = make_job(plan, RunSettings.of(options, names, time, shortcuts=shortcuts), is_local=True)
     results = LocalResults(states_by_task={component: {} for component in job.kept_states})
     parts = {feed: [rows[start:end] for start, end in pairwise(_cuts(len(rows), partitions))] for feed, rows in feeds.items()}
-    run_stages(plan, job, parts, event_time, parse_states(topology, states or {}), results)
-    results.warnings = warnings_of(plan, results.evidence, job.sequence, event_time is not None)
+    run_stages(plan, job, parts, time, parse_states(topology, options.states), results)
+    results.warnings = warnings_of(plan, results.evidence, job.sequence, time is not None)
     return results
 
 
@@ -125,7 +119,7 @@ def run_stages(
     states: Mapping[str, Mapping[Any, Any]],
     results: LocalResults,
 ) -> list[Chunk]:
-    """Every stage over data that lies in partitions; what they made, and the results filled in."""
+    """Run every stage over partitions of data, fill in the results and return all chunks."""
     chunks_by_stage: dict[int, list[Chunk]] = {}
     for stage in plan.stages:
         if stage.feed is not None:
@@ -153,7 +147,7 @@ def _run_feed(
 
 
 def _timed(job: Job, feed: Feed, parts: Sequence[Sequence[Values]], event_time: EventTime | None) -> list[TimedRows]:
-    """The rows of every partition with their virtual times, as Spark would have them."""
+    """Return the rows of every partition with the virtual times they have on Spark."""
     codec = Codec()
     values = [[tuple(map(codec.normalise, row)) for row in part] for part in parts]
     if event_time is None:
@@ -187,7 +181,7 @@ def _run_exchange(
 
 
 def state_chunks(tasks: Sequence[int], rows: Iterable[tuple[Any, Any, int | None]]) -> list[Chunk]:
-    """Chunks of an initial state; a row without a task goes where fields grouping by its key would send it."""
+    """Return chunks of an initial state; a row without a task goes to the task of fields grouping by its key."""
     pairs: dict[int, list[Any]] = {}
     for key, value, task in rows:
         home = tasks[stable_hash(key) % len(tasks)] if task is None else task

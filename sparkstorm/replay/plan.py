@@ -1,8 +1,8 @@
-"""Owns the cut of a topology into stages: which components run together in one Spark stage, and in which order. PURE.
+"""Plan of a replay: which components run together in one Spark stage, and the order of stages. PURE.
 
-A stage is a bolt, or a spout's stream of data, with every bolt behind it that takes its input by shuffle alone: those
-need no exchange. Their tasks are dealt to the stage's partitions as to workers, so that each task lives in one place;
-`local or shuffle` then means what it means live. Every other grouping is an exchange between two stages.
+A stage is a bolt, or a spout's stream of data, with every downstream bolt that takes its input by shuffle alone: those
+need no exchange. Each task belongs to one of the stage's partitions, as to a worker, so `local or shuffle` means the same
+as live. Every other grouping is an exchange between two stages.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Stage:
     width: int = 0
 
     def has(self, component: str) -> bool:
-        """Whether a bolt runs here."""
+        """Return whether a bolt runs here."""
         return component in self.bolts
 
     @property
     def name(self) -> str:
-        """For people: its components in order."""
+        """Return its components in order, for messages."""
         return " + ".join([*([self.feed.spout] if self.feed else []), *self.bolts])
 
 
@@ -60,31 +60,31 @@ class Plan:
     stages: tuple[Stage, ...]
     not_run: Mapping[str, Effects]  # bolts whose effects are muted or redirected
     redirected: Mapping[str, Feed]  # by result name: the stream that a bolt that does not run would have got
-    deaf: Mapping[Feed, tuple[int, ...]]  # tasks that do not run but may be named by emit_direct
-    keyed: frozenset[str] = frozenset()  # idempotent bolts: their inputs are counted, and the counts name their effects
+    direct_targets_not_run: Mapping[Feed, tuple[int, ...]]  # tasks that do not run but may be named by emit_direct
+    idempotent: frozenset[str] = frozenset()  # idempotent bolts: their inputs are counted, and the counts name their effects
 
     def tasks(self, component: str) -> list[int]:
-        """Sorted task ids of a component, numbered as live."""
+        """Return the sorted task ids of a component, as live."""
         return tasks_by_component(self.component_by_task)[component]
 
     def stage_of(self, component: str, stream: str) -> Stage:
-        """The stage that emits a stream."""
+        """Return the stage that emits a stream."""
         feed = Feed(component, stream)
         return next(s for s in self.stages if s.has(component) or s.feed == feed)
 
     def exchanges_into(self, stage: Stage) -> list[Stage]:
-        """The stages whose rows come to this one through Spark, in order."""
+        """Return the stages whose rows reach this one by an exchange, in order."""
         wanted = {(s.component, s.stream) for b in stage.bolts for s in self.topology.components[b].inputs}
         sources = {self.stage_of(component, stream).number for component, stream in wanted}
         return [s for s in self.stages if s.number in sources - {stage.number}]
 
     def readers(self, stage: Stage) -> list[Stage]:
-        """The stages to which rows of this one go through Spark."""
+        """Return the stages that this one's rows reach by an exchange."""
         return [s for s in self.stages if stage in self.exchanges_into(s)]
 
 
 def make_plan(topology: Topology, conf: Mapping[str, Any], name: str, effects: Mapping[str, Effects]) -> Plan:
-    """Check, number the tasks as live, cut into stages; InvalidTopologyError names a cycle or a wrong effect."""
+    """Check a topology, number its tasks as live, cut it into stages; InvalidTopologyError names a cycle or a wrong effect."""
     validate(topology)
     whole = normalise_topology(topology, conf)
     order = components_in_order(whole)
@@ -96,8 +96,8 @@ def make_plan(topology: Topology, conf: Mapping[str, Any], name: str, effects: M
     counts = {c: len(tasks) for c, tasks in tasks_by_component(component_by_task).items()}
     stages = _cut(kept, [c for c in order if c in kept.components], counts)
     redirected = _redirected(whole, [c for c, how in not_run.items() if how is Effects.REDIRECT])
-    deaf = _deaf(whole, not_run, tasks_by_component(component_by_task))
-    return Plan(name, _routed(kept, stages), conf, component_by_task, stages, not_run, redirected, deaf, keyed)
+    direct_targets_not_run = _direct_targets_not_run(whole, not_run, tasks_by_component(component_by_task))
+    return Plan(name, _routed(kept, stages), conf, component_by_task, stages, not_run, redirected, direct_targets_not_run, keyed)
 
 
 def effect_of(component: Component) -> Effects:
@@ -127,7 +127,7 @@ def _effects(topology: Topology, given: Mapping[str, Effects]) -> dict[str, Effe
 
 
 def _redirected(topology: Topology, bolts: Sequence[str]) -> dict[str, Feed]:
-    """ "alert!input" where a bolt has one input, "alert!input:component:stream" where it has more."""
+    """Return the inputs of bolts as results: "alert!input", or "alert!input:component:stream" if a bolt has several."""
     found: dict[str, Feed] = {}
     for id in bolts:
         inputs = topology.components[id].inputs
@@ -137,7 +137,9 @@ def _redirected(topology: Topology, bolts: Sequence[str]) -> dict[str, Feed]:
     return found
 
 
-def _deaf(topology: Topology, not_run: Mapping[str, Effects], tasks: Mapping[str, list[int]]) -> dict[Feed, tuple[int, ...]]:
+def _direct_targets_not_run(
+    topology: Topology, not_run: Mapping[str, Effects], tasks: Mapping[str, list[int]]
+) -> dict[Feed, tuple[int, ...]]:
     found: dict[Feed, tuple[int, ...]] = {}
     for id in not_run:
         for s in topology.components[id].inputs:
@@ -148,7 +150,7 @@ def _deaf(topology: Topology, not_run: Mapping[str, Effects], tasks: Mapping[str
 
 
 def components_in_order(topology: Topology) -> list[str]:
-    """Component ids, sources first, ties by id; a cycle is refused by the names of its components."""
+    """Return component ids, sources first, ties by id; InvalidTopologyError names the components of a cycle."""
     missing = {c.id: {s.component for s in c.inputs} for c in topology}
     order: list[str] = []
     while missing:
@@ -185,7 +187,7 @@ def _cut(topology: Topology, order: Sequence[str], counts: Mapping[str, int]) ->
 
 
 def _home(component: Component, stages: Sequence[Stage], counts: Mapping[str, int]) -> Stage | None:
-    """The stage that a bolt may join: all its inputs come from there, by groupings that leave the choice to us."""
+    """Return the stage that a bolt can join: all its inputs come from there by shuffle; None if there is none."""
     if isinstance(component.instance, Stateful) or not component.inputs:
         return None
     if any(s.grouping.kind not in _FREE for s in component.inputs):
@@ -200,7 +202,7 @@ def _emitting(stages: Sequence[Stage], component: str, stream: str) -> Stage:
 
 
 def _routed(topology: Topology, stages: Sequence[Stage]) -> Topology:
-    """Inputs that stay inside a stage prefer the tasks of their own partition; direct, all and the rest are as live."""
+    """Return the topology with inputs inside a stage grouped by local_or_shuffle, all others as live."""
     joined = {b for s in stages for b in (s.bolts if s.feed else s.bolts[1:])}
     local = Grouping("local_or_shuffle")
     return Topology(

@@ -1,4 +1,4 @@
-"""Owns the reading of recordings: what a task of a live bolt was given, in slices that can be stepped through."""
+"""Recordings of a live bolt's inputs, read as slices that can be stepped through."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from sparkstorm.errors import RecordingError
 from sparkstorm.model.topology import Topology
 from sparkstorm.recording.segments import Header, Row, checked_row, read_parquet, read_part
-from sparkstorm.replay.steps import Step, Steps
+from sparkstorm.replay.stepper import Step, Stepper
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedTuple:
-    """One try of one input; `failure` says why it raised, if it did."""
+    """One try of one input, with the reason if it failed."""
 
     at_ms: int
     component: str
@@ -27,7 +27,7 @@ class RecordedTuple:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A run of tries without a gap, with the state before the first (none: it was not written, or there is none)."""
+    """Consecutive tries, with the state before the first (None: not written, or the bolt has none)."""
 
     component: str
     task: int
@@ -40,19 +40,19 @@ class Slice:
     def steps(
         self, topology: Topology, *, conf: Mapping[str, Any] | None = None, state: Mapping[Any, Any] | None = None
     ) -> Iterator[Step]:
-        """Execute it again, tuple by tuple, from its own state or a given one; conf as of the live run."""
+        """Execute the slice again, tuple by tuple, from its own state or a given one; `conf` as for the live run."""
         begin = self.state if state is None else state
         if begin is None and self.is_stateful:
             raise RecordingError(
                 f"the state of '{self.component}' (task {self.task}) was too large to be recorded "
                 "(topology.record.state.keys, a quarter of topology.record.max.bytes): give one"
             )
-        steps = Steps(topology, self.component, conf=conf, state=begin, task_index=self.index)
+        steps = Stepper(topology, self.component, conf=conf, state=begin, task_index=self.index)
         return (steps.execute(t.values, t.component, t.stream, t.at_ms) for t in self.tuples)
 
 
 def recorded(path: str | Path) -> list[Slice]:
-    """The slices of one task's folder, or of one file in it, oldest first; RecordingError names what cannot be read."""
+    """Return the slices of one task's folder, or of one of its files, oldest first; RecordingError names an unreadable file."""
     segments = [_segment(each) for each in _files(Path(path))]
     slices: list[Slice] = []
     last: Header | None = None

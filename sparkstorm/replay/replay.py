@@ -1,67 +1,49 @@
-"""Owns replay(): a topology over the caller's DataFrames, as lazy DataFrames on the same Spark session."""
+"""Entry point of replays on Spark: a topology over the caller's DataFrames, with lazy DataFrames as results."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Unpack
 
 from pyspark.sql import DataFrame
 
-from sparkstorm.api.components import Effects
-from sparkstorm.config import check, merge
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay.failures import check_frame
-from sparkstorm.replay.inputs import EventTime, parse_inputs, parse_name, parse_states
-from sparkstorm.replay.job import NewestTimes, Switches, make_job
-from sparkstorm.replay.plan import make_plan
-from sparkstorm.replay.result_columns import declared_columns
-from sparkstorm.replay.results import Replay
+from sparkstorm.replay.inputs import parse_inputs, parse_name, parse_states
+from sparkstorm.replay.job import OpenEnd, RunSettings, make_job
+from sparkstorm.replay.options import OptionArguments, ReplayOptions, options_of
+from sparkstorm.replay.results.columns import declared_columns
+from sparkstorm.replay.results.frames import Replay
 from sparkstorm.replay.spark import SparkStages
 
 
 def replay(
     topology: Topology,
     inputs: Mapping[str, DataFrame],
-    *,
-    conf: Mapping[str, Any] | None = None,
-    name: str = "replay",
-    event_time: EventTime | str | None = None,
-    states: Mapping[str, DataFrame] | None = None,
-    types: Mapping[str, str] | None = None,
-    outputs: Collection[str] | None = None,
-    effects: Mapping[str, Effects] | None = None,
-    skip_bad: bool = False,
-    columns: bool = True,
-    by_value: Iterable[str] = (),
-    newest_ms: NewestTimes | None = None,
-    of_tasks: Collection[str] = (),
+    options: ReplayOptions | None = None,
+    **arguments: Unpack[OptionArguments],
 ) -> Replay:
-    """Run a topology over history: spouts replaced by {"spout-id[:stream]": DataFrame}, bolts unchanged; lazily.
+    """Run a topology over history, lazily: {"spout-id[:stream]": DataFrame} replaces spouts, bolts are unchanged.
 
-    `conf` and `name` as for the live run, so that tasks and shuffle starts are the same. `event_time` names the column
-    that is the virtual time. `states` are first states (columns key, value and, from a former run, task). `types` are the
-    columns of results ("word string, n bigint"), over what streams and states declare; other types are found by running.
-    `outputs` restricts what is kept. `effects` overrides what bolts declare. Without `columns`, bolts that take batches get
-    rows, as live. `by_value` names modules that must travel to the executors beside those of the components. The last two are
-    for `back_fill`: `newest_ms` says that more is to come, and how far event time has come; `of_tasks` names spouts of whose
-    data each partition is what one task has emitted, with a clock of its own.
+    Options are a ReplayOptions record, its fields as keyword arguments, or both (keyword arguments win).
     """
-    plan = make_plan(topology, merge(check(conf or {}, "the settings of the replay")).as_dict(), name, effects or {})
-    _check_frames(inputs, states or {})
-    result_types = declared_columns(plan, types or {})
+    return start(topology, inputs, options_of(options, arguments))
+
+
+def start(topology: Topology, inputs: Mapping[str, DataFrame], options: ReplayOptions, open_end: OpenEnd | None = None) -> Replay:
+    """Run a topology over history; with an open end, windows that are not complete do not fire."""
+    plan = options.plan(topology)
+    _check_frames(inputs, options.states)
+    result_types = declared_columns(plan, options.types)
     feeds = parse_inputs(topology, inputs)
     names = {parse_name(topology, name): name for name in inputs}
-    time = EventTime(event_time) if isinstance(event_time, str) else event_time
-    times = {feed: time.column(names[feed], feed) for feed in feeds} if time is not None else {}
-    is_sorted = time is not None and time.in_order
-    job = make_job(
-        plan, Switches(times, skip_bad, columns, outputs, newest_ms, is_sorted=is_sorted, of_tasks=frozenset(of_tasks)), by_value
-    )
+    time = options.time()
+    job = make_job(plan, RunSettings.of(options, names, time, open_end), options.by_value)
     if not feeds:
         raise InvalidTopologyError("a replay needs data for every spout")
     stages = SparkStages(next(iter(feeds.values())).sparkSession, plan, job)
-    stages.give(feeds, parse_states(topology, states or {}), time, names)
+    stages.give(feeds, parse_states(topology, options.states), time, names)
     return Replay(plan, stages, result_types)
 
 

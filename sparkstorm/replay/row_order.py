@@ -20,7 +20,7 @@ DEPENDABLE = ("fields", "global", "all")
 
 @dataclass(frozen=True, slots=True)
 class RowOrder:
-    """DeferredEmits about the order of rows; before a component has run, every task of a sender counts as sending."""
+    """Order of rows by component and stream; before a component has run, every task of a sender counts as sending."""
 
     plan: Plan
     evidence: Evidence
@@ -115,7 +115,7 @@ class RowOrder:
     # -- lateness --------------------------------------------------------------------------------------------------
 
     def may_be_late(self, bolt: Component, input: Subscription, slack_ms: int) -> bool:
-        """Return whether it is chance if a row of an input is further behind its sender than this."""
+        """Return whether chance decides that a row of an input is further behind its sender than this."""
         if not self.has_run(bolt.id):
             return not self.is_in_order(input)
         if self.is_in_order(input) and not self.is_dealt(input):

@@ -1,4 +1,4 @@
-"""Owns a replay's stages as Spark DataFrames: lazily built, one persisted frame of chunks per stage."""
+"""Stages of a replay as Spark DataFrames: built lazily, one persisted frame of chunks per stage."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ from sparkstorm.api.columns import rows_of
 from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.model.topology import Subscription
 from sparkstorm.replay.arrow_map import MapBatches, batches_of, chunks_in, map_in_arrow, quoted
-from sparkstorm.replay.batches import gathered, slices
-from sparkstorm.replay.chunks import CLOCK, DDL, ORDER, ROWS, START, Chunk
-from sparkstorm.replay.division import checked_places, divided_input, is_known_empty, place_of
 from sparkstorm.replay.evidence import Evidence
+from sparkstorm.replay.history_order import RunningTime, newest_times, numbered, sorted_over_all, sorted_within
 from sparkstorm.replay.inputs import EventTime
 from sparkstorm.replay.job import STATE_MARK, Job, result_names
 from sparkstorm.replay.local import state_chunks
-from sparkstorm.replay.pace import TimedRows
 from sparkstorm.replay.plan import Feed, Plan, Stage
-from sparkstorm.replay.result_types import problem_with, state_values
-from sparkstorm.replay.sequence import RunningTime, newest_times, numbered, sorted_over_all, sorted_within
-from sparkstorm.replay.stage import run_divided, run_exchange, run_feed
+from sparkstorm.replay.results.types import problem_with, state_values
+from sparkstorm.replay.sql_shuffle import checked_places, is_known_empty, place_of, sql_shuffled_input
+from sparkstorm.replay.tasks.batches import TimedRows, gathered, slices
+from sparkstorm.replay.tasks.chunks import CLOCK, DDL, ORDER, ROWS, START, Chunk
+from sparkstorm.replay.tasks.stage import run_exchange, run_feed, run_sql_shuffled
 
 _AT = "sparkstorm: at ms"  # beside the fields of a stream, which may have any name
 SMALL_MEMORY = {
@@ -77,7 +76,7 @@ class SparkStages:
         event_time: EventTime | None,
         names: Mapping[Feed, str],
     ) -> None:
-        """Check the inputs' columns and take them; ReplayFailedError names input and column."""
+        """Set the inputs after checking their columns; ReplayFailedError names input and column."""
         self._is_sorted = event_time is None or event_time.in_order
         for feed, frame in feeds.items():
             time = None if event_time is None else event_time.column(names[feed], feed)
@@ -87,37 +86,37 @@ class SparkStages:
             self._states[component] = _checked(f"{component}!state", frame, ("key", "value"), None)
 
     def input(self, feed: Feed) -> DataFrame:
-        """A spout's data, as its stream's fields; a stream without any is an empty frame of text."""
+        """Return a spout's data with its stream's fields; an empty frame of text for a stream without data."""
         fields = self._plan.topology.components[feed.spout].streams[feed.stream].fields
         if feed not in self._feeds:
             return self.spark.range(0).select(*[sf.lit("").alias(f) for f in fields])
         return self._feeds[feed].select(*map(quoted, fields))
 
     def frame(self, stage: Stage) -> DataFrame:
-        """The chunks that a stage makes."""
+        """Return the frame of a stage's chunks."""
         if stage.number not in self._frames:
             made = self._made(stage, batches_of, DDL)
             self._frames[stage.number] = made.persist(StorageLevel.DISK_ONLY) if self.is_kept(stage) else made
         return self._frames[stage.number]
 
     def only_frame(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
-        """What a stage makes, written as its only result: there are no chunks of it then."""
+        """Return a stage's rows written as its only result, without a frame of chunks."""
         assert self.only_result(stage) is not None and stage.number not in self._frames
         self._frames[stage.number] = self._made(stage, write, schema).persist(StorageLevel.DISK_ONLY)
         return self._frames[stage.number]
 
     def is_kept(self, stage: Stage) -> bool:
-        """Whether a stage's frame outlives its first reader: not where one later stage alone reads it, which is kept itself."""
+        """Return whether a stage's frame is persisted: not if its only reader is one later stage, which is persisted itself."""
         return bool(self._results_of(stage)) or self._holds_more or len(self._plan.readers(stage)) != 1
 
     def only_result(self, stage: Stage) -> str | None:
-        """The name of the result that is all that ever comes of a stage, if there is one."""
+        """Return the name of a stage's result if nothing else is read from the stage; else None."""
         names = self._results_of(stage)
         return names[0] if len(names) == 1 and not self._holds_more and not self._plan.readers(stage) else None
 
     @property
     def _holds_more(self) -> bool:
-        """Dead letters, or a checkpoint."""
+        """Return whether stages also hold dead letters or a checkpoint."""
         return self._job.skip_bad or self._job.newest_ms is not None
 
     def _results_of(self, stage: Stage) -> list[str]:
@@ -129,17 +128,17 @@ class SparkStages:
         ]
 
     def may_ask(self, name: str) -> bool:
-        """Whether a result was asked for when the replay was made."""
+        """Return whether a result was asked for when the replay was made."""
         return name in self._job.wanted
 
     @property
     def skips_bad(self) -> bool:
-        """Whether bad records are put aside."""
+        """Return whether bad records are put aside."""
         return self._job.skip_bad
 
     @property
     def is_timed(self) -> bool:
-        """Whether rows have a virtual time; then even plain data may hold bad records."""
+        """Return whether rows have a virtual time; then even plain data may hold bad records."""
         return self._job.is_timed
 
     @property
@@ -148,18 +147,18 @@ class SparkStages:
         return self._job.sequence
 
     def keeps_state(self, component: str) -> bool:
-        """Whether a bolt has a state and it is a result."""
+        """Return whether a bolt has a state and it is a result."""
         return component in self._job.kept_states
 
     def unpersist(self) -> None:
-        """Let go of what was kept."""
+        """Unpersist all frames."""
         for frame in self._frames.values():
             frame.unpersist()
 
     def _made(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
         if stage.feed:
             return self._over_data(stage, write, schema)
-        only = divided_input(self._plan, self._job, stage)
+        only = sql_shuffled_input(self._plan, self._job, stage)
         feed = Feed(only.component, only.stream) if only is not None else None
         if only is None or feed not in self._feeds or stage.bolts[0] in self._states or is_known_empty(self._feeds[feed]):
             return self._over_chunks(stage, write, schema)
@@ -167,7 +166,7 @@ class SparkStages:
         if place is None:
             return self._over_chunks(stage, write, schema)
         dealt = self._feeds[feed].repartitionById(stage.width, sf.expr(place))
-        return map_in_arrow(dealt, _dividing(self._job, stage, only, self.evidence, write), schema)
+        return map_in_arrow(dealt, _sql_shuffled(self._job, stage, only, self.evidence, write), schema)
 
     def _over_data(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
         assert stage.feed is not None
@@ -199,7 +198,7 @@ class SparkStages:
         return map_in_arrow(dealt, _exchanging(self._job, stage, self.evidence, write), schema)
 
     def _starts(self, tasks: Sequence[int]) -> DataFrame:
-        """One chunk per task, so that a task without rows is prepared and cleaned up too."""
+        """Return one START chunk per task, so that tasks without rows are prepared and cleaned up as well."""
         task = f"CAST(id + {tasks[0]} AS INT)"
         values = [str(START), task, "0L", "0L", "0L", task, "''", "0", "X''"]
         columns = [f"{value} AS {name}" for value, name in zip(values, Chunk._fields, strict=True)]
@@ -207,7 +206,7 @@ class SparkStages:
 
 
 def _checked(name: str, frame: DataFrame, fields: Sequence[str], time: str | None) -> DataFrame:
-    """The columns that are needed, with the time in milliseconds as one more."""
+    """Return the needed columns of a frame, and the time in milliseconds as one more."""
     missing = [f for f in [*fields, *([time] if time else [])] if f not in frame.columns]
     if missing:
         raise ReplayFailedError(f"input '{name}' has no column '{missing[0]}'; it has {', '.join(frame.columns)}")
@@ -268,7 +267,7 @@ def _exchanging(job: Job, stage: Stage, evidence: Accumulator[Evidence], write: 
     return exchange
 
 
-def _dividing(job: Job, stage: Stage, only: Subscription, evidence: Accumulator[Evidence], write: WriteChunks) -> MapBatches:
+def _sql_shuffled(job: Job, stage: Stage, only: Subscription, evidence: Accumulator[Evidence], write: WriteChunks) -> MapBatches:
     feed = Feed(only.component, only.stream)
     fields = job.plan.topology.components[feed.spout].streams[feed.stream].fields
 
@@ -276,14 +275,14 @@ def _dividing(job: Job, stage: Stage, only: Subscription, evidence: Accumulator[
         partition = _partition()
         rows = checked_places(batches, [fields.index(f) for f in only.grouping.fields], partition, stage.width)
         with _rare_collections():
-            yield from write(run_divided(job, stage, feed, partition, rows, evidence.add))
+            yield from write(run_sql_shuffled(job, stage, feed, partition, rows, evidence.add))
 
     return divide
 
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Rows are many and short-lived and hold no cycles: looking for some after every 700th costs half of the time."""
+    """Collect garbage rarely: rows are short-lived and hold no cycles, and Python's default thresholds cost half of the time."""
     former = gc.get_threshold()
     gc.set_threshold(*_GC_THRESHOLDS)
     try:
@@ -293,7 +292,7 @@ def _rare_collections() -> Iterator[None]:
 
 
 def packing(component: str, tasks: Sequence[int]) -> MapBatches:
-    """An initial state as chunks for its tasks."""
+    """Return a function that turns an initial state into chunks for its tasks."""
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -1,8 +1,8 @@
-"""check_deterministic: find components whose results depend on the wall clock or unseeded random numbers.
+"""Search for components whose results depend on more than their input: the wall clock, or unseeded chance.
 
-A sample runs through the topology twice, in simulated clusters of the same seed. A component is reported if its inputs
-are equal in both runs and its output or state is not. It is also reported if it calls a function for time or random
-numbers, however that was imported, because two runs may agree by chance.
+A sample runs through the topology twice, in simulated clusters of the same seed or in local replays. A component whose
+results differ though its inputs agree is named. A component that asks the machine for time or chance is named as well,
+however the function was imported: two runs may agree by luck.
 """
 
 from __future__ import annotations
@@ -18,15 +18,25 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from sparkstorm.api.components import Effects
 from sparkstorm.errors import SparkStormError
 from sparkstorm.model.topology import Topology
-from sparkstorm.testing.complete import Completed, Rows, complete_topology
+from sparkstorm.testing.complete import Rows, complete_topology
+
+if TYPE_CHECKING:
+    from sparkstorm.replay import EventTime, LocalResults
 
 Sources = Mapping[str, Rows | Mapping[str, Rows]]
 
-_PASSED_THROUGH = ("sparkstorm.api", "sparkstorm.connectors", "sparkstorm.testing", "sparkstorm.windowing")
+_PASSED_THROUGH = (
+    "sparkstorm.api",
+    "sparkstorm.connectors",
+    "sparkstorm.testing",
+    "sparkstorm.windowing",
+    "sparkstorm.replay.tasks.attributes",  # it wraps execute
+)
 _CLOCKS = (
     time.time,
     time.time_ns,
@@ -65,17 +75,46 @@ class Finding:
         return f"component '{self.component}' {' and '.join(part for part in (asked, differs) if part)}"
 
 
-def find_nondeterminism(
-    topology: Topology, sources: Sources | None = None, *, conf: Mapping[str, Any] | None = None
-) -> list[Finding]:
-    """Run a sample (rows by spout) twice and return the components whose results depend on more than it, with the reason.
+class _Sample(Protocol):
+    """Results of one run."""
 
-    A component that differs only because one of its inputs does is not reported. Time from `context.now_ms`, ticks and
-    windows is simulated and equal in both runs. `hash` is reported because hashes of text differ between processes.
+    def values(self, component: str, stream: str) -> list[tuple[Any, ...]]:
+        """Return what a component emitted on a stream."""
+
+    def state_by_task(self, component: str) -> Mapping[int, Mapping[Any, Any]]:
+        """Return the state of each task at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Replayed:
+    """Results of a local replay."""
+
+    results: LocalResults
+
+    def values(self, component: str, stream: str) -> list[tuple[Any, ...]]:
+        return self.results.outputs.get(component if stream == "default" else f"{component}:{stream}", [])
+
+    def state_by_task(self, component: str) -> Mapping[int, Mapping[Any, Any]]:
+        return self.results.states_by_task.get(component, {})
+
+
+def find_nondeterminism(
+    topology: Topology,
+    sources: Sources | None = None,
+    *,
+    conf: Mapping[str, Any] | None = None,
+    via: Literal["live", "replay"] = "live",
+    event_time: EventTime | str | None = None,
+) -> list[Finding]:
+    """Run a sample (rows by spout) twice and return the components that do not follow from it alone, with the cause.
+
+    `via`: as a live topology in simulated clusters of the same seed, or as a local replay (with its event time).
+    A component that differs only because one before it does is not named. Time from `context.now_ms`, ticks and windows is
+    the cluster's own and the same in both runs. `hash` is noted because hashes of text differ between processes.
     """
     asked: dict[str, set[str]] = {}
     with _listening(asked):
-        runs = [complete_topology(topology, sources, conf=conf) for _ in range(2)]
+        runs = [_run(topology, sources or {}, conf, via, event_time, number) for number in range(2)]
     differing = {component.id: _difference(topology, component.id, *runs) for component in topology}
     found = []
     for component in topology:
@@ -86,15 +125,48 @@ def find_nondeterminism(
     return found
 
 
-def check_deterministic(topology: Topology, sources: Sources | None = None, *, conf: Mapping[str, Any] | None = None) -> None:
-    """Raise NondeterminismError if `find_nondeterminism` finds anything: one line for a test."""
-    findings = find_nondeterminism(topology, sources, conf=conf)
+def check_deterministic(
+    topology: Topology,
+    sources: Sources | None = None,
+    *,
+    conf: Mapping[str, Any] | None = None,
+    via: Literal["live", "replay"] = "live",
+    event_time: EventTime | str | None = None,
+) -> None:
+    """Raise NondeterminismError unless `find_nondeterminism` finds nothing: one line for a test."""
+    findings = find_nondeterminism(topology, sources, conf=conf, via=via, event_time=event_time)
     if findings:
         raise NondeterminismError("; ".join(map(str, findings)))
 
 
-def _difference(topology: Topology, component: str, one: Completed, other: Completed) -> str:
-    """Return a difference between two runs as text; empty if they agree."""
+def _run(
+    topology: Topology,
+    sources: Sources,
+    conf: Mapping[str, Any] | None,
+    via: Literal["live", "replay"],
+    event_time: EventTime | str | None,
+    number: int,
+) -> _Sample:
+    if via == "live":
+        return complete_topology(topology, sources, conf=conf)
+    from sparkstorm.replay import replay_locally  # brings PySpark along
+
+    rows: dict[str, Rows] = {}
+    for spout, given in sources.items():
+        rows |= {f"{spout}:{stream}": each for stream, each in given.items()} if isinstance(given, Mapping) else {spout: given}
+    effects = {bolt.id: Effects.RUN for bolt in topology.bolts}
+    state = random.getstate()
+    random.seed(number)  # a replay runs a copy of the code, with the shared generator as it was then
+    try:
+        return _Replayed(
+            replay_locally(topology, rows, shortcuts=False, conf=conf, event_time=event_time, effects=effects, skip_bad=True)
+        )
+    finally:
+        random.setstate(state)
+
+
+def _difference(topology: Topology, component: str, one: _Sample, other: _Sample) -> str:
+    """Something that one run has and the other has not; empty when they agree."""
     for stream, declared in topology.components[component].streams.items():
         if not declared.direct:
             first, second = (Counter(map(repr, run.values(component, stream))) for run in (one, other))

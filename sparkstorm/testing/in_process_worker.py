@@ -286,7 +286,7 @@ class InProcessWorker:
     def _fail(self, fault: SparkStormError) -> None:
         code = exit_code_of(fault)
         has_started = self.run is not None and self.run.worker is not None
-        if code == ExitCode.FAILED_START or (code == ExitCode.CRASHED and not has_started):
+        if code in (ExitCode.FAILED_START, ExitCode.DAMAGED) or (code == ExitCode.CRASHED and not has_started):
             self.data.failed_start = fault
         self._reports.append(Exiting(int(code), str(fault)))
         self.end(code, str(fault))

@@ -249,6 +249,8 @@ class LocalCluster:
     def run_until_idle(self, limit_secs: float = _LIMIT_SECS, limit_steps: int = _LIMIT_STEPS) -> None:
         """Run until every tree is done and nothing waits; TimeoutError lists what still waits.
 
+        If a worker cannot be started again, its error is raised.
+
         Time advances as far as needed (retries, time-outs), at most by `limit_secs` of simulated time.
         """
         until_ms = self.now_ms + round(limit_secs * 1000)
@@ -259,6 +261,9 @@ class LocalCluster:
             if not did and not self._waiting():
                 return
             if self.now_ms >= until_ms or self.simulation.steps >= last_step:
+                for topology in self._topologies():
+                    if topology.data.failed_start is not None and not topology.is_placed():
+                        raise topology.data.failed_start
                 limits = f"{limit_secs:g} simulated seconds or {limit_steps} steps"
                 raise TimeoutError(f"not idle after {limits}: {self._complaint()}")
             if not did:

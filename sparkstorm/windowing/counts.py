@@ -1,20 +1,20 @@
-"""Owns tumbling and sliding windows by count: the n-th tuple of a key stands at n, and every slide a window is due.
+"""Tumbling and sliding windows by count: the n-th tuple of a key has position n, and a window is due at every slide.
 
-Counting follows the order in which tuples come; a window that is not full when the input ends does not fire.
+Positions follow the order of arrival; a window that is not full when the input ends does not fire.
 """
 
 from __future__ import annotations
 
 from sparkstorm.model.tuples import Tuple
-from sparkstorm.windowing.contents import Contents
-from sparkstorm.windowing.layout import Layout
-from sparkstorm.windowing.marks import NEVER
 from sparkstorm.windowing.store import Key, Store
+from sparkstorm.windowing.watermarks import NEVER
+from sparkstorm.windowing.window_contents import Contents
+from sparkstorm.windowing.window_math import Layout
 from sparkstorm.windowing.windows import Firing
 
 
 class CountWindows:
-    """Windows over numbers of tuples, for each key its own."""
+    """Windows over the positions of tuples, per key."""
 
     def __init__(self, layout: Layout, store: Store, contents: Contents, keeps_expired: bool = False) -> None:
         self._layout = layout
@@ -43,7 +43,7 @@ class CountWindows:
         return None
 
     def done(self, firing: Firing) -> None:
-        """Forget what no later window of this key wants, and the one before still did."""
+        """Delete the cells that no later window of this key needs."""
         layout = self._layout
         kept = layout.slide if self._keeps_expired else 0
         oldest = firing.end - layout.length - 2 * layout.slide
@@ -53,10 +53,10 @@ class CountWindows:
                 self._contents.drop(start, firing.key)
 
     def settle(self, watermark: int) -> None:
-        """Time means nothing here."""
+        """Do nothing: these windows do not depend on time."""
 
     def pause(self) -> None:
-        """Nothing fires but with a tuple."""
+        """Do nothing: windows fire only when a tuple is added."""
 
     def _firing(self, end: int, key: Key) -> Firing:
         layout, start = self._layout, end - self._layout.length

@@ -1,7 +1,7 @@
-"""Owns the buffer that puts a task's tuples into the order of event time, then of sender, then of arrival.
+"""Buffer that orders a task's tuples by event time, then by sending task, then by arrival.
 
-A tuple leaves it when the watermark has passed its time: then nothing older, and nothing of the same time, will come on
-time. What is done in this order depends on no batching and no race between senders.
+A tuple leaves it when the watermark has passed its time: no older tuple and none of the same time can follow on time. So
+results depend neither on batching nor on races between senders.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparkstorm.model.tuples import Tuple
-from sparkstorm.windowing.agenda import Agenda
-from sparkstorm.windowing.contents import FindSource
+from sparkstorm.windowing.due_queue import DueQueue
 from sparkstorm.windowing.store import Store
+from sparkstorm.windowing.window_contents import FindSource
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A tuple whose turn has come."""
+    """A tuple that is due."""
 
     at_ms: int
     number: int
@@ -24,34 +24,34 @@ class Row:
 
 
 class Reorder:
-    """Tuples under ("q", time, task, number), each until its turn."""
+    """Buffered tuples, stored under ("q", time, task, number)."""
 
     def __init__(self, store: Store, find_source: FindSource) -> None:
         self._store = store
         self._find_source = find_source
-        self._agenda = Agenda()
+        self._queue = DueQueue()
         self._last = 0
         for place, _ in store.items():
             if place[0] == "q":
-                self._agenda.add(place[1], place[2:])
+                self._queue.add(place[1], place[2:])
                 self._last = max(self._last, place[3])
 
     def add(self, at_ms: int, tup: Tuple) -> None:
-        """Keep a tuple until its turn."""
+        """Buffer a tuple."""
         self._last += 1
         self._store.put(("q", at_ms, tup.source.task, self._last), [tup.source.stream, *tup.values])
-        self._agenda.add(at_ms, (tup.source.task, self._last))
+        self._queue.add(at_ms, (tup.source.task, self._last))
 
     def next_due(self, watermark_ms: int) -> Row | None:
-        """The first tuple older than the watermark; the same again until `done`."""
-        while (at_ms := self._agenda.first_at()) is not None and at_ms < watermark_ms:
-            task, number = self._agenda.first_key()
+        """Return the first tuple older than the watermark; the same one until `done`."""
+        while (at_ms := self._queue.first_at()) is not None and at_ms < watermark_ms:
+            task, number = self._queue.first_key()
             kept = self._store.get(("q", at_ms, task, number))
             if kept is not None:
                 return Row(at_ms, number, Tuple(tuple(kept[1:]), 0, self._find_source(task, kept[0])))
-            self._agenda.drop_first()
+            self._queue.drop_first()
         return None
 
     def done(self, row: Row) -> None:
-        """It has had its turn."""
+        """Remove a tuple that was executed."""
         self._store.delete(("q", row.at_ms, row.tuple.source.task, row.number))

@@ -17,10 +17,10 @@ from typing import Any
 
 from sparkstorm.errors import StoreInconsistentError
 from sparkstorm.model.tuples import Tuple
-from sparkstorm.windowing.agenda import Agenda
-from sparkstorm.windowing.contents import Collected, Content, Fold
-from sparkstorm.windowing.marks import NEVER
+from sparkstorm.windowing.due_queue import DueQueue
 from sparkstorm.windowing.store import Key, Store
+from sparkstorm.windowing.watermarks import NEVER
+from sparkstorm.windowing.window_contents import Collected, Content, Fold
 from sparkstorm.windowing.windows import Firing
 
 _FIRED_TO = ("W",)
@@ -71,8 +71,8 @@ class Sessions:
         self._fold = contents if isinstance(contents, Fold) else None
         self._collected = contents if isinstance(contents, Collected) else None
         self._firsts: dict[Key, Firsts] = {}
-        self._ends = Agenda()  # for each session that is to fire a time of its span, from some tuple's end to its own
-        self._expiries = Agenda()  # the same of sessions that are to be forgotten
+        self._ends = DueQueue()  # for each session that is to fire a time of its span, from some tuple's end to its own
+        self._expiries = DueQueue()  # the same of sessions that are to be forgotten
         self.fired_to: int = store.get(_FIRED_TO, NEVER)
         if self._collected is not None:
             self._collected.load()
@@ -92,7 +92,7 @@ class Sessions:
         if not joined or session[0] < joined[0][0]:
             self._firsts[key] = firsts
             firsts.add(session[0])
-        if not joined or session[2]:  # else what it grew from is planned
+        if not joined or session[2]:  # else the session it extends is scheduled
             self._plan(session, key)
         end = session[1] + self._gap
         return [self._firing(session, key)] if end <= self.fired_to or end == session[2] else []
@@ -137,7 +137,7 @@ class Sessions:
                 self._expiries.add(end, key)
             else:
                 self._forget(session, key)
-                self._session_at(session[0], key)  # the index forgets it too
+                self._session_at(session[0], key)  # removes it from the index as well
 
     def pause(self) -> None:
         """Do nothing: each session's entry says whether it has fired."""

@@ -1,7 +1,7 @@
-"""Owns the settings of a windowed or timed bolt: Storm's `topology.bolts.*` keys, checked, as one frozen record.
+"""Settings of a windowed or timed bolt: Storm's `topology.bolts.*` keys, checked, as one frozen record.
 
-The builder writes a bolt's settings into its component's configuration, where the workers of those who send to it read
-them too: they say which of their rows are late.
+The builder writes them into the component's configuration. The workers of its senders read them as well: senders decide
+which of their rows are late.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LARGEST_MS = 100 * 366 * 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Which windows: tumbling and sliding ones by time or count, or sessions (length is their gap)."""
+    """Shape of windows: tumbling or sliding by time or count, or sessions (`length` is their gap)."""
 
     kind: Literal["time", "count", "session"]
     length: int
@@ -41,35 +41,35 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class TimeSettings:
-    """Shape (none for a bolt that only wants timers), the field with the time (none: processing time), and patience."""
+    """Shape (None: timers only), timestamp field (None: processing time), lag, allowed lateness, late stream, idle timeout."""
 
     shape: Shape | None
     timestamp_field: str | None
     lag_ms: int
     lateness_ms: int
     late_stream: str | None
-    idle_ms: int = 0  # silence after which time passes without a sender; 0: it never does
+    idle_ms: int = 0  # silence after which a sender counts as idle; 0: never
 
     @property
     def is_event_time(self) -> bool:
-        """Whether rows carry their own time."""
+        """Return whether rows carry their own time."""
         return self.timestamp_field is not None
 
 
 def is_timed(component: Component) -> bool:
-    """Whether a component keeps windows or timers: the builder leaves the key of the time's field in its settings."""
+    """Return whether a component has windows or timers: the builder sets the timestamp field's key for those."""
     return TIMESTAMP_FIELD in component.conf
 
 
 def settings_of(component: Component, conf: Mapping[str, Any]) -> TimeSettings | None:
-    """The settings of a timed component over those of its topology; None for any other. InvalidTopologyError names it."""
+    """Return the settings of a timed component, over those of its topology; None for any other component."""
     if not is_timed(component):
         return None
     return read_settings(component.id, {**conf, **{k: v for k, v in component.conf.items() if v is not None}}, component.conf)
 
 
 def read_settings(id: str, conf: Mapping[str, Any], own: Mapping[str, Any]) -> TimeSettings:
-    """Settings from keys; a shape of the component's own keeps out the topology's."""
+    """Return settings from configuration keys; a component's own shape replaces the topology's."""
     shapes = own if any(own.get(key) is not None for key in SHAPE_KEYS) else conf
     field = conf.get(TIMESTAMP_FIELD)
     if field is not None and (not isinstance(field, str) or not field):
@@ -91,7 +91,7 @@ def read_settings(id: str, conf: Mapping[str, Any], own: Mapping[str, Any]) -> T
 def check_fields(
     id: str, settings: TimeSettings, keys: tuple[str, ...], streams: Mapping[tuple[str, str], tuple[str, ...]]
 ) -> None:
-    """Every input must have the time's field and the key's fields; `streams` are their fields by component and stream."""
+    """Raise InvalidTopologyError unless every input has the timestamp field and the key fields."""
     wanted = (*((settings.timestamp_field,) if settings.timestamp_field else ()), *keys)
     for (component, stream), fields in streams.items():
         missing = [name for name in wanted if name not in fields]

@@ -12,25 +12,25 @@ _NUMBER = "0"  # true/false, whole numbers and floats are compared with each oth
 
 
 class Store(Protocol):
-    """Tuples of scalars to values of the codec's closed set; its owner can undo what was put since some moment."""
+    """Mapping of tuples of scalars to values of the codec's closed set; its owner can undo recent changes."""
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The value under a key."""
+        """Return the value under a key."""
 
     def put(self, key: Any, value: Any) -> None:
         """Set a value."""
 
     def delete(self, key: Any) -> None:
-        """Forget a key; a missing one is no error."""
+        """Delete a key; a missing one is no error."""
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """Every key with its value."""
+        """Return every key with its value."""
 
     def __contains__(self, key: Any) -> bool: ...
 
 
 def rank(key: Key) -> Key:
-    """Return what a key is sorted by: keys of any types, in an order that depends on nothing but the keys."""
+    """Return a sort key for keys of mixed types, which depends on the key alone."""
     return tuple(
         [(_NUMBER, part) if isinstance(part, int | float) else (type(part).__name__, "" if part is None else part) for part in key]
     )

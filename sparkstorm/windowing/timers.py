@@ -1,11 +1,11 @@
-"""Owns timers: names that come due at a moment of event time or of processing time, kept in the store."""
+"""Timers: names that are due at a time of event time or processing time, kept in the store."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sparkstorm.windowing.agenda import Agenda
+from sparkstorm.windowing.due_queue import DueQueue
 from sparkstorm.windowing.store import Key, Store
 
 Axis = Literal["event", "processing"]
@@ -13,7 +13,7 @@ Axis = Literal["event", "processing"]
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """A timer that is due: its name (a tuple, or the one value it was set with), when it was due, and by which time."""
+    """A due timer: its name (a tuple, or a single value), its time, and its axis."""
 
     name: Any
     at_ms: int
@@ -25,39 +25,39 @@ class TimerTable:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._agenda: dict[Axis, Agenda] = {"event": Agenda(), "processing": Agenda()}
+        self._queue: dict[Axis, DueQueue] = {"event": DueQueue(), "processing": DueQueue()}
         for place, at_ms in store.items():
             if place[0] == "timer":
-                self._agenda[place[1]].add(at_ms, place[2:])
+                self._queue[place[1]].add(at_ms, place[2:])
 
     def set(self, axis: Axis, name: Any, at_ms: int) -> None:
-        """Have the name come due at that moment, and at no other."""
+        """Set or move the timer of a name."""
         if isinstance(at_ms, bool) or not isinstance(at_ms, int) or at_ms < 0:
             raise ValueError(f"timer {name!r}: the time must be a whole number of milliseconds from 0 on, not {at_ms!r}")
         key = _key(name)
         self._store.put(("timer", axis, *key), at_ms)
-        self._agenda[axis].add(at_ms, key)
+        self._queue[axis].add(at_ms, key)
 
     def cancel(self, axis: Axis, name: Any) -> None:
-        """Forget a timer; one that is not set is no error."""
+        """Cancel a timer; one that is not set is no error."""
         self._store.delete(("timer", axis, *_key(name)))
 
     def next_at(self, axis: Axis) -> int | None:
-        """When the next one is due (or was, if it has been moved since)."""
-        return self._agenda[axis].first_at()
+        """Return when the next timer is due, or was due before it was moved."""
+        return self._queue[axis].first_at()
 
     def next_due(self, axis: Axis, until_ms: int) -> Timer | None:
-        """The earliest timer that is due; the same again until `done`, also when that was undone."""
-        agenda = self._agenda[axis]
-        while (at_ms := agenda.first_at()) is not None and at_ms <= until_ms:
-            key = agenda.first_key()
+        """Return the earliest due timer; the same one until `done`."""
+        queue = self._queue[axis]
+        while (at_ms := queue.first_at()) is not None and at_ms <= until_ms:
+            key = queue.first_key()
             if self._store.get(("timer", axis, *key)) == at_ms:
                 return Timer(key[0] if len(key) == 1 else key, at_ms, axis)
-            agenda.drop_first()
+            queue.drop_first()
         return None
 
     def done(self, timer: Timer) -> None:
-        """It has fired, unless it was set anew meanwhile."""
+        """Remove a timer that has fired, unless it was set again meanwhile."""
         place = ("timer", timer.axis, *_key(timer.name))
         if self._store.get(place) == timer.at_ms:
             self._store.delete(place)

@@ -1,8 +1,8 @@
-"""Owns tumbling and sliding windows by time: what is due at a watermark, what is late for good, what can be forgotten.
+"""Tumbling and sliding windows by time: due windows at a watermark, late tuples, deletion of cells.
 
-A window fires when the watermark reaches its end, in the order of ends and then of keys; again for each tardy tuple
-(`is_update`); its cells are forgotten when no window can want them any more. How far it has fired is in the store, so
-that a new owner fires the rest and nothing twice.
+A window fires when the watermark reaches its end, in the order of ends and then of keys, and again for each tardy tuple
+(`is_update`). Its cells are deleted when no window needs them any more. The store records which windows have fired, so a new
+owner of the task fires the rest and none twice.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from sparkstorm.model.tuples import Tuple
-from sparkstorm.windowing.agenda import Agenda
-from sparkstorm.windowing.contents import Content, Contents
-from sparkstorm.windowing.layout import Layout
-from sparkstorm.windowing.marks import NEVER
+from sparkstorm.windowing.due_queue import DueQueue
 from sparkstorm.windowing.store import Key, Store
+from sparkstorm.windowing.watermarks import NEVER
+from sparkstorm.windowing.window_contents import Content, Contents
+from sparkstorm.windowing.window_math import Layout
 
 _FIRED_TO = ("W",)
 
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """One window to be handed to user code."""
+    """One window to be passed to user code."""
 
     key: Key
     start: int
@@ -40,25 +40,25 @@ class Windows(Protocol):
     """Every window that ends by then has fired."""
 
     def add(self, at: int, key: Key, tup: Tuple) -> Sequence[Firing]:
-        """Put a tuple where it belongs; returns windows that this makes due at once."""
+        """Add a tuple; return the windows that this makes due at once."""
 
     def is_gone(self, at: int) -> bool:
-        """Whether every window for this time has been forgotten."""
+        """Return whether every window of this time was deleted."""
 
     def next_end(self) -> int | None:
-        """The earliest end of a window that has not fired."""
+        """Return the earliest end of a window that has not fired."""
 
     def next_due(self, watermark: int) -> Firing | None:
-        """The next window whose end the watermark has reached; the same again until `done`."""
+        """Return the next window whose end the watermark has reached; the same one until `done`."""
 
     def done(self, firing: Firing) -> None:
-        """That window has fired."""
+        """Record that a window has fired."""
 
     def settle(self, watermark: int) -> None:
-        """Everything up to this watermark has fired: forget what nobody wants any more."""
+        """Record that all windows up to this watermark have fired; delete cells that are no longer needed."""
 
     def pause(self) -> None:
-        """Firing stops in the middle, and what has fired is to be remembered."""
+        """Store which windows of one end have fired, since firing stops before all have."""
 
 
 class TimeWindows:
@@ -75,11 +75,11 @@ class TimeWindows:
         self._is_plain = layout.is_tumbling and layout.is_shared
         self.fires_whole_cells = self._is_plain and self._drops_at_once  # a cell that is there has not fired
         self._keys_by_cell: dict[int, dict[Key, None]] = {}
-        self._agenda = Agenda()
+        self._queue = DueQueue()
         self._expiries: list[tuple[int, int]] = []
-        self._end = NEVER  # of the windows that are firing: some keys' have, in `_fired`
+        self._end = NEVER  # end of the windows that are firing; keys that have fired are in `_fired`
         self._fired: dict[Key, None] = {}
-        self._marked: list[Key] = []  # those that the store says it of
+        self._marked: list[Key] = []  # keys recorded as fired in the store
         self._unmarked: list[Key] = []
         self.fired_to: int = store.get(_FIRED_TO, NEVER)
         for start, key in contents.load():
@@ -117,23 +117,23 @@ class TimeWindows:
         return not ends or ends[-1] + self._lateness <= self.fired_to
 
     def next_end(self) -> int | None:
-        return self._agenda.first_at()
+        return self._queue.first_at()
 
     def next_due(self, watermark: int) -> Firing | None:
-        while (end := self._agenda.first_at()) is not None and end <= watermark:
+        while (end := self._queue.first_at()) is not None and end <= watermark:
             if end != self._end:
                 self._finish()
                 self._end = end
-            key = self._agenda.first_key()
+            key = self._queue.first_key()
             if self._holds(end, key):
                 return self._firing(end, key)
-            self._agenda.drop_first()
+            self._queue.drop_first()
         return None
 
     def done(self, firing: Firing) -> None:
         if firing.end <= self.fired_to or firing.key in self._fired:
-            return  # one that a tardy tuple has brought about
-        self._agenda.drop_first()
+            return  # fired again because of a tardy tuple
+        self._queue.drop_first()
         self._fired[firing.key] = None
         self._unmarked.append(firing.key)
         if self._drops_at_once:
@@ -161,7 +161,7 @@ class TimeWindows:
         keys[key] = None
         for end in ends:
             if end > self.fired_to and not (end == self._end and key in self._fired):
-                self._agenda.add(end, key)
+                self._queue.add(end, key)
 
     def _holds(self, end: int, key: Key) -> bool:
         return any(self._contents.has(start, key) for start in self._layout.cells_in(end))
@@ -175,7 +175,7 @@ class TimeWindows:
         return Firing(key, start, end, content, is_update)
 
     def _finish(self) -> None:
-        """Every key of the windows that were firing has had its turn."""
+        """Record that the windows of one end have fired for every key."""
         for key in self._marked:
             self._store.delete(("f", self._end, *key))
         self._fired.clear()
@@ -197,5 +197,5 @@ class TimeWindows:
             if place[0] == "f":
                 self._end = place[1]
                 self._fired[place[2:]] = None
-                self._agenda.drop(place[1], place[2:])
+                self._queue.drop(place[1], place[2:])
         self._marked += self._fired

@@ -91,7 +91,7 @@ class Members(WindowedBolt):
         collector.emit((*window.key, window.start, len(list(window))))
 
 
-class Times(WindowedBolt):
+class TimeInputs(WindowedBolt):
     """Which times a window holds."""
 
     outputs = ("key", "start", "times")
@@ -244,7 +244,7 @@ def timed(*parts: Any, windows: Any = None) -> Topology:
     """Windows and timers right behind a spout, which has a task for each list."""
     builder = TopologyBuilder()
     builder.set_spout("rows", Listed(*parts), parallelism=len(parts))
-    windows = (windows or SHAPES["tumbling"](Times())).with_late_tuple_stream("late")
+    windows = (windows or SHAPES["tumbling"](TimeInputs())).with_late_tuple_stream("late")
     for id, bolt in (("windows", windows), ("silence", Silence())):
         settings = bolt.with_timestamp_field("at_ms").with_lag(Duration.millis(LAG_MS))
         builder.set_bolt(id, settings, parallelism=2).fields_grouping("rows", "key")
@@ -278,7 +278,7 @@ def test_late_rows_timers_and_senders_of_unlike_pace_are_as_in_one_run(tmp_path:
         assert cluster.state("silence") == silence
 
 
-@pytest.mark.parametrize("bolt", [Times, Summed])
+@pytest.mark.parametrize("bolt", [TimeInputs, Summed])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_windows_of_every_shape_go_over_the_seam(tmp_path: Path, shape: str, bolt: type[Any]) -> None:
     random = Random(shape)

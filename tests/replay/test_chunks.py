@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import Effects
+from sparkstorm.api.components import Effects
 from sparkstorm.config import merge
 from sparkstorm.errors import CodecError
 from sparkstorm.model.codec import Codec
-from sparkstorm.replay.chunks import ROWS, START, Chunk, ChunkWriter, order_of, unpack_rows
-from sparkstorm.replay.job import Switches, make_job
+from sparkstorm.replay.job import RunSettings, make_job
 from sparkstorm.replay.plan import make_plan
-from sparkstorm.replay.stage import run_exchange, run_feed
+from sparkstorm.replay.tasks.chunks import ROWS, START, Chunk, ChunkWriter, order_of, unpack_rows
+from sparkstorm.replay.tasks.stage import run_exchange, run_feed
 from tests.replay.random_topologies import random_topology
 
 
@@ -56,7 +56,7 @@ def test_a_stage_that_runs_again_on_chunks_in_another_order_makes_the_same_chunk
     random = Random(seed)
     topology, rows = random_topology(random, ["a", "b", "c"])
     plan = make_plan(topology, merge({}).as_dict(), "again", {c.id: Effects.RUN for c in topology.bolts})
-    job = make_job(plan, Switches(skip_bad=skip_bad), is_local=True)
+    job = make_job(plan, RunSettings(skip_bad=skip_bad), is_local=True)
     made: dict[int, list[Chunk]] = {}
     for stage in plan.stages:
         if stage.feed is not None:

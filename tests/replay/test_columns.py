@@ -19,8 +19,8 @@ from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import Grouping, Topology
 from sparkstorm.model.tuples import Source as Sender
 from sparkstorm.replay import EventTime, LocalResults, replay, replay_locally
-from sparkstorm.replay.batches import BatchRoute, Way
-from sparkstorm.replay.chunks import ChunkWriter, unpack_rows
+from sparkstorm.replay.tasks.batches import BatchPartitioner, OutEdge
+from sparkstorm.replay.tasks.chunks import ChunkWriter, unpack_rows
 from sparkstorm.testing import complete_topology
 from tests.replay.bolts import Count, Source, Timed
 from tests.replay.random_topologies import ByKey
@@ -168,27 +168,27 @@ def test_a_batch_is_divided_as_its_rows_are(grouping: Grouping) -> None:
     values = rows(5)
     found = []
     for size in (1, len(values)):
-        ways = [Way(sender, task, False, []) for task in (4, 5, 6)]
-        route = BatchRoute(1, 0)
-        route.subscribe(grouping, [sender.position(f) for f in grouping.fields], ways)
+        edges = [OutEdge(sender, task, False, []) for task in (4, 5, 6)]
+        route = BatchPartitioner(1, 0)
+        route.subscribe(grouping, [sender.position(f) for f in grouping.fields], edges)
         for start in range(0, len(values), size):
             route.spread(
                 pa.RecordBatch.from_pydict(dict(zip(sender.fields, zip(*values[start : start + size], strict=True), strict=True))),
                 0,
             )
-        found.append([[row for row, _ in way.take_rows()] for way in ways])
+        found.append([[row for row, _ in edge.take_rows()] for edge in edges])
     assert found[0] == found[1]
     assert sum(map(len, found[0])) > 0
 
 
 @pytest.mark.slow
 def test_batches_come_back_from_chunks_in_order() -> None:
-    way = Way(Sender("c", 1, "default", ("n", "m")), 3, False, [])
+    edge = OutEdge(Sender("c", 1, "default", ("n", "m")), 3, False, [])
     for start in range(0, 100_000, 7_000):
         column = pa.array(range(start, start + 7_000))
         maps = pa.array([[("k", n)] for n in range(7_000)], pa.map_(pa.string(), pa.int64()))
-        way.batches.append((pa.RecordBatch.from_arrays([column, maps], ["n", "m"]), 5))
-    chunks = list(ChunkWriter(Codec(), 0, is_timed=False).batches(way))
+        edge.batches.append((pa.RecordBatch.from_arrays([column, maps], ["n", "m"]), 5))
+    chunks = list(ChunkWriter(Codec(), 0, is_timed=False).batches(edge))
     read = [row for chunk in chunks for row in unpack_rows(Codec(), chunk)[0]]
     assert [n for n, _ in read] == list(range(105_000)) and read[1] == (1, {"k": 1})
     assert max(len(chunk.data) for chunk in chunks) < 3 << 20

@@ -16,7 +16,8 @@ from sparkstorm.api.columns import BatchCollector, ColumnBolt
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.tuples import Source as Sender
-from sparkstorm.replay import combine, replay, replay_locally
+from sparkstorm.replay import replay, replay_locally
+from sparkstorm.replay.tasks import combiner
 from sparkstorm.testing import complete_topology
 from tests.replay.bolts import Source
 from tests.replay.random_topologies import Shift, random_rows
@@ -92,7 +93,7 @@ def test_what_is_combined_before_it_travels_is_the_same_live_and_in_both_replays
 ) -> None:
     for seed in range(60):
         random = Random(seed)
-        monkeypatch.setattr(combine, "MOST_KEYS", random.choice((1, 2, 1 << 16)))
+        monkeypatch.setattr(combiner, "MOST_KEYS", random.choice((1, 2, 1 << 16)))
         made, rows = topology(bolt(), random), random_rows(random, ["a", "b", "ä", "", None])
         found = [
             replay_locally(
@@ -101,10 +102,10 @@ def test_what_is_combined_before_it_travels_is_the_same_live_and_in_both_replays
                 outputs=["sum!state"],
                 skip_bad=True,
                 partitions=2,
-                quick=quick,
+                shortcuts=shortcuts,
                 conf={"topology.max.retries": 0},
             )
-            for quick in (True, False)
+            for shortcuts in (True, False)
         ]
         live = complete_topology(made, {"source": rows}, conf={"topology.max.retries": 0})
         assert found[0].states == found[1].states == {"sum": dict(live.state("sum"))}, f"seed {seed}"

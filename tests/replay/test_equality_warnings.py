@@ -13,7 +13,6 @@ from sparkstorm.api.windows import Count as Number
 from sparkstorm.api.windows import Duration, FoldingBolt, TimedBolt, Window, WindowedBolt
 from sparkstorm.model.topology import Grouping, Topology
 from sparkstorm.replay import EventTime, replay_locally
-from sparkstorm.replay.sample import check_sample
 from sparkstorm.testing import complete_topology
 from sparkstorm.windowing.settings import IDLE_MS
 from tests.replay.bolts import Count, Source, Timed
@@ -273,11 +272,6 @@ def test_the_order_of_senders_does_change_a_result() -> None:
     replayed = replay_locally(builder.build(), rows)
     assert replayed.states["last"] != complete_topology(builder.build(), rows).state("last")
     assert [w.cause for w in replayed.warnings] == ["order of senders"]
-
-
-@pytest.mark.parametrize(("bolt", "said"), [(ByWallClock(), "bolt"), (ByChance(), "bolt"), (Quick(), None)])
-def test_a_sample_run_twice_finds_who_reads_the_clock_or_rolls_dice(bolt: Any, said: str | None) -> None:
-    assert check_sample(topology(bolt, FIELDS), {"source": ROWS}) == said
 
 
 def test_floats_of_a_bolt_without_order_are_told_even_behind_one_sender() -> None:

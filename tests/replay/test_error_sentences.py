@@ -78,7 +78,7 @@ def test_what_is_no_frame_is_named(values: DataFrame) -> None:
         with pytest.raises(InvalidTopologyError, match=r"^input 'source' is a \w+, not a DataFrame: .*replay_locally"):
             replay(topology, {"source": given})  # type: ignore[dict-item]
     with pytest.raises(InvalidTopologyError, match=r"^the initial state of 'bolt' is a dict, not a DataFrame"):
-        replay(topology, {"source": values}, states={"bolt": {"a": 1}})  # type: ignore[dict-item]
+        replay(topology, {"source": values}, states={"bolt": {"a": 1}})
     with pytest.raises(InvalidTopologyError, match=r"^inputs are a DataFrame: write"):
         replay(topology, values)  # type: ignore[arg-type]
     with pytest.raises(InvalidTopologyError, match=r"^input 'source' is a \w+, not a list of rows; replay\(...\) takes"):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkstorm.replay.evidence import Evidence, RowTimes
-from sparkstorm.windowing.marks import SourceClock
+from sparkstorm.windowing.watermarks import SourceClock
 
 OUTPUT = ("source", "default", "bolt")
 PARTITIONS = st.lists(st.lists(st.integers(0, 60), max_size=8), min_size=1, max_size=5)

@@ -13,11 +13,11 @@ from sparkstorm.config import check, merge
 from sparkstorm.executor import emitter as output
 from sparkstorm.model.codec import Codec
 from sparkstorm.replay import replay_locally
-from sparkstorm.replay.chunks import KEPT_STATE, START, Chunk, ChunkWriter
-from sparkstorm.replay.job import Job, Switches, make_job
-from sparkstorm.replay.pace import Pace
+from sparkstorm.replay.job import Job, RunSettings, make_job
 from sparkstorm.replay.plan import make_plan
-from sparkstorm.replay.stage import run_exchange, run_feed
+from sparkstorm.replay.tasks.batches import BatchSizer
+from sparkstorm.replay.tasks.chunks import KEPT_STATE, START, Chunk, ChunkWriter
+from sparkstorm.replay.tasks.stage import run_exchange, run_feed
 from tests.replay import counting
 from tests.replay.bolts import Source
 
@@ -46,12 +46,14 @@ class Remember(StatefulBolt):
         collector.emit((tup["n"],))
 
 
-def job_of(first: BasicBolt, **switches: Any) -> Job:
+def job_of(first: BasicBolt, **settings: Any) -> Job:
     builder = TopologyBuilder()
     builder.set_spout("source", Source("n"))
     builder.set_bolt("first", first).shuffle_grouping("source")
     builder.set_bolt("remember", Remember()).fields_grouping("first", "n")
-    return make_job(make_plan(builder.build(), merge(check({}, "test")).as_dict(), "test", {}), Switches(**switches), is_local=True)
+    return make_job(
+        make_plan(builder.build(), merge(check({}, "test")).as_dict(), "test", {}), RunSettings(**settings), is_local=True
+    )
 
 
 def counted(items: Any, taken: list[int]) -> Iterator[Any]:
@@ -64,10 +66,9 @@ def nothing(evidence: Any) -> None:
     """Ignores evidence."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("quick", [True, False])
-def test_chunks_leave_while_batches_still_come_in(quick: bool) -> None:
-    job, taken = job_of(Many(1), quick=quick), [0]
+@pytest.mark.parametrize("shortcuts", [True, False])
+def test_chunks_leave_while_batches_still_come_in(shortcuts: bool) -> None:
+    job, taken = job_of(Many(1), shortcuts=shortcuts), [0]
     batches = [pa.RecordBatch.from_pydict({"n": list(range(10_000))})] * 10
     behind = 0
     for number, _ in enumerate(run_feed(job, job.plan.stages[0], 0, counted(batches, taken), nothing)):
@@ -75,25 +76,25 @@ def test_chunks_leave_while_batches_still_come_in(quick: bool) -> None:
     assert taken[0] == 10 and behind <= 5
 
 
-@pytest.mark.parametrize("quick", [True, False])
-def test_few_rows_go_in_where_each_makes_many(quick: bool) -> None:
-    job = job_of(Many(3_000), quick=quick)
+@pytest.mark.parametrize("shortcuts", [True, False])
+def test_few_rows_go_in_where_each_makes_many(shortcuts: bool) -> None:
+    job = job_of(Many(3_000), shortcuts=shortcuts)
     batch = pa.RecordBatch.from_pydict({"n": list(range(200))})
     counting.clear()
     next(run_feed(job, job.plan.stages[0], 0, [batch], nothing))
     assert counting.COUNTS["executed"] == 64  # the first go
-    pace = Pace()
-    pace.learn(64, 64 * 5_000)
-    assert pace.rows * 5_000 <= 1 << 17
-    assert [len(part) for part in pace.parts(range(60))] == [26, 26, 8]
+    sizer = BatchSizer()
+    sizer.learn(64, 64 * 5_000)
+    assert sizer.rows * 5_000 <= 1 << 17
+    assert [len(part) for part in sizer.parts(range(60))] == [26, 26, 8]
 
 
 def test_the_pace_doubles_while_rows_make_few() -> None:
-    pace = Pace()
+    sizer = BatchSizer()
     for _ in range(20):
-        pace.learn(pace.rows, pace.rows)
-    assert pace.rows == 16_384
-    assert [len(part) for part in pace.parts(range(40_000))] == [16_384, 16_384, 7_232]
+        sizer.learn(sizer.rows, sizer.rows)
+    assert sizer.rows == 16_384
+    assert [len(part) for part in sizer.parts(range(40_000))] == [16_384, 16_384, 7_232]
 
 
 def test_an_exchange_takes_chunks_one_by_one_and_hands_its_state_out_in_pieces() -> None:

@@ -17,12 +17,12 @@ from sparkstorm.errors import InvalidTopologyError, ReplayFailedError
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tagged import MARK, read_value
 from sparkstorm.replay.arrow_map import batches_of, chunks_in
-from sparkstorm.replay.chunks import KEPT_STATE, ChunkWriter
 from sparkstorm.replay.plan import make_plan
-from sparkstorm.replay.result_columns import declared_columns
-from sparkstorm.replay.result_types import definite_type, result_type, typed_array
-from sparkstorm.replay.results import found_columns, seeing, writing
+from sparkstorm.replay.results.columns import declared_columns
+from sparkstorm.replay.results.frames import found_columns, seeing, writing
+from sparkstorm.replay.results.types import definite_type, result_type, typed_array
 from sparkstorm.replay.spark import packing
+from sparkstorm.replay.tasks.chunks import KEPT_STATE, ChunkWriter
 from tests.model.test_codec import same
 from tests.replay.bolts import Count, Source, Split, word_count
 from tests.transport.values import scalars, values

@@ -15,7 +15,7 @@ from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, ReplayFa
 from sparkstorm.model.tagged import MARK
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import read_value, replay
-from sparkstorm.replay.result_files import check_columns, writable
+from sparkstorm.replay.results.files import check_columns, writable
 from tests.model.test_codec import same
 from tests.replay.bolts import Source
 

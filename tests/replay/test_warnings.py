@@ -32,8 +32,8 @@ from sparkstorm.errors import ReplayFailedError
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.tuples import Source as Sender
 from sparkstorm.replay import LocalResults, replay_locally
-from sparkstorm.replay.attributes import Attributes
 from sparkstorm.replay.plan import components_in_order
+from sparkstorm.replay.tasks.attributes import Attributes
 from sparkstorm.testing import CaptureBolt, LocalCluster
 from sparkstorm.testing.complete import _captured
 from sparkstorm.testing.components import fed

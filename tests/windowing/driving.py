@@ -14,8 +14,8 @@ from sparkstorm.grouping.routes import Target
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import Grouping
 from sparkstorm.model.tuples import Source
-from sparkstorm.windowing.marks import END, SourceClock
 from sparkstorm.windowing.settings import TIMESTAMP_FIELD, read_settings
+from sparkstorm.windowing.watermarks import END, SourceClock
 
 FIELDS = ("key", "ts", "value")
 Event = tuple[Any, Any, Any]

@@ -10,7 +10,7 @@ from sparkstorm.api import Count, Duration, TopologyBuilder, WindowedBolt
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
-from sparkstorm.windowing.marks import LAST_MS
+from sparkstorm.windowing.watermarks import LAST_MS
 from tests.windowing.driving import FIELDS, Adding, Driver, Listing, Ordered, timed
 
 NO_TIME = [None, -1, "1000", 1000.0, True, LAST_MS + 1, 2**63 - 1, [1], b"1"]

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from sparkstorm.api import Duration, Window
 from sparkstorm.errors import InvalidTopologyError, StoreInconsistentError
 from sparkstorm.model.codec import Codec
-from sparkstorm.windowing.agenda import Agenda
-from sparkstorm.windowing.marks import END, SourceClock
+from sparkstorm.windowing.due_queue import DueQueue
 from sparkstorm.windowing.settings import LATENESS_MS
 from sparkstorm.windowing.store import rank
+from sparkstorm.windowing.watermarks import END, SourceClock
 from tests.windowing.driving import Driver, Listing, Merging, timed
 
 POISON = 9
@@ -246,20 +246,20 @@ KEYS = st.tuples(st.one_of(st.integers(-3, 3), st.sampled_from(["", "a", "b", No
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "add", "drop", "first"]), st.integers(0, 4), KEYS), max_size=60))
 def test_an_agenda_hands_out_the_least_key_of_the_earliest_time(steps: list[Any]) -> None:
-    agenda, reference = Agenda(), dict[Any, None]()
+    queue, reference = DueQueue(), dict[Any, None]()
     for what, at, key in steps:
         if what == "add":
-            agenda.add(at, key)
+            queue.add(at, key)
             reference[at, key] = None
         elif what == "drop":
-            agenda.drop(at, key)
+            queue.drop(at, key)
             reference.pop((at, key), None)
         elif reference:
             least = min(reference, key=lambda each: (each[0], rank(each[1])))
-            assert (agenda.first_at(), agenda.first_key()) == least
-            agenda.drop_first()
+            assert (queue.first_at(), queue.first_key()) == least
+            queue.drop_first()
             del reference[least]
-    assert agenda.first_at() == min((at for at, _ in reference), default=None)
+    assert queue.first_at() == min((at for at, _ in reference), default=None)
 
 
 class Counted(int):
@@ -275,15 +275,15 @@ class Counted(int):
 
 
 def test_keys_that_are_added_while_those_of_their_time_are_handed_out_are_not_sorted_with_them_again() -> None:
-    agenda, Counted.compared = Agenda(), 0
+    queue, Counted.compared = DueQueue(), 0
     for number in range(1000):
-        agenda.add(5, (Counted(number),))
+        queue.add(5, (Counted(number),))
     for number in range(1000):
-        agenda.first_key()
-        agenda.drop_first()
-        agenda.add(5, (Counted(5000 - number),))
-        agenda.add(9, (Counted(number),))
-        agenda.drop(9, (Counted(number),))
+        queue.first_key()
+        queue.drop_first()
+        queue.add(5, (Counted(5000 - number),))
+        queue.add(9, (Counted(number),))
+        queue.drop(9, (Counted(number),))
     assert Counted.compared < 40_000  # with each key sorted again with all of them a million
 
 

@@ -1,11 +1,11 @@
-"""Clocks of senders: which rows are late, and how far out of order rows were."""
+"""PartitionClocks of senders: which rows are late, and how far out of order rows were."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkstorm.windowing.marks import END, NEVER, SourceClock
+from sparkstorm.windowing.watermarks import END, NEVER, SourceClock
 
 TIMES = st.lists(st.integers(0, 60), max_size=40)
 

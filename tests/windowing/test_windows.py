@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkstorm.api import Count, Duration
-from sparkstorm.windowing.layout import Layout
-from sparkstorm.windowing.marks import END, NEVER, SourceClock, Watermarks
 from sparkstorm.windowing.settings import LAG_MS, LATENESS_MS
+from sparkstorm.windowing.watermarks import END, NEVER, SourceClock, Watermarks
+from sparkstorm.windowing.window_math import Layout
 from tests.windowing.driving import Adding, Driver, Event, Listing, Merging, Ordered, split_late, timed
 
 LENGTHS = st.integers(1, 12)

@@ -1,0 +1,78 @@
+"""Options of a replay, the same for `replay`, `replay_locally`, `back_fill` and `back_fill_locally`. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypedDict
+
+from sparkstorm.api.components import Effects
+from sparkstorm.config import check, merge
+from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.model.topology import Topology
+from sparkstorm.replay.inputs import EventTime
+from sparkstorm.replay.plan import Plan, make_plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """How a replay is run.
+
+    conf, name: as for the live run, so that tasks and the first targets of shuffles are the same.
+    event_time: the column that is the virtual time of rows.
+    states: initial states by component: frames (key, value and, from a former run, task), or locally mappings.
+    types: columns of results by name ("word string, n bigint"), over what streams and states declare; others are inferred.
+    outputs: the results to keep; None: all.
+    effects: by bolt, over what its class declares: `Effects`.
+    skip_bad: whether failing records are put aside; else they end the replay.
+    columns: whether bolts that take batches get batches; else they get rows, as live.
+    by_value: modules to send to the executors as they are in memory, beside those of the components.
+    """
+
+    conf: Mapping[str, Any] = field(default_factory=dict)
+    name: str = "replay"
+    event_time: EventTime | str | None = None
+    states: Mapping[str, Any] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
+    outputs: Collection[str] | None = None
+    effects: Mapping[str, Effects] = field(default_factory=dict)
+    skip_bad: bool = False
+    columns: bool = True
+    by_value: Iterable[str] = ()
+
+    def plan(self, topology: Topology) -> Plan:
+        """Check the configuration and cut the topology into stages; InvalidTopologyError or InvalidConfigError."""
+        conf = merge(check(self.conf, "the settings of the replay")).as_dict()
+        return make_plan(topology, conf, self.name, self.effects)
+
+    def time(self, in_order: bool = True) -> EventTime | None:
+        """Return the event time; `in_order` is for one that is given by its column's name alone."""
+        return EventTime(self.event_time, in_order) if isinstance(self.event_time, str) else self.event_time
+
+
+class OptionArguments(TypedDict, total=False):
+    """The fields of ReplayOptions as keyword arguments."""
+
+    conf: Mapping[str, Any] | None
+    name: str
+    event_time: EventTime | str | None
+    states: Mapping[str, Any] | None
+    types: Mapping[str, str] | None
+    outputs: Collection[str] | None
+    effects: Mapping[str, Effects] | None
+    skip_bad: bool
+    columns: bool
+    by_value: Iterable[str]
+
+
+_DEFAULT = ReplayOptions()
+
+
+def options_of(options: ReplayOptions | None, arguments: Mapping[str, Any]) -> ReplayOptions:
+    """Return options with keyword arguments in the place of their fields; InvalidTopologyError names an unknown one."""
+    known = [each.name for each in fields(ReplayOptions)]
+    unknown = [name for name in arguments if name not in known]
+    if unknown:
+        raise InvalidTopologyError(f"a replay has no option '{unknown[0]}', only {', '.join(known)}")
+    given = {name: getattr(_DEFAULT, name) if value is None else value for name, value in arguments.items()}
+    return replace(options or _DEFAULT, **given)

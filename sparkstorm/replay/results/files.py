@@ -1,0 +1,88 @@
+"""Results in file formats that cannot hold every value: what a format would change is written as tagged text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DataType, LongType, MapType, StringType, StructField, StructType
+
+from sparkstorm.api.columns import plain_values
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.model.tagged import is_tagged, tag_text
+from sparkstorm.replay.arrow_map import map_in_arrow
+from sparkstorm.replay.job import STATE_MARK
+from sparkstorm.replay.results.types import state_values
+
+_NAMED_BY_JSON = (StringType, LongType, BooleanType)  # JSON itself tells them apart
+
+
+def writable(name: str, frame: DataFrame, written: str) -> DataFrame:
+    """Return a result as a format can hold it.
+
+    Parquet and ORC hold every column. In JSON and CSV, columns that would come back as others are tagged text: bytes, mappings
+    with keys that are not text, in CSV everything nested; of states all that is not text, a whole number or true/false, in
+    CSV all of it.
+    """
+    is_state = name.endswith(STATE_MARK)
+    changed = [
+        field.name
+        for field in frame.schema
+        if field.name != "task" or not is_state
+        if _would_change(field.dataType, written, is_state)
+    ]
+    return _tagged(frame, changed, is_state) if changed else frame
+
+
+def check_columns(name: str, columns: Sequence[str]) -> None:
+    """Raise InvalidConfigError for names that Spark does not tell apart when it writes files."""
+    for place, column in enumerate(columns):
+        other = next((each for each in columns[:place] if each.lower() == column.lower()), None)
+        if other is not None:
+            raise InvalidConfigError(
+                f"result '{name}': its fields '{other}' and '{column}' cannot be columns of one file, as "
+                "Spark does not tell upper from lower case; rename one, or write other results"
+            )
+
+
+def _would_change(kind: DataType, written: str, is_state: bool) -> bool:
+    if written not in ("json", "csv"):
+        return False
+    if is_state:
+        return written == "csv" or not isinstance(kind.elementType if isinstance(kind, ArrayType) else kind, _NAMED_BY_JSON)
+    if written == "csv":
+        return isinstance(kind, BinaryType | ArrayType | MapType | StructType)
+    return _is_lost_in_json(kind)
+
+
+def _is_lost_in_json(kind: DataType) -> bool:
+    if isinstance(kind, ArrayType):
+        return _is_lost_in_json(kind.elementType)
+    if isinstance(kind, MapType):
+        return not isinstance(kind.keyType, StringType) or _is_lost_in_json(kind.valueType)
+    if isinstance(kind, StructType):
+        return any(_is_lost_in_json(field.dataType) for field in kind)
+    return isinstance(kind, BinaryType)
+
+
+def _tagged(frame: DataFrame, names: Sequence[str], is_state: bool) -> DataFrame:
+    schema = StructType([StructField(f.name, StringType()) if f.name in names else f for f in frame.schema])
+
+    def tag(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            arrays = [
+                _texts(name, array, is_state) if name in names else array
+                for name, array in zip(batch.schema.names, batch.columns, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, batch.schema.names)
+
+    return map_in_arrow(frame, tag, schema)
+
+
+def _texts(name: str, array: pa.Array, is_state: bool) -> pa.Array:
+    if is_state:
+        cells = [None if value is None else tag_text(value) for value in state_values(array, name == "key")]
+    else:
+        cells = [cell if cell is None or is_tagged(cell) else tag_text(cell) for cell in plain_values(array)]
+    return pa.array(cells, pa.string())

@@ -1,0 +1,254 @@
+"""Results of a replay: a mapping of lazy DataFrames by "component[:stream]" and "component!state"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark.errors import PySparkTypeError
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from sparkstorm.errors import CodecError, ReplayFailedError
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.tagged import is_tagged, tag_text
+from sparkstorm.model.topology import LATE_PREFIX
+from sparkstorm.replay.arrow_map import MapBatches, chunks_in, map_in_arrow
+from sparkstorm.replay.tasks.batches import is_batch, unpack_batch
+from sparkstorm.replay.tasks.chunks import DEAD, KEPT_STATE, ROWS, Chunk
+from sparkstorm.replay.equality_warnings import ReplayWarning, warnings_of
+from sparkstorm.replay.failures import as_result, unwrapped
+from sparkstorm.replay.job import STATE_MARK, result_names, targets_of
+from sparkstorm.replay.plan import Feed, Plan, Stage
+from sparkstorm.replay.results.columns import Columns
+from sparkstorm.replay.results.types import TAGGED, definite_type, merged_type, result_type, typed_array
+from sparkstorm.replay.spark import SparkStages, WriteChunks
+
+_LINES = pa.schema([("value", pa.string())])
+
+
+class Replay(Mapping[str, DataFrame]):
+    """Results by name: "count" a component's default stream, "count:late" another, "count!state" its final state.
+
+    Nothing has run when it is returned. A result with declared types stays lazy until an action. Reading any other result
+    runs its stages once (they are persisted) to infer its types. `close` unpersists them.
+    """
+
+    def __init__(self, plan: Plan, stages: SparkStages, columns: Mapping[str, Columns]) -> None:
+        self._plan = plan
+        self._stages = stages
+        self._columns = columns
+        self._frames: dict[str, DataFrame] = {}
+        spouts = {c.id for c in plan.topology.spouts}
+        self._feeds = {n: feed for n, feed in result_names(plan).items() if feed.spout in spouts or stages.may_ask(n)}
+        self._stateful = [c.id + STATE_MARK for c in plan.topology.bolts if stages.keeps_state(c.id)]
+
+    def __getitem__(self, name: str) -> DataFrame:
+        if name not in self._frames:
+            with unwrapped():
+                self._frames[name] = as_result(self._frame(name))
+        return self._frames[name]
+
+    def columns_of(self, name: str) -> list[str]:
+        """Return the names of a result's columns without running anything; none for a result that there is not."""
+        if name in self._columns:
+            return [field for field, _ in self._columns[name]]
+        return list(self[name].columns) if name in self else []
+
+    @property
+    def sinks(self) -> list[str]:
+        """Return the names of results that no bolt of this replay reads: ends of the graph, redirected inputs, states."""
+        heard = {Feed(s.component, s.stream) for c in self._plan.topology for s in c.inputs}
+        spouts = {c.id for c in self._plan.topology.spouts}
+        ends = [n for n, feed in self._feeds.items() if n in self._plan.redirected or not (feed in heard or feed.spout in spouts)]
+        return [
+            *(n for n in ends if n in self._plan.redirected or self._feeds[n] not in self._plan.redirected.values()),
+            *self._stateful,
+        ]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self._feeds, *self._stateful])
+
+    def __len__(self) -> int:
+        return len(self._feeds) + len(self._stateful)
+
+    def _frame(self, name: str) -> DataFrame:
+        if name in self._stateful:
+            return self._state(name)
+        if name not in self._feeds:
+            raise KeyError(
+                f"there is no result '{name}', only {', '.join(self)}"
+                + ("; others were not asked for in `outputs`" if name in result_names(self._plan) else "")
+            )
+        feed = self._feeds[name]
+        if self._plan.topology.components[feed.spout].kind == "spout":
+            return self._stages.input(feed)
+        stage = self._plan.stage_of(feed.spout, feed.stream)
+        if self._is_declared(name) and self._stages.only_result(stage) == name:
+            return self._only(stage, name)
+        tasks, targets = self._plan.tasks(feed.spout), targets_of(self._plan, feed.spout, feed.stream)
+        chunks = (
+            self._stages.frame(stage)
+            .where(f"kind = {ROWS} AND sender BETWEEN {tasks[0]} AND {tasks[-1]} AND target BETWEEN {targets[0]} AND {targets[-1]}")
+            .where(sf.col("stream").isin(feed.stream, LATE_PREFIX + feed.stream))
+        )
+        return self._typed(name, chunks)
+
+    @property
+    def warnings(self) -> tuple[ReplayWarning, ...]:
+        """Return why these results may differ from those of a live run, by the topology and the stages run so far."""
+        return warnings_of(self._plan, self._stages.evidence.value, self._stages.sequence, self._stages.is_timed)
+
+    def state(self, component: str) -> DataFrame:
+        """Return a stateful bolt's final keys and values with their tasks; usable as another run's initial state."""
+        return self[component + STATE_MARK]
+
+    @property
+    def dead_letters(self) -> list[DeadLetter]:
+        """Return the records put aside, brought to the driver; none without skip_bad."""
+        with unwrapped():
+            return [DeadLetter.from_line(row.value)[1] for row in self.dead_letter_lines.collect()]
+
+    @property
+    def dead_letter_lines(self) -> DataFrame:
+        """Return the same as a DataFrame with a line of JSON per record: the format of a run's `dead-letters.jsonl`."""
+        if not self._stages.skips_bad:
+            return self._stages.spark.createDataFrame([], from_arrow_schema(_LINES))
+        frames = [
+            self._stages.frame(stage)
+            for stage in self._plan.stages
+            if self._stages.is_kept(stage) and (stage.bolts or self._stages.is_timed)
+        ]
+        chunks = reduce(DataFrame.union, frames).where(f"kind = {DEAD}")
+        return map_in_arrow(chunks, _lines, from_arrow_schema(_LINES))
+
+    def run(self) -> dict[str, dict[str, int]]:
+        """Run every stage now; return the counts of each component: prepared, executed, emitted, parked and others."""
+        with unwrapped():
+            for stage in self._plan.stages:
+                if stage.bolts and self._stages.is_kept(stage):
+                    name = self._stages.only_result(stage)
+                    (self[name] if name is not None and self._is_declared(name) else self._stages.frame(stage)).count()
+        return self.counts
+
+    @property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return the counts of each component, added up over finished tasks (a task that Spark ran twice counts twice)."""
+        return dict(self._stages.evidence.value.counts)
+
+    def close(self) -> None:
+        """Unpersist the stages; a result that is read afterwards is computed again."""
+        self._stages.unpersist()
+
+    def kept(self, *kinds: int) -> DataFrame:
+        """Return the chunks of some kinds of all stages with bolts."""
+        frames = [self._stages.frame(stage) for stage in self._plan.stages if stage.bolts]
+        return reduce(DataFrame.union, frames).where(sf.col("kind").isin(*kinds))
+
+    def _state(self, name: str) -> DataFrame:
+        component = name.removesuffix(STATE_MARK)
+        stage = next(s for s in self._plan.stages if s.has(component))
+        if self._is_declared(name) and self._stages.only_result(stage) == name:
+            return self._only(stage, name)
+        tasks = self._plan.tasks(component)
+        chunks = self._stages.frame(stage).where(f"kind = {KEPT_STATE} AND target BETWEEN {tasks[0]} AND {tasks[-1]}")
+        return self._typed(name, chunks)
+
+    def _is_declared(self, name: str) -> bool:
+        """Return whether the types of all columns of a result are known before its stages run."""
+        return all(kind is not None for _, kind in self._columns[name])
+
+    def _only(self, stage: Stage, name: str) -> DataFrame:
+        """Return a stage's only result, without a frame of chunks."""
+        write, schema = writing(name, cast(Sequence[tuple[str, pa.DataType]], self._columns[name]))
+        return self._stages.only_frame(stage, write, schema)
+
+    def _typed(self, name: str, chunks: DataFrame) -> DataFrame:
+        columns = self._columns[name]
+        if not self._is_declared(name):
+            with unwrapped():
+                seen = [row.schema for row in map_in_arrow(chunks, seeing(name, columns), "schema binary").collect()]
+            columns = found_columns(columns, seen)
+        write, schema = writing(name, cast(Sequence[tuple[str, pa.DataType]], columns))
+        return map_in_arrow(chunks, lambda batches: write(chunks_in(batches)), schema)
+
+
+def seeing(name: str, columns: Columns) -> MapBatches:
+    """Return a pass over a result's chunks that gives the types of the columns without a declared one, a row per partition."""
+    fields = [field for field, _ in columns]
+    is_state = name.endswith(STATE_MARK)
+
+    def see(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        codec, kinds = Codec(), [pa.null()] * len(fields)
+        for chunk in chunks_in(batches):
+            for place, values in enumerate(_columns(codec, chunk)[: len(fields)]):
+                if columns[place][1] is None:
+                    kinds[place] = merged_type(kinds[place], result_type(values, is_key=is_state and place == 0))
+        schema = pa.schema(list(zip(fields, kinds, strict=True)))
+        yield pa.RecordBatch.from_arrays([pa.array([schema.serialize().to_pybytes()])], ["schema"])
+
+    return see
+
+
+def found_columns(columns: Columns, seen: Iterable[bytes]) -> Columns:
+    """Return the columns with types for all of them, by what every partition has seen."""
+    kinds = [pa.null()] * len(columns)
+    for data in seen:
+        schema = pa.ipc.read_schema(pa.py_buffer(data))
+        kinds = [merged_type(kind, field.type) for kind, field in zip(kinds, schema, strict=True)]
+    return [(field, kind or definite_type(found)) for (field, kind), found in zip(columns, kinds, strict=True)]
+
+
+def writing(name: str, columns: Sequence[tuple[str, pa.DataType]]) -> tuple[WriteChunks, StructType]:
+    """Return how chunks become batches of a result, and the result's schema; ReplayFailedError names result and column."""
+    is_state = name.endswith(STATE_MARK)
+    whole = [*columns, ("task", pa.int32())] if is_state else columns
+    try:
+        spark_schema = from_arrow_schema(pa.schema([(f, pa.string() if kind == TAGGED else kind) for f, kind in whole]))
+    except PySparkTypeError as error:
+        raise ReplayFailedError(
+            f"result '{name}': its columns ({', '.join(f'{f}: {kind}' for f, kind in columns)}) hold a type "
+            "that Spark has not; emit another one"
+        ) from error
+    schema = to_arrow_schema(spark_schema)
+    kinds = [TAGGED if kind == TAGGED else field.type for (_, kind), field in zip(whole, schema, strict=True)]
+
+    def write(chunks: Iterable[Chunk]) -> Iterator[pa.RecordBatch]:
+        codec = Codec()
+        for chunk in chunks:
+            made = [
+                _array(name, field, values, kind)
+                for field, values, kind in zip(schema.names, _columns(codec, chunk), kinds, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(made, schema=schema)
+
+    return write, spark_schema
+
+
+def _array(name: str, field: str, values: Any, kind: pa.DataType) -> pa.Array:
+    is_state = name.endswith(STATE_MARK)
+    if is_state and pa.types.is_string(kind) and any(map(is_tagged, values)):
+        values = [tag_text(value) if is_tagged(value) else value for value in values]  # it would be read back as another value
+    try:
+        return typed_array(values, kind, field, by_place=not is_state or field == "key")
+    except (CodecError, ReplayFailedError) as error:
+        raise ReplayFailedError(f"result '{name}': {error}") from error
+
+
+def _columns(codec: Codec, chunk: Chunk) -> Sequence[Any]:
+    """Return a chunk's columns: lists of values or Arrow arrays."""
+    if is_batch(chunk.data):
+        return list(unpack_batch(chunk.data).columns)
+    columns: list[list[Any]] = codec.unpack(chunk.data)[1]
+    return [*columns, [chunk.target] * chunk.rows] if chunk.kind == KEPT_STATE else columns
+
+
+def _lines(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    codec = Codec()
+    for chunk in chunks_in(batches):
+        yield pa.RecordBatch.from_arrays([pa.array([DeadLetter.decode(codec, chunk.data).to_line()])], schema=_LINES)

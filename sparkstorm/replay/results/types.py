@@ -1,0 +1,313 @@
+"""Types of Arrow columns for the codec's values: of inputs, of results as declared, and of results as their values show.
+
+Inference changes no value: a column has a type only where every value has that type. Lists of one type are ARRAY, mappings
+with keys of one type (text, whole numbers, bytes, true/false) and values of one type are MAP, keys of a state that are tuples
+of one make are STRUCT (_1, _2, ...). A column with values of several types is tagged text (sparkstorm/model/tagged.py), which
+reads back exactly.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+from sparkstorm.api.columns import fitting_types, plain_values
+from sparkstorm.errors import ReplayFailedError
+from sparkstorm.model.column_types import ColumnType
+from sparkstorm.model.tagged import is_tagged, read_value, tag_text
+
+TAGGED = pa.large_string()  # stands for tagged text while types are found: no other column has this type
+_NO_KEY = pa.large_binary()  # the key type of mappings without a key, until one is seen
+_MOST_DEPTH = 8  # Spark compiles code for every level; what nests deeper is tagged text
+_SCALARS = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string(), bytes: pa.binary()}
+_MAP_KEYS = (pa.string(), pa.int64(), pa.binary(), pa.bool_(), pa.large_binary())  # Spark takes 0.0 and -0.0 for one key
+_NAMED = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+}
+_WIDER = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.int64(),
+    pa.float16(): pa.float32(),
+    pa.large_string(): pa.string(),
+    pa.large_binary(): pa.binary(),
+}  # Spark has no such types
+_PLAIN = (
+    pa.types.is_null,
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+)
+
+
+def problem_with(kind: pa.DataType) -> str:
+    """Return why a column's type is outside the codec's closed set; empty if it is inside."""
+    if any(is_kind(kind) for is_kind in _PLAIN):
+        return ""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return problem_with(kind.value_type)
+    if pa.types.is_struct(kind):
+        return next((p for field in kind if (p := problem_with(field.type))), "")
+    if pa.types.is_map(kind):
+        return problem_with(kind.key_type) or problem_with(kind.item_type)
+    return f"{kind} is none of true/false, whole and floating numbers, text, bytes, lists, mappings; cast it"
+
+
+def arrow_type(kind: ColumnType) -> pa.DataType:
+    """Return the Arrow type of a declared one."""
+    parts = [(name, arrow_type(part)) for name, part in kind.parts]
+    if kind.name == "array":
+        return pa.list_(parts[0][1])
+    if kind.name == "map":
+        return pa.map_(parts[0][1], parts[1][1])
+    return pa.struct(parts) if kind.name == "struct" else _NAMED[kind.name]
+
+
+# -- types that the values show ----------------------------------------------------------------------------------------
+
+
+def seen_type(values: Sequence[Any], has_records: bool = False) -> pa.DataType:
+    """Return the type of a column of values: null without any value, TAGGED for several types.
+
+    `has_records`: mappings that all have the same keys, all of them text, are STRUCT.
+    """
+    return _seen(values, 0, has_records)
+
+
+def result_type(values: Any, is_key: bool = False) -> pa.DataType:
+    """Return the type of a result's column, a list of values or an array; of a state's keys, lists are tuples."""
+    if isinstance(values, pa.Array):
+        kind = _without_widths(values.type)
+        values = values.to_pylist() if pa.types.is_string(kind) else ()
+    elif is_key and set(map(type, values)) == {list}:
+        kind = _tuple_type(values)
+    else:
+        kind = _seen(values, 0)
+    return TAGGED if kind == pa.string() and any(map(is_tagged, values)) else kind
+
+
+def merged_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return a type that holds the values of both columns unchanged; TAGGED where there is none."""
+    if one == other or pa.types.is_null(other):
+        return one
+    if pa.types.is_null(one):
+        return other
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        return _nested(pa.list_, merged_type(one.value_type, other.value_type))
+    if pa.types.is_map(one) and pa.types.is_map(other):
+        keys = {one.key_type, other.key_type} - {_NO_KEY}
+        key = TAGGED if len(keys) > 1 else keys.pop() if keys else _NO_KEY
+        return _nested(pa.map_, key, merged_type(one.item_type, other.item_type))
+    if pa.types.is_struct(one) and pa.types.is_struct(other) and [f.name for f in one] == [f.name for f in other]:
+        kinds = [merged_type(a.type, b.type) for a, b in zip(one, other, strict=True)]
+        return TAGGED if TAGGED in kinds else pa.struct([(f.name, kind) for f, kind in zip(one, kinds, strict=True)])
+    if (pa.types.is_signed_integer(one) and pa.types.is_signed_integer(other)) or (
+        pa.types.is_floating(one) and pa.types.is_floating(other)
+    ):
+        return max(one, other, key=lambda kind: kind.bit_width)
+    return TAGGED
+
+
+def definite_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type with text where nothing was seen: a frame's column must have some type."""
+    if pa.types.is_null(kind) or kind == _NO_KEY:
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(definite_type(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(definite_type(kind.key_type), definite_type(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, definite_type(field.type)) for field in kind])
+    return kind
+
+
+def _seen(values: Sequence[Any], depth: int, has_records: bool = False) -> pa.DataType:
+    kinds = set(map(type, values))
+    kinds.discard(type(None))
+    if tuple in kinds:
+        kinds = kinds - {tuple} | {list}
+    if len(kinds) != 1:
+        return TAGGED if kinds else pa.null()
+    only = kinds.pop()
+    if only not in (list, dict):
+        return _SCALARS.get(only, TAGGED)
+    if depth == _MOST_DEPTH:
+        return TAGGED
+    there = [value for value in values if value is not None]
+    if only is list:
+        return _nested(pa.list_, _seen(list(chain.from_iterable(there)), depth + 1, has_records))
+    keys = set(chain.from_iterable(there))
+    if has_records and keys and set(map(type, keys)) == {str} and set(map(len, there)) == {len(keys)}:
+        return pa.struct([(key, _seen([each[key] for each in there], depth + 1, True)) for key in sorted(keys)])
+    key_type = TAGGED if None in keys else _seen(list(keys), depth + 1) if keys else _NO_KEY
+    items = list(chain.from_iterable(each.values() for each in there))
+    return _nested(pa.map_, key_type, _seen(items, depth + 1, has_records))
+
+
+def _nested(make: Any, *parts: pa.DataType) -> pa.DataType:
+    if TAGGED in parts or (make is pa.map_ and parts[0] not in _MAP_KEYS):
+        return TAGGED
+    return make(*parts)
+
+
+def _tuple_type(keys: Sequence[Sequence[Any]]) -> pa.DataType:
+    width = len(keys[0])
+    if not width or set(map(len, keys)) != {width}:
+        return TAGGED
+    kinds = [_seen(column, 0) for column in zip(*keys, strict=True)]
+    return TAGGED if TAGGED in kinds else pa.struct([(f"_{n}", kind) for n, kind in enumerate(kinds, 1)])
+
+
+def _without_widths(kind: pa.DataType) -> pa.DataType:
+    """Return the type without 32-bit and 64-bit variants, which Spark does not distinguish."""
+    if pa.types.is_dictionary(kind):
+        return _without_widths(kind.value_type)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_without_widths(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_without_widths(kind.key_type), _without_widths(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _without_widths(field.type)) for field in kind])
+    return _WIDER.get(kind, kind)
+
+
+# -- columns of a type -------------------------------------------------------------------------------------------------
+
+
+class _Misfit(Exception):
+    """A value that a type cannot hold unchanged."""
+
+
+def typed_array(values: Any, kind: pa.DataType, name: str, by_place: bool = True) -> pa.Array:
+    """Return a result's column of a type; ReplayFailedError names the column and the first value that does not fit.
+
+    No value changes, but for whole numbers in a column of floats that hold them exactly. `by_place`: a list is taken for a
+    STRUCT of any names; else only for one of the names _1, _2, ..., which is read back as a list.
+    """
+    if isinstance(values, pa.Array):
+        if _without_widths(values.type) == kind:
+            return values.cast(kind)
+        values = plain_values(values)
+    if kind == TAGGED:
+        return pa.array([None if value is None else tag_text(value) for value in values], pa.string())
+    try:
+        return _array(values, kind, by_place)
+    except (_Misfit, pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as error:
+        raise ReplayFailedError(
+            f"column '{name}' does not hold {kind} throughout ({str(error)[:200]}); declare another type for it"
+        ) from error
+
+
+def _array(values: Sequence[Any], kind: pa.DataType, by_place: bool) -> pa.Array:
+    if not pa.types.is_nested(kind):
+        _check_scalars(values, kind)
+        return pa.array(values, kind)
+    if pa.types.is_struct(kind) and values and by_place and not any(pa.types.is_nested(field.type) for field in kind):
+        kinds, widths = set(map(type, values)), {len(value) for value in values if value is not None}
+        if kinds <= {list, tuple} and widths == {kind.num_fields}:  # column by column, as it is much faster
+            columns = [_array(column, field.type, by_place) for column, field in zip(zip(*values, strict=True), kind, strict=True)]
+            return pa.StructArray.from_arrays(columns, fields=list(kind))
+    return pa.array([_fitted(value, kind, by_place) for value in values], kind)
+
+
+def _check_scalars(values: Sequence[Any], kind: pa.DataType) -> None:
+    """Raise _Misfit for a value that Arrow would convert in silence."""
+    fitting = fitting_types(kind) or frozenset()
+    if not set(map(type, values)) <= fitting | {type(None)}:
+        wrong = next(value for value in values if value is not None and type(value) not in fitting)
+        raise _Misfit(f"{wrong!r:.80} is of type {type(wrong).__name__}")
+    if kind == pa.float32():
+        wrong = next((value for value in values if value is not None and not _is_single(value)), None)
+        if wrong is not None:
+            raise _Misfit(f"{wrong!r} is no float of 32 bits")
+
+
+def _is_single(value: float) -> bool:
+    try:
+        return value != value or struct.unpack("f", struct.pack("f", value))[0] == value
+    except OverflowError:
+        return False
+
+
+def _fitted(value: Any, kind: pa.DataType, by_place: bool) -> Any:
+    """Return the value in Arrow's form for a nested type; _Misfit if it does not fit unchanged."""
+    if value is None:
+        return None
+    if pa.types.is_list(kind) and type(value) in (list, tuple):
+        return _items(value, kind.value_type, by_place)
+    if pa.types.is_map(kind) and type(value) is dict:
+        if None in value:
+            raise _Misfit(f"{value!r:.80} has a key that is none")
+        keys, items = _items(list(value), kind.key_type, by_place), _items(list(value.values()), kind.item_type, by_place)
+        return list(zip(keys, items, strict=True))
+    if pa.types.is_struct(kind):
+        return _fitted_struct(value, kind, by_place)
+    if pa.types.is_nested(kind):
+        raise _Misfit(f"{value!r:.80} is of type {type(value).__name__}")
+    _check_scalars([value], kind)
+    return value
+
+
+def _items(values: Sequence[Any], kind: pa.DataType, by_place: bool) -> list[Any]:
+    if pa.types.is_nested(kind):
+        return [_fitted(value, kind, by_place) for value in values]
+    _check_scalars(values, kind)
+    return list(values)
+
+
+def _fitted_struct(value: Any, kind: pa.StructType, by_place: bool) -> dict[str, Any]:
+    names = [field.name for field in kind]
+    if type(value) in (list, tuple) and len(value) == len(names) and (by_place or _is_by_place(kind)):
+        items = dict(zip(names, value, strict=True))
+    elif type(value) is dict and value.keys() == set(names) and not _is_by_place(kind):
+        items = value
+    else:
+        raise _Misfit(f"{value!r:.80} has not exactly the fields {', '.join(names)}")
+    return {field.name: _fitted(items[field.name], field.type, by_place) for field in kind}
+
+
+# -- states read back --------------------------------------------------------------------------------------------------
+
+
+def state_values(array: pa.Array, is_key: bool) -> list[Any]:
+    """Return the keys or values of a state from a column of a frame, exactly as they were when it was written.
+
+    Tagged text is read; a STRUCT is a tuple among keys, and a list among values if its names are _1, _2, ...;
+    CodecError for tagged text that cannot be read.
+    """
+    values = [_placed(read_value(cell), array.type) for cell in plain_values(array)]
+    if not is_key:
+        return values
+    return [tuple(v.values()) if isinstance(v, dict) else tuple(v) if isinstance(v, list) else v for v in values]
+
+
+def _placed(value: Any, kind: pa.DataType) -> Any:
+    if value is None or not pa.types.is_nested(kind):
+        return value
+    if pa.types.is_map(kind):
+        return {key: _placed(item, kind.item_type) for key, item in value.items()}
+    if pa.types.is_struct(kind):
+        items = {field.name: _placed(value[field.name], field.type) for field in kind}
+        return list(items.values()) if _is_by_place(kind) else items
+    return [_placed(item, kind.value_type) for item in value]
+
+
+def _is_by_place(kind: pa.StructType) -> bool:
+    return bool(kind.num_fields) and all(field.name == f"_{n}" for n, field in enumerate(kind, 1))

@@ -1,0 +1,321 @@
+"""History read by the topology's own spouts: the rows of each task up to an offset, and that offset.
+
+A replayable spout knows which position follows the rows it has emitted. Each of its tasks is driven directly: once to measure
+its history (`measure`), then, as often as Spark needs the partition, to return exactly those rows (`rows_until`). A source
+that returns other rows ends the replay.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from sparkstorm.api.components import ReplayableSpout
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.errors import CodecError, ReplayFailedError
+from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.executor.watermark_routes import TimePlan
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.tasks import tasks_by_component
+from sparkstorm.replay.arrow_map import map_in_arrow
+from sparkstorm.replay.failures import unwrapped
+from sparkstorm.replay.job import Job
+from sparkstorm.replay.plan import Plan
+from sparkstorm.replay.results.types import TAGGED, definite_type, merged_type, seen_type, typed_array
+from sparkstorm.windowing.watermarks import END, LAST_MS, NEVER
+
+_IDLE_CALLS, _IDLE_PAUSE_S = 50, 0.01  # a source that gives nothing for so long has no more history
+Row = tuple[str, tuple[Any, ...]]
+"""Stream and values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Extent of one spout task's history: number of rows, handed-over position, newest time by stream and field."""
+
+    rows: int
+    handed: Any
+    newest_ms: Mapping[tuple[str, str], int]
+    has_ended: bool
+
+
+@dataclass(slots=True)
+class _Kept:
+    """SpoutOutputCollector that collects rows; tuples are not tracked, since a replay has no acks."""
+
+    component: str
+    fields_by_stream: Mapping[str, tuple[str, ...]]
+    codec: Codec = field(default_factory=Codec)
+    rows: list[Row] = field(default_factory=list)
+
+    def emit(self, values: Any, message_id: Any = None, stream: str = "default") -> None:
+        fields = self.fields_by_stream.get(stream)
+        if fields is None or len(values) != len(fields):
+            known = "; ".join(f"{name} ({', '.join(fields)})" for name, fields in self.fields_by_stream.items())
+            raise ReplayFailedError(f"spout '{self.component}' emitted {len(values)} values to stream '{stream}'; it has {known}")
+        try:
+            self.rows.append((stream, tuple(map(self.codec.normalise, values))))
+        except CodecError as error:
+            raise ReplayFailedError(f"spout '{self.component}', stream '{stream}': {error}") from error
+
+    def emit_direct(self, task: int, values: Any, message_id: Any = None, stream: str = "default") -> None:
+        raise ReplayFailedError(f"spout '{self.component}' names the tasks it emits to; as data, rows do not")
+
+    def report_error(self, error: BaseException | str) -> None:
+        raise ReplayFailedError(f"spout '{self.component}' reported: {describe_error(error)}")
+
+
+class SpoutReader:
+    """Reads one task of a spout from its first row."""
+
+    def __init__(self, plan: Plan, spout: ReplayableSpout, component: str, index: int) -> None:
+        self.component, self.index = component, index
+        self._spout = spout
+        tasks = tasks_by_component(plan.component_by_task)[component]
+        declared = plan.topology.components[component]
+        self._kept = _Kept(component, {name: stream.fields for name, stream in declared.streams.items()})
+        conf = {**plan.conf, **declared.conf}
+        context = TopologyContext(
+            f"{plan.name}-0-0", tasks[index], component, plan.component_by_task, (tasks[index],), conf, lambda: 0
+        )
+        self._call(lambda: spout.open(conf, context, self._kept))
+
+    def rows(self, most: int | None) -> Iterator[Row]:
+        """Yield rows until there are this many (or a few more, since one call is not cut) or no more come."""
+        count = idle = 0
+        while (most is None or count < most) and idle < _IDLE_CALLS and not self._spout.is_exhausted():
+            self._call(self._spout.next_tuple)
+            idle = 0 if self._kept.rows else idle + 1
+            if idle:
+                time.sleep(_IDLE_PAUSE_S)
+            count += len(self._kept.rows)
+            yield from self._kept.rows
+            self._kept.rows.clear()
+
+    def measure(self, most: int | None, clocks: Mapping[str, Mapping[str, int]], see: Callable[[Row], None]) -> Extent:
+        """Return the extent of the history; `clocks` are positions of times by stream and field, `see` is called with every row."""
+        newest = {(stream, name): NEVER for stream, places in clocks.items() for name in places}
+        count = 0
+        for row in self.rows(most):
+            count += 1
+            see(row)
+            stream, values = row
+            for name, place in clocks[stream].items():
+                at_ms = values[place]
+                if type(at_ms) is int and newest[stream, name] < at_ms <= LAST_MS:
+                    newest[stream, name] = at_ms
+        return Extent(count, self.handed(), newest, self._spout.is_exhausted())
+
+    def rows_until(self, extent: Extent) -> Iterator[Row]:
+        """Yield the rows of a measured extent; ReplayFailedError if the source returns others."""
+        count = 0
+        for row in self.rows(extent.rows):
+            count += 1
+            yield row
+        for _ in range(_IDLE_CALLS):  # to find out that nothing follows takes calls, too
+            if count == extent.rows and self.handed() != extent.handed:
+                self._call(self._spout.next_tuple)
+                count += len(self._kept.rows)
+        if count != extent.rows or self.handed() != extent.handed:
+            raise ReplayFailedError(
+                f"spout '{self.component}' (task {self.index + 1} of its own) gave {count} rows up to "
+                f"{self.handed()!r:.100}, before it were {extent.rows} up to {extent.handed!r:.100}: its "
+                "source must not change while it is read"
+            )
+
+    def handed(self) -> Any:
+        """Return the position that the spout hands over now."""
+        return self._kept.codec.normalise(self._call(self._spout.hand_over))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._call(self._spout.close)
+
+    def _call(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except ReplayFailedError:
+            raise
+        except (Exception, SystemExit) as error:  # user code
+            raise ReplayFailedError(
+                f"spout '{self.component}' (task {self.index + 1} of its own) failed over its history: {describe_error(error)}"
+            ) from error
+
+
+def clocks_of(plan: Plan, component: str) -> dict[str, dict[str, int]]:
+    """Return by stream the time fields of subscribers by event time, with their positions."""
+    times = TimePlan(plan.topology, plan.conf)
+    found: dict[str, dict[str, int]] = {}
+    for name, stream in plan.topology.components[component].streams.items():
+        wanted = {times.settings[id].timestamp_field for id in times.listeners(component, name) if id in times.settings}
+        found[name] = {f: stream.fields.index(f) for f in wanted if f is not None}
+    return found
+
+
+def clock_places(plan: Plan, component: str, extent: Extent) -> list[tuple[Any, int]]:
+    """Yield the clocks that a live task of the spout would store, by stream and subscriber."""
+    times = TimePlan(plan.topology, plan.conf)
+    places = [
+        (("h", name, id), extent.newest_ms.get((name, times.settings[id].timestamp_field or ""), NEVER))
+        for name in plan.topology.components[component].streams
+        for id in times.listeners(component, name)
+        if id in times.settings
+    ]
+    return [(place, at_ms) for place, at_ms in places if at_ms != NEVER]
+
+
+def newest_by_channel(plan: Plan, extents: Mapping[str, Sequence[Extent]]) -> dict[tuple[int, str, str], int]:
+    """Return the newest event time of each spout task's rows; END for a task that had none and has ended."""
+    return {
+        (task, stream, name): END if at_ms == NEVER and extent.has_ended else at_ms
+        for spout, tasks in extents.items()
+        for task, extent in zip(plan.tasks(spout), tasks, strict=True)
+        for (stream, name), at_ms in extent.newest_ms.items()
+    }
+
+
+_ROWS_PER_BATCH = 4096
+_MEASURED = pa.schema([("index", pa.int64()), ("extent", pa.binary()), ("schemas", pa.list_(pa.binary()))])
+Schemas = dict[str, pa.Schema]
+"""Arrow types of each stream's fields."""
+
+
+class SpoutFrames:
+    """Measures and reads the spouts of a job on Spark; `clocks` are positions of times by stream and field."""
+
+    def __init__(self, spark: SparkSession, job: Job) -> None:
+        self._spark, self._job = spark, job
+
+    def measure(self, spout: str, most: int | None, clocks: Mapping[str, Mapping[str, int]]) -> tuple[list[Extent], Schemas]:
+        """Return the extent of each task's history and the types of its rows."""
+        job = self._job
+
+        def measure(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for index in _indices(batches):
+                seen = _SeenTypes(job, spout)
+                with _reader(job, spout, index) as reader:
+                    extent = reader.measure(most, clocks, seen.add)
+                schemas = [schema.serialize().to_pybytes() for schema in seen.schemas()]
+                yield pa.RecordBatch.from_pylist([{"index": index, "extent": _packed(extent), "schemas": schemas}], _MEASURED)
+
+        with unwrapped():
+            found = sorted(map_in_arrow(self._tasks(spout), measure, from_arrow_schema(_MEASURED)).collect())
+        whole = _SeenTypes(job, spout)
+        for row in found:
+            whole.merge([pa.ipc.read_schema(pa.py_buffer(bytes(data))) for data in row.schemas])
+        return [_unpacked(bytes(row.extent)) for row in found], dict(zip(_streams(job, spout), whole.definite(), strict=True))
+
+    def frame(self, spout: str, stream: str, extents: Sequence[Extent], schema: pa.Schema) -> DataFrame:
+        """Return a frame of one stream's rows up to these extents, one partition per task."""
+        job = self._job
+
+        def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for index in _indices(batches):
+                waiting: list[tuple[Any, ...]] = []
+                with _reader(job, spout, index) as reader:
+                    for name, values in reader.rows_until(extents[index]):
+                        if name == stream:
+                            waiting.append(values)
+                        if len(waiting) >= _ROWS_PER_BATCH:
+                            yield _batch(spout, waiting, schema)
+                            waiting = []
+                yield _batch(spout, waiting, schema)
+
+        return map_in_arrow(self._tasks(spout), read, from_arrow_schema(schema))
+
+    def _tasks(self, spout: str) -> DataFrame:
+        count = len(self._job.plan.tasks(spout))
+        return self._spark.range(0, count, 1, count)
+
+
+class _SeenTypes:
+    """Types of a spout's values, inferred without conversion; a field with values of several types is an error."""
+
+    def __init__(self, job: Job, spout: str) -> None:
+        self._spout = spout
+        streams = job.plan.topology.components[spout].streams
+        self._fields = {name: stream.fields for name, stream in streams.items()}
+        self._kinds = {name: [pa.null()] * len(fields) for name, fields in self._fields.items()}
+        self._waiting: dict[str, list[tuple[Any, ...]]] = {name: [] for name in streams}
+
+    def add(self, row: Row) -> None:
+        """Add a row; types are inferred from groups of rows."""
+        waiting = self._waiting[row[0]]
+        waiting.append(row[1])
+        if len(waiting) >= _ROWS_PER_BATCH:
+            self._look(row[0])
+
+    def schemas(self) -> list[pa.Schema]:
+        """Return the types of all rows so far, by stream, in the order of fields."""
+        for name in self._fields:
+            self._look(name)
+        return [pa.schema(list(zip(fields, self._kinds[name], strict=True))) for name, fields in self._fields.items()]
+
+    def merge(self, schemas: Sequence[pa.Schema]) -> None:
+        """Add the types that another task has seen."""
+        for name, schema in zip(self._fields, schemas, strict=True):
+            self._merge(name, [field.type for field in schema])
+
+    def definite(self) -> list[pa.Schema]:
+        """Return the types, with text for fields without values."""
+        return [pa.schema([(f.name, definite_type(f.type)) for f in schema]) for schema in self.schemas()]
+
+    def _look(self, name: str) -> None:
+        rows, self._waiting[name] = self._waiting[name], []
+        if rows:
+            self._merge(name, [seen_type(values, has_records=True) for values in zip(*rows, strict=True)])
+
+    def _merge(self, name: str, kinds: Sequence[pa.DataType]) -> None:
+        known = self._kinds[name]
+        for place, (kind, column) in enumerate(zip(kinds, self._fields[name], strict=True)):
+            known[place] = merged_type(known[place], kind)
+            if _is_mixed(known[place]):
+                raise ReplayFailedError(
+                    f"spout '{self._spout}', stream '{name}', field '{column}' holds values of several types: "
+                    "as data it can only have one"
+                )
+
+
+def _is_mixed(kind: pa.DataType) -> bool:
+    """Return whether a type, or a part of a STRUCT, stands for values of several types."""
+    return kind == TAGGED or (pa.types.is_nested(kind) and any(_is_mixed(kind.field(n).type) for n in range(kind.num_fields)))
+
+
+def _reader(job: Job, spout: str, index: int) -> SpoutReader:
+    return SpoutReader(job.plan, job.open()[1](spout), spout, index)
+
+
+def _streams(job: Job, spout: str) -> list[str]:
+    return list(job.plan.topology.components[spout].streams)
+
+
+def _indices(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
+    for batch in batches:
+        yield from batch.column(0).to_pylist()
+
+
+def _batch(spout: str, rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    columns: Sequence[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [[] for _ in schema]
+    try:
+        arrays = [typed_array(c, f.type, f.name) for c, f in zip(columns, schema, strict=True)]
+    except ReplayFailedError as error:
+        raise ReplayFailedError(f"spout '{spout}': its source gave other values than before: {error}") from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _packed(extent: Extent) -> bytes:
+    newest = [[stream, name, at_ms] for (stream, name), at_ms in extent.newest_ms.items()]
+    return Codec().pack([extent.rows, extent.handed, newest, extent.has_ended])
+
+
+def _unpacked(data: bytes) -> Extent:
+    rows, handed, newest, has_ended = Codec().unpack(data)
+    return Extent(rows, handed, {(stream, name): at_ms for stream, name, at_ms in newest}, has_ended)

@@ -1,0 +1,120 @@
+"""Partitioning of data by Spark's own shuffle, with the live hash as a SQL expression: rows skip one Python stage.
+
+It applies to data that goes by key to one order-insensitive bolt. Law: a key's task is that of the live hash
+(`grouping.hashing`) for every supported type of key; `checked_places` verifies it on a sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import BinaryType, BooleanType, ByteType, DataType, IntegerType, LongType, ShortType, StringType, StructType
+
+from sparkstorm.api.columns import rows_of
+from sparkstorm.api.combining import CombiningBolt
+from sparkstorm.api.components import Stateful
+from sparkstorm.api.windows import TimedBolt, WindowedBolt
+from sparkstorm.errors import ReplayFailedError
+from sparkstorm.grouping.hashing import stable_hash
+from sparkstorm.model.topology import Component, Subscription
+from sparkstorm.replay.arrow_map import quoted
+from sparkstorm.replay.job import Job
+from sparkstorm.replay.plan import Plan, Stage
+
+_WHOLE = (ByteType, ShortType, IntegerType, LongType)
+_GOLDEN_PARTS = 0x9E37, 0x79B9, 0x7F4A, 0x7C15  # the factor of stable_hash, whose product would overflow a SQL long
+
+
+def sql_shuffled_input(plan: Plan, job: Job, stage: Stage) -> Subscription | None:
+    """Return the stage's only input if it is data that Spark can partition among the tasks; else None."""
+    bolt = plan.topology.components[stage.bolts[0]]
+    if job.is_timed or not job.shortcuts or job.skip_bad or job.newest_ms is not None or len(bolt.inputs) != 1:
+        return None
+    instance = bolt.instance
+    if not getattr(instance, "order_insensitive", False) or isinstance(instance, CombiningBolt | WindowedBolt | TimedBolt):
+        return None  # combining moves fewer rows
+    only = bolt.inputs[0]
+    source = plan.stage_of(only.component, only.stream)
+    is_bare = source.feed is not None and not source.bolts and len(plan.tasks(only.component)) == 1
+    is_sole = is_bare and only.grouping.kind == "fields" and len(plan.readers(source)) == 1
+    return only if is_sole and not _minds_order(plan, bolt) else None
+
+
+def _minds_order(plan: Plan, bolt: Component) -> bool:
+    """Return whether a bolt, or one downstream of it, depends on the order of rows."""
+    behind, found = [bolt], {bolt.id}
+    while behind:
+        component = behind.pop()
+        minds = isinstance(component.instance, Stateful) and not getattr(component.instance, "order_insensitive", False)
+        if minds or component.id in plan.idempotent:
+            return True
+        next_ones = [c for c in plan.topology if c.id not in found and any(s.component == component.id for s in c.inputs)]
+        found.update(c.id for c in next_ones)
+        behind += next_ones
+    return False
+
+
+def place_of(fields: Sequence[str], schema: StructType, width: int) -> str | None:
+    """Return stable_hash of these fields modulo the number of tasks as a SQL expression; None for unsupported types.
+
+    The product modulo 2**64 is computed from parts of 16 bits of its factor, which fit a long; only bits 32 to 63 are used.
+    """
+    if width == 1:
+        return "0"
+    spelt = [_spelt(field, schema[field].dataType) for field in fields]
+    if None in spelt:
+        return None
+    crc = f"crc32({_listed([s for s in spelt if s is not None])})"
+    a, b, c, d = _GOLDEN_PARTS
+    low = f"(({crc} * {c} + shiftright({crc} * {d}, 16)) DIV 65536)"
+    high = f"(({crc} * {a} % 65536) * 65536 + {crc} * {b})"
+    return f"CAST((({high} + {low}) & 4294967295L) % {width} AS INT)"
+
+
+def is_known_empty(frame: DataFrame) -> bool:
+    """Return whether Spark's optimizer knows that there are no rows: it would not start the tasks then."""
+    most: Any = frame._jdf.queryExecution().optimizedPlan().maxRows()
+    return bool(most.isDefined() and most.get() == 0)
+
+
+def checked_places(batches: Iterable[pa.RecordBatch], positions: Sequence[int], place: int, width: int) -> Iterator[pa.RecordBatch]:
+    """Yield the batches, after checking that the first row of each has reached its live task."""
+    for batch in batches:
+        if width > 1 and batch.num_rows:
+            (values,) = rows_of(batch.slice(0, 1).select(list(positions)))
+            found = stable_hash(values if len(values) > 1 else values[0]) % width
+            if found != place:
+                raise ReplayFailedError(
+                    f"Spark brought the key {values!r:.100} to task {place + 1} of {width}, live it goes to "
+                    f"task {found + 1}: Spark divides by other rules than this was written for"
+                )
+        yield batch
+
+
+def _spelt(field: str, kind: DataType) -> str | None:
+    """Return the SQL of a value's `canonical_bytes`; None for an unsupported type. Bytes cost Spark half as much as text."""
+    if isinstance(kind, _WHOLE):
+        return _marked("i", f"CAST({quoted(field)} AS STRING)")
+    if isinstance(kind, BooleanType):
+        return _marked("i", f"CAST(CAST({quoted(field)} AS INT) AS STRING)")
+    if type(kind) is StringType and kind == StringType():  # none with a collation of its own
+        return _marked("s", quoted(field))
+    return _marked("b", quoted(field)) if isinstance(kind, BinaryType) else None
+
+
+def _marked(mark: str, text: str) -> str:
+    return f"coalesce(concat({_bytes(mark)}, CAST({text} AS BINARY)), {_bytes('n')})"
+
+
+def _listed(spelt: Sequence[str]) -> str:
+    if len(spelt) == 1:
+        return spelt[0]
+    sized = ", ".join(f"CAST(CAST(octet_length({s}) AS STRING) AS BINARY), {_bytes(':')}, {s}" for s in spelt)
+    return f"concat({_bytes('l')}, {sized})"
+
+
+def _bytes(text: str) -> str:
+    return f"X'{text.encode().hex()}'"

@@ -1,0 +1,127 @@
+"""Steps one bolt through recorded input, tuple by tuple, to reproduce a failure in a unit test or a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+
+from sparkstorm.api.components import Effects
+from sparkstorm.api.windows import TimedBolt, WindowedBolt
+from sparkstorm.config import check, merge
+from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.executor.emitter import Route
+from sparkstorm.grouping.routes import Target
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.topology import DEFAULT_STREAM, Grouping, Topology
+from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.replay.plan import Plan, make_plan
+from sparkstorm.replay.tasks.task import TICK, ReplayContext, ReplayTask, TaskMode, TickSchedule
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Result of one tuple: emitted values by stream, the reason if it failed, and the state after it."""
+
+    input: Tuple
+    emitted: Mapping[str, list[tuple[Any, ...]]]
+    failure: str | None
+    state: Mapping[Any, Any]
+
+
+class Stepper:
+    """One task of a bolt, executed tuple by tuple.
+
+    >>> from sparkstorm.api import TopologyBuilder
+    >>> from sparkstorm.testing import FeederSpout, Nothing
+    >>> builder = TopologyBuilder()
+    >>> _ = builder.set_spout("numbers", FeederSpout(["n"]))
+    >>> _ = builder.set_bolt("nothing", Nothing()).shuffle_grouping("numbers")
+    >>> steps = Stepper(builder.build(), "nothing")
+    >>> steps.execute([7], "numbers").failure is None
+    True
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        component: str,
+        *,
+        conf: Mapping[str, Any] | None = None,
+        state: Mapping[Any, Any] | None = None,
+        task_index: int = 0,
+    ) -> None:
+        self._plan = make_plan(
+            topology,
+            merge(check(conf or {}, "the settings of the steps")).as_dict(),
+            "steps",
+            {c.id: Effects.RUN for c in topology.bolts},
+        )
+        if component not in self._plan.topology.components or topology.components[component].kind != "bolt":
+            raise InvalidTopologyError(f"there is no bolt '{component}', only {', '.join(c.id for c in topology.bolts)}")
+        if isinstance(topology.components[component].instance, WindowedBolt | TimedBolt):
+            raise InvalidTopologyError(
+                f"'{component}' has windows or timers, which cannot be stepped through: run its whole input with replay_locally"
+            )
+        self._component = self._plan.topology.components[component]
+        self._rows: dict[str, list[Any]] = {}
+        self._run = self._prepared(cloudpickle.loads(cloudpickle.dumps(self._component.instance)), task_index, state or {})
+
+    def execute(self, values: Sequence[Any], component: str, stream: str = DEFAULT_STREAM, at_ms: int = 0) -> Step:
+        """Execute one tuple as if sent by that component; a failing one is tried once and its changes are undone."""
+        source = self._source(component, stream)
+        tup = Tuple(tuple(map(Codec().normalise, values)), at_ms, source)
+        if len(tup.values) != len(source.fields):
+            raise InvalidTopologyError(
+                f"stream '{stream}' of '{component}' has the fields {', '.join(source.fields)}; {len(tup.values)} values were given"
+            )
+        self._run.run([tup])
+        self._run.take_emitted()
+        dead = [DeadLetter.decode(Codec(), data) for data in self._run.take_dead()]
+        emitted = {stream: [row for row, _ in rows] for stream, rows in self._rows.items() if rows}
+        for rows in self._rows.values():
+            rows.clear()
+        state = dict(self._run.state.items()) if self._run.state is not None else {}
+        return Step(tup, emitted, dead[0].reason if dead else None, state)
+
+    def through(self, rows: Iterable[Sequence[Any]], component: str, stream: str = DEFAULT_STREAM) -> Iterator[Step]:
+        """Step through recorded rows, lazily."""
+        return (self.execute(row, component, stream) for row in rows)
+
+    def _prepared(self, bolt: Any, task_index: int, state: Mapping[Any, Any]) -> ReplayTask:
+        plan, id = self._plan, self._component.id
+        tasks = plan.tasks(id)
+        conf = {**plan.conf, **self._component.conf}
+        run = ReplayTask(bolt, self._routes(tasks[task_index]), Codec(), TaskMode(False, True, 0, True), TickSchedule(conf, False))
+        if run.state is not None:
+            run.state.load(state.items())
+        run.prepare(
+            ReplayContext("steps-0-0", tasks[task_index], id, plan.component_by_task, (tasks[task_index],), conf, run.now_ms, {})
+        )
+        return run
+
+    def _routes(self, task: int) -> dict[str, Route]:
+        routes = {}
+        for name, stream in self._component.streams.items():
+            route = routes[name] = Route(Source(self._component.id, task, name, stream.fields), Codec(), stream.direct)
+            rows = self._rows[name] = list[Any]()
+            every = _every_task(self._plan) if stream.direct else [0]
+            route.subscribe(Grouping("direct" if stream.direct else "global"), [Target(t, rows, False) for t in every], task, 0)
+        return routes
+
+    def _source(self, component: str, stream: str) -> Source:
+        if (component, stream) == (TICK.component, TICK.stream):
+            return TICK
+        inputs = {(s.component, s.stream) for s in self._component.inputs}
+        if (component, stream) not in inputs:
+            known = ", ".join(f"{c}:{s}" for c, s in sorted(inputs))
+            raise InvalidTopologyError(f"'{self._component.id}' does not listen to {component}:{stream}, only to {known}")
+        fields = self._plan.topology.components[component].streams[stream].fields
+        return Source(component, self._plan.tasks(component)[0], stream, fields)
+
+
+def _every_task(plan: Plan) -> list[int]:
+    return sorted(plan.component_by_task)

@@ -1,0 +1,148 @@
+"""Chunks: many rows of one stream for one task as one cell of bytes; Spark moves nothing else in a replay.
+
+Spark's shuffle has no cost per row: the emitting task has chosen the target with the live grouping. Laws: chunks are sorted
+by `order_of`, in whatever order Spark delivers them, so a retried stage reads the same rows in the same order; times never
+fall within a chunk, nor between chunks of one source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice, repeat
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from sparkstorm.api.columns import batch_of, rows_of
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.tuples import Source
+from sparkstorm.replay.tasks.batches import OutEdge, is_batch, pack_batch, put_together, slices, unpack_batch
+
+START, STATE, CLOCK, ROWS, DEAD, KEPT_STATE, KEPT_TIME = range(7)  # a task reads them in this order
+KEPT = 0  # target of rows that no task of the topology waits for: they are results
+FIRST_ROWS, MOST_ROWS = 64, 8192
+_SMALL_BYTES, _LARGE_BYTES = 128 << 10, 1 << 20
+Row = tuple[tuple[Any, ...], int]
+"""Values with the virtual time they were emitted at (in the place where a live row carries its roots)."""
+
+
+class Chunk(NamedTuple):
+    """One cell of rows with its routing columns."""
+
+    kind: int
+    target: int  # task id, or KEPT
+    first_ms: int  # virtual time of the first row
+    source: int  # number of the producing stage and partition: unique, and orders ties
+    seq: int  # position among the chunks of its source
+    sender: int  # task id of the emitter
+    stream: str
+    rows: int
+    data: bytes
+
+
+DDL = "kind int, target int, first_ms long, source long, seq long, sender int, stream string, rows int, data binary"
+ORDER = ("target", "kind", "first_ms", "source", "seq")
+order_of = attrgetter(*ORDER)
+_SOURCE_STRIDE = 1 << 24
+
+
+def source_number(stage: int, partition: int) -> int:
+    """Return the source number of one partition of a stage."""
+    return stage * _SOURCE_STRIDE + partition
+
+
+def pack_rows(codec: Codec, rows: Sequence[Row], is_timed: bool) -> bytes:
+    """Return the bytes of rows, column by column; CodecError for a value outside the codec's closed set."""
+    values, times = zip(*rows, strict=True)
+    return codec.pack([list(times) if is_timed else None, [list(column) for column in zip(*values, strict=True)]])
+
+
+def pack_bare(codec: Codec, rows: Sequence[tuple[Any, ...]]) -> bytes:
+    """Return the same bytes for rows without times."""
+    columns = [[value for (value,) in rows]] if len(rows[0]) == 1 else [list(column) for column in zip(*rows, strict=True)]
+    return codec.pack([None, columns])
+
+
+def unpack_rows(codec: Codec, chunk: Chunk) -> tuple[Iterable[tuple[Any, ...]], Iterable[int]]:
+    """Return the values and the times of a chunk's rows."""
+    if is_batch(chunk.data):
+        return rows_of(unpack_batch(chunk.data)), repeat(chunk.first_ms, chunk.rows)
+    times, columns = codec.unpack(chunk.data)
+    values = zip(*columns, strict=True) if columns else repeat((), chunk.rows)
+    return values, repeat(0, chunk.rows) if times is None else times
+
+
+def batch_in(codec: Codec, chunk: Chunk, source: Source, types: Mapping[str, Any]) -> pa.RecordBatch | None:
+    """Return a chunk's rows as a batch; None if no Arrow columns hold them."""
+    if is_batch(chunk.data):
+        return unpack_batch(chunk.data)
+    _, columns = codec.unpack(chunk.data)
+    try:
+        return batch_of(source.fields, columns, types)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return None
+
+
+class ChunkSize:
+    """Adaptive number of rows per chunk, by their size in bytes; the same in every run."""
+
+    def __init__(self) -> None:
+        self.rows = FIRST_ROWS
+
+    def learn(self, size: int, rows: int) -> None:
+        """Adapt the number: a chunk of `rows` rows had `size` bytes."""
+        if size > _LARGE_BYTES:
+            self.rows = max(1, min(self.rows, rows) // 2)
+        elif size < _SMALL_BYTES and rows >= self.rows:
+            self.rows = min(MOST_ROWS, self.rows * 2)
+
+
+class ChunkWriter:
+    """Cuts the rows of one partition into chunks, in one sequence."""
+
+    def __init__(self, codec: Codec, source: int, is_timed: bool) -> None:
+        self._codec = codec
+        self._source = source
+        self._is_timed = is_timed
+        self._seq = 0
+        self.size = ChunkSize()
+
+    def rows(self, target: int, sender: int, stream: str, rows: list[Any], is_bare: bool = False) -> Iterator[Chunk]:
+        """Yield chunks of these rows (values with times, or bare values) and empty the list."""
+        start = 0
+        while start < len(rows):
+            most = self.size.rows
+            part = rows[start : start + most] if start or len(rows) > most else rows
+            data = pack_bare(self._codec, part) if is_bare else pack_rows(self._codec, part, self._is_timed)
+            self.size.learn(len(data), len(part))
+            yield self._chunk(ROWS, target, 0 if is_bare else part[0][1], sender, stream, len(part), data)
+            start += len(part)
+        rows.clear()
+
+    def batches(self, edge: OutEdge) -> Iterator[Chunk]:
+        """Yield chunks of an edge's batches and remove them."""
+        for batch, at_ms in put_together(edge.batches):
+            for part in slices(batch):
+                yield self._chunk(ROWS, edge.target, at_ms, edge.source.task, edge.source.stream, part.num_rows, pack_batch(part))
+        edge.batches.clear()
+
+    def state(self, kind: int, task: int, pairs: Iterable[Sequence[Any]]) -> Iterator[Chunk]:
+        """Yield chunks of a task's keys and values, read lazily."""
+        size, rest = ChunkSize(), iter(pairs)
+        while part := list(islice(rest, size.rows)):
+            data = self._codec.pack([None, list(map(list, zip(*part, strict=True)))])
+            size.learn(len(data), len(part))
+            yield self._chunk(kind, task, 0, task, "", len(part), data)
+
+    def clock(self, target: int, sender: int, stream: str, newest_ms: int) -> Chunk:
+        """Return a CLOCK chunk: the newest time of a sender's rows."""
+        return self._chunk(CLOCK, target, 0, sender, stream, 1, self._codec.pack(newest_ms))
+
+    def dead(self, sender: int, data: bytes) -> Chunk:
+        """Return a chunk of one dead letter."""
+        return self._chunk(DEAD, KEPT, 0, sender, "", 1, data)
+
+    def _chunk(self, kind: int, target: int, first_ms: int, sender: int, stream: str, count: int, data: bytes) -> Chunk:
+        self._seq += 1
+        return Chunk(kind, target, first_ms, self._source, self._seq, sender, stream, count, data)

@@ -1,0 +1,104 @@
+"""Combiner before the shuffle: rows for one task of a CombiningBolt are reduced to one value per key.
+
+Laws: the bolt's final state is the same as without combining; a row whose `pair` or `combine` raises is sent unchanged, so
+that it fails in the bolt's task, with the bolt's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from sparkstorm.api.columns import rows_of
+from sparkstorm.api.combining import CombiningBolt
+from sparkstorm.model.codec import SCALARS, Codec
+from sparkstorm.model.topology import Grouping
+from sparkstorm.model.tuples import Source
+from sparkstorm.replay.tasks.batches import OutEdge
+from sparkstorm.replay.tasks.untimed_task import bare
+
+MOST_KEYS = 1 << 16  # beyond it what is combined is sent: memory stays bounded
+_MISSING: Any = object()
+
+
+def may_combine(bolt: Any, grouping: Grouping) -> bool:
+    """Return whether a subscriber's rows can be combined: its class is a CombiningBolt, and all rows of a key go to one task."""
+    return isinstance(bolt, CombiningBolt) and not bolt.outputs and grouping.kind in ("fields", "global")
+
+
+class Combiner:
+    """Values by key that one task has combined for one receiving task."""
+
+    def __init__(self, bolt: CombiningBolt, source: Source) -> None:
+        self._bolt = bolt
+        self._new = bare(source)
+        self._codec = Codec()
+        self._value_by_key: dict[Any, Any] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether there are enough keys to be sent."""
+        return len(self._value_by_key) >= MOST_KEYS
+
+    def take_in(self, edge: OutEdge) -> None:
+        """Combine the rows and batches of an edge; rows that cannot be combined stay there."""
+        batches, edge.batches[:] = list(edge.batches), []
+        for batch, at_ms in batches:
+            if not self._combine_batch(batch):
+                edge.rows += rows_of(batch) if edge.is_bare else [(values, at_ms) for values in rows_of(batch)]
+        rows = edge.rows if edge.is_bare else [values for values, _ in edge.rows]
+        left = self._combine(rows)
+        edge.rows[:] = left if edge.is_bare else [(values, 0) for values in left]
+
+    def take(self) -> list[tuple[Any, Any]]:
+        """Remove and return every (key, value)."""
+        pairs = list(self._value_by_key.items())
+        self._value_by_key.clear()
+        return pairs
+
+    def _combine(self, rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        left: list[tuple[Any, ...]] = []
+        known, new, values = self._value_by_key, self._new, ()
+        pair, combine, scalars = self._bolt.pair, self._bolt.combine, SCALARS
+        rest = iter(rows)
+        while True:
+            try:
+                for values in rest:
+                    tup = new()
+                    tup.values = values
+                    key, value = pair(tup)
+                    former = known.get(key, _MISSING)
+                    if former is _MISSING:
+                        _check_key(key)
+                    else:
+                        value = combine(former, value)
+                    known[key] = value if type(value) in scalars else self._codec.normalise(value)
+                return left
+            except (Exception, SystemExit):  # user code
+                left.append(values)
+
+    def _combine_batch(self, batch: pa.RecordBatch) -> bool:
+        """Combine a whole batch, or change nothing and return False."""
+        try:
+            pairs = self._bolt.pairs_of(batch)
+            if pairs is None:
+                return False
+            changed: dict[Any, Any] = {}
+            for key, value in pairs.items() if isinstance(pairs, Mapping) else pairs:
+                former = changed.get(key, _MISSING)
+                former = self._value_by_key.get(key, _MISSING) if former is _MISSING else former
+                changed[key] = value if former is _MISSING else self._bolt.combine(former, value)
+                if type(changed[key]) not in SCALARS:
+                    changed[key] = self._codec.normalise(changed[key])
+                _check_key(key)
+        except (Exception, SystemExit):  # user code
+            return False
+        self._value_by_key.update(changed)
+        return True
+
+
+def _check_key(key: Any) -> None:
+    if not all(type(part) in SCALARS for part in (key if type(key) is tuple else (key,))):
+        raise TypeError("no key of a state: the bolt's own task will say so")

@@ -1,0 +1,421 @@
+"""One partition of a stage: creates its tasks, executes their rows in order, writes chunks, ends the tasks.
+
+The same code runs on Spark and in a local replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from sparkstorm.api.columns import ColumnBolt, rows_of
+from sparkstorm.api.combining import COMBINED_FIELDS, COMBINED_STREAM
+from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
+from sparkstorm.errors import CodecError, ReplayFailedError
+from sparkstorm.executor.emitter import Route
+from sparkstorm.executor.watermark_routes import MARK_FIELDS
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.tasks import tasks_by_component
+from sparkstorm.model.topology import DEFAULT_STREAM, LATE_PREFIX, WATERMARK_STREAM
+from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.replay.evidence import Evidence, RowTimes
+from sparkstorm.replay.job import Job, is_watched
+from sparkstorm.replay.plan import Feed, Stage
+from sparkstorm.replay.tasks.batches import BatchSizer, OutEdge, TimedRows, gathered, put_together, size_of, whole_batches
+from sparkstorm.replay.tasks.chunk_reader import InitialChunks, PartitionClocks, tuples_of
+from sparkstorm.replay.tasks.chunks import KEPT_STATE, KEPT_TIME, Chunk, ChunkWriter, Row, batch_in, source_number, unpack_rows
+from sparkstorm.replay.tasks.column_task import ColumnTask
+from sparkstorm.replay.tasks.out_edges import OutEdges
+from sparkstorm.replay.tasks.task import ReplayContext, ReplayTask, TaskMode, TickSchedule
+from sparkstorm.replay.tasks.untimed_task import UntimedTask, may_be_untimed
+from sparkstorm.replay.tasks.window_task import TimeInputs, WindowTask
+from sparkstorm.windowing.watermarks import NEVER
+
+Report = Callable[[Evidence], None]
+RunT = TypeVar("RunT", bound=ReplayTask)
+NO_TIME = "no event time"
+_target = attrgetter("target")
+
+
+def run_feed(
+    job: Job, stage: Stage, partition: int, batches: Iterable[TimedRows | pa.RecordBatch], report: Report
+) -> Iterator[Chunk]:
+    """Run a spout's data through the bolts of its stage; batches are rows in order, Arrow batches in a replay without times."""
+    assert stage.feed is not None
+    run = _Partition(job, stage, partition)
+    route = run.feed_route(stage.feed)
+    run.prepare({})
+    for batch in batches:
+        yield from run.feed(route, batch)
+    yield from run.end(report)
+
+
+def run_exchange(job: Job, stage: Stage, chunks: Iterable[Chunk], report: Report) -> Iterator[Chunk]:
+    """Run the tasks of a stage over chunks of other stages; chunks come sorted, task by task, each with a START."""
+    for target, of_task in groupby(chunks, key=_target):
+        first = job.plan.tasks(stage.bolts[0])[0]
+        run = _Partition(job, stage, target - first)
+        yield from run.over(of_task)
+        yield from run.end(report)
+
+
+def run_sql_shuffled(
+    job: Job, stage: Stage, feed: Feed, partition: int, batches: Iterable[pa.RecordBatch], report: Report
+) -> Iterator[Chunk]:
+    """Run one task of a bolt over the rows of data that Spark's shuffle has brought to it, in any order."""
+    run = _Partition(job, stage, partition)
+    yield from run.over_data(feed, batches)
+    yield from run.end(report)
+
+
+class _Partition:
+    """The tasks of one partition and the rows between them."""
+
+    def __init__(self, job: Job, stage: Stage, partition: int) -> None:
+        self._job = job
+        self._stage = stage
+        self._partition = partition
+        self._codec = Codec()
+        self._topology, self._make_instance = job.open()
+        self._tasks = tasks_by_component(job.plan.component_by_task)
+        self._mine = {b: self._tasks[b][partition % stage.width :: stage.width] for b in stage.bolts}
+        joined = stage.bolts if stage.feed else stage.bolts[1:]
+        self._is_sequence = stage.feed in job.sequence and is_watched(self._topology, job.plan.conf, stage)
+        most = 1 if self._is_sequence else None  # rows of several tasks have no order among them
+        local = frozenset(t for b in joined for t in self._mine[b][:most])
+        self._edges = OutEdges(job, self._topology, self._tasks, local, self._codec, self._make_instance)
+        self._writer = ChunkWriter(self._codec, source_number(stage.number, partition), job.is_timed)
+        self._sources: dict[tuple[int, str], Source] = {}
+        self._sizer = BatchSizer()
+        self._emitted = 0  # when the batch size was last adapted
+        self._timeless: list[tuple[int, bytes]] = []  # rows of data without a time, as dead letters by task
+        self._runs = {task: self._make(b, task) for b in stage.bolts for task in self._mine[b]}
+
+    # -- making ----------------------------------------------------------------------------------------------------
+
+    def feed_route(self, feed: Feed) -> Route:
+        """Return the route of the data's rows, from the spout task that this partition replaces."""
+        tasks = self._tasks[feed.spout]
+        return self._edges.routes(feed.spout, tasks[self._partition % len(tasks)])[feed.stream]
+
+    def _make(self, component: str, task: int) -> ReplayTask:
+        conf = {**self._job.plan.conf, **self._topology.components[component].conf}
+        mode = TaskMode(self._job.is_timed, self._job.skip_bad, _retries(conf), component in self._job.plan.idempotent)
+        bolt, ticks = self._make_instance(component), TickSchedule(conf, mode.is_timed)
+        is_untimed = self._is_untimed(bolt, mode)
+        routes = self._edges.routes(component, task, is_untimed)
+        if isinstance(bolt, WindowedBolt | TimedBolt):
+            return self._with_lanes(task, WindowTask(bolt, routes, self._codec, mode, ticks, self._times(component, bolt)))
+        if not (isinstance(bolt, ColumnBolt) and self._job.columns):
+            if is_untimed:
+                return self._with_lanes(task, self._untimed_task(bolt, routes, mode, ticks))
+            return self._with_lanes(task, ReplayTask(bolt, routes, self._codec, mode, ticks))
+        run = ColumnTask(bolt, routes, self._codec, mode, ticks)
+        run.edges = self._edges.of(task)
+        known = self._edges.batch_partitioners
+        run.batch_partitioners = {stream: known[task, stream] for stream in routes if (task, stream) in known}
+        return self._with_lanes(task, run)
+
+    def _is_untimed(self, bolt: Any, mode: TaskMode) -> bool:
+        takes_batches = isinstance(bolt, ColumnBolt) and self._job.columns
+        return self._job.shortcuts and not takes_batches and may_be_untimed(bolt, mode)
+
+    def _untimed_task(self, bolt: Any, routes: Mapping[str, Route], mode: TaskMode, ticks: TickSchedule) -> UntimedTask:
+        run = UntimedTask(bolt, routes, self._codec, mode, ticks)
+        if DEFAULT_STREAM in routes:
+            run.partitioner = self._edges.partitioners.get(routes[DEFAULT_STREAM].source.task)
+        return run
+
+    def _with_lanes(self, task: int, run: RunT) -> RunT:
+        run.emitter.lanes = self._edges.lanes[task]
+        return run
+
+    def _times(self, component: str, bolt: WindowedBolt | TimedBolt) -> TimeInputs:
+        """Return a task's time inputs: watermarks of other tasks, or row times of data if their column is the bolt's time field."""
+        settings = check_bolt(self._topology, self._topology.components[component], bolt, self._job.plan.conf)
+        data = [
+            (task, s.stream)
+            for s in self._topology.components[component].inputs
+            if self._job.time_fields.get(Feed(s.component, s.stream)) == settings.timestamp_field
+            for task in self._tasks[s.component]
+        ]
+        newest = (
+            {
+                (task, stream): self._job.newest_ms.get((task, stream, settings.timestamp_field or ""), NEVER)
+                for task, stream in data
+            }
+            if self._job.newest_ms is not None
+            else {}
+        )
+        return TimeInputs(settings, self._edges.time_plan.inputs(component, self._tasks), data, self.source, newest)
+
+    def prepare(self, states: Mapping[int, Iterable[Sequence[Any]]]) -> None:
+        """Load states, then prepare every task, in the order of their ids."""
+        plan, tasks = self._job.plan, tuple(sorted(self._runs))
+        resources: dict[str, Any] = {}
+        for task, run in self._runs.items():
+            component = plan.component_by_task[task]
+            if run.state is not None:
+                run.state.load(states.get(task, ()))
+            conf = {**plan.conf, **self._topology.components[component].conf}
+            run.prepare(
+                ReplayContext(f"{plan.name}-0-0", task, component, plan.component_by_task, tasks, conf, run.now_ms, resources)
+            )
+
+    def _with_times(self, source: Source, batch: TimedRows) -> Iterator[Row]:
+        """Yield the rows that have a time; one without is put aside, or ends the replay."""
+        for values, at_ms in zip(*batch, strict=True):
+            if at_ms is not None:
+                yield values, at_ms
+            elif self._job.skip_bad:
+                letter = DeadLetter(
+                    source.component,
+                    source.task,
+                    source.component,
+                    source.task,
+                    source.stream,
+                    source.fields,
+                    values,
+                    0,
+                    NO_TIME,
+                    0,
+                )
+                self._timeless.append((source.task, letter.encode(self._codec)))
+            else:
+                raise ReplayFailedError(
+                    f"input '{source.component}', stream '{source.stream}': {NO_TIME} in record "
+                    f"{Tuple(values, 0, source)!r:.500}; skip_bad puts such records aside"
+                )
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    def over(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        """Load the initial state, then run the first bolt's task over the chunks and the other tasks over its rows."""
+        head = self._mine[self._stage.bolts[0]][0]
+        initial = InitialChunks(self._codec, chunks)
+        self.prepare({head: initial.pairs()})
+        for taken in self._feed_head(self._runs[head], initial.rest()):
+            self.run_local(taken)
+            yield from self.cut()
+
+    def over_data(self, feed: Feed, batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
+        """Run the first bolt's task over batches of data, without an initial state."""
+        self.prepare({})
+        source = self.source(self._tasks[feed.spout][0], feed.stream)
+        run = self._runs[self._mine[self._stage.bolts[0]][0]]
+        for taken in self._take_data(run, source, batches):
+            self.run_local(taken)
+            yield from self.cut()
+
+    def feed(self, route: Route, batch: TimedRows | pa.RecordBatch) -> Iterator[Chunk]:
+        """Run rows of data through the bolts of the stage, part by part; a stage without bolts only partitions them."""
+        for piece in self._sizer.pieces(batch) if self._runs else (batch,):
+            self.spread(route, piece)
+            self.run_local(size_of(piece))
+            yield from self.cut()
+
+    def spread(self, route: Route, batch: TimedRows | pa.RecordBatch) -> None:
+        """Route rows of data to their subscribers."""
+        if isinstance(batch, pa.RecordBatch):
+            batch_partitioner = self._edges.batch_partitioners.get((route.source.task, route.source.stream))
+            if batch_partitioner is not None:
+                batch_partitioner.spread(batch, 0)
+                return
+            batch = rows_of(batch), [0] * batch.num_rows
+        rows = zip(*batch, strict=True) if None not in batch[1] else self._with_times(route.source, batch)
+        pick = route.pick
+        if pick is not None:
+            for row in rows:
+                pick(row[0]).append(row)
+            return
+        unused: list[Any] = []
+        for values, at_ms in rows:
+            route.spread(values, at_ms or 0, unused)
+            unused.clear()
+
+    def _feed_head(self, run: ReplayTask, chunks: Iterator[Chunk]) -> Iterator[int]:
+        """Run the first bolt's task over chunks of other stages, in order; yield the number of rows after every batch."""
+        chunks = self._with_senders_noted(run, chunks)
+        if isinstance(run, UntimedTask):
+            for chunk in chunks:
+                for rows in self._sizer.parts(list(unpack_rows(self._codec, chunk)[0])):
+                    run.run_rows(rows, self.source(chunk.sender, chunk.stream))
+                    yield len(rows)
+        elif isinstance(run, ColumnTask) and not self._job.is_timed:
+            for source, batch in whole_batches(self._batches(chunks, run.types)):
+                if isinstance(batch, pa.RecordBatch):
+                    run.run_batch(batch, source, 0)
+                else:
+                    run.run([Tuple(row, 0, source) for row in batch])
+                yield batch.num_rows if isinstance(batch, pa.RecordBatch) else len(batch)
+        else:
+            clocks = PartitionClocks(run.settings if isinstance(run, WindowTask) else None)
+            timed = clocks.take_out(self._codec, chunks, self._job.plan.component_by_task)
+            for tuples in tuples_of(self._codec, timed, partial(self._sources_of, clocks), self._job.is_timed):
+                for part in self._sizer.parts(tuples):
+                    run.run(part)
+                    yield len(part)
+
+    def _with_senders_noted(self, run: ReplayTask, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+        """Yield the chunks and note their senders."""
+        for chunk in chunks:
+            self._note(run, self.source(chunk.sender, chunk.stream))
+            yield chunk
+
+    def _note(self, run: ReplayTask, source: Source) -> None:
+        """Note the sender of rows; data counts as sent by all tasks of its spout, however it is partitioned here."""
+        if source.stream != WATERMARK_STREAM:
+            is_spout = self._topology.components[source.component].kind == "spout"
+            run.note_sender(source, len(self._tasks[source.component]) if is_spout else 1)
+
+    def _take_data(self, run: ReplayTask, source: Source, batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+        self._note(run, source)
+        for batch in gathered(batches) if isinstance(run, ColumnTask) else batches:
+            if isinstance(run, ColumnTask):
+                run.run_batch(batch, source, 0)
+                yield batch.num_rows
+                continue
+            for rows in self._sizer.parts(rows_of(batch)):
+                if isinstance(run, UntimedTask):
+                    run.run_rows(rows, source)
+                else:
+                    run.run([Tuple(values, 0, source) for values in rows])
+                yield len(rows)
+
+    def _batches(self, chunks: Iterator[Chunk], types: Mapping[str, Any]) -> Iterator[tuple[Source, pa.RecordBatch | list[Any]]]:
+        for chunk in chunks:
+            source = self.source(chunk.sender, chunk.stream)
+            is_combined = chunk.stream == COMBINED_STREAM
+            batch = None if is_combined else batch_in(self._codec, chunk, source, types)
+            yield source, list(unpack_rows(self._codec, chunk)[0]) if batch is None else batch
+
+    def run_local(self, taken: int = 0) -> None:
+        """Run local rows and batches until none are left, component by component in order.
+
+        `taken`: the number of input rows that caused them.
+        """
+        for task, run in self._runs.items():
+            if isinstance(run, ColumnTask) and not self._job.is_timed:
+                self._run_local_batches(task, run)
+            if isinstance(run, UntimedTask):
+                self._run_local_rows(task, run)
+            elif tuples := self._gather(task):
+                run.run(tuples)
+        for run in self._runs.values():
+            run.take_emitted()
+            run.put_marks()
+        emitted = sum(run.counts.emitted for run in self._runs.values())
+        if taken:
+            self._sizer.learn(taken, emitted - self._emitted)
+        self._emitted = emitted
+
+    def _run_local_batches(self, task: int, run: ColumnTask) -> None:
+        for edge in self._edges.inputs.get(task, ()):
+            batches, edge.batches[:] = list(edge.batches), []
+            if batches:
+                self._note(run, edge.source)
+            for batch, at_ms in put_together(batches):
+                run.run_batch(batch, edge.source, at_ms)
+
+    def _run_local_rows(self, task: int, run: UntimedTask) -> None:
+        for edge in self._edges.inputs.get(task, ()):
+            if rows := edge.take_bare():
+                self._note(run, edge.source)
+                run.run_rows(rows, edge.source)
+        run.divide()
+
+    def _gather(self, task: int) -> list[Tuple]:
+        edges = [edge for edge in self._edges.inputs.get(task, ()) if edge.rows or edge.batches]
+        for edge in edges:
+            self._note(self._runs[task], edge.source)
+        tuples = [Tuple(values, at_ms, edge.source) for edge in edges for values, at_ms in edge.take_rows()]
+        if self._job.is_timed:
+            tuples.sort(key=attrgetter("roots"))
+        return tuples
+
+    def cut(self, whole: bool = False) -> Iterator[Chunk]:
+        """Flush output buffers for other stages and results as chunks: all of them if `whole`, else only full ones."""
+        least = 1 if whole else self._writer.size.rows
+        for edges in self._edges.by_ends.values():
+            for edge in edges:
+                if edge.combiner is not None and (edge.rows or edge.batches):
+                    edge.combiner.take_in(edge)
+            if any(len(edge.rows) >= least or (edge.batches and (whole or edge.is_full)) or edge.is_due(whole) for edge in edges):
+                for edge in edges:  # together and in this order: marks leave after the rows they follow
+                    yield from self._chunks_of(edge)
+        for task, letter in [*self._timeless, *((t, letter) for t, run in self._runs.items() for letter in run.take_dead())]:
+            yield self._writer.dead(task, letter)
+        self._timeless.clear()
+
+    def _chunks_of(self, edge: OutEdge) -> Iterator[Chunk]:
+        try:
+            yield from self._writer.rows(edge.target, edge.source.task, edge.source.channel, edge.rows, edge.is_bare)
+        except CodecError as error:
+            raise edge.unpackable(self._codec, error) from error
+        yield from self._writer.batches(edge)
+        if edge.combiner is not None:
+            yield from self._writer.rows(edge.target, edge.source.task, COMBINED_STREAM, edge.combiner.take(), is_bare=True)
+
+    def end(self, report: Report) -> Iterator[Chunk]:
+        """End every task, flush all output and the final states, and report."""
+        is_open = self._job.newest_ms is not None
+        for run in self._runs.values():
+            run.end(is_open)
+            self.run_local()
+            run.put_marks(has_ended=not is_open)
+        yield from self.cut(whole=True)
+        yield from self._clocks() if self._is_sequence else ()
+        for task, run in self._runs.items():
+            if run.state is not None and run.component in self._job.kept_states:
+                yield from self._writer.state(KEPT_STATE, task, run.state.every_pair())
+            if is_open:
+                yield from self._writer.state(KEPT_TIME, task, run.kept_time())
+        report(self._evidence())
+
+    def _evidence(self) -> Evidence:
+        """Return what the tasks did, and the times of the rows that they and the data sent to bolts by event time."""
+        evidence = Evidence()
+        for run in self._runs.values():
+            evidence.add_counts(run.component, run.counts.as_dict())
+        for task, lanes in self._edges.lanes.items():
+            for lane in lanes:
+                if lane.clock is not None and lane.clock.newest_ms != NEVER:
+                    output = self._job.plan.component_by_task[task], lane.stream, lane.subscriber
+                    behind_mark_ms = self._runs[task].behind_mark_ms(lane) if task in self._runs else 0
+                    evidence.add_times(output, self._partition, RowTimes.of(lane.clock, behind_mark_ms))
+        return evidence
+
+    def _clocks(self) -> Iterator[Chunk]:
+        """Yield CLOCK chunks: the newest event time of this partition's rows, per receiving task that uses event time."""
+        for task, lanes in self._edges.lanes.items():
+            for lane in lanes:
+                if lane.clock is not None and lane.clock.newest_ms != NEVER:
+                    for target in lane.targets:
+                        yield self._writer.clock(target.task, task, lane.stream, lane.clock.newest_ms)
+
+    def _sources_of(self, clocks: PartitionClocks, chunk: Chunk, values: Sequence[tuple[Any, ...]]) -> Iterable[Source]:
+        return clocks.sources(self.source(chunk.sender, chunk.stream), chunk.source, values)
+
+    def source(self, task: int, stream: str) -> Source:
+        """Return the source of a chunk, one object per task and stream."""
+        known = self._sources.get((task, stream))
+        if known is None:
+            component, name = self._job.plan.component_by_task[task], stream.removeprefix(LATE_PREFIX)
+            own = {WATERMARK_STREAM: MARK_FIELDS, COMBINED_STREAM: COMBINED_FIELDS}.get(name)
+            fields = own if own is not None else self._topology.components[component].streams[name].fields
+            known = self._sources[task, stream] = Source(component, task, name, fields, is_late=name != stream)
+        return known
+
+
+def _retries(conf: Mapping[str, Any]) -> int:
+    """Return the retries of a failed input: as live under exactly-once; none under other guarantees, where the source retries."""
+    if (conf.get("topology.delivery.guarantee") or "exactly-once") != "exactly-once":
+        return 0
+    retries = conf.get("topology.max.retries")
+    return 3 if retries is None else int(retries)

@@ -1,0 +1,333 @@
+"""One bolt task in a replay: the live runner and state around user code, under virtual time.
+
+A row has its virtual time where a live row has its roots. So emitted rows inherit the time of their input, and
+`context.now_ms` reads the same field.
+
+Ticks come at whole multiples of their period, in virtual time (live ticks come by the wall clock). Without an event time no
+time passes, and there are no ticks.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any
+
+from sparkstorm.api.components import BasicBolt, Bolt, Stateful
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.windows import TimedBolt, WindowedBolt
+from sparkstorm.errors import ReplayFailedError
+from sparkstorm.executor.emitter import Emitter, Route
+from sparkstorm.executor.manual_runner import ManualRunner
+from sparkstorm.executor.output_clock import OutputClock
+from sparkstorm.executor.runner import BasicCollector, BasicRunner, Failure
+from sparkstorm.executor.state import MemoryState
+from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.grouping.routes import Target
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.topology import SYSTEM, TICK_STREAM
+from sparkstorm.model.tuples import Roots, Source, Tuple
+from sparkstorm.replay.tasks.attributes import Attributes
+from sparkstorm.windowing.watermarks import NEVER
+
+TICK = Source(SYSTEM, -1, TICK_STREAM, ("rate_secs",))
+
+
+class TickSchedule:
+    """Tick schedule of one task in virtual time."""
+
+    def __init__(self, conf: Mapping[str, Any], is_timed: bool) -> None:
+        seconds = conf.get("topology.tick.tuple.freq.secs") if is_timed else None
+        self._every_ms = max(1, int(float(seconds) * 1000)) if seconds else 0
+        self._due_ms: int | None = None
+
+    def due_ms(self, first_ms: Roots) -> int | None:
+        """Return when the next tick is due, given the time of the next input; ticks start after the task's first input."""
+        if self._every_ms and self._due_ms is None:
+            assert isinstance(first_ms, int)
+            self._due_ms = (first_ms // self._every_ms + 1) * self._every_ms
+        return self._due_ms
+
+    def take(self) -> Tuple:
+        """Return the due tick and schedule the next one."""
+        assert self._due_ms is not None
+        tick = Tuple((self._every_ms // 1000,), self._due_ms, TICK)
+        self._due_ms += self._every_ms
+        return tick
+
+
+AnyBolt = Bolt | BasicBolt | WindowedBolt | TimedBolt
+_AT = attrgetter("roots")
+_SHOWN_RECORD = 500
+_STRICT_ROWS = 64
+_THREADS_PATIENCE_SECS = 10.0
+
+
+class ReplayContext(TopologyContext):
+    """A task's view of a replayed topology: `now_ms` is virtual time, and effects have names."""
+
+    position: Callable[[], int]
+
+    def effect_key(self) -> str:
+        """Return a name of the input being executed, the same in every run and retry: a key for idempotent writes."""
+        return f"{self.component_id}/{self.task_id}/{self.position()}"
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counters of one task."""
+
+    prepared: int = 0
+    executed: int = 0
+    emitted: int = 0
+    parked: int = 0
+    waiting: int = 0  # inputs neither acked nor failed at the end
+    reports: int = 0
+    late: int = 0
+    floats: int = 0  # floating-point numbers in the final state
+    held: int = 0  # inputs that were neither acked nor failed when execute returned
+    changed: int = 0  # 1 for a task whose bolt's attributes changed while it ran
+    mixed: int = 0  # 1 for a task that got rows of several senders or streams
+    failures: int = 0  # tries that failed
+    ties: int = 0  # 1 for a task with rows of the same event time in one window, or next to each other
+    order_matters: int = 0  # 1 for a task whose fold gave another result for two tuples exchanged
+    recovered: int = 0  # inputs that succeeded after a failed try
+
+    def as_dict(self) -> dict[str, int]:
+        """Return the counters by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+class ClockedEmitter(Emitter):
+    """Emitter that stamps rows with the time of the task instead of their anchors' roots."""
+
+    __slots__ = ("at_ms",)
+
+    def __init__(self, component: str, routes: Mapping[str, Route], is_strict: bool) -> None:
+        self.at_ms = 0
+        super().__init__(component, routes, is_strict)
+
+    @property
+    def roots(self) -> int:
+        """The time of the task."""
+        return self.at_ms
+
+    @roots.setter
+    def roots(self, _: Any) -> None:
+        """Ignore the roots of anchors."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMode:
+    """Settings of a task for failing inputs and time."""
+
+    is_timed: bool
+    skip_bad: bool
+    retries: int
+    is_keyed: bool = False  # inputs are executed and counted one by one: effects have keys
+
+
+class ReplayTask:
+    """One task of any bolt, from prepare to cleanup."""
+
+    def __init__(self, bolt: AnyBolt, routes: Mapping[str, Route], codec: Codec, mode: TaskMode, ticks: TickSchedule) -> None:
+        self.counts = Counts()
+        self._dead: list[bytes] = []
+        self._bolt = bolt
+        self._codec = codec
+        self._mode = mode
+        self._ticks = ticks
+        is_basic = isinstance(bolt, BasicBolt)
+        self.emitter = (Emitter if is_basic else ClockedEmitter)("", routes, mode.skip_bad)
+        self.state = MemoryState(codec, mode.skip_bad) if isinstance(bolt, Stateful) else None
+        self._one_by_one = (mode.is_timed and not is_basic) or mode.is_keyed
+        self._woken = threading.Event()
+        self._threads_before = threading.active_count()
+        self._attributes = Attributes(bolt)
+        self._reached_ms = 0  # time of the newest input: a failed one that is tried again sets `now_ms` back
+        self._senders: set[tuple[int, str]] = set()
+
+    def prepare(self, context: ReplayContext) -> None:
+        """Make the runner and call the bolt's prepare and init_state; ReplayFailedError when they raise."""
+        self.task, self.component = context.task_id, context.component_id
+        self.emitter.component = self.component
+        self.counts.prepared += 1
+        object.__setattr__(context, "position", self._position)
+        self._runner = self._make_runner()
+        try:
+            if isinstance(self._runner, ManualRunner):
+                self._runner.bolt.prepare(context.conf, context, self._runner)
+            else:
+                self._runner.bolt.prepare(context.conf, context)
+            if isinstance(self._bolt, Stateful) and self.state is not None:
+                self._bolt.init_state(self.state)
+        except (Exception, SystemExit) as error:  # user code
+            raise ReplayFailedError(
+                f"component '{self.component}' (task {self.task}) could not be prepared: {describe_error(error)}"
+            ) from error
+        self._attributes.begin()
+
+    def _make_runner(self) -> Any:
+        if isinstance(self._bolt, BasicBolt):
+            collector = BasicCollector(self.emitter, self.task, self._report)
+            return BasicRunner(self._bolt, self.emitter, self.state, collector)
+        assert isinstance(self._bolt, Bolt)
+        return ManualRunner(self._bolt, self.emitter, self.state, self.task, self._report, self._woken.set)
+
+    def now_ms(self) -> int:
+        """Return the virtual time: that of the input or tick being executed."""
+        return int(self.emitter.roots) if not isinstance(self.emitter.roots, tuple) else 0
+
+    def _position(self) -> int:
+        if not self._mode.is_keyed:
+            raise ReplayFailedError(
+                f"component '{self.component}' calls effect_key(), but is not idempotent: declare effects = Effects.IDEMPOTENT"
+            )
+        return self.counts.executed
+
+    def run(self, tuples: Sequence[Tuple]) -> None:
+        """Execute rows in this order, and the ticks that are due between them."""
+        start, count = 0, len(tuples)
+        while start < count:
+            due_ms = self._ticks.due_ms(tuples[start].roots)
+            end = count if due_ms is None else bisect_left(tuples, due_ms, lo=start, key=_AT)
+            if end > start:
+                self._execute(tuples[start:end] if end - start < count else tuples)
+                start = end
+            else:
+                self._tick(self._ticks.take())
+        self._reached_ms = max(self._reached_ms, _AT(tuples[-1]))
+
+    def note_sender(self, source: Source, senders: int = 1) -> None:
+        """Note a sender of this task's rows; data counts as sent by `senders` tasks."""
+        self._senders.add((source.task, source.stream))
+        if senders > 1 or len(self._senders) > 1:
+            self.counts.mixed = 1
+
+    def end(self, is_open: bool = False) -> None:
+        """End the task: wait for the bolt's own threads, then call cleanup."""
+        if isinstance(self._runner, ManualRunner):
+            self._wait_for_threads(self._runner)
+            self.counts.held = self._runner.held
+        self._attributes.look(0, is_last=True)
+        self.counts.changed = int(bool(self._attributes.changed))
+        if self.state is not None:
+            self.counts.floats = self.state.count_of(float)
+        try:
+            self._bolt.cleanup()
+        except (Exception, SystemExit) as error:  # user code
+            self._report(self.component, self.task, describe_error(error))
+
+    def take_emitted(self) -> None:
+        """Count emitted rows; they can no longer be undone."""
+        self.counts.emitted += self.emitter.take_counts()[0]
+        for lane in self.emitter.lanes:
+            lane.settle()
+        if self.state is not None:
+            self.state.undo.clear()
+
+    def take_dead(self) -> list[bytes]:
+        """Return the records put aside since the last call."""
+        taken, self._dead = self._dead, []
+        return taken
+
+    @property
+    def low_ms(self) -> int:
+        """Return the time up to which windows and timers have fired; NEVER for a bolt without any."""
+        return NEVER
+
+    def behind_mark_ms(self, lane: OutputClock) -> int:
+        """Return how far a row was behind a watermark that this task can have announced: a bolt without windows announces none."""
+        return 0
+
+    def kept_time(self) -> list[list[Any]]:
+        """Return the entries of event time that a live task would keep in its store."""
+        return [
+            [("h", lane.stream, lane.subscriber), lane.clock.newest_ms]
+            for lane in self.emitter.lanes
+            if lane.clock is not None and lane.clock.newest_ms != NEVER
+        ]
+
+    def put_marks(self, has_ended: bool = False) -> None:
+        """Send watermarks to receivers by event time, behind the rows sent so far."""
+        for lane in self.emitter.lanes:
+            if lane.clock is not None and lane.put_marks(self.low_ms, has_ended, _always):
+                for target in lane.marks.values():
+                    target.rows[:] = [(values, at_ms or max(self._reached_ms, self.now_ms())) for values, at_ms in target.rows]
+
+    def _execute(self, tuples: Sequence[Tuple]) -> None:
+        most = 1 if self._one_by_one else _STRICT_ROWS if self._mode.skip_bad else len(tuples)
+        for part in (tuples[start : start + most] for start in range(0, len(tuples), most)):
+            if isinstance(self.emitter, ClockedEmitter):
+                self.emitter.at_ms = int(part[0].roots)  # type: ignore[arg-type]
+            for failure in self._runner.run(part):
+                self._try_again(failure)
+            self.counts.executed += len(part)
+            self._attributes.look(len(part))
+            if isinstance(self._runner, ManualRunner):
+                self._take_late(self._runner)
+            if self._mode.skip_bad:  # the emitter then counts what one input emits, by what was not taken yet
+                self.take_emitted()
+
+    def _tick(self, tick: Tuple) -> None:
+        if isinstance(self.emitter, ClockedEmitter):
+            self.emitter.at_ms = int(tick.roots)  # type: ignore[arg-type]
+        for _, reason in self._runner.run([tick]):
+            self._report(self.component, self.task, f"on a tick: {reason}")
+        self._runner.forget(tick)
+
+    def _try_again(self, failure: Failure) -> None:
+        """Try a failed input again, as live but at once: virtual time does not pass between two tries."""
+        tup, reason = failure
+        self.counts.failures += 1
+        for _ in range(self._mode.retries):
+            failed = self._runner.run([tup])
+            if not failed:
+                self.counts.recovered += 1
+                return
+            reason = failed[0][1]
+        self._give_up(tup, reason)
+
+    def _give_up(self, tup: Tuple, reason: str) -> None:
+        tries = self._mode.retries + 1
+        if not self._mode.skip_bad:
+            record = f"{tup!r:.{_SHOWN_RECORD}}"
+            raise ReplayFailedError(
+                f"component '{self.component}' (task {self.task}) failed {tries} times on record "
+                f"{record}: {reason}; skip_bad puts such records aside"
+            )
+        self._runner.forget(tup)
+        self._put_aside(tup, tries, reason)
+
+    def _put_aside(self, tup: Tuple, tries: int, reason: str) -> None:
+        self.counts.parked += 1
+        letter = DeadLetter(
+            self.component, self.task, tup.component, tup.task, tup.stream, tup.fields, tup.values, tries, reason, self.now_ms()
+        )
+        self._dead.append(letter.encode(self._codec))
+
+    def _take_late(self, runner: ManualRunner) -> None:
+        runner.take_posts()
+        runner.late_acks.clear()
+        failures, runner.late_failures = runner.late_failures, []
+        for failure in failures:
+            self._try_again(failure)
+
+    def _wait_for_threads(self, runner: ManualRunner) -> None:
+        self._take_late(runner)
+        if threading.active_count() > self._threads_before:  # a bolt that has none will never post anything
+            while runner.outstanding and self._woken.wait(_THREADS_PATIENCE_SECS):
+                self._woken.clear()
+                self._take_late(runner)
+        self.counts.waiting = runner.outstanding
+
+    def _report(self, component: str, task: int, text: str) -> None:
+        self.counts.reports += 1
+
+
+def _always(target: Target) -> bool:
+    return True

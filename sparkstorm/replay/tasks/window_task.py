@@ -1,0 +1,176 @@
+"""One task of a windowed or timed bolt in a replay: the live runner, driven by watermarks and row times.
+
+Senders decide which rows are late, as live. Windows fire when the watermarks of all sending tasks allow it; for data, the
+times of its rows replace the watermarks of a spout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
+from sparkstorm.errors import ReplayFailedError
+from sparkstorm.executor.emitter import Route
+from sparkstorm.executor.output_clock import OutputClock
+from sparkstorm.executor.runner import BasicCollector
+from sparkstorm.executor.state import MemoryState
+from sparkstorm.executor.windowed_runner import Patience
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.topology import WATERMARK_STREAM
+from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.replay.tasks.arrival_order import FoldProbe, WatchedRunner
+from sparkstorm.replay.tasks.task import ClockedEmitter, ReplayTask, TaskMode, TickSchedule
+from sparkstorm.windowing.settings import TimeSettings
+from sparkstorm.windowing.watermarks import END, NEVER, Channel, Watermarks
+
+
+@dataclass(frozen=True, slots=True)
+class TimeInputs:
+    """Time inputs of a task: its settings, its sending channels, and those of them that are data with a known time."""
+
+    settings: TimeSettings
+    channels: Sequence[Channel]
+    data: Sequence[Channel]
+    find_source: Callable[[int, str], Source]
+    newest_ms: Mapping[Channel, int] = field(
+        default_factory=dict
+    )  # of data that continues after this replay: an upper bound of its watermarks
+
+
+class WindowTask(ReplayTask):
+    """A ReplayTask around windows and timers."""
+
+    def __init__(
+        self,
+        bolt: WindowedBolt | TimedBolt,
+        routes: Mapping[str, Route],
+        codec: Codec,
+        mode: TaskMode,
+        ticks: TickSchedule,
+        times: TimeInputs,
+    ) -> None:
+        self._timed: WatchedRunner
+        super().__init__(bolt, routes, codec, mode, ticks)
+        self._times = times
+        self._store = MemoryState(codec, mode.skip_bad)
+        self._marks = Watermarks(times.channels)
+        self._probe: FoldProbe | None = None
+        if isinstance(bolt, FoldingBolt) and times.settings.is_event_time and not getattr(bolt, "order_insensitive", False):
+            self._probe = FoldProbe(bolt, codec)
+        self._one_by_one = mode.is_timed and (isinstance(bolt, TimedBolt) or not times.settings.is_event_time)
+
+    def _make_runner(self) -> Any:
+        assert isinstance(self._bolt, WindowedBolt | TimedBolt) and self.state is not None
+        collector = BasicCollector(self.emitter, self.task, self._report)
+        patience = Patience(self._mode.retries, 0)
+        self._timed = WatchedRunner(
+            self._bolt,
+            self._times.settings,
+            self.emitter,
+            self.state,
+            self._store,
+            collector,
+            self._times.find_source,
+            self.now_ms,
+            patience,
+        )
+        return self._timed
+
+    def end(self, is_open: bool = False) -> None:
+        """End of input: fire the remaining windows, unless more input follows (`is_open`)."""
+        if not is_open:
+            self._advance(END, self.now_ms())
+        super().end(is_open)
+        self.counts.ties = int(self._timed.has_ties)
+        if self._probe is not None:
+            self.counts.order_matters = int(self._probe.order_matters)
+            self.counts.floats += self._probe.floats
+
+    def behind_mark_ms(self, lane: OutputClock) -> int:
+        """Return how far a row was behind a watermark that this task can have announced before it."""
+        return self._timed.behind_ms(lane)
+
+    def kept_time(self) -> list[list[Any]]:
+        """Return these entries with those of windows, timers and queues."""
+        return [*super().kept_time(), *self._store.snapshot()]
+
+    def take_emitted(self) -> None:
+        """Count emitted and late rows; they can no longer be undone."""
+        super().take_emitted()
+        self._store.undo.clear()
+        self.counts.late += self._timed.late
+        self._timed.late = 0
+
+    @property
+    def settings(self) -> TimeSettings:
+        """Return the settings of windows and lateness."""
+        return self._times.settings
+
+    @property
+    def low_ms(self) -> int:
+        """Return the time up to which windows and timers have fired."""
+        return self._timed.low_ms
+
+    def _execute(self, tuples: Sequence[Tuple]) -> None:
+        for are_marks, group in groupby(tuples, key=_is_mark):
+            part = list(group)
+            if not are_marks:
+                if self._probe is not None:
+                    self._probe.look(part)
+                self._take_in(part)
+            for mark in part if are_marks else ():
+                stream, mark_ms = mark.values
+                self._marks.hear((mark.source.task, stream), mark_ms)
+        at_ms = _at(tuples[-1])
+        self._hear_data(at_ms)
+        self._set_clock(at_ms)
+        self._advance(self._marks.low_ms, at_ms)
+
+    def _take_in(self, tuples: Sequence[Tuple]) -> None:
+        if not self._one_by_one:
+            super()._execute(tuples)
+            return
+        for tup in tuples:
+            at_ms = _at(tup)
+            while (due_ms := self._timed.next_due_ms()) is not None and due_ms <= at_ms:
+                self._set_clock(due_ms)
+                self._advance(self._marks.low_ms, max(due_ms, self.now_ms()))
+            super()._execute([tup])
+
+    def _hear_data(self, at_ms: int) -> None:
+        """Advance the watermarks of data: rows come in the order of times, so later ones are at most the lag older."""
+        if self._mode.is_timed:
+            for channel in self._times.data:
+                newest_ms = min(at_ms, self._times.newest_ms.get(channel, at_ms))
+                self._marks.hear(channel, max(NEVER, newest_ms - self._times.settings.lag_ms))
+
+    def _set_clock(self, at_ms: int) -> None:
+        assert isinstance(self.emitter, ClockedEmitter)
+        self.emitter.at_ms = max(self.emitter.at_ms, at_ms)
+
+    def _advance(self, low_ms: int, now_ms: int) -> None:
+        """Fire due windows and timers; a failing one is tried again at once, then put aside."""
+        self._timed.advance(low_ms, now_ms)
+        while self._timed.is_waiting:
+            now_ms = max(now_ms, self._timed.next_due_ms() or now_ms)
+            self._timed.advance(low_ms, now_ms)
+        given_up, self._timed.given_up = self._timed.given_up, []
+        for what, tries, reason in given_up:
+            if not self._mode.skip_bad:
+                raise ReplayFailedError(
+                    f"component '{self.component}' (task {self.task}) failed {tries} times on {what!r}: "
+                    f"{reason}; skip_bad puts such windows aside"
+                )
+            self._put_aside(what, tries, reason)
+
+
+def _is_mark(tup: Tuple) -> bool:
+    return tup.source.stream == WATERMARK_STREAM
+
+
+def _at(tup: Tuple) -> int:
+    at_ms: Any = tup.roots
+    return int(at_ms)

@@ -1,0 +1,149 @@
+"""Contents of windows: all tuples (Collected), or one accumulator per cell and key (Folded).
+
+Both are kept in the store, by cell and key. The index in memory may list entries whose put was undone, but misses none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.windowing.store import Key, Store
+
+FindSource = Callable[[int, str], Source]
+Cell = tuple[int, Key]
+_NOTHING: Any = object()
+
+
+@dataclass(slots=True)
+class Content:
+    """Content of one firing: tuples in the order of time, sender and arrival, or the accumulator."""
+
+    tuples: list[Tuple] = field(default_factory=list)
+    new: list[Tuple] = field(default_factory=list)
+    expired: list[Tuple] = field(default_factory=list)
+    value: Any = None
+
+
+class Contents(Protocol):
+    """Cells of tuples."""
+
+    @property
+    def needs_cell_per_window(self) -> bool:
+        """Return whether cells cannot be merged."""
+
+    def add(self, start: int, key: Key, at: int, tup: Tuple) -> bool:
+        """Add a tuple to a cell; return whether the cell may be new."""
+
+    def has(self, start: int, key: Key) -> bool:
+        """Return whether a cell holds anything."""
+
+    def gather(self, starts: Iterable[int], key: Key, since: int, former: Iterable[int]) -> Content:
+        """Return the content of these cells; `since`: time of the first new tuple, `former`: cells of expired tuples."""
+
+    def drop(self, start: int, key: Key) -> None:
+        """Delete a cell."""
+
+    def load(self) -> Iterator[Cell]:
+        """Return every cell in the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A user's aggregation; without `merge`, accumulators cannot be put together."""
+
+    initial: Callable[[], Any]
+    fold: Callable[[Any, Tuple], Any]
+    merge: Callable[[Any, Any], Any] | None = None
+
+
+class Folded:
+    """One accumulator per cell and key, under ("a", start, *key)."""
+
+    def __init__(self, store: Store, how: Fold) -> None:
+        self._store = store
+        self._how = how
+
+    @property
+    def needs_cell_per_window(self) -> bool:
+        return self._how.merge is None
+
+    def add(self, start: int, key: Key, at: int, tup: Tuple) -> bool:
+        place = ("a", start, *key)
+        former = self._store.get(place, _NOTHING)
+        is_new = former is _NOTHING
+        self._store.put(place, self._how.fold(self._how.initial() if is_new else former, tup))
+        return is_new
+
+    def has(self, start: int, key: Key) -> bool:
+        return ("a", start, *key) in self._store
+
+    def gather(self, starts: Iterable[int], key: Key, since: int, former: Iterable[int]) -> Content:
+        found = _NOTHING
+        for start in starts:
+            value = self._store.get(("a", start, *key), _NOTHING)
+            if value is not _NOTHING:
+                found = value if found is _NOTHING else self._how.merge(found, value)  # type: ignore[misc]
+        return Content(value=self._how.initial() if found is _NOTHING else found)
+
+    def drop(self, start: int, key: Key) -> None:
+        self._store.delete(("a", start, *key))
+
+    def load(self) -> Iterator[Cell]:
+        return ((place[1], place[2:]) for place, _ in self._store.items() if place[0] == "a")
+
+
+class Collected:
+    """Every tuple, under ("t", number, start, *key): written once, whatever else its window gets."""
+
+    def __init__(self, store: Store, find_source: FindSource) -> None:
+        self._store = store
+        self._find_source = find_source
+        self._numbers: dict[Cell, list[int]] = {}
+        self._last = 0
+
+    @property
+    def needs_cell_per_window(self) -> bool:
+        return False
+
+    def add(self, start: int, key: Key, at: int, tup: Tuple) -> bool:
+        self._last += 1
+        self._store.put(("t", self._last, start, *key), [at, tup.source.task, tup.source.stream, *tup.values])
+        numbers = self._numbers.get((start, key))
+        if numbers is None:
+            self._numbers[start, key] = [self._last]
+            return True
+        numbers.append(self._last)
+        return False
+
+    def has(self, start: int, key: Key) -> bool:
+        return any(("t", number, start, *key) in self._store for number in self._numbers.get((start, key), ()))
+
+    def gather(self, starts: Iterable[int], key: Key, since: int, former: Iterable[int]) -> Content:
+        rows = self._rows(starts, key)
+        return Content(
+            [tup for _, tup in rows], [tup for at, tup in rows if at >= since], [tup for _, tup in self._rows(former, key)]
+        )
+
+    def drop(self, start: int, key: Key) -> None:
+        for number in self._numbers.pop((start, key), ()):
+            self._store.delete(("t", number, start, *key))
+
+    def load(self) -> Iterator[Cell]:
+        places = sorted(place[1:] for place, _ in self._store.items() if place[0] == "t")
+        for number, start, *key in places:
+            self._numbers.setdefault((start, tuple(key)), []).append(number)
+            self._last = number
+        return iter(list(self._numbers))
+
+    def _rows(self, starts: Iterable[int], key: Key) -> list[tuple[int, Tuple]]:
+        found = []
+        for start in starts:
+            for number in self._numbers.get((start, key), ()):
+                row = self._store.get(("t", number, start, *key))
+                if row is not None:
+                    found.append((row[0], row[1], number, row))
+        found.sort(key=lambda each: each[:3])
+        return [(at, Tuple(tuple(row[3:]), 0, self._find_source(task, row[2]))) for at, task, _, row in found]

@@ -1,0 +1,231 @@
+"""Tests of division.py: data that Spark itself brings to the tasks, and its hash beside the live one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Bolt,
+    CombiningBolt,
+    Effects,
+    OutputCollector,
+    StatefulBolt,
+    TopologyBuilder,
+    Tuple,
+)
+from sparkstorm.api.columns import BatchCollector, ColumnBolt
+from sparkstorm.api.components import Stateful
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.config import merge
+from sparkstorm.errors import ReplayFailedError
+from sparkstorm.grouping.hashing import stable_hash
+from sparkstorm.model.topology import Topology
+from sparkstorm.model.tuples import Source as Sender
+from sparkstorm.replay import replay
+from sparkstorm.replay.job import RunSettings, make_job
+from sparkstorm.replay.plan import Feed, make_plan
+from sparkstorm.replay.sql_shuffle import checked_places, place_of, sql_shuffled_input
+from tests.replay.bolts import Source
+
+TYPES = {"sum!state": "key string, value bigint"}
+KEYS: dict[str, tuple[str, list[Any]]] = {
+    "text": ("string", ["", "a", "zwölf", "日本", "💥", "line\nbreak", "s", "n", "1", None, *(f"word {i}" for i in range(40))]),
+    "whole": ("bigint", [0, 1, -1, 7, 10**18, -(2**63), 2**63 - 1, None, *range(2, 40)]),
+    "short": ("smallint", [0, -32768, 32767, None]),
+    "flag": ("boolean", [True, False, None]),
+    "bytes": ("binary", [b"", b"\x00", b"\xff\xfe", b"n", None]),
+}
+
+
+class Sum(StatefulBolt):
+    """By rows; counts what it was given and by whom."""
+
+    order_insensitive = True
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.add(f"{tup['user']}/{tup['kind']}", tup["amount"])
+        self.state.add(f"by {tup.component}:{tup.stream}", 1)
+
+
+class SumByHand(Stateful, Bolt):
+    order_insensitive = True
+
+    def prepare(self, conf: Any, context: TopologyContext, collector: OutputCollector) -> None:
+        self.collector = collector
+
+    def execute(self, tup: Tuple) -> None:
+        self.state.add(f"{tup['user']}/{tup['kind']}", tup["amount"])
+        self.state.add(f"by {tup.component}:{tup.stream}", 1)
+        self.collector.ack(tup)
+
+
+class SumColumns(Stateful, ColumnBolt):
+    order_insensitive = True
+
+    def execute_batch(self, batch: pa.RecordBatch, source: Sender, collector: BatchCollector) -> None:
+        for user, kind, amount in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            self.state.add(f"{user}/{kind}", amount)
+        self.state.add(f"by {source.component}:{source.stream}", batch.num_rows)
+
+
+class SumsOn(Sum):
+    outputs = ("user",)
+
+
+class InOrder(Sum):
+    order_insensitive = False
+
+
+class Combined(CombiningBolt):
+    def pair(self, tup: Tuple) -> tuple[Any, Any]:
+        return tup["user"], tup["amount"]
+
+    def combine(self, one: int, other: int) -> int:
+        return one + other
+
+
+class Mark(BasicBolt):
+    outputs = ("user",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit((tup["user"],))
+
+
+def summed(bolt: Any, tasks: int = 3, *fields: str, spouts: int = 1) -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("events", Source("user", "kind", "amount"), spouts)
+    builder.set_bolt("sum", bolt, tasks).fields_grouping("events", *(fields or ("user",)))
+    return builder.build()
+
+
+def is_divided(topology: Topology, **settings: Any) -> bool:
+    plan = make_plan(topology, merge({}).as_dict(), "test", {})
+    job = make_job(plan, RunSettings(**settings), is_local=True)
+    return sql_shuffled_input(plan, job, plan.stages[-1]) is not None
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_spark_finds_the_task_that_live_would_find(spark: SparkSession, name: str) -> None:
+    kind, keys = KEYS[name]
+    frame = spark.createDataFrame([(k,) for k in keys], f"key {kind}")
+    places = [place_of(["key"], frame.schema, width) for width in range(1, 8)]
+    found = frame.select("key", *[sf.expr(p or "").alias(f"_{i}") for i, p in enumerate(places)]).collect()
+    of_live = [
+        [stable_hash(bytes(row[0]) if name == "bytes" and row[0] is not None else row[0]) % width for width in range(1, 8)]
+        for row in found
+    ]
+    assert [list(row)[1:] for row in found] == of_live
+
+
+def test_keys_of_several_fields_too(spark: SparkSession) -> None:
+    rows = [(text, whole, flag) for text in KEYS["text"][1][:12] for whole in KEYS["whole"][1][:8] for flag in (True, None)]
+    frame = spark.createDataFrame(rows, "text string, whole bigint, flag boolean")
+    place = place_of(["flag", "text", "whole"], frame.schema, 1000)
+    found = frame.select("*", sf.expr(place or "").alias("place")).collect()
+    assert [row.place for row in found] == [stable_hash((row.flag, row.text, row.whole)) % 1000 for row in found]
+
+
+def test_keys_without_words_in_sql_are_left_to_python(spark: SparkSession) -> None:
+    schema = spark.createDataFrame([], "key double, list array<int>, other string").schema
+    assert place_of(["key"], schema, 2) is place_of(["other", "list"], schema, 2) is None
+    assert place_of(["key"], schema, 1) == "0"
+
+
+def test_what_may_be_divided_by_spark_and_what_not() -> None:
+    assert is_divided(summed(Sum())) and is_divided(summed(SumByHand())) and is_divided(summed(SumColumns()))
+    assert not is_divided(summed(InOrder())), "its rows come in their order"
+    assert not is_divided(summed(Combined())), "what is combined before it travels is less"
+    assert not is_divided(summed(Sum(), spouts=2)), "a row would not know its sender"
+    assert not is_divided(summed(Sum()), skip_bad=True)
+    assert not is_divided(summed(Sum()), shortcuts=False), "the plain twin"
+    assert not is_divided(summed(Sum()), time_fields={Feed("events", "default"): "amount"})
+    assert not is_divided(summed(Sum()), newest_ms={}), "a checkpoint follows"
+
+
+def test_nobody_behind_may_mind_the_order() -> None:
+    def with_behind(bolt: Any, **declared: Effects) -> bool:
+        builder = TopologyBuilder()
+        builder.set_spout("events", Source("user", "kind", "amount"))
+        builder.set_bolt("sum", SumsOn(), 2).fields_grouping("events", "user")
+        builder.set_bolt("passes", Mark()).shuffle_grouping("sum")
+        builder.set_bolt("last", bolt).fields_grouping("passes", "user")
+        plan = make_plan(builder.build(), merge({}).as_dict(), "test", declared)
+        head = next(stage for stage in plan.stages if stage.has("sum"))
+        return sql_shuffled_input(plan, make_job(plan, RunSettings(), is_local=True), head) is not None
+
+    assert with_behind(Sum())
+    assert not with_behind(InOrder()), "it would keep another last value in every run"
+    assert not with_behind(Sum(), passes=Effects.IDEMPOTENT), "places in the order name its effects"
+
+
+def test_data_that_others_want_too_is_read_once() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("events", Source("user", "kind", "amount"))
+    builder.set_bolt("first", Sum(), 2).fields_grouping("events", "user")
+    builder.set_bolt("sum", Sum(), 2).fields_grouping("events", "user")
+    assert not is_divided(builder.build())
+    builder = TopologyBuilder()
+    builder.set_spout("events", Source("user", "kind", "amount"))
+    builder.set_bolt("mark", Mark()).shuffle_grouping("events")
+    builder.set_bolt("sum", Sum(), 2).fields_grouping("mark", "user")
+    assert not is_divided(builder.build()), "rows that a bolt has made"
+
+
+@pytest.mark.parametrize("bolt", [Sum(), SumByHand(), SumColumns()], ids=["rows", "by hand", "columns"])
+@pytest.mark.parametrize("fields", [("user",), ("kind", "user")])
+def test_what_spark_divides_comes_to_the_same(spark: SparkSession, bolt: Any, fields: tuple[str, ...]) -> None:
+    rows = [(f"user {i * 7 % 23}", i % 3 if i % 5 else None, i) for i in range(1, 500)]
+    frame = spark.createDataFrame(rows, "user string, kind int, amount bigint").repartition(4)
+    results = replay(summed(bolt, 3, *fields), {"events": frame}, types=TYPES)
+    first = make_plan(summed(bolt), merge({}).as_dict(), "replay", {}).tasks("sum")[0]
+    exact: Counter[Any] = Counter()
+    for user, kind, amount in rows:
+        task = first + stable_hash((kind, user) if len(fields) > 1 else user) % 3
+        exact[f"{user}/{kind}", task] += amount
+        exact["by events:default", task] += 1
+    assert {(row.key, row.task): row.value for row in results.state("sum").collect()} == exact
+    assert (results.counts["sum"]["executed"], results.counts["sum"]["prepared"]) == (499, 3)
+
+
+@pytest.mark.parametrize("rows", ["none", "none of them passes"])
+def test_every_task_begins_even_if_there_is_no_row(spark: SparkSession, rows: str) -> None:
+    frame = spark.createDataFrame([("a", 1, 1)] * (rows != "none"), "user string, kind int, amount bigint")
+    results = replay(summed(Sum()), {"events": frame.where("amount > 1") if rows != "none" else frame}, types=TYPES)
+    assert results.state("sum").count() == 0
+    assert results.counts["sum"]["prepared"] == 3
+
+
+def test_a_failing_record_is_named(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([("a", 1, None), ("b", 1, 1)], "user string, kind int, amount bigint")
+    with pytest.raises(Exception, match=r"component 'sum' \(task \d\) failed 4 times on record .*user='a'"):
+        replay(summed(Sum()), {"events": frame}).run()
+
+
+def test_a_row_that_spark_brings_elsewhere_ends_the_replay() -> None:
+    batch = pa.RecordBatch.from_pydict({"n": [1, 2], "word": ["a", "b"]})
+    home = stable_hash("a") % 4
+    assert list(checked_places(iter([batch]), [1], home, 4)) == [batch]
+    wrong = (home + 1) % 4
+    with pytest.raises(ReplayFailedError, match=rf"the key \('a',\) to task {wrong + 1} of 4, live it goes to task {home + 1}"):
+        list(checked_places(iter([batch]), [1], wrong, 4))
+
+
+def test_a_result_of_known_types_is_made_by_one_run(spark: SparkSession) -> None:
+    rows = [("a", 1, 2), ("b", 1, 1), ("a", 1, 5)]
+    frame = spark.createDataFrame(rows, "user string, kind int, amount bigint")
+    results = replay(summed(Sum()), {"events": frame}, types=TYPES)
+    assert results.counts == {}, "nothing has run"
+    results.run()
+    found = {(row.key, row.task): row.value for row in results.state("sum").collect()}
+    assert {key: value for (key, _), value in found.items() if "/" in key} == {"a/1": 7, "b/1": 1}
+    assert results.state("sum").count() == len(found) and results.dead_letters == []
+    assert results.counts["sum"]["executed"] == 3
+    results.close()
