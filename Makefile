@@ -1,11 +1,15 @@
 # make run    the word count over real files, on Spark slots, with embedded Redis and ZooKeeper
 # make test   the whole test suite       make lint, make types, make bench: what they say
+# make test-fast   tests that need neither servers nor Spark nor more than half a second each
 # Everything works from nothing: .venv is made and filled first, and again only when setup.cfg changes.
 
 PYTHON ?= python3
 CONF ?= conf/wordcount.yaml
 ARGS ?=
 TESTS ?=
+# Files are dealt out whole (their fixtures are started once) and in the order of their names, so that the long ones of
+# tests/system are not the last to begin
+PARALLEL ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder
 VENV := .venv
 BIN := $(VENV)/bin
 SETTINGS := setup.cfg pyproject.toml
@@ -16,13 +20,16 @@ WITH_JAVA = JAVA_HOME="$$($(BIN)/python -m sparkstorm.embedded --install --home)
 	PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(BIN)/python" SPARK_CONF_DIR="$(CURDIR)/conf/spark" \
 	SPARK_LOCAL_IP=127.0.0.1
 
-.PHONY: run test lint types bench install clean
+.PHONY: run test test-fast lint types bench install clean
 
 run: $(VENV)/installed
 	@$(WITH_JAVA) && exec spark-submit jobs/run_topology.py $(CONF) $(ARGS)
 
 test: $(VENV)/installed-dev
-	@$(WITH_JAVA) && exec python -m pytest $(TESTS)
+	@$(WITH_JAVA) && exec python -m pytest $(if $(TESTS),,$(PARALLEL)) $(TESTS)
+
+test-fast: $(VENV)/installed-dev
+	@$(BIN)/python -m pytest $(PARALLEL) -m 'not system and not slow' $(TESTS)
 
 lint: $(VENV)/installed-dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -17,8 +17,8 @@ from sparkstorm.config import default_conf
 from sparkstorm.model.assignment import Assignment, SupervisorInfo, TopologyBase, WorkerBeat, WorkerSlot
 from sparkstorm.model.outline import ComponentOutline, InputOutline, TopologyOutline
 from sparkstorm.model.status import TopologyStatus
-from sparkstorm.scheduling.chosen import chosen_scheduler
 from sparkstorm.scheduling.liveness import LastSeen, Timeouts, alive_executors, mates_of, observe
+from sparkstorm.scheduling.per_topology import chosen_scheduler
 from sparkstorm.scheduling.round import plan_round
 from sparkstorm.scheduling.round_memory import RoundMemory
 from sparkstorm.scheduling.snapshot import KnownTopology, Plan, Snapshot

@@ -25,7 +25,7 @@ OWN_PREFIX = "app."  # keys of the user's own; nobody else reads or checks them
 _MAX_FILE_BYTES = 1 << 20
 _MAX_DEPTH = 32
 _HIDDEN = "********"
-_MS_PER_UNIT = {"ms": 1, "s": 1000, "min": 60_000}
+_MS_PER_UNIT = {"ms": 1, "s": 1000}
 _WORD_BY_TYPE = {
     type(None): "null",
     bool: "a boolean",
@@ -61,7 +61,11 @@ class Key:
     max: float | None = None
     choices: tuple[str, ...] = ()
     secret: bool = False
-    inert: bool = False  # accepted for files written for Storm, but changes nothing in this version
+
+    @property
+    def is_time(self) -> bool:
+        """Whether the values are lengths of time."""
+        return self.unit in _MS_PER_UNIT
 
     def problem(self, value: Value) -> str:
         """What is wrong with a value for this key, or nothing."""
@@ -125,7 +129,8 @@ class Conf(Mapping[str, Value]):
 
     def as_dict(self) -> dict[str, Value]:
         """A copy in plain values, fit for JSON and for the codec; secrets included."""
-        return copy.deepcopy(self._values)
+        # Most values are scalars: copying those one by one would be most of a worker's start.
+        return {name: copy.deepcopy(value) if isinstance(value, (list, dict)) else value for name, value in self._values.items()}
 
     def without_secrets(self) -> dict[str, Value]:
         """The same with every password hidden, for logs, pages and records that others may read."""
@@ -158,10 +163,16 @@ class Conf(Mapping[str, Value]):
 
     def millis(self, name: str) -> int:
         """The value of a time key in whole milliseconds, whatever its unit; TypeError when it is null or no time."""
-        value, unit = self[name], keys()[name].unit
-        if unit not in _MS_PER_UNIT or isinstance(value, bool) or not isinstance(value, (int, float)):
+        value, key = self[name], keys()[name]
+        if not key.is_time or isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{name} is {_describe(value)}, not a time")
-        return round(value * _MS_PER_UNIT[unit])
+        return milliseconds(key, value)
+
+
+def milliseconds(key: Key, value: float) -> int:
+    """Return the value of a time key in whole milliseconds; a time above zero is never less than one."""
+    millis = round(value * _MS_PER_UNIT[key.unit])
+    return max(millis, 1) if value > 0 else millis
 
 
 @functools.cache
@@ -173,6 +184,14 @@ def keys() -> Mapping[str, Key]:
         for name, fields in entries.items():
             fields["choices"] = tuple(fields.get("choices", ()))
             found[name] = Key(name=name, scope=scope, **fields)
+    return found
+
+
+@functools.cache
+def unsupported_keys() -> Mapping[str, str]:
+    """Return keys of Storm, JStorm and earlier versions that are not supported, each with what to do instead."""
+    text = resources.files("sparkstorm").joinpath("unsupported.yaml").read_text(encoding="utf-8")
+    found: dict[str, str] = yaml.load(text, _Loader)
     return found
 
 
@@ -193,7 +212,7 @@ def merge(*layers: Mapping[str, Value]) -> Conf:
     values = default_conf().as_dict()
     for layer in layers:
         values.update(layer.as_dict() if isinstance(layer, Conf) else check(layer, "the settings"))
-    return Conf(values)
+    return Conf({name: value for name, value in values.items() if name not in unsupported_keys()})
 
 
 def load_conf(path: str | Path) -> dict[str, Value]:
@@ -238,9 +257,9 @@ def check(values: Mapping[str, Value], source: str, lines: Mapping[str, int] | N
     return checked
 
 
-def inert_among(names: Iterable[str]) -> list[str]:
-    """Those of the names that this version accepts without effect, for a warning to who has set them."""
-    return [name for name in names if name in keys() and keys()[name].inert]
+def unsupported_among(names: Iterable[str]) -> list[str]:
+    """Return a sentence for each of the names that is not supported, for a warning."""
+    return [f"{name} is not supported: {unsupported_keys()[name]}" for name in names if name in unsupported_keys()]
 
 
 def parse_override(argument: str) -> tuple[str, Value]:
@@ -271,7 +290,7 @@ def _check_one(name: object, value: Value, where: str) -> Value:
     if not isinstance(name, str):
         raise InvalidConfigError(f"{where}: a key must be a string, got {_describe(name)}")
     value = _plain(value, f"{where}: {name}", 0)
-    if name.startswith(OWN_PREFIX):
+    if name.startswith(OWN_PREFIX) or name in unsupported_keys():
         return value
     key = keys().get(name)
     if key is None:

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from sparkstorm.embedded import RedisServer, ZooKeeperServer, start_redis, start_zookeeper
 from tests.leaks import Held, keep_children, left_over
+
+# JVMs of Spark live for some seconds here: the optimising compiler and parallel garbage collector cost more than they give
+for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+    os.environ.setdefault(_name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+SERVERS = {"spark", "redis_server", "zookeeper_server", "own_redis", "own_zookeeper"}
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as `system` what asks for a real server or for Spark by a fixture, so that `-m 'not system'` needs neither."""
+    for item in items:
+        if not SERVERS.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.system)
 
 
 @pytest.fixture(autouse=True)

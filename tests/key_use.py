@@ -1,32 +1,32 @@
-"""Owns the comparison of defaults.yaml with the code: which keys somebody reads, and which names nobody declared.
-
-`python -m tests.key_use` rewrites the `inert: true` marks of defaults.yaml to what the code does.
-"""
+"""Comparison of defaults.yaml with the code: keys that the code reads, and names of its strings that are no keys."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from sparkstorm.config import keys
+from sparkstorm.config import keys, unsupported_keys
 
 ROOT = Path(__file__).parent.parent
-DEFAULTS = ROOT / "sparkstorm" / "defaults.yaml"
-_MARK = ", inert: true"
 _KEY_SHAPE = re.compile(
     r"(topology|storm|nimbus|supervisor|worker|task|executor|spout|sparkstorm|ui|drpc|logviewer|blacklist|isolation"
     r"|multitenant|resource\.aware|shuffle|transaction|jstorm|use)\.[a-z][a-z0-9._]*"
 )
 
 
-def literals() -> Iterator[tuple[str, str]]:
+@functools.cache
+def literals() -> tuple[tuple[str, str], ...]:
     """Every string in the code that is no docstring, with its file; configuration's own module left out."""
-    for folder in ("sparkstorm", "jobs"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            if path.name != "config.py":
-                yield from ((text, str(path.relative_to(ROOT))) for text in _strings(path))
+    return tuple(
+        (text, str(path.relative_to(ROOT)))
+        for folder in ("sparkstorm", "jobs")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if path.name != "config.py"
+        for text in _strings(path)
+    )
 
 
 def _strings(path: Path) -> Iterator[str]:
@@ -56,6 +56,7 @@ def undeclared() -> list[str]:
         for text, file in literals()
         if _KEY_SHAPE.fullmatch(text)
         and text not in keys()
+        and text not in unsupported_keys()
         and not text.startswith(modules)
         and not text.endswith(_FILES)
         and not file.startswith(_FORM)
@@ -64,19 +65,3 @@ def undeclared() -> list[str]:
 
 _FORM = "sparkstorm/scheduling/form/"  # names places in the JSON of scheduling problems, which look like keys
 _FILES = (".py", ".json", ".jsonl", ".log", ".conf", ".pid", ".lock", ".lua", ".yaml", ".zip", ".sock", ".")
-
-
-def rewrite_marks() -> None:
-    """Marks exactly the keys that nobody reads."""
-    read, lines = read_keys(), []
-    for line in DEFAULTS.read_text(encoding="utf-8").splitlines():
-        name, _, rest = line.strip().partition(": {")
-        if rest and name in keys():
-            line = line.replace(_MARK, "")
-            line = line if name in read else line[:-1] + _MARK + "}"
-        lines.append(line)
-    DEFAULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    rewrite_marks()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -68,16 +69,19 @@ def _sockets() -> list[str]:
     return found
 
 
-def _children() -> list[int]:
-    mine, found = str(os.getpid()), []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                fields = Path(f"/proc/{name}/stat").read_text(errors="replace").rpartition(")")[2].split()
-            except OSError:  # ended meanwhile
-                continue
-            if fields[1] == mine:
-                found.append(int(name))
+def _children() -> set[int]:
+    """Return this process's children. The kernel may skip one while another ends, so two readings in a row must agree."""
+    found = _read_children()
+    while (again := _read_children()) != found:
+        found = again
+    return found
+
+
+def _read_children() -> set[int]:
+    found: set[int] = set()
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # the thread ended meanwhile: its children are another thread's now
+            found.update(map(int, Path(f"/proc/self/task/{thread}/children").read_bytes().split()))
     return found
 
 

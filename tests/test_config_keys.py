@@ -1,33 +1,41 @@
-"""Owns the test that defaults.yaml and the code speak of the same keys."""
+"""Configuration keys: defaults.yaml lists those that the code reads, unsupported.yaml the others of Storm and JStorm."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from sparkstorm.config import check, inert_among, keys
+from sparkstorm.config import check, keys, merge, unsupported_among, unsupported_keys
 from sparkstorm.errors import InvalidConfigError
 from tests.key_use import read_keys, undeclared
 
-_MEND = "run `python -m tests.key_use`"
+
+def test_a_key_is_read_by_the_code_or_listed_as_unsupported() -> None:
+    assert sorted(set(keys()) - read_keys()) == []
+    assert sorted(set(unsupported_keys()) & set(keys())) == []
 
 
-def test_a_key_is_read_by_the_code_or_marked_inert() -> None:
-    read = read_keys()
-    assert not [key.name for key in keys().values() if not key.inert and key.name not in read], _MEND
-    assert not [key.name for key in keys().values() if key.inert and key.name in read], _MEND
-
-
+@pytest.mark.slow
 def test_the_code_reads_no_key_that_defaults_yaml_does_not_know() -> None:
     assert undeclared() == []
 
 
-def test_inert_keys_can_be_told_from_those_that_work() -> None:
-    inert = [name for name, key in keys().items() if key.inert]
-    assert inert_among(["topology.workers", *inert, "app.mine"]) == inert
+def test_an_unsupported_key_is_accepted_named_with_its_mend_and_left_out() -> None:
+    said = unsupported_among(["topology.workers", "topology.debug", "app.mine"])
+    assert said == [f"topology.debug is not supported: {unsupported_keys()['topology.debug']}"]
+    assert check({"topology.debug": True}, "a file") == {"topology.debug": True}
+    assert "topology.debug" not in merge({"topology.debug": True})
+
+
+def test_the_table_of_the_documentation_is_that_of_the_code() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "unsupported-keys.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `([^`]+)` \| (.*) \|$", page, re.MULTILINE) == list(unsupported_keys().items())
 
 
 def test_defect_14_no_key_has_a_blank() -> None:
-    assert "storm.machine.resource.reserve.mem" in keys()
-    assert not [name for name in keys() if name != "".join(name.split())]
+    assert "storm.machine.resource.reserve.mem" in unsupported_keys()
+    assert not [name for name in (*keys(), *unsupported_keys()) if name != "".join(name.split())]
     with pytest.raises(InvalidConfigError, match=r"storm\.machine\.resource\.reserve\.mem"):
         check({" storm.machine.resource.reserve.mem": 1}, "a file")

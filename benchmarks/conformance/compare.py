@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.conformance import jstorm_defects
 from sparkstorm.scheduling.form.jstorm_problem import context_from
+from sparkstorm.scheduling.jstorm.records import AssignType
 
 Problem = dict[str, Any]
 Answer = dict[str, Any]
@@ -100,18 +101,6 @@ def _raise_excuse(problem: Problem, theirs: Answer) -> str | None:
     return None
 
 
-def _without_idle_executors(problem: Problem) -> Problem:
-    """The problem for the mended originals: isolated topologies that want no workers have no executors, either."""
-    names = problem["conf"].get("isolation.scheduler.machines", {})
-    topologies = [
-        {**each, "components": [{**part, "executors": []} for part in each["components"]]}
-        if each["name"] in names and _num_workers(problem, each) == 0
-        else each
-        for each in problem["topologies"]
-    ]
-    return {**problem, "topologies": topologies, "mended": True}
-
-
 # -- the verdict ------------------------------------------------------------------------------------------------------
 
 
@@ -119,7 +108,7 @@ def second_question(problem: Problem, ours: Answer, theirs: Answer) -> Problem |
     """Return the repeated question to the original where its first answer cannot be compared; None where it can."""
     if problem["scheduler"] == "jstorm":
         return None
-    return _without_idle_executors(problem) if "raised" in theirs and _raise_excuse(problem, theirs) else None
+    return {**problem, "mended": True} if "raised" in theirs and _raise_excuse(problem, theirs) else None
 
 
 def verdict(problem: Problem, ours: Answer, theirs: Answer, second: Answer | None = None) -> str:
@@ -136,12 +125,20 @@ def verdict(problem: Problem, ours: Answer, theirs: Answer, second: Answer | Non
 
 
 def places_all(problem: Problem, ours: Answer) -> bool:
-    """Return whether each task has exactly one place, on a free port or where it was; or our answer says why there is none."""
+    """Return whether each task has exactly one place, on a free port or where it was; or our answer says why there is none.
+
+    Under MONITOR a task that is neither dead nor on an old worker needs no place; one that cannot be stopped never does.
+    """
     if "failed" in ours:
         return True
-    known = context_from(problem).component_by_task
+    context = context_from(problem)
+    known = set(context.component_by_task)
+    wanted = known - context.unstopped_tasks
+    if context.assign_type is AssignType.MONITOR:
+        wanted &= context.dead_tasks.union(*(each.tasks for each in context.old_workers))
     placed = [task for row in ours["workers"] for task in row["tasks"]]
     offered = {(each["id"], port) for each in problem["supervisors"] for port in each.get("available", each["ports"])}
     offered |= {(each["node"], each["port"]) for each in problem.get("old_workers", ())}
     slots = [(row["node"], row["port"]) for row in ours["workers"]]
-    return len(set(placed)) == len(placed) and set(placed) <= set(known) and set(slots) <= offered and len(set(slots)) == len(slots)
+    is_once = len(set(placed)) == len(placed) and len(set(slots)) == len(slots)
+    return is_once and wanted <= set(placed) <= known and set(slots) <= offered

@@ -87,17 +87,17 @@ class _KeepsAsTheOriginal(TaskScheduler):
 
 
 class _Lenient(dict[int, str]):
-    """Components by task; a stranger's is none."""
+    """Components by task; "" for a task of no component."""
 
     def __missing__(self, task: int) -> str:
         return ""
 
 
-def _with_strangers(context: AssignContext) -> AssignContext:
+def _with_unknown_tasks(context: AssignContext) -> AssignContext:
     return replace(context, component_by_task=_Lenient(context.component_by_task))
 
 
-def _dead_strangers_too(context: AssignContext) -> set[int]:
+def _dead_unknown_tasks_too(context: AssignContext) -> set[int]:
     """Return the tasks to place when those of other topologies on a dead worker count too (defect 17)."""
     if context.assign_type is not AssignType.MONITOR:
         return _TASKS_TO_ASSIGN(context)
@@ -108,7 +108,7 @@ def _dead_strangers_too(context: AssignContext) -> set[int]:
     return dead
 
 
-def _wanted_slots_with_strangers(placing: WorkerScheduler, need: set[int], count: int) -> list[Slot]:
+def _wanted_slots_with_unknown_tasks(placing: WorkerScheduler, need: set[int], count: int) -> list[Slot]:
     found = _WANTED_SLOTS(placing, need, count)
     context = placing._context
     if scheduler.has_single_master(context) and not need <= context.component_by_task.keys():
@@ -116,7 +116,7 @@ def _wanted_slots_with_strangers(placing: WorkerScheduler, need: set[int], count
     return found
 
 
-def _assign_with_strangers(tasks: TaskScheduler) -> list[Slot]:
+def _assign_with_unknown_tasks(tasks: TaskScheduler) -> list[Slot]:
     if not tasks._tasks <= tasks._context.component_by_task.keys():
         raise OriginalRaisedError("IllegalArgumentException")
     return _ASSIGN(tasks)
@@ -145,17 +145,19 @@ DEFECTS: Mapping[str, _Patch] = {
         (scheduler, "_lost_beside_unstopped", lambda context: set()),
     ),
     "17": (
-        (scheduler, "_without_strangers", _with_strangers),
-        (scheduler, "_tasks_to_assign", _dead_strangers_too),
-        (WorkerScheduler, "_wanted_slots", _wanted_slots_with_strangers),
-        (TaskScheduler, "assign", _assign_with_strangers),
+        (scheduler, "_without_unknown_tasks", _with_unknown_tasks),
+        (scheduler, "_tasks_to_assign", _dead_unknown_tasks_too),
+        (WorkerScheduler, "_wanted_slots", _wanted_slots_with_unknown_tasks),
+        (TaskScheduler, "assign", _assign_with_unknown_tasks),
     ),
+    "18": ((TaskScheduler, "_is_taken", lambda tasks, slot: False),),
 }
 _WORDS = {
     "12": "defect 12: the original counts kept tasks again in every round",
     "15": "defect 15: the original raises for a kept task whose worker is full",
     "16": "defect 16: the original runs tasks of a lost worker twice",
     "17": "defect 17: the original places a task that no component has",
+    "18": "defect 18: the original's master replaces the tasks of a worker, and they get no place",
 }
 
 

@@ -1,4 +1,4 @@
-"""Owns the original Java classes: their pinned jars from Maven Central, the harness around them, and their answers."""
+"""Original Java classes: pinned jars from Maven Central, the harness around them, and their answers."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""Owns the seeded random problems: small clusters on purpose, since rare branches show there."""
+"""Seeded random problems on small clusters, which reach rare branches."""
 
 import json
 from collections.abc import Callable

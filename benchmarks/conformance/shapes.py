@@ -1,4 +1,4 @@
-"""Owns the shapes of problems: small clusters where rare branches show, wide ones as a stranger would write them."""
+"""Shapes of problems: small clusters that reach rare branches, and wide ones as users of the form may write them."""
 
 from collections.abc import Callable
 from random import Random

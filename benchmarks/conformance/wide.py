@@ -1,4 +1,4 @@
-"""Owns the wide problems: what a stranger who reads the form might write, odd names, gaps, leftovers and big clusters included."""
+"""Wide problems: big clusters, odd names, gaps in ids, leftovers of removed topologies, as users of the form may write them."""
 
 from random import Random
 from typing import Any

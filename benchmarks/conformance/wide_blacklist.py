@@ -1,4 +1,4 @@
-"""Owns the wide problems for the BlacklistScheduler: long sequences in which supervisors, ports and topologies come and go."""
+"""Wide problems for the BlacklistScheduler: many rounds in which supervisors, ports and topologies come and go."""
 
 from random import Random
 from typing import Any

@@ -1,4 +1,4 @@
-"""Owns the wide problems for JStorm's scheduler: shared hosts, old assignments with gaps, definitions of every kind."""
+"""Wide problems for JStorm's scheduler: shared hosts, old assignments with gaps, definitions of every kind."""
 
 import json
 from random import Random

@@ -1,14 +1,25 @@
-"""Owns message tracking: an acker's ledger of open trees, a spout's pending messages, and time-outs by rotation.
+"""Message tracking (Storm's acker): ledgers of open tuple trees, and a spout's pending messages. PURE.
 
-Pure: no clock, no random, no I/O. Edges that begin and end inside one epoch never come here; what does come is already
-combined per root, as columns.
+The algorithm, in `ledger.DictLedger.apply`; `table_ledger.TableLedger` is its fast twin and is tested equal to it:
+
+    A tuple tree has a root id. Each tuple that crosses to another task is an edge with a random 64-bit id.
+    init(root, value, spout task)   the spout emitted: value is the XOR of the edges it made
+    ack(root, value)                a bolt is done with an input: value is the XOR of that edge and of the edges it made
+    fail(root)                      a bolt gave up
+    The ledger keeps one value per root and XORs every message into it. Each edge comes twice, once made and once
+    consumed, so the value is 0 when all are consumed (a wrong 0 has a chance of 2**-64).
+    After a whole batch is applied, each touched root whose spout task is known:
+        value 0        -> acked, and forgotten
+        a fail seen    -> failed, and forgotten
+    An ack may come before its init. A root without an init ages out after three rotations.
+
+Edges that begin and end inside one epoch never come here. What comes is combined per root, as columns.
 """
 
 from sparkstorm.acking.batch import Settled
 from sparkstorm.acking.compiled import Kernels, load_kernels
 from sparkstorm.acking.ledger import DictLedger
 from sparkstorm.acking.pending import Completion, Outcome, Pending
-from sparkstorm.acking.rotating import RotatingMap
 from sparkstorm.acking.table_ledger import TableLedger
 
 __all__ = [
@@ -17,7 +28,6 @@ __all__ = [
     "Kernels",
     "Outcome",
     "Pending",
-    "RotatingMap",
     "Settled",
     "TableLedger",
     "load_kernels",

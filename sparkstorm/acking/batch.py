@@ -1,4 +1,4 @@
-"""Owns the shape of what an acker task is handed per epoch and of what it answers: columns of checked integers."""
+"""Batches of an acker task: checked columns of inits, acks and fails per epoch, and the answer to them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Columns(NamedTuple):
 
 
 def count_rows(inits: Inits, acks: Acks, fails: Column) -> int:
-    """How many messages a batch holds; MalformedFrameError when columns of one stream differ in length."""
+    """Return the number of messages in a batch; MalformedFrameError when columns of one stream differ in length."""
     for stream, columns in zip(STREAMS, (inits, acks, (fails,)), strict=True):
         rows = len(columns[0])
         for column in columns:

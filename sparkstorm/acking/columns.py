@@ -1,4 +1,4 @@
-"""Owns the same table in whole columns: searching, inserting and laying out many roots at once with numpy."""
+"""Operations of the table on whole columns with numpy: search, insertion and layout of many roots at once."""
 
 from __future__ import annotations
 

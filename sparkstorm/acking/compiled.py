@@ -1,4 +1,4 @@
-"""Owns the compiled twin of the kernels: made by numba where it is installed, kept in a folder that only we can write.
+"""Compiled twins of the kernels: made by numba where it is installed, cached in a folder of the own user.
 
 Importing numba and loading cached code takes a few tenths of a second, compiling some seconds: a worker starts with the
 plain twin and lets its ledgers `adopt` these when they are ready.

@@ -1,4 +1,4 @@
-"""Owns the bytes in which a ledger survives a crash: one delta per epoch and, now and then, a snapshot.
+"""Bytes of a ledger in the journal: one delta per epoch, and snapshots.
 
 Layout (little-endian): a 12-byte header (b"AL", version, kind, rows put, rows removed), then the columns root, value,
 spout task, flags of the rows put, then the removed roots. Rows carry absolute values, so replaying a record twice does
@@ -86,14 +86,14 @@ def _pack(kind: int, put: Entries, removed: Roots) -> bytes:
 
 
 def replay(snapshot: bytes, deltas: Iterable[bytes]) -> Entries:
-    """What a ledger held after the last delta; an empty snapshot means the ledger began empty."""
+    """Return a ledger's entries after the last delta; an empty snapshot means that the ledger began empty."""
     records = [_unpack(snapshot, _SNAPSHOT, "ledger snapshot")] if snapshot else []
     records += [_unpack(delta, _DELTA, f"ledger delta {at}") for at, delta in enumerate(deltas) if delta]
     return _merge(records)
 
 
 def _merge(records: Sequence[Record]) -> Entries:
-    """Keep the last word on each root: a put stands, a removal leaves nothing."""
+    """Keep the last record of each root; a removal leaves nothing."""
     if not records:
         return entries_of(())
     roots = np.concatenate([part for record in records for part in (record.removed, record.put.roots)])

@@ -1,4 +1,4 @@
-"""Owns the table's rules, row by row: probing with open addressing, one batch of messages, removal without tombstones.
+"""Row-by-row operations of the table: probing with open addressing, one batch of messages, removal without tombstones.
 
 These functions run as they stand over memoryviews (an epoch of a few messages) and, compiled, over arrays (a busy one):
 hence plain loops, signed 64-bit integers, and products that agree with wrapped arithmetic in the bits that are kept.
@@ -26,7 +26,7 @@ BUCKET_BITS, FAILED_BIT, CHANGED_BIT, STORED_BIT = 3, 4, 8, 16
 
 
 def home_of(root: int, places: int) -> int:
-    """Where probing for a root begins: its halves folded, mixed by a golden prime, scaled to the table."""
+    """Return where probing for a root begins: its halves folded, mixed by a golden prime, scaled to the table."""
     return (((((root ^ (root >> 32)) & 0xFFFFFFFF) * 0x9E3779B1) & 0xFFFFFFFF) * places) >> 32
 
 

@@ -1,4 +1,4 @@
-"""Owns the plain ledger of an acker task: who began each open tree and the XOR of its edges that are not yet paired.
+"""Reference ledger of an acker task, as a dict of records.
 
 Laws, kept by every ledger (seed 001, S1.5-S1.19; Storm's `Acker`):
 - a batch is applied whole before anything is decided, so the order of messages inside it never matters;
@@ -116,7 +116,7 @@ class DictLedger:
         return len(late)
 
     def renew_begun(self) -> None:
-        """Move every root whose spout task is known to the newest bucket: only what nobody has begun grows old."""
+        """Move every root whose spout task is known to the newest bucket, so that only roots without an init age."""
         for entry in self._entries.values():
             if entry.task != UNKNOWN_TASK:
                 entry.generation = self._generation
@@ -128,7 +128,7 @@ class DictLedger:
                 self._entries[root].generation = self._generation
 
     def take_delta(self) -> bytes:
-        """What changed since the last call, for the epoch's journal; empty bytes when nothing did.
+        """Return the changes since the last call, for the epoch's journal; empty bytes when there are none.
 
         Trees that began and ended in between leave no trace.
         """

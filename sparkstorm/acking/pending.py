@@ -1,4 +1,4 @@
-"""Owns what a spout task has emitted and not yet been told about: gate, time-outs, latency, and callbacks still due.
+"""Pending messages of a spout task: their limit, time-outs, latencies, and callbacks still to be made.
 
 A message goes through three stages: *pending* (its tree is open), *settled* (acked or failed, the user's callback
 still to be made), gone. The callback is made only after the commit that settled it, and is forgotten only with the
@@ -28,7 +28,7 @@ _FAR_FUTURE_MS = 1 << 62
 
 
 class Outcome(NamedTuple):
-    """What the user's spout is to be told about one message; an empty cause means acked."""
+    """Pending callback of one message to the user's spout; an empty cause means acked."""
 
     root: int
     message_id: Any
@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """What one `settle` did; latencies are those of the acked messages, in the order given."""
+    """Result of one `settle`; latencies are those of the acked messages, in the order given."""
 
     acked: int
     failed: int
@@ -76,7 +76,7 @@ class Pending:
 
     @property
     def room(self) -> int:
-        """How many messages may be emitted now (`topology.max.spout.pending`, per task)."""
+        """Number of messages that may be emitted now (`topology.max.spout.pending`, per task)."""
         return _FAR_FUTURE_MS if self._limit is None else max(0, self._limit - len(self._open))
 
     @property
@@ -86,7 +86,7 @@ class Pending:
 
     @property
     def oldest_emit_ms(self) -> int | None:
-        """When the oldest open message was emitted."""
+        """Emit time of the oldest open message."""
         for _, emit_ms in self._open.values():
             return emit_ms
         return None
@@ -99,7 +99,7 @@ class Pending:
             self._oldest_ms = emit_ms
 
     def settle(self, acked: Iterable[int], failed: Iterable[int], now_ms: int, cause: str = FAILED) -> Completion:
-        """Close trees the ackers reported; unknown roots (timed out before, told twice) are ignored."""
+        """Close trees the ackers reported; unknown roots (timed out before, or repeated) are ignored."""
         latencies = []
         for root in acked:
             entry = self._open.pop(root, None)
@@ -162,7 +162,7 @@ class Pending:
                 self._gone.append(outcome.root)
 
     def take_delta(self) -> Delta:
-        """What changed since the last call, as lists that msgpack can carry; empty when nothing did."""
+        """Return the changes since the last call, as lists for msgpack; empty when there are none."""
         if not (self._added or self._unwritten or self._gone):
             return []
         opened, settled = self._open, self._settled
@@ -173,7 +173,7 @@ class Pending:
         return delta
 
     def snapshot(self) -> Snapshot:
-        """Everything that deltas taken so far left standing; take the delta first."""
+        """Return all open messages as of the last delta; take the delta first."""
         return [[[root, *entry] for root, entry in self._open.items()], [list(row) for row in self._settled.values()]]
 
     def load(self, snapshot: Any, deltas: Iterable[Any] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Owns the arrays of an open-addressing table, 21 bytes a place: when they grow, shrink, lose their buried places."""
+"""Arrays of an open-addressing table, 21 bytes a place: growth, shrinking, removal of dead places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the fast ledger: the laws of the plain one over a table, by the cheapest of three ways for each batch.
+"""Fast ledger: the laws of the reference ledger over a table, by the cheapest of three ways for each batch.
 
 A few messages run as plain loops over memoryviews, many as numpy columns; with compiled kernels, loops over arrays do
 all but the smallest batches (figures: benchmarks/README.md).
@@ -164,7 +164,7 @@ class TableLedger:
         return len(late)
 
     def renew_begun(self) -> None:
-        """Move every root whose spout task is known to the newest bucket: only what nobody has begun grows old."""
+        """Move every root whose spout task is known to the newest bucket, so that only roots without an init age."""
         table = self._table
         at = np.flatnonzero((table.ids > 0) & (table.tasks != UNKNOWN_TASK))
         table.flags[at] = (table.flags.take(at) & ~np.uint8(BUCKET_BITS)) | self._newest()
@@ -177,7 +177,7 @@ class TableLedger:
         table.flags[at] = (table.flags.take(at) & ~np.uint8(BUCKET_BITS)) | self._newest()
 
     def take_delta(self) -> bytes:
-        """What changed since the last call, for the epoch's journal; empty bytes when nothing did.
+        """Return the changes since the last call, for the epoch's journal; empty bytes when there are none.
 
         Trees that began and ended in between leave no trace.
         """

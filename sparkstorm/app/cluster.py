@@ -45,7 +45,7 @@ from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.nimbus.redis_cleanup import RedisRetirement
 from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.nimbus.submission import SubmitOptions
-from sparkstorm.scheduling.chosen import chosen_scheduler
+from sparkstorm.scheduling.per_topology import chosen_scheduler
 from sparkstorm.supervisor.slot_main import main_by_ticket
 from sparkstorm.transport.initial_state import RedisSeeding
 from sparkstorm.transport.redis import RedisReader

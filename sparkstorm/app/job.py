@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkstorm.app.job_file import JobFile, make_topology, read_job_file
-from sparkstorm.config import inert_among, parse_override
+from sparkstorm.config import parse_override, unsupported_among
 from sparkstorm.embedded.passwords import exposed
 from sparkstorm.errors import SparkStormError
 from sparkstorm.nimbus.submission import prepare
@@ -29,8 +29,8 @@ def main(arguments: Sequence[str]) -> int:
             overrides["topology.from.checkpoint"] = options.from_checkpoint
         job = read_job_file(options.conf, overrides, options.name, options.input)
         say_exposed(overrides, job.own_conf, options.conf)
-        for key in inert_among(job.own_conf):
-            print(f"note: {key} is accepted but changes nothing in this version", flush=True)
+        for sentence in unsupported_among(job.own_conf):
+            print(f"warning: {sentence}", flush=True)
         return _run(job, options.fresh)
     except SparkStormError as error:
         sys.stdout.flush()

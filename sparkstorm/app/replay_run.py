@@ -25,8 +25,8 @@ from sparkstorm.hosting.spark_security import SWITCH, remove_at_exit, secured, w
 from sparkstorm.model.names import file_name
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import EventTime, Replay, back_fill, replay
+from sparkstorm.replay.equality_warnings import ReplayWarning
 from sparkstorm.replay.failures import SPARK_ERRORS, told_shortly, unwrapped
-from sparkstorm.replay.fidelity import ReplayWarning
 from sparkstorm.replay.inputs import parse_name
 from sparkstorm.replay.job import STATE_MARK
 from sparkstorm.replay.result_files import check_columns, writable

@@ -1,1 +1,1 @@
-"""Owns content-addressed blobs: signed bytes in chunks in a bytes store, their metadata in the state store."""
+"""Content-addressed blobs: signed bytes in chunks in a bytes store, metadata in the state store; code of topologies."""

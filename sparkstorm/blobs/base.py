@@ -1,4 +1,4 @@
-"""Owns the law of the bytes store, which holds the chunks of blobs.
+"""Protocol of the bytes store, which holds the chunks of blobs.
 
 Laws: a value is read back as it was put; `get` of an absent key is None, `delete` of one is fine; only
 StoreUnavailableError and StoreFullError leave the seam.

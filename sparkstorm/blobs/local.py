@@ -1,4 +1,4 @@
-"""Owns the bytes store's twin inside one process."""
+"""In-process twin of the bytes store."""
 
 
 class LocalBytesStore:

@@ -14,6 +14,7 @@ import socket
 import sys
 import zipfile
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def pack_sources(modules: Iterable[str]) -> bytes:
 
 
 def local_spec(name: str) -> ModuleSpec | None:
-    """Where a top-level module of the submitter's own is found; None for any other, and for one that is compiled."""
+    """Return where a local top-level module of the submitter is found; None for any other, and for a compiled one."""
     if name == "sparkstorm" or name in sys.stdlib_module_names:
         return None
     try:
@@ -66,16 +67,26 @@ def local_spec(name: str) -> ModuleSpec | None:
 def imports_of(path: Path) -> set[str]:
     """Top-level names that a source imports anywhere; none when it cannot be read as Python."""
     try:
+        stat = path.stat()
+    except OSError:
+        return set()
+    return set(_imports_of(path, stat.st_mtime_ns, stat.st_size))
+
+
+@lru_cache(maxsize=4096)
+def _imports_of(path: Path, mtime_ns: int, size: int) -> frozenset[str]:
+    """Imports of a source as it was at that time: every submission and replay asks again."""
+    try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, OSError):
-        return set()
+        return frozenset()
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found.add(node.module.partition(".")[0])
-    return found
+    return frozenset(found)
 
 
 def add_sources(archive: bytes, file: Path) -> None:

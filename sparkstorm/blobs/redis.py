@@ -1,4 +1,4 @@
-"""Owns the bytes store in Redis: one string per chunk, keys below a prefix of the cluster."""
+"""Bytes store in Redis: one string per chunk, keys below a prefix of the cluster."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Owns blobs: immutable bytes under their own sha256, signed, cut into chunks.
+"""Blob store: immutable bytes under their own sha256, signed, cut into chunks.
 
 Laws: read after write; a key never changes its bytes; the signature is checked against the cluster's key and the bytes
 against their address before anyone may open them; metadata is written last and removed first, so a blob that can be

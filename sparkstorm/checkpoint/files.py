@@ -1,4 +1,4 @@
-"""Owns the checkpoint: what a topology's tasks have after some history, in files that another run of it begins from.
+"""Checkpoints: state, windows and positions of a topology's tasks in files, from which another run starts.
 
 A folder: `manifest.json` says which component has which tasks, and a Parquet file per component holds their rows (task,
 part, key, value), key and value packed as in the store. Parts: "state", "time" (windows, timers, clocks) and, of spouts,
@@ -36,7 +36,7 @@ Row = tuple[int, str, Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a checkpoint says of one component; task ids are those of the run that made it, in their order."""
+    """Part of a checkpoint for one component; task ids are those of the run that made it, in their order."""
 
     kind: str
     tasks: tuple[int, ...]
@@ -47,7 +47,7 @@ class Part:
 
 @dataclass(slots=True)
 class Content:
-    """What one task has."""
+    """State, windows and position of one task."""
 
     state: list[tuple[Any, Any]] = field(default_factory=list)
     time: list[tuple[Any, Any]] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Checkpoint:
     parts: Mapping[str, Part]
 
     def content(self, component: str) -> dict[int, Content]:
-        """What each task of a component has; CheckpointError names file, row and field that cannot be right."""
+        """Return the content of each task of a component; CheckpointError names the damaged file, row and field."""
         part, codec = self.parts[component], Codec()
         found = {task: Content() for task in part.tasks}
         path = self.folder / part.file

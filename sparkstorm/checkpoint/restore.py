@@ -1,4 +1,4 @@
-"""Owns what the tasks of a new topology begin with when it goes on from a checkpoint: a journal each.
+"""Initial journals of a new topology's tasks, made from a checkpoint.
 
 Every task of a spout or bolt gets one, if only with nothing in it: a task of such a topology that finds none knows that the
 store has lost it, and refuses to count from nothing. Task ids differ between two runs (ackers come first), so whatever names a
@@ -56,7 +56,7 @@ class Seeds:
                 yield task, map(codec.pack, [head, *_parts(pairs)])
 
     def _dealt(self, id: str, contents: Sequence[Content], tasks: int) -> Sequence[Content]:
-        """What each task of a component gets."""
+        """Deal the content of a component to its tasks."""
         component = self.topology.components.get(id)
         instance = component.instance if component is not None else None
         if not contents:

@@ -1,4 +1,4 @@
-"""Ready-made spouts for user topologies."""
+"""Ready-made sources and sinks for topologies; they use the public API only."""
 
 from sparkstorm.connectors.files import FileLines, find_files
 

@@ -1,4 +1,4 @@
-"""Owns what other threads have emitted for inputs that are still open: it leaves with the ack, or not at all.
+"""Tuples emitted by other threads for open inputs: they leave with the input's ack, or not at all.
 
 Were it sent at once, a crash before the ack would have the input executed again, and everything emitted twice.
 """
@@ -53,12 +53,12 @@ class DeferredEmits:
                 answer.is_done = False
 
     def drop(self, tup: Tuple) -> None:
-        """The input failed: what was emitted for it is emitted by nobody."""
+        """Discard the tuples of a failed input."""
         for answer in self._by_input.pop(id(tup), ()):
             answer.is_done = True
 
     def settle(self) -> None:
-        """What was given can no longer be taken back."""
+        """Make emitted tuples final."""
         self._given.clear()
 
 

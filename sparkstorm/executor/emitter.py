@@ -1,4 +1,4 @@
-"""Owns the emit path: from values in user code to rows on their way to each target task.
+"""Emit path: from values in user code to rows per target task.
 
 `log` remembers the row list of every row in the order of emission, so that a failed execute can be undone by length.
 """
@@ -39,7 +39,7 @@ class Route:
     def subscribe(
         self, grouping: Grouping, targets: Sequence[Target], task: int, seed: int, lane: OutputClock | None = None
     ) -> None:
-        """Add one subscriber component; with a lane, one that is told about time."""
+        """Add one subscriber component; with a `lane`, one that receives watermarks."""
         self.targets += targets
         if grouping.kind == "direct":
             self.direct_rows.update((t.task, t.rows) for t in targets)

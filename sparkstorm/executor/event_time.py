@@ -1,4 +1,4 @@
-"""Owns what one task knows of event time: what it tells those it sends to, what it has heard, what it has yet to fire."""
+"""Event time of one task: watermarks sent, watermarks received, windows and timers still to fire."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkstorm.windowing.marks import IDLE, NEVER, Channel, Watermarks
 
 
 class OutputWatermarks:
-    """What one task tells of time to those it sends to."""
+    """Watermarks that one task sends."""
 
     def __init__(self, times: MemoryState, lanes: Sequence[OutputClock]) -> None:
         self._times = times
@@ -23,14 +23,14 @@ class OutputWatermarks:
             lane.restore(times.get(("h", lane.stream, lane.subscriber), NEVER))
 
     def put_marks(self, low_ms: int, may_have: Callable[[Target], bool], now_ms: int | None = None) -> bool:
-        """Say what is new; `low_ms` is how far this task itself has come, if it lives by time."""
+        """Send new watermarks; `low_ms` is the task's own watermark, if it uses event time."""
         did = False
         for lane in self.lanes:
             did |= lane.put_marks(low_ms, self.has_ended, may_have, now_ms)
         return did
 
     def next_idle_ms(self) -> int | None:
-        """When a silence becomes worth telling."""
+        """Return when an idle output must send a watermark."""
         return min((lane.idle_at_ms for lane in self.lanes if lane.idle_at_ms is not None), default=None)
 
     def save(self) -> None:
@@ -42,7 +42,7 @@ class OutputWatermarks:
 
 
 class InputWatermarks:
-    """What one task has been told of time; kept in the store, since a mark is told once."""
+    """Watermarks that one task has received; kept in the store, since each is sent once."""
 
     def __init__(self, times: MemoryState, channels: Iterable[Channel], is_in_cycle: bool = False) -> None:
         self._times = times
@@ -55,7 +55,7 @@ class InputWatermarks:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nobody will send any more; who sends to himself, even through others, never knows."""
+        """Return whether all senders have ended; never true for a task inside a cycle."""
         return self.watermarks.is_ended and not self._is_in_cycle
 
     def hear(self, marks: Iterable[Tuple]) -> None:
@@ -89,7 +89,7 @@ class TaskEventTime:
 
     @property
     def heard_ms(self) -> int:
-        """How far event time has come, as far as this task was told."""
+        """Event time up to which this task has received watermarks from all senders."""
         return NEVER if self._hearing is None else self._hearing.watermarks.low_ms
 
     @property
@@ -108,11 +108,11 @@ class TaskEventTime:
         return self.timing is not None and (self.timing.is_waiting or self.timing.low_ms < self.heard_ms)
 
     def next_firing_ms(self) -> int | None:
-        """When windows or timers are due by the clock."""
+        """Return when windows or timers are due by processing time."""
         return None if self.timing is None else self.timing.next_due_ms()
 
     def next_idle_ms(self) -> int | None:
-        """When a silence becomes worth telling those it sends to."""
+        """Return when an idle output must send a watermark."""
         return self.outlook.next_idle_ms()
 
     def put_marks(self, may_have: Callable[[Target], bool], now_ms: int | None = None) -> bool:

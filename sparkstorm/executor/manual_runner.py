@@ -1,4 +1,4 @@
-"""Owns the run of a Bolt, which acks by itself: in the loop's thread or, taken in by the loop, in any other."""
+"""Runner of a Bolt, which acks by itself: in the loop's thread, or in other threads whose calls the loop takes in."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ManualRunner:
         self.held = 0  # inputs so far that were open when their execute had returned
 
     def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
-        """Execute every tuple; failures are those that raised or were failed in this run."""
+        """Execute every tuple; return the inputs that raised or were failed in this run."""
         failures: list[Failure] = []
         for tup in tuples:
             self._outstanding[id(tup)] = tup
@@ -145,11 +145,11 @@ class ManualRunner:
         self._report(self._emitter.component, self._task, describe_error(error))
 
     def check(self, values: Any, stream: str, task: int | None = None) -> tuple[Any, ...]:
-        """What a thread is about to emit, as the loop may take it; raises where the culprit can be named: in the thread."""
+        """Check values in the emitting thread, so that an error names its line; return them as the loop takes them."""
         return self._emitter.check(values, stream, task)
 
     def take_outcome(self, tup: Tuple, calls: Calls, changes: Changes | None) -> None:
-        """What a blocking bolt's thread did with an input: its calls, its changes to its copy of the state; all or nothing."""
+        """Take in the result of a blocking bolt's thread for one input: its calls and state changes, all or none."""
         marks = self._marks()
         try:
             for method, arguments in calls:

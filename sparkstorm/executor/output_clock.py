@@ -1,4 +1,4 @@
-"""Owns event time on the way out: the clock of the rows that one task sends to one subscriber, and their marks."""
+"""Event time of outputs: the clock of the rows that one task sends to one subscriber, and their watermarks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkstorm.windowing.settings import TimeSettings
 
 
 class OutputClock:
-    """One stream of one task on its way to one subscriber that is told about time."""
+    """One stream of one task to one subscriber that receives watermarks."""
 
     __slots__ = (
         "stream",
@@ -55,6 +55,10 @@ class OutputClock:
         self.late = [Target(target.task, [], target.is_local) for target in self.targets]
         self._late_by_rows = {id(on_time.rows): late.rows for on_time, late in zip(self.targets, self.late, strict=True)}
 
+    def time_of(self, values: tuple[Any, ...]) -> Any:
+        """Return what a row has in the field of the subscriber's event time."""
+        return values[self._position]
+
     def restore(self, newest_ms: int) -> None:
         """Go on from a stored clock."""
         if self.clock is not None:
@@ -74,7 +78,7 @@ class OutputClock:
                 if at_ms > clock.newest_ms:
                     if at_ms <= LAST_MS:
                         clock.set_newest(at_ms)
-                elif 0 <= at_ms < clock.floor_ms:
+                elif 0 <= at_ms < clock.edge_ms and clock.is_older(at_ms):
                     return late_by_rows[id(rows)]
             return rows
 
@@ -101,12 +105,12 @@ class OutputClock:
         """Rows were taken back: the clock goes back to what is left of them."""
         if self.clock is not None:
             left = [row[0][self._position] for target in self.targets for row in target.rows]
-            self.clock.set_newest(max((at_ms for at_ms in left if type(at_ms) is int and at_ms <= LAST_MS), default=NEVER))
+            self.clock.take_back(max((at_ms for at_ms in left if type(at_ms) is int and at_ms <= LAST_MS), default=NEVER))
             if self.clock.newest_ms < self.base_ms:
-                self.clock.set_newest(self.base_ms)
+                self.clock.take_back(self.base_ms)
 
     def settle(self) -> None:
-        """What was emitted so far can no longer be taken back."""
+        """Make emitted rows final."""
         if self.clock is not None:
             self.base_ms = self.clock.newest_ms
             if self._idle_ms and not self._has_rows:

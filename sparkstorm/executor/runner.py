@@ -1,4 +1,4 @@
-"""Owns what a bolt task wants of the code that runs a bolt: rows in, failures out; for windows and timers also time in."""
+"""Runners of bolts: their protocol (rows in, failures out; time in for windows and timers), and that of BasicBolt."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ class Timing(Protocol):
         """Whether something is due and has not fired."""
 
     def advance(self, watermark_ms: int, now_ms: int, most: int = ...) -> int:
-        """Fire what is due, no more than so many; returns how many have fired."""
+        """Fire what is due, `most` at the most; return the number fired."""
 
     def next_name(self, watermark_ms: int, now_ms: int) -> str | None:
-        """What would fire next, by a name that is the same after a restart; None when nothing would."""
+        """Return the next firing's name, which is the same after a restart; None when nothing is due."""
 
     def give_up_next(self, now_ms: int, tries: int, reason: str) -> None:
         """Park what would fire next instead of firing it."""
 
     def next_due_ms(self) -> int | None:
-        """When to call `advance` again though no watermark has come."""
+        """Return when to call `advance` again without a new watermark."""
 
 
 class BasicCollector:

@@ -1,4 +1,4 @@
-"""Owns a task's key-value state in memory: reads, writes, undo of a failed execute, and what the next commit must say."""
+"""Key-value state of a task in memory: reads, writes, undo of a failed execute, changes for the next commit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NUMBERS = frozenset({int, float, bool})
 
 
 class MemoryState:
-    """KeyValueState over a dict; every change leaves its key and the former value in `undo`, which also tells what changed."""
+    """KeyValueState over a dict; each change appends its key and former value to `undo`, from which the commit is made."""
 
     __slots__ = ("_codec", "_data", "_unchecked", "undo")
 
@@ -137,7 +137,7 @@ class MemoryState:
         return zip(list(self._data), list(self._data.values()), strict=True)
 
     def count_of(self, kind: type) -> int:
-        """How many values are of a type."""
+        """Return the number of values of a type."""
         return list(map(type, self._data.values())).count(kind)
 
     def snapshot(self) -> list[list[Any]]:

@@ -1,4 +1,4 @@
-"""Owns what a task with windows or timers is made of: the windows its settings ask for, and timers as its bolt sees them."""
+"""Windows of a task as its settings ask for them, and timers as its bolt sees them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TaskTimers:
 
     @property
     def watermark_ms(self) -> int:
-        """How far event time has come."""
+        """Current watermark."""
         return self._watermark_ms()
 
 

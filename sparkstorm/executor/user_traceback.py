@@ -12,7 +12,7 @@ _OURS = str(Path(__file__).parents[1])
 
 
 class Busy(NamedTuple):
-    """The task whose user code runs, and ` (file, line N: source)` of that code, empty when it cannot be told."""
+    """Task whose user code runs, and ` (file, line N: source)` of that code, empty when unknown."""
 
     component: str
     task: int

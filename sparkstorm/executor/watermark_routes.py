@@ -1,8 +1,9 @@
-"""Owns the ways on which watermarks travel through a topology.
+"""Routes of watermarks through a topology.
 
-A mark is a row of stream `__watermark` from the sending task to the receiving one, (stream, time in ms), committed with
-the rows it stands behind and read in their order: what tells frames apart from memory, spills or restarts does not matter.
-Bolts without windows or timers are told only that a sender has ended, and pass that on, if somebody behind them wants it.
+A watermark is a row of stream `__watermark` from the sending task to the receiving one, (stream, time in ms). It is
+committed after the rows that it follows and read in their order, whether they come as frames, from memory or after a
+restart. Bolts without windows or timers receive only end-of-stream watermarks, and forward them when a downstream bolt
+uses event time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MARK_FIELDS = ("stream", "time_ms")
 
 
 class TimePlan:
-    """Which components live by time, and along which edges marks travel; the same in every worker of a topology."""
+    """Components that use event time, and edges that carry watermarks; the same in every worker of a topology."""
 
     def __init__(self, topology: Topology, conf: Mapping[str, Any]) -> None:
         self._topology = topology
@@ -33,7 +34,7 @@ class TimePlan:
         self._told = self._upstream_of(self.settings)
 
     def inputs(self, component: str, tasks_of: Mapping[str, Sequence[int]]) -> list[Channel]:
-        """Every task and stream that tells a component about time; edges inside a cycle never do."""
+        """Return every task and stream that sends watermarks to a component; edges inside a cycle never do."""
         if component not in self._told:
             return []
         return [
@@ -48,11 +49,11 @@ class TimePlan:
         return any(self._cycle[each.component] == self._cycle[component] for each in self._topology.components[component].inputs)
 
     def is_told(self, component: str) -> bool:
-        """Whether a component lives by time, or somebody behind it does."""
+        """Return whether a component, or one downstream of it, uses event time."""
         return component in self._told
 
     def listeners(self, component: str, stream: str) -> list[str]:
-        """Subscribers of a stream that are told about time."""
+        """Return subscribers of a stream that receive watermarks."""
         return [id for id, _ in self._topology.subscribers(component, stream) if self._tells(component, id)]
 
     def _tells(self, sender: str, receiver: str) -> bool:

@@ -1,4 +1,4 @@
-"""Owns the running of windowed and timed bolts: rows into windows, and what a watermark or the clock makes due.
+"""Runner of windowed and timed bolts: rows into windows, firings by watermark or processing time.
 
 TimedRunner reads no clock and hears nobody: rows come by `run`, time by `advance`. The worker calls it with what marks and
 its clock say, a replay with the times of its rows, so that both do the same. Law: windows and timers fire in the order of
@@ -37,7 +37,7 @@ _WINDOW_STREAM = "__window"
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How often a window or timer that fails is tried again, and how long after the first failure."""
+    """Retries of a failing window or timer: their number, and the first pause."""
 
     retries: int
     back_off_ms: int
@@ -136,7 +136,7 @@ class TimedRunner:
         return fired
 
     def next_name(self, watermark_ms: int, now_ms: int) -> str | None:
-        """What would fire next, by a name that is the same after a restart; None when nothing would."""
+        """Return the next firing's name, which is the same after a restart; None when nothing is due."""
         self.advance(watermark_ms, now_ms, most=0)
         due = None if now_ms < self._retry_ms else self._next_due(now_ms)
         return None if due is None else f"due:{_moment(due)}:{crc32(repr(_as_tuple('', due)).encode())}"
@@ -148,7 +148,7 @@ class TimedRunner:
             self._give_up(due, tries, reason)
 
     def next_due_ms(self) -> int | None:
-        """When to call `advance` again though no watermark has come; 0 means now."""
+        """Return when to call `advance` again without a new watermark; 0 means now."""
         if self._has_more:
             return self._retry_ms
         by_clock = [self._timers.next_at("processing")]
@@ -256,7 +256,7 @@ class TimedRunner:
         self._times.roll_back(times_mark)
 
     def _step_for(self, source: Source) -> Callable[[Tuple], None]:
-        """What to do with tuples of a source: looked up once, since positions are the same for all of them."""
+        """Return the function for tuples of a source: looked up once, since field positions are the same for all of them."""
         step: Callable[[Tuple], None] = _ignore
         if source.stream == TICK_STREAM:
             step = self._execute if isinstance(self.bolt, TimedBolt) else _ignore
@@ -389,7 +389,7 @@ def _moment(due: Due) -> int:
 
 
 def _as_tuple(component: str, due: Due) -> Tuple:
-    """What to show of a window, timer or tuple that failed, and what a dead letter keeps of it."""
+    """Return a failed window, timer or tuple in the form of a dead letter."""
     if isinstance(due, Row):
         return due.tuple
     if isinstance(due, Timer):

@@ -1,1 +1,1 @@
-"""Owns where slots run: on Spark, or as plain processes of this machine."""
+"""Hosting of slots: on Spark, or as plain processes of this machine."""

@@ -1,4 +1,4 @@
-"""Owns what a slot is told when it lands, and the two seams of hosting: a set of slots, a worker's line to its slot.
+"""Specification of a slot, and the protocols of hosting: a set of slots, a worker's connection to its slot.
 
 Laws of `Slots`: `start` returns within a bounded time or raises SlotsUnavailableError; a slot that ends unasked is
 started again after a back-off; after `stop` returns no slot process and no worker child of this set is left.
@@ -20,7 +20,7 @@ MOST_PORTS = 1000
 
 @dataclass(frozen=True, slots=True)
 class StateAddress:
-    """Where the cluster state lives; the digest password never shows in a repr."""
+    """Address of the cluster state in ZooKeeper; the digest password never shows in a repr."""
 
     hosts: str
     root: str = "/storm"
@@ -89,7 +89,7 @@ class RestartPause:
 
 
 class Slots(Protocol):
-    """A set of slots that somebody keeps alive."""
+    """Set of slots that are kept alive."""
 
     def start(self) -> None:
         """Launch every slot; SlotsUnavailableError when there is no room for them."""
@@ -98,7 +98,7 @@ class Slots(Protocol):
         """End every slot and wait (for a bounded time) until they are gone; calling it twice is fine."""
 
     def running(self) -> int:
-        """How many slots are believed to run now."""
+        """Number of slots that run now, as far as known."""
 
 
 class WorkerControl(Protocol):

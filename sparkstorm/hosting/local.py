@@ -1,4 +1,4 @@
-"""Owns slots as plain processes of this machine: the twin of Spark's, for tests and for a cluster without a JVM."""
+"""Slots as plain processes of this machine: the twin of Spark's, for tests and for a cluster without a JVM."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ STOP_WAIT_S = 10.0
 
 
 class LocalSlots:
-    """So many slot processes of one spec, each watched by a thread, under the laws of Slots."""
+    """Slot processes of one specification, each watched by a thread, under the laws of Slots."""
 
     def __init__(self, spec: SlotSpec, count: int) -> None:
         self._spec, self._count = spec, count
@@ -51,7 +51,7 @@ class LocalSlots:
             thread.join(STOP_WAIT_S)
 
     def running(self) -> int:
-        """How many slot processes live."""
+        """Number of living slot processes."""
         return len(self.pids())
 
     def pids(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""Owns slots as Spark tasks: one job of one single task per slot, kept alive by a thread of the driver.
+"""Slots as Spark tasks: one job of a single task per slot, kept alive by a thread of the driver.
 
 Spark's own retry is not relied on: it counts failures per task set and never forgets them, and `local[N]` has none. A
 slot's task never raises: it returns a word. Its closure carries a one-time ticket (cluster/tickets.py) and no secret.
@@ -128,7 +128,7 @@ class SparkSlots(Generic[TicketT]):
         self._join(KILL_WAIT_MS)
 
     def running(self) -> int:
-        """How many slot jobs are under way."""
+        """Number of running slot jobs."""
         return len(self._active)
 
     def _join(self, wait_ms: int) -> None:
@@ -180,7 +180,7 @@ def _closure(slot_main: Callable[[TicketT], str], ticket: TicketT) -> Callable[[
 
 
 def task_room(sc: SparkContext) -> int:
-    """How many tasks run at once on the cores that are there now."""
+    """Return how many tasks can run at once on the present cores."""
     per_task = int(sc.getConf().get("spark.task.cpus", "1") or 1)
     jvm: Any = sc._jvm
     if (asked := _local_cores(_master_of(sc))) is not None:

@@ -1,4 +1,4 @@
-"""JSON form of the control plane's records: strict and versioned; an error names path and field.
+"""JSON form of the control plane's records: strict, versioned; errors name the path and the field.
 
 Laws: decode(encode(record)) == record; an unknown, missing or mistyped field raises StoreInconsistentError that names
 the path and the field; output is deterministic (sorted keys), so equal records have equal bytes and equal signatures.
@@ -6,7 +6,6 @@ the path and the field; output is deterministic (sorted keys), so equal records 
 
 import dataclasses
 import json
-import math
 import types
 import typing
 from collections.abc import Callable, Hashable, Mapping
@@ -14,17 +13,16 @@ from enum import StrEnum
 from functools import cache
 from typing import TypeVar, Union, cast, get_args, get_origin
 
-from sparkstorm.errors import StoreInconsistentError
+from sparkstorm.errors import StoreInconsistentError, show
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.model.status import JsonValue
+from sparkstorm.model.strict import UnfitValueError, expected, is_free_json, named_errors, read_as
 
 FORMAT_VERSION = 1
 _VERSION_FIELD = "format"
 _KIND_FIELD = "kind_of_record"
-_DEPTH_LIMIT = 64
 
 RecordT = TypeVar("RecordT")
-_Reader = Callable[[object, str], object]
 _Writer = Callable[[object], JsonValue]
 
 
@@ -43,173 +41,22 @@ def decode_record(kind: type[RecordT], data: bytes, path: str) -> RecordT:
         fields = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise StoreInconsistentError(f"{path}: not JSON ({error})") from error
-    if not isinstance(fields, dict):
-        raise StoreInconsistentError(f"{path}: expected a JSON object, got {_describe(fields)}")
-    _check_envelope(kind, fields, path)
-    record = _reader_of(cast(Hashable, kind))(fields, f"{path}: ")
-    assert isinstance(record, kind)
-    return record
+    with named_errors(StoreInconsistentError, prefix=f"{path}: "):
+        if not isinstance(fields, dict):
+            raise expected("an object", fields)
+        _check_envelope(kind, fields)
+        return read_as(kind, fields, needs_all=True)
 
 
-def _check_envelope(kind: type[object], fields: dict[str, object], path: str) -> None:
-    version = fields.pop(_VERSION_FIELD, None)
-    if version != FORMAT_VERSION:
-        raise StoreInconsistentError(
-            f"{path}: field '{_VERSION_FIELD}' is {_describe(version)}; this release reads {FORMAT_VERSION}"
-        )
-    name = fields.pop(_KIND_FIELD, None)
-    if name != kind.__name__:
-        raise StoreInconsistentError(f"{path}: expected a {kind.__name__}, got {_describe(name)}")
+def _check_envelope(kind: type[object], fields: dict[str, object]) -> None:
+    for name, wanted in ((_VERSION_FIELD, FORMAT_VERSION), (_KIND_FIELD, kind.__name__)):
+        found = fields.pop(name, None)
+        if found != wanted or type(found) is not type(wanted):
+            raise UnfitValueError(f"expected {wanted}, got {show(found)}", name)
 
 
 def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is not JSON")
-
-
-def _describe(value: object) -> str:
-    return f"{type(value).__name__} {str(value)[:60]!r}"
-
-
-def _mistyped(where: str, wanted: str, value: object) -> StoreInconsistentError:
-    return StoreInconsistentError(f"{where} should be {wanted}, got {_describe(value)}")
-
-
-def _is_free_json(hint: object) -> bool:
-    # By shape: resolving a record's hints unrolls JsonValue's inner references, so it is not identical any more.
-    return get_origin(hint) in (Union, types.UnionType) and len(get_args(hint)) == len(get_args(JsonValue))
-
-
-# ---- reading -------------------------------------------------------------------------------------------------------
-
-
-@cache
-def _reader_of(hint: Hashable) -> _Reader:
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return _record_reader(hint)
-    if hint in (ExecutorId, WorkerSlot):
-        return _text_reader(hint)
-    if _is_free_json(hint):
-        return _read_json
-    if isinstance(hint, type) and issubclass(hint, StrEnum):
-        return _enum_reader(hint)
-    if isinstance(hint, type) and hint in (str, int, float, bool):
-        return _scalar_reader(hint)
-    return _generic_reader(hint)
-
-
-def _generic_reader(hint: object) -> _Reader:
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType) and len(arguments) == 2 and arguments[1] is type(None):
-        return _optional_reader(_reader_of(arguments[0]))
-    if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
-        return _tuple_reader(_reader_of(arguments[0]))
-    if origin is Mapping:
-        return _mapping_reader(_key_reader(arguments[0]), _reader_of(arguments[1]))
-    raise TypeError(f"records cannot carry {hint}")
-
-
-def _record_reader(kind: type) -> _Reader:
-    hints = typing.get_type_hints(kind)
-    readers = {field.name: _reader_of(hints[field.name]) for field in dataclasses.fields(kind)}
-
-    def read(value: object, where: str) -> object:
-        if not isinstance(value, dict):
-            raise _mistyped(where.rstrip(": "), "an object", value)
-        unknown, missing = sorted(value.keys() - readers.keys()), sorted(readers.keys() - value.keys())
-        if unknown or missing:
-            problem = f"unknown field '{unknown[0]}'" if unknown else f"field '{missing[0]}' is missing"
-            raise StoreInconsistentError(f"{where}{problem}")
-        return kind(**{name: reader(value[name], f"{where}field '{name}'") for name, reader in readers.items()})
-
-    return read
-
-
-def _text_reader(kind: type[ExecutorId] | type[WorkerSlot]) -> _Reader:
-    def read(value: object, where: str) -> object:
-        if not isinstance(value, str):
-            raise _mistyped(where, "text", value)
-        try:
-            return kind.parse(value)
-        except ValueError as error:
-            raise StoreInconsistentError(f"{where}: {error}") from error
-
-    return read
-
-
-def _read_json(value: object, where: str) -> object:
-    _check_json(value, where, 0)
-    return value
-
-
-def _check_json(value: object, where: str, depth: int) -> None:
-    if depth > _DEPTH_LIMIT:
-        raise StoreInconsistentError(f"{where} is nested deeper than {_DEPTH_LIMIT} levels")
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise _mistyped(where, "an object with text keys", key)
-            _check_json(item, where, depth + 1)
-    elif isinstance(value, list):
-        for item in value:
-            _check_json(item, where, depth + 1)
-    elif not (value is None or isinstance(value, (int, str)) or (isinstance(value, float) and math.isfinite(value))):
-        raise _mistyped(where, "a JSON value", value)
-
-
-def _enum_reader(kind: type[StrEnum]) -> _Reader:
-    def read(value: object, where: str) -> object:
-        try:
-            return kind(value)  # type: ignore[arg-type]  # any value may be looked up; strangers raise ValueError
-        except ValueError as error:
-            raise _mistyped(where, "one of " + ", ".join(kind), value) from error
-
-    return read
-
-
-def _scalar_reader(kind: type) -> _Reader:
-    accepted: tuple[type, ...] = (int, float) if kind is float else (kind,)
-
-    def read(value: object, where: str) -> object:
-        # bool is an int to Python, but True is no port.
-        if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
-            raise _mistyped(where, f"a {kind.__name__}", value)
-        return kind(value)
-
-    return read
-
-
-def _optional_reader(reader: _Reader) -> _Reader:
-    return lambda value, where: None if value is None else reader(value, where)
-
-
-def _tuple_reader(reader: _Reader) -> _Reader:
-    def read(value: object, where: str) -> object:
-        if not isinstance(value, list):
-            raise _mistyped(where, "a list", value)
-        return tuple(reader(item, where) for item in value)
-
-    return read
-
-
-def _key_reader(hint: object) -> _Reader:
-    if hint is int:
-        return _read_int_key
-    return _reader_of(hint)
-
-
-def _read_int_key(value: object, where: str) -> object:
-    if not isinstance(value, str) or not (value.isdecimal() and value.isascii()):
-        raise _mistyped(where, "keyed by whole numbers", value)
-    return int(value)
-
-
-def _mapping_reader(read_key: _Reader, read_value: _Reader) -> _Reader:
-    def read(value: object, where: str) -> object:
-        if not isinstance(value, dict):
-            raise _mistyped(where, "an object", value)
-        return {read_key(key, where): read_value(item, where) for key, item in value.items()}
-
-    return read
 
 
 # ---- writing -------------------------------------------------------------------------------------------------------
@@ -226,7 +73,7 @@ def _writer_of(hint: Hashable) -> _Writer:
         return _mapping_writer(_writer_of(arguments[1]))
     if origin is tuple:
         return _tuple_writer(_writer_of(arguments[0]))
-    if origin in (Union, types.UnionType) and not _is_free_json(hint):
+    if origin in (Union, types.UnionType) and not is_free_json(hint):
         return _optional_writer(_writer_of(arguments[0]))
     return _as_is
 

@@ -13,6 +13,7 @@ from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.status import JsonValue
 
 MAX_SPEC_BYTES = 16 * 1024 * 1024
+_LAUNCH_BITS = 32  # with versions below 2**21 tokens stay below 2**53: scripts in the store compare them as doubles
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,13 @@ class WorkerSpec:
     def tasks(self) -> list[int]:
         """Return the task ids of this worker, ascending."""
         return sorted(task for placed in self.executors for task in placed.executor.tasks)
+
+    def token_by_task(self) -> dict[int, int]:
+        """Fence token of each task: higher for a later placement, then for a later launch."""
+        launch = min(self.launch, (1 << _LAUNCH_BITS) - 1)
+        return {
+            task: (placed.placed_version << _LAUNCH_BITS) | launch for placed in self.executors for task in placed.executor.tasks
+        }
 
     def to_json(self) -> bytes:
         """Return one line of JSON without its newline; `from_json` is its inverse."""

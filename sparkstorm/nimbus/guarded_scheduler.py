@@ -7,10 +7,9 @@ for that round alone. Until that thread is back no new call is made. Built-in sc
 import threading
 
 from sparkstorm.errors import FailedAssignTopologyError, InvalidConfigError, SparkStormError
-from sparkstorm.scheduling import chosen
-from sparkstorm.scheduling.base import Scheduler
+from sparkstorm.scheduling import per_topology
 from sparkstorm.scheduling.records import Conf, Topologies
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.scheduling.view import ClusterView, Scheduler
 
 
 class GuardedScheduler:
@@ -51,10 +50,10 @@ class GuardedScheduler:
 def check_choice(conf: Conf) -> None:
     """Refuse a topology.scheduler that cannot be had, whatever a plug-in's own code raises: InvalidConfigError."""
     try:
-        chosen.check_choice(conf)
+        per_topology.check_choice(conf)
     except SparkStormError as error:
-        reason = str(error).removeprefix(f"{chosen.TOPOLOGY_KEY}: ").removeprefix(f"{chosen.CLUSTER_KEY}: ")
-        raise InvalidConfigError(f"{chosen.TOPOLOGY_KEY}: {reason}") from error
+        reason = str(error).removeprefix(f"{per_topology.TOPOLOGY_KEY}: ").removeprefix(f"{per_topology.CLUSTER_KEY}: ")
+        raise InvalidConfigError(f"{per_topology.TOPOLOGY_KEY}: {reason}") from error
     except Exception as error:  # user code
-        name = conf.get(chosen.TOPOLOGY_KEY)
-        raise InvalidConfigError(f"{chosen.TOPOLOGY_KEY}: {name} cannot be made: {type(error).__name__}: {error}") from error
+        name = conf.get(per_topology.TOPOLOGY_KEY)
+        raise InvalidConfigError(f"{per_topology.TOPOLOGY_KEY}: {name} cannot be made: {type(error).__name__}: {error}") from error

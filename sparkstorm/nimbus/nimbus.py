@@ -36,13 +36,13 @@ from sparkstorm.nimbus.heartbeat_monitor import Alive, HeartbeatMonitor
 from sparkstorm.nimbus.listeners import TopologyActionListener
 from sparkstorm.nimbus.nimbus_times import NimbusTimes
 from sparkstorm.nimbus.rebalance import RebalancePlan, rebalanced_conf, rebalanced_topology
-from sparkstorm.scheduling.base import Scheduler
 from sparkstorm.scheduling.lifecycle import Decision, Effect, Request, due_request, transition
+from sparkstorm.scheduling.per_topology import dry_run_copy
 from sparkstorm.scheduling.reconcile import movement
-from sparkstorm.scheduling.rehearsal import twin_of
 from sparkstorm.scheduling.round import plan_round
 from sparkstorm.scheduling.round_memory import RoundMemory
 from sparkstorm.scheduling.snapshot import KnownTopology, Plan, Snapshot
+from sparkstorm.scheduling.view import Scheduler
 
 _LOG = logging.getLogger(__name__)
 _DYING_RECHECK_MS = 200  # how often a killed topology is looked at until its workers are gone
@@ -342,7 +342,7 @@ class Nimbus:
             after = rebalanced_topology(known, decision, {**self._conf, **own_conf}, known.base.conf_key)
             snapshot = _with_topology(reading.snapshot, after)
             alive = {each: found.slot_by_executor.keys() for each, found in snapshot.assignments.items()}
-            plan = self._plan(snapshot, alive, now_ms, {topology_id: options}, twin_of(self._scheduler))
+            plan = self._plan(snapshot, alive, now_ms, {topology_id: options}, dry_run_copy(self._scheduler))
             _raise_refusal(plan, topology_id)
         before, placed = reading.snapshot.assignments.get(topology_id), plan.placed[topology_id]
         unplaced = tuple(each for each in after.executors() if each not in placed)

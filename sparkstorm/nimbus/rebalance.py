@@ -9,7 +9,7 @@ from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.status import JsonValue, RebalanceOptions
 from sparkstorm.scheduling.lifecycle import Decision
 from sparkstorm.scheduling.reconcile import Movement
-from sparkstorm.scheduling.resource.amounts import normalised
+from sparkstorm.scheduling.resource.resources import normalised
 from sparkstorm.scheduling.snapshot import KnownTopology
 
 _RESOURCES_MAP = "topology.component.resources.map"

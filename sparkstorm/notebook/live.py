@@ -1,4 +1,4 @@
-"""Owns the look at a live cluster: its assignments and heartbeats, read from ZooKeeper, as scenes, tables and pictures.
+"""Display of a live cluster: assignments and heartbeats, read from ZooKeeper, as scenes, tables and pictures.
 
 Only reads. A look is what one pass over the store found; two looks compared tell what moved in between.
 """
@@ -36,7 +36,7 @@ _SHOWN_BYTES = 60
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one pass over the store found, at `now_ms` on our clock."""
+    """Result of one pass over the store, at `now_ms` of the local clock."""
 
     reading: Reading
     now_ms: int
@@ -57,14 +57,14 @@ class Look:
         return {WorkerSlot(beat.node, beat.port): beat for beat in self.reading.beats}
 
     def picture(self, before: Look | None = None, title: str = "") -> Svg:
-        """Slots as a map; with a look before, what moved and who is gone."""
+        """Draw slots as a map; with an earlier look, mark moved executors and lost supervisors."""
         states = {slot: beat.state for slot, beat in self.beat_by_slot().items()}
         return slot_map(self.scene, before.scene if before else None, states, title)
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
     def topologies(self) -> Table:
-        """What runs."""
+        """Table of topologies."""
         rows = []
         for topology_id, base in sorted(self.reading.bases.items()):
             found = self.reading.snapshot.assignments.get(topology_id)
@@ -75,7 +75,7 @@ class Look:
         return Table(rows, "topologies")
 
     def supervisors(self) -> Table:
-        """Who offers slots."""
+        """Table of supervisors."""
         used: dict[str, int] = {}
         for slot in self._workers():
             used[slot.node] = used.get(slot.node, 0) + 1
@@ -197,7 +197,7 @@ def _walk(store: StateStore, path: str) -> Iterator[dict[str, Any]]:
 
 
 def _beginning(data: bytes) -> str:
-    """How a record begins, the header with its signature left out."""
+    """Return the start of a record without the header and its signature."""
     header, _, body = data.partition(b"\n")
     if header.startswith(b"sparkstorm-1 "):
         data = b"(deflated)" if b" zlib " in header else body

@@ -78,7 +78,7 @@ class _Legend:
 
 
 def slot_map(scene: Scene, before: Scene | None = None, states: Mapping[WorkerSlot, str] | None = None, title: str = "") -> Svg:
-    """Draw a scene; `before` marks what moved and who is gone, `states` are the words of the workers' beats."""
+    """Draw a scene; `before` marks moved executors and lost supervisors, `states` are the words of the heartbeats."""
     rows = _rows(scene, before, states or {})
     legend = _Legend.of(scene.topologies)
     shown = rows[:_MOST_ROWS]

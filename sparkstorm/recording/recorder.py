@@ -1,4 +1,4 @@
-"""Owns the recording of what bolts are given: rows go to disk once their commit stands, on a thread of its own.
+"""Recorder of bolts' input: rows go to disk after their commit, on a thread of their own.
 
 What is in the files was executed and committed, in its order, each row once for every try. Missing are: what the loop could not
 hand over in time and what the disk did not take (counted), and what stood in memory when a worker was killed. The loop never
@@ -18,6 +18,7 @@ from typing import Any
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.names import file_name
+from sparkstorm.model.settings import ComponentSettings, WorkerSettings
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.recording.segments import SEGMENTS, Beginning, Call, Header, Limits, SegmentFile
@@ -52,7 +53,7 @@ class Batch:
 
 
 class Desk:
-    """Where batches are written: at once, on the thread of whoever hands them over (a simulation's)."""
+    """Writer of batches in the caller's thread (for simulations)."""
 
     def has_room(self) -> bool:
         """Whether it would take more."""
@@ -69,7 +70,7 @@ class Desk:
 
 
 class ThreadedDesk(Desk):
-    """Writes on a thread that lives as long as its worker; holds no more than so many rows."""
+    """Writer of batches on a thread of the worker; it holds a bounded number of rows."""
 
     def __init__(self, most_rows: int = 100_000) -> None:
         self._most_rows = most_rows
@@ -107,7 +108,7 @@ class ThreadedDesk(Desk):
 
 
 class Recorder:
-    """One task's side in the loop: `note` what is executed, `settle` when the commit stands."""
+    """Recorder of one task: `note` executed rows, `settle` after their commit."""
 
     def __init__(self, desk: Desk, file: SegmentFile, state: MemoryState | None, limits: Limits, now_ms: Callable[[], int]) -> None:
         self._desk, self._file, self._state, self._now_ms = desk, file, state, now_ms
@@ -124,7 +125,7 @@ class Recorder:
         self._noted.append((tuples, {id(tup): reason for tup, reason in failures}))
 
     def settle(self) -> None:
-        """What was noted is committed: it may be written."""
+        """Pass the noted rows, which are committed now, to the writer."""
         if not self._noted:
             return
         noted, self._noted = self._noted, []
@@ -152,7 +153,7 @@ class Recorder:
 
 
 class Recording:
-    """What a worker records."""
+    """Recordings of one worker."""
 
     def __init__(self, directory: str, topology_id: str, now_ms: Callable[[], int], is_threaded: bool) -> None:
         self._folder = Path(directory, FOLDER, file_name(topology_id))
@@ -161,14 +162,12 @@ class Recording:
         self._files: list[SegmentFile] = []
 
     def recorder(
-        self, component: str, task: int, index: int, token: int, conf: Mapping[str, Any], state: MemoryState | None
+        self, component: str, task: int, index: int, token: int, settings: ComponentSettings, state: MemoryState | None
     ) -> Recorder:
         """For one task; the first one brings the thread along."""
         if self._desk is None:
             self._desk = ThreadedDesk() if self._is_threaded else Desk()
-        limits = Limits(
-            int(conf["topology.record.max.rows"]), int(conf["topology.record.max.bytes"]), int(conf["topology.record.state.keys"])
-        )
+        limits = Limits(settings.record_rows, settings.record_bytes, settings.record_state_keys)
         header = Header(self._topology_id, component, task, index, token, 0, is_stateful=state is not None)
         file = SegmentFile(self._folder / file_name(component) / f"task-{task}", header, limits)
         self._files.append(file)
@@ -188,6 +187,6 @@ class Recording:
 def check_recorded(topology: Topology, conf: Mapping[str, Any]) -> None:
     """InvalidTopologyError when topology.record.components names what is no bolt."""
     bolts = [c.id for c in topology.bolts]
-    for component in conf.get(COMPONENTS) or ():
+    for component in WorkerSettings.of(conf).recorded_components:
         if component not in bolts:
             raise InvalidTopologyError(f"{COMPONENTS} names {component!r:.80}, which is no bolt: {', '.join(sorted(bolts))} are")

@@ -1,4 +1,4 @@
-"""Owns one task's recorded input on disk: a ring of segments, the newest open, the others Parquet.
+"""Recorded input of one task on disk: a ring of segments, the newest open, the others Parquet.
 
 An open segment is a `.part` file of frames (length, CRC, msgpack), appended after each commit, so that a kill costs at most
 what stood in memory; closing makes a Parquet file of it under another name and renames that. What a former owner left open
@@ -63,7 +63,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Whose input a segment holds; `lost` rows before it were not kept, without `has_state` its first state was too large."""
+    """Header of a segment: its task; `lost` rows before it were not kept; without `has_state` its first state was too large."""
 
     topology_id: str
     component: str
@@ -182,7 +182,7 @@ class SegmentFile:
             to_parquet(self._path)
 
     def abandon(self) -> None:
-        """The open segment stays as it is, as when its process is killed, and is closed by whoever comes next."""
+        """Leave the open segment as it is, as a killed process does; the next writer closes it."""
         file, self._file = self._file, None
         with contextlib.suppress(OSError):
             if file is not None:
@@ -201,7 +201,7 @@ def recover(folder: Path, token: int) -> None:
 
 
 def prune(folder: Path, rows: int, size: int) -> None:
-    """Forget the oldest closed segments that are more than so many rows or bytes, or files."""
+    """Delete the oldest closed segments above the limits of rows, bytes and files."""
     for number, path in enumerate(sorted(folder.glob("*.parquet"), reverse=True)):
         size -= path.stat().st_size
         rows -= _rows_in(path)

@@ -110,7 +110,7 @@ def back_fill_locally(
     writer = _writer(plan, checkpoint, overwrite)
     extents: dict[str, list[Extent]] = {}
     parts: dict[Feed, list[list[tuple[Any, ...]]]] = {}
-    job = make_job(plan, Switches())
+    job = make_job(plan, Switches(), is_local=True)
     for spout in _reading(plan, extents, rows or {}):
         extents[spout] = []
         for index in range(len(plan.tasks(spout))):
@@ -121,9 +121,8 @@ def back_fill_locally(
     time = EventTime(event_time, in_order=False) if isinstance(event_time, str) else event_time
     times = {feed: time.column(feed.spout, feed) for feed in parts} if time is not None else {}
     is_sorted = time is not None and time.in_order
-    job = make_job(
-        plan, Switches(times, newest_ms=newest_by_channel(plan, extents), is_sorted=is_sorted, of_tasks=frozenset(extents))
-    )
+    switches = Switches(times, newest_ms=newest_by_channel(plan, extents), is_sorted=is_sorted, of_tasks=frozenset(extents))
+    job = make_job(plan, switches, is_local=True)
     results = LocalResults(states_by_task={component: {} for component in job.kept_states})
     chunks = run_stages(plan, job, parts, time, {}, results)
     with writer:

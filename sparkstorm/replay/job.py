@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkstorm.api.components import Stateful
-from sparkstorm.blobs.topology_code import modules_by_value, open_topology, pack_topology
+from sparkstorm.blobs.topology_code import open_topology, pack_topology
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.grouping.routes import is_single
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay.chunks import KEPT
 from sparkstorm.replay.lateness import needs_order
 from sparkstorm.replay.plan import Feed, Plan, Stage
+from sparkstorm.replay.shipped_modules import modules_file, names_by_value, pack_with_modules
 
 STATE_MARK = "!state"
 NewestTimes = Mapping[tuple[int, str, str], int]
@@ -43,7 +43,7 @@ class Job:
 
     def open(self) -> tuple[Topology, Callable[[str], Any]]:
         """The topology with routing's groupings, and a maker of fresh instances."""
-        return open_topology(self.code, self.key)
+        return open_topology(self.code, self.key, modules_file(self.key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,17 @@ class Switches:
     of_tasks: frozenset[str] = frozenset()  # spouts of whose data each partition is what one task emits: it has its own clock
 
 
-def make_job(plan: Plan, switches: Switches, by_value: Iterable[str] = ()) -> Job:
-    """Pack the code once; InvalidTopologyError names a component that cannot be packed, or an unknown output."""
+def make_job(plan: Plan, switches: Switches, by_value: Iterable[str] = (), *, is_local: bool = False) -> Job:
+    """Pack the code once; InvalidTopologyError names a component that cannot be packed, or an unknown output.
+
+    Local modules that the code imports are packed too, unless it runs in this process.
+    """
     names = _wanted(plan, switches.outputs)
     wanted = {feed for name, feed in result_names(plan).items() if name in names}
-    code = pack_topology(plan.topology, sorted({*by_value, *_modules(plan.topology)}))
+    if is_local:
+        code = pack_topology(plan.topology, {*by_value, *names_by_value(plan.topology)})
+    else:
+        code = pack_with_modules(plan.topology, by_value)
     kept = frozenset(
         Feed(bolt, stream)
         for stage in plan.stages
@@ -130,14 +136,6 @@ def _carriers(plan: Plan, stage: Stage, component: str, stream: str) -> list[int
             return tasks[:1]
         direct += tasks if grouping.kind == "direct" else []
     return direct
-
-
-def _modules(topology: Topology) -> Iterator[str]:
-    """Modules of the components' classes that executors will not find installed."""
-    for component in topology:
-        module = sys.modules.get(type(component.instance).__module__)
-        if module is not None and module.__name__ != "__main__":
-            yield from modules_by_value(module)
 
 
 def _wanted(plan: Plan, outputs: Collection[str] | None) -> Collection[str]:

@@ -21,10 +21,9 @@ from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.tuples import Source
 from sparkstorm.replay.chunks import CLOCK, Chunk
-from sparkstorm.replay.fidelity import ReplayWarning
 from sparkstorm.replay.plan import Stage
 from sparkstorm.windowing.marks import NEVER
-from sparkstorm.windowing.settings import TimeSettings, settings_of
+from sparkstorm.windowing.settings import TimeSettings
 
 
 def needs_order(topology: Topology, conf: Mapping[str, Any], stage: Stage, time_field: str) -> bool:
@@ -100,28 +99,3 @@ def starts_of(newest_ms: Iterable[int | None], begin_ms: int) -> list[int]:
     """Return the virtual time with which each partition begins, from the newest event time of each."""
     newest = [begin_ms if at_ms is None else at_ms for at_ms in newest_ms]
     return list(accumulate([begin_ms, *newest], max))[:-1]
-
-
-def late_among(
-    topology: Topology,
-    conf: Mapping[str, Any],
-    counts: Mapping[str, Mapping[str, int]],
-    tasks_by_component: Mapping[str, Sequence[int]],
-    of_tasks: Iterable[str],
-) -> tuple[ReplayWarning, ...]:
-    """Return a warning for every bolt with late rows from a spout of several tasks, whose data is one history here."""
-    spouts = {c.id for c in topology.spouts} - set(of_tasks)
-    found = []
-    for bolt in topology.bolts:
-        settings = settings_of(bolt, conf)
-        several = [s.component for s in bolt.inputs if s.component in spouts and len(tasks_by_component[s.component]) > 1]
-        if settings is not None and settings.is_event_time and several and counts.get(bolt.id, {}).get("late"):
-            found.append(
-                ReplayWarning(
-                    bolt.id,
-                    "late data",
-                    f"had late tuples from '{several[0]}', whose data is one history here; in a live run each "
-                    "task of that spout has a clock of its own, so fewer may be late",
-                )
-            )
-    return tuple(found)

@@ -5,7 +5,6 @@ For unit tests of bolts over recorded data and for checking a sample; what it re
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,17 +18,16 @@ from sparkstorm.executor.state import merged_states
 from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import LATE_PREFIX, Topology
 from sparkstorm.replay.chunks import CLOCK, DEAD, KEPT_STATE, ROWS, START, STATE, Chunk, ChunkWriter, order_of, unpack_rows
-from sparkstorm.replay.fidelity import ReplayWarning, warnings_of
+from sparkstorm.replay.equality_warnings import ReplayWarning, warnings_of
+from sparkstorm.replay.evidence import Evidence
 from sparkstorm.replay.inputs import LONG_AGO, EventTime, parse_inputs, parse_states, running_times
 from sparkstorm.replay.job import Job, Switches, make_job, result_names, targets_of
-from sparkstorm.replay.lateness import late_among, starts_of
+from sparkstorm.replay.lateness import starts_of
 from sparkstorm.replay.pace import TimedRows
 from sparkstorm.replay.plan import Feed, Plan, Stage, make_plan
 from sparkstorm.replay.stage import run_exchange, run_feed
-from sparkstorm.replay.task import Counts
 
 Values = Sequence[Any]
 
@@ -41,11 +39,16 @@ class LocalResults:
     outputs: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
     states_by_task: dict[str, dict[int, dict[Any, Any]]] = field(default_factory=dict)
     dead_letters: list[DeadLetter] = field(default_factory=list)
-    counts: dict[str, Counter[str]] = field(default_factory=dict)
+    evidence: Evidence = field(default_factory=Evidence)
     warnings: tuple[ReplayWarning, ...] = ()
 
     def __getitem__(self, name: str) -> list[tuple[Any, ...]]:
         return self.outputs[name]
+
+    @property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """What the tasks of each component did, added up."""
+        return self.evidence.counts
 
     @property
     def states(self) -> Mapping[str, dict[Any, Any]]:
@@ -101,13 +104,11 @@ def replay_locally(
     feeds = parse_inputs(topology, inputs)
     times = {feed: event_time.column(feed.spout, feed) for feed in feeds} if event_time is not None else {}
     is_sorted = event_time is not None and event_time.in_order
-    job = make_job(plan, Switches(times, skip_bad, columns, outputs, quick=quick, is_sorted=is_sorted))
+    job = make_job(plan, Switches(times, skip_bad, columns, outputs, quick=quick, is_sorted=is_sorted), is_local=True)
     results = LocalResults(states_by_task={component: {} for component in job.kept_states})
     parts = {feed: [rows[start:end] for start, end in pairwise(_cuts(len(rows), partitions))] for feed, rows in feeds.items()}
     run_stages(plan, job, parts, event_time, parse_states(topology, states or {}), results)
-    tasks = tasks_by_component(plan.component_by_task)
-    results.warnings = warnings_of(plan.topology, plan.conf, tasks, event_time is not None, results.counts)
-    results.warnings += late_among(plan.topology, plan.conf, results.counts, tasks, ())
+    results.warnings = warnings_of(plan, results.evidence, job.sequence, event_time is not None)
     return results
 
 
@@ -145,7 +146,9 @@ def _run_feed(
     cuts = [len(parts) * n // count for n in range(count + 1)]
     batches = _timed(job, stage.feed, [list(chain(*parts[start:end])) for start, end in pairwise(cuts)], event_time)
     return [
-        chunk for partition, batch in enumerate(batches) for chunk in run_feed(job, stage, partition, [batch], _counter(results))
+        chunk
+        for partition, batch in enumerate(batches)
+        for chunk in run_feed(job, stage, partition, [batch], results.evidence.merge)
     ]
 
 
@@ -180,7 +183,7 @@ def _run_exchange(
     chunks = [Chunk(START, task, 0, 0, 0, task, "", 0, b"") for task in tasks]
     chunks += state_chunks(tasks, ((key, value, None) for key, value in initial.items()))
     chunks += [c for c in arrived if c.kind in (CLOCK, ROWS) and c.target in tasks]
-    return list(run_exchange(job, stage, iter(sorted(chunks, key=order_of)), _counter(results)))
+    return list(run_exchange(job, stage, iter(sorted(chunks, key=order_of)), results.evidence.merge))
 
 
 def state_chunks(tasks: Sequence[int], rows: Iterable[tuple[Any, Any, int | None]]) -> list[Chunk]:
@@ -191,13 +194,6 @@ def state_chunks(tasks: Sequence[int], rows: Iterable[tuple[Any, Any, int | None
         pairs.setdefault(home, []).append([key, value])
     writer = ChunkWriter(Codec(), 0, False)
     return [chunk for task in sorted(pairs) for chunk in writer.state(STATE, task, pairs[task])]
-
-
-def _counter(results: LocalResults) -> Any:
-    def count(component: str, counts: Counts) -> None:
-        results.counts.setdefault(component, Counter()).update(counts.as_dict())
-
-    return count
 
 
 def _collect(

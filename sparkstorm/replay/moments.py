@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sparkstorm.model.settings import ComponentSettings
 from sparkstorm.model.topology import SYSTEM, TICK_STREAM
 from sparkstorm.model.tuples import Roots, Source, Tuple
 
@@ -19,8 +20,7 @@ class Moments:
     """The ticks of one task."""
 
     def __init__(self, conf: Mapping[str, Any], is_timed: bool) -> None:
-        seconds = conf.get("topology.tick.tuple.freq.secs") if is_timed else None
-        self._every_ms = max(1, int(float(seconds) * 1000)) if seconds else 0
+        self._every_ms = (ComponentSettings.of(conf).tick_ms or 0) if is_timed else 0
         self._due_ms: int | None = None
 
     def due_ms(self, first_ms: Roots) -> int | None:

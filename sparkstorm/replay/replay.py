@@ -62,7 +62,7 @@ def replay(
         raise InvalidTopologyError("a replay needs data for every spout")
     stages = SparkStages(next(iter(feeds.values())).sparkSession, plan, job)
     stages.give(feeds, parse_states(topology, states or {}), time, names)
-    return Replay(plan, stages, result_types, frozenset(of_tasks))
+    return Replay(plan, stages, result_types)
 
 
 def _check_frames(inputs: Any, states: Any) -> None:

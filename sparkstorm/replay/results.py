@@ -17,15 +17,13 @@ from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.tagged import is_tagged, tag_text
-from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import LATE_PREFIX
 from sparkstorm.replay.arrow_map import MapBatches, chunks_in, map_in_arrow
 from sparkstorm.replay.batches import is_batch, unpack_batch
 from sparkstorm.replay.chunks import DEAD, KEPT_STATE, ROWS, Chunk
+from sparkstorm.replay.equality_warnings import ReplayWarning, warnings_of
 from sparkstorm.replay.failures import as_result, unwrapped
-from sparkstorm.replay.fidelity import ReplayWarning, warnings_of
 from sparkstorm.replay.job import STATE_MARK, result_names, targets_of
-from sparkstorm.replay.lateness import late_among
 from sparkstorm.replay.plan import Feed, Plan, Stage
 from sparkstorm.replay.result_columns import Columns
 from sparkstorm.replay.result_types import TAGGED, definite_type, merged_type, result_type, typed_array
@@ -41,10 +39,7 @@ class Replay(Mapping[str, DataFrame]):
     one, asking for it runs its stages once (they are kept) and takes the types that were seen. `close` frees what is kept.
     """
 
-    def __init__(
-        self, plan: Plan, stages: SparkStages, columns: Mapping[str, Columns], of_tasks: frozenset[str] = frozenset()
-    ) -> None:
-        self._of_tasks = of_tasks
+    def __init__(self, plan: Plan, stages: SparkStages, columns: Mapping[str, Columns]) -> None:
         self._plan = plan
         self._stages = stages
         self._columns = columns
@@ -107,9 +102,7 @@ class Replay(Mapping[str, DataFrame]):
     @property
     def warnings(self) -> tuple[ReplayWarning, ...]:
         """Why these results may differ from those of a live run, as far as the topology and the stages run so far tell."""
-        tasks = tasks_by_component(self._plan.component_by_task)
-        late = late_among(self._plan.topology, self._plan.conf, self.counts, tasks, self._of_tasks)
-        return warnings_of(self._plan.topology, self._plan.conf, tasks, self._stages.is_timed, self.counts) + late
+        return warnings_of(self._plan, self._stages.evidence.value, self._stages.sequence, self._stages.is_timed)
 
     def state(self, component: str) -> DataFrame:
         """A stateful bolt's final keys and values, with the task that holds them: fit to be another run's first state."""
@@ -146,7 +139,7 @@ class Replay(Mapping[str, DataFrame]):
     @property
     def counts(self) -> dict[str, dict[str, int]]:
         """What each component did so far, added up over finished tasks (a task that Spark ran twice counts twice)."""
-        return dict(self._stages.tally.value)
+        return dict(self._stages.evidence.value.counts)
 
     def close(self) -> None:
         """Free the stages' results; what was not collected or written is gone, or is computed anew when asked for."""

@@ -23,6 +23,7 @@ from sparkstorm.replay.arrow_map import MapBatches, batches_of, chunks_in, map_i
 from sparkstorm.replay.batches import gathered, slices
 from sparkstorm.replay.chunks import CLOCK, DDL, ORDER, ROWS, START, Chunk
 from sparkstorm.replay.division import checked_places, divided_input, is_known_empty, place_of
+from sparkstorm.replay.evidence import Evidence
 from sparkstorm.replay.inputs import EventTime
 from sparkstorm.replay.job import STATE_MARK, Job, result_names
 from sparkstorm.replay.local import state_chunks
@@ -31,7 +32,6 @@ from sparkstorm.replay.plan import Feed, Plan, Stage
 from sparkstorm.replay.result_types import problem_with, state_values
 from sparkstorm.replay.sequence import RunningTime, newest_times, numbered, sorted_over_all, sorted_within
 from sparkstorm.replay.stage import run_divided, run_exchange, run_feed
-from sparkstorm.replay.task import Counts
 
 _AT = "sparkstorm: at ms"  # beside the fields of a stream, which may have any name
 SMALL_MEMORY = {
@@ -41,23 +41,19 @@ SMALL_MEMORY = {
 """What lets executors with less than a gigabyte per core replay any amount; for the conf of a session that is yet to begin."""
 _GC_THRESHOLDS = 100_000, 20, 50  # as a live worker's
 _WHOLE = (IntegerType, LongType, ShortType)
-Tally = dict[str, dict[str, int]]
 WriteChunks = Callable[[Iterable[Chunk]], Iterator[pa.RecordBatch]]
 
 
-class TallyParam(AccumulatorParam[Tally]):
-    """Adds up what tasks did, by component."""
+class EvidenceParam(AccumulatorParam[Evidence]):
+    """Merges the evidence of tasks."""
 
-    def zero(self, value: Tally) -> Tally:
-        """Nothing done."""
-        return {}
+    def zero(self, value: Evidence) -> Evidence:
+        """Return no evidence."""
+        return Evidence()
 
-    def addInPlace(self, value1: Tally, value2: Tally) -> Tally:
-        """One tally into another."""
-        for component, counts in value2.items():
-            known = value1.setdefault(component, {})
-            for name, count in counts.items():
-                known[name] = known.get(name, 0) + count
+    def addInPlace(self, value1: Evidence, value2: Evidence) -> Evidence:
+        """Merge one record into another."""
+        value1.merge(value2)
         return value1
 
 
@@ -66,7 +62,7 @@ class SparkStages:
 
     def __init__(self, spark: SparkSession, plan: Plan, job: Job) -> None:
         self.spark = spark
-        self.tally: Accumulator[Tally] = spark.sparkContext.accumulator({}, TallyParam())
+        self.evidence: Accumulator[Evidence] = spark.sparkContext.accumulator(Evidence(), EvidenceParam())
         self._plan = plan
         self._job = job
         self._feeds: dict[Feed, DataFrame] = {}
@@ -146,6 +142,11 @@ class SparkStages:
         """Whether rows have a virtual time; then even plain data may hold bad records."""
         return self._job.is_timed
 
+    @property
+    def sequence(self) -> frozenset[Feed]:
+        """Inputs whose partitions follow each other in one history."""
+        return self._job.sequence
+
     def keeps_state(self, component: str) -> bool:
         """Whether a bolt has a state and it is a result."""
         return component in self._job.kept_states
@@ -166,7 +167,7 @@ class SparkStages:
         if place is None:
             return self._over_chunks(stage, write, schema)
         dealt = self._feeds[feed].repartitionById(stage.width, sf.expr(place))
-        return map_in_arrow(dealt, _dividing(self._job, stage, only, self.tally, write), schema)
+        return map_in_arrow(dealt, _dividing(self._job, stage, only, self.evidence, write), schema)
 
     def _over_data(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
         assert stage.feed is not None
@@ -181,7 +182,7 @@ class SparkStages:
             frame = sorted_within(frame, _AT)
         is_carried = self._job.is_timed and not self._is_sorted and stage.feed in self._job.sequence
         newest = newest_times(frame, _AT) if is_carried else None
-        feeding = _feeding(self._job, stage, self._is_sorted, newest, self.tally, write)
+        feeding = _feeding(self._job, stage, self._is_sorted, newest, self.evidence, write)
         return map_in_arrow(numbered(frame) if is_carried else frame, feeding, schema)
 
     def _over_chunks(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
@@ -195,7 +196,7 @@ class SparkStages:
             arrived = arrived.union(self.frame(source).where(wanted))
         place, order = sf.expr(f"CAST(target - {tasks[0]} AS INT)"), sf.expr(f"struct({', '.join(ORDER)})")
         dealt = arrived.repartitionById(len(tasks), place).sortWithinPartitions(order)
-        return map_in_arrow(dealt, _exchanging(self._job, stage, self.tally, write), schema)
+        return map_in_arrow(dealt, _exchanging(self._job, stage, self.evidence, write), schema)
 
     def _starts(self, tasks: Sequence[int]) -> DataFrame:
         """One chunk per task, so that a task without rows is prepared and cleaned up too."""
@@ -249,25 +250,25 @@ def _millis(name: str, frame: DataFrame, time: str) -> str:
 
 
 def _feeding(
-    job: Job, stage: Stage, is_sorted: bool, newest: list[int | None] | None, tally: Accumulator[Tally], write: WriteChunks
+    job: Job, stage: Stage, is_sorted: bool, newest: list[int | None] | None, evidence: Accumulator[Evidence], write: WriteChunks
 ) -> MapBatches:
     def feed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = _rows(job, stage, is_sorted, newest, batches)
         with _rare_collections():
-            yield from write(run_feed(job, stage, _partition(), rows, _into(tally)))
+            yield from write(run_feed(job, stage, _partition(), rows, evidence.add))
 
     return feed
 
 
-def _exchanging(job: Job, stage: Stage, tally: Accumulator[Tally], write: WriteChunks) -> MapBatches:
+def _exchanging(job: Job, stage: Stage, evidence: Accumulator[Evidence], write: WriteChunks) -> MapBatches:
     def exchange(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with _rare_collections():
-            yield from write(run_exchange(job, stage, chunks_in(batches), _into(tally)))
+            yield from write(run_exchange(job, stage, chunks_in(batches), evidence.add))
 
     return exchange
 
 
-def _dividing(job: Job, stage: Stage, only: Subscription, tally: Accumulator[Tally], write: WriteChunks) -> MapBatches:
+def _dividing(job: Job, stage: Stage, only: Subscription, evidence: Accumulator[Evidence], write: WriteChunks) -> MapBatches:
     feed = Feed(only.component, only.stream)
     fields = job.plan.topology.components[feed.spout].streams[feed.stream].fields
 
@@ -275,7 +276,7 @@ def _dividing(job: Job, stage: Stage, only: Subscription, tally: Accumulator[Tal
         partition = _partition()
         rows = checked_places(batches, [fields.index(f) for f in only.grouping.fields], partition, stage.width)
         with _rare_collections():
-            yield from write(run_divided(job, stage, feed, partition, rows, _into(tally)))
+            yield from write(run_divided(job, stage, feed, partition, rows, evidence.add))
 
     return divide
 
@@ -336,10 +337,3 @@ def _partition() -> int:
     context = TaskContext.get()
     assert context is not None
     return context.partitionId()
-
-
-def _into(tally: Accumulator[Tally]) -> Callable[[str, Counts], None]:
-    def count(component: str, counts: Counts) -> None:
-        tally.add({component: counts.as_dict()})
-
-    return count

@@ -21,6 +21,7 @@ from sparkstorm.executor.emitter import Route
 from sparkstorm.executor.watermark_routes import MARK_FIELDS
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.settings import DeliverySettings
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import DEFAULT_STREAM, LATE_PREFIX, WATERMARK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
@@ -37,6 +38,7 @@ from sparkstorm.replay.chunks import (
     unpack_rows,
 )
 from sparkstorm.replay.column_task import ColumnRun
+from sparkstorm.replay.evidence import Evidence, RowTimes
 from sparkstorm.replay.job import Job
 from sparkstorm.replay.lateness import Clocks, is_watched
 from sparkstorm.replay.merge import tuples_of
@@ -44,19 +46,19 @@ from sparkstorm.replay.moments import Moments
 from sparkstorm.replay.pace import Pace, TimedRows, size_of
 from sparkstorm.replay.plan import Feed, Stage
 from sparkstorm.replay.quick import QuickRun, may_be_quick
-from sparkstorm.replay.task import BoltRun, Counts, Manner, ReplayContext
+from sparkstorm.replay.task import BoltRun, Manner, ReplayContext
 from sparkstorm.replay.ways import Ways
 from sparkstorm.replay.window_task import Times, WindowRun
 from sparkstorm.windowing.marks import NEVER
 
-Count = Callable[[str, Counts], None]
+Report = Callable[[Evidence], None]
 RunT = TypeVar("RunT", bound=BoltRun)
 NO_TIME = "no event time"
 _target = attrgetter("target")
 
 
 def run_feed(
-    job: Job, stage: Stage, partition: int, batches: Iterable[TimedRows | pa.RecordBatch], count: Count
+    job: Job, stage: Stage, partition: int, batches: Iterable[TimedRows | pa.RecordBatch], report: Report
 ) -> Iterator[Chunk]:
     """A spout's stream of data through the bolts of its stage; every batch is rows in their order, columns if untimed."""
     assert stage.feed is not None
@@ -65,25 +67,25 @@ def run_feed(
     run.prepare({})
     for batch in batches:
         yield from run.feed(route, batch)
-    yield from run.end(count)
+    yield from run.end(report)
 
 
-def run_exchange(job: Job, stage: Stage, chunks: Iterable[Chunk], count: Count) -> Iterator[Chunk]:
+def run_exchange(job: Job, stage: Stage, chunks: Iterable[Chunk], report: Report) -> Iterator[Chunk]:
     """What other stages sent to the tasks of this one; chunks come sorted, task by task, each with a START."""
     for target, of_task in groupby(chunks, key=_target):
         first = job.plan.tasks(stage.bolts[0])[0]
         run = _PartitionRun(job, stage, target - first)
         yield from run.over(of_task)
-        yield from run.end(count)
+        yield from run.end(report)
 
 
 def run_divided(
-    job: Job, stage: Stage, feed: Feed, partition: int, batches: Iterable[pa.RecordBatch], count: Count
+    job: Job, stage: Stage, feed: Feed, partition: int, batches: Iterable[pa.RecordBatch], report: Report
 ) -> Iterator[Chunk]:
     """The rows of data that Spark has brought to one task of a bolt; in any order."""
     run = _PartitionRun(job, stage, partition)
     yield from run.over_data(feed, batches)
-    yield from run.end(count)
+    yield from run.end(report)
 
 
 class _PartitionRun:
@@ -374,7 +376,7 @@ class _PartitionRun:
         if way.combining is not None:
             yield from self._writer.rows(way.target, way.source.task, COMBINED_STREAM, way.combining.take(), is_bare=True)
 
-    def end(self, count: Count) -> Iterator[Chunk]:
+    def end(self, report: Report) -> Iterator[Chunk]:
         """Nothing more comes: end every task, hand out the rest and the states."""
         is_open = self._job.newest_ms is not None
         for run in self._runs.values():
@@ -388,7 +390,20 @@ class _PartitionRun:
                 yield from self._writer.state(KEPT_STATE, task, run.state.every_pair())
             if is_open:
                 yield from self._writer.state(KEPT_TIME, task, run.kept_time())
-            count(run.component, run.counts)
+        report(self._evidence())
+
+    def _evidence(self) -> Evidence:
+        """Return what the tasks did, and the times of the rows that they and the data sent to bolts by event time."""
+        evidence = Evidence()
+        for run in self._runs.values():
+            evidence.add_counts(run.component, run.counts.as_dict())
+        for task, lanes in self._ways.lanes.items():
+            for lane in lanes:
+                if lane.clock is not None and lane.clock.newest_ms != NEVER:
+                    output = self._job.plan.component_by_task[task], lane.stream, lane.subscriber
+                    behind_mark_ms = self._runs[task].behind_mark_ms(lane) if task in self._runs else 0
+                    evidence.add_times(output, self._partition, RowTimes.of(lane.clock, behind_mark_ms))
+        return evidence
 
     def _clocks(self) -> Iterator[Chunk]:
         """Yield CLOCK chunks: the newest event time of this partition's rows, per receiving task that uses event time."""
@@ -414,7 +429,4 @@ class _PartitionRun:
 
 def _retries(conf: Mapping[str, Any]) -> int:
     """Exactly once tries again, as live; under the other guarantees that is the source's affair, and data has none."""
-    if (conf.get("topology.delivery.guarantee") or "exactly-once") != "exactly-once":
-        return 0
-    retries = conf.get("topology.max.retries")
-    return 3 if retries is None else int(retries)
+    return DeliverySettings.of(conf).retries

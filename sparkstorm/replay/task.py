@@ -19,6 +19,7 @@ from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.executor.emitter import Emitter, Route
 from sparkstorm.executor.manual_runner import ManualRunner
+from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.executor.runner import BasicCollector, BasicRunner, Failure
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import describe_error
@@ -63,7 +64,9 @@ class Counts:
     changed: int = 0  # 1 for a task whose bolt's attributes changed while it ran
     mixed: int = 0  # 1 for a task that got rows of several senders or streams
     failures: int = 0  # tries that failed
-    recovered: int = 0  # inputs that succeeded after such
+    ties: int = 0  # 1 for a task with rows of the same event time in one window, or next to each other
+    order_matters: int = 0  # 1 for a task whose fold gave another result for two tuples exchanged
+    recovered: int = 0  # inputs that succeeded after a failed try
 
     def as_dict(self) -> dict[str, int]:
         """For adding up over tasks."""
@@ -116,6 +119,7 @@ class BoltRun:
         self._woken = threading.Event()
         self._threads_before = threading.active_count()
         self._attributes = Attributes(bolt)
+        self._reached_ms = 0  # time of the newest input: a failed one that is tried again sets `now_ms` back
         self._senders: set[tuple[int, str]] = set()
 
     def prepare(self, context: ReplayContext) -> None:
@@ -167,6 +171,7 @@ class BoltRun:
                 start = end
             else:
                 self._tick(self._moments.take())
+        self._reached_ms = max(self._reached_ms, _AT(tuples[-1]))
 
     def got_from(self, source: Source, senders: int = 1) -> None:
         """Note a sender of rows that this task has got; data of a spout stands for so many tasks."""
@@ -206,6 +211,10 @@ class BoltRun:
         """Up to when everything has fired here: a bolt without windows does not say."""
         return NEVER
 
+    def behind_mark_ms(self, lane: OutputClock) -> int:
+        """Return how far a row was behind a watermark that this task can have announced: a bolt without windows announces none."""
+        return 0
+
     def kept_time(self) -> list[list[Any]]:
         """What a live task would keep of event time, by the places of its store."""
         return [
@@ -219,7 +228,7 @@ class BoltRun:
         for lane in self.emitter.lanes:
             if lane.clock is not None and lane.put_marks(self.low_ms, has_ended, _always):
                 for target in lane.marks.values():
-                    target.rows[:] = [(values, at_ms or self.now_ms()) for values, at_ms in target.rows]
+                    target.rows[:] = [(values, at_ms or max(self._reached_ms, self.now_ms())) for values, at_ms in target.rows]
 
     def _execute(self, tuples: Sequence[Tuple]) -> None:
         most = 1 if self._one_by_one else _STRICT_ROWS if self._manner.skip_bad else len(tuples)

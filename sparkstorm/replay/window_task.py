@@ -11,15 +11,17 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from sparkstorm.api.windows import TimedBolt, WindowedBolt
+from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.executor.emitter import Route
+from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.executor.runner import BasicCollector
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.windowed_runner import Patience, TimedRunner
+from sparkstorm.executor.windowed_runner import Patience
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import WATERMARK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.replay.arrival_order import FoldProbe, WatchedRunner
 from sparkstorm.replay.moments import Moments
 from sparkstorm.replay.task import BoltRun, ClockedEmitter, Manner
 from sparkstorm.windowing.marks import END, NEVER, Channel, Watermarks
@@ -49,18 +51,21 @@ class WindowRun(BoltRun):
         moments: Moments,
         times: Times,
     ) -> None:
-        self._timed: TimedRunner
+        self._timed: WatchedRunner
         super().__init__(bolt, routes, codec, manner, moments)
         self._times = times
         self._store = MemoryState(codec, manner.skip_bad)
         self._marks = Watermarks(times.channels)
+        self._probe: FoldProbe | None = None
+        if isinstance(bolt, FoldingBolt) and times.settings.is_event_time and not getattr(bolt, "order_insensitive", False):
+            self._probe = FoldProbe(bolt, codec)
         self._one_by_one = manner.is_timed and (isinstance(bolt, TimedBolt) or not times.settings.is_event_time)
 
     def _make_runner(self) -> Any:
         assert isinstance(self._bolt, WindowedBolt | TimedBolt) and self.state is not None
         collector = BasicCollector(self.emitter, self.task, self._report)
         patience = Patience(self._manner.retries, 0)
-        self._timed = TimedRunner(
+        self._timed = WatchedRunner(
             self._bolt,
             self._times.settings,
             self.emitter,
@@ -78,6 +83,14 @@ class WindowRun(BoltRun):
         if not is_open:
             self._advance(END, self.now_ms())
         super().end(is_open)
+        self.counts.ties = int(self._timed.has_ties)
+        if self._probe is not None:
+            self.counts.order_matters = int(self._probe.order_matters)
+            self.counts.floats += self._probe.floats
+
+    def behind_mark_ms(self, lane: OutputClock) -> int:
+        """Return how far a row was behind a watermark that this task can have announced before it."""
+        return self._timed.behind_ms(lane)
 
     def kept_time(self) -> list[list[Any]]:
         """Windows, timers and queues too."""
@@ -104,6 +117,8 @@ class WindowRun(BoltRun):
         for are_marks, group in groupby(tuples, key=_is_mark):
             part = list(group)
             if not are_marks:
+                if self._probe is not None:
+                    self._probe.look(part)
                 self._take_in(part)
             for mark in part if are_marks else ():
                 stream, mark_ms = mark.values

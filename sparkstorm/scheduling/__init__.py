@@ -1,1 +1,1 @@
-"""Owns every scheduling decision, as pure functions of a cluster view: no clock, no random, no I/O."""
+"""Scheduling decisions as pure functions of a cluster view: no clock, no random numbers, no I/O."""

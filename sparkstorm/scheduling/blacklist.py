@@ -1,4 +1,4 @@
-"""Owns Storm's BlacklistScheduler: supervisors that keep failing are left out for a while, around any scheduler."""
+"""Storm's BlacklistScheduler: a wrapper around any scheduler that excludes supervisors which fail repeatedly."""
 
 import math
 from collections import Counter, deque
@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.scheduling.base import Scheduler
 from sparkstorm.scheduling.records import ComponentView, Conf, Topologies, TopologyView
-from sparkstorm.scheduling.resource.amounts import ACKER, MEMORY, Request, Requests, Vector, minus, plus
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.scheduling.resource.resources import ACKER, MEMORY, Request, Requests, Vector, minus, plus
+from sparkstorm.scheduling.view import ClusterView, Scheduler
 
 TOLERANCE_SECS_KEY = "blacklist.scheduler.tolerance.time.secs"
 TOLERANCE_COUNT_KEY = "blacklist.scheduler.tolerance.count"
@@ -24,9 +23,9 @@ MAX_HEAP_KEY = "topology.worker.max.heap.size.mb"
 
 
 class Sighting(NamedTuple):
-    """What was wrong with a supervisor in one round: ports it was known for, and those it still showed."""
+    """Missing ports of one supervisor in one round: the ports known before and the ports it reported."""
 
-    known: set[int]  # shared with the cache on purpose: a port forgotten later is no longer counted here
+    known: set[int]  # the cache's own set: a port that is removed there is not counted here either
     shown: frozenset[int]
 
     @property
@@ -36,14 +35,14 @@ class Sighting(NamedTuple):
 
 
 class ReleaseRule(Protocol):
-    """Which blacklisted supervisors are needed all the same."""
+    """Choice of the blacklisted supervisors to release because capacity is short."""
 
     def __call__(self, cluster: ClusterView, blacklisted: list[str]) -> set[str]:
-        """The supervisors to release."""
+        """Return the supervisors to release."""
 
 
 class BlacklistScheduler:
-    """Counts, over a sliding window of rounds, the rounds in which a supervisor or a port of it was missing."""
+    """Storm's BlacklistScheduler: counts, in a sliding window, the rounds in which a supervisor or one of its ports was missing."""
 
     def __init__(self, inner: Scheduler) -> None:
         self.inner = inner
@@ -70,12 +69,12 @@ class BlacklistScheduler:
         self.inner.prepare(conf)
 
     def note_assignment_sent(self, node: str, succeeded: bool) -> None:
-        """Told by Nimbus how sending an assignment went; counts when the conf says so."""
+        """Record the result of sending an assignment; failures count if the configuration says so."""
         if self._counts_sends and not succeeded:
             self._failed_sends[node] += 1
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
-        """Update the blacklist by what is missing in this round, then let the inner scheduler work without it."""
+        """Update the blacklist by this round's missing supervisors and ports, then run the inner scheduler."""
         self._resume()
         self._window.append(self._sightings(cluster))
         if self._counts_sends:
@@ -118,7 +117,7 @@ class BlacklistScheduler:
             del self._rounds_left[node]
 
     def _forget_long_lost(self) -> None:
-        """What was bad for the whole window is taken for gone, not for failing."""
+        """Forget supervisors and ports that were missing in every round of the window: they are gone, not failing."""
         whole: Counter[str] = Counter()
         ports: Counter[tuple[str, int]] = Counter()
         for sightings in self._window:
@@ -168,7 +167,7 @@ def _free_elsewhere(cluster: ClusterView, blacklisted: list[str]) -> int:
 
 
 def _release_by_slots(cluster: ClusterView, blacklisted: list[str]) -> set[str]:
-    """Hosts by name until the slots that topologies lack are found (Storm's DefaultBlacklistStrategy)."""
+    """Return hosts in order of name until they have the slots that topologies lack (Storm's DefaultBlacklistStrategy)."""
     lacking = cluster.topologies_to_schedule()
     needed = sum(each.num_workers - cluster.placement(each.id).num_workers for each in lacking)
     short = needed - _free_elsewhere(cluster, blacklisted)
@@ -182,7 +181,7 @@ def _release_by_slots(cluster: ClusterView, blacklisted: list[str]) -> set[str]:
 
 
 def _estimated_workers(topology: TopologyView, requests: Requests, acker: Request) -> int:
-    """Heap of the users' components, and of as many ackers as the conf says, over the heap of a worker."""
+    """Return the heap of the user's components and the configured ackers, divided by the maximum heap of a worker."""
     users = [part for part in topology.components if not part.is_system]
     heap = sum(requests.of(executor).on_heap for part in users for executor in part.executors)
     ackers = topology.conf.get(ACKERS_KEY)
@@ -192,7 +191,7 @@ def _estimated_workers(topology: TopologyView, requests: Requests, acker: Reques
 
 
 def _release_by_resources(cluster: ClusterView, blacklisted: list[str]) -> set[str]:
-    """Hosts by name until slots and resources suffice (Storm's RasBlacklistStrategy)."""
+    """Return hosts in order of name until slots and resources suffice (Storm's RasBlacklistStrategy)."""
     ledger = ResourceLedger(cluster)
     needed, slots = ledger.shape.zero, -_free_elsewhere(cluster, blacklisted)
     for topology in cluster.hungry_topologies():
@@ -214,7 +213,7 @@ def _release_by_resources(cluster: ClusterView, blacklisted: list[str]) -> set[s
 
 
 def _what_is_left(ledger: ResourceLedger, node: str) -> Vector:
-    """What a node has left; an overcommitted one owes CPU and generic resources, but never memory (as in Storm)."""
+    """Return a node's free resources; CPU and generic ones may be negative if it is overcommitted, memory is not (as in Storm)."""
     left = [have - less for have, less in zip(ledger.offer(node), ledger.taken(node), strict=True)]
     left[MEMORY] = max(left[MEMORY], 0.0)
     return tuple(left)

@@ -1,10 +1,9 @@
-"""Owns the choice of a scheduler by name, and the allow-list that plug-ins must be on (S4.5)."""
+"""Schedulers by name: the built-in ones, and user classes that `storm.scheduler.allowed` lists (S4.5)."""
 
 from collections.abc import Callable
 from importlib import import_module
 
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.scheduling.base import Scheduler
 from sparkstorm.scheduling.blacklist import BlacklistScheduler
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.even import EvenScheduler
@@ -13,6 +12,7 @@ from sparkstorm.scheduling.jstorm.adapter import JStormScheduler
 from sparkstorm.scheduling.multitenant.scheduler import MultitenantScheduler
 from sparkstorm.scheduling.records import Conf
 from sparkstorm.scheduling.resource.scheduler import ResourceAwareScheduler
+from sparkstorm.scheduling.view import Scheduler
 
 BLACKLIST = "blacklist"
 JSTORM = "jstorm"
@@ -28,7 +28,7 @@ BUILT_IN: dict[str, Callable[[], Scheduler]] = {
 
 
 def scheduler_by_name(name: str, conf: Conf, inner: str = "default") -> Scheduler:
-    """A prepared scheduler: a built-in word, or the dotted path of a class that `storm.scheduler.allowed` lists.
+    """Return a prepared scheduler: a built-in name, or the dotted path of a class that `storm.scheduler.allowed` lists.
 
     "blacklist" is wrapped around `inner`. InvalidConfigError when a name is unknown or its class cannot be made.
     """

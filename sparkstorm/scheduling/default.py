@@ -1,8 +1,7 @@
-"""Owns Storm's DefaultScheduler: free the workers whose size no longer fits, then schedule evenly (S4.8-S4.20)."""
+"""Storm's DefaultScheduler: frees workers that do not fit an even distribution, then schedules evenly (S4.8-S4.20)."""
 
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.scheduling.even import schedule_evenly
-from sparkstorm.scheduling.executors import integer_divided
 from sparkstorm.scheduling.placement import Placement
 from sparkstorm.scheduling.records import Conf, Topologies, TopologyView
 from sparkstorm.scheduling.view import ClusterView
@@ -10,8 +9,17 @@ from sparkstorm.scheduling.view import ClusterView
 SCOPE_KEY = "default.scheduler.scope"
 
 
+def integer_divided(total: int, pieces: int) -> dict[int, int]:
+    """Return the sizes of `pieces` parts of `total` that differ by at most one, as {size: how many} (S4.16)."""
+    base, larger = divmod(total, pieces)
+    sizes = {base: pieces - larger}
+    if larger:
+        sizes[base + 1] = larger
+    return sizes
+
+
 def bad_slots(placement: Placement, num_executors: int, num_workers: int) -> list[WorkerSlot]:
-    """Used slots whose executor count has no place in an even distribution; slots by node and port (S4.14-S4.18)."""
+    """Return the used slots whose executor count does not occur in an even distribution, by node and port (S4.14-S4.18)."""
     if num_workers == 0:
         return []
     wanted = integer_divided(num_executors, num_workers)
@@ -40,8 +48,8 @@ def _free_misfits(topology: TopologyView, cluster: ClusterView) -> None:
 def schedule_by_default(cluster: ClusterView, one_by_one: bool = False, scope: Topologies | None = None) -> None:
     """Visit each topology that needs scheduling, by id: free its misfits, then schedule evenly.
 
-    Storm 2.x schedules every hungry topology after each topology's misfits are freed, and so do we;
-    `one_by_one` keeps to the topology at hand, as Storm 0.9 did (S4.20). Only topologies in `scope` are touched.
+    As in Storm 2.x, every topology with missing executors is scheduled after each freeing; with `one_by_one` only the
+    topology whose workers were freed, as in Storm 0.9 (S4.20). Only topologies in `scope` are changed.
     """
     for topology in cluster.topologies_to_schedule():
         if scope is None or topology.id in scope:

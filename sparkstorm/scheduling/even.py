@@ -1,4 +1,4 @@
-"""Owns Storm's EvenScheduler: missing executors go round robin over the next free slots, spread over nodes."""
+"""Storm's EvenScheduler: places missing executors round robin on free slots that are spread over the nodes."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from sparkstorm.scheduling.view import ClusterView
 def schedule_evenly(cluster: ClusterView, scope: Topologies | None = None) -> None:
     """Give every topology that lacks executors its share of the free slots, topologies by id (S4.21).
 
-    Storm 2.x passes over all topologies of the cluster; `scope` limits it, as Storm 0.9 and 3 do.
+    Storm 2.x schedules all topologies of the cluster; `scope` limits them, as in Storm 0.9 and 3.
     """
     for topology in cluster.hungry_topologies():
         if scope is None or topology.id in scope:
@@ -40,7 +40,7 @@ def _explain(by_slot: Mapping[WorkerSlot, list[ExecutorId]], topology_id: str, c
 
 
 def reassignment(topology: TopologyView, cluster: ClusterView) -> list[tuple[ExecutorId, WorkerSlot]]:
-    """Pairs (missing executor, slot): executors by first task, slots repeated in turn (S4.22-S4.28)."""
+    """Return pairs (missing executor, slot): executors by first task, slots round robin (S4.22-S4.28)."""
     placement = cluster.placement(topology.id)
     total_slots = min(topology.num_workers, cluster.free.count + placement.num_workers)
     slots = cluster.free.interleaved(total_slots - placement.num_workers)
@@ -50,7 +50,7 @@ def reassignment(topology: TopologyView, cluster: ClusterView) -> list[tuple[Exe
 
 
 class EvenScheduler:
-    """Storm's EvenScheduler: never frees a slot, only fills."""
+    """Storm's EvenScheduler: fills free slots and frees none."""
 
     def prepare(self, conf: Conf) -> None:
         """Nothing to read."""

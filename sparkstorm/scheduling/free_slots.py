@@ -1,4 +1,4 @@
-"""Owns the index of free ports: always ready to be taken in the order in which Storm spreads workers."""
+"""Index of free ports, in the order in which Storm spreads workers over nodes."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from sparkstorm.model.assignment import WorkerSlot
 
 
 class FreeSlots:
-    """Free ports per node, nodes bucketed by how many they have, so that taking k slots costs about k."""
+    """Free ports per node; nodes are bucketed by their number of free ports, so that taking k slots takes O(k)."""
 
     def __init__(self) -> None:
         self._ports_by_node: dict[str, list[int]] = {}
@@ -15,7 +15,7 @@ class FreeSlots:
         self.count = 0
 
     def copy(self) -> "FreeSlots":
-        """An independent copy."""
+        """Return an independent copy."""
         twin = FreeSlots()
         twin._ports_by_node = {node: list(ports) for node, ports in self._ports_by_node.items()}
         twin._nodes_by_count = {count: list(nodes) for count, nodes in self._nodes_by_count.items()}
@@ -23,18 +23,18 @@ class FreeSlots:
         return twin
 
     def set_ports(self, node: str, ports: Iterable[int]) -> None:
-        """Replace what is free on one node."""
+        """Replace the free ports of one node."""
         old = self._ports_by_node.get(node, [])
         new = sorted(ports)
         self._ports_by_node[node] = new
         self._move(node, len(old), len(new))
 
     def ports(self, node: str) -> tuple[int, ...]:
-        """The free ports of a node, ascending."""
+        """Return the free ports of a node, ascending."""
         return tuple(self._ports_by_node.get(node, ()))
 
     def take(self, slot: WorkerSlot) -> None:
-        """Mark a slot used; nothing happens when it was not free."""
+        """Mark a slot used; no change if it was not free."""
         ports = self._ports_by_node.get(slot.node)
         if ports is None:
             return
@@ -44,7 +44,7 @@ class FreeSlots:
             self._move(slot.node, len(ports) + 1, len(ports))
 
     def give(self, slot: WorkerSlot) -> None:
-        """Mark a slot free again; the caller knows that it may be used."""
+        """Mark a slot free; the caller checks that it may be used."""
         ports = self._ports_by_node.setdefault(slot.node, [])
         at = bisect_left(ports, slot.port)
         if at == len(ports) or ports[at] != slot.port:
@@ -52,7 +52,7 @@ class FreeSlots:
             self._move(slot.node, len(ports) - 1, len(ports))
 
     def interleaved(self, limit: int) -> list[WorkerSlot]:
-        """The first `limit` free slots, one per node in turn: nodes with most free ports first, then by id (S4.25)."""
+        """Return the first `limit` free slots, one per node in turn: nodes with most free ports first, then by id (S4.25)."""
         chosen: list[WorkerSlot] = []
         counts = sorted((count for count, nodes in self._nodes_by_count.items() if nodes and count), reverse=True)
         rank = 0

@@ -1,12 +1,11 @@
-"""Owns Storm's IsolationScheduler: named topologies get machines of their own, the rest share what remains."""
+"""Storm's IsolationScheduler: listed topologies get dedicated machines, the others share the rest."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.scheduling.default import schedule_by_default
-from sparkstorm.scheduling.executors import integer_divided
+from sparkstorm.scheduling.default import integer_divided, schedule_by_default
 from sparkstorm.scheduling.records import Conf, Topologies, TopologyView
 from sparkstorm.scheduling.view import ClusterView
 
@@ -14,7 +13,7 @@ MACHINES_KEY = "isolation.scheduler.machines"
 
 
 def worker_specs(topology: TopologyView) -> list[frozenset[ExecutorId]]:
-    """Executors dealt round robin into the topology's workers, component by component; never an empty worker."""
+    """Return the executors of each worker: dealt round robin, component by component; no worker is empty."""
     in_turn = [executor for part in topology.components for executor in sorted(part.executors)]
     num_buckets = min(topology.num_workers, len(in_turn))
     return sorted((frozenset(in_turn[at::num_buckets]) for at in range(num_buckets)), key=sorted)
@@ -22,7 +21,7 @@ def worker_specs(topology: TopologyView) -> list[frozenset[ExecutorId]]:
 
 @dataclass
 class _Wanted:
-    """What an isolated topology still lacks: workers with their executors, and how many workers per machine."""
+    """Workers that an isolated topology still lacks, with their executors, and the number of workers per machine."""
 
     specs: list[frozenset[ExecutorId]]
     machines_by_size: dict[int, int]
@@ -52,7 +51,7 @@ class IsolationScheduler:
         self._machines = dict(machines)
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
-        """Keep machines that fit, give new ones, then the rest by default; the blacklist ends as it began."""
+        """Keep matching machines, assign new ones, then schedule the other topologies by default; the blacklist is restored."""
         before = cluster.blacklisted_hosts
         isolated = {each.id: each for each in topologies.values() if each.name in self._machines}
         wanted = {topology_id: self._wanted(topology) for topology_id, topology in sorted(isolated.items())}
@@ -61,8 +60,8 @@ class IsolationScheduler:
         if any(each.specs for each in wanted.values()):
             _clear_shared_hosts(cluster, wanted, keeps_dead)
         else:
-            # As in Storm 2, an isolated topology that has fewer workers than it asked for is visited too: it has all of its
-            # executors, so nothing of its own changes, but every hungry topology is filled before the next is freed.
+            # As in Storm 2, an isolated topology with fewer workers than it asked for is scheduled by default too. It has all
+            # its executors and does not change, but every topology with missing executors is filled before the next is freed.
             rest = {key: topology for key, topology in topologies.items() if key not in wanted or topology.num_workers}
             schedule_by_default(cluster, scope=rest)
         cluster.set_blacklisted_hosts(before)
@@ -81,9 +80,9 @@ def _used_by_host(cluster: ClusterView) -> dict[str | None, list[WorkerSlot]]:
 
 
 def _keep_good_hosts(cluster: ClusterView, wanted: Mapping[str, _Wanted]) -> bool:
-    """A host whose workers are precisely ones that a topology wants is kept for it; others give isolated workers up.
+    """Keep hosts whose workers all match workers of one isolated topology; free isolated workers on other hosts.
 
-    Workers on dead supervisors count as one more host, as in Storm; whether that one was kept.
+    Workers on dead supervisors count as one more host, as in Storm. Return whether that host was kept.
     """
     taken = set(cluster.blacklisted_hosts)
     keeps_dead = False
@@ -110,7 +109,7 @@ def _free(cluster: ClusterView, slots: Iterable[WorkerSlot], words: str) -> None
 
 
 def _hosts_by_room(cluster: ClusterView) -> list[tuple[str, list[WorkerSlot]]]:
-    """Hosts with their slots: most slots first, then most free ones (fewest evictions), then by name."""
+    """Return hosts with their slots: most slots first, then most free slots (fewest evictions), then by name."""
     slots_by_host: dict[str, list[WorkerSlot]] = {}
     for node, supervisor in cluster.supervisors.items():
         slots = cluster.assignable_slots(node)
@@ -147,7 +146,7 @@ def _give_hosts(cluster: ClusterView, wanted: Mapping[str, _Wanted]) -> None:
 
 
 def _clear_shared_hosts(cluster: ClusterView, wanted: Mapping[str, _Wanted], keeps_dead: bool) -> None:
-    """Not enough machines: everything not isolated gives way until there are (Storm clears and waits)."""
+    """Free all workers on hosts that are not isolated, since machines are missing (Storm frees them and waits)."""
     short = [topology_id for topology_id, need in wanted.items() if need.specs]
     for topology_id in short:
         cluster.status[topology_id] = "Unable to isolate: no machine has enough worker slots for its workers"

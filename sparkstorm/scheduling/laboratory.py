@@ -8,11 +8,12 @@ from typing import Any
 
 from sparkstorm.errors import InvalidConfigError, SparkStormError, show
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.model.strict import named_errors, whole
+from sparkstorm.model.tasks import partition_fixed
 from sparkstorm.scheduling.catalogue import scheduler_by_name
-from sparkstorm.scheduling.executors import executors_of
-from sparkstorm.scheduling.form.fields import integer, parse
+from sparkstorm.scheduling.form.fields import parse
 from sparkstorm.scheduling.form.storm_problem import Round, problem_from, rows_of
-from sparkstorm.scheduling.former import Cause, Former
+from sparkstorm.scheduling.previous import PreviousPlacement, ScheduleReason
 from sparkstorm.scheduling.reasons import Reasons
 from sparkstorm.scheduling.reconcile import kept_for_rebalance
 from sparkstorm.scheduling.records import ComponentView, Conf, InputView, SupervisorView, TopologyView
@@ -20,11 +21,12 @@ from sparkstorm.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.scheduling.view import Assignments, ClusterView
 
 Row = dict[str, Any]
+NOWHERE: Row = dict.fromkeys(("node", "host", "port"))
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A cluster state: what lives, what should run, where it runs now."""
+    """Cluster state: living supervisors, topologies, and the present placement."""
 
     supervisors: tuple[SupervisorView, ...]
     topologies: tuple[TopologyView, ...]
@@ -33,12 +35,12 @@ class Scene:
     blacklisted_hosts: tuple[str, ...] = ()
     greylisted_hosts: tuple[str, ...] = ()
     dead_ports: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # hidden from schedulers, by supervisor
-    former: Mapping[str, Former] = field(default_factory=dict)  # placements before a rebalance that is asked for
-    reason_by_topology: Mapping[str, str] = field(default_factory=dict)  # the last scheduler's words
+    previous: Mapping[str, PreviousPlacement] = field(default_factory=dict)  # placements before a requested rebalance
+    reason_by_topology: Mapping[str, str] = field(default_factory=dict)  # status texts of the last scheduler
 
     @classmethod
     def from_text(cls, text: str) -> "Scene":
-        """Read a problem in the form of cluster files; its scheduler is left open.
+        """Read a problem in the form of cluster files; its `scheduler` is ignored.
 
         InvalidConfigError when it is malformed, is of JStorm's form, or has rounds: a scene is one moment.
         """
@@ -73,24 +75,24 @@ class Scene:
         assignments: Assignments,
         conf: Conf | None = None,
     ) -> "Scene":
-        """A scene from the records that Nimbus schedules with: a live cluster."""
+        """Return the scene of a live cluster, from the records that Nimbus schedules with."""
         placed = {name: dict(rows) for name, rows in assignments.items()}
         return cls(tuple(supervisors), tuple(topologies), placed, conf or {})
 
     def view(self) -> ClusterView:
-        """A fresh cluster view of this scene; dead ports are hidden from their supervisors."""
+        """Return a new cluster view of this scene without dead ports."""
         kept = {name: self._kept(name) for name in self.assignments}
         now = Round(self.supervisors, self.topologies, kept, self.dead_ports, self.blacklisted_hosts, self.greylisted_hosts)
         cluster = now.view(self.conf)
-        cluster.former = self.former
+        cluster.previous = self.previous
         return cluster
 
     def _kept(self, topology_id: str) -> Mapping[ExecutorId, WorkerSlot]:
         """Return the living part of a topology's placement; during a rebalance, the part that may stay."""
-        placed, former = self.assignments[topology_id], self.former.get(topology_id)
-        if former is None:
+        placed, previous = self.assignments[topology_id], self.previous.get(topology_id)
+        if previous is None:
             return placed
-        if former.cause is Cause.REASSIGN:
+        if previous.reason is ScheduleReason.REASSIGN:
             return {}
         topology = next(each for each in self.topologies if each.id == topology_id)
         return kept_for_rebalance(placed, topology.executors, topology.num_workers)
@@ -103,26 +105,27 @@ class Scene:
         conf: Conf | None = None,
         reassign: bool = False,
     ) -> "Scene":
-        """The scene in which a rebalance of one topology is asked for: the next round of any scheduler answers it.
+        """Return the scene with a requested rebalance of one topology; the next round of any scheduler carries it out.
 
-        `executors` are their numbers by component, tasks stay as they are; `reassign` keeps no worker where it is.
+        `executors` are numbers by component, tasks do not change; with `reassign` no executor keeps its slot.
         InvalidConfigError names the topology, component or number that is wrong.
         """
         topology = next((each for each in self.topologies if each.id == topology_id), None)
         if topology is None:
             raise InvalidConfigError(f"there is no topology {show(topology_id)}, only {_some(each.id for each in self.topologies)}")
         changed = _resized(topology, executors or {})
-        workers = topology.num_workers if num_workers is None else integer(num_workers, "num_workers", 1)
+        workers = topology.num_workers if num_workers is None else _whole(num_workers, "num_workers")
         own_conf = {**topology.conf, **(conf or {}), "topology.workers": workers}
         changed = replace(changed, num_workers=workers, conf=own_conf)
         placed = dict(self.assignments.get(topology_id, {}))
         hosts = {each.id: each.host for each in self.supervisors}
-        former = Former(placed, hosts, Cause.REASSIGN if reassign else Cause.REBALANCE, frozenset(placed))
+        reason = ScheduleReason.REASSIGN if reassign else ScheduleReason.REBALANCE
+        previous = PreviousPlacement(placed, hosts, reason, frozenset(placed))
         others = tuple(changed if each is topology else each for each in self.topologies)
-        return replace(self, topologies=others, former={**self.former, topology_id: former})
+        return replace(self, topologies=others, previous={**self.previous, topology_id: previous})
 
     def without(self, *nodes: str) -> "Scene":
-        """The scene after these supervisors died: their executors are dead too, and no longer in the assignments.
+        """Return the scene after these supervisors died; their executors are no longer in the assignments.
 
         InvalidConfigError when there is no such supervisor.
         """
@@ -138,11 +141,11 @@ class Scene:
         return replace(self, supervisors=living, assignments=alive)
 
     def scheduled(self, scheduler: str, conf: Conf | None = None, inner: str = "default") -> "Scene":
-        """The scene after one round of a scheduler, chosen by name."""
+        """Return the scene after one round of the named scheduler."""
         return self._after(self._round(scheduler, conf, inner, None))
 
     def why(self, scheduler: str, conf: Conf | None = None, inner: str = "default") -> list[Row]:
-        """Every executor's place after one round of a scheduler, and the reason: the scheduler's own, as it decided.
+        """Return each executor's place after one round of a scheduler, with the reason that the scheduler gives.
 
         An executor without a place has its topology's reason.
         """
@@ -165,7 +168,7 @@ class Scene:
 
     def _after(self, cluster: ClusterView) -> "Scene":
         words = {**cluster.status, **cluster.refused}
-        return replace(self, assignments=cluster.assignments(), reason_by_topology=words, former={})
+        return replace(self, assignments=cluster.assignments(), reason_by_topology=words, previous={})
 
     def _places(self) -> Iterable[tuple[str, ExecutorId, WorkerSlot | None]]:
         for topology in self.topologies:
@@ -175,28 +178,21 @@ class Scene:
     # -- tables ------------------------------------------------------------------------------------------------------
 
     def rows(self) -> list[Row]:
-        """Every executor with its component and its place; what has no slot has None."""
+        """Return a row per executor: component and slot, or None."""
         hosts = {each.id: each.host for each in self.supervisors}
         found = []
         for topology in self.topologies:
             placed = self.assignments.get(topology.id, {})
             for executor in topology.executors:
                 slot = placed.get(executor)
-                found.append(
-                    {
-                        "topology": topology.id,
-                        "component": topology.component_by_executor[executor],
-                        "executor": str(executor),
-                        "tasks": len(executor.tasks),
-                        "node": slot.node if slot else None,
-                        "host": hosts.get(slot.node) if slot else None,
-                        "port": slot.port if slot else None,
-                    }
-                )
+                row: Row = {"topology": topology.id, "component": topology.component_by_executor[executor]}
+                row |= {"executor": str(executor), "tasks": len(executor.tasks)}
+                row |= {"node": slot.node, "host": hosts.get(slot.node), "port": slot.port} if slot else NOWHERE
+                found.append(row)
         return found
 
     def nodes(self) -> list[Row]:
-        """Every supervisor with its slots, workers and executors, and what resources are taken."""
+        """Return a row per supervisor: slots, workers, executors, resources taken and offered."""
         ledger = ResourceLedger(self.view())
         executors: dict[str, int] = {}
         for rows in self.assignments.values():
@@ -215,7 +211,7 @@ class Scene:
         return found
 
     def unplaced(self) -> list[Row]:
-        """Every topology that lacks places: how many executors, and what the last scheduler said of it."""
+        """Return a row per topology with unplaced executors: their number and the last scheduler's status."""
         found = []
         for topology in self.topologies:
             missing = len(topology.executors) - len(self.assignments.get(topology.id, {}))
@@ -225,7 +221,7 @@ class Scene:
         return found
 
     def edges(self) -> list[Row]:
-        """Every subscription with the pairs of tasks it joins, and how many of those cross workers and nodes."""
+        """Return a row per subscription: pairs of communicating tasks, and how many cross workers and nodes."""
         found = []
         for topology in self.topologies:
             spread = _Spread(topology, self.assignments.get(topology.id, {}))
@@ -242,7 +238,7 @@ class Scene:
         return counts
 
     def measures(self) -> Row:
-        """The scene in one row: executors without a slot, workers, balance over nodes, share of pairs that cross."""
+        """Return the scene's measures: unplaced executors, workers, balance over nodes, share of pairs that cross."""
         workers = self._workers_by_node()
         per_node = [workers.get(each.id, 0) for each in self.supervisors]
         edges = self.edges()
@@ -259,7 +255,7 @@ class Scene:
         }
 
     def to_text(self, scheduler: str = "default") -> str:
-        """The scene as a problem in the form of cluster files; a rebalance that is asked for has no place in it."""
+        """Return the scene as a problem in the form of cluster files, which cannot hold a requested rebalance."""
         return json.dumps(
             {
                 "scheduler": scheduler,
@@ -287,7 +283,7 @@ class _Spread:
             nodes[slot.node] = nodes.get(slot.node, 0) + len(executor.tasks)
 
     def pairs(self, source: str, target: str) -> Row:
-        """Pairs of placed tasks, and those not on one worker, not on one node."""
+        """Return the pairs of placed tasks, and those on different workers and on different nodes."""
         from_slots, to_slots = self._by_slot.get(source, {}), self._by_slot.get(target, {})
         from_nodes, to_nodes = self._by_node.get(source, {}), self._by_node.get(target, {})
         total = sum(from_slots.values()) * sum(to_slots.values())
@@ -322,7 +318,7 @@ def _topology_row(each: TopologyView) -> Row:
 
 
 def generate(num_nodes: int, num_topologies: int, executors_each: int, workers_each: int, slots_per_node: int = 4) -> Scene:
-    """A regular cluster with nothing placed: chains of one spout and two bolts, nodes alike, racks of twenty."""
+    """Return a regular cluster without placements: chains of one spout and two bolts, equal nodes, racks of twenty."""
     resources = {"supervisor.memory.capacity.mb": 65536.0, "supervisor.cpu.capacity": 3200.0}
     ports = tuple(range(6700, 6700 + slots_per_node))
     supervisors = tuple(
@@ -344,6 +340,11 @@ def _chain(name: str, num_executors: int, workers: int) -> TopologyView:
     return TopologyView(name, name, tuple(parts), workers, "laboratory", 60_000, {"topology.workers": workers})
 
 
+def _whole(number: int, name: str, most: int = 2**31 - 1) -> int:
+    with named_errors(InvalidConfigError, name):
+        return int(whole(1, most)(number))
+
+
 def _resized(topology: TopologyView, executors: Mapping[str, int]) -> TopologyView:
     """Return the topology with other numbers of executors; each component's tasks are divided among them again."""
     parts = {part.id: part for part in topology.components}
@@ -351,8 +352,9 @@ def _resized(topology: TopologyView, executors: Mapping[str, int]) -> TopologyVi
         if name not in parts:
             raise InvalidConfigError(f"executors: there is no component {show(name)}, only {_some(parts)}")
         tasks = [task for executor in parts[name].executors for task in executor.tasks]
-        count = integer(number, f"executors.{name}", 1, max(len(tasks), 1))
-        parts[name] = replace(parts[name], executors=executors_of(count, tasks))
+        count = _whole(number, f"executors.{name}", max(len(tasks), 1))
+        chunks = partition_fixed(count, sorted(tasks))
+        parts[name] = replace(parts[name], executors=tuple(ExecutorId(chunk[0], chunk[-1]) for chunk in chunks))
     return replace(topology, components=tuple(parts.values()))
 
 
@@ -361,7 +363,7 @@ def _some(names: Iterable[str]) -> str:
 
 
 def moved(before: Scene, after: Scene) -> list[Row]:
-    """Executors whose slot is another one now; those placed for the first time have None before."""
+    """Return a row for each executor whose slot has changed; a first placement has None before."""
     found = []
     for topology in after.topologies:
         old, new = before.assignments.get(topology.id, {}), after.assignments.get(topology.id, {})
@@ -374,9 +376,9 @@ def moved(before: Scene, after: Scene) -> list[Row]:
 
 
 def compare(scene: Scene, schedulers: Sequence[str], conf: Conf | None = None) -> list[Row]:
-    """One row per scheduler: the measures after its round, how many running executors it moved, why it left some out.
+    """Return one row per scheduler: measures after its round, number of moved executors, reason for unplaced ones.
 
-    A scheduler that cannot answer, for lack of a setting or by a fault of its own, has a row with the reason alone.
+    A scheduler that raises, because a setting is missing or by a fault of its own, has a row with the reason only.
     """
     return [_compared(scene, name, conf) for name in schedulers]
 
@@ -386,7 +388,7 @@ def _compared(scene: Scene, name: str, conf: Conf | None) -> Row:
         after = scene.scheduled(name, conf)
     except SparkStormError as error:
         return {"scheduler": name, "reason": str(error)}
-    except Exception as error:  # a scheduler of the user's own
+    except Exception as error:  # user code
         return {"scheduler": name, "reason": f"{type(error).__name__}: {error}"}
     changes = moved(scene, after)
     row = {"scheduler": name, "placed": sum(each["before"] is None for each in changes)}
@@ -395,5 +397,5 @@ def _compared(scene: Scene, name: str, conf: Conf | None) -> Row:
 
 
 def frame(rows: Sequence[Row]) -> Any:
-    """Rows as a pandas DataFrame; ImportError when pandas is not installed."""
+    """Return rows as a pandas DataFrame; ImportError when pandas is not installed."""
     return import_module("pandas").DataFrame(list(rows))

@@ -1,4 +1,4 @@
-"""Owns the table of a topology's life: (status, action) -> what happens. PURE; Nimbus carries the decision out.
+"""Life cycle of a topology: table of (status, action) -> decision. PURE; Nimbus carries the decision out.
 
 The union of Storm 2's table and JStorm's, without JStorm's traps (docs/architecture.md): a rebalancing or rolling-back
 topology can be killed, and a rebalance of an inactive topology ends inactive. Timers are records (`PendingAction`), so
@@ -16,7 +16,7 @@ from sparkstorm.model.status import Action, PendingAction, RebalanceOptions, Top
 
 
 class Effect(StrEnum):
-    """What Nimbus must do beyond writing the base."""
+    """Action of Nimbus beyond writing the topology's base."""
 
     NOTHING = "NOTHING"
     REMOVE = "REMOVE"
@@ -25,7 +25,7 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An action with its parameters; `wait_ms` None or negative means the topology's message timeout."""
+    """Requested action with its parameters; `wait_ms` None or negative means the topology's message timeout."""
 
     action: Action
     wait_ms: int | None = None
@@ -35,9 +35,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The base as it should be, and what else there is to do.
+    """New base of the topology, and the effect to carry out.
 
-    With an effect, the base may be written only after the effect is done: a Nimbus that dies in between does it again.
+    Write the base only after the effect is done: a Nimbus that dies in between repeats the effect.
     """
 
     base: TopologyBase
@@ -49,7 +49,7 @@ _Row: TypeAlias = Callable[[TopologyBase, Request, int], Decision]
 
 
 def transition(base: TopologyBase, request: Request, now_ms: int, default_wait_ms: int) -> Decision:
-    """What an action does to a topology; IllegalTransitionError when its status does not know the action."""
+    """Return the decision for an action; IllegalTransitionError if the topology's status does not allow it."""
     row = _TABLE[base.status].get(request.action)
     if row is None:
         known = ", ".join(sorted(action.lower() for action in _TABLE[base.status])) or "nothing"
@@ -61,7 +61,7 @@ def transition(base: TopologyBase, request: Request, now_ms: int, default_wait_m
 
 
 def due_request(base: TopologyBase, now_ms: int) -> Request | None:
-    """The pending action of a topology when its time has come."""
+    """Return the pending action of a topology if it is due, else None."""
     pending = base.pending
     if pending is None or pending.due_ms > now_ms:
         return None

@@ -1,8 +1,8 @@
-"""Owns who is alive: executors by their workers' beats and launch grace, supervisors by their nodes. PURE.
+"""Liveness: executors by their workers' heartbeats and the launch grace, supervisors by their node records. PURE.
 
-Laws: silence is measured on the observer's own clock, from the moment it saw a beat change, so no clock but ours
-counts (after JStorm's isTaskDead); time in which the observer could not look counts for nobody; the first sight of a
-beat is a sign of life, so a restarted observer buries no one.
+Laws: silence is measured on the observer's own clock, from the moment it saw a heartbeat change (as in JStorm's
+isTaskDead); time in which the observer could not read the store does not count; the first heartbeat seen counts as a
+new one, so a restarted observer declares no executor dead.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from sparkstorm.model.assignment import Assignment, ExecutorId, WorkerBeat, WorkerSlot
 
-RUNNING = "RUNNING"  # the state of a beat that speaks for its executors; in any other only the slot lives
+RUNNING = "RUNNING"  # the heartbeat's state in which its executors count as alive; in any other only the slot does
 Worker = tuple[str, WorkerSlot]  # topology id and slot
 
 
@@ -21,33 +21,33 @@ class Timeouts:
     task_ms: int = 30_000
     launch_ms: int = 120_000
     supervisor_ms: int = 60_000
-    # Whose supervisor is gone needs only this much silence: nobody is there who would start it again.
+    # A worker whose supervisor is gone is dead after this shorter silence: nothing would restart it.
     forsaken_ms: int = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A worker's last beat and when the observer saw that it had changed."""
+    """A worker's last heartbeat and the time at which the observer saw it change."""
 
-    beat_ms: int  # the worker's own time stamp: compared for change, never with our clock
+    beat_ms: int  # the worker's own time stamp: compared for change, not with the observer's clock
     seen_ms: int
-    version: int  # of the assignment the worker runs: it speaks for whatever was placed up to then
+    version: int  # of the assignment that the worker runs: it counts for executors placed up to that version
 
 
 @dataclass(frozen=True, slots=True)
 class LastSeen:
-    """What one observer remembers between its rounds."""
+    """Memory of one observer between its rounds."""
 
     by_worker: Mapping[Worker, Sighting] = field(default_factory=dict)
     home_seen_ms: Mapping[WorkerSlot, int] = field(default_factory=dict)  # when a supervisor last offered the slot
-    first_ms: int = 0  # the observer's first round: nobody is silent since before
+    first_ms: int = 0  # the observer's first round: silence is measured from then at the earliest
     round_ms: int | None = None
 
 
 def observe(
     before: LastSeen, beats: Iterable[WorkerBeat], offered: Iterable[WorkerSlot], now_ms: int, blind_ms: int = 0
 ) -> LastSeen:
-    """Take in a round of beats and offered slots; `blind_ms` of the time since the last round counts for nobody."""
+    """Return the sightings after a round of heartbeats and offered slots; `blind_ms` of the time do not count as silence."""
     by_worker = {}
     for beat in beats:
         worker = (beat.topology_id, WorkerSlot(beat.node, beat.port))
@@ -62,12 +62,12 @@ def observe(
     return LastSeen(by_worker, homes, first_ms, now_ms)
 
 
-# Executors of one slot that were placed together: what is true of one is true of all.
+# Executors of one slot that were placed together: they are alive or dead together.
 Mates = tuple[WorkerSlot, int, int]  # slot, start time, version that placed them
 
 
 def mates_of(assignment: Assignment) -> dict[Mates, list[ExecutorId]]:
-    """The executors of an assignment by those that live and die together; good for as long as the assignment is."""
+    """Return the executors of an assignment in groups that are alive or dead together; valid as long as the assignment is."""
     starts, versions = assignment.start_ms_by_executor, assignment.placed_version_by_executor
     found: dict[Mates, list[ExecutorId]] = {}
     for executor, slot in assignment.slot_by_executor.items():
@@ -82,7 +82,7 @@ def alive_executors(
     timeouts: Timeouts,
     mates: Mapping[Mates, list[ExecutorId]] | None = None,
 ) -> Set[ExecutorId]:
-    """The executors of an assignment that live, or may still be starting."""
+    """Return the executors of an assignment that are alive or may still be starting."""
     dead: set[ExecutorId] = set()
     for each, executors in (mates_of(assignment) if mates is None else mates).items():
         if not _live(each, assignment.topology_id, sightings, now_ms, timeouts):
@@ -98,15 +98,15 @@ def _live(mates: Mates, topology_id: str, sightings: LastSeen, now_ms: int, limi
     heard_ms = max(since_ms, sighting.seen_ms) if sighting and placed <= sighting.version else since_ms
     home_gone_ms = now_ms - sightings.home_seen_ms.get(slot, since_ms)
     if home_gone_ms > 0:
-        # The supervisor, or this port of it, is gone (S3.58): nothing restarts the worker, and in time it is given up
-        # even while it still beats; fences keep the two owners apart.
+        # The supervisor, or this port, is gone (S3.58): nothing restarts the worker, and after a time it counts as dead
+        # even if it still sends heartbeats; fences keep the two owners apart.
         return now_ms - heard_ms <= limit.forsaken_ms and home_gone_ms <= limit.supervisor_ms
     grace_ms = max(limit.launch_ms, limit.task_ms)
     return now_ms - start_ms < grace_ms or now_ms - heard_ms <= limit.task_ms
 
 
 def dead_slots(assignments: Iterable[Assignment], alive: Mapping[str, Set[ExecutorId]]) -> set[WorkerSlot]:
-    """Slots that hold a dead executor: not offered in the round that buries it (Storm's dead slots)."""
+    """Return slots with a dead executor; they are not offered in the round that declares it dead (Storm's dead slots)."""
     dead: set[WorkerSlot] = set()
     for assignment in assignments:
         placed, living = assignment.slot_by_executor, alive.get(assignment.topology_id, frozenset())
@@ -116,12 +116,12 @@ def dead_slots(assignments: Iterable[Assignment], alive: Mapping[str, Set[Execut
 
 
 def looks_like_our_fault(num_dead: int, num_known: int, had_trouble: bool) -> bool:
-    """Whether to wait a round before burying: more than half died at once while our own view of the store was poor."""
+    """Return whether to wait a round: more than half of the workers died at once while the observer read the store badly."""
     return had_trouble and num_dead * 2 > num_known and num_dead > 0
 
 
 def blind_ms_between(before: LastSeen, now_ms: int, period_ms: int) -> int:
-    """Time since the last round when that is more than a healthy observer lets pass: stopped, or no answer."""
+    """Return the time since the last round if the observer was stopped or got no answer meanwhile, else 0."""
     if before.round_ms is None:
         return 0
     late_ms = now_ms - before.round_ms - 2 * period_ms

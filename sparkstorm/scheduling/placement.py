@@ -1,4 +1,4 @@
-"""Owns where the executors of one topology are: executor to slot and back (Storm's SchedulerAssignmentImpl, S4.30)."""
+"""Placement of one topology: executor to slot and back (Storm's SchedulerAssignmentImpl, S4.30)."""
 
 import copy
 from collections.abc import Container, Mapping, Sequence
@@ -9,7 +9,7 @@ from sparkstorm.scheduling.records import TopologyView
 
 
 class Placement:
-    """Executors of one topology on slots; executors the topology no longer has may linger until their slot is freed."""
+    """Executors of one topology on slots; executors that the topology no longer has stay until their slot is freed."""
 
     def __init__(
         self,
@@ -18,7 +18,7 @@ class Placement:
         taken: Container[WorkerSlot] = (),
     ) -> None:
         self._known = topology.component_by_executor
-        self.is_untouched = False  # only a fork can be: as it was handed to the round
+        self.is_untouched = False  # true for a fork without changes
         self.executors_by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
         self.slot_by_executor: dict[ExecutorId, WorkerSlot] = {}
         for executor, slot in slot_by_executor.items():
@@ -27,10 +27,10 @@ class Placement:
                 self.executors_by_slot.setdefault(slot, []).append(executor)
         placed = self._known.keys() & self.slot_by_executor.keys()
         self.num_missing = len(self._known) - len(placed)
-        self.num_strangers = len(self.slot_by_executor) - len(placed)
+        self.num_unknown = len(self.slot_by_executor) - len(placed)
 
     def fork(self) -> "Placement":
-        """A copy that shares what it knows until it is changed; the original must not change any more."""
+        """Return a copy on write; the original must not change afterwards."""
         twin = copy.copy(self)
         twin.is_untouched = True
         return twin
@@ -47,11 +47,11 @@ class Placement:
 
     @property
     def is_exact(self) -> bool:
-        """Whether precisely the topology's executors are placed."""
-        return self.num_missing == 0 and self.num_strangers == 0
+        """Whether all of the topology's executors are placed, and no others."""
+        return self.num_missing == 0 and self.num_unknown == 0
 
     def missing(self) -> list[ExecutorId]:
-        """The topology's executors without a slot, by first task."""
+        """Return the topology's executors without a slot, by first task."""
         if not self.num_missing:
             return []
         return sorted(self._known.keys() - self.slot_by_executor.keys())
@@ -70,7 +70,7 @@ class Placement:
         self._count(executors, 1)
 
     def unassign(self, slot: WorkerSlot) -> None:
-        """Take everything off a slot."""
+        """Remove all executors from a slot."""
         self._own()
         executors = self.executors_by_slot.pop(slot, [])
         for executor in executors:
@@ -80,4 +80,4 @@ class Placement:
     def _count(self, executors: Sequence[ExecutorId], sign: int) -> None:
         known = sum(executor in self._known for executor in executors)
         self.num_missing -= sign * known
-        self.num_strangers += sign * (len(executors) - known)
+        self.num_unknown += sign * (len(executors) - known)

@@ -1,4 +1,4 @@
-"""Why executors are where they are: notes that schedulers take while they decide, where somebody asks for them. PURE."""
+"""Reasons of placements, recorded by the schedulers while they decide, on request. PURE."""
 
 from collections.abc import Iterable
 
@@ -6,9 +6,9 @@ from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 
 
 class Reasons:
-    """The reason of each placement, in words; schedulers take notes only where a ClusterView has one of these.
+    """Reason of each placement as text; schedulers record them only if ClusterView.reasons is set.
 
-    A later note replaces an earlier one, so that the search's last word counts.
+    A later reason replaces an earlier one: a search may place an executor several times.
     """
 
     def __init__(self) -> None:
@@ -16,17 +16,17 @@ class Reasons:
         self._freed: dict[tuple[str, WorkerSlot], str] = {}
 
     def placed(self, topology_id: str, executors: Iterable[ExecutorId], slot: WorkerSlot, words: str) -> None:
-        """Note why executors are put on a slot."""
+        """Record why executors are placed on a slot."""
         for executor in executors:
             self._by_executor[topology_id, executor] = (slot, words)
 
     def freed(self, topology_id: str, slots: Iterable[WorkerSlot], words: str) -> None:
-        """Note why slots are taken from a topology."""
+        """Record why slots of a topology are freed."""
         for slot in slots:
             self._freed[topology_id, slot] = words
 
     def of(self, topology_id: str, executor: ExecutorId, slot: WorkerSlot | None, before: WorkerSlot | None, scheduler: str) -> str:
-        """The reason for an executor's place now; why it left the place before comes first."""
+        """Return the reason for an executor's present place, after the reason for leaving its place before."""
         noted = self._by_executor.get((topology_id, executor))
         left = self._freed.get((topology_id, before), "") if before is not None and before != slot else ""
         if slot is None:

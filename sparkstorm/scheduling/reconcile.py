@@ -1,7 +1,7 @@
-"""Owns the step from a scheduler's answer to the next assignment: what is kept, what moves, what is refused. PURE.
+"""From a scheduler's answer to the next assignment: checks, unchanged executors, moves. PURE.
 
-Laws: no difference, no new assignment; an executor that stays on its slot keeps its start time and its fence; versions
-only grow; an answer that breaks the rules is refused as a whole and the last good assignment stands.
+Laws: no difference, no new assignment; an executor that keeps its slot keeps its start time and its fence; versions
+only grow; an answer that breaks the rules is refused as a whole, and the last good assignment remains.
 """
 
 from collections.abc import Collection, Container, Mapping
@@ -15,7 +15,7 @@ Placements = Mapping[str, Mapping[ExecutorId, WorkerSlot]]
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """What a new assignment changes, for plans and dry runs."""
+    """Changes of a new assignment, for plans and dry runs."""
 
     stayed: tuple[ExecutorId, ...]
     moved: tuple[tuple[ExecutorId, WorkerSlot | None, WorkerSlot], ...]
@@ -24,7 +24,7 @@ class Movement:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the next assignment should say besides placement."""
+    """Contents of the next assignment beside the placement."""
 
     topology_id: str
     code_key: str
@@ -39,7 +39,7 @@ def next_assignment(
     host_by_node: Mapping[str, str],
     now_ms: int,
 ) -> Assignment | None:
-    """The assignment to write, or None when the present one says all of it already."""
+    """Return the assignment to write, or None if the present one is equal."""
     if old and (old.slot_by_executor is placed or old.slot_by_executor == placed) and _same_content(old, wanted):
         return None
     version = old.version + 1 if old else 1
@@ -79,7 +79,7 @@ def movement(before: Mapping[ExecutorId, WorkerSlot], after: Mapping[ExecutorId,
 def kept_for_rebalance(
     placed: Mapping[ExecutorId, WorkerSlot], executors: Collection[ExecutorId], num_workers: int
 ) -> dict[ExecutorId, WorkerSlot]:
-    """The part of a placement that an even distribution over `num_workers` can keep; the rest must move.
+    """Return the part of a placement that an even distribution over `num_workers` can keep; the rest moves.
 
     A slot is kept with exactly one of the sizes that remain, so what is freed fills the slots that remain: a scheduler
     never has to add to a slot in use. Slots with the most survivors go first.
@@ -105,24 +105,24 @@ def check_answer(
     slots: Container[WorkerSlot],
     taken: Mapping[WorkerSlot, str] | None = None,
 ) -> None:
-    """Refuse a scheduler's answer that places strangers, uses a slot twice or names a slot that nobody offers.
+    """Refuse a scheduler's answer with executors of other topologies, a slot that is used twice or one that is not offered.
 
     `slots` are the offered ones and those already in use before the round; `taken` those of topologies left alone.
     """
     owner_by_slot = dict(taken or {})
     for topology_id, placed in sorted(answer.items()):
-        strangers = placed.keys() - set(executors.get(topology_id, ()))
-        if strangers:
-            raise FailedAssignTopologyError(f"the scheduler placed {min(strangers)}, which {topology_id} does not have")
+        unknown = placed.keys() - set(executors.get(topology_id, ()))
+        if unknown:
+            raise FailedAssignTopologyError(f"the scheduler placed {min(unknown)}, which {topology_id} does not have")
         for slot in sorted(set(placed.values())):
             if slot not in slots:
-                raise FailedAssignTopologyError(f"the scheduler put {topology_id} on {slot}, which nobody offers")
+                raise FailedAssignTopologyError(f"the scheduler put {topology_id} on {slot}, which is not offered")
             if owner_by_slot.setdefault(slot, topology_id) != topology_id:
                 raise FailedAssignTopologyError(f"the scheduler put both {owner_by_slot[slot]} and {topology_id} on {slot}")
 
 
 def with_new_version(old: Assignment, kind: AssignmentKind) -> Assignment:
-    """The same placement under a new version (JStorm's UpdateTopology)."""
+    """Return the same placement under a new version (JStorm's UpdateTopology)."""
     return replace(old, version=old.version + 1, kind=kind)
 
 

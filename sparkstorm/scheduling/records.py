@@ -1,4 +1,4 @@
-"""Owns the read-only records that every scheduler sees: topologies, components, supervisors (S4.2, S4.3)."""
+"""Read-only records for schedulers: topologies, components, supervisors (S4.2, S4.3)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class ComponentView:
 
 @dataclass(frozen=True, slots=True)
 class TopologyView:
-    """What a scheduler knows of a topology (Storm's TopologyDetails); `uptime_ms` is measured by the caller."""
+    """A topology as schedulers see it (Storm's TopologyDetails); the caller measures `uptime_ms`."""
 
     id: str
     name: str
@@ -55,7 +55,7 @@ class TopologyView:
         object.__setattr__(self, "executors", tuple(sorted(by_executor)))
 
     def component(self, component_id: str) -> ComponentView:
-        """The component of that id; KeyError when there is none."""
+        """Return the component of that id; KeyError when there is none."""
         for part in self.components:
             if part.id == component_id:
                 return part
@@ -64,7 +64,7 @@ class TopologyView:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorView:
-    """A supervisor that lives, with the ports that work (dead ones already left out: Storm's SupervisorDetails)."""
+    """A living supervisor with its ports, dead ones excluded (Storm's SupervisorDetails)."""
 
     id: str
     host: str

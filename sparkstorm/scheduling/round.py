@@ -1,6 +1,6 @@
-"""Owns one round of scheduling as a pure step: what is known, who is alive -> which assignments to write. PURE.
+"""One round of scheduling: from a snapshot and the living executors to the assignments to write. PURE.
 
-Whoever calls reads the store before and writes the plan after; a plan that differs in nothing writes nothing.
+The caller reads the store before and writes the plan after; a plan without changes writes nothing.
 """
 
 from collections.abc import Container, Mapping, Set
@@ -8,15 +8,14 @@ from typing import Any
 
 from sparkstorm.model.assignment import Assignment, AssignmentKind, ExecutorId, SupervisorInfo, WorkerSlot
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
-from sparkstorm.scheduling.base import Scheduler
-from sparkstorm.scheduling.former import Cause, Former
 from sparkstorm.scheduling.liveness import dead_slots
 from sparkstorm.scheduling.placement import Placement
+from sparkstorm.scheduling.previous import PreviousPlacement, ScheduleReason
 from sparkstorm.scheduling.reconcile import Wanted, check_answer, kept_for_rebalance, next_assignment
 from sparkstorm.scheduling.records import ComponentView, SupervisorView, TopologyView
 from sparkstorm.scheduling.round_memory import RoundMemory
 from sparkstorm.scheduling.snapshot import KnownTopology, Placed, Plan, Snapshot
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.scheduling.view import ClusterView, Scheduler
 
 Alive = Mapping[str, Set[ExecutorId]]
 
@@ -30,9 +29,9 @@ def plan_round(
     rebalanced: Mapping[str, RebalanceOptions] | None = None,
     memory: RoundMemory | None = None,
 ) -> Plan:
-    """Schedule what lacks a place; FailedAssignTopologyError when the scheduler says so or breaks the rules.
+    """Return the plan of one round; FailedAssignTopologyError if the scheduler fails or breaks the rules.
 
-    What a memory of former rounds knows is not made anew; the plan is the same without one.
+    `memory` of former rounds saves work; the plan is the same without it.
     """
     rebalanced, memory = rebalanced or {}, memory or RoundMemory()
     memory.keep_only(snapshot.topologies.keys())
@@ -42,8 +41,8 @@ def plan_round(
     for topology_id in frozen:
         views[topology_id] = _without_wishes(views[topology_id], snapshot.assignments.get(topology_id))
     cluster = ClusterView(_supervisors(snapshot, alive, frozen), views.values(), kept, conf)
-    cluster.former = _former(snapshot, alive, rebalanced)
-    # what lives on a lost supervisor may stay where it is (JStorm's unstopped workers), also while it is being rebalanced
+    cluster.previous = _previous(snapshot, alive, rebalanced)
+    # living executors on a lost supervisor may stay (JStorm's unstopped workers), also during a rebalance
     lived_on = {
         slot
         for each in snapshot.assignments.values()
@@ -66,7 +65,7 @@ def _supervisors(snapshot: Snapshot, alive: Alive, frozen: Container[str]) -> li
 
 
 def supervisor_view(info: SupervisorInfo, dead: Container[int] = ()) -> SupervisorView:
-    """A supervisor as schedulers see it, its dead ports left out."""
+    """Return a supervisor as schedulers see it, without dead ports."""
     ports = tuple(port for port in info.ports if port not in dead) if dead else info.ports
     rack = info.scheduler_meta.get("rack")
     return SupervisorView(
@@ -97,21 +96,23 @@ def _kept(
     return {} if options.reassign else kept_for_rebalance(placed, view.executors, known.base.num_workers)
 
 
-def _former(snapshot: Snapshot, alive: Alive, rebalanced: Mapping[str, RebalanceOptions]) -> dict[str, Former]:
+def _previous(snapshot: Snapshot, alive: Alive, rebalanced: Mapping[str, RebalanceOptions]) -> dict[str, PreviousPlacement]:
     found = {}
     for topology_id in snapshot.topologies:
         assignment, options = snapshot.assignments.get(topology_id), rebalanced.get(topology_id)
-        cause = Cause.DEATH if options is None else Cause.REASSIGN if options.reassign else Cause.REBALANCE
+        reason = ScheduleReason.DEATH
+        if options is not None:
+            reason = ScheduleReason.REASSIGN if options.reassign else ScheduleReason.REBALANCE
         if assignment is None:
-            assignment, cause = snapshot.backups.get(topology_id), Cause.SUBMISSION
+            assignment, reason = snapshot.backups.get(topology_id), ScheduleReason.SUBMISSION
         if assignment is not None:
             living = alive.get(topology_id, frozenset())
-            found[topology_id] = Former(assignment.slot_by_executor, assignment.host_by_node, cause, living)
+            found[topology_id] = PreviousPlacement(assignment.slot_by_executor, assignment.host_by_node, reason, living)
     return found
 
 
 def _without_wishes(view: TopologyView, assignment: Assignment | None) -> TopologyView:
-    """The view of a dying topology: it holds its slots and asks for nothing."""
+    """Return the view of a topology that is being killed: it keeps its slots and needs no scheduling."""
     placed = assignment.slot_by_executor if assignment else {}
     components = tuple(
         ComponentView(part.id, part.kind, tuple(each for each in part.executors if each in placed)) for part in view.components
@@ -133,7 +134,7 @@ class _Usable(Container[WorkerSlot]):
 
 
 def _check(cluster: ClusterView, frozen: Container[str], in_use: Container[WorkerSlot]) -> None:
-    """Hold what the scheduler touched against the rules; nobody may take what the untouched and the dying have."""
+    """Check the changed placements; slots of unchanged topologies and of those being killed may not be used."""
     taken: dict[WorkerSlot, str] = {}
     touched: dict[str, Placed] = {}
     for topology_id in cluster.topologies:

@@ -1,7 +1,7 @@
-"""Owns what a round of scheduling need not make anew: views and placements of what has not changed. PURE.
+"""Cache between rounds of scheduling: views and placements of unchanged topologies. PURE.
 
-Readers hand out the same objects for unchanged records, so identity tells what is unchanged; what is remembered is
-never changed itself, schedulers get forks of it. A round with an empty memory gives the same plan.
+Readers return the same objects for unchanged records, so the cache compares identities. Cached placements never change:
+schedulers get copies on write. A round with an empty cache gives the same plan.
 """
 
 import copy
@@ -17,7 +17,7 @@ from sparkstorm.scheduling.snapshot import KnownTopology
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    """One topology: the records, and what was made of them; `placement` has all of the assignment."""
+    """One topology: its records, the view and the placement made of them; `placement` has the whole assignment."""
 
     known: KnownTopology
     view: TopologyView
@@ -36,7 +36,7 @@ class RoundMemory:
         self._by_id = {each: found for each, found in self._by_id.items() if each in topology_ids}
 
     def view(self, known: KnownTopology, now_ms: int) -> TopologyView:
-        """The topology as schedulers see it."""
+        """Return the topology as schedulers see it."""
         topology_id = known.base.topology_id
         found = self._by_id.get(topology_id)
         if found is None or not _same(found.known, known):
@@ -44,7 +44,7 @@ class RoundMemory:
         return _aged(found.view, max(0, now_ms - known.base.launch_ms))
 
     def placement(self, topology_id: str, assignment: Assignment) -> Placement:
-        """A fork of the whole assignment's placement, strangers left out; `view` was asked for before."""
+        """Return a copy on write of the assignment's placement without unknown executors; call `view` first."""
         found = self._by_id[topology_id]
         if found.placement is None or found.assignment is not assignment:
             placed = assignment.slot_by_executor
@@ -57,7 +57,7 @@ class RoundMemory:
 
 
 def _same(old: KnownTopology, new: KnownTopology) -> bool:
-    # Confs are merged anew at each reading; their blob's key stands for the topology's part, the cluster's part is fixed.
+    # Confs are merged at each reading: compare the key of the topology's conf blob; the cluster's conf does not change.
     return old is new or (old.base is new.base and old.outline is new.outline and old.conf == new.conf)
 
 
@@ -70,7 +70,7 @@ def _aged(view: TopologyView, uptime_ms: int) -> TopologyView:
 
 
 def topology_view(known: KnownTopology, now_ms: int) -> TopologyView:
-    """A topology as schedulers see it, made from its records."""
+    """Return a topology as schedulers see it, made from its records."""
     by_component: dict[str, list[ExecutorId]] = {each: [] for each in known.outline.components}
     for executor in compute_executors(known.outline.component_by_task, known.base.executors_by_component):
         by_component[known.outline.component_by_task[executor.first_task]].append(executor)

@@ -1,4 +1,4 @@
-"""Owns what a round of scheduling looks at and what it answers: records in, a plan out. PURE."""
+"""Input and result of a scheduling round: Snapshot and Plan. PURE."""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
@@ -13,20 +13,20 @@ Placed = Mapping[ExecutorId, WorkerSlot]
 
 @dataclass(frozen=True, slots=True)
 class KnownTopology:
-    """A topology as its records tell it; `conf` is the cluster's configuration under the topology's own."""
+    """A topology from its records; `conf` is the topology's configuration over the cluster's."""
 
     base: TopologyBase
     outline: TopologyOutline
     conf: Mapping[str, Any]
 
     def executors(self) -> list[ExecutorId]:
-        """The executors it should have."""
+        """Return the executors that the topology should have."""
         return compute_executors(self.outline.component_by_task, self.base.executors_by_component)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything a round looks at; `reserved` slots belong to topologies whose records cannot be read."""
+    """Input of a round; `reserved` slots belong to topologies whose records cannot be read."""
 
     topologies: Mapping[str, KnownTopology]
     assignments: Mapping[str, Assignment]
@@ -37,9 +37,9 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to write, and what a scheduler said about each topology."""
+    """Assignments to write, and the scheduler's status of each topology."""
 
     assignments: tuple[Assignment, ...] = ()
     placed: Mapping[str, Placed] = field(default_factory=dict)
     status: Mapping[str, str] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)  # those that must not be placed in part, and why
+    refused: Mapping[str, str] = field(default_factory=dict)  # topologies that the scheduler refused to place, with the reason

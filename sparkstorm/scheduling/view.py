@@ -1,23 +1,23 @@
-"""Owns the cluster as a scheduler sees it: what lives, what is placed, and the decisions taken so far (S4.3, S4.4)."""
+"""The cluster as a scheduler sees it: supervisors, topologies and placements (S4.3, S4.4); the Scheduler protocol."""
 
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from sparkstorm.errors import FailedAssignTopologyError
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.scheduling.former import Former
 from sparkstorm.scheduling.free_slots import FreeSlots
 from sparkstorm.scheduling.placement import Placement
+from sparkstorm.scheduling.previous import PreviousPlacement
 from sparkstorm.scheduling.reasons import Reasons
-from sparkstorm.scheduling.records import Conf, SupervisorView, TopologyView
+from sparkstorm.scheduling.records import Conf, SupervisorView, Topologies, TopologyView
 
 Assignments: TypeAlias = Mapping[str, Mapping[ExecutorId, WorkerSlot]]
 
 
 class ClusterView:
-    """Storm's Cluster: supervisors and topologies are read only, placements grow and shrink through the verbs below.
+    """Storm's Cluster: supervisors and topologies are read only, placements change through the methods below.
 
-    `assignments` holds what is alive before the round; a slot that two topologies claim stays with the first by id.
+    `assignments` are the living executors before the round; a slot of two topologies belongs to the first by id.
     """
 
     def __init__(
@@ -33,14 +33,14 @@ class ClusterView:
         self.topologies = {each.id: each for each in sorted(topologies, key=lambda each: each.id)}
         self.conf: Conf = conf or {}
         grey = set(greylisted_hosts)
-        # Released from the blacklist because slots are short: used only after every other node.
+        # Released from the blacklist because slots are short: used after every other node.
         self.greylisted_nodes = frozenset(node for node, each in self.supervisors.items() if each.host in grey)
         self.status: dict[str, str] = {}
-        # Topologies that must not be placed in part, with the reason in words: a submission or rebalance fails by it.
+        # Topologies that the scheduler refused, with the reason: their submission or rebalance fails with it.
         self.refused: dict[str, str] = {}
         self.evicted: list[str] = []
-        self.former: Mapping[str, Former] = {}
-        self.reasons: Reasons | None = None  # collects why executors are placed, where somebody asks
+        self.previous: Mapping[str, PreviousPlacement] = {}
+        self.reasons: Reasons | None = None  # records why executors are placed, if set
         self.free = FreeSlots()
         self._blacklisted = set(blacklisted_hosts)
         self._owner_by_slot: dict[WorkerSlot, str] = {}
@@ -72,11 +72,11 @@ class ClusterView:
 
     @property
     def blacklisted_hosts(self) -> frozenset[str]:
-        """Hosts that may not be given anything new."""
+        """Hosts that get no new workers."""
         return frozenset(self._blacklisted)
 
     def set_blacklisted_hosts(self, hosts: Iterable[str]) -> None:
-        """Replace the blacklist; free slots follow."""
+        """Replace the blacklist and update the free slots."""
         wanted = set(hosts)
         changed = wanted ^ self._blacklisted
         self._blacklisted = wanted
@@ -89,7 +89,7 @@ class ClusterView:
         self.set_blacklisted_hosts(self._blacklisted | {host})
 
     def host_of(self, node: str) -> str | None:
-        """The host of a supervisor; None when it is dead."""
+        """Return the host of a supervisor; None when it is dead."""
         supervisor = self.supervisors.get(node)
         return supervisor.host if supervisor else None
 
@@ -104,14 +104,14 @@ class ClusterView:
     # -- slots -------------------------------------------------------------------------------------------------
 
     def assignable_slots(self, node: str) -> list[WorkerSlot]:
-        """All slots of a living supervisor that is not blacklisted, used or not, by port."""
+        """Return all slots of a living supervisor that is not blacklisted, used or not, by port."""
         supervisor = self.supervisors.get(node)
         if supervisor is None or supervisor.host in self._blacklisted:
             return []
         return [WorkerSlot(node, port) for port in sorted(supervisor.ports)]
 
     def available_slots(self) -> list[WorkerSlot]:
-        """Every supervisor's ports minus the used ones, blacklisted hosts left out (S4.9); by node and port."""
+        """Return the free slots of hosts that are not blacklisted, by node and port (S4.9)."""
         return [WorkerSlot(node, port) for node in self.supervisors for port in self.free.ports(node)]
 
     def can_reassign(self, slot: WorkerSlot) -> bool:
@@ -120,17 +120,17 @@ class ClusterView:
         return supervisor is not None and supervisor.host not in self._blacklisted and slot.port in supervisor.ports
 
     def owner_of(self, slot: WorkerSlot) -> str | None:
-        """The topology that uses a slot."""
+        """Return the topology that uses a slot."""
         return self._owner_by_slot.get(slot)
 
     def used_slots(self) -> Mapping[WorkerSlot, str]:
-        """Every used slot with its topology."""
+        """Return every used slot with its topology."""
         return self._owner_by_slot
 
     # -- placements --------------------------------------------------------------------------------------------
 
     def placement(self, topology_id: str) -> Placement:
-        """What is placed of one topology; KeyError when the topology is unknown."""
+        """Return the placement of one topology; KeyError when the topology is unknown."""
         return self._placements[topology_id]
 
     def needs_scheduling(self, topology: TopologyView) -> bool:
@@ -139,11 +139,11 @@ class ClusterView:
         return topology.num_workers > placement.num_workers or placement.num_missing > 0
 
     def topologies_to_schedule(self) -> list[TopologyView]:
-        """The topologies that need scheduling, by id."""
+        """Return the topologies that need scheduling, by id."""
         return [topology for topology in self.topologies.values() if self.needs_scheduling(topology)]
 
     def hungry_topologies(self) -> list[TopologyView]:
-        """The topologies with executors that have no slot, by id."""
+        """Return the topologies with executors that have no slot, by id."""
         return [self.topologies[topology_id] for topology_id in sorted(self._hungry)]
 
     def assign(self, slot: WorkerSlot, topology_id: str, executors: Iterable[ExecutorId]) -> None:
@@ -159,7 +159,7 @@ class ClusterView:
         self._note_hunger(topology_id)
 
     def free_slot(self, slot: WorkerSlot) -> None:
-        """Take every executor off a slot; nothing happens when it was free (S4.19)."""
+        """Remove all executors from a slot; no change if it was free (S4.19)."""
         topology_id = self._owner_by_slot.pop(slot, None)
         if topology_id is None:
             return
@@ -178,7 +178,7 @@ class ClusterView:
         self.free_slots(self._placements[topology_id].executors_by_slot)
 
     def assignments(self) -> dict[str, dict[ExecutorId, WorkerSlot]]:
-        """Where everything is now, per topology (S4.4); executors in no particular order."""
+        """Return the present placements by topology (S4.4); executors in no particular order."""
         return {topology_id: dict(each.slot_by_executor) for topology_id, each in self._placements.items()}
 
     def set_assignment(self, topology_id: str, slot_by_executor: Mapping[ExecutorId, WorkerSlot]) -> None:
@@ -195,3 +195,13 @@ class ClusterView:
             self._hungry.add(topology_id)
         else:
             self._hungry.discard(topology_id)
+
+
+class Scheduler(Protocol):
+    """Storm's IScheduler. It changes nothing but the cluster, through its methods; equal input gives equal output (S4.1, S4.5)."""
+
+    def prepare(self, conf: Conf) -> None:
+        """Read the cluster's configuration, once, before the first round; InvalidConfigError if a setting is unfit."""
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        """Place the missing executors of `topologies` in `cluster`; topologies that need nothing are in both, too."""

@@ -5,10 +5,11 @@ duties pass on at once (S2.10-S2.13: tmp, LocalState, supervisor id live here to
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -64,6 +65,7 @@ class Flock:
 
     @property
     def is_held(self) -> bool:
+        """Whether this object holds it."""
         return self._fd >= 0
 
     def try_take(self) -> bool:
@@ -80,6 +82,7 @@ class Flock:
         return True
 
     def release(self) -> None:
+        """Let go of it."""
         if self.is_held:
             os.close(self._fd)
             self._fd = -1
@@ -110,6 +113,38 @@ class NodeDir:
     def code_dir(self, topology_id: str) -> Path:
         """Where the code of a topology lies (S2.27)."""
         return self.stormdist / file_name(topology_id)
+
+    def keep_code(self, topology_id: str, key: str, port: int, now_ms: int, fetch: Callable[[str], bytes]) -> Path:
+        """Where the blob of a topology lies, fetched unless a whole copy is there; its name is its hash (S2.27, S2.30)."""
+        if not key.isalnum():
+            raise StoreInconsistentError(f"{key[:80]!r} is no blob key")
+        folder = self.code_dir(topology_id)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        path = folder / key
+        if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != key:
+            fresh = self.tmp / f"{key}.{os.getpid()}.{port}"
+            fresh.write_bytes(fetch(key))
+            os.replace(fresh, path)
+        os.utime(folder, (now_ms / 1000, now_ms / 1000))
+        return path
+
+    def has_code(self, path: Path) -> bool:
+        """Whether a blob that was kept is there still."""
+        return path.exists()
+
+    def read_code(self, path: Path) -> bytes | None:
+        """A blob that was kept; None when it is gone."""
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def forget_code(self, kept_ids: Iterable[str], before_ms: int) -> None:
+        """Remove the code of all other topologies that was last used before a moment (S2.31)."""
+        kept = {self.code_dir(topology_id).name for topology_id in kept_ids}
+        for folder in self.stormdist.iterdir():
+            if folder.name not in kept and folder.stat().st_mtime * 1000 < before_ms:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def duties_lock(self) -> Flock:
         """The lock whose holder is this node's supervisor."""

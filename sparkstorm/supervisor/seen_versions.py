@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sparkstorm.errors import StoreInconsistentError
-from sparkstorm.supervisor.node_dir import LocalState
+from sparkstorm.supervisor.base import LocalRecords
 
 _LOG = logging.getLogger(__name__)
 _MOST_TOPOLOGIES = 500  # those seen last; ids are never used again
@@ -27,7 +27,7 @@ class SeenVersions:
 class VersionGuard:
     """Refuses versions that go back; one thread of one process uses the file."""
 
-    def __init__(self, file: LocalState) -> None:
+    def __init__(self, file: LocalRecords) -> None:
         self._file = file
         self._seen = self._read()
 

@@ -12,6 +12,7 @@ from sparkstorm.errors import SparkStormError, StoreInconsistentError
 from sparkstorm.hosting.base import SlotSpec
 from sparkstorm.model.assignment import ExecutorId, TaskError, WorkerBeat, WorkerSlot
 from sparkstorm.model.names import file_name
+from sparkstorm.model.settings import SupervisorSettings, WorkerTimers
 from sparkstorm.model.status import JsonValue
 from sparkstorm.model.worker_messages import (
     HUNG,
@@ -25,7 +26,7 @@ from sparkstorm.model.worker_messages import (
     WorkerReport,
 )
 from sparkstorm.model.worker_spec import WorkerSpec
-from sparkstorm.supervisor.node_dir import Flock, NodeDir
+from sparkstorm.supervisor.base import Lock, NodeStorage, SpawnWorker, WorkerProcess
 from sparkstorm.supervisor.poison_detector import PoisonDetector
 from sparkstorm.supervisor.slot_machine import (
     FAILED,
@@ -46,8 +47,6 @@ from sparkstorm.supervisor.slot_machine import (
 )
 from sparkstorm.supervisor.slot_sync import DesiredState, SlotSync
 from sparkstorm.supervisor.supervisor import LocalBeat, write_local_beat
-from sparkstorm.supervisor.worker_process import WorkerChild, last_lines, rotate_log
-from sparkstorm.worker.main import DEFAULT_ENTRY
 
 _LOG = logging.getLogger(__name__)
 LOG_CAP_BYTES = 64 * 1024 * 1024
@@ -71,14 +70,14 @@ class Place:
 
     slot: WorkerSlot
     host: str
-    node_dir: NodeDir
-    claim: Flock
+    node_dir: NodeStorage
+    claim: Lock
 
 
 class Child:
     """The living worker with what the slot remembers of it."""
 
-    def __init__(self, process: WorkerChild, spec: WorkerSpec, now_ms: int) -> None:
+    def __init__(self, process: WorkerProcess, spec: WorkerSpec, now_ms: int) -> None:
         self.process, self.spec, self.started_ms = process, spec, now_ms
         self.view = ChildView(now_ms)
         self.status = spec.status
@@ -90,13 +89,14 @@ class Child:
 class Slot:
     """The slot's main thread, between two waits: `step` does everything that is due."""
 
-    def __init__(self, spec: SlotSpec, place: Place, sync: SlotSync) -> None:
-        self._spec, self._place, self._sync = spec, place, sync
+    def __init__(self, spec: SlotSpec, place: Place, sync: SlotSync, spawn: SpawnWorker) -> None:
+        self._spec, self._place, self._sync, self._spawn = spec, place, sync, spawn
         self._conf = merge(default_conf(), spec.conf)
         self._timing = timing_of(self._conf)
+        self._beat_every_ms = SupervisorSettings.of(self._conf).worker_heartbeat_ms
         self._state = SlotState()
         self._child: Child | None = None
-        self._spare: WorkerChild | None = None
+        self._spare: WorkerProcess | None = None
         self._suspicion = PoisonDetector()
         self._message = ""
         self._last_end = ""  # why the last worker under this assignment ended unasked
@@ -107,6 +107,25 @@ class Slot:
     def is_over(self) -> bool:
         """Whether the slot was told to stop and has no child left."""
         return self._state.phase is Phase.STOPPED
+
+    @property
+    def phase(self) -> Phase:
+        """Where the slot stands."""
+        return self._state.phase
+
+    @property
+    def due_ms(self) -> int:
+        """When the phase's own wait ends; in the past when it has none."""
+        return self._state.due_ms
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the slot has what its sync wants of it: nothing, or a worker that runs with the status that is wanted."""
+        wish, state, child = self._sync.wish, self._state, self._child
+        if wish is None or child is None:
+            return wish is None and state.phase is Phase.EMPTY
+        is_same = state.assignment == wish.assignment and child.status == wish.status
+        return is_same and state.phase is Phase.RUNNING and child.view.exit_code is None
 
     def filenos(self) -> list[int]:
         """Descriptors whose readiness is a reason to step."""
@@ -224,12 +243,12 @@ class Slot:
             self._timing = timing_of(conf)
             spec = self._worker_spec(wish, conf, code.code_path, now_ms)
             process = self._take_spare() or self._spawn()
-            rotate_log(Path(spec.log_path), LOG_CAP_BYTES)
         except (SparkStormError, OSError) as fault:
             _LOG.error("slot %s: no worker can be started: %s", self._place.slot, fault)
             self._message = f"no worker can be started: {fault}"
             return
         process.give(spec)
+        process.rotate_log(LOG_CAP_BYTES)
         self._child = Child(process, spec, now_ms)
 
     def _worker_spec(self, wish: DesiredState, conf: Conf, code_path: Path, now_ms: int) -> WorkerSpec:
@@ -285,7 +304,7 @@ class Slot:
         if action.exit_code == ExitCode.DAMAGED:  # the sentence says all; the log's end would be a trace
             self._message = words[-MAX_MESSAGE_CHARS:]
             return
-        tail = [line for line in last_lines(Path(child.spec.log_path)) if not line.endswith(words)]  # said already
+        tail = [line for line in child.process.last_lines() if not line.endswith(words)]  # said already
         self._message = "\n".join([words, *tail])[-MAX_MESSAGE_CHARS:]
 
     # -- the rest ------------------------------------------------------------------------------------------------
@@ -302,7 +321,7 @@ class Slot:
         assignment = self._state.assignment
         if assignment is None or now_ms < self._beat_due_ms:
             return
-        self._beat_due_ms = now_ms + self._conf.millis("worker.heartbeat.frequency.secs")
+        self._beat_due_ms = now_ms + self._beat_every_ms
         slot, child = self._place.slot, self._child
         by_executor, of_worker = _divide(child.stats if child else {})
         word = self._state.reported(self._timing)
@@ -331,7 +350,7 @@ class Slot:
         child = self._child
         if child and child.view.ready and now_ms >= self._house_due_ms:
             self._house_due_ms = now_ms + HOUSE_MS
-            rotate_log(Path(child.spec.log_path), LOG_CAP_BYTES)
+            child.process.rotate_log(LOG_CAP_BYTES)
             tasks = tuple(child.spec.tasks())
             beat = LocalBeat(child.spec.topology_id, self._place.slot.port, tasks, child.view.heard_ms)
             write_local_beat(self._place.node_dir, beat)
@@ -340,10 +359,7 @@ class Slot:
             self._spare_due_ms = now_ms + SPARE_RETRY_MS
             self._spare = self._spawn()
 
-    def _spawn(self) -> WorkerChild:
-        return WorkerChild(self._spec.entry or DEFAULT_ENTRY, self._place.node_dir.early_log(self._place.slot.port))
-
-    def _take_spare(self) -> WorkerChild | None:
+    def _take_spare(self) -> WorkerProcess | None:
         spare, self._spare = self._spare, None
         if spare is not None and spare.poll_exit() is not None:
             spare.close()
@@ -376,14 +392,11 @@ def _divide(stats: dict[str, JsonValue]) -> tuple[dict[ExecutorId, JsonValue], d
 
 
 def timing_of(conf: Conf) -> Timing:
-    """The machine's timers; a topology may ask for its own worker timeout, within worker.max.timeout.secs."""
-    timeout_ms = conf.millis("supervisor.worker.timeout.secs")
-    if conf["topology.worker.timeout.secs"] is not None:
-        own_ms = conf.millis("topology.worker.timeout.secs")
-        timeout_ms = min(max(timeout_ms, own_ms), conf.millis("worker.max.timeout.secs"))
+    """The machine's timers, from the settings of the supervisor and the topology."""
+    timers = WorkerTimers.of(conf)
     return Timing(
-        start_timeout_ms=conf.millis("supervisor.worker.start.timeout.secs"),
-        worker_timeout_ms=timeout_ms,
-        soft_kill_ms=conf.millis("supervisor.worker.shutdown.sleep.secs"),
-        failed_starts=conf.integer("topology.worker.max.start.failures"),
+        start_timeout_ms=timers.start_timeout_ms,
+        worker_timeout_ms=timers.timeout_ms,
+        soft_kill_ms=timers.soft_kill_ms,
+        failed_starts=timers.failed_starts,
     )

@@ -29,10 +29,13 @@ from sparkstorm.errors import SlotsUnavailableError
 from sparkstorm.hosting.base import SlotSpec
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.names import file_name
+from sparkstorm.model.settings import SupervisorSettings
 from sparkstorm.supervisor.node_dir import NodeDir
 from sparkstorm.supervisor.slot import Place, Slot
 from sparkstorm.supervisor.slot_sync import SlotStores, SlotSync
-from sparkstorm.supervisor.supervisor import Supervisor, SupervisorSettings
+from sparkstorm.supervisor.supervisor import Supervisor, SupervisorDuties
+from sparkstorm.supervisor.worker_process import WorkerChild
+from sparkstorm.worker.main import DEFAULT_ENTRY
 
 _LOG = logging.getLogger(__name__)
 PLACE_WAIT_MS = 20_000
@@ -91,7 +94,8 @@ def _run(spec: SlotSpec, place: Place, stopping: threading.Event) -> str:
     over = threading.Event()
     thread = threading.Thread(target=_drive_clerk, args=(sync, over), name=f"sync-{place.slot.port}", daemon=True)
     thread.start()
-    slot = Slot(spec, place, sync)
+    early_log = NodeDir(Path(spec.local_dir), place.slot.node).early_log(place.slot.port)
+    slot = Slot(spec, place, sync, lambda: WorkerChild(spec.entry or DEFAULT_ENTRY, early_log))
     _LOG.info("slot %s of host %s: pid %d", place.slot, place.host, os.getpid())
     try:
         return _drive_slot(slot, sync, wake_read, stopping)
@@ -146,19 +150,16 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
     key = bytes.fromhex(spec.hmac_key) or None
     state = StormState(ZooKeeperStateStore(address), key)
     blobs = BlobStore(state, RedisBytesStore(client_of(spec.redis, 10)), key or b"")
-    settings = SupervisorSettings(
+    settings = SupervisorSettings.of(conf)
+    duties = SupervisorDuties(
         host=place.host,
         own_port=place.slot.port,
-        heartbeat_ms=conf.millis("supervisor.heartbeat.frequency.secs"),
-        monitor_ms=conf.millis("supervisor.monitor.frequency.secs"),
-        worker_timeout_ms=conf.millis("supervisor.worker.timeout.secs"),
-        resources={
-            "supervisor.cpu.capacity": float(conf["supervisor.cpu.capacity"]),
-            "supervisor.memory.capacity.mb": float(conf["supervisor.memory.capacity.mb"]),
-            **{name: float(value) for name, value in (conf["supervisor.resources.map"] or {}).items()},
-        },
+        heartbeat_ms=settings.heartbeat_ms,
+        monitor_ms=settings.monitor_ms,
+        worker_timeout_ms=settings.worker_timeout_ms,
+        resources=settings.resources,
     )
-    return SlotStores(state, blobs, Supervisor(settings, place.node_dir, state))
+    return SlotStores(state, blobs, Supervisor(duties, place.node_dir, state))
 
 
 @contextlib.contextmanager

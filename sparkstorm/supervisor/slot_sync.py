@@ -5,10 +5,8 @@ not wait for them. The slot's main thread reads `wish`, `stop` and `blob_view`, 
 hand-over is one assignment or one deque operation.
 """
 
-import hashlib
 import json
 import logging
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -21,7 +19,7 @@ from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import SparkStormError, StoreInconsistentError, StoreUnavailableError, TamperedBlobError
 from sparkstorm.model.assignment import Assignment, TaskError, WorkerBeat, WorkerSlot
 from sparkstorm.model.status import JsonValue, TopologyStatus
-from sparkstorm.supervisor.node_dir import NodeDir
+from sparkstorm.supervisor.base import NodeStorage
 from sparkstorm.supervisor.seen_versions import VersionGuard
 from sparkstorm.supervisor.slot_machine import BlobView, LocalAssignment
 from sparkstorm.supervisor.supervisor import Supervisor, part_of
@@ -68,7 +66,7 @@ class SlotSync:
     `stop_path` ends the slot.
     """
 
-    def __init__(self, slot: WorkerSlot, node_dir: NodeDir, connect: Callable[[], SlotStores], stop_path: str = "") -> None:
+    def __init__(self, slot: WorkerSlot, node_dir: NodeStorage, connect: Callable[[], SlotStores], stop_path: str = "") -> None:
         self._slot, self._dir, self._connect, self._stop_path = slot, node_dir, connect, stop_path
         self._opened: SlotStores | None = None
         self._changed = threading.Event()
@@ -112,7 +110,7 @@ class SlotSync:
     def code(self, assignment: LocalAssignment) -> Code | None:
         """The code that was fetched, None when it is not there (any more)."""
         found = self._code.get(assignment)
-        return found if isinstance(found, Code) and found.code_path.exists() else None
+        return found if isinstance(found, Code) and self._dir.has_code(found.code_path) else None
 
     # -- the sync's side ----------------------------------------------------------------------------------------
 
@@ -133,6 +131,11 @@ class SlotSync:
     def wake(self) -> None:
         """Cut a `wait` short; also the hint that watches call, from any thread."""
         self._changed.set()
+
+    @property
+    def is_woken(self) -> bool:
+        """Whether something was hinted at or left here since the last step."""
+        return self._changed.is_set()
 
     def close(self) -> None:
         """Deliver what is left, give the office up, end the session."""
@@ -222,33 +225,27 @@ class SlotSync:
             assignment = self._orders.popleft()
             self._code.clear()
             try:
-                self._code[assignment] = self._bring(assignment)
+                self._code[assignment] = self._bring(assignment, now_ms)
             except (SparkStormError, OSError) as fault:
                 _LOG.error("slot %s: code of %s: %s", self._slot, assignment.topology_id, fault)
                 self._code[assignment] = BlobView.FAILED
             self.notify()
 
-    def _bring(self, assignment: LocalAssignment) -> Code:
-        folder = self._dir.code_dir(assignment.topology_id)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        os.utime(folder)  # the supervisor leaves alone what came a moment ago
-        code_path = self._local_copy(folder, assignment.code_key)
-        conf = json.loads(self._local_copy(folder, assignment.conf_key).read_bytes()) if assignment.conf_key else {}
+    def _bring(self, assignment: LocalAssignment, now_ms: int) -> Code:
+        code_path = self._local_copy(assignment.topology_id, assignment.code_key, now_ms)
+        if not assignment.conf_key:
+            return Code(code_path, {})
+        conf_path = self._local_copy(assignment.topology_id, assignment.conf_key, now_ms)
+        try:
+            conf = json.loads(self._dir.read_code(conf_path) or b"null")
+        except ValueError as fault:
+            raise StoreInconsistentError(f"conf blob {assignment.conf_key}: not JSON ({fault})") from fault
         if not isinstance(conf, dict):
             raise StoreInconsistentError(f"conf blob {assignment.conf_key}: not a JSON object")
         return Code(code_path, conf)
 
-    def _local_copy(self, folder: Path, key: str) -> Path:
-        """The blob on this disk, fetched unless a whole copy is there; its name is its hash (S2.27, S2.30)."""
-        if not key.isalnum():
-            raise StoreInconsistentError(f"{key[:80]!r} is no blob key")
-        path = folder / key
-        if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == key:
-            return path
-        fresh = self._dir.tmp / f"{key}.{os.getpid()}.{self._slot.port}"
-        fresh.write_bytes(self._desk().blobs.get(key))
-        os.replace(fresh, path)
-        return path
+    def _local_copy(self, topology_id: str, key: str, now_ms: int) -> Path:
+        return self._dir.keep_code(topology_id, key, self._slot.port, now_ms, self._desk().blobs.get)
 
     def _deliver(self, now_ms: int) -> None:
         state = self._desk().state

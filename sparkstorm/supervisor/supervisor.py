@@ -6,8 +6,7 @@ slot's own machine does that, also while nobody holds the lock.
 """
 
 import logging
-import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -16,7 +15,7 @@ from sparkstorm.errors import StoreInconsistentError
 from sparkstorm.model.assignment import Assignment, SupervisorInfo, WorkerSlot
 from sparkstorm.model.status import JsonValue
 from sparkstorm.model.worker_spec import PlacedExecutor
-from sparkstorm.supervisor.node_dir import NodeDir
+from sparkstorm.supervisor.base import NodeStorage
 from sparkstorm.supervisor.slot_machine import LocalAssignment
 
 _LOG = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ class LocalAssignments:
 
 
 @dataclass(frozen=True, slots=True)
-class SupervisorSettings:
+class SupervisorDuties:
     """What a node offers and how often its supervisor does what; periods of Storm's supervisor.* keys."""
 
     host: str
@@ -106,7 +105,7 @@ def classify(beat: LocalBeat | None, wanted: LocalAssignment | None, now_ms: int
 class Supervisor:
     """The duties, stepped by every slot of the node; only the one with the lock does anything."""
 
-    def __init__(self, settings: SupervisorSettings, node_dir: NodeDir, state: StormState) -> None:
+    def __init__(self, settings: SupervisorDuties, node_dir: NodeStorage, state: StormState) -> None:
         self._settings, self._dir, self._state = settings, node_dir, state
         self._lock = node_dir.duties_lock()
         self._since_ms = 0
@@ -171,7 +170,8 @@ class Supervisor:
             for port in self._dir.ports()
         }
         self._dir.local_state.put("local-assignments", LocalAssignments(wanted))
-        self._forget_code({part.topology_id for part in wanted.values()}, now_ms)
+        in_use = {part.topology_id for part in wanted.values()}
+        self._dir.forget_code(in_use, now_ms - self._settings.keep_code_ms)  # what came a moment ago may be about to be used
 
     def _wanted_before(self) -> Mapping[int, LocalAssignment]:
         try:
@@ -187,20 +187,13 @@ class Supervisor:
             _LOG.warning("%s", fault)
             return None
 
-    def _forget_code(self, wanted_ids: Iterable[str], now_ms: int) -> None:
-        """Remove the code of topologies that are no longer assigned here (S2.31), unless it came a moment ago."""
-        kept = {self._dir.code_dir(topology_id).name for topology_id in wanted_ids}
-        for folder in self._dir.stormdist.iterdir():
-            if folder.name not in kept and now_ms - folder.stat().st_mtime * 1000 > self._settings.keep_code_ms:
-                shutil.rmtree(folder, ignore_errors=True)
 
-
-def write_local_beat(node_dir: NodeDir, beat: LocalBeat) -> None:
+def write_local_beat(node_dir: NodeStorage, beat: LocalBeat) -> None:
     """Leave a worker's heartbeat for the supervisor (S2.38, S3.56)."""
     node_dir.worker_state(beat.port).put("heartbeat", beat)
 
 
-def read_local_assignments(node_dir: NodeDir) -> Mapping[int, LocalAssignment]:
+def read_local_assignments(node_dir: NodeStorage) -> Mapping[int, LocalAssignment]:
     """What the supervisor last wanted of each port (S2.21: nothing yet is an empty map)."""
     found = node_dir.local_state.get("local-assignments", LocalAssignments)
     return found.by_port if found else {}

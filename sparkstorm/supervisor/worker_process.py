@@ -59,10 +59,12 @@ class WorkerChild:
         self._unsent, self._received = bytearray(), bytearray()
         self._at_end = False
         self._pid_fd = _watch_pid(self._process.pid)
+        self._log: Path | None = None
         self.exit_code: int | None = None
 
     @property
     def pid(self) -> int:
+        """Its process id."""
         return self._process.pid
 
     def filenos(self) -> list[int]:
@@ -72,9 +74,11 @@ class WorkerChild:
 
     def give(self, spec: WorkerSpec) -> None:
         """Turn a spare into the worker of that spec."""
+        self._log = Path(spec.log_path)
         self._send(spec.to_json() + b"\n")
 
     def order(self, command: WorkerCommand) -> None:
+        """Send a command."""
         self._send(encode_command(command))
 
     def poll_reports(self) -> list[WorkerReport]:
@@ -118,6 +122,14 @@ class WorkerChild:
         self._status_fd = -1
         if self._pid_fd is not None:
             os.close(self._pid_fd)
+
+    def rotate_log(self, cap_bytes: int) -> bool:
+        """Move a log that outgrew its cap aside; True if it did."""
+        return self._log is not None and rotate_log(self._log, cap_bytes)
+
+    def last_lines(self) -> list[str]:
+        """The end of its log."""
+        return [] if self._log is None else last_lines(self._log)
 
     def _send(self, line: bytes) -> None:
         # Never blocks: a spare may still be importing while a large spec fills the pipe.

@@ -15,9 +15,9 @@ from sparkstorm.testing.components import (
     SlowBolt,
 )
 from sparkstorm.testing.determinism import Finding, NondeterminismError, check_deterministic, find_nondeterminism
+from sparkstorm.testing.in_process_worker import SimulatedDeath, die
 from sparkstorm.testing.local_cluster import LocalCluster
 from sparkstorm.testing.shared import Shared
-from sparkstorm.testing.sim_worker import SimulatedDeath, die
 from sparkstorm.testing.simulated_time import spend
 from sparkstorm.testing.simulation import Simulation
 

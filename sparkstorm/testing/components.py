@@ -11,8 +11,8 @@ from sparkstorm.api.components import BasicBolt, Conf, Outputs, ReplayableSpout,
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.state import KeyValueState
 from sparkstorm.model.tuples import Tuple
+from sparkstorm.testing.in_process_worker import die
 from sparkstorm.testing.shared import ByReference, Shared
-from sparkstorm.testing.sim_worker import die
 from sparkstorm.testing.simulated_time import spend
 
 Values = Sequence[Any]

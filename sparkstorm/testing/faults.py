@@ -10,14 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from sparkstorm.errors import FencedError, StoreFullError, StoreRolledBackError
+from sparkstorm.errors import StoreFullError
 from sparkstorm.model.worker_messages import ExitCode
+from sparkstorm.testing.in_process_worker import InProcessWorker, SimulatedDeath
 from sparkstorm.testing.local_cluster import LocalCluster
+from sparkstorm.testing.sim_slot import SimSlot
 from sparkstorm.testing.sim_transport import SimTransport
-from sparkstorm.testing.sim_worker import STEP_MS, SimulatedDeath, SimWorker
-from sparkstorm.testing.simulated_time import WorkerClock
 from sparkstorm.transport.base import Commit, Pressure
-from sparkstorm.worker.worker import Worker
 
 
 class CommitFault(Enum):
@@ -37,7 +36,7 @@ ChooseFault = Callable[[], CommitFault]
 class FaultyTransport(SimTransport):
     """SimTransport with chosen faults, whose frames may arrive late."""
 
-    def __init__(self, worker: SimWorker, choose: ChooseFault, delay_ms: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, worker: InProcessWorker, choose: ChooseFault, delay_ms: Callable[[], int] = lambda: 0) -> None:
         super().__init__(worker.host.store, worker.clock, worker.host.arrivals)
         self._choose = choose
         self._delay_ms = delay_ms
@@ -65,37 +64,6 @@ class FaultyTransport(SimTransport):
         raise StoreFullError(fault.value)  # the one error after which a worker sends the same commit once more
 
 
-class Zombie:
-    """Worker that its slot has replaced and that goes on until the store refuses a commit."""
-
-    def __init__(self, worker: Worker, clock: WorkerClock) -> None:
-        self._worker: Worker | None = worker
-        self._clock = clock
-        self.end = ""
-
-    def step(self, now_ms: int) -> int | None:
-        """Run the next step of the replaced worker."""
-        if self._worker is None:
-            return None
-        if self._clock.is_busy:
-            return self._clock.busy_until_ms
-        try:
-            with self._clock.running():
-                due_ms = self._worker.step(self._clock.now_ms())
-        except (FencedError, StoreRolledBackError, SimulatedDeath) as error:
-            self.end, self._worker = f"{type(error).__name__}: {error}", None
-            return None
-        return None if due_ms is None else max(due_ms, self._clock.now_ms() + STEP_MS)
-
-    def is_woken(self) -> bool:
-        """Return False: it reads frames only when it is due."""
-        return False
-
-    def wait_for_threads(self) -> bool:
-        """Return False: its threads are not waited for."""
-        return False
-
-
 @dataclass(frozen=True, slots=True)
 class Rates:
     """Probabilities of faults per commit, and weights of the events between steps."""
@@ -118,13 +86,13 @@ class FaultSchedule:
         self.rates = rates or Rates()
         self.random = random.Random(seed)
         self.log: list[str] = []
-        self.zombies: list[Zombie] = []
+        self.zombies: list[InProcessWorker] = []
         self.is_on = True
         self._checkpoints: list[dict[str, object]] = []
         self._faults = [fault for fault in CommitFault if fault is not CommitFault.NONE]
 
-    def make_transport(self, worker: SimWorker) -> FaultyTransport:
-        """Return a worker's transport: the argument of LocalCluster(make_transport=...)."""
+    def make_transport(self, worker: InProcessWorker) -> FaultyTransport:
+        """For LocalCluster(make_transport=...)."""
         return FaultyTransport(worker, self._choose, self._delay_ms)
 
     def run(self, cluster: LocalCluster, events: int, longest_pause_ms: int = 60) -> None:
@@ -152,37 +120,33 @@ class FaultSchedule:
         return 0
 
     def _kill(self, cluster: LocalCluster) -> str:
-        worker = self.random.choice(cluster.topology().workers)
+        slot = self.random.choice(cluster.topology().workers)
         code = self.random.choice((ExitCode.CRASHED, ExitCode.STORE_LOST))  # only the first makes the next one careful
-        worker.bury(code, "killed", restart_ms=self.random.choice((0, 10, 200)))
-        cluster.simulation.wake(worker)
-        return f"{worker.slot} ({code.name})"
+        slot.bury(code, "killed", restart_ms=self.random.choice((0, 10, 200)))
+        return f"{slot.slot} ({code.name})"
 
     def _zombie(self, cluster: LocalCluster) -> str:
-        worker = self.random.choice(cluster.topology().workers)
-        self._leave_zombie(cluster, worker)
-        return str(worker.slot)
+        slot = self.random.choice(cluster.topology().workers)
+        self._leave_zombie(slot)
+        return str(slot.slot)
 
-    def _leave_zombie(self, cluster: LocalCluster, worker: SimWorker) -> None:
-        left = worker.disown()
+    def _leave_zombie(self, slot: SimSlot) -> None:
+        left = slot.disown()
         if left is not None:
-            zombie = Zombie(*left)
-            self.zombies.append(zombie)
-            cluster.simulation.add(zombie)
-            cluster.simulation.wake(worker)
+            self.zombies.append(left)
 
     def _move(self, cluster: LocalCluster) -> str:
-        for worker in cluster.topology().workers:
+        for slot in cluster.topology().workers:
             if self.random.random() < 0.5:
-                self._leave_zombie(cluster, worker)
+                self._leave_zombie(slot)
         workers = self.random.randint(1, 5)
         cluster.rebalance(workers=workers, reassign=True)
         return f"{workers} workers"
 
     def _pause(self, cluster: LocalCluster) -> str:
-        topology = cluster.topology()
-        topology.set_active(not topology.is_active)
-        return "active" if topology.is_active else "inactive"
+        is_active = cluster.topology().is_active
+        (cluster.deactivate if is_active else cluster.activate)()
+        return "inactive" if is_active else "active"
 
     def _checkpoint(self, cluster: LocalCluster) -> str:
         self._checkpoints.append(cluster.topology().store.checkpoint())

@@ -1,7 +1,7 @@
-"""LocalCluster: a cluster in one thread under simulated time, for tests of topologies without servers or a JVM.
+"""A cluster in one thread under simulated time, for tests of topologies; no server, no JVM.
 
-Schedulers, workers, epochs, ackers and commits are those of a real cluster. The store is a dict, time is advanced by the
-test, and the simulation restarts workers that die.
+Nimbus, its service, supervisors, slots and workers are those of a real cluster, over stores in memory. The simulation steps them
+in an order that it draws from a seed, and moves time by hand.
 """
 
 from __future__ import annotations
@@ -11,28 +11,41 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
-from sparkstorm.config import check, merge
-from sparkstorm.errors import AlreadyAliveError, FailedAssignTopologyError, NotAliveError
+from sparkstorm.blobs.base import BytesStore
+from sparkstorm.blobs.local import LocalBytesStore
+from sparkstorm.blobs.store import BlobStore
+from sparkstorm.blobs.topology_code import pack_topology
+from sparkstorm.checkpoint.files import read_checkpoint
+from sparkstorm.checkpoint.restore import FROM_CHECKPOINT, Seeds
+from sparkstorm.cluster.base import StateStore
+from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.config import merge
+from sparkstorm.errors import NotAliveError, StoreUnavailableError
 from sparkstorm.executor.state import merged_states
-from sparkstorm.model.assignment import Assignment, SupervisorInfo
 from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.status import RebalanceOptions
-from sparkstorm.model.topology import Topology, validate_name
+from sparkstorm.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.model.topology import Topology
 from sparkstorm.model.worker_messages import ComponentError
-from sparkstorm.nimbus.component_rules import check_components
-from sparkstorm.scheduling.chosen import chosen_scheduler
-from sparkstorm.scheduling.round import plan_round
-from sparkstorm.scheduling.snapshot import Plan, Snapshot
-from sparkstorm.testing.sim_topology import SimTopology
-from sparkstorm.testing.sim_worker import MakeTransport, SimWorker
+from sparkstorm.nimbus.nimbus import Nimbus
+from sparkstorm.nimbus.service import NimbusService
+from sparkstorm.scheduling.per_topology import chosen_scheduler
+from sparkstorm.supervisor.local import MemoryDisk
+from sparkstorm.testing.in_process_worker import MakeTransport
+from sparkstorm.testing.local_topology import LocalTopology
+from sparkstorm.testing.sim_data import DataPlane
+from sparkstorm.testing.sim_slot import KEY, Duty, SimNode, SimSlot
 from sparkstorm.testing.simulation import Simulation
+from sparkstorm.transport.local import LocalSeeding
 from sparkstorm.worker.progress import TaskCounts
 
 _FIRST_PORT = 6700
 _QUIET_MS = 20  # longer than a spout's longest pause: a component that is silent for so long has nothing to do
 _LIMIT_SECS = 3600.0
 _LIMIT_STEPS = 100_000
+_PLACED_MS = 300_000
+_LONGEST_KILL_MS = 24 * 3600 * 1000
+_RETRY_MS = 500  # Nimbus's pause after a store that did not answer
 
 
 class LocalCluster:
@@ -49,6 +62,9 @@ class LocalCluster:
     ...     cluster.run_until_idle()
     >>> capture.values
     [('nathan',)]
+
+    Where epochs end and how large batches are is drawn from the seed, unless `draws_epochs` is false. The control plane sleeps
+    while it has nothing to do, so that hours of simulated time cost little, unless `is_lively` is true.
     """
 
     def __init__(
@@ -61,20 +77,28 @@ class LocalCluster:
         thread_patience_secs: float = 5.0,
         store_max_bytes: int | None = None,
         make_transport: MakeTransport | None = None,
+        draws_epochs: bool = True,
+        is_lively: bool = False,
     ) -> None:
         self.simulation = Simulation(seed)
-        self.conf = merge(conf or {}).as_dict()
-        self._scheduler = chosen_scheduler(self.conf)
-        ports = tuple(range(_FIRST_PORT, _FIRST_PORT + slots))
-        self._supervisors = {
-            name: SupervisorInfo(name, f"host-{name}", self.now_ms, 0, ports)
-            for name in (f"node{n}" for n in range(1, supervisors + 1))
-        }
-        self._topologies: dict[str, SimTopology] = {}
-        self._submitted = 0
-        self._patience_secs = thread_patience_secs
-        self._store_max_bytes = store_max_bytes
-        self._make_transport = make_transport
+        self.slot_conf = merge(conf or {})
+        self.conf: Mapping[str, Any] = self.slot_conf.as_dict()
+        self.data_plane = DataPlane(store_max_bytes)
+        self.bytes_store: BytesStore = LocalBytesStore()
+        self.tree = LocalStateTree()
+        self.draws_epochs, self.patience_secs, self.make_transport = draws_epochs, thread_patience_secs, make_transport
+        self._is_lively, self._is_resting = is_lively, False
+        self._submitted: list[Topology] = []  # keeps alive what components made for tests refer to
+        self._views: dict[str, LocalTopology] = {}
+        self.store = self.open_session("client")
+        self.storm_state = StormState(self.store, KEY)
+        self.nodes = [SimNode(MemoryDisk(f"node{n}"), f"host-node{n}") for n in range(1, supervisors + 1)]
+        ports = range(_FIRST_PORT, _FIRST_PORT + slots)
+        self.slots = [SimSlot(self, node, port) for node in self.nodes for port in ports]
+        for slot in self.slots:
+            slot.start()
+        self._run_until(lambda: len(self.storm_state.supervisor_ids()) == supervisors, 0)
+        self.start_nimbus()
 
     def __enter__(self) -> Self:
         return self
@@ -87,50 +111,105 @@ class LocalCluster:
         """Simulated time in milliseconds."""
         return self.simulation.clock.now_ms()
 
+    # -- the control plane -----------------------------------------------------------------------------------------
+
+    def open_session(self, who: str) -> StateStore:
+        """A new session on the cluster's tree."""
+        return LocalStateStore(self.tree)
+
+    def start_nimbus(self) -> None:
+        """Start a Nimbus and a service that reaches it."""
+        self.nimbus_store = self.open_session("nimbus")
+        state = StormState(self.nimbus_store, KEY)
+        self.nimbus = Nimbus(
+            state, BlobStore(state, self.bytes_store, KEY), chosen_scheduler(self.conf), self.conf, "nimbus", self._wake_nimbus
+        )
+        self.nimbus.cleanup.retirement = self.data_plane
+        self._nimbus_is_woken = True
+        self._nimbus_duty = Duty(self.simulation, self._step_nimbus, lambda: self._nimbus_is_woken)
+        self.simulation.add(self._nimbus_duty)
+        blobs = BlobStore(self.storm_state, self.bytes_store, KEY)
+        self.service = NimbusService(self.storm_state, blobs, self.nimbus, self.conf, self.simulation.clock, self._run_until)
+
+    def _wake_nimbus(self) -> None:
+        self._nimbus_is_woken = True
+
+    def _step_nimbus(self, now_ms: int) -> int | None:
+        self._nimbus_is_woken = False
+        try:
+            return self.rest_or(self.nimbus.step(now_ms))
+        except StoreUnavailableError:
+            return now_ms + _RETRY_MS
+
+    def rest_or(self, due_ms: int) -> int | None:
+        """When a part of the control plane is due: none while the whole of it has nothing to do and may sleep."""
+        was_resting, self._is_resting = self._is_resting, not self._is_lively and self._is_calm()
+        if was_resting and not self._is_resting:
+            for slot in self.slots:
+                for duty in slot.threads:
+                    self.simulation.wake(duty)
+            self.simulation.wake(self._nimbus_duty)
+        return None if self._is_resting else due_ms
+
+    def _is_calm(self) -> bool:
+        if any(slot.machine is None or not slot.machine.is_settled for slot in self.slots):
+            return False
+        bases = [self.storm_state.read_base(topology_id) for topology_id in self.storm_state.topology_ids()]
+        if any(base is None or base.pending or base.status is TopologyStatus.KILLED for base in bases):
+            return False
+        return not (self.storm_state.deploy_names() or self.storm_state.submission_names())
+
     # -- topologies ------------------------------------------------------------------------------------------------
 
     def submit(
         self, topology: Topology, conf: Mapping[str, Any] | None = None, name: str = "test", from_checkpoint: Path | None = None
     ) -> str:
-        """Start a topology, from a checkpoint if one is given, and return its id.
+        """Start a topology, where it is told from a checkpoint, and return its id once its workers run.
 
         An exception of a component's `open` or `prepare` is raised here.
         """
-        validate_name(name)
-        if name in self._topologies:
-            raise AlreadyAliveError(f"topology {name} runs already")
-        check_components(topology, self.conf, name)
-        self._submitted += 1
-        topology_id = f"{name}-{self._submitted}-{self.now_ms // 1000}"
-        total = {**self.conf, **check(conf or {}, f"the settings of {name}")}
+        own_conf, seeds = dict(conf or {}), None
         if from_checkpoint is not None:
-            total[FROM_CHECKPOINT] = str(from_checkpoint)
-        added = SimTopology(
-            topology_id, name, topology, total, self.simulation, self._store_max_bytes, self._make_transport, from_checkpoint
-        )
-        added.patience_secs = self._patience_secs
-        self._topologies[name] = added
-        try:
-            self._place(name)
-        except BaseException:
-            self._forget(name)
-            raise
+            seeds = Seeds.of(read_checkpoint(from_checkpoint), topology)
+            topology, own_conf[FROM_CHECKPOINT] = seeds.topology, str(from_checkpoint)
+        self._submitted.append(topology)
+        seed = None if seeds is None else lambda topology_id, components: self._sow(seeds, topology_id, components)
+        topology_id = self.service.submit(name, topology, own_conf, pack_topology(topology), seed=seed)
+        data = self.data_plane.of(topology_id)
+        self._settle(topology_id)
+        if data.failed_start is not None:
+            self.kill(name, 0)
+            raise data.failed_start
         return topology_id
 
+    def _sow(self, seeds: Seeds, topology_id: str, component_by_task: Mapping[int, str]) -> None:
+        for task, entries in seeds.journals(component_by_task):
+            LocalSeeding(self.data_plane.of(topology_id).store).sow(task, entries)
+
     def kill(self, name: str | None = None, wait_secs: float | None = None) -> None:
-        """End a topology as Storm does: deactivate spouts, wait for the message time-out, stop workers."""
+        """End a topology as Storm does: spouts rest, the message timeout passes, workers stop, its data go."""
         topology = self.topology(name)
-        topology.set_active(False)
-        self.advance(float(topology.conf["topology.message.timeout.secs"]) if wait_secs is None else wait_secs)
-        self._forget(topology.name)
+        self.service.kill(topology.name, wait_secs)
+        is_gone = self._run_until(
+            lambda: topology.id not in self.storm_state.topology_ids() and topology.is_placed(), _PLACED_MS * 20
+        )
+        assert is_gone, f"topology {topology.name} was killed and is still there"
+        self._views.pop(topology.id, None)
+
+    def _is_gone(self, topology: LocalTopology) -> bool:
+        return topology.id not in self.storm_state.topology_ids() and topology.is_placed()
 
     def activate(self, name: str | None = None) -> None:
-        """Activate the spouts of a topology."""
-        self.topology(name).set_active(True)
+        """Let the spouts emit again."""
+        topology = self.topology(name)
+        self.service.activate(topology.name)
+        self._settle(topology.id)
 
     def deactivate(self, name: str | None = None) -> None:
-        """Deactivate the spouts of a topology; bolts go on."""
-        self.topology(name).set_active(False)
+        """Let the spouts rest; bolts go on."""
+        topology = self.topology(name)
+        self.service.deactivate(topology.name)
+        self._settle(topology.id)
 
     def rebalance(
         self,
@@ -142,20 +221,29 @@ class LocalCluster:
     ) -> None:
         """Change the number of workers or executors; workers whose tasks move are stopped and started again."""
         topology = self.topology(name)
-        options = RebalanceOptions(workers, dict(executors or {}), reassign=reassign)
-        topology.resize(options)
-        self._place(topology.name, options)
+        self.service.rebalance(topology.name, RebalanceOptions(workers, dict(executors or {}), reassign=reassign), 0)
+        self._run_until(lambda: not self._is_pending(topology.id), _PLACED_MS)
+        self._settle(topology.id)
+
+    def _is_pending(self, topology_id: str) -> bool:
+        base = self.storm_state.read_base(topology_id)
+        return base is not None and base.pending is not None
+
+    def _settle(self, topology_id: str) -> None:
+        """Run until the slots have what the assignment wants of them, or a component cannot be started."""
+        view, data = self._view(topology_id), self.data_plane.of(topology_id)
+        self._run_until(lambda: view.is_placed() or data.failed_start is not None, _PLACED_MS)
 
     def close(self) -> None:
         """Stop every worker."""
-        for name in list(self._topologies):
-            self._forget(name)
+        for slot in self.slots:
+            slot.close()
 
     # -- time ------------------------------------------------------------------------------------------------------
 
     def advance(self, seconds: float = 0.0, *, ms: int = 0) -> None:
-        """Advance simulated time and do everything that becomes due."""
-        self.simulation.wake_all()
+        """Let simulated time pass; everything that falls due in it is done."""
+        self._wake_workers()
         self.simulation.advance(round(seconds * 1000) + ms)
 
     def run_until_idle(self, limit_secs: float = _LIMIT_SECS, limit_steps: int = _LIMIT_STEPS) -> None:
@@ -165,7 +253,7 @@ class LocalCluster:
         """
         until_ms = self.now_ms + round(limit_secs * 1000)
         last_step = self.simulation.steps + limit_steps
-        self.simulation.wake_all()
+        self._wake_workers()
         while True:
             did = self._run_a_while(last_step)
             if not did and not self._waiting():
@@ -179,32 +267,55 @@ class LocalCluster:
     def run_until(self, condition: Callable[[], bool], timeout_secs: float = 10.0) -> None:
         """Run until a condition holds; TimeoutError after `timeout_secs` of real time (for components with threads)."""
         deadline = time.monotonic() + timeout_secs
-        self.simulation.wake_all()
+        self._wake_workers()
         while not condition():
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the condition was not true within {timeout_secs:g} s: {self._complaint()}")
             if not self.simulation.run_round() and not self.simulation.leap(self.now_ms + _QUIET_MS):
-                self.simulation.wake_all()
+                self._wake_workers()
+
+    def _run_until(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
+        """Run until a condition holds or so much simulated time has passed; whether it holds."""
+        until_ms = self.now_ms + timeout_ms
+        while not condition():
+            if not self.simulation.run_round() and not self.simulation.leap(until_ms):
+                return condition()
+        return True
+
+    def _wake_workers(self) -> None:
+        for slot in self.slots:
+            if slot.process is not None:
+                self.simulation.wake(slot.process)
 
     # -- faults ----------------------------------------------------------------------------------------------------
 
-    def kill_worker(self, which: int | str = 0, name: str | None = None) -> SimWorker:
-        """Kill a worker as kill -9 does, by its number in the order of slots or by a component, and return it."""
+    def kill_worker(self, which: int | str = 0, name: str | None = None) -> SimSlot:
+        """Kill a worker as kill -9 does: the n-th by slot, or the one that runs a component's first task."""
         topology = self.topology(name)
-        worker = topology.workers[which] if isinstance(which, int) else topology.worker_of(which)
-        worker.kill()
-        return worker
+        slot = topology.workers[which] if isinstance(which, int) else topology.worker_of(which)
+        slot.kill()
+        return slot
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def topology(self, name: str | None = None) -> SimTopology:
-        """Return a running topology; the name may be left out if there is only one."""
-        if name is None and len(self._topologies) == 1:
-            return next(iter(self._topologies.values()))
-        if name is None or name not in self._topologies:
-            known = ", ".join(self._topologies) or "none"
-            raise NotAliveError(f"topology {name or '(no name given)'} is not alive; {known} is")
-        return self._topologies[name]
+    def topology(self, name: str | None = None) -> LocalTopology:
+        """A running topology; the name may be left out when there is one."""
+        ids = self.storm_state.topology_ids()
+        found = [each for each in ids if name is None or each.rsplit("-", 2)[0] == name]
+        if len(found) == 1:
+            return self._view(found[0])
+        known = ", ".join(each.rsplit("-", 2)[0] for each in ids) or "none"
+        raise NotAliveError(f"topology {name or '(no name given)'} is not alive; {known} is")
+
+    def _view(self, topology_id: str) -> LocalTopology:
+        found = self._views.get(topology_id)
+        if found is None:
+            name = topology_id.rsplit("-", 2)[0]
+            found = self._views[topology_id] = LocalTopology(topology_id, name, self.storm_state, self.data_plane.of, self.slots)
+        return found
+
+    def _topologies(self) -> list[LocalTopology]:
+        return [self._view(topology_id) for topology_id in self.storm_state.topology_ids()]
 
     def state(self, component: str, name: str | None = None) -> dict[Any, Any]:
         """Return a stateful bolt's keys and values over all its tasks, as last committed.
@@ -223,36 +334,15 @@ class LocalCluster:
 
     @property
     def errors(self) -> list[ComponentError]:
-        """Errors that components have reported or raised so far, in order: component, task, text."""
-        return [error for topology in self._topologies.values() for error in topology.errors]
+        """What components have reported or raised so far, in order: component, task, text."""
+        return [error for topology in self._topologies() for error in topology.errors]
 
     @property
     def dead_letters(self) -> list[DeadLetter]:
-        """Inputs that were parked, with their causes."""
-        return [letter for topology in self._topologies.values() for letter in topology.dead_letters()]
+        """Inputs that were given up, with their causes."""
+        return [letter for topology in self._topologies() for letter in topology.dead_letters()]
 
     # -- inside ----------------------------------------------------------------------------------------------------
-
-    def _place(self, name: str, options: RebalanceOptions | None = None) -> None:
-        plan = self._plan({self._topologies[name].id: options} if options else {})
-        by_id = {topology.id: topology for topology in self._topologies.values()}
-        for assignment in plan.assignments:
-            by_id[assignment.topology_id].assign(assignment)
-        placed: Assignment | None = self._topologies[name].assignment
-        missing = set(self._topologies[name].known().executors()) - set(placed.slot_by_executor if placed else ())
-        if missing:
-            said = plan.status.get(self._topologies[name].id, "")
-            raise FailedAssignTopologyError(f"topology {name}: no slot for {len(missing)} executors: {said}")
-
-    def _plan(self, rebalanced: Mapping[str, RebalanceOptions]) -> Plan:
-        topologies = self._topologies.values()
-        assignments = {t.id: t.assignment for t in topologies if t.assignment is not None}
-        alive = {id: frozenset(a.slot_by_executor) for id, a in assignments.items()}
-        snapshot = Snapshot({t.id: t.known() for t in topologies}, assignments, self._supervisors)
-        return plan_round(snapshot, alive, self._scheduler, self.conf, self.now_ms, rebalanced)
-
-    def _forget(self, name: str) -> None:
-        self._topologies.pop(name).stop()
 
     def _run_a_while(self, last_step: int) -> bool:
         """Run what is due now and shortly after; return whether any data moved."""
@@ -260,14 +350,14 @@ class LocalCluster:
         until_ms = self.now_ms + _QUIET_MS
         while self.simulation.steps < last_step and (self.simulation.run_round() or self.simulation.leap(until_ms)):
             pass
-        workers = [worker for topology in self._topologies.values() for worker in topology.workers]
-        return before != self._activity() or any(worker.clock.is_busy for worker in workers)
+        processes = [slot.process for slot in self.slots if slot.worker is not None]
+        return before != self._activity() or any(process is not None and process.clock.is_busy for process in processes)
 
     def _activity(self) -> list[int]:
-        return [topology.activity for topology in self._topologies.values()]
+        return [topology.activity for topology in self._topologies()]
 
     def _waiting(self) -> list[str]:
-        return [phrase for topology in self._topologies.values() for phrase in topology.waiting()]
+        return [phrase for topology in self._topologies() for phrase in topology.waiting()]
 
     def _complaint(self) -> str:
         return "; ".join(self._waiting()[:8]) or "a spout never stops emitting: give it an is_exhausted, or use advance()"

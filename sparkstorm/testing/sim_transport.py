@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from sparkstorm.testing.simulated_time import WorkerClock
-from sparkstorm.transport.base import Commit, Entry, Pressure
+from sparkstorm.transport.base import Claim, Commit, Entry, Pressure
 from sparkstorm.transport.local import LocalStore, LocalTransport
 
 
@@ -16,6 +16,8 @@ class Arrivals:
     def __init__(self, store: LocalStore) -> None:
         self.sent = 0  # commits with frames in them, so far
         self._store = store
+        self._token_by_task: dict[int, int] = {}  # the highest that has claimed
+        self._restores = store.restores
         self._on_the_way: dict[int, deque[tuple[int, int]]] = {}  # (number, arrival), by number
 
     def delay(self, task: int, number: int, until_ms: int) -> None:
@@ -28,6 +30,23 @@ class Arrivals:
         while waiting and waiting[0][1] <= now_ms:
             waiting.popleft()
         return waiting[0][0] - 1 if waiting else self._store.task(task).last_number
+
+    def note_claim(self, token_by_task: Mapping[int, int]) -> None:
+        """Take in who owns tasks from now on."""
+        for task, token in token_by_task.items():
+            self._token_by_task[task] = max(token, self._token_by_task.get(task, 0))
+
+    def check_owner(self, commit: Commit) -> None:
+        """AssertionError when a commit was applied whose owner is not the last that claimed each of its tasks."""
+        if self._restores != self._store.restores:
+            self._restores, self._token_by_task = self._store.restores, {}  # the store has forgotten the newest claims
+        for task, token in commit.token_by_task.items():
+            last = self._token_by_task.get(task, token)
+            assert token >= last, f"{commit.owner} has committed with token {token} after token {last} had claimed task {task}"
+
+    def follow(self, other: Arrivals) -> None:
+        """Take over the frames that are on their way to the tasks of another topology."""
+        self._on_the_way, other._on_the_way = other._on_the_way, {}
 
     def next_ms(self) -> int | None:
         """When the next frame arrives."""
@@ -42,9 +61,15 @@ class SimTransport(LocalTransport):
         self.arrivals = arrivals
         self.clock = clock
 
+    def claim(self, owner: str, token_by_task: Mapping[int, int]) -> Claim:
+        found = super().claim(owner, token_by_task)
+        self.arrivals.note_claim(token_by_task)
+        return found
+
     def commit(self, commit: Commit) -> Pressure:
         before = {task: self._store.task(task).last_number for task, _, _ in commit.frames}
         pressure = super().commit(commit)
+        self.arrivals.check_owner(commit)
         self.arrivals.sent += bool(before)
         until_ms = self.arrives_ms()
         if until_ms > 0:

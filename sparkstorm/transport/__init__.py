@@ -1,1 +1,1 @@
-"""Owns the seam that carries frames between tasks and makes an epoch's commit one atomic step."""
+"""Transport: carries frames between tasks and makes an epoch's commit one atomic step."""

@@ -1,4 +1,4 @@
-"""Owns the seam of the data plane: what an epoch commits, what an owner claims, and the laws both must keep.
+"""Protocols and records of the data plane: commits of epochs, claims of owners, and the laws of both.
 
 Laws of every Transport (tests/contracts/test_transport.py runs them against each):
 1. A commit is applied wholly or not at all, and at most once: the same (owner, seq) sent again changes nothing.
@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol
 
 
 class Cursor(NamedTuple):
-    """How far a task has consumed its stream: the last entry done with, and rows done of the next one."""
+    """Position of a task in its stream: the last consumed entry, and the consumed rows of the next one."""
 
     entry: str
     row: int
@@ -86,7 +86,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class TaskRecord:
-    """What the store keeps of one task."""
+    """Stored record of one task."""
 
     cursor: Cursor
     journal: list[bytes]
@@ -96,7 +96,7 @@ class TaskRecord:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a new owner finds after it has fenced off the former one."""
+    """State that a new owner finds after it has fenced off the former one."""
 
     generation: int
     seq: int
@@ -106,7 +106,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """What holds senders back: backlog of the watched tasks, and how full the store is (0..1)."""
+    """Causes of back-pressure: backlog of the watched tasks in bytes, and fullness of the store (0..1)."""
 
     backlog_by_task: Mapping[int, int]
     fullness: float = 0.0
@@ -145,7 +145,7 @@ class Transport(Protocol):
 
 
 class Reader(Protocol):
-    """What outsiders (the driver, notebooks) may read of a topology's data."""
+    """Read access of drivers, clients and notebooks to a topology's data."""
 
     def progress(self) -> dict[str, bytes]:
         """Progress record of every owner, as written by its last commit."""
@@ -154,7 +154,7 @@ class Reader(Protocol):
         """Bytes that wait in each task's stream."""
 
     def record(self, task: int) -> TaskRecord:
-        """What the store keeps of a task."""
+        """Return the stored record of a task."""
 
     def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
         """Return the oldest dead letters with ids greater than `after`, with their ids; ids only grow."""

@@ -1,4 +1,4 @@
-"""Owns connections to Redis: opening, one request and its replies, sending again what is safe to send twice, errors.
+"""Connections to Redis: opening, requests and replies, repeated sending of requests that are safe to repeat, errors.
 
 Connections here never retry by themselves (redis-py would double commits), and every error is one of ours.
 """
@@ -106,7 +106,7 @@ class Link:
             self._connection = None
 
     def insist(self, make: Callable[[], Packed], replies: int = 1) -> list[Any]:
-        """Send until answered, for requests that may be applied twice; `make` packs anew for each try.
+        """Send until answered, for requests that may be applied twice; `make` packs the request for each try.
 
         Error replies are returned as values. StoreUnavailableError when patience is over, or access is refused.
         """

@@ -1,4 +1,4 @@
-"""Owns the bytes of a frame: many tuples, or many acker messages, for one task.
+"""Byte form of a frame: tuples, or acker messages, for one task.
 
 Laws: a frame is read completely checked or not at all (MalformedFrameError); sizes are capped before anything is
 allocated; nothing in it is ever executed. Layout: b"SF", version, kind, birth of the oldest root in it (8 bytes, ms),
@@ -53,7 +53,7 @@ class RowFrame:
 
 @dataclass(slots=True)
 class AckerMessages:
-    """What ackers are told in one epoch, combined per root (streams __ack_init, __ack_ack and __ack_fail)."""
+    """Messages to ackers of one epoch, combined per root (streams __ack_init, __ack_ack and __ack_fail)."""
 
     init_roots: Ids = field(default_factory=lambda: NO_IDS)
     init_values: Ids = field(default_factory=lambda: NO_IDS)
@@ -69,7 +69,7 @@ class AckerMessages:
 
 @dataclass(frozen=True, slots=True)
 class SettledRoots:
-    """What a spout task is told by an acker: trees fully processed, and trees that failed with the reason."""
+    """Message of an acker to a spout task: trees fully processed, and trees that failed with the reason."""
 
     acked: list[int]
     failed: dict[int, str]

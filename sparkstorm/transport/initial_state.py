@@ -1,4 +1,4 @@
-"""Owns the sowing of journals into Redis, from which a topology's tasks begin.
+"""Writer of initial journals into Redis, from which the tasks of a new topology start.
 
 Laws, the same for LocalSeeding: a task's journal is there wholly or not at all; the same one again changes nothing; once a
 task of the topology was ever claimed, nothing is sown any more (FencedError), since what is there is newer.

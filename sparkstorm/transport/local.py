@@ -1,4 +1,4 @@
-"""Owns the in-process twin of the Redis transport: the same laws over plain dicts, for simulation and LocalCluster."""
+"""In-process twin of the Redis transport: the same laws over plain dicts, for simulation and LocalCluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _TaskKeys:
 
 
 class LocalStore:
-    """What Redis would hold for one topology; every LocalTransport of that topology shares one."""
+    """Stored data of one topology, as Redis would hold it; shared by every LocalTransport of that topology."""
 
     def __init__(self, max_bytes: int | None = None) -> None:
         self.task_keys: dict[int, _TaskKeys] = {}
@@ -223,7 +223,7 @@ class LocalTransport:
 
 
 class LocalReader:
-    """What outsiders may read of a LocalStore."""
+    """Reader over a LocalStore."""
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
@@ -237,7 +237,7 @@ class LocalReader:
         return {task: keys.backlog for task, keys in self._store.task_keys.items()}
 
     def record(self, task: int) -> TaskRecord:
-        """What the store keeps of a task."""
+        """Return the stored record of a task."""
         return _record(self._store.task(task))
 
     def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:

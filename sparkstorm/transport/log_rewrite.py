@@ -125,5 +125,5 @@ class LogRewrite:
 
 
 def _is_rewritten(state: dict[bytes, bytes]) -> bool:
-    """Return whether a rewrite has ended well since the server was started; -1 stands for none."""
+    """Return whether a rewrite has ended well since the server was started (-1: there was none)."""
     return not state.get(b"aof_last_rewrite_time_sec", b"-1").startswith(b"-") and state.get(b"aof_last_bgrewrite_status") == b"ok"

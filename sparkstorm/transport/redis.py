@@ -1,4 +1,4 @@
-"""Owns the data plane on Redis streams: one stream per task, one script per commit, and every key below {topology-id}.
+"""Data plane on Redis streams: one stream per task, one script per commit, every key below {topology-id}.
 
 Why a script and not MULTI/EXEC: fence, generation and seq are compared on the server, so that sending the very same
 commit again after a cut connection is always safe, and no state (WATCH) hangs on a connection that may be gone.
@@ -52,7 +52,7 @@ _PROVEN = -1  # in place of the number of frames in doubt
 
 
 class RedisTransport:
-    """One owner's way to Redis: a connection for commits, one for reading; `on_wait` hears why a call is tried again."""
+    """Transport of one owner: a connection for commits, one for reading; `on_wait` is called with the reason of each retry."""
 
     def __init__(
         self, address: RedisAddress, topology_id: str, patience_s: float = 60.0, on_wait: Callable[[str], None] = lambda _: None
@@ -88,7 +88,7 @@ class RedisTransport:
         return claim
 
     def record(self, task: int) -> TaskRecord:
-        """What the store keeps of a task."""
+        """Return the stored record of a task."""
         return _record(self._link, self._keys, task)
 
     def commit(self, commit: Commit) -> Pressure:
@@ -247,7 +247,7 @@ class _Reading:
         self.was_lost = False
 
     def forget(self, tasks: Sequence[int]) -> None:
-        """Begin anew with these tasks: whatever was read or asked before belongs to another life."""
+        """Discard what was read or asked before for these tasks."""
         self.drop()
         self._stream_by_task = {task: self._keys.stream(task).encode() for task in tasks}
         self._task_by_stream = {name: task for task, name in self._stream_by_task.items()}

@@ -31,33 +31,54 @@ Channel = tuple[int, str]
 
 
 class SourceClock:
-    """Event time of the rows that one task sends to one subscriber (law 1)."""
+    """Event time of the rows that one task sends to one subscriber (law 1), and how far out of order they were.
 
-    __slots__ = ("newest_ms", "floor_ms", "_lag_ms", "_slack_ms")
+    Only rows older than `edge_ms` need a closer look: they are late, or further behind the newest row than any before.
+    """
+
+    __slots__ = ("behind_ms", "edge_ms", "newest_ms", "oldest_ms", "_lag_ms", "_slack_ms", "_edge_behind_ms")
 
     def __init__(self, lag_ms: int, lateness_ms: int, newest_ms: int = NEVER) -> None:
         self._lag_ms = lag_ms
         self._slack_ms = lag_ms + lateness_ms
-        self.newest_ms = newest_ms
-        self.floor_ms = newest_ms - self._slack_ms
+        self._edge_behind_ms = 0  # greatest distance since rows were last taken back, at most the slack
+        self.behind_ms = 0  # greatest distance of a row behind the newest one before it
+        self.oldest_ms = END
+        self.set_newest(newest_ms)
 
     def is_late(self, at_ms: Any) -> bool:
-        """Take in the next row's time and say whether it is late; what is no time is the receiver's to refuse."""
+        """Take in the next row's time and return whether the row is late; the receiver refuses what is no time."""
         if type(at_ms) is not int:
             return False
         if at_ms > self.newest_ms:
             if at_ms <= LAST_MS:
                 self.set_newest(at_ms)
             return False
-        return 0 <= at_ms < self.floor_ms
+        return 0 <= at_ms < self.edge_ms and self.is_older(at_ms)
+
+    def is_older(self, at_ms: int) -> bool:
+        """Take in a time before `edge_ms` and return whether the row is late."""
+        behind_ms = self.newest_ms - at_ms
+        self.behind_ms = max(self.behind_ms, behind_ms)
+        self.oldest_ms = min(self.oldest_ms, at_ms)
+        self._edge_behind_ms = min(max(self._edge_behind_ms, behind_ms), self._slack_ms)
+        self.edge_ms = self.newest_ms - self._edge_behind_ms
+        return behind_ms > self._slack_ms
 
     def set_newest(self, at_ms: int) -> None:
-        """Go on from here: a restored clock, or one whose last rows were taken back."""
+        """Continue from this newest time: that of the next row, or of a stored clock."""
+        if 0 <= at_ms < self.oldest_ms:
+            self.oldest_ms = at_ms
         self.newest_ms = at_ms
-        self.floor_ms = at_ms - self._slack_ms
+        self.edge_ms = at_ms - self._edge_behind_ms
+
+    def take_back(self, newest_ms: int) -> None:
+        """Continue from the newest time of the rows that are left after some were undone."""
+        self._edge_behind_ms = 0
+        self.set_newest(newest_ms)
 
     def mark_ms(self, low_ms: int = NEVER) -> int:
-        """No row that is on time will be older than this; `low_ms` is how far the sender itself says it has come."""
+        """Return the least time of rows on time that may follow; `low_ms` is how far the sender itself has fired."""
         return max(NEVER, max(self.newest_ms, low_ms) - self._lag_ms)
 
 

@@ -1,4 +1,4 @@
-"""Owns backpressure inside a worker: which task must not run because a task it feeds has too much waiting.
+"""Back-pressure inside a worker: tasks that may not run because a downstream task has too much input waiting.
 
 Gating is per sending task, by bytes that wait in the receivers' streams; edges inside a cycle never gate (they would
 deadlock), edges into it do. Acker traffic does not count as waiting.
@@ -17,10 +17,10 @@ _BOLTS_STOP_AT = 0.8
 
 
 class Backpressure:
-    """Which tasks of this worker are held back."""
+    """Set of this worker's tasks that are held back."""
 
     def __init__(self, plan: WorkerPlan) -> None:
-        self._high = int(plan.conf.get("topology.inbox.high.bytes") or (8 << 20))
+        self._high = plan.settings.inbox_high_bytes
         cycle = plan.topology.cycles()
         self._fed_by_task = {task: _fed_tasks(plan, task, cycle) for task in plan.tasks}
         self._full: set[int] = set()

@@ -1,4 +1,4 @@
-"""Owns what one epoch gathers until its commit: edges that ended or left per root, births, failures, frames.
+"""Contents of one epoch until its commit: XOR of edges per root, new roots, failures, frames.
 
 An edge id exists only for a tuple that outlives the epoch: it is drawn when the tuple leaves (to another worker, to
 its own stream, or into the held set) and cancelled when the tuple is done in a later epoch. Tuples that live and die
@@ -20,7 +20,7 @@ class IdSource(Protocol):
     """Random ids: real ones from the system, simulated ones from a seed."""
 
     def edges(self, count: int) -> Ids:
-        """So many edge ids, each non-zero and below 2**63."""
+        """Draw `count` edge ids, each non-zero and below 2**63."""
 
     def root(self) -> int:
         """One root id, non-zero and below 2**63."""
@@ -34,7 +34,7 @@ class RandomIds:
         self._roots: list[int] = []
 
     def edges(self, count: int) -> Ids:
-        """So many edge ids."""
+        """Draw `count` edge ids."""
         return self._random.integers(1, 2**63 - 1, size=count, dtype=np.uint64)
 
     def root(self) -> int:
@@ -71,7 +71,7 @@ class Epoch:
         return ids
 
     def fail(self, roots: Roots, reason: str) -> None:
-        """The trees of these roots failed: each gets an edge that nobody will ever consume.
+        """Fail the trees of these roots: each gets an edge that is never consumed.
 
         Without it a tree whose last tuple failed inside the epoch could end at zero, and an ack is tested before a fail
         (S1.16, S1.17).
@@ -82,7 +82,7 @@ class Epoch:
                 self.value_by_root[root] = self.value_by_root.get(root, 0) ^ self._ids.root()
 
     def messages_to(self, acker: int) -> AckerMessages:
-        """What this epoch has to say to an acker task."""
+        """Return the messages of this epoch for one acker task."""
         return self.messages.setdefault(acker, AckerMessages())
 
     def take_edges(self) -> dict[int, int]:

@@ -1,21 +1,19 @@
-"""Owns how much goes into one epoch: until its time, its rows or the bytes on their way are enough; and at what pace."""
+"""Budget of an epoch: limits on its time, rows and bytes, and batch sizes within it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from sparkstorm.model.settings import EpochSettings
 from sparkstorm.worker.epoch import Epoch
 
 
 class Budget:
     """The budget of a worker's epochs: short ones while there is little to do, longer ones under load."""
 
-    def __init__(self, conf: Mapping[str, Any]) -> None:
-        self._idle_ms = int(conf.get("topology.epoch.idle.ms") or 5)
-        self._loaded_ms = int(conf.get("topology.epoch.loaded.ms") or 50)
-        self.rows = int(conf.get("topology.epoch.rows") or 20_000)
-        self._bytes = bytes_of(conf)
+    def __init__(self, settings: EpochSettings) -> None:
+        self._idle_ms = settings.idle_ms
+        self._loaded_ms = settings.loaded_ms
+        self.rows = settings.rows
+        self._bytes = settings.bytes
         self._ms = self._idle_ms
         self._deadline_ms = 0
 
@@ -32,7 +30,7 @@ class Budget:
         self._ms = min(self._ms * 2, self._loaded_ms) if was_over else max(self._ms // 2, self._idle_ms)
 
     def pace(self, pace: int, done: int, took_ms: int, most: int, sent_bytes: int) -> int:
-        """How much to do between two looks, after so much took so long and sent so much: some milliseconds' worth."""
+        """Return the next batch size: work of a few milliseconds, from what the last batch took and sent."""
         adapted = pace
         if took_ms <= 1 and done == pace:
             adapted = min(pace * 2, most)
@@ -40,8 +38,3 @@ class Budget:
             adapted = max(1, pace * 4 // took_ms)
         share = self._bytes // 4
         return adapted if sent_bytes <= share else max(1, min(adapted, done * share // sent_bytes))
-
-
-def bytes_of(conf: Mapping[str, Any]) -> int:
-    """Bytes on their way after which an epoch ends."""
-    return int(conf.get("topology.epoch.bytes") or 8 << 20)

@@ -1,4 +1,4 @@
-"""Owns the end of an epoch: rows that leave become frames, edges become acker messages, tasks' changes one commit.
+"""End of an epoch: outgoing rows become frames, edges become acker messages, changes of tasks become one commit.
 
 Order matters and is fixed: spilled and remote rows first (they draw edge ids), then held inputs (they do too), then
 the messages to ackers, local verdicts, and last the journals, since all of the former change them.
@@ -15,13 +15,13 @@ import numpy as np
 from sparkstorm.errors import CodecError, MalformedFrameError
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.state import MemoryState
+from sparkstorm.model.settings import EpochSettings
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.unfolding import require_bounded
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import Commit
 from sparkstorm.transport.frames import AckerMessages, Ids, Row, SettledRoots
 from sparkstorm.worker.epoch import Epoch
-from sparkstorm.worker.epoch_budget import bytes_of
 from sparkstorm.worker.journal import Whole
 from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.bolt_task import BoltTask
@@ -41,7 +41,7 @@ class CommitBuilder:
         self._crew = crew
         self._now_ms = now_ms
         self._ackers = plan.ackers
-        self._most_bytes = bytes_of(plan.conf) * _BUDGETS
+        self._most_bytes = EpochSettings.of(plan.conf).bytes * _BUDGETS
         self._leaving = 0
         self.latencies_ms: list[int] = []
 
@@ -241,7 +241,7 @@ class CommitBuilder:
 
 
 def _changed(state: MemoryState | None, changed: str, deleted: str) -> dict[str, Any]:
-    """What a state's keys have become since the last commit, under the names of the journal's fields."""
+    """Return changed and deleted keys of a state since the last commit, under the journal's field names."""
     if state is None or not state.undo:
         return {}
     pairs, gone = state.take_changes()

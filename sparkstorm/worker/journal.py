@@ -1,4 +1,4 @@
-"""Owns what the store keeps of a task between commits: a list of entries, each a msgpack mapping, read from the oldest on.
+"""Journal of one task in the store: a list of msgpack mappings, appended per commit and read from the oldest on.
 
 Fields: `s` changed state pairs, `d` deleted state keys, `w` and `x` the same of windows, timers and marks, `p` pending
 (spouts), `l` ledger (ackers), `o` spout position; `P` and `L` are the whole of what `p` and `l` change. A delta is appended

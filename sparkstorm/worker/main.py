@@ -1,4 +1,4 @@
-"""Owns the main of a worker child (`python -m sparkstorm.worker.main`), which a slot starts and orders about.
+"""Entry point of a worker process (`python -m sparkstorm.worker.main`), started and commanded by a slot.
 
 The slot passes three arguments: the descriptor of the status pipe, its own pid, the entry ("module:function") to run.
 Everything else, secrets included, comes as a WorkerSpec on the first line of the control pipe (fd 0); its end means
@@ -30,6 +30,7 @@ from sparkstorm.errors import (
 )
 from sparkstorm.executor.user_traceback import busy_in
 from sparkstorm.hosting.base import WorkerControl
+from sparkstorm.model.settings import WorkerSettings
 from sparkstorm.model.worker_messages import (
     HUNG,
     MAX_LINE_BYTES,
@@ -143,7 +144,7 @@ def _take_stdin() -> int:
 
 
 def _loader(entry: str) -> Callable[[], WorkerEntry]:
-    """Import the entry now, while no spec is there yet, but tell of a failure only when somebody wants to run it."""
+    """Import the entry before the spec arrives; a failure is raised when the entry is called."""
     module_name, _, function_name = entry.partition(":")
     try:
         function: WorkerEntry = getattr(import_module(module_name), function_name)
@@ -230,7 +231,7 @@ def _answer_where_it_hangs(control: PipeControl) -> None:
 
 
 def _apply_environment(spec: WorkerSpec) -> None:
-    environment = spec.conf.get("topology.environment") or {}
+    environment = WorkerSettings.of(spec.conf).environment or {}
     if not isinstance(environment, dict) or not all(isinstance(value, str) for value in environment.values()):
         raise WorkerFailedError("topology.environment: expected a map of names to text")
     os.environ.update({name: str(value) for name, value in environment.items()})
@@ -244,7 +245,7 @@ def _run(load: Callable[[], WorkerEntry], spec: WorkerSpec, control: PipeControl
             print(fault, flush=True)  # it names the module: the stack would add how the import was come to
         else:
             _print_trace()
-        return _code_of(fault), str(fault)
+        return exit_code_of(fault), str(fault)
     except BaseException as fault:  # the top of the drive: whatever user code let through ends here
         _print_trace()
         return ExitCode.CRASHED, f"{type(fault).__name__}: {fault}"
@@ -254,7 +255,8 @@ def _print_trace() -> None:
     traceback.print_exc()
 
 
-def _code_of(fault: SparkStormError) -> ExitCode:
+def exit_code_of(fault: SparkStormError) -> ExitCode:
+    """The exit code of a worker that ends with an error of ours."""
     codes = {
         WorkerFailedError: ExitCode.FAILED_START,
         FencedError: ExitCode.FENCED,

@@ -1,4 +1,4 @@
-"""Owns a worker's counting: what its tasks did goes into the progress record that each commit carries."""
+"""Counters of a worker: its tasks' counts go into the progress record of each commit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Tally:
                 counts.late, bolt.time.timing.late = counts.late + bolt.time.timing.late, 0
 
     def gauges(self) -> Any:
-        """What makes a commit worth while though it moves no data: trees that lived and died inside one epoch count."""
+        """Return the counts that alone are worth a commit: trees that began and ended inside one epoch."""
         return [
             (c.executed, c.emitted, c.pending, c.is_exhausted, c.is_waiting, c.done) for c in self._progress.counts_by_task.values()
         ]

@@ -1,4 +1,4 @@
-"""Owns the exact counts a worker commits with each epoch: they move with the data, so a crash never makes them lie."""
+"""Exact counts that a worker commits with each epoch: they are part of the commit, so they survive crashes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TaskCounts:
 
 @dataclass(slots=True)
 class Progress:
-    """What one owner has done: counts by task, complete latencies in buckets."""
+    """Counts of one worker by task, and its complete latencies in buckets."""
 
     counts_by_task: dict[int, TaskCounts] = field(default_factory=dict)
     latency_buckets: dict[int, int] = field(default_factory=dict)

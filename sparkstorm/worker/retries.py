@@ -1,4 +1,4 @@
-"""Owns what becomes of a failed input under each delivery guarantee, and why (docs/guarantees.md).
+"""Treatment of failed inputs under each delivery guarantee (docs/guarantees.md).
 
 exactly-once: tried again at this task after a back-off, at most `topology.max.retries` times, then parked in the
 dead-letter stream; only then does its tree fail. at-least-once: its tree fails, the spout may emit it again.
@@ -33,20 +33,18 @@ class RetryPolicy:
         self._count = count
         self._report = report
         self._now_ms = now_ms
-        retries = plan.conf.get("topology.max.retries")
-        self._retries = 3 if retries is None else int(retries)
-        self._back_off_ms = int(plan.conf.get("topology.retry.backoff.ms") or 100)
+        self._delivery = plan.delivery
         self.parked: list[bytes] = []
 
     def deaths_of(self, row: tuple[int, str, int]) -> int:
-        """How often this input has killed its worker, if that is too often; else 0."""
+        """Return the number of worker deaths over this input when it reaches the limit, else 0."""
         deaths = self._plan.deaths_by_row.get(row, 0)
-        return deaths if deaths >= int(self._plan.conf.get("topology.max.worker.deaths") or 3) else 0
+        return deaths if deaths >= self._plan.settings.max_worker_deaths else 0
 
     def settle(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, edge: int, reason: str) -> None:
         """A first failure of an input."""
         self._report(bolt.component, bolt.task, reason)
-        if self._plan.guarantee == "exactly-once":
+        if self._delivery.is_exactly_once:
             self._retry_or_park(epoch, bolt, PendingInput(tup, edge, bolt.oldest_ms, bolt.new_key()), reason)
         else:
             self._fail(epoch, bolt, tup, reason)
@@ -90,7 +88,7 @@ class RetryPolicy:
         self._fail(epoch, bolt, tup, reason)
 
     def _take_late_failure(self, epoch: Epoch, bolt: BoltTask, held: PendingInput, reason: str) -> None:
-        if self._plan.guarantee == "exactly-once":
+        if self._delivery.is_exactly_once:
             self._retry_or_park(epoch, bolt, held, reason)
             return
         bolt.let_go(held.key)
@@ -99,16 +97,16 @@ class RetryPolicy:
     def _retry_or_park(self, epoch: Epoch, bolt: BoltTask, held: PendingInput, reason: str) -> None:
         held.attempts += 1
         held.reason = reason
-        if held.attempts > self._retries:
+        if held.attempts > self._delivery.retries:
             if held.key in bolt.held:
                 bolt.let_go(held.key)
             self.park(epoch, bolt, held.tuple, held.attempts, reason)
             return
-        back_off_ms = min(self._back_off_ms * 2 ** (held.attempts - 1), _LONGEST_BACK_OFF_MS)
+        back_off_ms = min(self._delivery.back_off_ms * 2 ** (held.attempts - 1), _LONGEST_BACK_OFF_MS)
         held.due_ms = self._now_ms() + back_off_ms
         bolt.hold(held)
 
     def _fail(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, reason: str) -> None:
-        """Its own edge is not consumed either: the tree has failed for good."""
+        """Fail the tree of an input; its own edge is not consumed, so the tree cannot end as acked."""
         epoch.fail(tup.roots, f"{bolt.component}: {reason}")
         self._count(bolt.task).failed += 1

@@ -1,4 +1,4 @@
-"""Owns when each bolt task gets its next tick (topology.tick.tuple.freq.secs, per component or for all)."""
+"""Schedule of tick tuples per bolt task (topology.tick.tuple.freq.secs, per component or for all)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,8 @@ class Ticks:
         self._bolts = bolts
         self._every_ms: dict[int, int] = {}
         for task, bolt in bolts.items():
-            seconds = plan.topology.components[bolt.component].conf.get(
-                "topology.tick.tuple.freq.secs", plan.conf.get("topology.tick.tuple.freq.secs")
-            )
-            if seconds:
-                self._every_ms[task] = max(1, int(float(seconds) * 1000))
+            if every_ms := plan.component_settings(bolt.component).tick_ms:
+                self._every_ms[task] = every_ms
         self._due_ms = {task: now_ms + every for task, every in self._every_ms.items()}
         self._source = Source(SYSTEM, -1, TICK_STREAM, ("rate_secs",))
 

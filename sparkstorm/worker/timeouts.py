@@ -1,4 +1,4 @@
-"""Owns when a spout's tree is given up and when an acker's ledger ages (topology.message.timeout.secs).
+"""Time-outs of a spout's trees and ageing of an acker's ledger (topology.message.timeout.secs).
 
 A tuple that waits is not a failed tuple: nothing is given up that was born after the oldest root still waiting in any
 stream (acks on their way included), for its next try or for a thread; user code that simply never acks is not
@@ -16,10 +16,9 @@ class Timeouts:
     """Looks about once a second; reads the low watermark only when something is old enough to be given up."""
 
     def __init__(self, plan: WorkerPlan, crew: TaskSet, transport: Transport, now_ms: int) -> None:
-        seconds = plan.conf.get("topology.message.timeout.secs")
-        self._timeout_ms = int(float(30 if seconds is None else seconds) * 1000)
+        self._timeout_ms = plan.settings.message_timeout_ms
         self._is_tracking = bool(plan.ackers)
-        self._gives_up = plan.conf.get("topology.enable.message.timeouts", True) is not False
+        self._gives_up = plan.settings.has_message_timeouts
         self._every_ms = max(1, min(1000, self._timeout_ms // 10))
         self._plan = plan
         self._crew = crew
@@ -34,7 +33,7 @@ class Timeouts:
         ]
 
     def next_due_ms(self) -> int | None:
-        """When to look again; None while nothing is open."""
+        """Return when to check next; None while nothing is open."""
         is_open = self._gives_up and any(len(s.pending) for s in self._crew.spouts.values())
         return self._next_ms if self._is_tracking and (is_open or self._has_entries) else None
 

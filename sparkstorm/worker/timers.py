@@ -1,4 +1,4 @@
-"""Owns what time itself sets off in a worker: ticks, timers and windows by the clock, and telling receivers of time."""
+"""Time-driven work of a worker: ticks, timers and windows by processing time, and idle watermarks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Park = Callable[[Epoch, BoltTask, Any, int, str], None]
 
 
 class TimerService:
-    """A worker's ticks and its tasks that live by time."""
+    """Ticks, and the tasks of a worker that use time."""
 
     def __init__(self, plan: WorkerPlan, crew: TaskSet, clock: Clock, gates: Backpressure, report: ReportError, park: Park) -> None:
         self._ticks = Ticks(plan, crew.bolts, clock.now_ms())
@@ -91,7 +91,7 @@ class TimerService:
         return min((at_ms for at_ms in due if at_ms is not None), default=None)
 
     def _firing_ms(self, bolt: BoltTask, time: TaskEventTime, now_ms: int) -> int | None:
-        """When this task has something due, but not before those that it feeds have room."""
+        """Return when this task has something due, but not before its downstream tasks have room."""
         due_ms = time.next_firing_ms()
         return due_ms if due_ms is None or not self._gates.is_shut(bolt.task) else max(due_ms, now_ms + _GATED_MS)
 

@@ -1,4 +1,4 @@
-"""Owns a worker's loop: read frames, run tasks within a budget, commit once; `step` never sleeps.
+"""One worker as a stepped machine: read frames, run tasks within a budget, commit once; `step` never sleeps.
 
 Laws: user code runs only between two commits of this owner; a crash before the commit leaves no trace, one after it
 loses nothing; whatever a step could not finish waits in the store, never only in memory.
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from sparkstorm.clock import Clock
 from sparkstorm.errors import MalformedFrameError, StoreFullError
 from sparkstorm.executor.manual_runner import ManualRunner
+from sparkstorm.model.settings import EpochSettings
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.transport.base import Commit, Transport
 from sparkstorm.transport.frames import NO_IDS, RowFrame, travelled
@@ -46,7 +47,7 @@ _SPOUTS_WAIT_MS = 200  # bolts go first, but spouts elsewhere must not be able t
 
 
 class Reporter(Protocol):
-    """What a worker tells its slot."""
+    """Reports of a worker to its slot."""
 
     def trying(self, task: int, entry: str, row: int) -> None:
         """The next commit holds this one input; should the process die now, it is the suspect."""
@@ -69,6 +70,7 @@ class Worker:
         ids: IdSource,
         reporter: Reporter,
         wake: Callable[[], None] = lambda: None,
+        make_budget: Callable[[EpochSettings], Budget] = Budget,
     ) -> None:
         self._plan = plan
         self._transport = transport
@@ -92,7 +94,7 @@ class Worker:
         self._refused: Commit | None = None
         self._refusal = ""  # why the store refuses that commit
         self._refusals = 0
-        self._budget = Budget(plan.conf)
+        self._budget = make_budget(EpochSettings.of(plan.conf))
         self._careful_left = _CAREFUL_UNITS if plan.is_careful else 0
         self._quarantined: list[bytes] = []
         self._is_active = False
@@ -150,7 +152,7 @@ class Worker:
 
     @property
     def crew(self) -> TaskSet:
-        """The tasks as they are right now, for whoever simulates or inspects a worker between two steps."""
+        """The tasks of this moment, for simulations and inspection between two steps."""
         return self._crew
 
     @property
@@ -233,7 +235,7 @@ class Worker:
                 self._finish(epoch, bolt)
 
     def _finish(self, epoch: Epoch, bolt: BoltTask) -> None:
-        """What user code has just done goes into one commit as a whole: its emissions, and its acks of earlier inputs."""
+        """Move the results of a user call into the epoch as a whole: its emissions, and its acks of earlier inputs."""
         if bolt.runner.late_acks or bolt.runner.late_failures:
             self._failures.take_late(epoch, bolt)
         if not self._careful_left:
@@ -294,11 +296,11 @@ class Worker:
         if did:
             spout.wake()
         else:
-            spout.rest(now_ms, int(self._plan.conf.get("topology.sleep.spout.wait.strategy.time.ms") or 1), 10)
+            spout.rest(now_ms, self._plan.settings.spout_sleep_ms, 10)
         return did
 
     def _take_emitted(self, epoch: Epoch, spout: SpoutTask, now_ms: int) -> None:
-        """What a spout emitted outside next_tuple, such as a replay in `fail`."""
+        """Take tuples that a spout emitted outside next_tuple, such as in `fail`."""
         spout.oldest_ms = spout.oldest_ms or now_ms
         spout.take_births(epoch, now_ms)
         self._deliver(epoch, spout)

@@ -41,6 +41,7 @@ _HITS = (
 )
 
 
+@pytest.mark.slow
 def test_a_second_process_loads_what_the_first_compiled(tmp_path: Path) -> None:
     pytest.importorskip("numba")
     folder = tmp_path / "new" / "kernels"
@@ -49,6 +50,7 @@ def test_a_second_process_loads_what_the_first_compiled(tmp_path: Path) -> None:
     assert folder.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [0o777, 0o770])
 def test_a_folder_that_others_may_write_is_not_used(tmp_path: Path, mode: int) -> None:
     pytest.importorskip("numba")
@@ -59,6 +61,7 @@ def test_a_folder_that_others_may_write_is_not_used(tmp_path: Path, mode: int) -
     assert os.listdir(folder) == []
 
 
+@pytest.mark.slow
 def test_a_link_or_file_in_the_folders_place_is_not_used(tmp_path: Path) -> None:
     pytest.importorskip("numba")
     target = tmp_path / "target"
@@ -71,6 +74,7 @@ def test_a_link_or_file_in_the_folders_place_is_not_used(tmp_path: Path) -> None
     assert list(target.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_ledger_adopts_kernels_in_the_middle_of_its_work(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_ledger, "_COLUMNS_FROM", 10)
     rng = np.random.default_rng(4)

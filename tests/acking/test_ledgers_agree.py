@@ -136,6 +136,7 @@ class LedgersAgree(RuleBasedStateMachine):
             assert rows_of(ledger) == rows_of(self.plain)
 
 
+@pytest.mark.slow
 def test_the_table_says_and_holds_what_the_dict_does(monkeypatch: pytest.MonkeyPatch, kernels: Kernels) -> None:
     for name in ("_COLUMNS_FROM", "_COMPILED_FROM", "_ROWS_BELOW"):
         monkeypatch.setattr(table_ledger, name, getattr(table_ledger, name))  # restored at the end

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -72,6 +73,7 @@ def _ledger(draw: st.DataObject) -> DictLedger | TableLedger:
     return DictLedger() if draw.draw(st.booleans()) else TableLedger()
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True)
 @given(forest=forests(), data=st.data())
 def test_s1_5_every_tree_is_acked_by_exactly_its_last_message_in_any_order(forest: Forest, data: st.DataObject) -> None:
@@ -88,6 +90,7 @@ def test_s1_5_every_tree_is_acked_by_exactly_its_last_message_in_any_order(fores
     assert len(ledger) == 0
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True)
 @given(forest=forests(), data=st.data())
 def test_s1_15_a_tree_with_a_lost_ack_is_never_acked_and_a_fail_ends_it(forest: Forest, data: st.DataObject) -> None:
@@ -101,6 +104,7 @@ def test_s1_15_a_tree_with_a_lost_ack_is_never_acked_and_a_fail_ends_it(forest: 
     assert _deliver(ledger, [("fail", lost[1], 0)]) == ([], [lost[1]])
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True)
 @given(forest=forests(), data=st.data())
 def test_s1_16_s1_17_no_root_is_told_twice_whatever_fails_and_when(forest: Forest, data: st.DataObject) -> None:

@@ -90,6 +90,7 @@ def test_two_results_for_one_folder_are_refused(names: list[str], tmp_path: Path
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_an_output_that_is_a_file_is_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

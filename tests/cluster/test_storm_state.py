@@ -93,6 +93,7 @@ def test_a_large_assignment_fits_a_node_and_comes_back(state: StormState, store:
     assert state.read_assignment("wc-1-9") == large
 
 
+@pytest.mark.slow
 def test_an_assignment_too_large_for_a_node_is_refused_with_its_size(state: StormState) -> None:
     slots = {ExecutorId(i, i): WorkerSlot(f"{i * 7919 % 99_991:08x}{i * 104_729 % 65_537:06x}", i) for i in range(90_000)}
     with pytest.raises(FailedAssignTopologyError, match="90000 executors takes"):

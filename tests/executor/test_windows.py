@@ -565,6 +565,7 @@ def test_much_in_a_window_is_swept_and_comes_back() -> None:
         assert sorted(row[3] for row in capture.values) == [texts[0::2], texts[1::2]]
 
 
+@pytest.mark.slow
 def test_windows_wait_for_those_they_feed() -> None:
     class Wordy(Sum):
         outputs: Any = ("text",)

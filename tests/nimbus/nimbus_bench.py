@@ -15,8 +15,8 @@ from sparkstorm.model.assignment import Assignment, ExecutorId, SupervisorInfo, 
 from sparkstorm.model.topology import Component, Grouping, Stream, Subscription, Topology
 from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.nimbus.service import NimbusService
-from sparkstorm.scheduling.base import Scheduler
 from sparkstorm.scheduling.default import DefaultScheduler
+from sparkstorm.scheduling.view import Scheduler
 
 KEY = b"k" * 32
 START_MS = 1_000_000

@@ -86,6 +86,7 @@ def deploy_and_die(at: int, is_written: bool, topology: Topology) -> tuple[Bench
     return bench, keeper, old, died
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_written", [False, True], ids=["before the write", "after the write"])
 @pytest.mark.parametrize("split", [4, 5], ids=["the same tasks", "other tasks"])
 def test_wherever_the_driver_dies_one_topology_runs_with_its_data_and_nothing_else_is_left(is_written: bool, split: int) -> None:

@@ -14,8 +14,8 @@ from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.model.status import RebalanceOptions
 from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.guarded_scheduler import GuardedScheduler
-from sparkstorm.scheduling.chosen import chosen_scheduler
 from sparkstorm.scheduling.default import DefaultScheduler
+from sparkstorm.scheduling.per_topology import chosen_scheduler
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.view import ClusterView
 from tests.nimbus.nimbus_bench import Bench, wordcount
@@ -204,7 +204,7 @@ ROGUE: dict[str, Any] = {"storm__scheduler__allowed": [f"{HERE}.Rogue"]}
     [
         ("raises", r"Rogue failed: RuntimeError: boom"),
         ("ends the process", r"Rogue failed: .*SystemExit: 3"),
-        ("takes another's slot", r"Rogue failed: .*node-0:6700, which nobody offers"),
+        ("takes another's slot", r"Rogue failed: .*node-0:6700, which is not offered"),
         ("invents executors", r"Rogue failed: .*900-900, which bad-.* does not have"),
         ("answers with text", r"Rogue failed: "),
     ],

@@ -124,6 +124,7 @@ def assert_tidy(bench: Phoenix, at: int) -> None:
     assert not bench.nimbus.problems, at
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [each for each in ASKS if each not in ("activate", "deactivate")])  # those are the service's own
 def test_wherever_nimbus_dies_in_its_driver_the_next_one_brings_every_request_to_its_end(name: str) -> None:
     asked = ASKS[name]
@@ -142,6 +143,7 @@ def test_wherever_nimbus_dies_in_its_driver_the_next_one_brings_every_request_to
     assert at > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ASKS)
 def test_wherever_the_driver_dies_a_request_was_never_made_or_comes_to_its_end(name: str) -> None:
     asked, ends = ASKS[name], set()
@@ -249,6 +251,7 @@ def test_a_submission_whose_stores_fail_for_a_moment_at_any_write_leaves_nothing
     raise AssertionError("the store failed every time")
 
 
+@pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("split", [4, 5], ids=["the same tasks", "other tasks"])
 def test_a_refused_hot_deploy_whose_stores_fail_for_a_moment_brings_the_old_one_back(is_written: bool, split: int) -> None:
@@ -267,6 +270,7 @@ def test_a_refused_hot_deploy_whose_stores_fail_for_a_moment_brings_the_old_one_
     raise AssertionError("the store failed every time")
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_hot_deploy_whose_stores_fail_for_a_moment_at_any_write_leaves_one_topology_with_the_data(is_written: bool) -> None:
     ends = set()

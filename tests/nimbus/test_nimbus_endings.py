@@ -10,8 +10,8 @@ from sparkstorm.cluster.storm_state import Submission
 from sparkstorm.model.assignment import Assignment, WorkerBeat
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.nimbus.guarded_scheduler import GuardedScheduler
-from sparkstorm.scheduling.chosen import chosen_scheduler
 from sparkstorm.scheduling.default import DefaultScheduler
+from sparkstorm.scheduling.per_topology import chosen_scheduler
 from sparkstorm.scheduling.reconcile import with_new_version
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.view import ClusterView

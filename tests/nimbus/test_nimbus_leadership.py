@@ -25,7 +25,11 @@ def test_a_dead_process_of_this_host_is_deposed() -> None:
     assert state.try_lead(NimbusInfo(own_name(), 2))
 
 
-@pytest.mark.parametrize("owner", [own_name(), "elsewhere:1", "nonsense", f"{os.uname().nodename}:", f"{os.uname().nodename}:x"])
+@pytest.mark.parametrize(
+    "owner",
+    [own_name(), "elsewhere:1", "nonsense", f"{os.uname().nodename}:", f"{os.uname().nodename}:x"],
+    ids=["this process", "another host", "no pid or host", "empty pid", "wordy pid"],  # the same in every process that collects
+)
 def test_the_living_the_distant_and_the_nameless_keep_their_office(owner: str) -> None:
     state = StormState(LocalStateStore())
     state.try_lead(NimbusInfo(owner, 1))

@@ -8,7 +8,7 @@ from sparkstorm.errors import InvalidConfigError, SparkStormError, StoreInconsis
 from sparkstorm.model.status import RebalanceOptions
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies, TopologyView
-from sparkstorm.scheduling.resource.amounts import Shape
+from sparkstorm.scheduling.resource.resources import Shape
 from sparkstorm.scheduling.view import ClusterView
 from tests.nimbus.nimbus_bench import Bench
 

@@ -159,9 +159,10 @@ class WindowSums(FoldingBolt):
 
 
 class WindowMembers(WindowedBolt):
-    """What is in a window of all keys, and its first and last time; ties of time are chance."""
+    """What is in a window of all keys, in an order of its own."""
 
     outputs = (*FIELDS, "members")
+    order_insensitive = True
 
     def execute(self, window: Window, collector: BasicOutputCollector) -> None:
         members = sorted(f"{t['ts']} {t['value']} {t['key']!r}" for t in window)

@@ -56,7 +56,7 @@ def test_a_stage_that_runs_again_on_chunks_in_another_order_makes_the_same_chunk
     random = Random(seed)
     topology, rows = random_topology(random, ["a", "b", "c"])
     plan = make_plan(topology, merge({}).as_dict(), "again", {c.id: Effects.RUN for c in topology.bolts})
-    job = make_job(plan, Switches(skip_bad=skip_bad))
+    job = make_job(plan, Switches(skip_bad=skip_bad), is_local=True)
     made: dict[int, list[Chunk]] = {}
     for stage in plan.stages:
         if stage.feed is not None:

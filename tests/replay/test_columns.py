@@ -181,6 +181,7 @@ def test_a_batch_is_divided_as_its_rows_are(grouping: Grouping) -> None:
     assert sum(map(len, found[0])) > 0
 
 
+@pytest.mark.slow
 def test_batches_come_back_from_chunks_in_order() -> None:
     way = Way(Sender("c", 1, "default", ("n", "m")), 3, False, [])
     for start in range(0, 100_000, 7_000):

@@ -108,7 +108,7 @@ def summed(bolt: Any, tasks: int = 3, *fields: str, spouts: int = 1) -> Topology
 
 def is_divided(topology: Topology, **switches: Any) -> bool:
     plan = make_plan(topology, merge({}).as_dict(), "test", {})
-    job = make_job(plan, Switches(**switches))
+    job = make_job(plan, Switches(**switches), is_local=True)
     return divided_input(plan, job, plan.stages[-1]) is not None
 
 
@@ -159,7 +159,7 @@ def test_nobody_behind_may_mind_the_order() -> None:
         builder.set_bolt("last", bolt).fields_grouping("passes", "user")
         plan = make_plan(builder.build(), merge({}).as_dict(), "test", declared)
         head = next(stage for stage in plan.stages if stage.has("sum"))
-        return divided_input(plan, make_job(plan, Switches()), head) is not None
+        return divided_input(plan, make_job(plan, Switches(), is_local=True), head) is not None
 
     assert with_behind(Sum())
     assert not with_behind(InOrder()), "it would keep another last value in every run"

@@ -52,6 +52,7 @@ def assert_equal_to_live(topology: Topology, rows: Rows, replayed: LocalResults,
     assert Counter((d.component, d.stream, repr(d.values)) for d in replayed.dead_letters) == parked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(10))
 def test_a_replay_gives_what_the_live_run_gives(block: int) -> None:
     for seed in range(block * CASES // 10, (block + 1) * CASES // 10):

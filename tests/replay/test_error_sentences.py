@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -108,15 +109,15 @@ def test_fields_may_have_any_name(spark: SparkSession, field: str) -> None:
 
 
 @pytest.mark.system
-def test_a_module_that_executors_lack_is_named_with_the_mend(values: DataFrame, tmp_path: Path, monkeypatch: Any) -> None:
-    (tmp_path / "helper_of_the_driver.py").write_text("def same(x):\n    return x\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    topology = one_bolt(Needy(__import__("helper_of_the_driver").same))
+def test_a_module_that_executors_lack_is_named_with_the_mend(values: DataFrame, monkeypatch: Any) -> None:
+    helper: Any = ModuleType("helper_of_the_driver")  # without a source
+    exec("def same(x):\n    return x\n", vars(helper))
+    monkeypatch.setitem(sys.modules, helper.__name__, helper)
+    topology = one_bolt(Needy(helper.same))
     mend = r"^module 'helper_of_the_driver' is neither installed on host \S+ nor sent along .*: install it there"
     with pytest.raises(ReplayFailedError, match=mend):
         replay(topology, {"source": values}).run()
     assert len(replay(topology, {"source": values}, by_value=["helper_of_the_driver"])["bolt"].collect()) == 2
-    del sys.modules["helper_of_the_driver"]
 
 
 def test_whatever_spark_says_is_one_line_on_the_command_line() -> None:

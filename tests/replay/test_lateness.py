@@ -107,6 +107,28 @@ def test_a_row_that_moves_no_clock_live_carries_nothing_on() -> None:
         assert results["sum:late"] == [] and sum(value for _, value, _ in results["sum"]) == 2
 
 
+class Picky(BasicBolt):
+    """Fails on some rows, at every try."""
+
+    outputs = ("key", "value", "ts")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        if tup["value"] == 2:
+            raise ValueError("not this one")
+        collector.emit(tup.values[:3])
+
+
+def test_the_end_of_a_sender_is_heard_after_its_last_row_though_an_older_one_failed() -> None:
+    """The failed row is tried again after the rows behind it."""
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("key", "value", "ts", "arrival"))
+    builder.set_bolt("picky", Picky(), 2).fields_grouping("source", "key")
+    builder.set_bolt("sum", by_ts(Sum().with_tumbling_window(MS(100)))).fields_grouping("picky", "key")
+    data = [(key, 2 if n == 1 else 1, 10 * n, 0) for n in range(60) for key in "ac"]  # one key per task
+    results = replay_locally(builder.build(), {"source": data}, event_time=EventTime("ts"), skip_bad=True)
+    assert sum(row[1] for row in results["sum"]) == 2 * 59
+
+
 def test_late_rows_behind_several_tasks_of_a_spout_are_warned_about() -> None:
     """Live each of these tasks has a clock of its own, so a row that is late here may be on time there."""
     for spouts, seed, causes in ((1, 3, []), (2, 3, ["late data"])):

@@ -51,7 +51,7 @@ def job_of(first: BasicBolt, **switches: Any) -> Job:
     builder.set_spout("source", Source("n"))
     builder.set_bolt("first", first).shuffle_grouping("source")
     builder.set_bolt("remember", Remember()).fields_grouping("first", "n")
-    return make_job(make_plan(builder.build(), merge(check({}, "test")).as_dict(), "test", {}), Switches(**switches))
+    return make_job(make_plan(builder.build(), merge(check({}, "test")).as_dict(), "test", {}), Switches(**switches), is_local=True)
 
 
 def counted(items: Any, taken: list[int]) -> Iterator[Any]:
@@ -60,10 +60,11 @@ def counted(items: Any, taken: list[int]) -> Iterator[Any]:
         yield item
 
 
-def nothing(component: str, counts: Any) -> None:
-    """Nobody counts."""
+def nothing(evidence: Any) -> None:
+    """Ignores evidence."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quick", [True, False])
 def test_chunks_leave_while_batches_still_come_in(quick: bool) -> None:
     job, taken = job_of(Many(1), quick=quick), [0]

@@ -91,6 +91,7 @@ def outcome(topology: Topology, rows: Rows, quick: bool) -> Any:
     return outputs, found.states_by_task, found.counts
 
 
+@pytest.mark.slow
 def test_random_topologies_give_the_same_both_ways() -> None:
     for seed in range(300):
         topology, rows = random_topology(Random(seed))

@@ -150,6 +150,7 @@ def as_kept(pairs: Sequence[tuple[Any, Any]]) -> list[list[Any]]:
 keys = scalars | st.lists(scalars, max_size=3).map(tuple) | st.tuples(st.text(max_size=3), st.integers(0, 9))
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(keys, values), max_size=6) | st.lists(st.tuples(st.text(max_size=4), st.integers(0, 9)), max_size=6))
 def test_a_state_that_is_written_and_read_is_the_same_state(pairs: list[tuple[Any, Any]]) -> None:

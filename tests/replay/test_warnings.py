@@ -229,6 +229,7 @@ def outcomes(seeds: range) -> Iterator[tuple[int, list[str], LocalResults, Topol
         yield seed, differing(topology, found, ran_live(topology, rows, seed)), found, topology
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(6))
 def test_every_difference_carries_a_warning_of_its_component(block: int) -> None:
     tally: Counter[str] = Counter()
@@ -333,6 +334,7 @@ def test_a_change_of_an_attribute_is_seen_wherever_it_lies(change: Any, name: st
     assert watched.changed.rpartition(".")[2] == name
 
 
+@pytest.mark.slow
 def test_looking_at_attributes_is_seldom_and_bounded() -> None:
     bolt: Any = Counted()
     bolt.large, looks = [list(range(100)) for _ in range(50_000)], 0

@@ -1,4 +1,4 @@
-"""Owns the small clusters that scheduler tests are told with."""
+"""Small clusters for the tests of the schedulers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,18 +1,12 @@
-"""The view of a cluster: what needs scheduling, which slots are free, and the verbs that change placements."""
+"""ClusterView: topologies to schedule, free slots, and the methods that change placements."""
 
 import pytest
 
 from sparkstorm.errors import FailedAssignTopologyError
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.scheduling.base import Scheduler
-from sparkstorm.scheduling.executors import (
-    executors_of,
-    integer_divided,
-    num_tasks,
-    partition_fixed,
-    task_ids,
-)
+from sparkstorm.scheduling.default import integer_divided
 from sparkstorm.scheduling.free_slots import FreeSlots
+from sparkstorm.scheduling.view import Scheduler
 from tests.scheduling.clusters import cluster, executors, places, singles, slot, supervisor, topology
 
 
@@ -170,19 +164,6 @@ def test_an_even_division_differs_by_at_most_one() -> None:
     assert integer_divided(7, 3) == {2: 2, 3: 1}
     assert integer_divided(6, 3) == {2: 3}
     assert integer_divided(2, 3) == {0: 1, 1: 2}
-
-
-def test_tasks_are_cut_into_executors_larger_ones_first() -> None:
-    assert partition_fixed(5, [1, 2, 3]) == [[1], [2], [3]]
-    assert partition_fixed(3, range(1, 11)) == [[1, 2, 3, 4], [5, 6, 7], [8, 9, 10]]
-    assert partition_fixed(0, [1]) == []
-    assert executors_of(2, [3, 1, 2]) == executors((1, 2), (3, 3))
-
-
-def test_task_ids_are_contiguous_by_component_name_and_capped() -> None:
-    assert task_ids({"b": 2, "__acker": 1, "a": 3}) == {"__acker": range(1, 2), "a": range(2, 5), "b": range(5, 7)}
-    assert num_tasks({"topology.tasks": 9}, 2, 4) == 4
-    assert num_tasks({}, 2, None) == 2
 
 
 class Counting:

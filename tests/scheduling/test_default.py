@@ -1,4 +1,4 @@
-"""Storm's even and default schedulers, story by story."""
+"""Storm's even and default schedulers."""
 
 import pytest
 

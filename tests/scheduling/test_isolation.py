@@ -1,4 +1,4 @@
-"""Storm's isolation and multitenant schedulers: machines and pools of one's own."""
+"""Storm's isolation and multitenant schedulers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""JStorm's topology scheduler: workers to supervisors, then tasks to workers; none of its listed defects."""
+"""JStorm's topology scheduler: workers to supervisors, then tasks to workers, without its known defects."""
 
 import json
 from typing import Any
@@ -372,6 +372,32 @@ def test_defect_13_equal_workers_are_told_apart_by_host_and_port() -> None:
     asked = context([part("in", 1, "spout")], [sup("b", 1, 2), sup("z", 1)])
     TaskScheduler(asked, {1}, slots, False, None).assign()
     assert [each.tasks for each in slots] == [None, None, {1}]
+
+
+def test_a_rebalance_places_the_tasks_of_a_defined_worker_on_the_master_s_old_port() -> None:
+    """The defined worker gets the port that the master had; the master goes to an empty worker (defect 18 of the comparison)."""
+    parts = [part("in", 3, "spout"), part("__topology_master", 1, "system")]
+    conf = {
+        "topology.workers": 1,
+        "topology.master.single.worker": True,
+        "use.userdefine.assignment": [defined({"in": 2}, hostName="h-a")],
+    }
+    old = (worker("a:1", 1, 2, 3, 4),)
+    found = assign_tasks(context(parts, [sup("a", 2, ports=2)], "REBALANCE", conf=conf, old_workers=old))
+    assert shown(found) == {"a:1": [2, 3, 4], "a:2": [1]}
+
+
+def test_a_rebalance_without_an_empty_worker_places_the_master_with_other_tasks() -> None:
+    parts = [part("in", 2, "spout"), part("__topology_master", 1, "system")]
+    conf = {
+        "topology.workers": 1,
+        "topology.master.single.worker": True,
+        "use.old.assignment": True,
+        "use.userdefine.assignment": [defined({"in": 1}, hostName="h-a"), defined({"in": 1}, hostName="h-a")],
+    }
+    old = (worker("a:1", 1, 2, 3),)
+    found = assign_tasks(context(parts, [sup("a", 2, ports=2)], "REBALANCE", conf=conf, old_workers=old))
+    assert sorted(task for tasks in shown(found).values() for task in tasks) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("definition", ["nonsense", "[1]", 7, defined({"in": 1}, port="many"), defined({"in": 1}, hostName=[])])

@@ -1,4 +1,4 @@
-"""The laboratory: scenes from a generator, a file or records, scheduled and compared; and the choice of schedulers."""
+"""Laboratory: scenes from a generator, a file or records, scheduled and compared; schedulers by name."""
 
 import json
 from dataclasses import replace
@@ -169,7 +169,7 @@ def test_a_rebalance_is_asked_of_any_scheduler(scheduler: str) -> None:
     assert (len(slots), len(after.assignments["topology-00000"]), after.unplaced()) == (6, 10, [])
     assert after.assignments["topology-00001"] == scene.assignments["topology-00001"]
     assert scene.assignments == generate(4, 2, 12, 4).scheduled("default").assignments
-    assert after.former == {}
+    assert after.previous == {}
 
 
 def test_a_rebalance_moves_what_it_must_and_one_that_reassigns_may_move_all() -> None:
@@ -221,7 +221,7 @@ def test_reasons_tell_who_stays_who_was_freed_and_who_has_no_place() -> None:
     assert {row["reason"] for row in scene.why("default")} == {"runs here already, and nothing asks it to move"}
     assert any("rebalance keeps it" in row["reason"] for row in scene.rebalanced("topology-00000").why("jstorm"))
     crowded = generate(2, 1, 6, 1).scheduled("even").rebalanced("topology-00000", num_workers=2)
-    crowded = replace(crowded, former={})  # more workers wanted, and no rebalance
+    crowded = replace(crowded, previous={})  # more workers wanted, and no rebalance
     moved_out = "its worker had no place in an even distribution of 6 executors over 2; free slot 2 of the 2"
     assert sum(row["reason"].startswith(moved_out) for row in crowded.why("default")) == 3
     asked = replace(generate(1, 1, 9, 3), conf={"topology.component.cpu.pcore.percent": 9_000.0})

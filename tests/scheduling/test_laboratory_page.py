@@ -1,4 +1,4 @@
-"""Runs the page about the laboratory as a reader would, and tells what the laboratory says when something is wrong."""
+"""Examples of docs/laboratory.md, run as printed, and the laboratory's errors."""
 
 import re
 import subprocess
@@ -48,6 +48,7 @@ def test_what_is_misspelt_is_named() -> None:
         Scene.from_text('{"scheduler": "jstorm", "assign_type": "NEW"}')
 
 
+@pytest.mark.slow
 def test_a_reader_who_has_enough_is_no_fault() -> None:
     problem = generate(2, 1, 3, 1).to_text().encode()
     command = [sys.executable, "-m", "sparkstorm.cli", "schedule", "-", "--lines"]

@@ -1,4 +1,4 @@
-"""Tells every cell of the life cycle's table."""
+"""Every cell of the life cycle's table."""
 
 from dataclasses import replace
 

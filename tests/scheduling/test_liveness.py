@@ -1,4 +1,4 @@
-"""Tells who counts as alive: beats on the observer's own clock, launch grace, forsaken slots, blind time."""
+"""Liveness of executors: heartbeats on the observer's clock, launch grace, lost supervisors, blind time."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Tells what the next assignment keeps, what a rebalance may keep, and which answers are refused."""
+"""Next assignment: what it keeps, what a rebalance may keep, and which answers are refused."""
 
 from collections import Counter
 
@@ -105,7 +105,7 @@ def test_what_is_freed_always_fits_the_workers_that_remain(
     ("answer", "complaint"),
     [
         ({"t": {E[5]: A}}, "which t does not have"),
-        ({"t": {E[0]: C}}, "which nobody offers"),
+        ({"t": {E[0]: C}}, "which is not offered"),
         ({"t": {E[0]: A}, "u": {E[0]: A}}, "both t and u on a:1"),
         ({"x": {E[0]: A}}, "which x does not have"),
     ],

@@ -9,8 +9,8 @@ from sparkstorm.scheduling.blacklist import BlacklistScheduler
 from sparkstorm.scheduling.catalogue import scheduler_by_name
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import ComponentView, TopologyView
-from sparkstorm.scheduling.resource.amounts import Shape
 from sparkstorm.scheduling.resource.executor_order import by_connection_count, by_proximity
+from sparkstorm.scheduling.resource.resources import Shape
 from sparkstorm.scheduling.view import ClusterView
 from tests.scheduling.clusters import cluster, component, executors, places, singles, supervisor, topology
 

@@ -1,4 +1,4 @@
-"""Tells what a round shows to the scheduler and what it makes of the answer."""
+"""One round: what the scheduler sees, and the plan made of its answer."""
 
 from dataclasses import replace
 

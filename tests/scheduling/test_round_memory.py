@@ -1,7 +1,8 @@
-"""Tells that a round with a memory plans what one without would, whatever happened since, and shares what is unchanged."""
+"""Rounds with a memory give the same plans as rounds without, and share unchanged views."""
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -44,6 +45,7 @@ HAPPENINGS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @example([("calm", 0), ("supervisors", 1), ("die", 1), ("rebalance", 2)], JStormScheduler)
 @given(st.lists(HAPPENINGS, max_size=12), st.sampled_from([DefaultScheduler, EvenScheduler, JStormScheduler]))

@@ -1,4 +1,4 @@
-"""What single schedulers promise on every cluster: machines of one's own, pools, worker rules, rank, and who may move."""
+"""Promises of single schedulers on every cluster: dedicated machines, pools, worker rules, priority, allowed moves."""
 
 from random import Random
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the search for slots remembers changes no answer: a twin that remembers nothing walks the same way."""
+"""The caches of the search for slots change no answer: a search without them takes the same steps."""
 
 from random import Random
 from typing import Any
@@ -11,20 +11,20 @@ from benchmarks.conformance.shapes import SHAPES
 from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.scheduling.form.storm_problem import problem_from
 from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.resource.amounts import Vector, minus, plus
+from sparkstorm.scheduling.resource.attempt import Attempt
 from sparkstorm.scheduling.resource.constraints import Constraints
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.scheduling.resource.node_order import NodeMap
+from sparkstorm.scheduling.resource.resources import Vector, minus, plus
 from sparkstorm.scheduling.resource.search import Result, Search
 from sparkstorm.scheduling.resource.strategies import strategy_of
-from sparkstorm.scheduling.resource.trial import Trial
 from sparkstorm.scheduling.view import ClusterView
 
 SEEDS = st.integers(0, 10**9)
 STATES = 150
 
 
-class Forgetful(Trial):
+class Forgetful(Attempt):
     """Tries every port of every node, every time."""
 
     def shut_nodes(self, executor: ExecutorId) -> set[str]:
@@ -32,12 +32,12 @@ class Forgetful(Trial):
         return set()
 
 
-def searched(kind: type[Trial], view: ClusterView, topology: TopologyView) -> tuple[Result, dict[Any, Any]]:
+def searched(kind: type[Attempt], view: ClusterView, topology: TopologyView) -> tuple[Result, dict[Any, Any]]:
     ledger, options = ResourceLedger(view), strategy_of(topology)
-    trial = kind(topology, ledger, Constraints(topology) if options.constrained else None)
-    executors = [each for each in sorted(trial.missing) if each not in trial.free_ackers] + trial.free_ackers
-    result = Search(trial, NodeMap(ledger), options, STATES).run(executors)
-    return result, dict(trial.slot_by_executor)
+    attempt = kind(topology, ledger, Constraints(topology) if options.constrained else None)
+    executors = [each for each in sorted(attempt.missing) if each not in attempt.free_ackers] + attempt.free_ackers
+    result = Search(attempt, NodeMap(ledger), options, STATES).run(executors)
+    return result, dict(attempt.slot_by_executor)
 
 
 def views(seed: int, shape: str = "small") -> list[tuple[ClusterView, TopologyView]]:
@@ -51,7 +51,7 @@ def views(seed: int, shape: str = "small") -> list[tuple[ClusterView, TopologyVi
 def test_nodes_known_to_be_shut_are_counted_as_if_they_were_tried(seed: int, shape: str) -> None:
     """Seeds of searches that step back past such nodes."""
     for view, topology in views(seed, shape):
-        assert searched(Trial, view, topology) == searched(Forgetful, view, topology)
+        assert searched(Attempt, view, topology) == searched(Forgetful, view, topology)
 
 
 def left_node_after_node(ledger: ResourceLedger) -> Vector:
@@ -67,10 +67,10 @@ def test_what_the_cluster_has_left_is_the_same_sum_to_the_last_bit(seed: int) ->
     for view, topology in views(seed):
         ledger = ResourceLedger(view)
         assert ledger.left_in_cluster() == left_node_after_node(ledger)
-        trial = Trial(topology, ledger, None)
-        Search(trial, NodeMap(ledger), strategy_of(topology), STATES).run(sorted(trial.missing))
+        attempt = Attempt(topology, ledger, None)
+        Search(attempt, NodeMap(ledger), strategy_of(topology), STATES).run(sorted(attempt.missing))
         assert ledger.left_in_cluster() == left_node_after_node(ledger)
-        trial.undo()
+        attempt.undo()
         assert ledger.left_in_cluster() == left_node_after_node(ledger)
 
 
@@ -79,7 +79,7 @@ def test_what_the_cluster_has_left_is_the_same_sum_to_the_last_bit(seed: int) ->
 def test_a_workers_load_as_it_grew_is_what_its_executors_add_up_to(seed: int) -> None:
     for view, topology in views(seed):
         ledger = ResourceLedger(view)
-        trial = Trial(topology, ledger, None)
-        Search(trial, NodeMap(ledger), strategy_of(topology), STATES).run(sorted(trial.missing))
-        for slot, executors in trial.executors_by_slot.items():
+        attempt = Attempt(topology, ledger, None)
+        Search(attempt, NodeMap(ledger), strategy_of(topology), STATES).run(sorted(attempt.missing))
+        for slot, executors in attempt.executors_by_slot.items():
             assert ledger._taken[slot.node][slot.port] == ledger.worker(topology, executors)[0]

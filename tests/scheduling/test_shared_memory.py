@@ -1,4 +1,4 @@
-"""Shared memory of R-Storm: counted once per worker or node, in heaps, in evictions, in the order of users; and declared."""
+"""Shared memory of R-Storm: counted once per worker or node, in heaps, evictions and priorities; its declaration."""
 
 import json
 from typing import Any

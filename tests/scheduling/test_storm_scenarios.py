@@ -1,4 +1,4 @@
-"""Storm's own published scheduler scenarios, told anew: what its tests of these schedulers are about, with our figures."""
+"""Scenarios of Storm's own scheduler tests, with figures of our own."""
 
 from typing import Any
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from sparkstorm.model.worker_messages import ExitCode
 from sparkstorm.testing import LocalCluster
-from sparkstorm.testing.faults import CommitFault, FaultyTransport, Zombie
+from sparkstorm.testing.faults import CommitFault, FaultyTransport
+from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.invariants import Invariants
-from sparkstorm.testing.sim_worker import SimWorker
 from tests.sim.topologies import Case, batching, fan_out_fan_in, flaky, loop, word_count
 
 SMALL: dict[str, Callable[[], Case]] = {
@@ -34,7 +35,7 @@ class OnePoint:
         self.fault = fault
         self.commits = 0
 
-    def make_transport(self, worker: SimWorker) -> FaultyTransport:
+    def make_transport(self, worker: InProcessWorker) -> FaultyTransport:
         return FaultyTransport(worker, self.choose)
 
     def choose(self) -> CommitFault:
@@ -77,21 +78,16 @@ def test_one_fault_at_every_commit(name: str, fault: CommitFault) -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_a_zombie_at_every_commit(name: str) -> None:
     for number in range(1, commits_of(name) + 1):
-        zombies: list[Zombie] = []
+        zombies: list[InProcessWorker] = []
 
-        def leave(cluster: LocalCluster, point: OnePoint, zombies: list[Zombie] = zombies) -> None:
+        def leave(cluster: LocalCluster, point: OnePoint, zombies: list[InProcessWorker] = zombies) -> None:
             if point.commits < point.point or zombies:
                 return
-            for worker in cluster.topology().workers:
-                left = worker.disown()
-                if left is not None:
-                    zombies.append(Zombie(*left))
-                    cluster.simulation.add(zombies[-1])
-                cluster.simulation.wake(worker)
+            zombies.extend(left for slot in cluster.topology().workers if (left := slot.disown()) is not None)
 
         run(name, OnePoint(number, CommitFault.NONE), leave)
         assert len(zombies) >= 2
-        assert all(zombie.end == "" or "FencedError" in zombie.end for zombie in zombies)
+        assert all(zombie.exit_code in (None, ExitCode.FENCED) for zombie in zombies)
 
 
 @pytest.mark.parametrize("back", [1, 3, 1000])

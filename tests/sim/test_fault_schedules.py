@@ -45,6 +45,7 @@ def run_schedule(
     return schedule
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, SCHEDULES_PER_CASE, BATCH))
 @pytest.mark.parametrize("name", CASES)
 def test_no_schedule_of_harm_loses_or_doubles_anything(name: str, first: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkstorm.testing.faults import FaultSchedule, FaultyTransport
-from sparkstorm.testing.sim_worker import SimWorker
+from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.transport.base import Commit, Pressure
 from tests.sim.test_fault_schedules import run_schedule
 
@@ -63,7 +63,7 @@ class Planted(FaultSchedule):
 
     kind: type[FaultyTransport]
 
-    def make_transport(self, worker: SimWorker) -> FaultyTransport:
+    def make_transport(self, worker: InProcessWorker) -> FaultyTransport:
         return self.kind(worker, self._choose, self._delay_ms)
 
 

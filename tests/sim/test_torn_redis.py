@@ -12,7 +12,7 @@ from sparkstorm.api import ReplayableSpout
 from sparkstorm.embedded import RedisServer
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.testing import LocalCluster
-from sparkstorm.testing.sim_worker import SimWorker
+from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.transport.redis import RedisReader, RedisTransport
 from tests.transport.bare_redis import log_of
 from tests.worker.building import Count, Pass, chain
@@ -56,8 +56,8 @@ class OverRedis:
         self.topology_id = self.cluster.submit(chain(Numbers(), Pass(), Count(), 2), conf)
         self.reader = RedisReader(self.at, self.topology_id)
 
-    def _open(self, worker: SimWorker) -> RedisTransport:
-        self.opened.append(RedisTransport(self.at, worker.host.id))  # type: ignore[attr-defined]
+    def _open(self, worker: InProcessWorker) -> RedisTransport:
+        self.opened.append(RedisTransport(self.at, worker.host.id))
         return self.opened[-1]
 
     def rounds(self, count: int) -> None:

@@ -60,7 +60,7 @@ def command_of(pid: int) -> str:
         return ""
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 20) -> float:
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 60) -> float:
     """Wait for a condition and return how many seconds it took; fail by name when it never comes."""
     began = time.monotonic()
     while not condition():
@@ -125,7 +125,7 @@ class SlotBench:
         return self.state.read_worker_beat(topology_id, slot)
 
     def wait_beat(
-        self, topology_id: str, slot: WorkerSlot, condition: Callable[[WorkerBeat], object], seconds: float = 20
+        self, topology_id: str, slot: WorkerSlot, condition: Callable[[WorkerBeat], object], seconds: float = 60
     ) -> WorkerBeat:
         """Wait for a beat of that kind and return it."""
         last: list[WorkerBeat | None] = [None]
@@ -141,7 +141,7 @@ class SlotBench:
         assert last[0] is not None
         return last[0]
 
-    def wait_running(self, topology_id: str, slot: WorkerSlot, other_than: int = 0, seconds: float = 20) -> WorkerBeat:
+    def wait_running(self, topology_id: str, slot: WorkerSlot, other_than: int = 0, seconds: float = 60) -> WorkerBeat:
         """Wait for a running worker there, of another pid than the former one."""
         return self.wait_beat(topology_id, slot, lambda beat: beat.state == "RUNNING" and beat.pid not in (0, other_than), seconds)
 

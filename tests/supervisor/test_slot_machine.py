@@ -164,6 +164,7 @@ OBSERVATIONS = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(OBSERVATIONS, max_size=60))
 def test_whatever_happens_there_is_one_child_and_no_wait_without_end(events: list[tuple[object, ...]]) -> None:

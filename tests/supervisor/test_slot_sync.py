@@ -27,7 +27,7 @@ from sparkstorm.model.status import TopologyStatus
 from sparkstorm.supervisor.node_dir import NodeDir
 from sparkstorm.supervisor.slot_machine import BlobView
 from sparkstorm.supervisor.slot_sync import REFUSED, DesiredState, SlotStores, SlotSync
-from sparkstorm.supervisor.supervisor import Supervisor, SupervisorSettings, part_of
+from sparkstorm.supervisor.supervisor import Supervisor, SupervisorDuties, part_of
 
 SLOT = WorkerSlot("n1", 6700)
 KEY = b"k" * 32
@@ -54,7 +54,7 @@ class Office:
     def _connect(self) -> SlotStores:
         if self.connections:
             return self.connections.pop()()
-        settings = SupervisorSettings("host", 6700)
+        settings = SupervisorDuties("host", 6700)
         return SlotStores(self.state, self.blobs, Supervisor(settings, self.node_dir, self.state))
 
     def submit(self, topology_id: str = "t", slot: WorkerSlot = SLOT, version: int = 1) -> Assignment:

@@ -17,7 +17,7 @@ from sparkstorm.supervisor.node_dir import NodeDir
 from sparkstorm.supervisor.supervisor import (
     LocalBeat,
     Supervisor,
-    SupervisorSettings,
+    SupervisorDuties,
     WorkerClass,
     classify,
     local_assignments,
@@ -26,7 +26,7 @@ from sparkstorm.supervisor.supervisor import (
     write_local_beat,
 )
 
-SETTINGS = SupervisorSettings("host-a", 6700, heartbeat_ms=5_000, monitor_ms=3_000)
+SETTINGS = SupervisorDuties("host-a", 6700, heartbeat_ms=5_000, monitor_ms=3_000)
 
 
 def assignment(topology_id: str, *places: str, version: int = 1) -> Assignment:

@@ -117,7 +117,7 @@ def test_a_killed_topology_is_gone_after_its_message_timeout() -> None:
         cluster.submit(word_count(FeederSpout(["line"])), name="one")
         before_ms = cluster.now_ms
         cluster.kill("one")
-        assert cluster.now_ms - before_ms == 30_000
+        assert 30_000 <= cluster.now_ms - before_ms <= 31_000
         with pytest.raises(NotAliveError):
             cluster.state("count", "one")
 

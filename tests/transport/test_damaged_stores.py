@@ -5,11 +5,12 @@ from __future__ import annotations
 import resource
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from sparkstorm.embedded import RedisServer
 from sparkstorm.errors import StoreFullError, StoreInconsistentError, StoreRolledBackError
@@ -249,10 +250,13 @@ def full_disk(bench: RedisBench | LocalBench) -> Iterator[None]:
     client: Any = bench.client
     former = resource.prlimit(bench.server.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(bench.server.pid, resource.RLIMIT_FSIZE, (0, former[1]))
-    client.set("makes it notice", b"x")  # the write that fails is the one after which others are refused
-    wait_until(lambda: client.info("persistence")["aof_last_write_status"] == "err", "the failed write")
-    yield
-    resource.prlimit(bench.server.pid, resource.RLIMIT_FSIZE, former)
+    try:
+        with suppress(redis.ResponseError):  # refused when a write that was put off has failed before
+            client.set("makes it notice", b"x")  # the write that fails is the one after which others are refused
+        wait_until(lambda: client.info("persistence")["aof_last_write_status"] == "err", "the failed write")
+        yield
+    finally:
+        resource.prlimit(bench.server.pid, resource.RLIMIT_FSIZE, former)
     wait_until(lambda: client.info("persistence")["aof_last_write_status"] == "ok", "the write that goes through")
 
 

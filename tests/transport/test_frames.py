@@ -29,6 +29,7 @@ def ids_of(numbers: list[int]) -> frames.Ids:
     return np.array(numbers, np.uint64)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.data())
 def test_rows_come_back_as_they_went(data: st.DataObject) -> None:

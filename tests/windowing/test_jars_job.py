@@ -60,6 +60,7 @@ def test_the_example_gives_the_numbers_of_a_plain_loop(tmp_path: Path, workers: 
     assert live(str(tmp_path), workers, kills) == wanted
 
 
+@pytest.mark.slow
 def test_it_does_so_on_some_of_sparks_own_jars(tmp_path: Path) -> None:
     jars = sorted(spark_jars().glob("j*.jar"))
     assert len(jars) > 5

@@ -157,6 +157,7 @@ def test_sessions_are_those_of_the_definition_after_failures_late_rows_and_resta
     check_against_reference(bolt, gap, lag, lateness, steps)
 
 
+@pytest.mark.slow
 def test_hundreds_of_sessions_of_one_key_in_any_order_are_those_of_the_definition() -> None:
     for seed in range(6):
         chance = Random(seed)

@@ -178,6 +178,7 @@ def test_with_allowed_lateness_the_last_firing_of_a_window_is_complete(
     assert not [place for place, _ in driver.times.items() if place[0] in ("a", "t", "s", "f")]  # nothing is left behind
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50)), max_size=30))
 def test_a_watermark_is_the_least_mark_and_never_falls(marks: list[tuple[int, int]]) -> None:
@@ -237,6 +238,7 @@ def test_timed_bolts_see_rows_and_timers_in_the_order_of_time(events: list[Event
     assert run_through(timed(Ordered()), mixed, lag, cuts).emitted() == wanted[:-1]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(EVENTS)
 def test_firing_a_few_at_a_time_fires_the_same_and_survives_a_restart_in_between(events: list[Event]) -> None:

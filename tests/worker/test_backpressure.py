@@ -51,6 +51,7 @@ class Peak:
         self.bytes = max(self.bytes, self._store.used_bytes())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_memory_is_bounded_with_a_bolt_a_hundred_times_slower_than_its_spout(workers: int) -> None:
     limit, rows = 64 * KB, 50
@@ -71,6 +72,7 @@ def test_memory_is_bounded_with_a_bolt_a_hundred_times_slower_than_its_spout(wor
         assert cluster.counts("spout").acked == 3000
 
 
+@pytest.mark.slow
 def test_a_slow_branch_of_a_fan_out_holds_back_the_fan_and_not_only_the_spout() -> None:
     class Fan(BasicBolt):
         outputs = ("value",)

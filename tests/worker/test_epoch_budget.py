@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Spout, Tuple
+from sparkstorm.model.settings import EpochSettings
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
+from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.sim_transport import SimTransport
-from sparkstorm.testing.sim_worker import SimWorker
 from sparkstorm.transport.base import Commit, Pressure
 from sparkstorm.worker.epoch_budget import Budget
 from tests.worker.building import Pass, chain
@@ -24,7 +25,7 @@ class Scales:
     def __init__(self) -> None:
         self.heaviest = 0
 
-    def __call__(self, worker: SimWorker) -> SimTransport:
+    def __call__(self, worker: InProcessWorker) -> SimTransport:
         scales = self
 
         class Weighing(SimTransport):
@@ -116,9 +117,9 @@ def test_an_input_that_makes_more_than_any_commit_may_carry_is_parked_and_the_ot
 
 
 def test_the_pace_falls_with_the_weight_of_what_is_sent() -> None:
-    budget = Budget({"topology.epoch.bytes": 400})
+    budget = Budget(EpochSettings.of({"topology.epoch.bytes": 4096}))
     assert budget.pace(8, 8, 0, 100, sent_bytes=0) == 16
-    assert budget.pace(8, 8, 0, 100, sent_bytes=100) == 16
-    assert budget.pace(8, 8, 0, 100, sent_bytes=800) == 1
-    assert budget.pace(80, 80, 0, 100, sent_bytes=200) == 40
+    assert budget.pace(8, 8, 0, 100, sent_bytes=1024) == 16
+    assert budget.pace(8, 8, 0, 100, sent_bytes=8192) == 1
+    assert budget.pace(80, 80, 0, 100, sent_bytes=2048) == 40
     assert budget.pace(8, 8, 8, 100, sent_bytes=0) == 4

@@ -17,7 +17,7 @@ from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.tuples import Source
 from sparkstorm.testing import FeederSpout, LocalCluster
-from sparkstorm.testing.sim_topology import SimTopology
+from sparkstorm.testing.local_topology import LocalTopology
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import START, TaskRecord
 from sparkstorm.transport.frames import AckerMessages, SettledRoots
@@ -129,7 +129,7 @@ def refusal(call: Callable[[], Any]) -> str:
     return ""
 
 
-def inject(topology: SimTopology, task: int, data: bytes) -> None:
+def inject(topology: LocalTopology, task: int, data: bytes) -> None:
     """Write a frame as a stranger does: with nothing counted."""
     keys = topology.store.task(task)
     keys.last_number += 1

@@ -84,6 +84,7 @@ def test_rows_that_are_too_large_for_one_frame_together_leave_in_several() -> No
         assert spout.acked == [0]
 
 
+@pytest.mark.slow
 def test_a_row_that_is_too_large_for_any_frame_is_given_up_with_the_input_that_made_it() -> None:
     class Explodes(BasicBolt):
         outputs = ("value",)

@@ -51,6 +51,7 @@ step = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(step, max_size=80))
 def test_entries_tell_the_state_as_it_is_whenever_the_owner_dies(steps: list[Any]) -> None:
@@ -70,6 +71,7 @@ def test_entries_tell_the_state_as_it_is_whenever_the_owner_dies(steps: list[Any
         owner.restart()
 
 
+@pytest.mark.slow
 def test_no_commit_writes_a_large_state_as_a_whole_and_the_journal_stays_in_proportion() -> None:
     owner = Owner()
     for key in range(100_000):

@@ -77,7 +77,7 @@ def test_anchors_are_united_without_repeats_and_untracked_ones() -> None:
 # -- gates
 
 
-def gates(high: int = 100) -> Backpressure:
+def gates(high: int = 10_000) -> Backpressure:
     """Of a worker with the tasks a=spout, b, c of a chain a -> b -> c -> b."""
     builder = TopologyBuilder()
     builder.set_spout("a", FeederSpout())
@@ -98,7 +98,7 @@ def shut(found: Backpressure) -> list[int]:
 def test_a_gate_shuts_above_the_mark_and_opens_at_half_of_it() -> None:
     found = gates()
     steps = []
-    for waiting in (100, 101, 60, 51, 50, 60, 101):
+    for waiting in (10_000, 10_001, 6_000, 5_001, 5_000, 6_000, 10_001):
         found.note(Pressure({2: waiting}))
         steps.append(shut(found))
     assert steps == [[], [1], [1], [1], [], [], [1]]
@@ -106,9 +106,9 @@ def test_a_gate_shuts_above_the_mark_and_opens_at_half_of_it() -> None:
 
 def test_edges_inside_a_cycle_never_gate_edges_out_of_it_do() -> None:
     found = gates()
-    found.note(Pressure({2: 1000, 3: 1000}))
+    found.note(Pressure({2: 100_000, 3: 100_000}))
     assert shut(found) == [1]
-    found.note(Pressure({2: 0, 3: 0, 4: 1000}))
+    found.note(Pressure({2: 0, 3: 0, 4: 100_000}))
     assert shut(found) == [3]
 
 

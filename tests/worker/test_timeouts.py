@@ -9,6 +9,7 @@ from sparkstorm.testing import FeederSpout, LocalCluster, SlowBolt
 from tests.worker.building import Count, Pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_an_old_tuple_that_waits_behind_younger_ones_is_not_given_up(seed: int) -> None:
     """Two ways of different length meet: behind the head of a stream lies what is older than the head."""

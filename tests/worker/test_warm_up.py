@@ -27,6 +27,7 @@ def test_an_acker_with_few_open_trees_never_loads_anything() -> None:
     assert warm_up._thread is None
 
 
+@pytest.mark.slow
 def test_a_busy_acker_goes_over_to_kernels_and_keeps_its_trees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

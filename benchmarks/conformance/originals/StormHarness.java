@@ -61,6 +61,8 @@ public final class StormHarness {
     public static void main(String[] args) throws Exception {
         PrintStream out = new PrintStream(System.out, true, "UTF-8");
         System.setOut(System.err);
+        // The clock is held: topologies are ranked by uptime, and a second that passes within a round changes the ranks.
+        new Time.SimulatedTime();
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             out.println(Json.show(answer(object(Json.parse(line)))));
@@ -106,13 +108,14 @@ public final class StormHarness {
             case "default":
                 return new DefaultScheduler();
             case "isolation":
-                return new IsolationScheduler();
+                return new Watched(new IsolationScheduler());
             case "multitenant":
                 return new MultitenantScheduler();
             case "resource-aware":
                 return new ResourceAwareScheduler();
             case "blacklist":
-                return new BlacklistScheduler(new Watched(made(inner, inner)));
+                IScheduler wrapped = made(inner, inner);
+                return new BlacklistScheduler(wrapped instanceof Watched ? wrapped : new Watched(wrapped));
             default:
                 throw new IllegalArgumentException(name);
         }
@@ -131,10 +134,10 @@ public final class StormHarness {
         Calm.begin(cluster, isolated(topologies, conf.get(DaemonConfig.ISOLATION_SCHEDULER_MACHINES)));
         Pools.MADE.clear();
         scheduler.schedule(topologies, cluster);
-        return shown(cluster, topologies, scheduler, running);
+        return shown(Calm.cluster, topologies, scheduler, running);
     }
 
-    private static List<TopologyDetails> isolated(Topologies topologies, Object machines) {
+    static List<TopologyDetails> isolated(Topologies topologies, Object machines) {
         List<TopologyDetails> found = new ArrayList<>();
         for (TopologyDetails each : topologies) {
             if (machines instanceof Map && ((Map<?, ?>) machines).containsKey(each.getName())) {
@@ -276,11 +279,12 @@ public final class StormHarness {
     private static StormTopology graph(List<Object> components) {
         Map<String, SpoutSpec> spouts = new OrderedMap<>();
         Map<String, Bolt> bolts = new OrderedMap<>();
+        Map<String, Map<String, StreamInfo>> streams = streams(components);
         for (Object each : components) {
             Map<String, Object> fields = object(each);
             ComponentCommon common = new ComponentCommon();
             common.set_inputs(inputs(list(fields.get("inputs"))));
-            common.set_streams(new HashMap<>(Map.of("default", new StreamInfo(List.of("key"), false))));
+            common.set_streams(streams.get((String) fields.get("id")));
             common.set_parallelism_hint(list(fields.get("executors")).size());
             common.set_json_conf(Json.show(fields.getOrDefault("conf", Map.of())));
             ComponentObject object = ComponentObject.serialized_java(new byte[0]);
@@ -293,6 +297,23 @@ public final class StormHarness {
         StormTopology topology = new StormTopology(spouts, bolts, Collections.emptyMap());
         addSharedMemory(topology, components);
         return topology;
+    }
+
+    /** The streams of each component: the default one and those that others subscribe to, else the topology is not valid. */
+    private static Map<String, Map<String, StreamInfo>> streams(List<Object> components) {
+        Map<String, Map<String, StreamInfo>> found = new HashMap<>();
+        for (Object each : components) {
+            found.put((String) object(each).get("id"), new HashMap<>(Map.of("default", new StreamInfo(List.of("key"), false))));
+        }
+        for (Object each : components) {
+            for (Object input : list(object(each).get("inputs"))) {
+                Map<String, StreamInfo> declared = found.get((String) object(input).get("from"));
+                if (declared != null) {
+                    declared.put((String) object(input).getOrDefault("stream", "default"), new StreamInfo(List.of("key"), false));
+                }
+            }
+        }
+        return found;
     }
 
     /** What TopologyBuilder.addSharedMemory does; regions are walked by name. */

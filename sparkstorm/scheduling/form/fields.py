@@ -1,33 +1,30 @@
-"""Strict reading of JSON objects: every field is asked for by name and kind, what is left over is an error."""
+"""JSON of scheduling problems: strict parsing, the kinds of their fields, and the configuration keys that schedulers read."""
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 from sparkstorm.errors import InvalidConfigError, show
-
-T = TypeVar("T")
-_MISSING = object()
-
+from sparkstorm.model.strict import UnfitValueError, expected, named_errors, one_of, reader_of, whole
+from sparkstorm.scheduling.records import InputView
 
 MOST_DIGITS = 300  # of an integer; a float holds no more, and Python refuses to read more than 4,300
-MOST_LEVELS = 60  # of lists and objects in each other; readers, texts of errors and writers recurse
-_Path: TypeAlias = "tuple[_Path, str | int] | None"  # the holder's path, and the name or number of the value in it
+MOST_LEVELS = 60  # of nested lists and objects: readers and writers recurse
 
 
 @dataclass(frozen=True, slots=True)
 class _NoNumber:
-    """A literal that is no number of ours, as an error's words."""
+    """A number literal that is not allowed, with the text of its error."""
 
     words: str
 
 
 def parse(text: str | bytes) -> object:
-    """JSON without its leniencies: no NaN, no infinity, no name twice in one object, bounded numbers and nesting.
+    """Return the value of a JSON text; NaN, infinities, repeated names, huge numbers and deep nesting are errors.
 
-    InvalidConfigError names the field, or the place in the text where it is no JSON.
+    InvalidConfigError names the field, or the position in the text.
     """
     try:
         decoded = text.decode("utf-8") if isinstance(text, bytes) else text
@@ -38,7 +35,8 @@ def parse(text: str | bytes) -> object:
         raise InvalidConfigError("not JSON: lists and objects are nested too deeply") from None
     except ValueError as error:
         raise InvalidConfigError(f"not JSON: {error}") from None
-    _check(value, None, 0)
+    with named_errors(InvalidConfigError, "problem"):
+        _check(value, 0)
     return value
 
 
@@ -55,26 +53,20 @@ def _float(digits: str) -> object:
     return found if math.isfinite(found) else _NoNumber(f"{digits:.20} is too large for a number")
 
 
-def _check(value: object, path: _Path, level: int) -> None:
-    """InvalidConfigError for the first literal that is no number of ours, and for nesting that is too deep."""
+def _check(value: object, level: int) -> None:
+    """Raise UnfitValueError for the first number that is not allowed, and for nesting that is too deep."""
     if isinstance(value, _NoNumber):
-        raise InvalidConfigError(f"{_shown(path)}: {value.words}")
+        raise UnfitValueError(value.words)
     if not isinstance(value, (dict, list)):
         return
     if level >= MOST_LEVELS:
-        raise InvalidConfigError(f"{_shown(path)}: more than {MOST_LEVELS} lists and objects in each other")
+        raise UnfitValueError(f"more than {MOST_LEVELS} lists and objects in each other")
     for name, each in value.items() if isinstance(value, dict) else enumerate(value):
         if isinstance(each, (dict, list, _NoNumber)):
-            _check(each, (path, name), level + 1)
-
-
-def _shown(path: _Path) -> str:
-    parts: list[str] = []
-    while path is not None:
-        path, name = path
-        parts.append(f"[{name}]" if isinstance(name, int) else f".{name:.60}")
-    text = "".join(reversed(parts)).removeprefix(".") or "problem"
-    return text if len(text) <= 200 else f"{text[:120]}...{text[-60:]}"
+            try:
+                _check(each, level + 1)
+            except UnfitValueError as error:
+                raise error.inside(name) from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -86,102 +78,133 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def wrong(where: str, expected: str, value: object) -> InvalidConfigError:
-    """The error for a value of the wrong kind."""
-    return InvalidConfigError(f"{where}: expected {expected}, got {show(value)}")
+# ---- kinds of fields -----------------------------------------------------------------------------------------------
 
 
-def integer(value: object, where: str, least: int = 0, most: int = 2**31 - 1) -> int:
-    """A whole number within bounds."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise wrong(where, f"an integer from {least} to {most}", value)
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise expected("a text", value)
     return value
 
 
-def number(value: object, where: str) -> float:
-    """A finite number, not negative."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1e15 or math.isnan(value):
-        raise wrong(where, "a number that is not negative", value)
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1e15:
+        raise expected("a number that is not negative", value)
     return float(value)
 
 
-def text(value: object, where: str) -> str:
-    """A string that is not empty."""
-    if not isinstance(value, str) or not value:
-        raise wrong(where, "a text", value)
-    return value
+Text = Annotated[str, _text]
+Number = Annotated[float, _number]
+Count = Annotated[int, whole()]
+Positive = Annotated[int, whole(1)]
+Bytes = Annotated[int, whole(0, 2**62)]
+Port = Annotated[int, whole(0, 65_535)]  # small labels are allowed: slots are not sockets
+Kind = Annotated[str, one_of(("spout", "bolt", "system"))]
+ABSENT: Any = None  # the default of a field that may be absent, but not null
 
 
-def switch(value: object, where: str) -> bool:
-    """True or false."""
-    if not isinstance(value, bool):
-        raise wrong(where, "true or false", value)
-    return value
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One subscription of a component."""
+
+    component: Text = field(metadata={"key": "from"})
+    stream: Text = "default"
+    grouping: Text = "shuffle"
+
+    def view(self) -> InputView:
+        """Return the subscription as schedulers see it."""
+        return InputView(self.component, self.stream, self.grouping)
 
 
-def mapping(value: object, where: str) -> Mapping[str, Any]:
-    """An object."""
-    if not isinstance(value, dict):
-        raise wrong(where, "an object", value)
-    return value
-
-
-def list_of(read: Callable[[object, str], T]) -> Callable[[object, str], tuple[T, ...]]:
-    """A reader of lists from a reader of their members."""
-
-    def reader(value: object, where: str) -> tuple[T, ...]:
-        if not isinstance(value, list):
-            raise wrong(where, "a list", value)
-        return tuple(read(each, f"{where}[{at}]") for at, each in enumerate(value))
-
-    return reader
-
-
-def map_of(read: Callable[[object, str], T]) -> Callable[[object, str], dict[str, T]]:
-    """A reader of objects with free names from a reader of their values."""
-
-    def reader(value: object, where: str) -> dict[str, T]:
-        return {name: read(each, f"{where}.{name:.60}") for name, each in mapping(value, where).items()}
-
-    return reader
-
-
-def port(value: object, where: str) -> int:
-    """A port; small labels are allowed, slots are not sockets."""
-    return integer(value, where, 0, 65535)
-
-
-class Fields:
-    """The fields of one object, taken one by one; `done` complains about those nobody asked for."""
-
-    def __init__(self, value: object, where: str) -> None:
-        self._left = dict(mapping(value, where))
-        self._where = where
-
-    def has(self, name: str) -> bool:
-        """Whether a field is there and not yet taken."""
-        return name in self._left
-
-    def take(self, name: str, read: Callable[[object, str], T], default: object = _MISSING) -> T:
-        """The value of a field; `default` when it is absent, an error when there is no default."""
-        where = f"{self._where}.{name}" if self._where else name
-        value = self._left.pop(name, _MISSING)
-        if value is not _MISSING:
-            return read(value, where)
-        if default is _MISSING:
-            raise InvalidConfigError(f"{where}: missing")
-        return default  # type: ignore[return-value]  # the caller's own default
-
-    def done(self) -> None:
-        """InvalidConfigError when a field is left."""
-        if self._left:
-            raise InvalidConfigError(f"{self._where or 'problem'}: unknown field {show(sorted(self._left)[0])}")
-
-
-def no_duplicates(names: list[str], where: str) -> None:
-    """InvalidConfigError when a name occurs twice."""
+def no_duplicates(names: Iterable[str], *path: str) -> None:
+    """Raise UnfitValueError when a name occurs twice."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise InvalidConfigError(f"{where}: {show(name)} occurs twice")
+            raise UnfitValueError(f"{show(name)} occurs twice", *path)
         seen.add(name)
+
+
+# ---- configuration -------------------------------------------------------------------------------------------------
+
+
+def _hosts_or_machines(value: object) -> object:
+    """Read Storm's isolation, {topology: machines}, or JStorm's, a list of hosts."""
+    return reader_of(Mapping[str, Positive] if isinstance(value, dict) else tuple[Text, ...])(value)
+
+
+def _constraints(value: object) -> object:
+    if isinstance(value, dict):
+        return reader_of(Mapping[str, _Object])(value)
+    pairs: tuple[tuple[str, ...], ...] = reader_of(tuple[tuple[Text, ...], ...])(value)
+    for at, pair in enumerate(pairs):
+        if len(pair) != 2:
+            raise expected("two components", list(pair)).inside(at)
+    return pairs
+
+
+def _object(value: object) -> object:
+    if not isinstance(value, dict):
+        raise expected("an object", value)
+    return value
+
+
+_Object = Annotated[Mapping[str, Any], _object]
+_HINTS: Mapping[str, Hashable] = {
+    "topology.workers": Count,
+    "topology.acker.executors": Count,
+    "topology.priority": Count,
+    "topology.isolate.machines": Count,
+    "topology.spread.components": tuple[Text, ...],
+    "topology.worker.max.heap.size.mb": Number,
+    "topology.component.resources.onheap.memory.mb": Number,
+    "topology.component.resources.offheap.memory.mb": Number,
+    "topology.component.cpu.pcore.percent": Number,
+    "topology.component.resources.map": Mapping[str, Number],
+    "topology.acker.resources.onheap.memory.mb": Number,
+    "topology.acker.resources.offheap.memory.mb": Number,
+    "topology.acker.cpu.pcore.percent": Number,
+    "topology.metrics.consumer.resources.onheap.memory.mb": Number,
+    "topology.metrics.consumer.resources.offheap.memory.mb": Number,
+    "topology.metrics.consumer.cpu.pcore.percent": Number,
+    "topology.ras.one.executor.per.worker": bool,
+    "topology.ras.one.component.per.worker": bool,
+    "topology.ras.acker.executors.per.worker": Count,
+    "topology.ras.order.executors.by.proximity.needs": bool,
+    "topology.ras.constraint.max.state.search": Count,
+    "topology.ras.constraints": Annotated[object, _constraints],
+    "topology.scheduler.strategy": Text,
+    "topology.scheduler.favored.nodes": tuple[Text, ...],
+    "topology.scheduler.unfavored.nodes": tuple[Text, ...],
+    "isolation.scheduler.machines": Annotated[object, _hosts_or_machines],
+    "multitenant.scheduler.user.pools": Mapping[str, Count],
+    "resource.aware.scheduler.user.pools": Mapping[str, Mapping[str, Number]],
+    "resource.aware.scheduler.priority.strategy": Text,
+    "resource.aware.scheduler.max.topology.scheduling.attempts": Positive,
+    "resource.aware.scheduler.constraint.max.state.search": Count,
+    "storm.worker.min.cpu.pcore.percent": Number,
+    "nimbus.monitor.freq.secs": Positive,
+    "blacklist.scheduler.tolerance.time.secs": Positive,
+    "blacklist.scheduler.tolerance.count": Positive,
+    "blacklist.scheduler.resume.time.secs": Positive,
+    "blacklist.scheduler.assume.supervisor.bad.based.on.bad.slot": bool,
+    "blacklist.scheduler.strategy": Text,
+    "jstorm.reserve.workers": Count,
+    "worker.memory.size": Bytes,
+    "worker.cpu.slot.num": Count,
+    "topology.master.worker.memory.size": Bytes,
+}
+
+
+def _settings(value: object) -> Mapping[str, Any]:
+    """Read a configuration: known keys are checked, null ones left out, so that defaults apply."""
+    found = {key: each for key, each in reader_of(_Object)(value).items() if each is not None}
+    for key in found.keys() & _HINTS.keys():
+        try:
+            reader_of(_HINTS[key])(found[key])
+        except UnfitValueError as error:
+            raise error.inside(f"[{show(key)}]") from None
+    return found
+
+
+Settings = Annotated[Mapping[str, Any], _settings]  # the configuration keys that no scheduler reads pass unread

@@ -1,24 +1,24 @@
-"""The way from the text of a problem to the text of its answer."""
+"""DeferredEmits to scheduling problems, from JSON text to JSON text."""
 
 import json
 from typing import Any
 
 from sparkstorm.errors import SparkStormError, show
 from sparkstorm.scheduling.form import jstorm_problem, storm_problem
-from sparkstorm.scheduling.form.fields import mapping, parse
+from sparkstorm.scheduling.form.fields import parse
 
 
 def solve(value: object, explains: bool = False) -> dict[str, Any]:
-    """The answer to a problem, with the reason of each place under `why` where asked; InvalidConfigError when malformed."""
-    if mapping(value, "problem").get("scheduler") == "jstorm":
+    """Return the answer to a problem, with reasons under `why` if `explains`; InvalidConfigError if it is malformed."""
+    if isinstance(value, dict) and value.get("scheduler") == "jstorm":
         return jstorm_problem.answer(jstorm_problem.context_from(value), explains)
     return storm_problem.answer(storm_problem.problem_from(value), explains)
 
 
 def answer_to(text: str | bytes, explains: bool = False) -> tuple[str, bool]:
-    """One line of JSON for the text of one problem, and whether the problem was well-formed; raises nothing.
+    """Return the answer to a problem's text as one line of JSON, and whether the problem was well-formed; never raises.
 
-    A fault of the scheduler's own is an answer like any other, so that the problems after it get theirs.
+    An exception of the scheduler becomes an error answer, so that later problems are still answered.
     """
     try:
         return json.dumps(solve(parse(text), explains)), True

@@ -1,30 +1,26 @@
-"""Owns the form of problems for Storm's schedulers, single rounds and sequences of them, and of their answers."""
+"""Problems for Storm's schedulers: the JSON form, single rounds and sequences of them, and the answers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, show
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.model.shared_memory import check_regions
-from sparkstorm.scheduling.base import Scheduler
+from sparkstorm.model.strict import UnfitValueError, expected, named_errors, one_of, read_as, reader_of
 from sparkstorm.scheduling.blacklist import BlacklistScheduler
 from sparkstorm.scheduling.catalogue import BLACKLIST, BUILT_IN, scheduler_by_name
-from sparkstorm.scheduling.form import fields as read
-from sparkstorm.scheduling.form.conf_kinds import conf
-from sparkstorm.scheduling.form.fields import Fields
+from sparkstorm.scheduling.form.fields import ABSENT, Count, Input, Kind, Number, Port, Settings, Text, no_duplicates
 from sparkstorm.scheduling.multitenant.scheduler import MultitenantScheduler
 from sparkstorm.scheduling.reasons import Reasons
-from sparkstorm.scheduling.records import ComponentView, Conf, InputView, SupervisorView, TopologyView
+from sparkstorm.scheduling.records import ComponentView, Conf, SupervisorView, TopologyView
 from sparkstorm.scheduling.resource.scheduler import ResourceAwareScheduler
-from sparkstorm.scheduling.view import Assignments, ClusterView
-
-KINDS = ("spout", "bolt", "system")
+from sparkstorm.scheduling.view import Assignments, ClusterView, Scheduler
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round of scheduling is given."""
+    """Input of one round of scheduling."""
 
     supervisors: tuple[SupervisorView, ...] = ()
     topologies: tuple[TopologyView, ...] = ()
@@ -34,7 +30,7 @@ class Round:
     greylisted_hosts: tuple[str, ...] = ()
 
     def view(self, cluster_conf: Conf) -> ClusterView:
-        """A fresh cluster view; dead ports are hidden from their supervisors."""
+        """Return a new cluster view without dead ports."""
         dead = self.dead_ports or {}
         living = [
             replace(each, ports=tuple(port for port in each.ports if port not in dead.get(each.id, ())))
@@ -54,193 +50,181 @@ class Problem:
     rounds: tuple[Round, ...] = ()
 
 
-def problem_from(value: object) -> Problem:
-    """Read a problem; InvalidConfigError names the field that is wrong."""
-    taken = Fields(value, "")
-    scheduler = taken.take("scheduler", _scheduler)
-    inner = taken.take("inner", _inner, "default")
-    cluster_conf = taken.take("conf", conf, {})
-    later = taken.take("rounds", read.list_of(read.mapping), ())
-    first = _round(taken, Round(), cluster_conf, needs_all=not later)
-    taken.done()
-    rounds = []
-    former = first
-    for at, each in enumerate(later):
-        fields = Fields(each, f"rounds[{at}]")
-        former = _round(fields, former, cluster_conf, needs_all=False)
-        fields.done()
-        rounds.append(former)
-    return Problem(scheduler, inner, cluster_conf, first, tuple(rounds))
+# ---- the JSON form -------------------------------------------------------------------------------------------------
 
 
-def _scheduler(value: object, where: str) -> str:
-    names = [*BUILT_IN, BLACKLIST]
-    if value not in names:
-        raise read.wrong(where, f"one of {', '.join([*names, 'jstorm'])}", value)
-    return str(value)
-
-
-def _inner(value: object, where: str) -> str:
-    if value not in list(BUILT_IN):
-        raise read.wrong(where, f"one of {', '.join(BUILT_IN)}", value)
-    return str(value)
-
-
-def _round(taken: Fields, former: Round, cluster_conf: Conf, needs_all: bool) -> Round:
-    """The fields of a round; those absent stay as they were in the former one."""
-
-    def topology(value: object, where: str) -> TopologyView:
-        return _topology(value, where, cluster_conf)
-
-    must: dict[str, Any] = {} if needs_all else {"default": former.supervisors}
-    supervisors = taken.take("supervisors", read.list_of(_supervisor), **must)
-    must = {} if needs_all else {"default": former.topologies}
-    topologies = taken.take("topologies", read.list_of(topology), **must)
-    found = Round(
-        supervisors,
-        topologies,
-        taken.take("assignments", read.map_of(_assignment), former.assignments),
-        taken.take("dead_ports", read.map_of(read.list_of(read.port)), former.dead_ports),
-        taken.take("blacklisted_hosts", read.list_of(read.text), former.blacklisted_hosts),
-        taken.take("greylisted_hosts", read.list_of(read.text), former.greylisted_hosts),
-    )
-    # Checked and not used: Storm too works out what running workers take from their executors.
-    taken.take("worker_resources", read.map_of(read.list_of(_worker_resources)), None)
-    read.no_duplicates([each.id for each in supervisors], "supervisors")
-    read.no_duplicates([each.id for each in topologies], "topologies")
-    unknown = set(found.assignments or ()) - {each.id for each in topologies}
-    if unknown:
-        raise InvalidConfigError(f"assignments: no topology is called {show(sorted(unknown)[0])}")
-    return found
-
-
-def _supervisor(value: object, where: str) -> SupervisorView:
-    taken = Fields(value, where)
-    uptime = taken.take("uptime_secs", read.integer, None)
-    found = SupervisorView(
-        taken.take("id", read.text),
-        taken.take("host", read.text),
-        tuple(sorted(set(taken.take("ports", read.list_of(read.port))))),
-        taken.take("rack", _optional_text, None),
-        None if uptime is None else uptime * 1000,
-        taken.take("resources", read.map_of(read.number), {}),
-    )
-    taken.done()
-    return found
-
-
-def _optional_text(value: object, where: str) -> str | None:
-    return None if value is None else read.text(value, where)
-
-
-def _topology(value: object, where: str, cluster_conf: Conf) -> TopologyView:
-    taken = Fields(value, where)
-    own_conf = {**cluster_conf, **taken.take("conf", conf, {})}
-    components = taken.take("components", read.list_of(_component))
-    read.no_duplicates([each.id for each in components], f"{where}.components")
-    _check_tasks(components, where)
-    _check_shared_memory(components, where)
-    found = TopologyView(
-        taken.take("id", read.text),
-        taken.take("name", read.text),
-        components,
-        own_conf.get("topology.workers", 1),
-        taken.take("owner", _owner, ""),
-        taken.take("uptime_secs", read.integer, 0) * 1000,
-        own_conf,
-    )
-    taken.done()
-    return found
-
-
-def _owner(value: object, where: str) -> str:
-    return "" if value in (None, "") else read.text(value, where)
-
-
-def _check_tasks(components: tuple[ComponentView, ...], where: str) -> None:
-    last = None
-    for executor in sorted(executor for each in components for executor in each.executors):
-        if last is not None and executor.first_task <= last:
-            raise InvalidConfigError(f"{where}.components: task {executor.first_task} is in two executors")
-        last = executor.last_task
-
-
-def _check_shared_memory(components: tuple[ComponentView, ...], where: str) -> None:
-    try:
-        check_regions(((each.id, each.conf) for each in components), f"{where}.components: ")
-    except InvalidTopologyError as error:
-        raise InvalidConfigError(str(error)) from None
-
-
-def _component(value: object, where: str) -> ComponentView:
-    taken = Fields(value, where)
-    found = ComponentView(
-        taken.take("id", read.text),
-        taken.take("kind", kind),
-        taken.take("executors", read.list_of(_executor)),
-        taken.take("conf", conf, {}),
-        taken.take("inputs", read.list_of(input_from), ()),
-    )
-    taken.done()
-    return found
-
-
-def kind(value: object, where: str) -> str:
-    """Spout, bolt or system."""
-    if value not in KINDS:
-        raise read.wrong(where, f"one of {', '.join(KINDS)}", value)
-    return str(value)
-
-
-def input_from(value: object, where: str) -> InputView:
-    """One subscription."""
-    taken = Fields(value, where)
-    found = InputView(
-        taken.take("from", read.text),
-        taken.take("stream", read.text, "default"),
-        taken.take("grouping", read.text, "shuffle"),
-    )
-    taken.done()
-    return found
-
-
-def _executor(value: object, where: str) -> ExecutorId:
-    tasks = read.list_of(read.integer)(value, where)
+def _executor(value: object) -> ExecutorId:
+    tasks: tuple[int, ...] = reader_of(tuple[Count, ...])(value)
     if len(tasks) != 2 or tasks[0] > tasks[1]:
-        raise read.wrong(where, "[first task, last task]", value)
+        raise expected("[first task, last task]", value)
     return ExecutorId(*tasks)
 
 
-def _assignment(value: object, where: str) -> Mapping[ExecutorId, WorkerSlot]:
+def _assignment(value: object) -> Mapping[ExecutorId, WorkerSlot]:
     found: dict[ExecutorId, WorkerSlot] = {}
-    for executor, slot in read.list_of(_row)(value, where):
-        if executor in found:
-            raise InvalidConfigError(f"{where}: executor {list(executor)} occurs twice")
-        found[executor] = slot
+    for row in reader_of(tuple[_Row, ...])(value):
+        if row.executor in found:
+            raise UnfitValueError(f"executor {list(row.executor)} occurs twice")
+        found[row.executor] = WorkerSlot(row.node, row.port)
     return found
 
 
-def _row(value: object, where: str) -> tuple[ExecutorId, WorkerSlot]:
-    taken = Fields(value, where)
-    executor = taken.take("executor", _executor)
-    slot = WorkerSlot(taken.take("node", read.text), taken.take("port", read.port))
-    taken.done()
-    return executor, slot
+def _owner(value: object) -> str:
+    return "" if value in (None, "") else str(reader_of(Text)(value))
 
 
-def _worker_resources(value: object, where: str) -> WorkerSlot:
-    taken = Fields(value, where)
-    slot = WorkerSlot(taken.take("node", read.text), taken.take("port", read.port))
-    for name in ("memory_on_heap_mb", "memory_off_heap_mb", "cpu"):
-        taken.take(name, read.number, 0.0)
-    taken.done()
-    return slot
+Executor = Annotated[ExecutorId, _executor]
+Placed = Annotated[Mapping[ExecutorId, WorkerSlot], _assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    executor: Executor
+    node: Text
+    port: Port
+
+
+@dataclass(frozen=True, slots=True)
+class _Supervisor:
+    id: Text
+    host: Text
+    ports: tuple[Port, ...]
+    rack: Text | None = None
+    uptime_secs: Count = ABSENT
+    resources: Mapping[str, Number] = field(default_factory=dict)
+
+    def view(self) -> SupervisorView:
+        uptime_ms = None if self.uptime_secs is None else self.uptime_secs * 1000
+        return SupervisorView(self.id, self.host, tuple(sorted({*self.ports})), self.rack, uptime_ms, self.resources)
+
+
+@dataclass(frozen=True, slots=True)
+class _Component:
+    id: Text
+    kind: Kind
+    executors: tuple[Executor, ...]
+    conf: Settings = field(default_factory=dict)
+    inputs: tuple[Input, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Topology:
+    id: Text
+    name: Text
+    components: tuple[_Component, ...]
+    owner: Annotated[str, _owner] = ""
+    uptime_secs: Count = 0
+    conf: Settings = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        no_duplicates((each.id for each in self.components), "components")
+        last = None
+        for executor in sorted(executor for each in self.components for executor in each.executors):
+            if last is not None and executor.first_task <= last:
+                raise UnfitValueError(f"task {executor.first_task} is in two executors", "components")
+            last = executor.last_task
+        try:
+            check_regions(((each.id, each.conf) for each in self.components), "")
+        except InvalidTopologyError as error:
+            raise UnfitValueError(str(error), "components") from None
+
+    def view(self, cluster_conf: Conf) -> TopologyView:
+        conf = {**cluster_conf, **self.conf}
+        components = tuple(
+            ComponentView(each.id, each.kind, each.executors, each.conf, tuple(one.view() for one in each.inputs))
+            for each in self.components
+        )
+        num_workers = conf.get("topology.workers", 1)
+        return TopologyView(self.id, self.name, components, num_workers, self.owner, self.uptime_secs * 1000, conf)
+
+
+@dataclass(frozen=True, slots=True)
+class _WorkerResources:
+    """Checked and not used: Storm too works out what running workers take from their executors."""
+
+    node: Text
+    port: Port
+    memory_on_heap_mb: Number = 0.0
+    memory_off_heap_mb: Number = 0.0
+    cpu: Number = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """A round; absent fields keep their value of the round before."""
+
+    supervisors: tuple[_Supervisor, ...] = ABSENT
+    topologies: tuple[_Topology, ...] = ABSENT
+    assignments: Mapping[str, Placed] = ABSENT
+    dead_ports: Mapping[str, tuple[Port, ...]] = ABSENT
+    blacklisted_hosts: tuple[Text, ...] = ABSENT
+    greylisted_hosts: tuple[Text, ...] = ABSENT
+    worker_resources: Mapping[str, tuple[_WorkerResources, ...]] = ABSENT
+
+    def __post_init__(self) -> None:
+        for name in ("supervisors", "topologies"):
+            no_duplicates((each.id for each in getattr(self, name) or ()), name)
+
+    def over(self, former: Round, cluster_conf: Conf) -> Round:
+        """Return the round, with absent fields taken from the former one."""
+        names = ("assignments", "dead_ports", "blacklisted_hosts", "greylisted_hosts")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        if self.supervisors is not None:
+            given["supervisors"] = tuple(each.view() for each in self.supervisors)
+        if self.topologies is not None:
+            given["topologies"] = tuple(each.view(cluster_conf) for each in self.topologies)
+        found = replace(former, **given)
+        unknown = set(found.assignments or ()) - {each.id for each in found.topologies}
+        if unknown:
+            raise UnfitValueError(f"no topology is called {show(min(unknown))}", "assignments")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    scheduler: Annotated[str, one_of((*BUILT_IN, BLACKLIST, "jstorm"))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem(_Round):
+    scheduler: Text = field(kw_only=True)
+    inner: Annotated[str, one_of(tuple(BUILT_IN))] = "default"
+    conf: Settings = field(default_factory=dict)
+    rounds: tuple[_Round, ...] = ()
+
+    def __post_init__(self) -> None:
+        super(_Problem, self).__post_init__()
+        for name in () if self.rounds else ("supervisors", "topologies"):
+            if getattr(self, name) is None:
+                raise UnfitValueError("missing", name)
+
+    def problem(self) -> Problem:
+        former = first = self.over(Round(), self.conf)
+        rounds = []
+        for at, each in enumerate(self.rounds):
+            try:
+                former = each.over(former, self.conf)
+            except UnfitValueError as error:
+                raise error.inside(at).inside("rounds") from None
+            rounds.append(former)
+        return Problem(self.scheduler, self.inner, self.conf, first, tuple(rounds))
+
+
+def problem_from(value: object) -> Problem:
+    """Read a problem; InvalidConfigError names the field that is wrong."""
+    with named_errors(InvalidConfigError, "problem"):
+        if isinstance(value, dict) and "scheduler" in value:  # named first: other fields depend on it
+            read_as(_Named, {"scheduler": value["scheduler"]})
+        return read_as(_Problem, value).problem()
+
+
+# ---- the answer ----------------------------------------------------------------------------------------------------
 
 
 def answer(problem: Problem, explains: bool = False) -> dict[str, Any]:
-    """Solve a problem; with rounds, one answer each, by one scheduler object for all of them.
+    """Return the answer to a problem; with rounds, one answer each, by the same scheduler object.
 
-    Where `explains` is set, `why` holds the reason of each executor's place.
+    With `explains`, `why` holds the reason of each executor's place.
     """
     scheduler = scheduler_by_name(problem.scheduler, problem.conf, problem.inner)
 
@@ -277,7 +261,7 @@ def _solve(scheduler: Scheduler, cluster: ClusterView) -> dict[str, Any]:
         found["blacklisted_hosts"] = list(scheduler.blacklisted_hosts)
         scheduler = scheduler.inner
     if isinstance(scheduler, ResourceAwareScheduler):
-        # Those who found another place in the same round have only moved.
+        # A topology that was placed again in the same round has only moved.
         found["evicted"] = sorted({name for name in cluster.evicted if not cluster.placement(name).num_workers})
     if isinstance(scheduler, MultitenantScheduler) and scheduler.pool_sizes is not None:
         sizes = scheduler.pool_sizes
@@ -286,7 +270,7 @@ def _solve(scheduler: Scheduler, cluster: ClusterView) -> dict[str, Any]:
 
 
 def rows_of(placed: Mapping[ExecutorId, WorkerSlot]) -> list[dict[str, Any]]:
-    """Where executors are, as sorted rows."""
+    """Return a placement as sorted rows."""
     return [{"executor": list(at), "node": slot.node, "port": slot.port} for at, slot in sorted(placed.items())]
 
 

@@ -1,1 +1,1 @@
-"""Owns JStorm's topology scheduler: workers go to supervisors first, then tasks to workers (S0.81)."""
+"""JStorm's topology scheduler: places workers on supervisors first, then tasks on workers (S0.81)."""

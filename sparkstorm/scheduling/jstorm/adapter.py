@@ -1,4 +1,4 @@
-"""Owns JStorm's topology scheduler as a Scheduler: topologies are placed one by one, each refused or placed whole.
+"""JStorm's topology scheduler as a Scheduler: topologies one by one, each placed as a whole or refused.
 
 A JStorm task is one of our executors, numbered by its first task. JStorm asks for workers only when a task is dead, a
 topology is new or a rebalance was wanted: a topology that runs on fewer workers than it wished for is left alone.
@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from sparkstorm.errors import FailedAssignTopologyError, InvalidConfigError
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.scheduling.former import Cause, Former
 from sparkstorm.scheduling.jstorm.records import (
     AssignContext,
     AssignType,
@@ -20,19 +19,20 @@ from sparkstorm.scheduling.jstorm.records import (
 from sparkstorm.scheduling.jstorm.scheduler import WORKERS_KEY, assign_tasks, num_workers
 from sparkstorm.scheduling.jstorm.slots import defined_slots
 from sparkstorm.scheduling.jstorm.workers import USE_OLD_KEY
+from sparkstorm.scheduling.previous import PreviousPlacement, ScheduleReason
 from sparkstorm.scheduling.records import Conf, Topologies, TopologyView
 from sparkstorm.scheduling.view import ClusterView
 
-_TYPE_BY_CAUSE = {
-    Cause.DEATH: AssignType.MONITOR,
-    Cause.REBALANCE: AssignType.REBALANCE,
-    Cause.REASSIGN: AssignType.REBALANCE,
-    Cause.SUBMISSION: AssignType.NEW,
+_TYPE_BY_REASON = {
+    ScheduleReason.DEATH: AssignType.MONITOR,
+    ScheduleReason.REBALANCE: AssignType.REBALANCE,
+    ScheduleReason.REASSIGN: AssignType.REBALANCE,
+    ScheduleReason.SUBMISSION: AssignType.NEW,
 }
 
 
 class JStormScheduler:
-    """JStorm's DefaultTopologyScheduler over a cluster; what cannot be placed is refused with JStorm's sentence."""
+    """JStorm's DefaultTopologyScheduler over a cluster; a topology that cannot be placed is refused with JStorm's message."""
 
     def prepare(self, conf: Conf) -> None:
         """Nothing to read: a topology's conf holds the cluster's."""
@@ -40,21 +40,21 @@ class JStormScheduler:
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
         """Place every topology that is new, lacks executors or is being rebalanced, by id."""
         for _, topology in sorted(topologies.items()):
-            former = cluster.former.get(topology.id) or _what_lives(topology, cluster)
-            is_rebalanced = former is not None and former.cause in (Cause.REBALANCE, Cause.REASSIGN)
+            previous = cluster.previous.get(topology.id) or _present_placement(topology, cluster)
+            is_rebalanced = previous is not None and previous.reason in (ScheduleReason.REBALANCE, ScheduleReason.REASSIGN)
             if not is_rebalanced and not cluster.placement(topology.id).num_missing:
                 continue
             try:
-                placed = _place(topology, former, cluster)
+                placed = _place(topology, previous, cluster)
             except (FailedAssignTopologyError, InvalidConfigError) as error:
                 cluster.refused[topology.id] = cluster.status[topology.id] = str(error)
             else:
                 cluster.set_assignment(topology.id, placed)
 
 
-def _place(topology: TopologyView, former: Former | None, cluster: ClusterView) -> dict[ExecutorId, WorkerSlot]:
+def _place(topology: TopologyView, previous: PreviousPlacement | None, cluster: ClusterView) -> dict[ExecutorId, WorkerSlot]:
     executor_by_task = {each.first_task: each for each in topology.executors}
-    context = context_of(topology, former, cluster)
+    context = context_of(topology, previous, cluster)
     if cluster.reasons is not None:
         context = replace(context, reason_by_task={})
     _refuse_surplus(context)
@@ -67,14 +67,14 @@ def _place(topology: TopologyView, former: Former | None, cluster: ClusterView) 
     return placed
 
 
-def _what_lives(topology: TopologyView, cluster: ClusterView) -> Former | None:
-    """What is placed stands for what was there before, where nobody said more (a problem from a file)."""
+def _present_placement(topology: TopologyView, cluster: ClusterView) -> PreviousPlacement | None:
+    """Return the present placement as the previous one if none is known (a problem from a file)."""
     placed = cluster.placement(topology.id).slot_by_executor
-    return Former(dict(placed), {}, alive=frozenset(placed)) if placed else None
+    return PreviousPlacement(dict(placed), {}, alive=frozenset(placed)) if placed else None
 
 
 def _refuse_surplus(context: AssignContext) -> None:
-    """The seed's refusal (S0.87); JStorm's code leaves all of a user's definitions out, without a word, instead."""
+    """Refuse more user-defined workers than wanted (S0.87); JStorm's code silently ignores all definitions instead."""
     wanted, defined = num_workers(context), len(defined_slots(context, (), is_new=True))
     if context.assign_type is AssignType.NEW and defined > wanted:
         raise FailedAssignTopologyError(
@@ -82,22 +82,22 @@ def _refuse_surplus(context: AssignContext) -> None:
         )
 
 
-def context_of(topology: TopologyView, former: Former | None, cluster: ClusterView) -> AssignContext:
-    """What JStorm's scheduler is told of a topology (S0.74-S0.80)."""
-    cause = former.cause if former else Cause.SUBMISSION
+def context_of(topology: TopologyView, previous: PreviousPlacement | None, cluster: ClusterView) -> AssignContext:
+    """Return the input of JStorm's scheduler for a topology (S0.74-S0.80)."""
+    reason = previous.reason if previous else ScheduleReason.SUBMISSION
     placement = cluster.placement(topology.id)
     dead = [each.first_task for each in topology.executors if each not in placement.slot_by_executor]
     return AssignContext(
         topology.id,
-        _TYPE_BY_CAUSE[cause],
+        _TYPE_BY_REASON[reason],
         tuple(JStormComponent(e.id, e.kind, len(e.executors), e.conf, e.inputs) for e in topology.components),
         _supervisors(cluster),
         {each.first_task: component for each, component in topology.component_by_executor.items()},
         {**topology.conf, WORKERS_KEY: topology.num_workers},
-        cause is Cause.REASSIGN,
-        _old_workers(topology, former, cluster),
-        frozenset(dead if cause is Cause.DEATH else ()),
-        frozenset(_unstopped(former, cluster)),
+        reason is ScheduleReason.REASSIGN,
+        _old_workers(topology, previous, cluster),
+        frozenset(dead if reason is ScheduleReason.DEATH else ()),
+        frozenset(_unstopped(previous, cluster)),
     )
 
 
@@ -109,33 +109,33 @@ def _supervisors(cluster: ClusterView) -> tuple[SupervisorPorts, ...]:
     )
 
 
-def _unstopped(former: Former | None, cluster: ClusterView) -> list[int]:
-    """Tasks that live though their supervisor is lost or blacklisted: nobody would stop them, so they stay."""
-    if former is None or former.cause is Cause.SUBMISSION:
+def _unstopped(previous: PreviousPlacement | None, cluster: ClusterView) -> list[int]:
+    """Return living tasks whose supervisor is lost or blacklisted; nothing would stop them, so they stay."""
+    if previous is None or previous.reason is ScheduleReason.SUBMISSION:
         return []
-    placed = former.slot_by_executor.items()
-    return [each.first_task for each, slot in placed if each in former.alive and not _is_offered(slot.node, cluster)]
+    placed = previous.slot_by_executor.items()
+    return [each.first_task for each, slot in placed if each in previous.alive and not _is_offered(slot.node, cluster)]
 
 
 def _is_offered(node: str, cluster: ClusterView) -> bool:
     return node in cluster.supervisors and not cluster.is_blacklisted(node)
 
 
-def _old_workers(topology: TopologyView, former: Former | None, cluster: ClusterView) -> tuple[WorkerPlan, ...]:
-    if former is None or (former.cause is Cause.SUBMISSION and not flag(topology.conf, USE_OLD_KEY)):
+def _old_workers(topology: TopologyView, previous: PreviousPlacement | None, cluster: ClusterView) -> tuple[WorkerPlan, ...]:
+    if previous is None or (previous.reason is ScheduleReason.SUBMISSION and not flag(topology.conf, USE_OLD_KEY)):
         return ()
     tasks_by_slot: dict[WorkerSlot, set[int]] = {}
-    for executor, slot in former.slot_by_executor.items():
-        if executor in topology.component_by_executor and _is_of_use(slot, former, cluster):
+    for executor, slot in previous.slot_by_executor.items():
+        if executor in topology.component_by_executor and _is_of_use(slot, previous, cluster):
             tasks_by_slot.setdefault(slot, set()).add(executor.first_task)
-    hosts = former.host_by_node
+    hosts = previous.host_by_node
     return tuple(
         WorkerPlan(slot.node, cluster.host_of(slot.node) or hosts.get(slot.node, ""), slot.port, frozenset(tasks))
         for slot, tasks in sorted(tasks_by_slot.items())
     )
 
 
-def _is_of_use(slot: WorkerSlot, former: Former, cluster: ClusterView) -> bool:
-    """A rebalance takes its old ports again, but not one that just went dead."""
-    is_rebalanced = former.cause in (Cause.REBALANCE, Cause.REASSIGN)
+def _is_of_use(slot: WorkerSlot, previous: PreviousPlacement, cluster: ClusterView) -> bool:
+    """Return whether the old port may be used again: during a rebalance it must not be dead."""
+    is_rebalanced = previous.reason in (ScheduleReason.REBALANCE, ScheduleReason.REASSIGN)
     return not is_rebalanced or cluster.can_reassign(slot) or not _is_offered(slot.node, cluster)

@@ -1,4 +1,4 @@
-"""Owns the records of JStorm's scheduler: what one topology's assignment is made from, and the workers it yields."""
+"""Records of JStorm's scheduler: the input of one topology's assignment, and its workers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class AssignType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SupervisorPorts:
-    """A living supervisor (the blacklisted are left out): all its ports, and those nobody uses (S0.77)."""
+    """A living supervisor that is not blacklisted: all its ports, and the free ones (S0.77)."""
 
     id: str
     host: str
@@ -59,7 +59,7 @@ class WorkerPlan:
 
 @dataclass(frozen=True, slots=True)
 class AssignContext:
-    """Everything one assignment is made from (S0.74-S0.80); conf is Nimbus's overlaid by the topology's."""
+    """Input of one assignment (S0.74-S0.80); `conf` is Nimbus's overlaid by the topology's."""
 
     topology_id: str
     assign_type: AssignType
@@ -71,17 +71,17 @@ class AssignContext:
     old_workers: tuple[WorkerPlan, ...] = ()
     dead_tasks: frozenset[int] = frozenset()
     unstopped_tasks: frozenset[int] = frozenset()
-    reason_by_task: dict[int, str] | None = field(default=None, compare=False)  # filled where somebody asks why
+    reason_by_task: dict[int, str] | None = field(default=None, compare=False)  # filled with the reasons, if set
 
 
 def flag(conf: Conf, key: str) -> bool | None:
-    """A switch, which JStorm's files also write as text; None when it is not set."""
+    """Return a boolean setting, which JStorm's files also write as text; None when it is not set."""
     value = conf.get(key)
     return None if value is None else str(value).lower() == "true"
 
 
 def give_task_ids(components: tuple[JStormComponent, ...]) -> dict[int, str]:
-    """Task ids from 1: bolts, then spouts, each in the order listed; system components are bolts."""
+    """Return components by task id from 1: bolts, then spouts, each in the order listed; system components are bolts."""
     bolts = [part for part in components if part.kind != "spout"]
     spouts = [part for part in components if part.kind == "spout"]
     names = [part.id for part in [*bolts, *spouts] for _ in range(part.parallelism)]

@@ -1,4 +1,4 @@
-"""Owns JStorm's DefaultTopologyScheduler: how many workers are needed, which stay, which are made anew."""
+"""JStorm's DefaultTopologyScheduler: number of workers, kept workers, new workers."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -16,7 +16,7 @@ SINGLE_MASTER_FROM = 10
 
 
 def has_single_master(context: AssignContext) -> bool:
-    """Whether the topology master gets a worker alone: as the conf says, else from 10 workers on (defect 8)."""
+    """Return whether the topology master has a worker of its own: by the conf, else from 10 workers on (defect 8)."""
     wanted = flag(context.conf, SINGLE_MASTER_KEY)
     return wanted if wanted is not None else _wanted_workers(context) >= SINGLE_MASTER_FROM
 
@@ -28,22 +28,22 @@ def _wanted_workers(context: AssignContext) -> int:
 
 
 def num_workers(context: AssignContext) -> int:
-    """Workers the topology should have, the master's own one included (S0.81)."""
+    """Return the number of workers, the master's own one included (S0.81)."""
     masters = sum(part.parallelism for part in context.components if part.id == MASTER)
     return _wanted_workers(context) + (masters if has_single_master(context) else 0)
 
 
 def assign_tasks(context: AssignContext) -> list[WorkerPlan]:
-    """The topology's workers by (host, port), those that stay as they are included; only a plan (S0.106).
+    """Return the topology's workers by (host, port), kept ones included; a plan without side effects (S0.106).
 
     FailedAssignTopologyError says what was missing.
     """
-    context = _without_strangers(context)
+    context = _without_unknown_tasks(context)
     unstopped = _unstopped_workers(context)
     supervisors = [Ports.of(each) for each in sorted(context.supervisors, key=lambda each: each.id)]
     if context.assign_type is AssignType.REBALANCE:
         _free_used(context, supervisors)
-    # What cannot be stopped still runs: placed again, it would run twice.
+    # Tasks that cannot be stopped still run: placed again, they would run twice.
     need = _tasks_without_place(context)
     kept = _workers_to_keep(context, need)
     count = num_workers(context) - len(unstopped) - len(kept)
@@ -65,8 +65,8 @@ def assign_tasks(context: AssignContext) -> list[WorkerPlan]:
     return sorted(plans.values(), key=lambda plan: (plan.host, plan.port, plan.node))
 
 
-def _without_strangers(context: AssignContext) -> AssignContext:
-    """The context without tasks that no component has: a rebalance took them away, and old workers still list them."""
+def _without_unknown_tasks(context: AssignContext) -> AssignContext:
+    """Return the context without tasks of no component: a rebalance removed them, and old workers still list them."""
     known = context.component_by_task.keys()
     if all(worker.tasks <= known for worker in context.old_workers):
         return context
@@ -75,19 +75,19 @@ def _without_strangers(context: AssignContext) -> AssignContext:
 
 
 def _unstopped_workers(context: AssignContext) -> list[WorkerPlan]:
-    """Workers on lost supervisors with the tasks that still run there; their other tasks need a place."""
+    """Return workers on lost supervisors with the tasks that still run there; their other tasks need a place."""
     running = [replace(worker, tasks=worker.tasks & context.unstopped_tasks) for worker in context.old_workers]
     return [worker for worker in running if worker.tasks]
 
 
 def _lost_beside_unstopped(context: AssignContext) -> set[int]:
-    """Tasks that died on workers whose other tasks cannot be stopped: they get a worker beyond the number asked for."""
+    """Return dead tasks of workers whose other tasks cannot be stopped; they get a worker beyond the wanted number."""
     mixed = [worker for worker in context.old_workers if worker.tasks & context.unstopped_tasks]
     return {task for worker in mixed for task in worker.tasks - context.unstopped_tasks}
 
 
 def _free_used(context: AssignContext, supervisors: Iterable[Ports]) -> None:
-    """A rebalance may use the ports of the workers it moves."""
+    """Add the ports of the workers that a rebalance moves to the free ones."""
     ports_by_id = {each.id: each for each in supervisors}
     for worker in context.old_workers:
         if worker.node in ports_by_id and worker.tasks & (context.component_by_task.keys() - context.unstopped_tasks):

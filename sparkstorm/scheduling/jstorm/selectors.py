@@ -1,4 +1,4 @@
-"""Owns the choice of a worker for a task: JStorm's chain of selectors as one key; the smallest wins (S0.102)."""
+"""Choice of a worker for a task: JStorm's chain of selectors as one sort key; the smallest wins (S0.102)."""
 
 import heapq
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ Key: TypeAlias = tuple[int, int, int, int, int, int, str, int, str]
 
 
 def relationship(components: Iterable[JStormComponent]) -> dict[str, set[str]]:
-    """Whom a component's tasks like to be near: a bolt its inputs, a spout the bolts that read it."""
+    """Return the neighbours of each component: a bolt's inputs, and the bolts that read a spout."""
     user = [part for part in components if not part.is_system]
     bolts = {part.id for part in user if part.kind == "bolt"}
     near: dict[str, set[str]] = {part.id: set() for part in user}
@@ -37,16 +37,16 @@ class Tally:
                 self.count(component_by_task[task], slot)
 
     def count(self, component: str, slot: Slot) -> None:
-        """One more task of a component on a worker."""
+        """Count one more task of a component on a worker."""
         for counts in (self._on_worker.setdefault(slot, {}), self._on_node.setdefault(slot.node, {})):
             counts[component] = counts.get(component, 0) + 1
 
     def on_node(self, node: str | None, component: str) -> int:
-        """Tasks of a component on a supervisor."""
+        """Return the number of tasks of a component on a supervisor."""
         return self._on_node.get(node, {}).get(component, 0)
 
     def key(self, slot: Slot, component: str, is_system: bool) -> Key:
-        """Fewest of the component, fewest tasks, then (for users' components) most neighbours; worker before node."""
+        """Return the sort key: fewest of the component, fewest tasks, most neighbours (users' components); worker before node."""
         own = self._on_worker.get(slot, {})
         node = self._on_node.get(slot.node, {})
         near = () if is_system else self._near.get(component, ())
@@ -62,7 +62,7 @@ class Tally:
 
 
 class Chooser:
-    """Picks workers for tasks of one component, one after another; keys of a touched supervisor are renewed."""
+    """Chooses workers for the tasks of one component; keys of a changed supervisor's workers are computed again."""
 
     def __init__(self, tally: Tally, pool: Mapping[Slot, int], component: str, is_system: bool) -> None:
         self.component = component
@@ -70,12 +70,12 @@ class Chooser:
         self._pool = pool
         self._is_system = is_system
         self._keys = {slot: tally.key(slot, component, is_system) for slot in pool}
-        self._rank = {slot: at for at, slot in enumerate(pool)}  # slots themselves do not compare
+        self._rank = {slot: at for at, slot in enumerate(pool)}  # slots cannot be compared
         self._heap = [(key, self._rank[slot], slot) for slot, key in self._keys.items()]
         heapq.heapify(self._heap)
 
     def best(self) -> Slot | None:
-        """The best worker of the pool; None when the pool is empty."""
+        """Return the best worker of the pool; None when the pool is empty."""
         while self._heap:
             key, _, slot = self._heap[0]
             if slot in self._pool and self._keys[slot] == key:
@@ -84,7 +84,7 @@ class Chooser:
         return None
 
     def touched(self, node: str | None) -> None:
-        """Tasks were added on a supervisor: its workers compare differently now."""
+        """Compute the keys of a supervisor's workers again, after tasks were added there."""
         for slot in self._tally.slots_by_node.get(node, ()):
             if slot in self._pool:
                 self._keys[slot] = self._tally.key(slot, self.component, self._is_system)

@@ -1,4 +1,4 @@
-"""Owns a worker in the making, and the definitions of workers that a user may put into the conf."""
+"""Workers that are being placed, and user-defined workers (`use.userdefine.assignment`)."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -28,12 +28,12 @@ class Slot:
 
     @classmethod
     def of(cls, plan: WorkerPlan) -> "Slot":
-        """A slot like an old worker, tasks included."""
+        """Return a slot like an old worker, tasks included."""
         return cls(plan.node, plan.host, plan.port, set(plan.tasks), plan.memory_bytes, plan.cpu, plan.jvm)
 
     @property
     def order(self) -> tuple[str, int, str]:
-        """Where it comes among equals: host, then port; the node when two supervisors of a host name one port."""
+        """Sort key among equal workers: host, port, then node (two supervisors of a host may have the same port)."""
         return (self.host or "", self.port, self.node or "")
 
     @property
@@ -42,7 +42,7 @@ class Slot:
         return len(self.tasks or ())
 
     def plan(self) -> WorkerPlan:
-        """The finished worker; FailedAssignTopologyError when it was never placed."""
+        """Return the finished worker; FailedAssignTopologyError when it was never placed."""
         if self.node is None or self.host is None:
             raise FailedAssignTopologyError("a worker was left without a supervisor")
         return WorkerPlan(self.node, self.host, self.port, frozenset(self.tasks or ()), self.memory_bytes, self.cpu, self.jvm)
@@ -50,7 +50,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A worker as the user wants it; 0 and None mean "any" (JStorm's WorkerAssignment)."""
+    """A user-defined worker; 0 and None mean "any" (JStorm's WorkerAssignment)."""
 
     count_by_component: Mapping[str, int]
     host: str | None
@@ -61,7 +61,7 @@ class Definition:
     jvm: str | None
 
     def describes(self, worker: WorkerPlan, component_by_task: Mapping[int, str]) -> bool:
-        """Whether a worker that runs is this one."""
+        """Return whether a running worker matches the definition."""
         counts: dict[str, int] = {}
         for task in worker.tasks:
             name = component_by_task.get(task, "")
@@ -77,7 +77,7 @@ class Definition:
 
 
 def definitions(context: AssignContext) -> list[Definition]:
-    """The conf's definitions; InvalidConfigError when one is not what JStorm's clients write."""
+    """Return the conf's definitions; InvalidConfigError names a malformed one and its field."""
     wanted = context.conf.get(USER_DEFINED_KEY) or ()
     if not isinstance(wanted, (list, tuple)):
         raise InvalidConfigError(f"{USER_DEFINED_KEY}: expected a list of workers, got {show(wanted)}")
@@ -85,7 +85,7 @@ def definitions(context: AssignContext) -> list[Definition]:
 
 
 def _object(value: object, where: str) -> Mapping[str, Any]:
-    """An object, or the JSON text of one; what is within is checked field by field."""
+    """Return an object, also from its JSON text; its fields are not checked."""
     try:
         found = json.loads(value, parse_int=_integer) if isinstance(value, str) else value
     except (ValueError, RecursionError):
@@ -96,7 +96,7 @@ def _object(value: object, where: str) -> Mapping[str, Any]:
 
 
 def _integer(digits: str) -> int:
-    return int(digits[:MOST_DIGITS])  # beyond every bound below, however long
+    return int(digits[:MOST_DIGITS])  # cut: still above every bound
 
 
 def _text(fields: Mapping[str, Any], name: str, where: str) -> str | None:
@@ -107,7 +107,7 @@ def _text(fields: Mapping[str, Any], name: str, where: str) -> str | None:
 
 
 def _whole(fields: Mapping[str, Any], name: str, most: int, where: str) -> int:
-    """An integer from 0 to `most`, written as one or as its text; 0 where there is none."""
+    """Return an integer from 0 to `most`, also from its text; 0 if it is absent or empty."""
     value = fields.get(name)
     if value is None or value == "":
         return 0
@@ -133,7 +133,7 @@ def _definition(value: object, where: str) -> Definition:
 
 
 def defined_slots(context: AssignContext, unstopped: Iterable[WorkerPlan], is_new: bool) -> list[Slot]:
-    """Slots for the user's definitions, tasks dealt to them in order; those without tasks are left out (S0.83)."""
+    """Return slots for the user's definitions with tasks in order; definitions without tasks are left out (S0.83)."""
     wanted = definitions(context)
     if not is_new:
         running = list(unstopped)

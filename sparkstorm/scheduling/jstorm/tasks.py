@@ -1,6 +1,6 @@
-"""Owns the second half of JStorm's scheduler: which worker runs which task (S0.97-S0.106)."""
+"""JStorm's TaskScheduler, the second half of its scheduler: assigns tasks to workers (S0.97-S0.106)."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from sparkstorm.errors import FailedAssignTopologyError
 from sparkstorm.scheduling.jstorm.records import MASTER, SYSTEM, AssignContext, AssignType, WorkerPlan, flag
@@ -11,9 +11,9 @@ DIFFER_NODE_KEY = "task.on.differ.node"
 
 
 class TaskScheduler:
-    """JStorm's TaskScheduler: a pool of workers with room; a worker whose quota is full leaves it.
+    """JStorm's TaskScheduler: a pool of workers with room; a worker with a full quota leaves the pool.
 
-    A quota is the average number of tasks per worker, one more for as many workers as tasks are left over.
+    The quota is the average number of tasks per worker, plus one for as many workers as tasks remain.
     """
 
     def __init__(self, context: AssignContext, tasks: set[int], slots: list[Slot], single_master: bool, master: int | None) -> None:
@@ -40,8 +40,11 @@ class TaskScheduler:
         return self._context.assign_type is AssignType.REBALANCE and not self._context.is_reassign
 
     def _prepare(self) -> None:
-        if not self._keeps_placement and self._single_master and self._master in self._tasks:
-            self._place_master()
+        if self._single_master and self._master in self._tasks:
+            if not self._keeps_placement:
+                self._place_master(self._empty_slot(lambda slot: True))
+            else:
+                self._move_displaced_master()
         num_tasks = len(self._tasks) + sum(self._pool.values())
         self._share_out(num_tasks)
         for slot in [slot for slot, count in self._pool.items() if count > 0]:
@@ -57,19 +60,39 @@ class TaskScheduler:
         if num_tasks >= 0 and self._num_workers > 0:
             self._average, self._left_over = divmod(num_tasks, self._num_workers)
 
-    def _place_master(self) -> None:
-        """The topology master gets an empty worker of its own, on the supervisor with most of our workers."""
-        chosen: Slot | None = None
-        most = 0
-        for slot in self._pool:
-            mates = self._tally.slots_by_node[slot.node]
-            empty = next((mate for mate in mates if not mate.tasks), None) if len(mates) > most else None
-            if empty is not None:
-                chosen, most = empty, len(mates)
+    def _place_master(self, chosen: Slot | None) -> None:
+        """Give the topology master an empty worker of its own; FailedAssignTopologyError if there is none."""
         if chosen is None or self._master is None:
             raise FailedAssignTopologyError("there's no enough workers for the assignment of topology master")
         self._give_master(chosen, self._master)
         self._num_workers -= 1
+
+    def _empty_slot(self, is_allowed: Callable[[Slot], bool]) -> Slot | None:
+        """Return an empty worker on the supervisor with most of the topology's workers, or None."""
+        chosen: Slot | None = None
+        most = 0
+        for slot in self._pool:
+            mates = self._tally.slots_by_node[slot.node]
+            empties = (mate for mate in mates if not mate.tasks and is_allowed(mate)) if len(mates) > most else iter(())
+            empty = next(empties, None)
+            if empty is not None:
+                chosen, most = empty, len(mates)
+        return chosen
+
+    def _move_displaced_master(self) -> None:
+        """Give the master another worker if a defined worker got its old port; preferably one that no old worker keeps."""
+        old = self._context.old_workers
+        slots = [self._slot_at.get((worker.host, worker.port)) for worker in old if self._master in worker.tasks]
+        if not any(slot is not None and self._is_taken(slot) for slot in slots):
+            return
+        kept = {(worker.host, worker.port) for worker in old}
+        empty = self._empty_slot(lambda slot: (slot.host, slot.port) not in kept) or self._empty_slot(lambda slot: True)
+        if empty is not None:  # otherwise the selectors place it beside other tasks
+            self._place_master(empty)
+
+    def _is_taken(self, slot: Slot) -> bool:
+        """Return whether a worker has tasks, which the master must not replace (defect 18 of the comparison)."""
+        return bool(slot.tasks)
 
     def _give_master(self, slot: Slot, master: int) -> None:
         if self._context.reason_by_task is not None:
@@ -80,7 +103,7 @@ class TaskScheduler:
         self._tasks.discard(master)
 
     def _keep(self, num_tasks: int) -> None:
-        """Put tasks back where they were (rebalance without reassign); full workers leave the pool."""
+        """Put tasks back on their old workers (rebalance without reassign); full workers leave the pool."""
         old = sorted(self._context.old_workers, key=lambda worker: (worker.host, worker.port))
         kept: set[int] = set()
         for worker in old:
@@ -88,7 +111,7 @@ class TaskScheduler:
             if slot is None or slot not in self._pool:
                 continue
             if self._single_master and self._master in worker.tasks:
-                if self._master in self._tasks:
+                if self._master in self._tasks and not self._is_taken(slot):
                     self._give_master(slot, self._master)
                     num_tasks, self._num_workers = num_tasks - 1, self._num_workers - 1
                 continue
@@ -124,7 +147,7 @@ class TaskScheduler:
     # -- task by task --------------------------------------------------------------------------------------------
 
     def assign(self) -> list[Slot]:
-        """Give every task a worker: differ-node components, then users' components, then the platform's."""
+        """Assign every task: differ-node components first, then users' components, then system components."""
         for group in self._groups():
             for task in group:
                 self._place(task)
@@ -160,7 +183,7 @@ class TaskScheduler:
         self._chooser.touched(slot.node)
 
     def _chosen_words(self, component: str, slot: Slot) -> str:
-        """The selectors' numbers for the chosen worker, which are the smallest, and for neighbours the greatest."""
+        """Return the reason for a chosen worker: the numbers that the selectors compared."""
         own, own_on_node, tasks, tasks_on_node, near, near_on_node, *_ = self._tally.key(slot, component, component in SYSTEM)
         return (
             f"best of the {len(self._pool)} workers with room: {own} tasks of {component} in it and {own_on_node} on its node, "
@@ -175,7 +198,7 @@ class TaskScheduler:
         self._tally.count(self._context.component_by_task[task], slot)
 
     def _retire_if_full(self, slot: Slot) -> list[Slot]:
-        """Workers that leave the pool now: this one when over its quota, all average ones when no task is left over."""
+        """Remove full workers from the pool and return them: this one by its quota, average ones if no task is left over."""
         retired: list[Slot] = []
         if self._left_over <= 0:
             if self._pool[slot] >= self._average:
@@ -193,5 +216,5 @@ class TaskScheduler:
 
 
 def master_task(context: AssignContext) -> int | None:
-    """The task of the topology master, if there is one."""
+    """Return the task of the topology master, if there is one."""
     return next((task for task, name in sorted(context.component_by_task.items()) if name == MASTER), None)

@@ -1,4 +1,4 @@
-"""Owns the first half of JStorm's scheduler: which workers there will be, and on which supervisor each goes."""
+"""JStorm's WorkerScheduler, the first half of its scheduler: makes workers and places them on supervisors."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ DEFAULT_MEMORY_BYTES = 2 * 1024**3
 
 @dataclass(slots=True, eq=False)
 class Ports:
-    """What a supervisor has left while workers are being placed."""
+    """Free ports of a supervisor while workers are being placed."""
 
     id: str
     host: str
@@ -27,7 +27,7 @@ class Ports:
 
     @classmethod
     def of(cls, supervisor: SupervisorPorts) -> "Ports":
-        """The ports of a supervisor, ascending."""
+        """Return the ports of a supervisor, ascending."""
         return cls(supervisor.id, supervisor.host, len(supervisor.ports), sorted(supervisor.available))
 
     @property
@@ -41,7 +41,7 @@ class Ports:
         return self.free.pop(at if at < len(self.free) and self.free[at] == wanted else 0)
 
     def give(self, port: int) -> None:
-        """A port became free."""
+        """Add a free port."""
         at = bisect_left(self.free, port)
         if at == len(self.free) or self.free[at] != port:
             self.free.insert(at, port)
@@ -55,11 +55,11 @@ class WorkerScheduler:
         self._unstopped = list(unstopped)
         isolated = context.conf.get(ISOLATION_KEY)
         hosts = set(isolated) if isinstance(isolated, (list, tuple)) else set()
-        # Isolation supervisors, where any are named and alive, are the only ones used (S0.88).
+        # If any isolation supervisor is named and alive, only those are used (S0.88).
         self._supervisors = [each for each in supervisors if each.host in hosts] or list(supervisors)
 
     def available_workers(self, need: set[int], count: int) -> list[Slot]:
-        """So many placed workers; tasks that came along with them leave `need` (S0.82-S0.90)."""
+        """Return `count` placed workers; tasks that are already assigned to them are removed from `need` (S0.82-S0.90)."""
         reserve = int(self._context.conf.get(RESERVE_KEY) or 0)
         free = sum(len(each.free) for each in self._supervisors)
         if free - reserve < count:
@@ -106,7 +106,7 @@ class WorkerScheduler:
 
 
 def _accept(candidates: Iterable[Slot], need: set[int], slots: list[Slot], count: int) -> set[int]:
-    """Take the candidates whose tasks all need a place, all of them or none when there are too many; the tasks taken."""
+    """Add candidates whose tasks all need a place, or none if there are too many; return their tasks."""
     taken: set[int] = set()
     accepted = []
     for slot in candidates:
@@ -122,7 +122,7 @@ def _accept(candidates: Iterable[Slot], need: set[int], slots: list[Slot], count
 
 
 def place(slots: Sequence[Slot], supervisors: Sequence[Ports]) -> None:
-    """Named hosts first, then the rest by load; FailedAssignTopologyError when ports run out (S0.91-S0.96)."""
+    """Place workers with a named host, then the others by load; FailedAssignTopologyError if ports run out (S0.91-S0.96)."""
     with_room = [each for each in supervisors if each.free]
     _place_on_hosts(slots, with_room)
     left = sorted((each for each in with_room if each.free), key=lambda each: -len(each.free))
@@ -137,7 +137,7 @@ def place(slots: Sequence[Slot], supervisors: Sequence[Ports]) -> None:
 
 
 def _place_on_hosts(slots: Iterable[Slot], supervisors: Iterable[Ports]) -> None:
-    """A worker that names a host goes there if a port is free; otherwise it is placed like any other."""
+    """Place workers on their named host if a port is free there; otherwise they are placed by load."""
     by_host: dict[str, list[Ports]] = {}
     by_id: dict[str, Ports] = {}
     for each in supervisors:
@@ -149,7 +149,7 @@ def _place_on_hosts(slots: Iterable[Slot], supervisors: Iterable[Ports]) -> None
             wanted = [by_id[slot.node]]
         home = next((each for each in wanted if each.free), None)
         if home is None:
-            # The node it had is gone or full: kept, it would stay on a dead supervisor (defect 2).
+            # Its node is gone or full: with the node kept, it would stay on a dead supervisor (defect 2).
             slot.node = None
         else:
             slot.port, slot.node, slot.host = home.take(slot.port), home.id, home.host
@@ -162,7 +162,7 @@ def _settle(slot: Slot, home: Ports) -> None:
 
 
 def _place_by_load(slots: Sequence[Slot], supervisors: list[Ports]) -> None:
-    """Round robin over supervisors that use less than the average to be; the overloaded ones take the rest.
+    """Place workers round robin on supervisors below the expected average; the overloaded ones take the rest.
 
     The average counts every worker of this round, those placed by host included, as the original does.
     """

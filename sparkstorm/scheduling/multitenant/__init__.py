@@ -1,1 +1,1 @@
-"""Owns Storm's MultitenantScheduler: users with pools of nodes of their own beside one pool for everybody."""
+"""Storm's MultitenantScheduler: pools of nodes for listed users, and a default pool for all others."""

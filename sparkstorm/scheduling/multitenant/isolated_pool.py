@@ -1,4 +1,4 @@
-"""Owns a user's pool: whole nodes for each of the user's topologies, never more than the user's limit."""
+"""Pool of one user: whole nodes for each topology, up to the user's limit."""
 
 import heapq
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ MACHINES_KEY = "topology.isolate.machines"
 
 
 class IsolatedPool:
-    """Nodes of one user; topologies with `topology.isolate.machines` keep theirs, the others may lose nodes to them."""
+    """Nodes of one user; topologies with `topology.isolate.machines` keep theirs and may take nodes from the user's others."""
 
     def __init__(self, max_nodes: int, cluster: ClusterView, nodes: Mapping[str, Node]) -> None:
         self._max_nodes = max_nodes
@@ -25,7 +25,7 @@ class IsolatedPool:
 
     @property
     def nodes(self) -> dict[str, Node]:
-        """Every node of the pool, by id."""
+        """Return every node of the pool, by id."""
         return {node_id: node for nodes in self._nodes_of.values() for node_id, node in nodes.items()}
 
     def _assigned_nodes(self, topology: TopologyView) -> dict[str, Node]:
@@ -60,7 +60,7 @@ class IsolatedPool:
         return None if wanted is None else min(len(topology.executors), int(wanted))
 
     def _fill(self, workers: RoundRobinWorkers, topology_id: str) -> None:
-        """Worker after worker to the node with fewest used, then most free slots, then by id."""
+        """Place each worker on the node with fewest used slots, then most free slots, then by id."""
         heap = [_rank(node) for node in self._nodes_of[topology_id].values() if node.num_free]
         heapq.heapify(heap)
         more = True
@@ -76,7 +76,7 @@ class IsolatedPool:
         return f"Max Nodes({self._max_nodes}) for this user would be exceeded. {more} more nodes needed to run topology."
 
     def _slots_to_use(self, topology: TopologyView, machines: int | None, lenders: Sequence[LendingPool]) -> int | str:
-        """Get the nodes a topology needs; how many more slots it may use, or the reason why none."""
+        """Take the nodes that a topology needs; return how many more slots it may use, or the reason for none."""
         if machines is None:
             return self._share(topology, lenders)
         return self._isolate(topology, machines, lenders)

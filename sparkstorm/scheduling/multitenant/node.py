@@ -1,4 +1,4 @@
-"""Owns a node as the pools see it: its free ports and which topology uses which of the others."""
+"""A node as the pools see it: free ports, and used ports by topology."""
 
 from collections.abc import Iterable
 
@@ -17,12 +17,12 @@ class Node:
 
     @property
     def num_free(self) -> int:
-        """Ports that can be given out."""
+        """Free ports."""
         return len(self._free)
 
     @property
     def num_used(self) -> int:
-        """Ports in use by anybody."""
+        """Used ports."""
         return sum(map(len, self._used.values()))
 
     @property
@@ -31,11 +31,11 @@ class Node:
         return self.num_free + self.num_used
 
     def num_used_by(self, topology_id: str) -> int:
-        """Ports in use by one topology."""
+        """Return the number of ports that one topology uses."""
         return len(self._used.get(topology_id, ()))
 
     def topologies(self) -> frozenset[str]:
-        """Who runs here."""
+        """Topologies with workers on this node."""
         return frozenset(self._used)
 
     def occupy(self, topology_id: str, port: int) -> None:
@@ -44,19 +44,19 @@ class Node:
         self._used.setdefault(topology_id, set()).add(port)
 
     def free_everything(self, cluster: ClusterView) -> None:
-        """Take every worker off this node."""
+        """Free every worker on this node."""
         for topology_id in sorted(self._used):
             self.free_topology(topology_id, cluster)
 
     def free_topology(self, topology_id: str, cluster: ClusterView) -> None:
-        """Take one topology's workers off this node; even a port that was hidden as dead may be given out again."""
+        """Free one topology's workers on this node; even a port that was hidden as dead may be used again."""
         ports = self._used.pop(topology_id, set())
         cluster.free_slots(WorkerSlot(self.id, port) for port in ports)
         if self.is_alive:
             self._free |= ports
 
     def assign(self, topology_id: str, executors: Iterable[ExecutorId], cluster: ClusterView, words: str = "") -> None:
-        """Put executors on the lowest free port; none given, none used. `words` say why on this node."""
+        """Place executors on the lowest free port; no port is used without executors. `words` is the reason for this node."""
         chosen = sorted(executors)
         if chosen:
             port = min(self._free)
@@ -67,7 +67,7 @@ class Node:
 
 
 def nodes_of(cluster: ClusterView) -> dict[str, Node]:
-    """Every node, by id; one that is only known from an assignment is dead."""
+    """Return every node, by id; a node that is known from an assignment only is dead."""
     nodes = {
         node: Node(node, supervisor.ports, not cluster.is_blacklisted(node)) for node, supervisor in cluster.supervisors.items()
     }
@@ -77,10 +77,10 @@ def nodes_of(cluster: ClusterView) -> dict[str, Node]:
 
 
 def free_on(nodes: Iterable[Node]) -> int:
-    """Free slots on living nodes."""
+    """Return the number of free slots on living nodes."""
     return sum(node.num_free for node in nodes if node.is_alive)
 
 
 def used_on(nodes: Iterable[Node], topology_id: str) -> int:
-    """Slots that a topology uses on these nodes."""
+    """Return the number of slots that a topology uses on these nodes."""
     return sum(node.num_used_by(topology_id) for node in nodes)

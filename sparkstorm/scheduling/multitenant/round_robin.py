@@ -1,4 +1,4 @@
-"""Owns how a topology's missing executors are dealt to its new workers, `topology.spread.components` apart."""
+"""Distribution of a topology's missing executors over its new workers; `topology.spread.components` go to different nodes."""
 
 from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.scheduling.multitenant.node import Node
@@ -9,7 +9,7 @@ SPREAD_KEY = "topology.spread.components"
 
 
 class RoundRobinWorkers:
-    """A queue of workers-to-be; spread components join one executor per node, the last worker takes what is left."""
+    """Queue of new workers; spread components add one executor per node, the last worker takes the rest."""
 
     def __init__(self, topology: TopologyView, num_workers: int, cluster: ClusterView) -> None:
         self._topology = topology
@@ -37,7 +37,7 @@ class RoundRobinWorkers:
                 turn += 1
 
     def assign_next(self, node: Node) -> bool:
-        """Place the next worker on a node; whether more wait."""
+        """Place the next worker on a node; return whether more are queued."""
         executors = self._workers[self._next]
         self._next += 1
         is_last = self._next == len(self._workers)

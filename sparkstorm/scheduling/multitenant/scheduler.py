@@ -1,4 +1,4 @@
-"""Owns Storm's MultitenantScheduler: sorts topologies into pools, then lets every pool schedule its own."""
+"""Storm's MultitenantScheduler: assigns topologies to pools, then each pool schedules its own."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Owns the pools that others may take nodes from: the free one, and the default one that everybody shares."""
+"""Pools that lend nodes to others: the free pool, and the default pool of all other users."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
@@ -11,7 +11,7 @@ from sparkstorm.scheduling.view import ClusterView
 
 
 class LendingPool(Protocol):
-    """A pool from which nodes can be taken for a pool that ranks higher."""
+    """Pool that gives nodes to a pool of higher rank."""
 
     def num_slots(self) -> int:
         """Slots that could be taken."""
@@ -20,17 +20,17 @@ class LendingPool(Protocol):
         """Nodes that could be taken."""
 
     def nodes_for(self, slots: int) -> list[Node]:
-        """The nodes one would take to get so many slots; nothing changes."""
+        """Return the nodes that `take` needs for that many slots."""
 
     def take(self, nodes: Iterable[Node]) -> None:
-        """Give these nodes away, with nothing on them."""
+        """Remove these nodes from the pool, without workers, and return them."""
 
     def first(self, count: int) -> list[Node]:
-        """The first so many nodes that could be taken; nothing changes."""
+        """Return the first nodes that could be taken."""
 
 
 def nodes_with_slots(slots: int, nodes: Iterable[Node]) -> list[Node]:
-    """The first nodes that together have so many slots."""
+    """Return the first nodes that together have that many slots."""
     chosen: list[Node] = []
     for node in nodes:
         if slots <= 0:
@@ -41,7 +41,7 @@ def nodes_with_slots(slots: int, nodes: Iterable[Node]) -> list[Node]:
 
 
 def count_for_slots(slots: int, pools: Sequence[LendingPool]) -> int:
-    """How many nodes so many slots would cost."""
+    """Return how many nodes that many slots need."""
     total = 0
     for pool in pools:
         chosen = pool.nodes_for(slots)
@@ -51,7 +51,7 @@ def count_for_slots(slots: int, pools: Sequence[LendingPool]) -> int:
 
 
 def take_slots(slots: int, pools: Sequence[LendingPool]) -> list[Node]:
-    """Take nodes until they have so many slots, pool after pool."""
+    """Take nodes with that many slots, pool after pool."""
     taken: list[Node] = []
     for pool in pools:
         chosen = pool.nodes_for(slots)
@@ -62,7 +62,7 @@ def take_slots(slots: int, pools: Sequence[LendingPool]) -> list[Node]:
 
 
 def take_nodes(count: int, pools: Sequence[LendingPool]) -> list[Node]:
-    """Take so many nodes, pool after pool."""
+    """Take that many nodes, pool after pool."""
     taken: list[Node] = []
     for pool in pools:
         chosen = pool.first(count - len(taken))
@@ -72,7 +72,7 @@ def take_nodes(count: int, pools: Sequence[LendingPool]) -> list[Node]:
 
 
 class FreePool:
-    """Living nodes on which nothing runs."""
+    """Living nodes without workers."""
 
     def __init__(self, nodes: Mapping[str, Node]) -> None:
         self.nodes = {node.id: node for node in nodes.values() if node.is_alive and not node.topologies()}
@@ -86,15 +86,15 @@ class FreePool:
         return len(self.nodes)
 
     def nodes_for(self, slots: int) -> list[Node]:
-        """The nodes one would take, by id."""
+        """Return the nodes to take, by id."""
         return nodes_with_slots(slots, self.nodes.values())
 
     def first(self, count: int) -> list[Node]:
-        """The first nodes, by id."""
+        """Return the first nodes, by id."""
         return list(self.nodes.values())[: max(count, 0)]
 
     def take(self, nodes: Iterable[Node]) -> None:
-        """Give nodes away."""
+        """Remove nodes from the pool and return them."""
         for node in nodes:
             del self.nodes[node.id]
 
@@ -115,7 +115,7 @@ class DefaultPool:
             self.nodes[slot.node] = self._all_nodes[slot.node]
 
     def num_slots(self) -> int:
-        """Slots that could be taken, used or not."""
+        """Return the slots that could be taken, used or not."""
         return sum(node.num_slots for node in self.nodes.values() if node.is_alive)
 
     def num_nodes(self) -> int:
@@ -127,15 +127,15 @@ class DefaultPool:
         return sorted(alive, key=lambda node: (node.num_used, node.id))
 
     def nodes_for(self, slots: int) -> list[Node]:
-        """The nodes one would take, least used first."""
+        """Return the nodes to take, least used first."""
         return nodes_with_slots(slots, self._least_used()) if slots > 0 else []
 
     def first(self, count: int) -> list[Node]:
-        """The first nodes, least used first."""
+        """Return the first nodes, least used first."""
         return self._least_used()[: max(count, 0)]
 
     def take(self, nodes: Iterable[Node]) -> None:
-        """Free nodes of everything and give them away."""
+        """Free all workers of these nodes, remove them from the pool and return them."""
         for node in nodes:
             node.free_everything(self._cluster)
             del self.nodes[node.id]

@@ -1,1 +1,1 @@
-"""Owns Storm's ResourceAwareScheduler: placement by memory, CPU and any other named resource."""
+"""Storm's ResourceAwareScheduler: placement by memory, CPU and other named resources."""

@@ -1,4 +1,4 @@
-"""Owns `topology.ras.constraints`: which components may not share a worker, how many of one may share a node."""
+"""`topology.ras.constraints`: components that may not share a worker, and limits of executors per node."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ SPREAD_KEY = "topology.spread.components"
 
 
 class Constraints:
-    """Read from the topology's conf; what names unknown components is left out (Storm's ConstraintSolverConfig).
+    """Constraints of a topology's conf; rules for unknown components are ignored (Storm's ConstraintSolverConfig).
 
     InvalidTopologyError when the conf is neither {component: rules} nor a list of pairs.
     """

@@ -1,4 +1,4 @@
-"""Owns the order in which a topology's executors are placed: neighbours in the graph close to each other."""
+"""Order in which a topology's executors are placed: neighbours in the graph close to each other."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -28,11 +28,11 @@ class Graph:
                         self._shuffled.add((subscription.component, part.id))
 
     def neighbours(self, component: str) -> set[str]:
-        """Parents and children."""
+        """Return parents and children."""
         return self.parents[component] | self.children[component]
 
     def is_shuffled(self, parent: str, child: str) -> bool:
-        """Whether some stream of parent reaches child by (local or) shuffle grouping."""
+        """Return whether the child reads a stream of the parent by (local or) shuffle grouping."""
         return (parent, child) in self._shuffled
 
 
@@ -50,7 +50,7 @@ def _with_the_rest(ordered: Iterable[ExecutorId], unassigned: set[ExecutorId]) -
 
 
 def by_connection_count(topology: TopologyView, unassigned: set[ExecutorId]) -> list[ExecutorId]:
-    """Most connected components first, one executor of each neighbour in turn (Storm's ExecSorterByConnectionCount)."""
+    """Return the most connected components first, one executor of each neighbour in turn (Storm's ExecSorterByConnectionCount)."""
     graph = Graph(topology)
     queues = _queues(topology, unassigned)
     links = {name: graph.size[name] * sum(graph.size[each] for each in graph.neighbours(name)) for name in graph.size}
@@ -65,7 +65,7 @@ def by_connection_count(topology: TopologyView, unassigned: set[ExecutorId]) -> 
 
 
 def by_proximity(topology: TopologyView, unassigned: set[ExecutorId]) -> list[ExecutorId]:
-    """Each executor followed by its share of the executors it feeds (Storm's ExecSorterByProximity)."""
+    """Return each executor followed by its share of downstream executors (Storm's ExecSorterByProximity)."""
     graph = Graph(topology)
     queues = _queues(topology, unassigned)
     ordered: list[ExecutorId] = []
@@ -76,7 +76,7 @@ def by_proximity(topology: TopologyView, unassigned: set[ExecutorId]) -> list[Ex
 
 
 def _topological(graph: Graph) -> list[str]:
-    """Parents before children, always the first free one by id; members of cycles last."""
+    """Return a topological order, by id among equals; members of cycles last."""
     waiting = {name: len(graph.parents[name]) for name in sorted(graph.size)}
     ordered: list[str] = []
     while True:
@@ -97,7 +97,7 @@ def _take(component: str, graph: Graph, queues: Mapping[str, deque[ExecutorId]])
     taken = [queue.popleft()]
     by_id = sorted(graph.children[component])
     shuffled = [child for child in by_id if graph.is_shuffled(component, child)]
-    # The original's comparator calls two children without shuffling "less" both ways: they come out last id first.
+    # Storm's comparator calls two children without shuffle grouping "less" both ways, which sorts them last id first.
     for child in [child for child in reversed(by_id) if child not in shuffled] + shuffled:
         waiting = len(queues[child])
         share = max(1, waiting // left) if graph.is_shuffled(component, child) else 1
@@ -107,7 +107,7 @@ def _take(component: str, graph: Graph, queues: Mapping[str, deque[ExecutorId]])
 
 
 def by_constraint_severity(topology: TopologyView, unassigned: set[ExecutorId], constraints: Constraints) -> list[ExecutorId]:
-    """Executors of the most constrained components first (Storm's ExecSorterByConstraintSeverity)."""
+    """Return executors of the most constrained components first (Storm's ExecSorterByConstraintSeverity)."""
     parts = {part.id: part for part in topology.components if part.executors}
 
     def severity(name: str) -> int:

@@ -1,4 +1,4 @@
-"""Owns what is left on each node while topologies are tried, evicted and put back."""
+"""Free resources of each node while topologies are tried, evicted and restored."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -8,14 +8,14 @@ import numpy.typing as npt
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.model.shared_memory import SHARED_MEMORY_KEY
 from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.resource.amounts import CPU, MEMORY, Requests, Shape, Vector, minus, plus
+from sparkstorm.scheduling.resource.resources import CPU, MEMORY, Requests, Shape, Vector, minus, plus
 from sparkstorm.scheduling.view import ClusterView
 
 MIN_CPU_KEY = "storm.worker.min.cpu.pcore.percent"
 
 
 class ResourceLedger:
-    """Who uses which slot with how much; nothing here reaches the cluster before the scheduler commits it."""
+    """Resources by slot and topology; the cluster does not change before the scheduler commits."""
 
     def __init__(self, cluster: ClusterView) -> None:
         self.cluster = cluster
@@ -30,7 +30,7 @@ class ResourceLedger:
         self.alive = {node for node in cluster.supervisors if not cluster.is_blacklisted(node)}
         self._taken: dict[str, dict[int, Vector]] = {node: {} for node in self.node_ids}
         self._owner_by_slot: dict[WorkerSlot, str] = dict(cluster.used_slots())
-        self._shared: dict[str, dict[str, float]] = {}  # off-heap memory of whole nodes, by node and topology
+        self._shared: dict[str, dict[str, float]] = {}  # off-heap memory shared within nodes, by node and topology
         for slot, topology_id in self._owner_by_slot.items():
             executors = cluster.placement(topology_id).executors_by_slot[slot]
             taken, _ = self.worker(cluster.topologies[topology_id], executors)
@@ -39,7 +39,7 @@ class ResourceLedger:
             self._book_shared(topology)
         self._available: dict[str, Vector] = {}
         self.matrix: npt.NDArray[np.float64] = np.zeros((len(self.node_ids), len(self.shape.zero)))
-        # Offer, then minus what is taken, node after node: what is left in the cluster is the running sum of these.
+        # Plus each node's offer, minus its taken resources: the running sum is what the cluster has left.
         self._ebb: npt.NDArray[np.float64] = np.zeros((len(self.node_ids), 2, len(self.shape.zero)))
         self._living_rows = [self.index_by_node[node] for node in sorted(self.alive)]
         for node in self.node_ids:
@@ -47,22 +47,22 @@ class ResourceLedger:
             self._refresh(node)
 
     def requests(self, topology: TopologyView) -> Requests:
-        """The requests of a topology, computed once."""
+        """Return the requests of a topology, computed once."""
         known = self._requests.get(topology.id)
         if known is None:
             known = self._requests[topology.id] = Requests(topology, self.shape)
         return known
 
     def offer(self, node: str) -> Vector:
-        """What the node offers in all; nothing when it is dead."""
+        """Return the node's total resources; zero when it is dead."""
         return self._offers.get(node, self.shape.zero)
 
     def available(self, node: str) -> Vector:
-        """What is left on a node, never below zero."""
+        """Return a node's free resources, at least zero."""
         return self._available[node]
 
     def taken(self, node: str) -> Vector:
-        """What workers on a node take."""
+        """Return the resources that workers on a node take."""
         total = self.shape.zero
         for vector in self._taken[node].values():
             total = plus(total, vector)
@@ -84,25 +84,25 @@ class ResourceLedger:
         return total
 
     def count_nodes(self) -> int:
-        """Nodes that live, and lost ones on which workers are still booked: an eviction may take the last of those."""
+        """Return the number of living nodes, and of lost ones with booked workers: an eviction may free the last of those."""
         return len(self._offers) + sum(bool(workers) for node, workers in self._taken.items() if node not in self._offers)
 
     def owner_of(self, slot: WorkerSlot) -> str | None:
-        """Who uses a slot."""
+        """Return the topology that uses a slot."""
         return self._owner_by_slot.get(slot)
 
     def topologies_on(self, node: str) -> set[str]:
-        """Who runs on a node."""
+        """Return the topologies with workers on a node."""
         return {self._owner_by_slot[WorkerSlot(node, port)] for port in self._taken[node]}
 
     def free_ports(self, node: str) -> list[int]:
-        """Ports of a living node that nobody uses, ascending."""
+        """Return the free ports of a living node, ascending."""
         if node not in self.alive:
             return []
         return [port for port in sorted(self.cluster.supervisors[node].ports) if port not in self._taken[node]]
 
     def put(self, slot: WorkerSlot, topology_id: str, taken: Vector, shared: float = 0.0) -> None:
-        """Note what a worker on a slot takes now, and what its topology's workers on that node share."""
+        """Book the resources of a worker on a slot, and the memory that its topology shares on the node."""
         self._taken[slot.node][slot.port] = taken
         self._owner_by_slot[slot] = topology_id
         if shared or slot.node in self._shared:
@@ -110,25 +110,25 @@ class ResourceLedger:
         self._refresh(slot.node)
 
     def clear(self, slots: Iterable[WorkerSlot]) -> None:
-        """Note that nobody uses these slots; what their topology shares on whole nodes stays booked (see `settle`)."""
+        """Free these slots; memory that their topology shares on the nodes stays booked (see `settle`)."""
         for slot in slots:
             self._taken[slot.node].pop(slot.port, None)
             self._owner_by_slot.pop(slot, None)
             self._refresh(slot.node)
 
     def evict(self, topology: TopologyView) -> None:
-        """Note that a topology uses nothing; the cluster still has its workers."""
+        """Free a topology's resources; the cluster still has its workers."""
         self.clear(list(self.cluster.placement(topology.id).executors_by_slot))
         self._forget_shared(topology.id)
 
     def restore(self, topology: TopologyView) -> None:
-        """Put a topology's workers back as the cluster has them."""
+        """Book a topology's workers as the cluster has them."""
         for slot, executors in self.cluster.placement(topology.id).executors_by_slot.items():
             self.put(slot, topology.id, self.worker(topology, executors)[0])
         self.settle(topology)
 
     def settle(self, topology: TopologyView) -> None:
-        """Book what a topology shares on whole nodes as the cluster has its workers."""
+        """Book the memory that a topology shares on nodes, by its workers in the cluster."""
         if self.requests(topology).shared.is_on_nodes:
             nodes = self._forget_shared(topology.id) | self._book_shared(topology)
             for node in nodes:
@@ -151,12 +151,12 @@ class ResourceLedger:
         return nodes
 
     def worker(self, topology: TopologyView, executors: Sequence[ExecutorId]) -> tuple[Vector, float]:
-        """What a worker with these executors takes, and its heap in MB."""
+        """Return the resources of a worker with these executors, and its heap in MB."""
         load = self.requests(topology).worker(executors)
         return load.at_least(self.min_cpu), load.heap
 
     def left_in_cluster(self) -> Vector:
-        """What is left on all living nodes, node after node, never below zero."""
+        """Return the free resources of all living nodes, added up node after node, at least zero."""
         steps = self._ebb[self._living_rows].reshape(-1, len(self.shape.zero))
         sums = np.cumsum(steps, axis=0)  # in the order of the nodes: a sum in any other order may round differently
         if sums.size and sums.min() >= 0.0:

@@ -1,4 +1,4 @@
-"""Owns the order in which nodes are tried: racks, hosts and nodes that hold most of the topology, then the emptiest."""
+"""Order in which nodes are tried: racks, hosts and nodes with most of the topology first, then the emptiest."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.resource.amounts import FIRST_GENERIC, Request
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
+from sparkstorm.scheduling.resource.resources import FIRST_GENERIC, Request
 
 DEFAULT_RACK = "/default-rack"
 FAVORED_KEY = "topology.scheduler.favored.nodes"
@@ -19,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class NodeSort(Enum):
-    """What ranks after the number of executors already there."""
+    """Sort criterion after the number of executors of the topology."""
 
     COMMON = "average share left, then the scarcest share"
     GENERIC = "average share left"
@@ -27,9 +27,9 @@ class NodeSort(Enum):
 
 
 def ranked(names: Sequence[str], available: Floats, held: Ints, request: Request | None, sort: NodeSort) -> list[str]:
-    """Names (given in order) by executors held, then by share of what is left on all of them.
+    """Return the names by executors held, then by share of the free resources.
 
-    Generic resources that the executor did not ask for count against their owner, so rare ones are kept free.
+    Generic resources that the executor did not request lower the rank, so that rare ones stay free.
     """
     if len(names) == 1:
         return list(names)
@@ -80,13 +80,13 @@ class NodeMap:
         }
 
     def rack_sums(self, held: Ints) -> tuple[Floats, Ints]:
-        """What is left and held, rack by rack."""
+        """Return free resources and held executors by rack."""
         matrix = self.ledger.matrix
         left = np.array([matrix[rows].sum(axis=0) for rows in self._rows_by_rack.values()])
         return left, np.array([held[rows].sum() for rows in self._rows_by_rack.values()])
 
     def host_sums(self, rack: str, held: Ints) -> tuple[Floats, Ints]:
-        """What is left and held, host by host of a rack."""
+        """Return free resources and held executors by host of a rack."""
         rows, starts = self._rows_by_rack[rack], self._starts_by_rack[rack]
         if len(rows) == len(starts):
             return self.ledger.matrix[rows], held[rows]
@@ -94,7 +94,7 @@ class NodeMap:
 
 
 class Preferences:
-    """Nodes that a topology wants first or last; greylisted nodes come after everything."""
+    """Nodes that a topology prefers or avoids; greylisted nodes come last."""
 
     def __init__(self, topology: TopologyView, nodes: NodeMap) -> None:
         self.grey = sorted(nodes.ledger.cluster.greylisted_nodes)
@@ -110,9 +110,9 @@ def _nodes_on(hosts: Sequence[str] | None, nodes_by_host: Mapping[str, Sequence[
 
 
 class NodeOrder:
-    """An order of all nodes, worked out only as far as it is read; racks are ranked when it is made.
+    """Lazy order of all nodes; racks are ranked at once.
 
-    Hosts and nodes are ranked when first reached and remembered, as Storm's NodeSorterHostProximity does.
+    Hosts and nodes are ranked when first reached, and then cached, as in Storm's NodeSorterHostProximity.
     """
 
     def __init__(self, nodes: NodeMap, preferences: Preferences, held: Ints, request: Request | None, sort: NodeSort) -> None:
@@ -129,7 +129,7 @@ class NodeOrder:
         self._further = self._walk()
 
     def __iter__(self) -> Iterator[str]:
-        """Favored nodes, then rack by rack, then unfavored and greylisted ones; always from the first on."""
+        """Iterate from the start: favored nodes, then rack by rack, then unfavored and greylisted ones."""
         yield from self._reached
         for node in self._further:
             self._reached.append(node)

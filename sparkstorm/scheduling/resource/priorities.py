@@ -1,4 +1,4 @@
-"""Owns who is scheduled first: topologies of the user who is furthest below the guaranteed share."""
+"""Order of topologies: those of the user who is furthest below the guaranteed share come first."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.resource.amounts import CPU, FIRST_GENERIC, MEMORY, Vector, plus
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
+from sparkstorm.scheduling.resource.resources import CPU, FIRST_GENERIC, MEMORY, Vector, plus
 
 PRIORITY_KEY = "topology.priority"
 POOLS_KEY = "resource.aware.scheduler.user.pools"
@@ -18,7 +18,7 @@ LAST = math.inf
 
 @dataclass(slots=True)
 class Claimant:
-    """A user with topologies still to be ordered, and what those ordered so far ask for."""
+    """A user's topologies that are still to be ordered, and the requests of those already ordered."""
 
     guaranteed: Vector
     waiting: list[TopologyView]
@@ -30,7 +30,7 @@ def _by_priority(topology: TopologyView) -> tuple[int, int, str]:
 
 
 class PriorityOrder:
-    """Storm's scheduling priority strategies, over what the cluster offers in all."""
+    """Storm's scheduling priority strategies, by the cluster's total resources."""
 
     def __init__(self, ledger: ResourceLedger, counts_generic: bool, first_in_first_out: bool) -> None:
         self._ledger = ledger
@@ -39,13 +39,13 @@ class PriorityOrder:
         self._left = ledger.shape.zero
         for node in ledger.cluster.supervisors:
             self._left = plus(self._left, ledger.offer(node))
-        # A resource that supervisors declare counts, even when there is none of it.
+        # A declared resource counts, even if its amount is zero.
         declared = {name for each in ledger.cluster.supervisors.values() for name in each.resources}
         names = ledger.shape.generic
         self._offered_generic = [FIRST_GENERIC + at for at, name in enumerate(names) if name in declared]
 
     def order(self, guarantees: Mapping[str, Mapping[str, float]]) -> list[TopologyView]:
-        """Every topology with an owner, first to be scheduled first; equal users by name."""
+        """Return every topology with an owner in scheduling order; equal users by name."""
         claimants = self._claimants(guarantees)
         ordered: list[TopologyView] = []
         while claimants:
@@ -82,7 +82,7 @@ class PriorityOrder:
         return (float(pool.get("memory", 0.0)), float(pool.get("cpu", 0.0)), *generic)
 
     def _score(self, claimant: Claimant) -> float:
-        """How far over the guarantee the next topology would bring its owner, in shares of what is left."""
+        """Return how far the next topology brings its owner over the guarantee, as a share of the free resources."""
         score = self._share(claimant)
         if not self._fifo or score < 0:
             return score
@@ -112,7 +112,7 @@ _SHORT = {
 
 
 def priority_order(name: str) -> Callable[[ResourceLedger], PriorityOrder]:
-    """The strategy of that name (Storm's class name, with or without package, or a short word)."""
+    """Return the strategy of that name (Storm's class name, with or without package, or a short name)."""
     known = _STRATEGIES.get(_SHORT.get(name, name.rpartition(".")[2]))
     if known is None:
         raise InvalidConfigError(f"{STRATEGY_KEY}: expected one of {', '.join(_SHORT)}, got {name!r}")

@@ -1,23 +1,23 @@
-"""Owns Storm's ResourceAwareScheduler: topologies in priority order, lesser ones evicted when one does not fit."""
+"""Storm's ResourceAwareScheduler: topologies in order of priority; lower ones are evicted if one does not fit."""
 
 from collections.abc import Mapping, Sequence
 
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError
 from sparkstorm.scheduling.records import Conf, Topologies, TopologyView
-from sparkstorm.scheduling.resource.amounts import MEMORY, Vector, minus, plus
+from sparkstorm.scheduling.resource.attempt import Attempt
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.scheduling.resource.node_order import NodeMap
 from sparkstorm.scheduling.resource.priorities import POOLS_KEY, STRATEGY_KEY, priority_order
+from sparkstorm.scheduling.resource.resources import MEMORY, Vector, minus, plus
 from sparkstorm.scheduling.resource.search import Outcome, Result, SearchOptions
-from sparkstorm.scheduling.resource.strategies import Attempt, strategy_of
-from sparkstorm.scheduling.resource.trial import Trial
+from sparkstorm.scheduling.resource.strategies import Strategy, strategy_of
 from sparkstorm.scheduling.view import ClusterView
 
 ATTEMPTS_KEY = "resource.aware.scheduler.max.topology.scheduling.attempts"
 
 
 class _Need:
-    """What a topology still needs against what the cluster has left (Storm's TopologySchedulingResources)."""
+    """A topology's remaining request and the cluster's free resources (Storm's TopologySchedulingResources)."""
 
     def __init__(self, topology: TopologyView, ledger: ResourceLedger) -> None:
         self._topology = topology
@@ -26,7 +26,7 @@ class _Need:
         self._left = ledger.left_in_cluster()
         self._scheduled = self._requests.sum(ledger.cluster.placement(topology.id).slot_by_executor)
         self._remaining: Vector | None = None
-        # Memory once more, shared regions included: vectors leave them out, as the original's do.
+        # Memory with shared regions: the vectors exclude them, as in Storm.
         self._least_memory = self._requests.total[MEMORY] + self._requests.shared.least
         self._memory_left = self._left[MEMORY]
         self._counts_shared = ledger.shares_memory
@@ -36,11 +36,11 @@ class _Need:
             self._memory_scheduled = ledger.memory_of(topology, ledger.cluster.placement(topology.id).slot_by_executor)
 
     def begin(self) -> None:
-        """A new attempt: only what the cluster has left counts."""
+        """Start an attempt: only the cluster's free resources count."""
         self._remaining = None
 
     def can_schedule(self) -> bool:
-        """Whether the cluster as a whole could hold the topology."""
+        """Return whether the cluster's free resources suffice for the topology."""
         _, short = minus(plus(self._left, self._scheduled), self._requests.total)
         if short or any(each > 0 for each in self._remaining or ()):
             return False
@@ -50,9 +50,9 @@ class _Need:
             return False
         return self._memory_left + self._memory_scheduled >= self._least_memory
 
-    def failed(self, trial: Trial) -> None:
-        """Note what an attempt left to be found by eviction."""
-        placed = {**self._ledger.cluster.placement(self._topology.id).slot_by_executor, **trial.slot_by_executor}
+    def failed(self, attempt: Attempt) -> None:
+        """Record the resources that a failed attempt still needs from evictions."""
+        placed = {**self._ledger.cluster.placement(self._topology.id).slot_by_executor, **attempt.slot_by_executor}
         self._scheduled = self._requests.sum(placed)
         self._remaining, _ = minus(self._requests.total, self._scheduled)
         if self._counts_shared:
@@ -60,7 +60,7 @@ class _Need:
             self._memory_remaining = self._least_memory - self._memory_scheduled
 
     def evicted(self, topology: TopologyView) -> None:
-        """Note what an evicted topology gives back."""
+        """Record the resources of an evicted topology."""
         executors = self._ledger.cluster.placement(topology.id).slot_by_executor
         resources = self._ledger.requests(topology).sum(executors)
         self._left = plus(self._left, resources)
@@ -72,7 +72,7 @@ class _Need:
             self._memory_remaining -= memory
 
     def words(self, ledger: ResourceLedger) -> str:
-        """What is missing, with numbers."""
+        """Return the missing resources as text."""
         names = ("memory MB", "CPU %", *ledger.shape.generic)
         missing = self._remaining or self._requests.total
         pairs = zip(names, missing, self._left, strict=True)
@@ -80,7 +80,7 @@ class _Need:
 
 
 class ResourceAwareScheduler:
-    """Workers are as many as resources ask for; `topology.workers` is ignored."""
+    """Storm's ResourceAwareScheduler: resources determine the number of workers; `topology.workers` is ignored."""
 
     def __init__(self) -> None:
         self._guarantees: Mapping[str, Mapping[str, float]] = {}
@@ -110,18 +110,18 @@ class ResourceAwareScheduler:
 
 
 class _Placing:
-    """One topology's turn: attempts, evictions between them, and the commit or the return to what was."""
+    """Scheduling of one topology: attempts, evictions between them, then commit or restore."""
 
     def __init__(self, topology: TopologyView, lesser: Sequence[TopologyView], ledger: ResourceLedger, nodes: NodeMap) -> None:
         self._topology = topology
-        self._lesser = lesser  # the least important first
+        self._lesser = lesser  # lowest priority first
         self._ledger = ledger
         self._cluster = ledger.cluster
         self._nodes = nodes
         self._evicted: list[TopologyView] = []
 
     def run(self, attempts: int) -> str:
-        """Schedule the topology if that can be done; the status in words."""
+        """Schedule the topology if possible; return the status text."""
         try:
             options = strategy_of(self._topology)
             status = self._try(options, attempts)
@@ -135,13 +135,13 @@ class _Placing:
         need = _Need(self._topology, self._ledger)
         for _ in range(attempts):
             need.begin()
-            attempt = Attempt(self._topology, self._ledger, self._nodes, options)
-            result = attempt.run() if need.can_schedule() else Result(Outcome.NOT_ENOUGH_RESOURCES, "")
+            strategy = Strategy(self._topology, self._ledger, self._nodes, options)
+            result = strategy.run() if need.can_schedule() else Result(Outcome.NOT_ENOUGH_RESOURCES, "")
             if result.outcome is Outcome.SUCCESS:
-                self._commit(attempt.trial)
+                self._commit(strategy.attempt)
                 return f"Running - {result.text}"
-            need.failed(attempt.trial)
-            attempt.trial.undo()
+            need.failed(strategy.attempt)
+            strategy.attempt.undo()
             if result.outcome is not Outcome.NOT_ENOUGH_RESOURCES:
                 return f"{result.outcome.value}: {result.text}"
             if not self._evict(need):
@@ -155,7 +155,7 @@ class _Placing:
         )
 
     def _evict(self, need: _Need) -> bool:
-        """Free lesser topologies, the least first, until there is hope; whether any was."""
+        """Evict topologies of lower priority, the lowest first, until the resources suffice; return whether any was evicted."""
         before = len(self._evicted)
         for topology in self._lesser:
             workers = self._cluster.placement(topology.id).executors_by_slot
@@ -168,7 +168,7 @@ class _Placing:
                 break
         return len(self._evicted) > before
 
-    def _commit(self, trial: Trial) -> None:
+    def _commit(self, attempt: Attempt) -> None:
         for topology in self._evicted:
             if self._cluster.reasons is not None:
                 slots = list(self._cluster.placement(topology.id).executors_by_slot)
@@ -176,6 +176,6 @@ class _Placing:
             self._cluster.unassign(topology.id)
             self._cluster.evicted.append(topology.id)
         self._evicted = []
-        for slot, executors in sorted(trial.executors_by_slot.items()):
+        for slot, executors in sorted(attempt.executors_by_slot.items()):
             self._cluster.assign(slot, self._topology.id, executors)
         self._ledger.settle(self._topology)

@@ -1,4 +1,4 @@
-"""Owns the depth-first search for slots: executor after executor, back to the one before when none is left."""
+"""Depth-first search for slots: executor after executor, with backtracking."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from enum import Enum
 
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.scheduling.reasons import Reasons
-from sparkstorm.scheduling.resource.amounts import CPU, MEMORY
+from sparkstorm.scheduling.resource.attempt import Attempt
 from sparkstorm.scheduling.resource.node_order import NodeMap, NodeOrder, NodeSort, Preferences
-from sparkstorm.scheduling.resource.trial import Trial
+from sparkstorm.scheduling.resource.resources import CPU, MEMORY
 
 
 class Outcome(Enum):
-    """How an attempt ended."""
+    """Outcome of an attempt."""
 
     SUCCESS = "success"
     NOT_ENOUGH_RESOURCES = "not enough resources"
@@ -22,7 +22,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outcome with its words."""
+    """Outcome with its text."""
 
     outcome: Outcome
     text: str
@@ -30,11 +30,11 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """What a strategy's name stands for."""
+    """Options of a strategy."""
 
     title: str
     sort: NodeSort = NodeSort.COMMON
-    sorts_again: bool = True  # rank the nodes anew as executors are placed
+    sorts_again: bool = True  # rank the nodes again after each executor
     round_robin: bool = False
     constrained: bool = False
 
@@ -42,50 +42,50 @@ class SearchOptions:
 class Search:
     """Storm's scheduleExecutorsOnNodes: limits count states, never time."""
 
-    def __init__(self, trial: Trial, nodes: NodeMap, options: SearchOptions, max_states: int) -> None:
-        self._trial = trial
+    def __init__(self, attempt: Attempt, nodes: NodeMap, options: SearchOptions, max_states: int) -> None:
+        self._attempt = attempt
         self._nodes = nodes
         self._options = options
         self._max_states = max_states
-        self._preferences = Preferences(trial.topology, nodes)
-        self._component_of = trial.topology.component_by_executor
+        self._preferences = Preferences(attempt.topology, nodes)
+        self._component_of = attempt.topology.component_by_executor
         self._states = 0
         self._steps_back = 0
-        self._reasons = trial.ledger.cluster.reasons
+        self._reasons = attempt.ledger.cluster.reasons
 
     def order_for(self, executor: ExecutorId | None) -> NodeOrder:
-        """The nodes, ranked for an executor or for nobody in particular."""
-        trial = self._trial
-        request = None if executor is None else trial.ledger.requests(trial.topology).of(executor)
-        return NodeOrder(self._nodes, self._preferences, trial.held, request, self._options.sort)
+        """Return the nodes, ranked for an executor or without one."""
+        attempt = self._attempt
+        request = None if executor is None else attempt.ledger.requests(attempt.topology).of(executor)
+        return NodeOrder(self._nodes, self._preferences, attempt.held, request, self._options.sort)
 
     def _is_same_component(self, executors: list[ExecutorId], at: int) -> bool:
-        """Whether nodes are ranked anew: Storm does so when the component is the *same* as the one before."""
+        """Return whether to rank the nodes again: Storm does if the component is the *same* as the one before."""
         return at == 0 or self._component_of[executors[at]] == self._component_of[executors[at - 1]]
 
     def _place(self, executor: ExecutorId, slot: WorkerSlot) -> bool:
-        """Put an executor and the ackers bound to its worker; whether any ackers came along."""
+        """Place an executor and the ackers bound to its worker; return whether ackers were placed."""
         self._states += 1
-        bound = len(self._trial.bound_ackers)
-        self._trial.put(executor, slot)
-        self._trial.bind_ackers(executor, slot)
-        return len(self._trial.bound_ackers) > bound
+        bound = len(self._attempt.bound_ackers)
+        self._attempt.put(executor, slot)
+        self._attempt.bind_ackers(executor, slot)
+        return len(self._attempt.bound_ackers) > bound
 
     def run(self, executors: list[ExecutorId]) -> Result:
-        """Place every executor, or say how far it came."""
+        """Place every executor; return the outcome."""
         if self._options.round_robin:
             return self._go_round(executors)
         return self._go_deep(executors)
 
     def _go_deep(self, executors: list[ExecutorId]) -> Result:
-        trial = self._trial
-        tried = [-1] * len(executors)  # how many slots each executor has tried since it was last entered
+        attempt = self._attempt
+        tried = [-1] * len(executors)  # number of slots tried by each executor since the search last reached it
         with_ackers: set[ExecutorId] = set()
         order: Iterable[str] | None = None if self._options.sorts_again else self.order_for(None)
         seen, at = -1, 0
         while self._states <= self._max_states:
             executor = executors[at]
-            if executor not in trial.bound_ackers:
+            if executor not in attempt.bound_ackers:
                 if order is None or (self._options.sorts_again and self._is_same_component(executors, at)):
                     order, seen = self.order_for(executor), -1
                 slot, seen, tried[at] = self._next_slot(executor, order, seen, tried[at])
@@ -106,53 +106,53 @@ class Search:
         return self._short(at, len(executors))
 
     def _next_slot(self, executor: ExecutorId, order: Iterable[str], seen: int, tried: int) -> tuple[WorkerSlot | None, int, int]:
-        trial = self._trial
-        shut = trial.shut_nodes(executor)
+        attempt = self._attempt
+        shut = attempt.shut_nodes(executor)
         for node in order:
             if node in shut:
-                count = len(trial.open_ports(node))
+                count = len(attempt.open_ports(node))
                 tried += max(count - max(tried - seen, 0), 0)
                 seen += count
                 continue
-            if not trial.could_ever_fit(executor, node):
+            if not attempt.could_ever_fit(executor, node):
                 continue
             tries_all = seen >= tried
-            for port in trial.open_ports(node):
+            for port in attempt.open_ports(node):
                 seen += 1
                 if seen <= tried:
                     continue
                 tried += 1
                 slot = WorkerSlot(node, port)
-                if trial.may_put(executor, slot):
+                if attempt.may_put(executor, slot):
                     return slot, seen, tried
             if tries_all:
                 shut.add(node)
         return None, seen, tried
 
     def _back(self, executors: list[ExecutorId], at: int, with_ackers: set[ExecutorId]) -> int:
-        """Undo the last executor that was placed by itself; its position."""
+        """Remove the last executor that was not placed with another; return its position."""
         at -= 1
-        while executors[at] in self._trial.bound_ackers:
+        while executors[at] in self._attempt.bound_ackers:
             at -= 1
         executor = executors[at]
         self._steps_back += 1
-        slot = self._trial.slot_by_executor[executor]
-        self._trial.take(executor)
+        slot = self._attempt.slot_by_executor[executor]
+        self._attempt.take(executor)
         if executor in with_ackers:
             with_ackers.discard(executor)
-            self._trial.unbind_ackers(slot)
+            self._attempt.unbind_ackers(slot)
         return at
 
     def _go_round(self, executors: list[ExecutorId]) -> Result:
-        """One executor per node in turn over nodes that no other topology uses; never a step back."""
-        trial = self._trial
+        """Place executors round robin on nodes that no other topology uses, without backtracking."""
+        attempt = self._attempt
         nodes = self._own_nodes()
         turn = iter(nodes)
         left = len(nodes)
         for at, executor in enumerate(executors):
             if self._states > self._max_states:
                 return self._short(at, len(executors))
-            if executor in trial.bound_ackers:
+            if executor in attempt.bound_ackers:
                 continue
             if left == 0 or self._is_same_component(executors, at):
                 turn, left = iter(nodes), len(nodes)
@@ -172,41 +172,41 @@ class Search:
         return self._done()
 
     def _own_nodes(self) -> list[str]:
-        trial = self._trial
-        wanted = trial.topology.conf.get("topology.isolate.machines")
-        alone = [node for node in self.order_for(None) if trial.ledger.topologies_on(node) <= {trial.topology.id}]
+        attempt = self._attempt
+        wanted = attempt.topology.conf.get("topology.isolate.machines")
+        alone = [node for node in self.order_for(None) if attempt.ledger.topologies_on(node) <= {attempt.topology.id}]
         return alone if wanted is None else alone[: int(wanted)]
 
     def _first_slot(self, executor: ExecutorId, node: str) -> WorkerSlot | None:
-        if not self._trial.could_ever_fit(executor, node):
+        if not self._attempt.could_ever_fit(executor, node):
             return None
-        slots = (WorkerSlot(node, port) for port in self._trial.open_ports(node))
-        return next((slot for slot in slots if self._trial.may_put(executor, slot)), None)
+        slots = (WorkerSlot(node, port) for port in self._attempt.open_ports(node))
+        return next((slot for slot in slots if self._attempt.may_put(executor, slot)), None)
 
     def _explain(self, executor: ExecutorId, slot: WorkerSlot, order: Iterable[str], reasons: Reasons) -> None:
-        """Note where the node comes in the order, what nodes before it refused, and what is left there."""
-        trial, refused = self._trial, []
+        """Record the node's rank, why the nodes before it were refused, and its free resources."""
+        attempt, refused = self._attempt, []
         for node in order:
             if node == slot.node:
                 break
-            refused.append(f"{node} ({trial.refusal(executor, node)})")
-        held = int(trial.held[trial.ledger.index_by_node[slot.node]])
-        left = trial.ledger.available(slot.node)
+            refused.append(f"{node} ({attempt.refusal(executor, node)})")
+        held = int(attempt.held[attempt.ledger.index_by_node[slot.node]])
+        left = attempt.ledger.available(slot.node)
         words = f"{slot.node} is number {len(refused) + 1} in the order of nodes (most executors of the topology first, "
         words += f"then {self._options.sort.value}): "
         words += f"{held} of its executors there, {left[MEMORY]:,.0f} MB and {left[CPU]:,.0f} % CPU left"
         if refused:
             more = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
             words += f"; refused by {', '.join(refused[:3])}{more}"
-        words += f"; {slot.port} is the first port that takes it ({trial.heap_words(executor, slot)})"
-        reasons.placed(trial.topology.id, [executor], slot, words)
+        words += f"; {slot.port} is the first port that takes it ({attempt.heap_words(executor, slot)})"
+        reasons.placed(attempt.topology.id, [executor], slot, words)
 
     def _done(self) -> Result:
         words = f"Fully Scheduled by {self._options.title} ({self._states} states traversed, "
         return Result(Outcome.SUCCESS, f"{words}backtracked {self._steps_back} times)")
 
     def _last_left_out(self) -> Result:
-        # Storm takes reaching the last executor for placing it: what is placed stays, and nobody is evicted for it.
+        # Storm takes reaching the last executor for success: placed executors stay, and no topology is evicted for it.
         return Result(Outcome.SUCCESS, f"All but the last executor scheduled by {self._options.title}")
 
     def _short(self, at: int, total: int) -> Result:

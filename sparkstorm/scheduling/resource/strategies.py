@@ -1,15 +1,15 @@
-"""Owns what each `topology.scheduler.strategy` means: how nodes and executors are ordered, what is checked first."""
+"""Strategies of `topology.scheduler.strategy`: order of nodes and executors, preliminary checks."""
 
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.resource.amounts import ACKER
+from sparkstorm.scheduling.resource.attempt import Attempt
 from sparkstorm.scheduling.resource.constraints import Constraints
 from sparkstorm.scheduling.resource.executor_order import by_connection_count, by_constraint_severity, by_proximity
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.scheduling.resource.node_order import NodeMap, NodeSort
+from sparkstorm.scheduling.resource.resources import ACKER
 from sparkstorm.scheduling.resource.search import Outcome, Result, Search, SearchOptions
-from sparkstorm.scheduling.resource.trial import Trial
 
 STRATEGY_KEY = "topology.scheduler.strategy"
 PROXIMITY_KEY = "topology.ras.order.executors.by.proximity.needs"
@@ -36,7 +36,7 @@ _SHORT = {
 
 
 def strategy_of(topology: TopologyView) -> SearchOptions:
-    """The topology's strategy, by Storm's class name (any package) or a short word; InvalidTopologyError if unknown."""
+    """Return the topology's strategy, by Storm's class name (any package) or a short name; InvalidTopologyError if unknown."""
     name = str(topology.conf.get(STRATEGY_KEY) or "default")
     options = _BY_NAME.get(_SHORT.get(name, name.rpartition(".")[2]))
     if options is None:
@@ -44,8 +44,8 @@ def strategy_of(topology: TopologyView) -> SearchOptions:
     return options
 
 
-class Attempt:
-    """One try at one topology: `run` fills the trial or leaves it part-filled, to be undone by the caller."""
+class Strategy:
+    """Search for one topology: `run` fills the attempt; the caller undoes it on failure."""
 
     def __init__(self, topology: TopologyView, ledger: ResourceLedger, nodes: NodeMap, options: SearchOptions) -> None:
         self._topology = topology
@@ -53,20 +53,20 @@ class Attempt:
         self._nodes = nodes
         self._options = options
         self._constraints = Constraints(topology) if options.constrained else None
-        self.trial = Trial(topology, ledger, self._constraints)
+        self.attempt = Attempt(topology, ledger, self._constraints)
 
     def run(self) -> Result:
-        """Search, unless it is plain beforehand that there is nothing to find."""
+        """Search, unless a preliminary check fails."""
         conf, cluster_conf = self._topology.conf, self._ledger.cluster.conf
         max_states = min(int(conf.get(MAX_STATES_KEY, 10_000)), int(cluster_conf.get(CLUSTER_MAX_STATES_KEY, 100_000)))
         hopeless = self._hopeless(max_states)
         if hopeless is not None:
             return hopeless
-        return Search(self.trial, self._nodes, self._options, max_states).run(self._executors())
+        return Search(self.attempt, self._nodes, self._options, max_states).run(self._executors())
 
     def _executors(self) -> list[ExecutorId]:
-        """The missing executors in the strategy's order, unassigned ackers at the end."""
-        missing = self.trial.missing
+        """Return the missing executors in the strategy's order, unassigned ackers last."""
+        missing = self.attempt.missing
         if self._constraints is not None:
             ordered = by_constraint_severity(self._topology, missing, self._constraints)
         elif self._topology.conf.get(PROXIMITY_KEY):
@@ -74,10 +74,10 @@ class Attempt:
         else:
             ordered = by_connection_count(self._topology, missing)
         component_of = self._topology.component_by_executor
-        return [each for each in ordered if component_of[each] != ACKER] + self.trial.free_ackers
+        return [each for each in ordered if component_of[each] != ACKER] + self.attempt.free_ackers
 
     def _hopeless(self, max_states: int) -> Result | None:
-        missing = len(self.trial.missing)
+        missing = len(self.attempt.missing)
         if not self._ledger.count_nodes():
             return Result(Outcome.NOT_ENOUGH_RESOURCES, "No available nodes to schedule tasks on!")
         if not any(part.kind == "spout" and not part.is_system for part in self._topology.components):

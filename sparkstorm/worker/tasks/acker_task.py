@@ -1,4 +1,4 @@
-"""Owns one acker task: a ledger, the inits, acks and fails of an epoch, and its verdicts for the spouts."""
+"""One acker task: its ledger, the messages of an epoch, and the settled roots for the spouts."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class _Recorder:
         return [c for c in calls if c[0] == "report_error" or (c[0] == "fail" and c[1][0] is not failed)]
 
     def failure_of(self, tup: Tuple) -> str | None:
-        """Why user code has failed this input, if it has."""
+        """Return the reason of the bolt's fail for this input, or nothing."""
         return next(
             (
                 describe_error(args[1] or "failed by the bolt")

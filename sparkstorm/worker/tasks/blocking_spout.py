@@ -1,4 +1,4 @@
-"""Owns the thread of a spout that declared itself blocking: the thread asks the source, the loop emits what came.
+"""Thread of a spout that declares itself blocking: the thread polls the source, the worker's loop emits.
 
 The thread never touches the epoch. What one `next_tuple` emitted, and the position behind it, is one batch, which the
 loop takes whole; a batch that no commit has taken is asked for again after a crash, from the committed position.
@@ -102,7 +102,7 @@ class ThreadedSpout(Spout):
             self._order(lambda o=outcome: self._tell(o))  # type: ignore[misc]
 
     def take_called(self) -> list[Outcome]:
-        """Outcomes that the source has been told since the last call."""
+        """Return the outcomes passed to the source since the last call."""
         return [self._called.popleft() for _ in range(len(self._called))]
 
     # -- the thread ------------------------------------------------------------------------------------------------

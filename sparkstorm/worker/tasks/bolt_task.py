@@ -1,4 +1,4 @@
-"""Owns one bolt task: calls user code row by row, undoes what a failed call did, and keeps what is not done yet."""
+"""One bolt task: calls user code row by row, undoes failed calls, keeps unfinished inputs."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class BoltTask:
         return self._held_by_tuple.get(id(tup))
 
     def due(self, now_ms: int, most: int | None = None) -> list[PendingInput]:
-        """PendingInput inputs whose next try is due, at most so many; they are not named again."""
+        """Take inputs whose next try is due, `most` at the most."""
         found: list[PendingInput] = []
         while self.retries and self.retries[0][0] <= now_ms and len(found) != most:
             _, key = heapq.heappop(self.retries)
@@ -143,7 +143,7 @@ class BoltTask:
 
     @property
     def is_behind(self) -> bool:
-        """Whether rows of this worker's own tasks lie in the stream, so that newer ones must queue behind them."""
+        """Return whether rows of this worker's own tasks are still in the stream; newer ones must then queue after them."""
         return bool(self.spilled) or entry_order(self.inbox.cursor.entry) < self.caught_up_at
 
     @property
@@ -167,7 +167,7 @@ class BoltTask:
         return min((h.born_ms for h in self.held.values() if h.due_ms is not None or id(h.tuple) in queued), default=None)
 
     def next_due_ms(self) -> int | None:
-        """When the next try is due; None while the thread that would make it has enough to do and will say when not."""
+        """Return when the next try is due; None while a blocking bolt's thread is busy (it wakes the loop)."""
         return self.retries[0][0] if self.retries and not self.is_full else None
 
     @property
@@ -178,5 +178,5 @@ class BoltTask:
 
     @property
     def has_ended(self) -> bool:
-        """Whether this task will never emit again: nobody will send to it, and nothing is left in it."""
+        """Return whether this task will never emit again: all senders have ended, and no input is left."""
         return self.time is not None and self.time.nobody_sends and not self.is_waiting and not self.is_thread_busy

@@ -1,4 +1,4 @@
-"""Owns the frames of one task between the stream and execution: which rows are next, and how far the cursor has come."""
+"""Inbox of one task: frames read from its stream and not executed yet, and the position of its cursor."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Inbox:
         self.chunks.append(chunk)
 
     def consume(self, chunk: Chunk, rows: int) -> None:
-        """Note that so many more rows of the oldest frame are done."""
+        """Mark the next `rows` rows of the oldest frame as done."""
         chunk.done += rows
         self.consumed += chunk.size * rows // chunk.total
         self.moved = True

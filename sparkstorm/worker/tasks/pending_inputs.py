@@ -1,4 +1,4 @@
-"""Owns inputs that were executed or tried but are not done: waiting for an ack, or for their next try.
+"""Pending inputs of a bolt: executed and waiting for an ack, or failed and waiting for their next try.
 
 They leave the stream (its cursor moves on) and live under {topology}:held:<task>, one field each, until acked or parked.
 """

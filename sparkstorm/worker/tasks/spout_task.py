@@ -1,4 +1,4 @@
-"""Owns one spout task: asks user code for tuples, remembers the tracked ones, and tells it what became of them."""
+"""One spout task: calls user code for tuples, remembers the tracked ones, calls ack and fail."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SpoutCollector:
         self._note(root, message_id)
 
     def check(self, values: Any, message_id: Any, stream: str, task: int | None = None) -> tuple[tuple[Any, ...], Any]:
-        """What a thread is about to emit, as the loop may take it; raises where the culprit can be named: in the thread."""
+        """Check values in the emitting thread, so that an error names its line; return them as the loop takes them."""
         return self._emitter.check(values, stream, task), None if message_id is None else self._checked(message_id)
 
     def report_error(self, error: BaseException | str) -> None:
@@ -123,11 +123,11 @@ class SpoutTask:
 
     @property
     def has_said_all(self) -> bool:
-        """Whether whoever must know of its end has been told."""
+        """Return whether the end of this source was sent to all subscribers."""
         return self.time is None or self.time.outlook.has_ended or not self.spout.has_ended()
 
     def run(self, epoch: Epoch, calls: int, now_ms: int) -> bool:
-        """Call next_tuple up to so many times; False when the source had nothing."""
+        """Call next_tuple up to `calls` times; return False when the source had nothing."""
         log, born = self.emitter.log, self.collector.born
         next_tuple, limit = self.spout.next_tuple, min(calls, self.pending.room)
         start = len(log)
@@ -202,7 +202,7 @@ class SpoutTask:
         return self._position
 
     def extent(self) -> tuple[int, int]:
-        """(total, done) as the source tells them, in units of its own; zeros when it does not."""
+        """Return (total, done) of the source in its own units; zeros when it has no such figures."""
         total, done = self.spout.extent()
         return int(total), int(done)
 

@@ -1,9 +1,10 @@
-"""Owns the making of a worker's tasks from its plan: routes, runners, states; and their restoring from the store."""
+"""Factory of a worker's tasks: makes routes, runners and states from the plan, and restores them from the store."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 from zlib import crc32
 
@@ -23,6 +24,7 @@ from sparkstorm.executor.user_traceback import describe_error
 from sparkstorm.executor.watermark_routes import MARK_FIELDS, TimePlan, add_lanes, add_routes
 from sparkstorm.executor.windowed_runner import Patience, TimedRunner
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.settings import ComponentSettings, DeliverySettings, WorkerSettings
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import ACKER, LATE_PREFIX, WATERMARK_STREAM, Topology
 from sparkstorm.model.tuples import Source
@@ -42,7 +44,7 @@ from sparkstorm.worker.tasks.spout_task import SpoutCollector, SpoutTask
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """What a worker is to run: `make_instance` returns a fresh copy of a component's instance for one task."""
+    """Everything that a worker runs: `make_instance` returns a fresh copy of a component's instance for one task."""
 
     topology_id: str
     topology: Topology
@@ -63,15 +65,24 @@ class WorkerPlan:
         """Task ids of the topology's ackers; empty when nothing is tracked."""
         return tuple(tasks_by_component(self.component_by_task).get(ACKER, ()))
 
-    @property
-    def guarantee(self) -> str:
-        """The delivery guarantee: exactly-once, at-least-once or at-most-once."""
-        return str(self.conf.get("topology.delivery.guarantee") or "exactly-once")
+    @cached_property
+    def settings(self) -> WorkerSettings:
+        """Settings of the topology for its workers."""
+        return WorkerSettings.of(self.conf)
+
+    @cached_property
+    def delivery(self) -> DeliverySettings:
+        """The delivery guarantee and its retries."""
+        return DeliverySettings.of(self.conf)
+
+    def component_settings(self, component: str) -> ComponentSettings:
+        """Settings of one component, over those of the topology."""
+        return ComponentSettings.of(self.conf, self.topology.components[component].conf)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerServices:
-    """What tasks may call of the worker around them."""
+    """Functions of the worker that its tasks may call."""
 
     now_ms: Callable[[], int]
     ids: IdSource
@@ -93,7 +104,7 @@ class TaskSet:
     recording: Recording | None = None
 
     def settle(self) -> None:
-        """A commit stands."""
+        """Take note of a successful commit."""
         for sender in self.senders():
             sender.oldest_ms = 0
         for recorder in self.recorders:
@@ -149,7 +160,7 @@ class TaskFactory:
             crew.inboxes[task] = Inbox(
                 task, self._plan.codec, self.source, record.cursor, self._kind_of_frames(component), self._spout_tasks
             )
-            if component != ACKER and self._plan.conf.get(FROM_CHECKPOINT) and not record.journal:
+            if component != ACKER and self._plan.settings.from_checkpoint and not record.journal:
                 raise StoreInconsistentError(
                     f"component '{component}' (task {task}) was given a part of {FROM_CHECKPOINT}, but "
                     "the store has it no more: kill the topology and submit it again"
@@ -171,7 +182,7 @@ class TaskFactory:
             crew.spouts[task] = self._spout(task, component, crew, record)
         else:
             crew.bolts[task] = bolt = self._bolt(task, component, crew, record)
-            if component in (self._plan.conf.get(COMPONENTS) or ()):
+            if component in self._plan.settings.recorded_components:
                 bolt.recorder = self._recorder(bolt, crew)
                 crew.recorders.append(bolt.recorder)
 
@@ -183,14 +194,14 @@ class TaskFactory:
 
     def _recorder(self, bolt: BoltTask, crew: TaskSet) -> Recorder:
         plan, now_ms = self._plan, self._around.now_ms
-        directory = plan.conf.get("topology.record.directory") or plan.log_dir
+        directory = plan.settings.record_directory or plan.log_dir
         if not directory:
             raise WorkerFailedError(f"{COMPONENTS} is set, but topology.record.directory is not: nobody here has a folder for logs")
         if crew.recording is None:
             crew.recording = Recording(str(directory), plan.topology_id, now_ms, is_threaded=bool(plan.log_dir))
         index = self._tasks[bolt.component].index(bolt.task)
         return crew.recording.recorder(
-            bolt.component, bolt.task, index, plan.token_by_task[bolt.task], self._conf(bolt.component), bolt.state
+            bolt.component, bolt.task, index, plan.token_by_task[bolt.task], plan.component_settings(bolt.component), bolt.state
         )
 
     def source(self, task: int, stream: str) -> Source:
@@ -243,7 +254,7 @@ class TaskFactory:
         emitter = self._emitter(task, component)
         collector = SpoutCollector(emitter, task, self._root_maker(), self._around.report_error, self._plan.codec)
         has_callbacks = type(spout).ack is not Spout.ack or type(spout).fail is not Spout.fail
-        pending = Pending(self._conf(component).get("topology.max.spout.pending"), has_callbacks)
+        pending = Pending(self._plan.component_settings(component).max_spout_pending, has_callbacks)
         if spout.blocking:
             spout = threaded(spout, self._around.wake)
         made = SpoutTask(task, component, spout, emitter, collector, pending, crew.inboxes[task])
@@ -289,7 +300,7 @@ class TaskFactory:
         return f"{{{self._plan.topology_id}}}:{part}:{task}"
 
     def _add_time(self, made: BoltTask, times: MemoryState | None) -> None:
-        """Who tells it of time, and whom it tells."""
+        """Give a task its event time: inputs that send watermarks, and outputs that receive them."""
         if times is None:
             return
         plan, component = self._time_plan, made.component
@@ -302,11 +313,7 @@ class TaskFactory:
     ) -> TimedRunner:
         plan, around = self._plan, self._around
         settings = check_bolt(plan.topology, plan.topology.components[emitter.component], bolt, plan.conf)
-        retries = plan.conf.get("topology.max.retries")
-        patience = Patience(
-            (3 if retries is None else int(retries)) if plan.guarantee == "exactly-once" else 0,
-            int(plan.conf.get("topology.retry.backoff.ms") or 100),
-        )
+        patience = Patience(plan.delivery.retries, plan.delivery.back_off_ms)
         collector = BasicCollector(emitter, task, around.report_error)
         return TimedRunner(bolt, settings, emitter, state, times, collector, self.source, around.now_ms, patience)
 
@@ -320,7 +327,7 @@ class TaskFactory:
         if isinstance(bolt, BasicBolt):
             return BasicRunner(bolt, emitter, state, BasicCollector(emitter, task, around.report_error))
         return ManualRunner(
-            bolt, emitter, state, task, around.report_error, around.wake, is_answering=self._plan.guarantee == "exactly-once"
+            bolt, emitter, state, task, around.report_error, around.wake, is_answering=self._plan.delivery.is_exactly_once
         )
 
     def _copy(self, state: MemoryState | None) -> MemoryState | None:
@@ -332,7 +339,7 @@ class TaskFactory:
         return copy
 
     def _stored(self, deltas: list[dict[str, Any]], changed: str, deleted: str) -> MemoryState:
-        """Pairs as a journal tells them, under the names of its fields."""
+        """Return the state that the journal's fields of these names describe."""
         state = MemoryState(self._plan.codec, self._plan.is_strict or self._plan.is_careful)
         for fields in deltas:
             state.load(fields.get(changed, ()), fields.get(deleted, ()))
@@ -344,7 +351,7 @@ class TaskFactory:
         local = [i for i, task in enumerate(ackers) if task in self._plan.token_by_task]
         if not ackers:
             return None
-        if not local or len(local) == len(ackers) or not self._plan.conf.get("topology.acker.local", True):
+        if not local or len(local) == len(ackers) or not self._plan.settings.prefers_local_ackers:
             return draw
         count, homes = len(ackers), len(local)
 

@@ -1,4 +1,4 @@
-"""Owns the switch of a busy acker to compiled kernels: loaded on a thread once there is enough to do, adopted by the loop.
+"""Switch of a busy acker to compiled kernels: loaded on a thread when there is enough to do, adopted by the loop.
 
 Importing numba takes tenths of a second and compiling seconds, so a worker starts without, and one with few open trees
 never pays.

@@ -1,4 +1,4 @@
-"""Owns one attempt at placing one topology: what it has put where, checked against the ledger, undone when it fails."""
+"""One attempt to place a topology: tentative workers, checked against the ledger and undone on failure."""
 
 import math
 
@@ -6,10 +6,10 @@ import numpy as np
 
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.resource.amounts import ACKER, CPU, FIRST_GENERIC, MEMORY, Load, SharedRegions, Vector
 from sparkstorm.scheduling.resource.constraints import Constraints
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.scheduling.resource.node_order import Ints
+from sparkstorm.scheduling.resource.resources import ACKER, CPU, FIRST_GENERIC, MEMORY, Load, SharedRegions, Vector
 
 MAX_HEAP_KEY = "topology.worker.max.heap.size.mb"
 ONE_EXECUTOR_KEY = "topology.ras.one.executor.per.worker"
@@ -18,15 +18,15 @@ ACKERS_PER_WORKER_KEY = "topology.ras.acker.executors.per.worker"
 
 
 def fits(left: Vector, asked: Vector, min_cpu: float) -> bool:
-    """Whether a node with so much left could take an executor; the least CPU of a worker counts as there already."""
+    """Return whether a node's free resources suffice for an executor; the minimum CPU of a worker counts as taken already."""
     cpu = asked[CPU] if min_cpu < 0.001 else max(asked[CPU] - min_cpu, 0.0)
     if left[CPU] < cpu or left[MEMORY] < asked[MEMORY]:
         return False
     return all(left[at] >= asked[at] for at in range(FIRST_GENERIC, len(asked)))
 
 
-class Trial:
-    """Tentative workers of one topology; `commit` belongs to the scheduler, `undo` takes everything back."""
+class Attempt:
+    """Tentative workers of one topology; the scheduler commits them, `undo` removes them."""
 
     def __init__(self, topology: TopologyView, ledger: ResourceLedger, constraints: Constraints | None) -> None:
         conf = topology.conf
@@ -35,7 +35,7 @@ class Trial:
         self._requests = ledger.requests(topology)
         self._shared = self._requests.shared if self._requests.shared else None
         self._shares_on_nodes = self._requests.shared.is_on_nodes
-        self._executors_by_node: dict[str, set[ExecutorId]] = {}  # only where memory is shared by whole nodes
+        self._executors_by_node: dict[str, set[ExecutorId]] = {}  # used only if memory is shared within nodes
         self._constraints = constraints
         self._max_heap = float(conf.get(MAX_HEAP_KEY, 768.0))
         self._one_executor = bool(conf.get(ONE_EXECUTOR_KEY, False))
@@ -58,22 +58,22 @@ class Trial:
         self._shut: dict[str, set[str]] = {part.id: set() for part in topology.components}
 
     def shut_nodes(self, executor: ExecutorId) -> set[str]:
-        """Nodes no port of which would take an executor of this component; one on which anything changes leaves the set."""
+        """Return nodes without a port for executors of this component; a node leaves the set when anything changes on it."""
         return self._shut[self.topology.component_by_executor[executor]]
 
     def open_ports(self, node: str) -> list[int]:
-        """Ports that were free when this attempt began: only those are used, running workers are left alone."""
+        """Return the ports that were free when this attempt began; ports of running workers are not used."""
         if node not in self._ports:
             self._ports[node] = self.ledger.free_ports(node)
         return self._ports[node]
 
     def could_ever_fit(self, executor: ExecutorId, node: str) -> bool:
-        """Whether the node is alive and has what the executor alone asks for."""
+        """Return whether the node is alive and has the executor's own request left."""
         asked = self._requests.of(executor).vector
         return node in self.ledger.alive and fits(self.ledger.available(node), asked, self.ledger.min_cpu)
 
     def may_put(self, executor: ExecutorId, slot: WorkerSlot) -> bool:
-        """Whether resources, heap, worker rules and constraints all hold with the executor on the slot."""
+        """Return whether resources, heap, worker rules and constraints hold with the executor on the slot."""
         if not self._resources_hold(executor, slot):
             return False
         if not self._worker_rules_hold(executor, self.executors_by_slot.get(slot)):
@@ -104,7 +104,7 @@ class Trial:
         return cpu <= left[CPU] and memory <= left[MEMORY] and heap <= self._max_heap
 
     def _shared_memory_holds(self, executor: ExecutorId, slot: WorkerSlot, shared: SharedRegions) -> bool:
-        """The rule of `_resources_hold` where executors share memory: what comes along with the executor counts too."""
+        """Return `_resources_hold` for shared memory: regions that the executor adds count too."""
         left, min_cpu = self.ledger.available(slot.node), self.ledger.min_cpu
         here, on_node = self.executors_by_slot.get(slot, []), self._executors_by_node.get(slot.node, set())
         before = self._requests.worker(here)
@@ -125,7 +125,7 @@ class Trial:
         return limit is None or self._count_by_node.get(slot.node, {}).get(component, 0) < limit
 
     def refusal(self, executor: ExecutorId, node: str) -> str:
-        """The reason, in words, why a node takes an executor on none of its ports."""
+        """Return the reason why a node takes an executor on none of its ports."""
         left, asked = self.ledger.available(node), self._requests.of(executor).vector
         names = ("MB", "% CPU", *self.ledger.shape.generic)
         for name, have, wanted in zip(names, left, asked, strict=True):
@@ -139,7 +139,7 @@ class Trial:
         return "no room in its workers' heap, or for what they share"
 
     def heap_words(self, executor: ExecutorId, slot: WorkerSlot) -> str:
-        """The heap of a worker with one more executor, against the most that it may be."""
+        """Return the heap of a worker with one more executor and its maximum, as text."""
         heap = self._requests.worker([*self.executors_by_slot.get(slot, []), executor]).heap
         return f"{heap:,.0f} of {self._max_heap:,.0f} MB heap"
 
@@ -152,16 +152,16 @@ class Trial:
         self._book(slot, load.plus(self._requests.of(executor)))
 
     def take(self, executor: ExecutorId) -> None:
-        """Take an executor back."""
+        """Remove an executor."""
         slot = self.slot_by_executor.pop(executor)
         self.executors_by_slot[slot].remove(executor)
         self._count(executor, slot, -1)
         here = self.executors_by_slot[slot]
         if here:
-            # Added up anew, never subtracted: floating point would not come back to the same sum.
+            # Added up again, not subtracted: floating point would not give the same sum.
             self._book(slot, self._requests.load(here))
         else:
-            # As in the original, what the topology shares on the node stays booked until it puts something there again.
+            # As in Storm, the topology's shared memory on the node stays booked until it places an executor there again.
             del self.executors_by_slot[slot], self._load_by_slot[slot]
             self._reopen(slot.node)
             self.ledger.clear([slot])
@@ -189,7 +189,7 @@ class Trial:
         self.held[self.ledger.index_by_node[slot.node]] += change
 
     def undo(self) -> None:
-        """Take everything back."""
+        """Remove everything that this attempt placed."""
         self.ledger.clear(list(self.executors_by_slot))
         self.ledger.settle(self.topology)
         self.executors_by_slot.clear()
@@ -198,7 +198,7 @@ class Trial:
     # -- ackers bound to workers ---------------------------------------------------------------------------------
 
     def bind_ackers(self, executor: ExecutorId, slot: WorkerSlot) -> None:
-        """Give a worker its ackers when it gets its first executor, as far as heap and resources allow."""
+        """Place ackers on a worker with its first executor, as far as heap and resources allow."""
         for _ in range(self._ackers_to_bind(executor, slot)):
             acker = self.free_ackers[0]
             if not self.may_put(acker, slot):
@@ -223,7 +223,7 @@ class Trial:
         return min(by_heap, len(self.free_ackers), self._ackers_per_worker)
 
     def unbind_ackers(self, slot: WorkerSlot) -> None:
-        """Take a worker's ackers back, in the order in which they were free."""
+        """Remove a worker's ackers; they are free again in their former order."""
         ackers = self.bound_ackers_by_slot.pop(slot, [])
         for acker in ackers:
             self.take(acker)

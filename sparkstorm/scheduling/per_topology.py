@@ -1,23 +1,23 @@
-"""Owns the choice of a scheduler per topology: `topology.scheduler`, where it is set, over the cluster's own.
+"""Scheduler per topology: `topology.scheduler` where it is set, else the cluster's `storm.scheduler`.
 
-Each scheduler sees its own topologies only: slots that others use are not offered to it and what others take is taken
-off the supervisors' resources, so one scheduler's evictions and isolations never reach another's topologies, nor those
-that are being killed. What a guest does wrong costs its own topologies their round and nobody else's.
+Each scheduler sees its own topologies only. Slots of other topologies are not offered to it, and their resources are
+subtracted from the supervisors', so evictions and isolations never affect other schedulers' topologies, nor those that
+are being killed. If a topology's own scheduler fails, only its topologies miss the round.
 """
 
+import copy
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.scheduling.base import Scheduler
 from sparkstorm.scheduling.blacklist import BlacklistScheduler
 from sparkstorm.scheduling.catalogue import BLACKLIST, scheduler_by_name
 from sparkstorm.scheduling.reconcile import check_answer
 from sparkstorm.scheduling.records import Conf, SupervisorView, Topologies
-from sparkstorm.scheduling.resource.amounts import CPU, FIRST_GENERIC, MEMORY
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.scheduling.resource.resources import CPU, FIRST_GENERIC, MEMORY
+from sparkstorm.scheduling.view import ClusterView, Scheduler
 
 CLUSTER_KEY = "storm.scheduler"
 TOPOLOGY_KEY = "topology.scheduler"
@@ -28,9 +28,9 @@ Fence = Callable[[Scheduler], Scheduler]
 
 
 def chosen_scheduler(conf: Conf, fence: Fence = lambda scheduler: scheduler) -> Scheduler:
-    """The scheduler that a configuration asks for, prepared; plug-ins are put behind `fence`.
+    """Return the prepared scheduler that a configuration names; plug-ins are wrapped by `fence`.
 
-    "blacklist" goes around all choices, so what it leaves out is left out for every topology.
+    "blacklist" wraps all schedulers, so a blacklisted host is excluded for every topology.
     """
 
     def make(name: str, conf: Conf) -> Scheduler:
@@ -39,14 +39,24 @@ def chosen_scheduler(conf: Conf, fence: Fence = lambda scheduler: scheduler) -> 
 
     name = str(conf.get(CLUSTER_KEY) or DEFAULT)
     if name != BLACKLIST:
-        return ChosenSchedulers(name, make, conf)
-    scheduler = BlacklistScheduler(ChosenSchedulers(DEFAULT, make, conf))
+        return PerTopologySchedulers(name, make, conf)
+    scheduler = BlacklistScheduler(PerTopologySchedulers(DEFAULT, make, conf))
     scheduler.prepare(conf)
     return scheduler
 
 
+def dry_run_copy(scheduler: Scheduler) -> Scheduler:
+    """Return a scheduler that answers as this one would, for a dry run that must not change its history of rounds.
+
+    Of the built-in schedulers only Blacklist has a history; its inner scheduler is shared.
+    """
+    if isinstance(scheduler, BlacklistScheduler):
+        return copy.deepcopy(scheduler, {id(scheduler.inner): scheduler.inner})
+    return scheduler
+
+
 def check_choice(conf: Conf) -> None:
-    """Refuse a topology's choice that cannot be made; `conf` is the cluster's configuration under the topology's."""
+    """Refuse a `topology.scheduler` that cannot be made; `conf` is the topology's configuration over the cluster's."""
     name = conf.get(TOPOLOGY_KEY)
     if name == BLACKLIST:
         raise InvalidConfigError(f"{TOPOLOGY_KEY}: {BLACKLIST} is for the whole cluster; set {CLUSTER_KEY}")
@@ -54,8 +64,8 @@ def check_choice(conf: Conf) -> None:
         scheduler_by_name(str(name), conf)
 
 
-class ChosenSchedulers:
-    """Storm's ISchedulers side by side; a guest is made when a topology first asks for it."""
+class PerTopologySchedulers:
+    """The cluster's scheduler and those that topologies name, each made when it is first needed."""
 
     def __init__(self, name: str, make: Make, conf: Conf) -> None:
         self._name = name
@@ -65,11 +75,11 @@ class ChosenSchedulers:
         self._conf = conf
 
     def prepare(self, conf: Conf) -> None:
-        """Begin anew under another configuration."""
+        """Start again under another configuration."""
         self._own, self._guests, self._conf = self._make(self._name, conf), {}, conf
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
-        """The cluster's own scheduler first, then the guests by name."""
+        """Run the cluster's scheduler, then the topologies' own schedulers by name."""
         groups: dict[str, list[str]] = {self._name: []}
         for topology_id, topology in sorted(topologies.items()):
             groups.setdefault(str(topology.conf.get(TOPOLOGY_KEY) or self._name), []).append(topology_id)
@@ -93,7 +103,7 @@ class ChosenSchedulers:
 
 
 def _schedule_apart(scheduler: Scheduler, group: Collection[str], cluster: ClusterView) -> None:
-    """Let a scheduler work on a view of its own topologies, check its answer, and take it over."""
+    """Run a scheduler on a view of its own topologies, check its answer, and apply it."""
     apart = _view_of(group, cluster)
     in_use = set(apart.used_slots())
     scheduler.schedule({each: apart.topologies[each] for each in group}, apart)
@@ -123,7 +133,7 @@ def _view_of(group: Collection[str], cluster: ClusterView) -> ClusterView:
         cluster.blacklisted_hosts,
         {cluster.supervisors[node].host for node in cluster.greylisted_nodes if node in cluster.supervisors},
     )
-    apart.former, apart.reasons = cluster.former, cluster.reasons
+    apart.previous, apart.reasons = cluster.previous, cluster.reasons
     return apart
 
 
@@ -135,7 +145,7 @@ def _without(supervisor: SupervisorView, taken: Collection[WorkerSlot], left: Ma
 
 
 def _left_by(others: Collection[str], cluster: ClusterView) -> dict[str, dict[str, float]]:
-    """Resources of supervisors less what other schedulers' topologies take of them."""
+    """Return the supervisors' resources without those that other schedulers' topologies use."""
     placed = {each: cluster.placement(each).slot_by_executor for each in others}
     ledger = ResourceLedger(
         ClusterView(cluster.supervisors.values(), [cluster.topologies[each] for each in others], placed, cluster.conf)

@@ -10,15 +10,16 @@ import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.api.windows import Count as Number
-from sparkstorm.api.windows import Duration, Window, WindowedBolt
+from sparkstorm.api.windows import Duration, FoldingBolt, TimedBolt, Window, WindowedBolt
 from sparkstorm.model.topology import Grouping, Topology
 from sparkstorm.replay import EventTime, replay_locally
 from sparkstorm.replay.sample import check_sample
 from sparkstorm.testing import complete_topology
+from sparkstorm.windowing.settings import IDLE_MS
 from tests.replay.bolts import Count, Source, Timed
 from tests.replay.random_topologies import ByKey
 
-ROWS = [("a", 1), ("b", 2), ("a", 3)]
+ROWS = [("a", 1), ("b", 9), ("a", 3)]  # out of order by 6 ms
 
 
 class Quick(Count):
@@ -83,8 +84,60 @@ def topology(bolt: Any, grouping: Grouping, tasks: int = 2, between: Any = None,
 FIELDS = Grouping("fields", ("key",))
 
 
-def window(bolt: Sizes) -> Sizes:
-    return bolt.with_tumbling_window(Duration.millis(10)).with_timestamp_field("ts")
+def window(bolt: Any, lag_ms: int = 0) -> Any:
+    return bolt.with_tumbling_window(Duration.millis(10)).with_timestamp_field("ts").with_lag(Duration.millis(lag_ms))
+
+
+class ByEventTime(TimedBolt):
+    """Depends on the order of its tuples, which is that of their times."""
+
+    outputs = ("key", "ts")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.put("last", tup["ts"])
+
+
+class ByWallTimer(TimedBolt):
+    outputs = ("key", "ts")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.timers.set_processing_timer(tup["key"], 100)
+
+
+class Latest(FoldingBolt):
+    """The last value in the order of arrival."""
+
+    outputs = ("value",)
+
+    def initial(self) -> Any:
+        return None
+
+    def fold(self, accumulator: Any, tup: Tuple) -> Any:
+        return tup["ts"]
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        collector.emit((window.value,))
+
+
+class Greatest(Latest):
+    """The greatest value, whatever the order."""
+
+    def fold(self, accumulator: Any, tup: Tuple) -> Any:
+        return max(tup["ts"], -1 if accumulator is None else accumulator)
+
+
+class Total(Latest):
+    """A sum of floating-point numbers."""
+
+    def initial(self) -> Any:
+        return 0.0
+
+    def fold(self, accumulator: Any, tup: Tuple) -> Any:
+        return accumulator + tup["ts"]
+
+
+class Orderless(Sizes):
+    order_insensitive = True
 
 
 CAUSES: dict[str, tuple[Topology, dict[str, Any], str, EventTime | None]] = {
@@ -97,6 +150,7 @@ CAUSES: dict[str, tuple[Topology, dict[str, Any], str, EventTime | None]] = {
     "processing time": (topology(Sizes().with_tumbling_window(Duration.millis(10)), Grouping("global")), {}, "bolt", None),
     "late data": (topology(window(Sizes()), Grouping("global"), between=Again()), {}, "bolt", None),
     "updates": (topology(window(Sizes()).with_allowed_lateness(Duration.millis(5)), Grouping("global")), {}, "bolt", None),
+    "idle senders": (topology(window(Sizes()), Grouping("global"), conf={IDLE_MS: 5}), {}, "bolt", None),
     "guarantee": (topology(Quick(), FIELDS), {"topology.delivery.guarantee": "at-least-once"}, "bolt", None),
     "wall clock": (topology(ByWallClock(), FIELDS), {}, "bolt", None),
     "chance": (topology(ByChance(), FIELDS), {}, "bolt", None),
@@ -125,11 +179,80 @@ def test_windows_by_count_depend_on_the_order_of_senders() -> None:
         topology(Quick(), Grouping("global")),
         topology(Quick(), Grouping("all")),
         topology(Timed(), Grouping("shuffle")),
-        topology(window(Sizes()), Grouping("global")),
+        topology(window(Orderless(), lag_ms=6), Grouping("global")),
+        topology(window(Sizes(), lag_ms=6).with_allowed_lateness(Duration.millis(5)), Grouping("global")),
+        topology(window(Orderless(), lag_ms=8), Grouping("global"), between=Again()),
+        topology(window(Greatest(), lag_ms=8), Grouping("global"), between=Again()),
+        topology(ByEventTime().with_timestamp_field("ts").with_lag(Duration.millis(6)), FIELDS),
     ],
 )
 def test_what_is_promised_does_not_warn(promised: Topology) -> None:
     assert replay_locally(promised, {"source": ROWS}).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("built", "causes"),
+    [
+        (topology(window(Orderless(), lag_ms=7), Grouping("global"), between=Again()), ["late data"]),
+        (topology(window(Sizes(), lag_ms=8), Grouping("global"), between=Again()), []),
+        (topology(window(Latest(), lag_ms=8), Grouping("global"), between=Again()), ["order of senders"]),
+        (topology(window(Total(), lag_ms=8), Grouping("global"), between=Again()), ["float sums"]),
+        (topology(ByWallTimer().with_timestamp_field("ts").with_lag(Duration.millis(8)), FIELDS), ["processing time"]),
+    ],
+)
+def test_warnings_of_windows_follow_from_the_times_that_were_seen(built: Topology, causes: list[str]) -> None:
+    """Rows from 1 to 9 ms pass two tasks in any order: they can be 8 ms behind."""
+    assert [w.cause for w in replay_locally(built, {"source": ROWS}).warnings] == causes
+
+
+def test_tuples_of_the_same_time_in_one_window_are_warned_about() -> None:
+    built = topology(window(Sizes(), lag_ms=8), Grouping("global"), between=Again())
+    assert [w.cause for w in replay_locally(built, {"source": [*ROWS, ("c", 3)]}).warnings] == ["order of senders"]
+
+
+@pytest.mark.parametrize(("tasks", "causes"), [(1, []), (3, ["late data"])])
+def test_rows_divided_among_tasks_keep_the_order_of_one_sender(tasks: int, causes: list[str]) -> None:
+    """Two bolts of two tasks behind each other mix the rows of a long history; one bolt only divides them."""
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("key", "ts"))
+    builder.set_bolt("one", Again(), 1 if tasks == 1 else 2).shuffle_grouping("source")
+    builder.set_bolt("two", Again(), 2).shuffle_grouping("one")
+    builder.set_bolt("last", window(Orderless(), lag_ms=6)).global_grouping("two")
+    rows = [("a", 10 * n - 6 * (n % 2)) for n in range(1, 300)]
+    for partitions in (1, 4):
+        results = replay_locally(builder.build(), {"source": rows}, partitions=partitions)
+        assert [w.cause for w in results.warnings] == causes
+
+
+class Late(WindowedBolt):
+    """Results with a time long past."""
+
+    outputs = ("size", "ts")
+    order_insensitive = True
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        collector.emit((len(window), max(0, window.last_ms - 50)))
+
+
+class Punctual(Late):
+    """Results with the time of the window's end."""
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        collector.emit((len(window), window.last_ms))
+
+
+@pytest.mark.parametrize(("first", "lag_ms", "causes"), [(Punctual(), 0, []), (Late(), 50, []), (Late(), 49, ["late data"])])
+def test_windows_behind_windows_warn_when_results_are_older_than_what_was_announced(
+    first: Any, lag_ms: int, causes: list[str]
+) -> None:
+    """Windows fire in the order of time, whatever the order of their tuples; announced is the end of the one that fires."""
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("key", "ts"))
+    builder.set_bolt("mix", Again(), 2).shuffle_grouping("source")
+    builder.set_bolt("first", window(first, lag_ms=1000), 1).global_grouping("mix")
+    builder.set_bolt("second", window(Orderless(), lag_ms=lag_ms)).global_grouping("first")
+    results = replay_locally(builder.build(), {"source": [("a", 7 * n) for n in range(100)]})
+    assert [(w.component, w.cause) for w in results.warnings] == [("second", cause) for cause in causes]
 
 
 def test_the_order_of_one_sender_is_no_chance() -> None:

@@ -1,4 +1,4 @@
-"""Owns how much is asked for and offered: requests per component, offers per supervisor, as vectors of one shape."""
+"""Resource requests of components and offers of supervisors, as vectors of one shape."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ _RESOURCES_MAP = "topology.component.resources.map"
 
 
 def normalised(resources: Mapping[str, Any] | None) -> dict[str, float]:
-    """Resource names as schedulers know them (Storm's ResourceNameNormalizer)."""
+    """Return resources under their normalized names (Storm's ResourceNameNormalizer)."""
     return {_WORDS.get(name, name): float(amount) for name, amount in (resources or {}).items()}
 
 
@@ -60,14 +60,14 @@ def _default_requests(topology_conf: Conf, component_id: str) -> dict[str, float
 
 
 def _system_requests(conf: Conf, kind: str) -> dict[str, float]:
-    """What the topology asks for its ackers or metrics consumers by name; else they ask for what every component does."""
+    """Return the topology's settings for its ackers or metrics consumers; without them the settings of all components apply."""
     values = {name: conf.get(key.format(kind)) for name, key in _SYSTEM_KEYS.items()}
     return {name: float(value) for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one executor asks for; `vector` counts both kinds of memory together."""
+    """Request of one executor; `vector` counts both kinds of memory together."""
 
     on_heap: float
     off_heap: float
@@ -76,27 +76,27 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the executors of one worker ask for together, and their heap in MB.
+    """Sum of the requests of one worker's executors, and their heap in MB.
 
-    Added up one by one, as the original does: sum() rounds differently from one Python to the next.
+    Added up one by one, as in Storm: sum() rounds differently between versions of Python.
     """
 
     vector: Vector
     heap: float = 0.0
 
     def plus(self, request: Request) -> "Load":
-        """With one more executor."""
+        """Return the load with one more executor."""
         return Load(tuple(map(add, self.vector, request.vector)), self.heap + request.on_heap)
 
     def at_least(self, min_cpu: float) -> Vector:
-        """What the worker takes: no worker takes less CPU than `min_cpu`."""
+        """Return the worker's resources, with at least `min_cpu`."""
         if self.vector[CPU] >= min_cpu:
             return self.vector
         return (*self.vector[:CPU], min_cpu, *self.vector[CPU + 1 :])
 
 
 class Shape:
-    """The generic resources that anybody names in a round: they give every vector its length."""
+    """Names of the generic resources of a round, which give every vector its length."""
 
     def __init__(self, supervisors: Iterable[SupervisorView], topologies: Iterable[TopologyView]) -> None:
         names: set[str] = set()
@@ -111,13 +111,13 @@ class Shape:
         self.no_load = Load(self.zero)
 
     def offer(self, supervisor: SupervisorView) -> Vector:
-        """What a supervisor offers."""
+        """Return the resources of a supervisor."""
         offered = normalised(supervisor.resources)
         plain = (offered.get("memory.mb", 0.0), offered.get("cpu.pcore.percent", 0.0))
         return (*plain, *(offered.get(name, 0.0) for name in self.generic))
 
     def request(self, topology: TopologyView, component: ComponentView) -> Request:
-        """What one executor of a component asks for; the platform's components follow the topology's defaults."""
+        """Return the request of one executor of a component; system components use the topology's defaults."""
         wanted = _default_requests(topology.conf, component.id)
         if not component.is_system:
             wanted |= _own_requests(component.conf)
@@ -163,7 +163,7 @@ class SharedRegions:
 
 def _total(amounts: Iterable[float]) -> float:
     total = 0.0
-    for amount in amounts:  # one by one: sum() rounds differently from one Python to the next
+    for amount in amounts:  # one by one: sum() rounds differently between versions of Python
         total += amount
     return total
 
@@ -181,11 +181,11 @@ class Requests:
         self.total = self.sum(topology.executors)
 
     def of(self, executor: ExecutorId) -> Request:
-        """The request of one of the topology's executors."""
+        """Return the request of one of the topology's executors."""
         return self._by_executor[executor]
 
     def sum(self, executors: Iterable[ExecutorId]) -> Vector:
-        """What these executors ask for together."""
+        """Return the sum of these executors' requests."""
         return self.load(executors).vector
 
     def worker(self, executors: Sequence[ExecutorId], load: Load | None = None) -> Load:
@@ -207,11 +207,11 @@ class Requests:
 
 
 def plus(left: Vector, right: Vector) -> Vector:
-    """Sum, resource by resource."""
+    """Return the sum, resource by resource."""
     return tuple(map(add, left, right))
 
 
 def minus(left: Vector, right: Vector) -> tuple[Vector, bool]:
-    """Difference that stops at zero, and whether it would have gone below."""
+    """Return the difference, at least zero, and whether it was negative."""
     raw = [a - b for a, b in zip(left, right, strict=True)]
     return tuple(max(each, 0.0) for each in raw), any(each < 0.0 for each in raw)

@@ -1,0 +1,145 @@
+"""Typed settings: each configuration key is parsed once, into frozen records.
+
+A field is annotated with its key. `Settings.of` checks the value as defaults.yaml describes it, and takes that file's
+default for an absent key: no default is written a second time. Fields of time keys are whole milliseconds, whatever the
+key's unit is. Zero means zero. PURE.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Self, get_type_hints
+
+from sparkstorm.config import keys, milliseconds
+from sparkstorm.errors import InvalidConfigError
+
+
+class Settings:
+    """Base of records whose fields are annotated with configuration keys."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, conf: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> Self:
+        """Read every field; values of `own` (a component's configuration) that are not null win over `conf`.
+
+        Raises InvalidConfigError, which names the key and what it expects.
+        """
+        keys_by_field = _keys_of(cls)  # type: ignore[arg-type]  # mypy takes a class with slots for unhashable
+        return cls(**{name: _value(key, conf, own or {}) for name, key in keys_by_field.items()})
+
+
+@functools.cache
+def _keys_of(kind: type[Settings]) -> Mapping[str, str]:
+    """Configuration keys by field."""
+    return {name: hint.__metadata__[0] for name, hint in get_type_hints(kind, include_extras=True).items()}
+
+
+def _value(name: str, conf: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
+    known = keys()[name]
+    value = own.get(name)
+    value = conf.get(name, known.default) if value is None else value
+    if problem := known.problem(value):
+        raise InvalidConfigError(f"{name}: {problem}")
+    return milliseconds(known, value) if known.is_time and value is not None else value
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverySettings(Settings):
+    """Guarantee and retries of failed inputs, the same live and in replay."""
+
+    guarantee: Annotated[str, "topology.delivery.guarantee"]
+    retry_limit: Annotated[int, "topology.max.retries"]
+    back_off_ms: Annotated[int, "topology.retry.backoff.ms"]
+
+    @property
+    def is_exactly_once(self) -> bool:
+        """Whether failed inputs are tried again where they failed."""
+        return self.guarantee == "exactly-once"
+
+    @property
+    def retries(self) -> int:
+        """Tries after the first at the failing task; 0 under the guarantees that leave retries to the spout."""
+        return self.retry_limit if self.is_exactly_once else 0
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSettings(Settings):
+    """Bounds of one epoch."""
+
+    idle_ms: Annotated[int, "topology.epoch.idle.ms"]
+    loaded_ms: Annotated[int, "topology.epoch.loaded.ms"]
+    rows: Annotated[int, "topology.epoch.rows"]
+    bytes: Annotated[int, "topology.epoch.bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings(Settings):
+    """Settings of a topology that hold for a whole worker."""
+
+    max_worker_deaths: Annotated[int, "topology.max.worker.deaths"]
+    inbox_high_bytes: Annotated[int, "topology.inbox.high.bytes"]
+    spout_sleep_ms: Annotated[int, "topology.sleep.spout.wait.strategy.time.ms"]
+    message_timeout_ms: Annotated[int, "topology.message.timeout.secs"]
+    has_message_timeouts: Annotated[bool, "topology.enable.message.timeouts"]
+    prefers_local_ackers: Annotated[bool, "topology.acker.local"]
+    recorded_components: Annotated[list[str], "topology.record.components"]
+    record_directory: Annotated[str | None, "topology.record.directory"]
+    from_checkpoint: Annotated[str | None, "topology.from.checkpoint"]
+    error_interval_ms: Annotated[int, "topology.error.throttle.interval.secs"]
+    errors_per_interval: Annotated[int, "topology.max.error.report.per.interval"]
+    environment: Annotated[dict[str, Any] | None, "topology.environment"]
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentSettings(Settings):
+    """Settings that a component may have of its own."""
+
+    max_spout_pending: Annotated[int | None, "topology.max.spout.pending"]
+    tick_ms: Annotated[int | None, "topology.tick.tuple.freq.secs"]
+    record_rows: Annotated[int, "topology.record.max.rows"]
+    record_bytes: Annotated[int, "topology.record.max.bytes"]
+    record_state_keys: Annotated[int, "topology.record.state.keys"]
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorSettings(Settings):
+    """Periods and capacity of a supervisor and its slots."""
+
+    heartbeat_ms: Annotated[int, "supervisor.heartbeat.frequency.secs"]
+    monitor_ms: Annotated[int, "supervisor.monitor.frequency.secs"]
+    worker_heartbeat_ms: Annotated[int, "worker.heartbeat.frequency.secs"]
+    worker_timeout_ms: Annotated[int, "supervisor.worker.timeout.secs"]
+    cpu: Annotated[float, "supervisor.cpu.capacity"]
+    memory_mb: Annotated[float, "supervisor.memory.capacity.mb"]
+    other_resources: Annotated[dict[str, float] | None, "supervisor.resources.map"]
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """Amounts that a supervisor offers, by Storm's names."""
+        return {
+            "supervisor.cpu.capacity": float(self.cpu),
+            "supervisor.memory.capacity.mb": float(self.memory_mb),
+            **{name: float(amount) for name, amount in (self.other_resources or {}).items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTimers(Settings):
+    """Time limits of one worker process, some of them its topology's."""
+
+    supervisor_timeout_ms: Annotated[int, "supervisor.worker.timeout.secs"]
+    topology_timeout_ms: Annotated[int | None, "topology.worker.timeout.secs"]
+    longest_timeout_ms: Annotated[int, "worker.max.timeout.secs"]
+    start_timeout_ms: Annotated[int, "supervisor.worker.start.timeout.secs"]
+    soft_kill_ms: Annotated[int, "supervisor.worker.shutdown.sleep.secs"]
+    failed_starts: Annotated[int, "topology.worker.max.start.failures"]
+
+    @property
+    def timeout_ms(self) -> int:
+        """Age of a heartbeat at which a worker is restarted: the topology's own within worker.max.timeout.secs."""
+        if self.topology_timeout_ms is None:
+            return self.supervisor_timeout_ms
+        return min(max(self.supervisor_timeout_ms, self.topology_timeout_ms), self.longest_timeout_ms)

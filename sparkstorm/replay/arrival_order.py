@@ -1,0 +1,145 @@
+"""Evidence that the order of arrival matters to a windowed or timed bolt: rows of the same time, folds that do not commute."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
+from sparkstorm.executor.emitter import Emitter
+from sparkstorm.executor.output_clock import OutputClock
+from sparkstorm.executor.runner import Failure
+from sparkstorm.executor.windowed_runner import TimedRunner
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.tuples import Tuple
+from sparkstorm.windowing.marks import LAST_MS, NEVER
+from sparkstorm.windowing.reorder import Row
+from sparkstorm.windowing.settings import TimeSettings
+from sparkstorm.windowing.timers import Timer
+from sparkstorm.windowing.windows import Firing
+
+_SAMPLE = 256  # first rows of a task that are all looked at
+_SAMPLE_LATER = 16  # rows that are looked at each time the number of rows has doubled
+_MOST_KEYS = 1024
+
+
+class WatchedRunner(TimedRunner):
+    """A TimedRunner that measures how its results depend on chance.
+
+    `has_ties`: rows of the same time were in one window, or came next to each other. `behind_ms`: how far a row was behind
+    the watermark that a live task can have announced before it emitted that row.
+    """
+
+    def __init__(self, bolt: WindowedBolt | TimedBolt, settings: TimeSettings, emitter: Emitter, *others: Any) -> None:
+        super().__init__(bolt, settings, emitter, *others)
+        self.has_ties = False
+        self._last_ms = NEVER
+        self._moment_ms = NEVER  # greatest one at which something fired
+        self._lane_by_rows = {
+            id(target.rows): lane for lane in emitter.lanes if lane.clock is not None for target in (*lane.targets, *lane.late)
+        }
+        self._behind_ms: dict[OutputClock, int] = {}
+        self._oldest_on_arrival: dict[OutputClock, int] = {}
+
+    def behind_ms(self, lane: OutputClock) -> int:
+        """Return it for the rows of one stream to one subscriber; on arrival, any watermark can have been announced."""
+        on_arrival = self._moment_ms - self._oldest_on_arrival.get(lane, self._moment_ms)
+        return max(0, on_arrival, self._behind_ms.get(lane, 0))
+
+    def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
+        """Take in every tuple; a failed one leaves no trace but its entry in the result."""
+        place = len(self._emitter.log)
+        failures = super().run(tuples)
+        for lane, at_ms in self._emitted(place):
+            self._oldest_on_arrival[lane] = min(at_ms, self._oldest_on_arrival.get(lane, at_ms))
+        return failures
+
+    def _try(self, due: Firing | Timer | Row, now_ms: int) -> bool:
+        place = len(self._emitter.log)
+        is_done = super()._try(due, now_ms)
+        announced_ms = due.at_ms if isinstance(due, Row) else (due.end if isinstance(due, Firing) else due.at_ms) - 1
+        self._moment_ms = max(self._moment_ms, announced_ms)
+        for lane, at_ms in self._emitted(place):
+            self._behind_ms[lane] = max(announced_ms - at_ms, self._behind_ms.get(lane, 0))
+        return is_done
+
+    def _emitted(self, place: int) -> Iterator[tuple[OutputClock, int]]:
+        """Yield the times of rows emitted since the log had this length, each with its stream's lane to a subscriber."""
+        if not self._lane_by_rows:
+            return
+        found = {id(rows): rows for rows in self._emitter.log[place:]}
+        for known, count in Counter(map(id, self._emitter.log[place:])).items():
+            lane = self._lane_by_rows.get(known)
+            if lane is not None:
+                times = (lane.time_of(values) for values, _ in found[known][-count:])
+                yield from ((lane, at_ms) for at_ms in times if type(at_ms) is int and 0 <= at_ms <= LAST_MS)
+
+    def _call(self, firing: Firing) -> None:
+        if not self.has_ties:
+            field, tuples = self._settings.timestamp_field, firing.content.tuples
+            times = [tup[field] for tup in tuples] if field is not None else []
+            self.has_ties = len(set(times)) < len(times)
+        super()._call(firing)
+
+    def _take_in(self, row: Row) -> None:
+        self.has_ties = self.has_ties or row.at_ms == self._last_ms
+        self._last_ms = row.at_ms
+        super()._take_in(row)
+
+
+class FoldProbe:
+    """Exchanges neighbouring tuples of a key, on a sample, and compares what a FoldingBolt folds them into.
+
+    It calls `fold` of a copy of the bolt, with accumulators of its own.
+    """
+
+    def __init__(self, bolt: FoldingBolt, codec: Codec) -> None:
+        self.order_matters = False
+        self.floats = 0  # floating-point results in the sample
+        self._bolt = bolt
+        self._copy: FoldingBolt | None = None
+        self._codec = codec
+        self._former: dict[Any, Tuple] = {}
+        self._rows = 0
+        self._next_look = _SAMPLE
+
+    def look(self, tuples: Sequence[Tuple]) -> None:
+        """Take in the next rows of the task."""
+        first, self._rows = self._rows, self._rows + len(tuples)
+        if self.order_matters:
+            return
+        if first < _SAMPLE:
+            self._look(tuples[: _SAMPLE - first])
+        elif self._rows >= self._next_look:
+            self._next_look = 2 * self._rows
+            self._look(tuples[:_SAMPLE_LATER])
+
+    def _look(self, tuples: Sequence[Tuple]) -> None:
+        if self._copy is None:
+            self._copy = copy.copy(self._bolt)
+        for tup in tuples:
+            if tup.source.is_late:
+                continue
+            key = repr([tup[field] for field in self._bolt.key_fields])
+            former = self._former.get(key)
+            if former is not None or len(self._former) < _MOST_KEYS:
+                self._former[key] = tup
+            if former is not None:
+                self._compare(self._copy, former, tup)
+
+    def _compare(self, bolt: FoldingBolt, one: Tuple, other: Tuple) -> None:
+        try:
+            for begun in ((), (one,), (other,)):
+                results = [self._folded(bolt, (*begun, *order)) for order in ((one, other), (other, one))]
+                self.order_matters |= results[0] != results[1]
+                self.floats += isinstance(results[0], float)
+        except (Exception, SystemExit):  # user code: the runner meets the same rows, and says so
+            return
+
+    def _folded(self, bolt: FoldingBolt, tuples: Sequence[Tuple]) -> Any:
+        accumulator = bolt.initial()
+        for tup in tuples:
+            accumulator = self._codec.normalise(bolt.fold(accumulator, tup))
+        return accumulator

@@ -1,0 +1,235 @@
+"""Causes that make a live result depend on chance, by component: from the topology and from the evidence of the replay's tasks.
+
+The promise (docs/architecture.md): per component and stream the same multiset of tuples, and the same state per key, when inputs of
+bolts that keep something come by fields, global or all grouping, results do not depend on how senders interleave (or rows are
+brought into the order of their event time in both runs), and time is event time. Every warning names its cause.
+
+A bolt keeps something when it has a state or windows, and when the replay saw it hold inputs or change its attributes. Before a
+component has run, its task numbers stand for what is not known: each task may send. PURE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from sparkstorm.api.columns import ColumnBolt
+from sparkstorm.api.windows import FoldingBolt
+from sparkstorm.model.settings import ComponentSettings, DeliverySettings
+from sparkstorm.model.topology import Component, Subscription
+from sparkstorm.replay.evidence import Evidence
+from sparkstorm.replay.plan import Feed, Plan
+from sparkstorm.replay.row_order import DEPENDABLE, RowOrder
+from sparkstorm.windowing.settings import settings_of
+
+_CLOCKS = {
+    ("time", "time"),
+    ("time", "time_ns"),
+    ("time", "monotonic"),
+    ("datetime", "now"),
+    ("datetime", "utcnow"),
+    ("datetime", "today"),
+    ("date", "today"),
+}
+_SENDERS = (
+    "has {} and several senders, or one that has, whose tuples a live run interleaves by chance; if its results do not "
+    "depend on that order, declare order_insensitive = True"
+)
+_FOLDED = (
+    "folds tuples in the order of their arrival, which is chance in a live run with several senders, or one that has: two of "
+    "them gave another result when exchanged; if results do not depend on that order, declare order_insensitive = True"
+)
+_COLLECTED = (
+    "has tuples of the same time in one window, and which of them comes first is chance in a live run; if its results do not "
+    "depend on that order, declare order_insensitive = True"
+)
+_CHANCES = {"random", "secrets", "uuid1", "uuid4", "urandom", "default_rng"}
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayWarning:
+    """Where a replay may differ from the live run, and why."""
+
+    component: str
+    cause: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"component '{self.component}': {self.text}"
+
+
+def warnings_of(plan: Plan, evidence: Evidence, sequence: frozenset[Feed], is_timed: bool) -> tuple[ReplayWarning, ...]:
+    """Return every reason why the results may differ from those of a live run, as far as is known."""
+    seen = RowOrder(plan, evidence, sequence)
+    conf = plan.conf
+    found: list[ReplayWarning] = []
+    for bolt in plan.topology.bolts:
+        found += _of_groupings(bolt, seen)
+        found += _of_order(bolt, seen)
+        found += _of_tries(bolt, seen)
+        found += _of_windows(bolt, conf, seen)
+        found += _of_lateness(bolt, seen)
+        found += _of_time({**conf, **bolt.conf}, bolt, is_timed)
+        found += _of_code(bolt)
+        found += _of_guarantee({**conf, **bolt.conf}, bolt, seen)
+    return (*found, *_of_sums(seen))
+
+
+def _of_groupings(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
+    kept = seen.kept(bolt)
+    if not kept or len(seen.tasks[bolt.id]) < 2:
+        return
+    for s in bolt.inputs:
+        kind = s.grouping.kind
+        if kind not in DEPENDABLE:
+            why = {
+                "custom": "user code chooses the task, from more than the values perhaps",
+                "direct": "the producer chooses the task, from more than the values perhaps",
+            }.get(kind, f"which task gets a tuple is chance, and so are each task's {kept}")
+            yield ReplayWarning(
+                bolt.id,
+                f"{kept} behind {kind} grouping",
+                f"has {kept}, and its input from '{s.component}' comes by {kind} grouping: {why}",
+            )
+
+
+def _of_order(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
+    kept = seen.kept(bolt)
+    if not getattr(bolt.instance, "order_insensitive", False):
+        if not _is_by_event_time(bolt):
+            text = _SENDERS.format(kept) if kept and not seen.has_one_order(bolt.id) else ""
+        elif isinstance(bolt.instance, FoldingBolt):
+            text = _FOLDED if seen.count(bolt.id, "order_matters") and not seen.has_one_order(bolt.id) else ""
+        else:
+            text = _COLLECTED if seen.count(bolt.id, "ties") and not seen.has_order_among_equals(bolt) else ""
+        if text:
+            yield ReplayWarning(bolt.id, "order of senders", text)
+    if kept == "attributes" and isinstance(bolt.instance, ColumnBolt):
+        yield ReplayWarning(
+            bolt.id,
+            "attributes and batches",
+            "changes its attributes, and takes other batches here than in a live run, where each tuple is one",
+        )
+
+
+def _of_tries(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
+    kept = seen.kept(bolt)
+    if seen.count(bolt.id, "recovered") or (kept in ("held inputs", "attributes") and seen.count(bolt.id, "failures")):
+        yield ReplayWarning(
+            bolt.id,
+            "retries",
+            "had inputs that failed, which a live run tries again later, after others; here they are tried again at once",
+        )
+
+
+def _is_by_event_time(bolt: Component) -> bool:
+    """Return whether a bolt has windows over event time, which fire in an order of their own."""
+    settings = settings_of(bolt, {})
+    return settings is not None and settings.shape is not None and settings.shape.kind != "count" and settings.is_event_time
+
+
+def _of_windows(bolt: Component, conf: Mapping[str, Any], seen: RowOrder) -> Iterator[ReplayWarning]:
+    settings = settings_of(bolt, conf)
+    if settings is None:
+        return
+    if not settings.is_event_time and settings.shape is not None and settings.shape.kind != "count":
+        yield ReplayWarning(
+            bolt.id,
+            "processing time",
+            "has windows by the clock of the moment: live that is the machine's, here virtual time; give it a timestamp field",
+        )
+    if settings.idle_ms and sum(len(seen.tasks[s.component]) for s in bolt.inputs) > 1:
+        yield ReplayWarning(
+            bolt.id,
+            "idle senders",
+            f"lets event time pass without a sender that is silent for {settings.idle_ms} ms: in a live run that depends on "
+            "the wall clock, and rows that the sender emits afterwards can be late; here no sender is idle",
+        )
+
+
+def _of_lateness(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
+    """Compare how far rows can be behind newer ones of their sender with the lag and the allowed lateness."""
+    settings = seen.settings(bolt)
+    if settings is None:
+        return
+    tardy = [s for s in bolt.inputs if not seen.has_run(bolt.id) or seen.behind_ms(bolt, s) > settings.lag_ms]
+    if settings.lateness_ms and tardy:
+        yield ReplayWarning(
+            bolt.id,
+            "updates",
+            f"allows lateness, and tuples of '{tardy[0].component}' can be behind by more than the lag of {settings.lag_ms:,} ms: "
+            "whether such a tuple still finds its window open, or changes one that has fired, is chance in a live run",
+        )
+    slack_ms = settings.lag_ms + settings.lateness_ms
+    unsure = [s for s in bolt.inputs if seen.may_be_late(bolt, s, slack_ms)]
+    if unsure:
+        yield ReplayWarning(bolt.id, "late data", _late_text(bolt, unsure[0], slack_ms, seen))
+
+
+def _late_text(bolt: Component, input: Subscription, slack_ms: int, seen: RowOrder) -> str:
+    if not seen.has_run(bolt.id):
+        return f"gets tuples of '{input.component}', whose order is chance in a live run, and whether a tuple is late depends on it"
+    if seen.is_dealt(input):
+        return (
+            f"had late tuples from '{input.component}', whose data is one history here; in a live run each "
+            "task of that spout has a clock of its own, so fewer may be late"
+        )
+    return (
+        f"gets tuples of '{input.component}' that can be {seen.behind_ms(bolt, input):,} ms behind in a live run, and only "
+        f"{slack_ms:,} ms are allowed (lag and allowed lateness): which of them are late is chance"
+    )
+
+
+def _of_time(conf: Mapping[str, Any], bolt: Component, is_timed: bool) -> Iterator[ReplayWarning]:
+    if ComponentSettings.of(conf).tick_ms:
+        text = "gets ticks, which come by the wall clock in a live run and by event time here"
+        if not is_timed:
+            text = "gets ticks in a live run, but none here: no event time is declared, so no time passes"
+        yield ReplayWarning(bolt.id, "ticks", text)
+
+
+def _of_guarantee(conf: Mapping[str, Any], bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
+    guarantee = DeliverySettings.of(conf).guarantee
+    kept = seen.kept(bolt)
+    if kept and guarantee != "exactly-once":
+        yield ReplayWarning(bolt.id, "guarantee", f"has {kept}, and {guarantee} delivery may bring a live tuple twice or never")
+
+
+def _of_sums(seen: RowOrder) -> Iterator[ReplayWarning]:
+    """Warn of floating-point numbers in final states and accumulators: their last digits show the order of their terms.
+
+    A bolt with `order_insensitive` may get its data in another order than live even where that has only one.
+    """
+    for id in seen.evidence.counts:
+        is_free = getattr(seen.plan.topology.components[id].instance, "order_insensitive", False)
+        if seen.count(id, "floats") and (is_free or not seen.has_one_order(id)):
+            yield ReplayWarning(
+                id,
+                "float sums",
+                "keeps floating-point numbers, whose sums depend on the order of their terms in "
+                "the last digits; compare within a tolerance, or add whole numbers",
+            )
+
+
+def _of_code(bolt: Component) -> Iterator[ReplayWarning]:
+    names = {name for function in vars(type(bolt.instance)).values() for name in _names(getattr(function, "__code__", None))}
+    clocks = sorted(f"{module}.{name}" for module, name in _CLOCKS if {module, name} <= names)
+    if clocks:
+        yield ReplayWarning(
+            bolt.id, "wall clock", f"seems to read the wall clock ({clocks[0]}); context.now_ms() is event time in a replay"
+        )
+    if "set_processing_timer" in names:
+        text = "sets timers by the clock of the moment: live that is the machine's, here virtual time; use event timers"
+        yield ReplayWarning(bolt.id, "processing time", text)
+    chances = sorted(_CHANCES & names)
+    if chances:
+        yield ReplayWarning(bolt.id, "chance", f"seems to use chance ({chances[0]}); draw it from the tuple's values")
+
+
+def _names(code: CodeType | None) -> Iterator[str]:
+    if isinstance(code, CodeType):
+        yield from code.co_names
+        for inner in code.co_consts:
+            yield from _names(inner)

@@ -1,0 +1,83 @@
+"""Evidence from the tasks of a replay: what they did, and how far out of order the times of their rows were. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import NamedTuple
+
+from sparkstorm.windowing.marks import END, NEVER, SourceClock
+
+OutputKey = tuple[str, str, str]
+"""Sending component, stream, subscriber."""
+
+
+class RowTimes(NamedTuple):
+    """Times of the rows that one partition sent to one subscriber."""
+
+    oldest_ms: int = END
+    newest_ms: int = NEVER
+    behind_ms: int = 0  # greatest distance of a row behind the newest one that its task had sent before it
+    behind_mark_ms: int = 0  # greatest distance of a result of a window or timer behind what its task can have announced
+
+    @staticmethod
+    def of(clock: SourceClock, behind_mark_ms: int) -> RowTimes:
+        """Return what a sender's clock has seen."""
+        return RowTimes(clock.oldest_ms, clock.newest_ms, clock.behind_ms, behind_mark_ms)
+
+    def merged(self, other: RowTimes) -> RowTimes:
+        """Return the times of the rows of both, those of either in an order of their own."""
+        return RowTimes(
+            min(self.oldest_ms, other.oldest_ms),
+            max(self.newest_ms, other.newest_ms),
+            max(self.behind_ms, other.behind_ms),
+            max(self.behind_mark_ms, other.behind_mark_ms),
+        )
+
+
+@dataclass(slots=True)
+class Evidence:
+    """What finished tasks reported; travels from executors to the driver."""
+
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    times: dict[OutputKey, dict[int, RowTimes]] = field(default_factory=dict)  # by number of the sending partition
+
+    def add_counts(self, component: str, counts: Mapping[str, int]) -> None:
+        """Add up what the tasks of a component did."""
+        known = self.counts.setdefault(component, {})
+        for name, count in counts.items():
+            known[name] = known.get(name, 0) + count
+
+    def add_times(self, output: OutputKey, partition: int, times: RowTimes) -> None:
+        """Take in the times of rows; those of a partition that Spark ran twice count once."""
+        by_partition = self.times.setdefault(output, {})
+        by_partition[partition] = by_partition.get(partition, RowTimes()).merged(times)
+
+    def merge(self, other: Evidence) -> None:
+        """Take in everything from another record."""
+        for component, counts in other.counts.items():
+            self.add_counts(component, counts)
+        for output, by_partition in other.times.items():
+            for partition, times in by_partition.items():
+                self.add_times(output, partition, times)
+
+    def behind_marks(self, output: OutputKey) -> int:
+        """Return how far a result of a window or timer was behind what its task can have announced before."""
+        return max((times.behind_mark_ms for times in self.times.get(output, {}).values()), default=0)
+
+    def behind_in_partitions(self, output: OutputKey) -> int:
+        """Return how far a row was behind a newer one that its task had sent before it."""
+        return max((times.behind_ms for times in self.times.get(output, {}).values()), default=0)
+
+    def behind_in_sequence(self, output: OutputKey) -> int:
+        """Return how far a row was behind any newer one before it, where the partitions follow each other."""
+        found = [times for _, times in sorted(self.times.get(output, {}).items())]
+        newest_before = accumulate((times.newest_ms for times in found), max, initial=NEVER)
+        between = (newest - times.oldest_ms for newest, times in zip(newest_before, found, strict=False))
+        return max([0, *between, *(times.behind_ms for times in found)])
+
+    def span(self, output: OutputKey) -> int:
+        """Return the distance between the oldest and the newest row, whichever was sent first."""
+        found = list(self.times.get(output, {}).values())
+        return max((t.newest_ms for t in found), default=0) - min((t.oldest_ms for t in found), default=0)

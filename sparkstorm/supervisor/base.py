@@ -1,0 +1,133 @@
+"""Seams of a supervisor: its node's storage, and a slot's worker process.
+
+Laws of NodeStorage: a lock has one holder at most and is free once its holder's process is dead; records and code outlive
+processes; a record is never seen half written.
+Laws of WorkerProcess: no method blocks; reports that were made before a death are readable after it; `poll_exit` returns an exit
+code only when nothing of the process runs any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from sparkstorm.model.worker_messages import WorkerCommand, WorkerReport
+from sparkstorm.model.worker_spec import WorkerSpec
+
+RecordT = TypeVar("RecordT")
+
+
+class Lock(Protocol):
+    """An exclusive lock that ends with its process at the latest."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this object holds it."""
+
+    def try_take(self) -> bool:
+        """Take it if nobody else holds it; True when this object holds it afterwards."""
+
+    def release(self) -> None:
+        """Let go of it."""
+
+
+class LocalRecords(Protocol):
+    """A small map of records that is replaced as a whole (S2.12)."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is, for messages."""
+
+    def get(self, name: str, kind: type[RecordT]) -> RecordT | None:
+        """The record of that name, None when there is none; StoreInconsistentError when the file is damaged."""
+
+    def put(self, name: str, record: object) -> None:
+        """Set one record; a damaged file is replaced."""
+
+
+class NodeStorage(Protocol):
+    """What a node keeps on its host: claims on ports, the lock of the duties, local records, code of topologies."""
+
+    @property
+    def node(self) -> str:
+        """The node's name."""
+
+    @property
+    def local_state(self) -> LocalRecords:
+        """Records of the supervisor."""
+
+    def duties_lock(self) -> Lock:
+        """The lock whose holder is this node's supervisor."""
+
+    def clean_tmp(self) -> None:
+        """Drop half-done downloads of the past (S2.10)."""
+
+    def worker_state(self, port: int) -> LocalRecords:
+        """What outlives the slot process of that port: launches, and the worker's local heartbeat (S2.7)."""
+
+    def seen_versions(self, port: int) -> LocalRecords:
+        """Versions of assignments that the slot of that port has seen."""
+
+    def try_claim(self, port: int) -> Lock | None:
+        """Take a port for this process; None when another slot has it."""
+
+    def ports(self) -> list[int]:
+        """Every port that a slot has ever claimed here, ascending."""
+
+    def live_ports(self, own: int) -> list[int]:
+        """Ports that a living slot holds; `own` is this process's."""
+
+    def keep_code(self, topology_id: str, key: str, port: int, now_ms: int, fetch: Callable[[str], bytes]) -> Path:
+        """Where the blob of a topology lies, fetched unless a whole copy is there (S2.27, S2.30); the topology is in use now."""
+
+    def read_code(self, path: Path) -> bytes | None:
+        """A blob that was kept; None when it is gone."""
+
+    def has_code(self, path: Path) -> bool:
+        """Whether a blob that was kept is there still."""
+
+    def forget_code(self, kept_ids: Iterable[str], before_ms: int) -> None:
+        """Remove the code of all other topologies that was last used before a moment (S2.31)."""
+
+
+class WorkerProcess(Protocol):
+    """One worker process as its slot sees it."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    def filenos(self) -> list[int]:
+        """Descriptors that are readable when there are reports, or when the process is dead."""
+
+    def give(self, spec: WorkerSpec) -> None:
+        """Turn a spare into the worker of that spec."""
+
+    def order(self, command: WorkerCommand) -> None:
+        """Send a command."""
+
+    def poll_reports(self) -> list[WorkerReport]:
+        """What the process has said since the last call."""
+
+    def poll_exit(self) -> int | None:
+        """The exit code (negative: the signal) once the process is dead."""
+
+    def dump_stacks(self) -> None:
+        """Ask where it hangs; only for a process that has had its spec."""
+
+    def kill(self) -> None:
+        """Send SIGKILL to everything that the process started."""
+
+    def close(self) -> None:
+        """Kill what still lives and give everything back."""
+
+    def rotate_log(self, cap_bytes: int) -> bool:
+        """Move a log that outgrew its cap aside; True if it did."""
+
+    def last_lines(self) -> list[str]:
+        """The end of its log."""
+
+
+SpawnWorker = Callable[[], WorkerProcess]
+"""Starts a worker process without a spec; OSError when the machine refuses."""

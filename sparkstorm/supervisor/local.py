@@ -1,0 +1,144 @@
+"""Twin of a node's storage inside one process: the same laws as NodeDir, for simulated slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from sparkstorm.errors import StoreInconsistentError
+
+RecordT = TypeVar("RecordT")
+
+
+class MemoryRecords:
+    """Records by name; they are frozen, so that they need no copy."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._record_by_name: dict[str, object] = {}
+
+    def get(self, name: str, kind: type[RecordT]) -> RecordT | None:
+        """The record of that name; StoreInconsistentError when it is of another kind."""
+        found = self._record_by_name.get(name)
+        if found is not None and not isinstance(found, kind):
+            raise StoreInconsistentError(f"{self.path}: {name}: expected a {kind.__name__}, got a {type(found).__name__}")
+        return found
+
+    def put(self, name: str, record: object) -> None:
+        """Set one record."""
+        self._record_by_name[name] = record
+
+
+@dataclass(slots=True)
+class MemoryDisk:
+    """What outlives the slot processes of one node: records, code, and who holds which lock."""
+
+    node: str
+    holder_by_lock: dict[str, object] = field(default_factory=dict)
+    records: dict[str, MemoryRecords] = field(default_factory=dict)
+    code: dict[Path, bytes] = field(default_factory=dict)
+    used_ms_by_topology: dict[str, int] = field(default_factory=dict)
+
+
+class MemoryLock:
+    """A lock of one process on a MemoryDisk."""
+
+    def __init__(self, disk: MemoryDisk, name: str, process: object) -> None:
+        self._disk, self._name, self._process = disk, name, process
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process holds it."""
+        return self._disk.holder_by_lock.get(self._name) is self._process
+
+    def try_take(self) -> bool:
+        """Take it if nobody else holds it."""
+        return self._disk.holder_by_lock.setdefault(self._name, self._process) is self._process
+
+    def release(self) -> None:
+        """Let go of it."""
+        if self.is_held:
+            del self._disk.holder_by_lock[self._name]
+
+
+class MemoryNodeDir:
+    """A node's storage as one slot process uses it; `die` frees its locks, as the kernel does."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self._disk = disk
+
+    @property
+    def node(self) -> str:
+        """The node's name."""
+        return self._disk.node
+
+    @property
+    def local_state(self) -> MemoryRecords:
+        """Records of the supervisor."""
+        return self._records("localstate")
+
+    def duties_lock(self) -> MemoryLock:
+        """The lock whose holder is this node's supervisor."""
+        return MemoryLock(self._disk, "duties", self)
+
+    def clean_tmp(self) -> None:
+        """Downloads are never half done here."""
+
+    def worker_state(self, port: int) -> MemoryRecords:
+        """What outlives the slot process of that port."""
+        return self._records(f"{port}")
+
+    def seen_versions(self, port: int) -> MemoryRecords:
+        """Versions of assignments that the slot of that port has seen."""
+        return self._records(f"{port}.seen")
+
+    def try_claim(self, port: int) -> MemoryLock | None:
+        """Take a port for this process; None when another slot has it."""
+        lock = MemoryLock(self._disk, f"port {port}", self)
+        self._records(f"claim of {port}")
+        return lock if lock.try_take() else None
+
+    def ports(self) -> list[int]:
+        """Every port that a slot has ever claimed here, ascending."""
+        return sorted(int(name.removeprefix("claim of ")) for name in self._disk.records if name.startswith("claim of "))
+
+    def live_ports(self, own: int) -> list[int]:
+        """Ports that a living slot holds."""
+        return [port for port in self.ports() if port == own or f"port {port}" in self._disk.holder_by_lock]
+
+    def keep_code(self, topology_id: str, key: str, port: int, now_ms: int, fetch: Callable[[str], bytes]) -> Path:
+        """Where the blob of a topology lies, fetched unless it is there; the topology is in use now."""
+        path = Path("/memory", self.node, topology_id, key)
+        if path not in self._disk.code:
+            self._disk.code[path] = fetch(key)
+        self._disk.used_ms_by_topology[topology_id] = now_ms
+        return path
+
+    def has_code(self, path: Path) -> bool:
+        """Whether a blob that was kept is there still."""
+        return path in self._disk.code
+
+    def read_code(self, path: Path) -> bytes | None:
+        """A blob that was kept; None when it is gone."""
+        return self._disk.code.get(path)
+
+    def forget_code(self, kept_ids: Iterable[str], before_ms: int) -> None:
+        """Remove the code of all other topologies that was last used before a moment."""
+        used = self._disk.used_ms_by_topology
+        gone = {topology_id for topology_id, used_ms in used.items() if used_ms < before_ms} - set(kept_ids)
+        for topology_id in gone:
+            del used[topology_id]
+        if gone:
+            self._disk.code = {path: data for path, data in self._disk.code.items() if path.parent.name not in gone}
+
+    def die(self) -> None:
+        """End the process: its locks are free."""
+        self._disk.holder_by_lock = {name: holder for name, holder in self._disk.holder_by_lock.items() if holder is not self}
+
+    def _records(self, name: str) -> MemoryRecords:
+        found = self._disk.records.get(name)
+        if found is None:
+            found = self._disk.records[name] = MemoryRecords(Path("/memory", self.node, name))
+        return found

@@ -1,0 +1,307 @@
+"""A worker process inside the simulation: the real worker, stepped under simulated time, with its slot at the other end."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from sparkstorm.errors import CodecError, SparkStormError, WorkerFailedError
+from sparkstorm.model.settings import EpochSettings, WorkerSettings
+from sparkstorm.model.worker_messages import (
+    ComponentError,
+    ExitCode,
+    Exiting,
+    Passed,
+    Trying,
+    WorkerCommand,
+    WorkerReport,
+)
+from sparkstorm.model.worker_spec import WorkerSpec
+from sparkstorm.testing.sim_data import DataPlane, TopologyData
+from sparkstorm.testing.sim_transport import SimTransport
+from sparkstorm.testing.simulated_time import WorkerClock
+from sparkstorm.testing.simulation import Simulation
+from sparkstorm.transport.base import Transport
+from sparkstorm.worker.epoch import RandomIds
+from sparkstorm.worker.epoch_budget import Budget
+from sparkstorm.worker.main import exit_code_of
+from sparkstorm.worker.run import Beats, SlotReporter, WorkerRun, plan_of, start_worker
+from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
+from sparkstorm.worker.tasks.task_factory import WorkerPlan
+from sparkstorm.worker.worker import Worker
+
+STEP_MS = 1  # what an epoch with work in it costs: without a price an endless source would stop time
+_pids = itertools.count(1000)
+
+
+class SimulatedDeath(BaseException):
+    """Raised in a component (die()): its worker's process is gone at once, as after a segfault or a kill -9."""
+
+
+def die() -> None:
+    """Call it in a component to kill the worker that runs it, in the middle of whatever it does."""
+    raise SimulatedDeath
+
+
+class WorkerServices(Protocol):
+    """What worker processes share with the cluster around them."""
+
+    simulation: Simulation
+    data_plane: DataPlane
+    draws_epochs: bool
+    patience_secs: float
+    make_transport: MakeTransport | None
+
+
+class DrawnBudget(Budget):
+    """A budget that is cut short by chance: any division of the work into epochs and batches must give the same results."""
+
+    def __init__(self, settings: EpochSettings, chance: random.Random) -> None:
+        super().__init__(settings)
+        self._most_rows = self.rows
+        self._chance = chance
+
+    def begin(self, now_ms: int) -> None:
+        """An epoch begins: one in two takes what the settings allow, the others one to some dozens of rows."""
+        super().begin(now_ms)
+        drawn = self._chance.random()
+        self.rows = self._most_rows if drawn < 0.5 else min(self._most_rows, int(64 ** (2 * drawn - 1)))
+
+    def pace(self, pace: int, done: int, took_ms: int, most: int, sent_bytes: int) -> int:
+        """How much to do between two looks."""
+        adapted = super().pace(pace, done, took_ms, most, sent_bytes)
+        return adapted if self._chance.random() < 0.5 else self._chance.randint(1, max(1, min(adapted, 16)))
+
+
+class _Reporter(SlotReporter):
+    """Reports of a simulated worker: all errors are kept for the test, those that are not throttled go to the slot."""
+
+    def error(self, component: str, task: int, text: str) -> None:
+        """User code raised, or an input was parked."""
+        self._control.data.errors.append(ComponentError(component, task, text))  # type: ignore[attr-defined]
+        self._send(component, task, text)
+
+
+class InProcessWorker:
+    """A WorkerProcess whose process is this one; also the actor that the simulation steps, and its own line to the slot."""
+
+    def __init__(
+        self, around: WorkerServices, place: str, on_news: Callable[[], None], read_code: Callable[[Path], bytes | None]
+    ) -> None:
+        self._around, self._on_news, self._read_code = around, on_news, read_code
+        self.place = place  # "node:port"
+        self.pid = next(_pids)
+        self.clock = WorkerClock(around.simulation.clock)
+        self.data = TopologyData("")
+        self.run: WorkerRun | None = None
+        self.spec: WorkerSpec | None = None
+        self.exit_code: int | None = None
+        self.end_reason = ""
+        self.is_zombie = False  # its slot takes it for dead
+        self.paused_until_ms = 0
+        self._commands: list[WorkerCommand] = []
+        self._reports: list[WorkerReport] = []
+        self._seen = -1
+        self._has_begun = False  # whether the last step ran an epoch, and did not start the worker
+        self._tasks: tuple[int, ...] = ()
+        self._post = threading.Event()
+
+    @property
+    def host(self) -> TopologyData:
+        """The data that its transport reaches."""
+        return self.data
+
+    @property
+    def worker(self) -> Worker | None:
+        """The runtime inside; none before its start and after its end."""
+        return self.run.worker if self.run is not None and self.exit_code is None else None
+
+    # -- as its slot sees it ---------------------------------------------------------------------------------------
+
+    def filenos(self) -> list[int]:
+        """None: the simulation wakes the slot."""
+        return []
+
+    def give(self, spec: WorkerSpec) -> None:
+        """Turn a spare into the worker of that spec."""
+        self.spec, self.data = spec, self._around.data_plane.of(spec.topology_id)
+        self._tasks = tuple(spec.tasks())
+        self.run = WorkerRun(spec, self, self.clock, Beats(self, self.clock), lambda: self._start(spec))
+        self._around.simulation.add(self)
+
+    def order(self, command: WorkerCommand) -> None:
+        """Send a command."""
+        self._commands.append(command)
+        self._around.simulation.wake(self)
+
+    def poll_reports(self) -> list[WorkerReport]:
+        """What the worker has said; one that is neither busy nor paused beats whenever it is asked."""
+        is_responsive = self.exit_code is None and not self.clock.is_busy and not self.is_paused
+        if self.run is not None and is_responsive:
+            self.run.beat()
+        taken, self._reports = self._reports, []
+        return taken
+
+    def poll_exit(self) -> int | None:
+        """The exit code once it is dead."""
+        return -signal.SIGKILL if self.is_zombie else self.exit_code
+
+    def dump_stacks(self) -> None:
+        """Nothing hangs where time is simulated."""
+
+    def kill(self) -> None:
+        """End it without a word."""
+        if self.exit_code is None and not self.is_zombie:
+            self.end(-signal.SIGKILL, "killed")
+
+    def close(self) -> None:
+        """End it if it still lives."""
+        self.kill()
+
+    def rotate_log(self, cap_bytes: int) -> bool:
+        """There is no log."""
+        return False
+
+    def last_lines(self) -> list[str]:
+        """There is no log."""
+        return []
+
+    # -- as its own runtime sees the slot --------------------------------------------------------------------------
+
+    def poll(self) -> list[WorkerCommand]:
+        """Commands since the last call."""
+        taken, self._commands = self._commands, []
+        return taken
+
+    def send(self, report: WorkerReport) -> None:
+        """Leave a report for the slot."""
+        self._reports.append(report)
+        if not isinstance(report, Trying | Passed | ComponentError):
+            self._on_news()
+
+    def fileno(self) -> int:
+        """None."""
+        return -1
+
+    # -- as an actor -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the process is stopped, as by SIGSTOP."""
+        return self.paused_until_ms > self._around.simulation.clock.now_ms()
+
+    def step(self, now_ms: int) -> int | None:
+        """Start, or run one epoch."""
+        if self.exit_code is not None or self.run is None:
+            return None
+        if self.is_paused:
+            return self.paused_until_ms
+        if self.clock.is_busy:
+            return self.clock.busy_until_ms
+        try:
+            with self.clock.running():
+                due_ms = self._run(self.run)
+        except (SimulatedDeath, CodecError) as death:
+            self.end(ExitCode.CRASHED, f"{type(death).__name__}: {death}")
+        except SparkStormError as fault:
+            self._fail(fault)
+        if self.exit_code is not None:
+            return None
+        if due_ms is not None and due_ms <= self.clock.now_ms() and self._has_begun:
+            self.clock.spend(STEP_MS)
+            return self.clock.busy_until_ms
+        return due_ms
+
+    def is_woken(self) -> bool:
+        """Whether frames have come, or a thread has posted something."""
+        if self.worker is None or self.clock.is_busy or self.is_paused:
+            return False
+        return self._post.is_set() or self._newest() != self._seen
+
+    def wait_for_threads(self) -> bool:
+        """Wait until a blocking bolt's thread has posted what it did, or the patience is at its end."""
+        deadline = time.monotonic() + self._around.patience_secs
+        while self._has_busy_thread() and not self._post.is_set():
+            if not self._post.wait(max(0.0, deadline - time.monotonic())):
+                return False
+        return self.is_woken()
+
+    def end(self, code: int, reason: str) -> None:
+        """End the process with its memory and its threads."""
+        worker, self.exit_code, self.end_reason = self.worker, int(code), reason
+        if worker is not None and code != ExitCode.STOPPED:
+            worker.crew.abandon()
+        self._around.simulation.discard(self)
+        self._on_news()
+
+    def leave(self) -> None:
+        """Let the slot take it for dead while it goes on: it is a zombie until the store turns it away."""
+        self.is_zombie = True
+        self._on_news()
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether the store knows a newer owner of any of its tasks."""
+        tokens = self.spec.token_by_task() if self.spec is not None else {}
+        return any(self.data.store.task(task).fence != token for task, token in tokens.items())
+
+    def _start(self, spec: WorkerSpec) -> Worker:
+        settings, simulation = WorkerSettings.of(spec.conf), self._around.simulation
+        reporter = _Reporter(self, self.clock, settings.error_interval_ms, settings.errors_per_interval)
+        make = self._around.make_transport
+        transport = make(self) if make is not None else SimTransport(self.data.store, self.clock, self.data.arrivals)
+        ids = RandomIds(simulation.random.getrandbits(63))
+        budget = self._make_budget if self._around.draws_epochs else Budget
+        return start_worker(lambda: self._plan(spec), transport, self.clock, ids, reporter, self._post.set, budget)
+
+    def _plan(self, spec: WorkerSpec) -> WorkerPlan:
+        """The plan of a real worker, save that values are checked at every emit, as on the way to another process."""
+        code = self._read_code(Path(spec.code_path))
+        if code is None:
+            raise WorkerFailedError(f"the code of {spec.topology_id} is gone from this machine")
+        opened = self._around.data_plane.open(code, spec.code_key)
+        return replace(plan_of(spec, *opened), codec=self.data.codec, is_strict=True)
+
+    def _make_budget(self, settings: EpochSettings) -> Budget:
+        return DrawnBudget(settings, random.Random(self._around.simulation.random.getrandbits(32)))
+
+    def _run(self, run: WorkerRun) -> int | None:
+        self._post.clear()
+        self._seen = self._newest()
+        self._has_begun, before = run.worker is not None, self._moved()
+        due_ms = run.step()
+        if run.exit_code is not None:
+            self.send(Exiting(run.exit_code, "returned"))
+            self.end(run.exit_code, "stopped")
+        self.data.activity += before != self._moved()
+        return due_ms
+
+    def _fail(self, fault: SparkStormError) -> None:
+        code = exit_code_of(fault)
+        has_started = self.run is not None and self.run.worker is not None
+        if code == ExitCode.FAILED_START or (code == ExitCode.CRASHED and not has_started):
+            self.data.failed_start = fault
+        self._reports.append(Exiting(int(code), str(fault)))
+        self.end(code, str(fault))
+
+    def _moved(self) -> tuple[int, int]:
+        counts = self.run.worker.progress.counts_by_task.values() if self.run is not None and self.run.worker is not None else ()
+        return sum(each.emitted for each in counts), self.data.arrivals.sent
+
+    def _newest(self) -> int:
+        now_ms = self.clock.now_ms()
+        return sum(self.data.arrivals.newest(task, now_ms) for task in self._tasks)
+
+    def _has_busy_thread(self) -> bool:
+        bolts = self.worker.crew.bolts.values() if self.worker is not None else ()
+        return any(isinstance(b.runner.bolt, ThreadedBolt) and b.runner.bolt.is_busy for b in bolts)
+
+
+MakeTransport = Callable[[InProcessWorker], Transport]

@@ -1,0 +1,162 @@
+"""A running topology of a simulated cluster, to look at: its workers, states, counts, and what is not done yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.errors import NotAliveError
+from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.status import TopologyStatus
+from sparkstorm.model.tasks import tasks_by_component
+from sparkstorm.model.worker_messages import ComponentError
+from sparkstorm.supervisor.supervisor import part_of
+from sparkstorm.testing.sim_data import TopologyData
+from sparkstorm.testing.sim_slot import SimSlot
+from sparkstorm.testing.sim_transport import Arrivals
+from sparkstorm.transport.local import LocalReader, LocalStore
+from sparkstorm.worker.progress import Progress, TaskCounts, merge
+
+_GAUGES = {"component", "token", "is_exhausted", "is_waiting", "total", "done"}
+_SUMMED = [field.name for field in fields(TaskCounts) if field.name not in _GAUGES]
+
+
+class LocalTopology:
+    """What a simulated cluster knows of one topology."""
+
+    def __init__(
+        self, topology_id: str, name: str, state: StormState, data: Callable[[str], TopologyData], slots: Sequence[SimSlot]
+    ) -> None:
+        self.id = topology_id
+        self.name = name
+        self._state, self._data, self.slots = state, data, slots
+        table = state.read_tasks(topology_id)
+        self.component_by_task: Mapping[int, str] = (
+            {task: info.component_id for task, info in table.info_by_task.items()} if table else {}
+        )
+
+    @property
+    def data(self) -> TopologyData:
+        """Its part of the simulated Redis."""
+        return self._data(self.id)
+
+    @property
+    def store(self) -> LocalStore:
+        """What Redis would hold."""
+        return self.data.store
+
+    @property
+    def arrivals(self) -> Arrivals:
+        """Frames on their way."""
+        return self.data.arrivals
+
+    @property
+    def activity(self) -> int:
+        """A number that grows with every step in which anything was emitted or sent."""
+        return self.data.activity
+
+    @property
+    def errors(self) -> list[ComponentError]:
+        """What its components have reported or raised."""
+        return self.data.errors
+
+    @property
+    def is_active(self) -> bool:
+        """Whether its spouts may emit."""
+        base = self._state.read_base(self.id)
+        return base is not None and base.status is TopologyStatus.ACTIVE
+
+    @property
+    def workers(self) -> list[SimSlot]:
+        """Slots that its assignment names, each with the worker of the moment."""
+        assignment = self._state.read_assignment(self.id)
+        wanted = set(assignment.slot_by_executor.values()) if assignment else set()
+        return [slot for slot in self.slots if slot.slot in wanted]
+
+    def is_placed(self) -> bool:
+        """Whether every slot runs what the assignment wants of it, and no other slot has a worker of this topology."""
+        assignment = self._state.read_assignment(self.id)
+        for slot in self.slots:
+            wanted = part_of(assignment, slot.slot) if assignment else None
+            process = slot.process
+            if wanted is None:
+                if slot.topology_id == self.id and process is not None and process.worker is not None and not process.is_zombie:
+                    return False
+            elif not (
+                slot.machine is not None
+                and slot.machine.is_settled
+                and slot.sync is not None
+                and slot.sync.wish is not None
+                and slot.sync.wish.assignment == wanted
+            ):
+                return False
+        return True
+
+    def tasks_at(self, slot: SimSlot) -> list[int]:
+        """Tasks that the assignment gives to a slot."""
+        assignment = self._state.read_assignment(self.id)
+        executors = assignment.executors_at(slot.slot) if assignment else ()
+        return sorted(task for executor in executors for task in executor.tasks)
+
+    def worker_of(self, component: str) -> SimSlot:
+        """The slot that runs a component's first task; KeyError names the components there are."""
+        tasks = tasks_by_component(self.component_by_task)
+        if component not in tasks:
+            raise KeyError(f"there is no component '{component}', only {', '.join(tasks)}")
+        found = next((slot for slot in self.workers if tasks[component][0] in self.tasks_at(slot)), None)
+        if found is None:
+            raise NotAliveError(f"topology {self.name}: task {tasks[component][0]} of '{component}' has no slot now")
+        return found
+
+    def states(self, component: str) -> dict[int, dict[Any, Any]]:
+        """Return the key-value state of each of a component's tasks; KeyError when there is no such component."""
+        tasks = tasks_by_component(self.component_by_task)
+        if component not in tasks:
+            raise KeyError(f"there is no component '{component}', only {', '.join(tasks)}")
+        bolts = [
+            (task, bolt)
+            for slot in self.workers
+            if slot.worker is not None and slot.topology_id == self.id
+            for task, bolt in slot.worker.crew.bolts.items()
+        ]
+        return {task: dict(b.state.items()) for task, b in sorted(bolts) if b.component == component and b.state is not None}
+
+    def counts(self, component: str) -> TaskCounts:
+        """A component's counts over all tasks, as committed."""
+        total = TaskCounts(component)
+        for counts in self.progress().counts_by_task.values():
+            if counts.component == component:
+                for name in _SUMMED:
+                    setattr(total, name, getattr(total, name) + getattr(counts, name))
+        return total
+
+    def progress(self) -> Progress:
+        """All workers' committed counts as one."""
+        return merge(Progress.decode(data) for data in self.store.progress_by_owner.values())
+
+    def dead_letters(self) -> list[DeadLetter]:
+        """Inputs that were given up."""
+        return [DeadLetter.decode(self.data.codec, data) for _, data in LocalReader(self.store).parked(10_000)]
+
+    def waiting(self) -> list[str]:
+        """What is not done yet, a phrase each."""
+        found = [] if self.is_placed() else ["the control plane: a slot has not what it is to have"]
+        found += [phrase for slot in self.workers for phrase in _waiting_in(slot)]
+        return found + [
+            f"{len(keys.stream)} frames in the stream of task {task}" for task, keys in self.store.task_keys.items() if keys.stream
+        ]
+
+
+def _waiting_in(slot: SimSlot) -> list[str]:
+    """What is open in a slot's worker, a phrase each."""
+    worker = slot.worker
+    if worker is None:
+        cause = slot.host.failed_start if slot.host is not None else None
+        return [f"worker {slot.slot} is down" + (f": {cause}" if cause else "")]
+    crew = worker.crew
+    found = [] if worker.is_settled else [f"a commit of {slot.slot}"]
+    found += [f"{len(s.pending)} trees of {s.component}#{t}" for t, s in crew.spouts.items() if not s.pending.idle]
+    found += [f"inputs of {b.component}#{t}" for t, b in crew.bolts.items() if b.is_waiting]
+    return found + [f"frames for task {t}" for t, inbox in crew.inboxes.items() if inbox.chunks]

@@ -1,0 +1,74 @@
+"""Data of one topology in a simulated cluster: what Redis would hold, frames on their way, and what its workers have reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sparkstorm.blobs.topology_code import open_topology
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.topology import Topology
+from sparkstorm.model.worker_messages import ComponentError
+from sparkstorm.testing.sim_transport import Arrivals
+from sparkstorm.transport.local import LocalReader, LocalStore
+
+Opened = tuple[Topology, Callable[[str], Any]]
+
+
+class TopologyData:
+    """One topology's part of the simulated Redis."""
+
+    def __init__(self, topology_id: str, max_bytes: int | None = None) -> None:
+        self.id = topology_id
+        self.store = LocalStore(max_bytes)
+        self.arrivals = Arrivals(self.store)
+        self.errors: list[ComponentError] = []
+        self.failed_start: Exception | None = None
+        self.activity = 0  # grows with every step in which anything was emitted or sent
+        self.codec = Codec()
+
+
+class DataPlane:
+    """The data of all topologies; it is also what Nimbus retires topologies with."""
+
+    def __init__(self, max_bytes: int | None = None) -> None:
+        self._max_bytes = max_bytes
+        self._by_id: dict[str, TopologyData] = {}
+        self._opened: dict[str, Opened] = {}
+
+    def of(self, topology_id: str) -> TopologyData:
+        """The data of a topology, empty at first."""
+        found = self._by_id.get(topology_id)
+        if found is None:
+            found = self._by_id[topology_id] = TopologyData(topology_id, self._max_bytes)
+        return found
+
+    def all(self) -> Mapping[str, TopologyData]:
+        """Data by topology id."""
+        return self._by_id
+
+    def open(self, code: bytes, key: str) -> Opened:
+        """A topology's code; instances are made afresh, the topology itself is read once."""
+        if key not in self._opened:
+            self._opened[key] = open_topology(code, key)
+        return self._opened[key]
+
+    def retire(self, topology_id: str) -> None:
+        """Delete what a topology left; zombies of it keep their own reference."""
+        data = self._by_id.pop(topology_id, None)
+        if data is not None:
+            LocalReader(data.store).delete()
+
+    def hand_over(self, old_id: str, new_id: str) -> None:
+        """Give streams, cursors, journals and held inputs to the successor; what belongs to processes is dropped."""
+        if old_id not in self._by_id:
+            return  # a hand-over that is repeated
+        old, new = self._by_id.pop(old_id), self.of(new_id)
+        for task, keys in old.store.task_keys.items():
+            keys.fence, keys.owner = 0, ""
+            new.store.task_keys[task] = keys
+        new.store.dead_letters += old.store.dead_letters
+        new.store.letters_so_far = old.store.letters_so_far
+        new.store.quarantine += old.store.quarantine
+        new.arrivals.follow(old.arrivals)
+        old.store.__init__(self._max_bytes)  # type: ignore[misc]

@@ -1,0 +1,237 @@
+"""Nodes and slots of a simulated cluster: the real slot, sync and supervisor over a tree and storage in memory."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sparkstorm.blobs.base import BytesStore
+from sparkstorm.blobs.store import BlobStore
+from sparkstorm.cluster.base import StateStore
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.config import Conf
+from sparkstorm.hosting.base import SlotSpec, StateAddress
+from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.settings import SupervisorSettings
+from sparkstorm.supervisor.local import MemoryDisk, MemoryNodeDir
+from sparkstorm.supervisor.slot import Place, Slot
+from sparkstorm.supervisor.slot_sync import SlotStores, SlotSync
+from sparkstorm.supervisor.supervisor import Supervisor, SupervisorDuties
+from sparkstorm.testing.in_process_worker import InProcessWorker, WorkerServices
+from sparkstorm.testing.simulated_time import WorkerClock
+from sparkstorm.testing.simulation import Simulation
+from sparkstorm.worker.worker import Worker
+
+KEY = b"key of a simulated cluster"
+_LOOK_MS = 500  # a slot's thread looks at everything so often; what concerns it wakes it besides
+
+
+class ControlPlane(WorkerServices, Protocol):
+    """What slots share with the cluster around them."""
+
+    conf: Mapping[str, Any]
+    slot_conf: Conf
+    bytes_store: BytesStore
+
+    def open_session(self, who: str) -> StateStore:
+        """A new session on the cluster's tree."""
+
+    def rest_or(self, due_ms: int, /) -> int | None:
+        """When a part of the control plane is due: none while the whole of it has nothing to do and may sleep."""
+
+
+@dataclass(slots=True)
+class SimNode:
+    """A machine: what is on its disk, and the name that others know it by."""
+
+    disk: MemoryDisk
+    host: str
+
+    @property
+    def name(self) -> str:
+        """The supervisor's id."""
+        return self.disk.node
+
+
+class Duty:
+    """An actor made of one step function, such as a thread of a slot; it can be paused, as by SIGSTOP."""
+
+    def __init__(self, simulation: Simulation, step: Callable[[int], int | None], is_woken: Callable[[], bool]) -> None:
+        self._simulation, self._step, self._is_woken = simulation, step, is_woken
+        self.paused_until_ms = 0
+
+    def step(self, now_ms: int) -> int | None:
+        """Do what is due."""
+        return self.paused_until_ms if now_ms < self.paused_until_ms else self._step(now_ms)
+
+    def is_woken(self) -> bool:
+        """Whether something has come for it."""
+        return self._is_woken() and self._simulation.clock.now_ms() >= self.paused_until_ms
+
+    def wait_for_threads(self) -> bool:
+        """It has none."""
+        return False
+
+
+class SimSlot:
+    """One (node, port): the slot process that holds it, and the worker of the moment."""
+
+    def __init__(self, around: ControlPlane, node: SimNode, port: int) -> None:
+        self._around, self.node = around, node
+        self.slot = WorkerSlot(node.name, port)
+        self.deaths: list[str] = []  # of its workers, why
+        self.process: InProcessWorker | None = None
+        self.zombies: list[InProcessWorker] = []
+        self.machine: Slot | None = None
+        self.sync: SlotSync | None = None
+        self.store: StateStore | None = None
+        self._held_until_ms = 0
+        self._storage: MemoryNodeDir | None = None
+        self.threads: list[Duty] = []
+
+    # -- life and death of the slot process ------------------------------------------------------------------------
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a slot process holds the port."""
+        return self.machine is not None
+
+    def start(self) -> None:
+        """Start a slot process; the port must be free."""
+        storage = self._storage = MemoryNodeDir(self.node.disk)
+        claim = storage.try_claim(self.slot.port)
+        assert claim is not None, f"{self.slot} is taken"
+        spec = SlotSpec(StateAddress("memory"), RedisAddress("memory", 0), "", "", conf=self._around.slot_conf, keep_spare=False)
+        sync = self.sync = SlotSync(self.slot, storage, lambda: self._connect(storage))
+        machine = self.machine = Slot(spec, Place(self.slot, self.node.host, storage, claim), sync, self._spawn)
+        simulation = self._around.simulation
+        thread = Duty(simulation, self._step_machine, lambda: False)
+        syncing = Duty(simulation, self._step_sync, lambda: sync.is_woken)
+        sync.notify = lambda: simulation.wake(thread)
+        self.threads = [thread, syncing]
+        for duty in self.threads:
+            simulation.add(duty)
+        assert machine is not None
+
+    def die(self) -> StateStore | None:
+        """End the slot process without a word: its worker dies with it; its session is returned and lasts until it is closed."""
+        for duty in self.threads:
+            self._around.simulation.discard(duty)
+        if self._storage is not None:
+            self._storage.die()
+        self.machine = self.sync = None
+        if self.process is not None:
+            self.process.kill()
+        left, self.store = self.store, None
+        return left
+
+    def close(self) -> None:
+        """End the slot and its worker in an orderly way."""
+        worker = self.worker
+        if worker is not None:
+            worker.close()
+            assert self.process is not None
+            self.process.end(0, "stopped")
+        self.die()
+
+    def hold(self, ms: int) -> None:
+        """Let the slot's main thread do nothing for so long."""
+        self._held_until_ms = self._around.simulation.clock.now_ms() + ms
+
+    # -- its worker ------------------------------------------------------------------------------------------------
+
+    @property
+    def host(self) -> Any:
+        """Data that its worker reaches."""
+        return self.process.data if self.process is not None else None
+
+    @property
+    def worker(self) -> Worker | None:
+        """The runtime of the living worker."""
+        return None if self.process is None or self.process.is_zombie else self.process.worker
+
+    @property
+    def clock(self) -> WorkerClock:
+        """The clock of its worker."""
+        assert self.process is not None, f"{self.slot} has no worker"
+        return self.process.clock
+
+    @property
+    def tasks(self) -> list[int]:
+        """The tasks of its last worker."""
+        return self.process.spec.tasks() if self.process is not None and self.process.spec is not None else []
+
+    @property
+    def topology_id(self) -> str:
+        """The topology that its last worker belongs to."""
+        return self.process.spec.topology_id if self.process is not None and self.process.spec is not None else ""
+
+    def kill(self) -> None:
+        """Kill the worker as kill -9 does; the slot starts the next one."""
+        self.bury(-signal.SIGKILL, "killed")
+
+    def bury(self, code: int, reason: str, restart_ms: int = 0) -> None:
+        """End the worker with an exit code; the slot does not hear of it for a while."""
+        if self.process is not None and self.process.exit_code is None and not self.process.is_zombie:
+            self.hold(restart_ms)
+            self.process.end(code, reason)
+
+    def disown(self) -> InProcessWorker | None:
+        """Have the slot take its worker for dead while it goes on; return that zombie."""
+        process = self.process
+        if process is None or process.worker is None or process.is_zombie:
+            return None
+        self.zombies.append(process)
+        process.leave()
+        return process
+
+    # -- its threads -----------------------------------------------------------------------------------------------
+
+    def _spawn(self) -> InProcessWorker:
+        process: InProcessWorker | None = None
+
+        def on_news() -> None:
+            if process is not None and process.exit_code not in (None, 0) and process.end_reason and process is self.process:
+                self._note_death(process)
+            if self.threads:
+                self._around.simulation.wake(self.threads[0])
+
+        assert self._storage is not None
+        process = InProcessWorker(self._around, str(self.slot), on_news, self._storage.read_code)
+        self.process = process
+        return process
+
+    def _note_death(self, process: InProcessWorker) -> None:
+        if not process.is_zombie:
+            self.deaths.append(process.end_reason)
+
+    def _step_machine(self, now_ms: int) -> int | None:
+        if now_ms < self._held_until_ms:
+            return self._held_until_ms
+        assert self.machine is not None
+        due_ms = self.machine.step(now_ms)
+        is_wait_of_its_own = self.machine.due_ms > now_ms
+        return self._around.rest_or(
+            min(self.machine.due_ms, now_ms + _LOOK_MS) if is_wait_of_its_own else max(due_ms, now_ms + _LOOK_MS)
+        )
+
+    def _step_sync(self, now_ms: int) -> int | None:
+        assert self.sync is not None
+        return self._around.rest_or(self.sync.step(now_ms))
+
+    def _connect(self, storage: MemoryNodeDir) -> SlotStores:
+        self.store = self._around.open_session(str(self.slot))
+        state = StormState(self.store, KEY)
+        settings = SupervisorSettings.of(self._around.conf)
+        duties = SupervisorDuties(
+            host=self.node.host,
+            own_port=self.slot.port,
+            heartbeat_ms=settings.heartbeat_ms,
+            monitor_ms=settings.monitor_ms,
+            worker_timeout_ms=settings.worker_timeout_ms,
+            resources=settings.resources,
+        )
+        return SlotStores(state, BlobStore(state, self._around.bytes_store, KEY), Supervisor(duties, storage, state))

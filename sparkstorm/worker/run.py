@@ -1,0 +1,194 @@
+"""One run of a worker as a stepped machine: its start, the slot's commands, heartbeats and reports.
+
+A worker process steps it from its loop (worker/loop.py); a simulation steps it under simulated time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from sparkstorm.blobs.local_modules import missing_module
+from sparkstorm.clock import Clock
+from sparkstorm.errors import SparkStormError, StoreFullError, WorkerFailedError
+from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.model.settings import EpochSettings
+from sparkstorm.model.tasks import number_tasks
+from sparkstorm.model.topology import Topology
+from sparkstorm.model.worker_messages import (
+    Beat,
+    ComponentError,
+    ExitCode,
+    Passed,
+    Ready,
+    SetStatus,
+    Stop,
+    Trying,
+    WorkerCommand,
+    WorkerReport,
+)
+from sparkstorm.model.worker_spec import WorkerSpec
+from sparkstorm.transport.base import Transport
+from sparkstorm.worker.epoch import IdSource
+from sparkstorm.worker.epoch_budget import Budget
+from sparkstorm.worker.tasks.task_factory import WorkerPlan
+from sparkstorm.worker.worker import Reporter, Worker
+
+BEAT_EVERY_MS = 1000
+
+
+class Control(Protocol):
+    """A worker's line to its slot (hosting.base.WorkerControl)."""
+
+    def poll(self) -> list[WorkerCommand]: ...
+    def send(self, report: WorkerReport) -> None: ...
+    def fileno(self) -> int: ...
+
+
+class SlotReporter:
+    """Turns what the worker has to say into reports; errors of a component are throttled as in Storm."""
+
+    def __init__(self, control: Control, clock: Clock, interval_ms: int, per_interval: int) -> None:
+        self._control = control
+        self._clock = clock
+        self._interval_ms = interval_ms
+        self._per_interval = per_interval
+        self._since_ms: dict[str, int] = {}
+        self._said: dict[str, int] = {}
+
+    def trying(self, task: int, entry: str, row: int) -> None:
+        """Announce the one input of the next commit."""
+        self._control.send(Trying(task, entry, row))
+
+    def passed(self) -> None:
+        """Careful mode is over."""
+        self._control.send(Passed())
+
+    def error(self, component: str, task: int, text: str) -> None:
+        """Print it to the worker's log, and tell the slot unless there was too much lately."""
+        print(f"ERROR {component}#{task}: {text}", flush=True)
+        self._send(component, task, text)
+
+    def _send(self, component: str, task: int, text: str) -> None:
+        now_ms = self._clock.now_ms()
+        if now_ms - self._since_ms.get(component, -self._interval_ms) >= self._interval_ms:
+            self._since_ms[component], self._said[component] = now_ms, 0
+        self._said[component] += 1
+        if self._said[component] <= self._per_interval:
+            self._control.send(ComponentError(component, task, text))
+
+
+class Beats:
+    """The worker's heartbeats: from its loop, and from within a call that waits for the store."""
+
+    def __init__(self, control: Control, clock: Clock) -> None:
+        self._control, self._clock = control, clock
+        self._stats: dict[str, Any] = {}
+        self.sent_ms = 0
+
+    def send(self, stats: dict[str, Any]) -> None:
+        """Send what the worker has to say now."""
+        self._stats, self.sent_ms = stats, self._clock.now_ms()
+        self._control.send(Beat(stats))
+
+    def while_waiting(self, problem: str) -> None:
+        """Send the last words again with the reason why the store keeps us waiting, once a second.
+
+        A worker that waits is alive: without these its slot would kill it as hung.
+        """
+        if self._clock.now_ms() - self.sent_ms >= BEAT_EVERY_MS:
+            self.send({**self._stats, "blocked": [problem]})
+
+
+class WorkerRun:
+    """A worker between two waits: starts once the store lets it, obeys its slot, beats and steps.
+
+    `start` makes the worker; StoreFullError has it called again, because a full store refuses the claim before any
+    component is opened. `exit_code` is set once the run is over; errors of ours say why it ended.
+    """
+
+    def __init__(self, spec: WorkerSpec, control: Control, clock: Clock, beats: Beats, start: Callable[[], Worker]) -> None:
+        self._status = spec.status
+        self._control, self._clock, self._beats, self._start = control, clock, beats, start
+        self.worker: Worker | None = None
+        self.exit_code: int | None = None
+
+    def step(self) -> int | None:
+        """Obey, start, or run one epoch; returns when to be called next, None when only input or a command makes it due."""
+        for command in self._control.poll():
+            self._obey(command)
+            if self.exit_code is not None:
+                return None
+        if self.worker is None:
+            return self._clock.now_ms() + (0 if self._try_start() else BEAT_EVERY_MS)
+        return self.worker.step(self._clock.now_ms())
+
+    def beat(self) -> bool:
+        """Send a heartbeat when one is due; whether it was."""
+        if self.worker is None or self._clock.now_ms() - self._beats.sent_ms < BEAT_EVERY_MS:
+            return False
+        self._beats.send(self.worker.summary())
+        return True
+
+    @property
+    def beat_due_ms(self) -> int:
+        """When the next heartbeat is due."""
+        return self._beats.sent_ms + BEAT_EVERY_MS
+
+    def _obey(self, command: WorkerCommand) -> None:
+        if isinstance(command, Stop):
+            if self.worker is not None:
+                self.worker.close()
+            self.exit_code = ExitCode.STOPPED
+        elif isinstance(command, SetStatus):
+            self._status = command.status
+            if self.worker is not None:
+                self.worker.set_active(command.status == "ACTIVE")
+
+    def _try_start(self) -> bool:
+        try:
+            self.worker = self._start()
+        except StoreFullError as error:
+            self._beats.while_waiting(str(error))
+            return False
+        self._control.send(Ready())
+        self.worker.set_active(self._status == "ACTIVE")
+        self._beats.sent_ms = 0
+        return True
+
+
+def start_worker(
+    make_plan: Callable[[], WorkerPlan],
+    transport: Transport,
+    clock: Clock,
+    ids: IdSource,
+    reporter: Reporter,
+    wake: Callable[[], None],
+    make_budget: Callable[[EpochSettings], Budget] = Budget,
+) -> Worker:
+    """Open the code, claim the tasks and make the worker; WorkerFailedError for what user code raises meanwhile."""
+    try:
+        return Worker(make_plan(), transport, clock, ids, reporter, wake, make_budget)
+    except SparkStormError:
+        raise
+    except ModuleNotFoundError as error:
+        raise missing_module(error) from error
+    except (Exception, SystemExit) as error:  # user code in __init__, open, prepare, init_state
+        raise WorkerFailedError(f"a component could not be prepared: {describe_error(error)}") from error
+
+
+def plan_of(spec: WorkerSpec, topology: Topology, make_instance: Callable[[str], Any], log_dir: str = "") -> WorkerPlan:
+    """What a worker with that spec is to run, of a topology that was opened."""
+    return WorkerPlan(
+        spec.topology_id,
+        topology,
+        spec.component_by_task or number_tasks(topology, spec.conf),
+        tuple(spec.tasks()),
+        f"{spec.node}:{spec.port}",
+        spec.token_by_task(),
+        spec.conf,
+        make_instance,
+        is_careful=spec.careful,
+        deaths_by_row={(s.task, s.entry_id, s.row): s.deaths for s in spec.suspects},
+        log_dir=log_dir,
+    )

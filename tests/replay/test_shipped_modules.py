@@ -1,0 +1,104 @@
+"""Local modules of a topology reach Spark's Python workers with the code, and a changed module replaces the former one."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import pickle
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
+from sparkstorm.model.topology import Topology
+from sparkstorm.replay import replay
+from sparkstorm.replay.shipped_modules import pack_with_modules
+from tests.replay.bolts import Source
+
+TOPOLOGY = """
+from sparkstorm.api import BasicBolt, TopologyBuilder
+from tests.replay.bolts import Source
+import shipped_helper
+
+class Marks(BasicBolt):
+    outputs = ("text",)
+    def execute(self, tup, collector):
+        import shipped_late
+        collector.emit((shipped_helper.mark(tup["text"]) + shipped_late.END,))
+
+def build():
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("text"))
+    builder.set_bolt("marks", Marks(), 2).fields_grouping("source", "text")
+    return builder.build()
+"""
+SOURCES = {
+    "shipped_topology.py": TOPOLOGY,
+    "shipped_helper/__init__.py": "from shipped_helper.inner import mark\n",
+    "shipped_helper/inner.py": "def mark(text):\n    return text + '?'\n",
+    "shipped_late.py": "END = '.'\n",
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Path]:
+    """A folder of the driver's own modules, importable in this process alone."""
+    for name, source in SOURCES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(source)
+    sys.path.insert(0, str(tmp_path))
+    yield tmp_path
+    sys.path.remove(str(tmp_path))
+    forget()
+
+
+def forget() -> None:
+    for name in [name for name in sys.modules if name.startswith("shipped_")]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+def built() -> Topology:
+    topology: Topology = importlib.import_module("shipped_topology").build()
+    return topology
+
+
+def names_in(code: bytes) -> set[str]:
+    return {name for name in zipfile.ZipFile(io.BytesIO(pickle.loads(code)[0])).namelist() if name.startswith("shipped_")}
+
+
+def test_modules_that_a_topology_imports_travel_as_sources(project: Path) -> None:
+    assert names_in(pack_with_modules(built(), ())) == set(SOURCES)
+
+
+class Calls(BasicBolt):
+    """Calls a function that it was given."""
+
+    outputs = ("text",)
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit((self.function(tup["text"]),))
+
+
+def test_the_module_of_a_function_in_an_attribute_travels(project: Path) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("text"))
+    builder.set_bolt("calls", Calls(importlib.import_module("shipped_helper").mark)).shuffle_grouping("source")
+    assert names_in(pack_with_modules(builder.build(), ())) == {"shipped_helper/__init__.py", "shipped_helper/inner.py"}
+
+
+@pytest.mark.system
+def test_executors_run_the_modules_of_the_driver_and_later_those_that_it_has_then(spark: SparkSession, project: Path) -> None:
+    frame = spark.createDataFrame([("a",), ("b",)], ["text"])
+    assert sorted(row.text for row in replay(built(), {"source": frame})["marks"].collect()) == ["a?.", "b?."]
+    (project / "shipped_helper/inner.py").write_text("def mark(text):\n    return text + '!!'\n")
+    forget()
+    assert sorted(row.text for row in replay(built(), {"source": frame})["marks"].collect()) == ["a!!.", "b!!."]
