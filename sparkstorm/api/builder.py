@@ -56,7 +56,7 @@ class TopologyBuilder:
         outputs: Outputs | None = None,
     ) -> Declarer:
         """Add a spout, or a function declared with @spout; parallelism is its number of executors."""
-        spout = component_of(id, spout, ("spout",))
+        spout = component_of(id, spout, ("spout",), outputs)
         if not isinstance(spout, Spout):
             raise InvalidTopologyError(f"component '{id}': set_spout needs an instance of Spout, not {_shown(spout)}")
         check_methods(id, spout)
@@ -80,7 +80,7 @@ class TopologyBuilder:
         the grouping of each ("component:stream" for a stream other than the default one). An input without a grouping is
         grouped by the bolt's key if it has one, else shuffled. The grouping methods of the returned declarer do the same.
         """
-        bolt = component_of(id, bolt, ("bolt", "windowed", "fold"))
+        bolt = component_of(id, bolt, ("bolt", "windowed", "fold"), outputs)
         if not isinstance(bolt, Bolt | BasicBolt | WindowedBolt | TimedBolt):
             raise InvalidTopologyError(f"component '{id}': set_bolt needs an instance of Bolt or BasicBolt, not {_shown(bolt)}")
         check_methods(id, bolt)

@@ -140,7 +140,7 @@ class FunctionSpout(ReplayableSpout):
         self._next = position
 
 
-def component_of(id: str, thing: Any, kinds: Sequence[str]) -> Any:
+def component_of(id: str, thing: Any, kinds: Sequence[str], outputs: Outputs | None = None) -> Any:
     """Return the instance that a decorated function stands for, or `thing` itself when it is no function.
 
     InvalidTopologyError names the component, the function and its line, and says what to write.
@@ -155,13 +155,15 @@ def component_of(id: str, thing: Any, kinds: Sequence[str]) -> Any:
     if declared.kind not in kinds:
         setter = "set_spout" if declared.kind == "spout" else "set_bolt"
         raise InvalidTopologyError(f"{where} is declared with @{declared.kind}; add it with {setter}")
+    if outputs is not None:
+        raise InvalidTopologyError(f"{where} names its fields in its decorator; drop outputs={show(outputs)}")
     _check_function(where, thing, declared)
-    outputs = _outputs(where, declared)
+    fields = _outputs(where, declared)
     if declared.kind == "spout":
-        return FunctionSpout(thing, outputs)
+        return FunctionSpout(thing, fields)
     if declared.kind == "bolt":
-        return _bolt(where, thing, declared, outputs)
-    return _timed(where, thing, declared, outputs)
+        return _bolt(where, thing, declared, fields)
+    return _timed(where, thing, declared, fields)
 
 
 def _bolt(where: str, function: Any, declared: Declaration, outputs: Outputs) -> FunctionBolt | StatefulFunctionBolt:

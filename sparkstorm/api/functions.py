@@ -212,6 +212,9 @@ def _decorator(declared: Declaration) -> Callable[[FunctionT], FunctionT]:
 
 
 def _marked(function: FunctionT, declared: Declaration) -> FunctionT:
+    if (declaration_of(function) or declared) != declared:  # both components would get what was said last
+        name = getattr(function, "__name__", function)
+        raise TypeError(f"{name} is decorated twice; for variants write a function that returns a decorated function")
     try:
         setattr(function, _MARK, declared)
     except (AttributeError, TypeError):

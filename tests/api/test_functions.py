@@ -8,9 +8,12 @@ import importlib
 import operator
 import pickle
 import sys
+import threading
+import time
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import cloudpickle
@@ -35,7 +38,7 @@ from sparkstorm.api import (
     windowed,
 )
 from sparkstorm.blobs.topology_code import open_topology, pack_topology
-from sparkstorm.testing import FeederSpout, LocalCluster, complete_topology
+from sparkstorm.testing import FeederSpout, LocalCluster, complete_topology, find_nondeterminism
 
 Pair = namedtuple("Pair", "word n")
 
@@ -346,6 +349,11 @@ def test_a_function_made_by_a_function_carries_its_settings() -> None:
 # -- mistakes
 
 
+def again(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a copy, which may be decorated differently."""
+    return FunctionType(function.__code__, function.__globals__, function.__name__)
+
+
 def returns_list(tup: Any) -> Any:
     return [tup]
 
@@ -377,7 +385,7 @@ class Holder:
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no yield": (lambda: bolt("word")(returns_list), "declares the fields word, but has no yield; write yield for each row"),
-    "no fields": (lambda: bolt(generates), "yields rows, but declares no fields; name them in the decorator"),
+    "no fields": (lambda: bolt(again(generates)), "yields rows, but declares no fields; name them in the decorator"),
     "two values for one field": (
         lambda: bolt("word")(two),
         f"yields 2 values in line {two.__code__.co_firstlineno + 1}, but declares 1 (word); yield as many values as there",
@@ -396,12 +404,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "three parameters": (lambda: bolt(lambda tup, state, more: None), "takes (tup, state, more); write def"),
     "a default": (lambda: bolt(lambda tup, n=3: None), "takes (tup, n=3); write def"),
     "any arguments": (lambda: bolt(lambda *a: None), "takes (*a); write def"),
-    "a key without state": (lambda: bolt("v", key="v")(generates), "keeps no state, so 'key' has no meaning; add a second"),
-    "types of a state without state": (lambda: bolt("v", state_type="bigint")(generates), "'state_type' has no meaning"),
-    "streams": (lambda: bolt({"default": ["a"], "b": ["c"]})(generates), "emits to the default stream only"),  # type: ignore[dict-item]
-    "a list of fields": (lambda: bolt(["word"])(generates), "fields are names, or one mapping of names to types"),  # type: ignore[call-overload]
-    "an unknown type": (lambda: bolt({"word": "wrod"})(generates), "component 'bolt', stream 'default', field 'word'"),
-    "a word for effects": (lambda: bolt("v", effects="mute")(generates), "effects is 'mute'; use one of Effects.RUN"),  # type: ignore[call-overload]
+    "a key without state": (lambda: bolt("v", key="v")(again(generates)), "keeps no state, so 'key' has no meaning; add a second"),
+    "types of a state without state": (lambda: bolt("v", state_type="bigint")(again(generates)), "'state_type' has no meaning"),
+    "streams": (lambda: bolt({"default": ["a"], "b": ["c"]})(again(generates)), "emits to the default stream only"),  # type: ignore[dict-item]
+    "a list of fields": (lambda: bolt(["word"])(again(generates)), "fields are names, or one mapping of names to types"),  # type: ignore[call-overload]
+    "an unknown type": (lambda: bolt({"word": "wrod"})(again(generates)), "component 'bolt', stream 'default', field 'word'"),
+    "a word for effects": (lambda: bolt("v", effects="mute")(again(generates)), "effects is 'mute'; use one of Effects.RUN"),  # type: ignore[call-overload]
     "a spout as a bolt": (lambda: spout("v")(lines_again), "is declared with @spout; add it with set_spout"),
     "a fold with a yield": (
         lambda: fold(window=tumbling(seconds=1), initial=0)(generating_fold),
@@ -416,12 +424,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "declares 3 fields for the values the accumulator, the window's last millisecond; declare 1 or 2",
     ),
     "a duration in place of a window": (
-        lambda: windowed("a", window=Duration.seconds(1))(generates),  # type: ignore[arg-type]
+        lambda: windowed("a", window=Duration.seconds(1))(again(generates)),  # type: ignore[arg-type]
         "window must be tumbling(...), sliding(...) or session(...), not Duration(ms=1000)",
     ),
-    "a window of no length": (lambda: windowed("a", window=tumbling())(generates), "must be a whole number of at least 1, not 0"),
+    "a window of no length": (
+        lambda: windowed("a", window=tumbling())(again(generates)),
+        "must be a whole number of at least 1",
+    ),
     "windows of both kinds": (
-        lambda: windowed("a", window=sliding(count=3, every=Duration.seconds(1)))(generates),
+        lambda: windowed("a", window=sliding(count=3, every=Duration.seconds(1)))(again(generates)),
         "both by count or both by time",
     ),
 }
@@ -461,7 +472,7 @@ def test_a_mistake_names_function_file_and_line() -> None:
 def test_a_spout_function_must_not_be_a_generator_and_takes_nothing() -> None:
     for function, said in ((generates, "takes (tup)"), (lambda: (yield 1), "has a yield; return all rows as a list, so that")):
         with pytest.raises(InvalidTopologyError) as refused:
-            TopologyBuilder().set_spout("words", spout("word")(function))  # type: ignore[arg-type]
+            TopologyBuilder().set_spout("words", spout("word")(again(function)))
         assert said in str(refused.value)
     with pytest.raises(InvalidTopologyError, match="is declared with @bolt; add it with set_bolt"):
         TopologyBuilder().set_spout("words", split)  # type: ignore[arg-type]
@@ -489,6 +500,36 @@ def test_widths_that_only_a_run_can_tell_are_not_guessed() -> None:
         yield (*tup, value)[0]
 
     assert one(bolt("word")(nested)).components["bolt"].streams["default"].fields == ("word",)
+
+
+def test_a_function_is_decorated_once() -> None:
+    bolt("word")(bolt("word")(again(generates)))
+    with pytest.raises(TypeError, match="generates is decorated twice; for variants write a function that returns a decorated"):
+        bolt("other")(bolt("word")(again(generates)))
+
+
+def test_outputs_at_set_bolt_are_refused_for_a_function() -> None:
+    with pytest.raises(InvalidTopologyError, match=r"component 'bolt': .* names its fields in its decorator; drop outputs="):
+        TopologyBuilder().set_bolt("bolt", split, outputs=["a", "b"])
+
+
+def test_a_blocking_function_runs_on_a_thread_of_its_own() -> None:
+    @bolt("thread", blocking=True)
+    def asks(tup: Tuple, state: KeyValueState) -> Iterator[Any]:
+        state.add("asked", 1)
+        yield threading.current_thread() is threading.main_thread()
+
+    done = run(asks, 1, 2)
+    assert (done["bolt"], done.state("bolt")) == ([(False,), (False,)], {"asked": 2})
+
+
+def test_a_function_that_reads_the_wall_clock_is_named() -> None:
+    @bolt("now")
+    def now(tup: Tuple) -> Iterator[float]:
+        yield time.time()
+
+    found = find_nondeterminism(one(now), {"source": [[1]]})
+    assert [(each.component, each.asked) for each in found] == [("bolt", ("time.time",))]
 
 
 def test_shapes_of_windows() -> None:
