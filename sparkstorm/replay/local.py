@@ -19,7 +19,7 @@ from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.topology import LATE_PREFIX, Topology
 from sparkstorm.replay.equality_warnings import ReplayWarning, warnings_of
 from sparkstorm.replay.evidence import Evidence
-from sparkstorm.replay.inputs import LONG_AGO, EventTime, parse_inputs, parse_states, running_times, starts_of
+from sparkstorm.replay.inputs import LONG_AGO, EventTime, parse_inputs, parse_name, parse_states, running_times, starts_of
 from sparkstorm.replay.job import Job, RunSettings, make_job, result_names, targets_of
 from sparkstorm.replay.options import OptionArguments, ReplayOptions, options_of
 from sparkstorm.replay.plan import Feed, Plan, Stage
