@@ -1,6 +1,6 @@
 # make run    the word count over real files, on Spark slots, with embedded Redis and ZooKeeper
 # make test   the whole test suite       make lint, make types, make bench: what they say
-# make test-fast   tests that need neither servers nor Spark nor more than half a second each
+# make test-fast   the tests without the markers `system` and `slow` (setup.cfg)
 # Everything works from nothing: .venv is made and filled first, and again only when setup.cfg changes.
 
 PYTHON ?= python3
@@ -19,6 +19,9 @@ WITH_JAVA = JAVA_HOME="$$($(BIN)/python -m sparkstorm.embedded --install --home)
 	&& export PATH="$(CURDIR)/$(BIN):$$PATH" PYSPARK_PYTHON="$(CURDIR)/$(BIN)/python" \
 	PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(BIN)/python" SPARK_CONF_DIR="$(CURDIR)/conf/spark" \
 	SPARK_LOCAL_IP=127.0.0.1
+
+# Spark's workers, slots and worker children are interpreters of their own: each would compile all its modules again
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test test-fast lint types bench install clean
 

@@ -108,6 +108,7 @@ def test_workers_never_exceed_what_was_asked_for(seed: int) -> None:
             assert view.placement(topology.id).num_workers <= allowed
 
 
+@pytest.mark.slow
 @FEW
 @given(seed=SEEDS)
 def test_capacity_heap_and_constraints_hold_under_resources(seed: int) -> None:

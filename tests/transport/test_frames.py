@@ -206,6 +206,7 @@ def test_bytes_that_are_no_frame_are_refused_with_the_reason(data: bytes, compla
         frames.decode(CODEC, data)
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_spoilt_frames_raise_nothing_but_malformed_frame_error() -> None:
     chance = random.Random(20)
     two, one = ids_of([1, 2]), ids_of([3])
@@ -269,6 +270,7 @@ def test_endless_nesting_is_refused(body: bytes) -> None:
         frames.decode(CODEC, b"SF\x01\x01" + body)
 
 
+@pytest.mark.slow
 def test_a_frame_that_would_fill_the_memory_is_refused_before_it_is_unpacked() -> None:
     count = frames.MAX_CONTAINERS + 1
     data = b"SF\x01\x01" + bytes(8) + b"\x97\x01\xa1s\x01\x91\x91\xdd" + count.to_bytes(4, "big") + b"\x90" * count

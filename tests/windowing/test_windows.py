@@ -113,6 +113,7 @@ def test_another_order_within_the_lag_changes_nothing(events: list[Event], lag: 
         assert run_through(bolt, mixed, lag).emitted() == run_through(bolt, in_order, lag).emitted()
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(LENGTHS, EVENTS, st.integers(0, 20), st.lists(st.integers(0, 40), max_size=3))
 def test_sessions_are_runs_without_a_gap(gap: int, events: list[Event], lag: int, cuts: list[int]) -> None:

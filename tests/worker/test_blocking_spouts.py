@@ -120,6 +120,7 @@ def has_acked(spout: Numbers, count: int) -> bool:
     return len(set(spout.told.acked)) >= count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_replayable_blocking_source_counts_exactly_over_deaths(workers: int) -> None:
     spout, most = Numbers(2000), 2000
