@@ -50,6 +50,8 @@ class WatchedRunner(TimedRunner):
 
     def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
         """Execute every tuple; return the failed ones, whose changes are undone."""
+        if not self._lane_by_rows:
+            return super().run(tuples)
         place = len(self._emitter.log)
         failures = super().run(tuples)
         for lane, at_ms in self._emitted(place):
@@ -57,6 +59,8 @@ class WatchedRunner(TimedRunner):
         return failures
 
     def _try(self, due: Firing | Timer | Row, now_ms: int) -> bool:
+        if not self._lane_by_rows:
+            return super()._try(due, now_ms)
         place = len(self._emitter.log)
         is_done = super()._try(due, now_ms)
         announced_ms = due.at_ms if isinstance(due, Row) else (due.end if isinstance(due, Firing) else due.at_ms) - 1
@@ -67,8 +71,6 @@ class WatchedRunner(TimedRunner):
 
     def _emitted(self, place: int) -> Iterator[tuple[OutputClock, int]]:
         """Yield the times of rows emitted since the log had this length, each with its stream's lane to a subscriber."""
-        if not self._lane_by_rows:
-            return
         found = {id(rows): rows for rows in self._emitter.log[place:]}
         for known, count in Counter(map(id, self._emitter.log[place:])).items():
             lane = self._lane_by_rows.get(known)
@@ -77,10 +79,9 @@ class WatchedRunner(TimedRunner):
                 yield from ((lane, at_ms) for at_ms in times if type(at_ms) is int and 0 <= at_ms <= LAST_MS)
 
     def _call(self, firing: Firing) -> None:
-        if not self.has_ties:
-            field, tuples = self._settings.timestamp_field, firing.content.tuples
-            times = [tup[field] for tup in tuples] if field is not None else []
-            self.has_ties = len(set(times)) < len(times)
+        tuples, field = firing.content.tuples, self._settings.timestamp_field
+        if len(tuples) > 1 and not self.has_ties and field is not None:
+            self.has_ties = len({tup[field] for tup in tuples}) < len(tuples)
         super()._call(firing)
 
     def _take_in(self, row: Row) -> None:
