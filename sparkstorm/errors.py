@@ -51,6 +51,10 @@ class StoreUnavailableError(SparkStormError):
     """Redis or ZooKeeper cannot be reached or refuses us; names the address and the reason."""
 
 
+class NimbusUnavailableError(StoreUnavailableError):
+    """No Nimbus served a request in time; it was withdrawn and is never carried out."""
+
+
 class RootInUseError(SparkStormError):
     """Another driver holds the ZooKeeper root; names the root, the driver's host and process, and the mend."""
 

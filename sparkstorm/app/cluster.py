@@ -40,7 +40,8 @@ from sparkstorm.hosting.spark import SparkSlots, make_context, slot_conf
 from sparkstorm.hosting.spark_security import SWITCH, check_given, remove_at_exit, secured, with_private_scratch
 from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.guarded_scheduler import GuardedScheduler
-from sparkstorm.nimbus.leader_election import depose_dead_leader, end_dead_submissions, own_name
+from sparkstorm.nimbus.leader_election import depose_dead_leader, own_name
+from sparkstorm.nimbus.listeners import TopologyActionListener
 from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.nimbus.redis_cleanup import RedisRetirement
 from sparkstorm.nimbus.service import NimbusService
@@ -70,7 +71,8 @@ class Cluster:
         self.sc = sc
         self.clock = SystemClock()
         self._say = say
-        self._service: NimbusService | None = None
+        self.listeners: list[TopologyActionListener] = []
+        """Told of what is done to topologies (S0.51), whichever of this driver's Nimbuses does it."""
         self._owns_context = owns_context
         self._closers = contextlib.ExitStack()
         at = stores.connection
@@ -105,12 +107,6 @@ class Cluster:
             cluster._start()
             yield cluster
 
-    @property
-    def service(self) -> NimbusService:
-        """What may be asked of Nimbus; the same one over all of this driver's Nimbuses."""
-        assert self._service is not None
-        return self._service
-
     # -- topologies --------------------------------------------------------------------------------------------------
 
     def submit(
@@ -140,7 +136,7 @@ class Cluster:
                 seeding.sow(task, entries)
 
     def find(self, name: str) -> TopologyHandle | None:
-        """The running topology of a name; a hot deploy that a former driver left unfinished is waited for."""
+        """The running topology of a name; a submission or hot deploy that a former driver left unfinished is waited for."""
         self.service.wait_deployed(name)
         base = self.service.find(name)
         return None if base is None else self.handle(base.topology_id)
@@ -185,6 +181,7 @@ class Cluster:
         self._office = DriverOffice(store, self._say)
         self._closers.callback(self._office.leave)
         self._office.take(self.conf.integer("storm.zookeeper.session.timeout"), "zookeeper" in self.stores.embedded)
+        self.service = NimbusService(self.state, self.blobs, self.conf, self.clock)
         self._start_nimbus()
         self._closers.callback(lambda: self._nimbus.stop())
         self._start_slots()
@@ -194,13 +191,9 @@ class Cluster:
         scheduler = chosen_scheduler(self.conf, GuardedScheduler)
         wake = threading.Event()
         depose_dead_leader(self.state)
-        end_dead_submissions(self.state)
         nimbus = Nimbus(self.state, self.blobs, scheduler, self.conf, own_name(), wake.set)
         nimbus.cleanup.retirement = RedisRetirement(self.redis_address)
-        if self._service is None:
-            self._service = NimbusService(self.state, self.blobs, nimbus, self.conf, self.clock)
-        else:
-            self._service.attach(nimbus)
+        nimbus.listeners = self.listeners
         self._nimbus = NimbusThread(nimbus, self.clock, wake)
         self._nimbus.start()
 

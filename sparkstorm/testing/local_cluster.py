@@ -89,12 +89,13 @@ class LocalCluster:
         self.tree = LocalStateTree()
         self.draws_epochs, self.patience_secs, self.make_transport = draws_epochs, thread_patience_secs, make_transport
         self._is_lively, self._is_resting, self.poll_ms = is_lively, False, poll_ms
-        self._service: NimbusService | None = None
         self.nimbus_duties: list[Duty] = []
         self._submitted: list[Topology] = []  # keeps alive what components made for tests refer to
         self._views: dict[str, LocalTopology] = {}
         self.store = self.open_session("client")
         self.storm_state = StormState(self.store, KEY)
+        blobs = BlobStore(self.storm_state, self.bytes_store, KEY)
+        self.service = NimbusService(self.storm_state, blobs, self.conf, self.simulation.clock, self._run_until)
         self.nodes = [SimNode(MemoryDisk(f"node{n}"), f"host-node{n}") for n in range(1, supervisors + 1)]
         ports = range(_FIRST_PORT, _FIRST_PORT + slots)
         self.slots = [SimSlot(self, node, port) for node in self.nodes for port in ports]
@@ -132,17 +133,6 @@ class LocalCluster:
         self._nimbus_is_woken = True
         self.nimbus_duties = [Duty(self.simulation, self._step_nimbus, lambda: self._nimbus_is_woken)]
         self.simulation.add(self.nimbus_duties[0])
-        if self._service is None:
-            client = BlobStore(self.storm_state, self.bytes_store, KEY)
-            self._service = NimbusService(self.storm_state, client, self.nimbus, self.conf, self.simulation.clock, self._run_until)
-        else:
-            self._service.attach(self.nimbus)
-
-    @property
-    def service(self) -> NimbusService:
-        """Nimbus's service, as clients have it."""
-        assert self._service is not None
-        return self._service
 
     def _wake_nimbus(self) -> None:
         self._nimbus_is_woken = True
@@ -169,7 +159,7 @@ class LocalCluster:
         bases = [self.storm_state.read_base(topology_id) for topology_id in self.storm_state.topology_ids()]
         if any(base is None or base.pending or base.status is TopologyStatus.KILLED for base in bases):
             return False
-        return not (self.storm_state.deploy_names() or self.storm_state.submission_names())
+        return not (self.storm_state.deploy_names() or self.storm_state.request_ids())
 
     # -- topologies ------------------------------------------------------------------------------------------------
 
