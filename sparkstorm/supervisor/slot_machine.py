@@ -208,13 +208,13 @@ def _step_waiting_for_start(state: SlotState, seen: Observation, now_ms: int, ti
     child = seen.child
     if child is None:  # it could not even be spawned
         return _relaunch(replace(state, failed_starts=state.failed_starts + 1), now_ms, timing), []
+    if child.ready:  # also one that has died since: its death counts against the row it was at
+        return replace(_enter(state, Phase.RUNNING, now_ms), failed_starts=0), []
     if child.exit_code is not None:
         failed = replace(state, failed_starts=state.failed_starts + 1)
         return _follow(failed, child.exit_code, now_ms, timing), [WorkerExited(child.exit_code, blameless=False, started=False)]
     if _is_unwanted(state, seen):
         return _enter(state, Phase.KILL, now_ms, now_ms + timing.soft_kill_ms), [StopChild()]
-    if child.ready:
-        return replace(_enter(state, Phase.RUNNING, now_ms), failed_starts=0), []
     if now_ms - child.heard_ms >= max(timing.start_timeout_ms, timing.worker_timeout_ms):
         failed = replace(state, failed_starts=state.failed_starts + 1)
         return _enter(failed, Phase.KILL_AND_RELAUNCH, now_ms, now_ms + timing.stacks_ms), [DumpStacks()]

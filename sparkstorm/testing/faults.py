@@ -1,20 +1,17 @@
-"""Faults of a simulated cluster: crashes around commits, lost replies, late frames, zombies, moves, rolled-back stores.
+"""Faults of a simulated cluster as data: drawn from a seed, each by itself, so that some can be left out and the rest stays.
 
-All faults are drawn from one seed, so that a schedule that shows a bug can be run again.
+A fault strikes at a moment, at a commit, or at a write of Nimbus or of a slot to the state store.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 
 from sparkstorm.errors import StoreFullError
-from sparkstorm.model.worker_messages import ExitCode
 from sparkstorm.testing.in_process_worker import InProcessWorker, SimulatedDeath
-from sparkstorm.testing.local_cluster import LocalCluster
-from sparkstorm.testing.sim_slot import SimSlot
 from sparkstorm.testing.sim_transport import SimTransport
 from sparkstorm.transport.base import Commit, Pressure
 
@@ -25,7 +22,7 @@ class CommitFault(Enum):
     NONE = "none"
     CRASH_BEFORE = "the worker dies before anything is sent"
     CRASH_AFTER = "the commit is applied, then the worker dies"
-    LOST_ANSWER = "the commit is applied, its reply is lost, later the same bytes are sent again"
+    LOST_ANSWER = "the commit is applied, its answer is lost, later the same bytes are sent again"
     NOT_SENT = "the commit gets lost, later the same bytes are sent again"
     SENT_TWICE = "the same bytes arrive twice"
 
@@ -64,98 +61,101 @@ class FaultyTransport(SimTransport):
         raise StoreFullError(fault.value)  # the one error after which a worker sends the same commit once more
 
 
+class Trigger(StrEnum):
+    """What a fault's `at` counts."""
+
+    TIME = "ms"
+    COMMIT = "commit"
+    NIMBUS_WRITE = "write of Nimbus"
+    SLOT_WRITE = "write of a slot"
+
+
 @dataclass(frozen=True, slots=True)
-class Rates:
-    """Probabilities of faults per commit, and weights of the events between steps."""
+class Kind:
+    """A kind of fault: when it strikes, how often it is drawn, and the greatest size (milliseconds, mostly)."""
 
-    commit_fault: float = 0.05
-    late_frames: float = 0.2
-    longest_delay_ms: int = 40
-    kill: int = 4
-    zombie: int = 3
-    move: int = 2
-    pause: int = 1
-    checkpoint: int = 2
-    roll_back: int = 1
+    name: str
+    trigger: Trigger
+    weight: int = 2
+    longest: int = 0
 
 
-class FaultSchedule:
-    """Seeded faults for the one topology of a LocalCluster; `log` lists them in order."""
+KINDS: tuple[Kind, ...] = (
+    *(Kind(fault.name, Trigger.COMMIT) for fault in CommitFault if fault is not CommitFault.NONE),
+    Kind("LATE_FRAMES", Trigger.COMMIT, 2, 400),
+    Kind("NIMBUS_DIES_BEFORE_WRITE", Trigger.NIMBUS_WRITE, 3, 3_000),
+    Kind("NIMBUS_DIES_AFTER_WRITE", Trigger.NIMBUS_WRITE, 3, 3_000),
+    Kind("NIMBUS_WRITE_REFUSED", Trigger.NIMBUS_WRITE),
+    Kind("NIMBUS_ANSWER_LOST", Trigger.NIMBUS_WRITE),
+    Kind("SLOT_WRITE_REFUSED", Trigger.SLOT_WRITE),
+    Kind("SLOT_ANSWER_LOST", Trigger.SLOT_WRITE),
+    Kind("KILL_WORKER", Trigger.TIME, 3),
+    Kind("CRASH_WORKER", Trigger.TIME, 3),
+    Kind("PAUSE_WORKER", Trigger.TIME, 2, 6_000),
+    Kind("LEAVE_ZOMBIE", Trigger.TIME, 3),
+    Kind("KILL_SLOT", Trigger.TIME, 3, 3_000),
+    Kind("PAUSE_SLOT", Trigger.TIME, 2, 6_000),
+    Kind("LOSE_NODE", Trigger.TIME, 3, 9_000),
+    Kind("REPLACE_NODE", Trigger.TIME, 1, 9_000),
+    Kind("FREEZE_NODE", Trigger.TIME, 3, 12_000),
+    Kind("KILL_NIMBUS", Trigger.TIME, 2, 5_000),
+    Kind("PAUSE_NIMBUS", Trigger.TIME, 2, 12_000),
+    Kind("EXPIRE_SESSION", Trigger.TIME, 3),
+    Kind("CUT_SESSION", Trigger.TIME, 3, 9_000),
+    Kind("ZOOKEEPER_AWAY", Trigger.TIME, 2, 9_000),
+    Kind("DISK_FULL", Trigger.TIME, 1, 2_000),
+    Kind("REDIS_GOES_BACK", Trigger.TIME, 2, 2_000),
+    Kind("DEACTIVATE", Trigger.TIME, 2, 3_000),
+    Kind("REBALANCE", Trigger.TIME, 4),
+    Kind("UPDATE", Trigger.TIME, 3),
+    Kind("SUBMIT_OTHER", Trigger.TIME, 3),
+    Kind("KILL_OTHER", Trigger.TIME, 2),
+)
+KIND_BY_NAME = {kind.name: kind for kind in KINDS}
 
-    def __init__(self, seed: int, rates: Rates | None = None) -> None:
-        self.rates = rates or Rates()
-        self.random = random.Random(seed)
-        self.log: list[str] = []
-        self.zombies: list[InProcessWorker] = []
-        self.is_on = True
-        self._checkpoints: list[dict[str, object]] = []
-        self._faults = [fault for fault in CommitFault if fault is not CommitFault.NONE]
 
-    def make_transport(self, worker: InProcessWorker) -> FaultyTransport:
-        """For LocalCluster(make_transport=...)."""
-        return FaultyTransport(worker, self._choose, self._delay_ms)
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault: `at` counts what its kind's trigger says, `pick` chooses among what is there, `size` is how long or how many."""
 
-    def run(self, cluster: LocalCluster, events: int, longest_pause_ms: int = 60) -> None:
-        """Cause `events` faults with short pauses between them, then stop and activate the topology."""
-        verbs: dict[str, Callable[[LocalCluster], str]] = {
-            "kill": self._kill, "zombie": self._zombie, "move": self._move, "pause": self._pause,
-            "checkpoint": self._checkpoint, "roll_back": self._roll_back,
-        }  # fmt: skip
-        weights = [getattr(self.rates, name) for name in verbs]
-        for _ in range(events):
-            cluster.advance(ms=self.random.randint(0, longest_pause_ms))
-            name = self.random.choices(list(verbs), weights)[0]
-            self.log.append(f"{cluster.now_ms} {name}: {verbs[name](cluster)}")
-        self.is_on = False
-        cluster.activate()
+    kind: Kind
+    at: int
+    pick: int
+    size: int
 
-    def _choose(self) -> CommitFault:
-        if self.is_on and self.random.random() < self.rates.commit_fault:
-            return self.random.choice(self._faults)
-        return CommitFault.NONE
+    def __str__(self) -> str:
+        return f"{self.kind.name} at {self.kind.trigger.value} {self.at} (pick {self.pick}, size {self.size})"
 
-    def _delay_ms(self) -> int:
-        if self.is_on and self.random.random() < self.rates.late_frames:
-            return self.random.randint(1, self.rates.longest_delay_ms)
-        return 0
 
-    def _kill(self, cluster: LocalCluster) -> str:
-        slot = self.random.choice(cluster.topology().workers)
-        code = self.random.choice((ExitCode.CRASHED, ExitCode.STORE_LOST))  # only the first makes the next one careful
-        slot.bury(code, "killed", restart_ms=self.random.choice((0, 10, 200)))
-        return f"{slot.slot} ({code.name})"
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How far each trigger counts in an unharmed run."""
 
-    def _zombie(self, cluster: LocalCluster) -> str:
-        slot = self.random.choice(cluster.topology().workers)
-        self._leave_zombie(slot)
-        return str(slot.slot)
+    duration_ms: int
+    commits: int
+    nimbus_writes: int
+    slot_writes: int
 
-    def _leave_zombie(self, slot: SimSlot) -> None:
-        left = slot.disown()
-        if left is not None:
-            self.zombies.append(left)
+    def most(self, trigger: Trigger) -> int:
+        """The last place at which a fault of that trigger may strike."""
+        return {
+            Trigger.TIME: self.duration_ms,
+            Trigger.COMMIT: self.commits,
+            Trigger.NIMBUS_WRITE: self.nimbus_writes,
+            Trigger.SLOT_WRITE: self.slot_writes,
+        }[trigger]
 
-    def _move(self, cluster: LocalCluster) -> str:
-        for slot in cluster.topology().workers:
-            if self.random.random() < 0.5:
-                self._leave_zombie(slot)
-        workers = self.random.randint(1, 5)
-        cluster.rebalance(workers=workers, reassign=True)
-        return f"{workers} workers"
 
-    def _pause(self, cluster: LocalCluster) -> str:
-        is_active = cluster.topology().is_active
-        (cluster.deactivate if is_active else cluster.activate)()
-        return "inactive" if is_active else "active"
+def draw_faults(seed: int, scale: Scale, kinds: Sequence[Kind] = KINDS, most: int = 8) -> tuple[Fault, ...]:
+    """One to `most` faults of a seed."""
+    chance = random.Random(seed)
+    drawn = chance.choices(kinds, [kind.weight for kind in kinds], k=chance.randint(1, most))
+    return tuple(
+        Fault(kind, chance.randint(1, max(1, scale.most(kind.trigger))), chance.getrandbits(16), chance.randint(0, kind.longest))
+        for kind in drawn
+    )
 
-    def _checkpoint(self, cluster: LocalCluster) -> str:
-        self._checkpoints.append(cluster.topology().store.checkpoint())
-        return f"number {len(self._checkpoints)}"
 
-    def _roll_back(self, cluster: LocalCluster) -> str:
-        if not self._checkpoints:
-            return "nothing to go back to"
-        number = self.random.randrange(len(self._checkpoints))
-        cluster.topology().store.restore(self._checkpoints[number])
-        cluster.simulation.wake_all()
-        return f"to {number + 1} of {len(self._checkpoints)}"
+def kinds_named(names: Iterable[str]) -> tuple[Kind, ...]:
+    """Kinds by their names; KeyError names one that there is not."""
+    return tuple(KIND_BY_NAME[name] for name in names)

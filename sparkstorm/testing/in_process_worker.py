@@ -193,6 +193,11 @@ class InProcessWorker:
     # -- as an actor -----------------------------------------------------------------------------------------------
 
     @property
+    def is_obedient(self) -> bool:
+        """Whether no command waits for it."""
+        return not self._commands
+
+    @property
     def is_paused(self) -> bool:
         """Whether the process is stopped, as by SIGSTOP."""
         return self.paused_until_ms > self._around.simulation.clock.now_ms()
@@ -285,9 +290,8 @@ class InProcessWorker:
 
     def _fail(self, fault: SparkStormError) -> None:
         code = exit_code_of(fault)
-        has_started = self.run is not None and self.run.worker is not None
-        if code in (ExitCode.FAILED_START, ExitCode.DAMAGED) or (code == ExitCode.CRASHED and not has_started):
-            self.data.failed_start = fault
+        if code in (ExitCode.FAILED_START, ExitCode.DAMAGED, ExitCode.CRASHED):  # another start finds the same
+            self.data.failure = fault
         self._reports.append(Exiting(int(code), str(fault)))
         self.end(code, str(fault))
 

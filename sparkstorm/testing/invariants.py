@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from sparkstorm.testing.components import FeederSpout
 from sparkstorm.testing.in_process_worker import InProcessWorker
-from sparkstorm.testing.local_topology import LocalTopology
+from sparkstorm.testing.local_cluster import LocalCluster
+from sparkstorm.testing.sim_data import TopologyData
 from sparkstorm.worker.progress import Progress
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 
@@ -17,33 +18,39 @@ class Invariants:
     3. What a feeder has emitted is open, acked or failed: nothing is lost, nothing is counted twice.
     """
 
-    def __init__(self, topology: LocalTopology) -> None:
-        self._topology = topology
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
         self._decoded: dict[str, tuple[bytes, Progress]] = {}
-        self._seen: list[int] = []
+        self._seen: dict[str, list[int]] = {}
         self.checks = 0
 
     def __call__(self) -> None:
-        """Check, unless nothing was committed since the last time."""
-        store = self._topology.store
-        seen = [*store.seq_by_owner.values(), store.generation]
-        if seen == self._seen:
-            return
-        self._seen = seen
-        self.checks += 1
-        live = [process for slot in self._topology.slots if (process := slot.process) is not None and self._is_settled(process)]
+        """Check each topology in which something was committed since the last time."""
+        for data in self._cluster.data_plane.all().values():
+            seen = [*data.store.seq_by_owner.values(), data.store.generation]
+            if seen != self._seen.get(data.id):
+                self._seen[data.id] = seen
+                self.checks += 1
+                self._check(data)
+
+    def forget(self) -> None:
+        """Check everything the next time."""
+        self._seen.clear()
+
+    def _check(self, data: TopologyData) -> None:
+        processes = [slot.process for slot in self._cluster.slots if slot.process is not None]
+        live = [process for process in processes if process.data is data and self._is_settled(process)]
         self._check_roots(live)
         for process in live:
             assert process.worker is not None
             for task, spout in process.worker.crew.spouts.items():
-                self._check_feeder(task, spout)
+                self._check_feeder(data, task, spout)
 
     def _is_settled(self, process: InProcessWorker) -> bool:
         """Whether a worker's memory is what the store holds: no commit under way, and the store is not behind it."""
-        store, worker = self._topology.store, process.worker
+        store, worker = process.data.store, process.worker
         return (
             worker is not None
-            and process.data.store is store
             and not process.is_zombie
             and worker.is_settled
             and not process.is_fenced
@@ -60,14 +67,14 @@ class Invariants:
                     assert root not in owner_by_root, f"root {root} is at tasks {owner_by_root[root]} and {task}"
                     owner_by_root[root] = task
 
-    def _check_feeder(self, task: int, spout: SpoutTask) -> None:
-        if not isinstance(spout.spout, FeederSpout):
+    def _check_feeder(self, data: TopologyData, task: int, spout: SpoutTask) -> None:
+        if data.has_inherited or not isinstance(spout.spout, FeederSpout):
             return
         settled = 0
-        for owner, data in self._topology.store.progress_by_owner.items():
+        for owner, encoded in data.store.progress_by_owner.items():
             known = self._decoded.get(owner)
-            if known is None or known[0] is not data:
-                known = self._decoded[owner] = (data, Progress.decode(data))
+            if known is None or known[0] is not encoded:
+                known = self._decoded[owner] = (encoded, Progress.decode(encoded))
             counts = known[1].counts_by_task.get(task)
             settled += counts.acked + counts.failed if counts is not None else 0
         emitted, pending = spout.spout.emitted, len(spout.pending)

@@ -79,6 +79,7 @@ class LocalCluster:
         make_transport: MakeTransport | None = None,
         draws_epochs: bool = True,
         is_lively: bool = False,
+        poll_ms: int = 250,
     ) -> None:
         self.simulation = Simulation(seed)
         self.slot_conf = merge(conf or {})
@@ -87,11 +88,14 @@ class LocalCluster:
         self.bytes_store: BytesStore = LocalBytesStore()
         self.tree = LocalStateTree()
         self.draws_epochs, self.patience_secs, self.make_transport = draws_epochs, thread_patience_secs, make_transport
-        self._is_lively, self._is_resting = is_lively, False
+        self._is_lively, self._is_resting, self.poll_ms = is_lively, False, poll_ms
+        self.nimbus_duties: list[Duty] = []
         self._submitted: list[Topology] = []  # keeps alive what components made for tests refer to
         self._views: dict[str, LocalTopology] = {}
         self.store = self.open_session("client")
         self.storm_state = StormState(self.store, KEY)
+        blobs = BlobStore(self.storm_state, self.bytes_store, KEY)
+        self.service = NimbusService(self.storm_state, blobs, self.conf, self.simulation.clock, self._run_until)
         self.nodes = [SimNode(MemoryDisk(f"node{n}"), f"host-node{n}") for n in range(1, supervisors + 1)]
         ports = range(_FIRST_PORT, _FIRST_PORT + slots)
         self.slots = [SimSlot(self, node, port) for node in self.nodes for port in ports]
@@ -119,17 +123,16 @@ class LocalCluster:
 
     def start_nimbus(self) -> None:
         """Start a Nimbus and a service that reaches it."""
-        self.nimbus_store = self.open_session("nimbus")
-        state = StormState(self.nimbus_store, KEY)
+        store = self.open_session("nimbus")
+        self.nimbus_store: StateStore | None = store
+        state = StormState(store, KEY)
         self.nimbus = Nimbus(
             state, BlobStore(state, self.bytes_store, KEY), chosen_scheduler(self.conf), self.conf, "nimbus", self._wake_nimbus
         )
         self.nimbus.cleanup.retirement = self.data_plane
         self._nimbus_is_woken = True
-        self._nimbus_duty = Duty(self.simulation, self._step_nimbus, lambda: self._nimbus_is_woken)
-        self.simulation.add(self._nimbus_duty)
-        blobs = BlobStore(self.storm_state, self.bytes_store, KEY)
-        self.service = NimbusService(self.storm_state, blobs, self.nimbus, self.conf, self.simulation.clock, self._run_until)
+        self.nimbus_duties = [Duty(self.simulation, self._step_nimbus, lambda: self._nimbus_is_woken)]
+        self.simulation.add(self.nimbus_duties[0])
 
     def _wake_nimbus(self) -> None:
         self._nimbus_is_woken = True
@@ -144,11 +147,10 @@ class LocalCluster:
     def rest_or(self, due_ms: int) -> int | None:
         """When a part of the control plane is due: none while the whole of it has nothing to do and may sleep."""
         was_resting, self._is_resting = self._is_resting, not self._is_lively and self._is_calm()
-        if was_resting and not self._is_resting:
-            for slot in self.slots:
-                for duty in slot.threads:
-                    self.simulation.wake(duty)
-            self.simulation.wake(self._nimbus_duty)
+        if was_resting is not self._is_resting:
+            turn = self.simulation.rest if self._is_resting else self.simulation.wake
+            for duty in (*self.nimbus_duties, *(thread for slot in self.slots for thread in slot.threads)):
+                turn(duty)
         return None if self._is_resting else due_ms
 
     def _is_calm(self) -> bool:
@@ -157,7 +159,7 @@ class LocalCluster:
         bases = [self.storm_state.read_base(topology_id) for topology_id in self.storm_state.topology_ids()]
         if any(base is None or base.pending or base.status is TopologyStatus.KILLED for base in bases):
             return False
-        return not (self.storm_state.deploy_names() or self.storm_state.submission_names())
+        return not (self.storm_state.deploy_names() or self.storm_state.request_ids())
 
     # -- topologies ------------------------------------------------------------------------------------------------
 
@@ -177,9 +179,9 @@ class LocalCluster:
         topology_id = self.service.submit(name, topology, own_conf, pack_topology(topology), seed=seed)
         data = self.data_plane.of(topology_id)
         self._settle(topology_id)
-        if data.failed_start is not None:
+        if data.failure is not None:
             self.kill(name, 0)
-            raise data.failed_start
+            raise data.failure
         return topology_id
 
     def _sow(self, seeds: Seeds, topology_id: str, component_by_task: Mapping[int, str]) -> None:
@@ -232,7 +234,7 @@ class LocalCluster:
     def _settle(self, topology_id: str) -> None:
         """Run until the slots have what the assignment wants of them, or a component cannot be started."""
         view, data = self._view(topology_id), self.data_plane.of(topology_id)
-        self._run_until(lambda: view.is_placed() or data.failed_start is not None, _PLACED_MS)
+        self._run_until(lambda: view.is_placed() or data.failure is not None, _PLACED_MS)
 
     def close(self) -> None:
         """Stop every worker."""
@@ -245,6 +247,7 @@ class LocalCluster:
         """Let simulated time pass; everything that falls due in it is done."""
         self._wake_workers()
         self.simulation.advance(round(seconds * 1000) + ms)
+        self._raise_failure()
 
     def run_until_idle(self, limit_secs: float = _LIMIT_SECS, limit_steps: int = _LIMIT_STEPS) -> None:
         """Run until every tree is done and nothing waits; TimeoutError lists what still waits.
@@ -258,12 +261,10 @@ class LocalCluster:
         self._wake_workers()
         while True:
             did = self._run_a_while(last_step)
+            self._raise_failure()
             if not did and not self._waiting():
                 return
             if self.now_ms >= until_ms or self.simulation.steps >= last_step:
-                for topology in self._topologies():
-                    if topology.data.failed_start is not None and not topology.is_placed():
-                        raise topology.data.failed_start
                 limits = f"{limit_secs:g} simulated seconds or {limit_steps} steps"
                 raise TimeoutError(f"not idle after {limits}: {self._complaint()}")
             if not did:
@@ -274,6 +275,7 @@ class LocalCluster:
         deadline = time.monotonic() + timeout_secs
         self._wake_workers()
         while not condition():
+            self._raise_failure()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the condition was not true within {timeout_secs:g} s: {self._complaint()}")
             if not self.simulation.run_round() and not self.simulation.leap(self.now_ms + _QUIET_MS):
@@ -286,6 +288,13 @@ class LocalCluster:
             if not self.simulation.run_round() and not self.simulation.leap(until_ms):
                 return condition()
         return True
+
+    def _raise_failure(self) -> None:
+        """Raise what a worker has died of, when every other start would come to the same end."""
+        for data in self.data_plane.all().values():
+            if data.failure is not None and not self._is_lively:
+                failure, data.failure = data.failure, None
+                raise failure
 
     def _wake_workers(self) -> None:
         for slot in self.slots:

@@ -12,6 +12,7 @@ from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.worker_messages import ComponentError
+from sparkstorm.supervisor.slot_machine import LocalAssignment
 from sparkstorm.supervisor.supervisor import part_of
 from sparkstorm.testing.sim_data import TopologyData
 from sparkstorm.testing.sim_slot import SimSlot
@@ -78,21 +79,16 @@ class LocalTopology:
     def is_placed(self) -> bool:
         """Whether every slot runs what the assignment wants of it, and no other slot has a worker of this topology."""
         assignment = self._state.read_assignment(self.id)
-        for slot in self.slots:
-            wanted = part_of(assignment, slot.slot) if assignment else None
-            process = slot.process
-            if wanted is None:
-                if slot.topology_id == self.id and process is not None and process.worker is not None and not process.is_zombie:
-                    return False
-            elif not (
-                slot.machine is not None
-                and slot.machine.is_settled
-                and slot.sync is not None
-                and slot.sync.wish is not None
-                and slot.sync.wish.assignment == wanted
-            ):
-                return False
-        return True
+        return all(self._has_what_is_wanted(slot, part_of(assignment, slot.slot) if assignment else None) for slot in self.slots)
+
+    def _has_what_is_wanted(self, slot: SimSlot, wanted: LocalAssignment | None) -> bool:
+        machine, sync, process = slot.machine, slot.sync, slot.process
+        if wanted is None:
+            return slot.worker is None or slot.topology_id != self.id
+        if machine is None or sync is None or process is None or sync.is_woken:
+            return False
+        is_up_to_date = sync.wish is not None and sync.wish.assignment == wanted
+        return is_up_to_date and machine.is_settled and process.is_obedient
 
     def tasks_at(self, slot: SimSlot) -> list[int]:
         """Tasks that the assignment gives to a slot."""
@@ -153,7 +149,7 @@ def _waiting_in(slot: SimSlot) -> list[str]:
     """What is open in a slot's worker, a phrase each."""
     worker = slot.worker
     if worker is None:
-        cause = slot.host.failed_start if slot.host is not None else None
+        cause = slot.host.failure if slot.host is not None else None
         return [f"worker {slot.slot} is down" + (f": {cause}" if cause else "")]
     crew = worker.crew
     found = [] if worker.is_settled else [f"a commit of {slot.slot}"]

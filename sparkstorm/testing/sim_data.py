@@ -23,9 +23,10 @@ class TopologyData:
         self.store = LocalStore(max_bytes)
         self.arrivals = Arrivals(self.store)
         self.errors: list[ComponentError] = []
-        self.failed_start: Exception | None = None
+        self.failure: Exception | None = None  # of a worker, that another start would find again
         self.activity = 0  # grows with every step in which anything was emitted or sent
         self.codec = Codec()
+        self.has_inherited = False  # its predecessor's counts are gone, its spouts' positions are not
 
 
 class DataPlane:
@@ -71,4 +72,5 @@ class DataPlane:
         new.store.letters_so_far = old.store.letters_so_far
         new.store.quarantine += old.store.quarantine
         new.arrivals.follow(old.arrivals)
+        new.has_inherited = True
         old.store.__init__(self._max_bytes)  # type: ignore[misc]

@@ -34,6 +34,7 @@ class ControlPlane(WorkerServices, Protocol):
 
     conf: Mapping[str, Any]
     slot_conf: Conf
+    poll_ms: int
     bytes_store: BytesStore
 
     def open_session(self, who: str) -> StateStore:
@@ -220,7 +221,8 @@ class SimSlot:
 
     def _step_sync(self, now_ms: int) -> int | None:
         assert self.sync is not None
-        return self._around.rest_or(self.sync.step(now_ms))
+        self.sync.step(now_ms)
+        return self._around.rest_or(now_ms + self._around.poll_ms)
 
     def _connect(self, storage: MemoryNodeDir) -> SlotStores:
         self.store = self._around.open_session(str(self.slot))

@@ -33,6 +33,8 @@ class Simulation:
 
     def __init__(self, seed: int = 0, start_ms: int = START_MS) -> None:
         self.clock = SimClock(start_ms)
+        self.start_ms = start_ms
+        self.most_steps: int | None = None
         self.random = random.Random(seed)
         self.watchers: list[Callable[[], None]] = []
         self.steps = 0
@@ -55,6 +57,11 @@ class Simulation:
         """Make an actor due now."""
         if actor in self._due_ms:
             self._due_ms[actor] = self.clock.now_ms()
+
+    def rest(self, actor: Actor) -> None:
+        """Step it when it is woken, not before."""
+        if actor in self._due_ms:
+            self._due_ms[actor] = None
 
     def wake_all(self) -> None:
         """Make every actor due now."""
@@ -79,6 +86,8 @@ class Simulation:
         if actor not in self._due_ms:
             return
         self.steps += 1
+        if self.most_steps is not None and self.steps > self.most_steps:
+            raise TimeoutError(f"the simulation has not come to its end after {self.most_steps} steps")
         due_ms = actor.step(self.clock.now_ms())
         if actor in self._due_ms:
             self._due_ms[actor] = due_ms

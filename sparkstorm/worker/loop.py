@@ -15,6 +15,7 @@ from sparkstorm.model.worker_messages import ExitCode
 from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.transport.redis import RedisTransport
 from sparkstorm.worker.epoch import RandomIds
+from sparkstorm.worker.log_levels import LogLevels
 from sparkstorm.worker.run import BEAT_EVERY_MS, Beats, Control, SlotReporter, WorkerRun, plan_of, start_worker
 from sparkstorm.worker.tasks.task_factory import WorkerPlan
 from sparkstorm.worker.tasks.warm_up import AckerWarmUp
@@ -30,7 +31,7 @@ def run_worker(spec: WorkerSpec, control: Control) -> int:
     beats = Beats(control, clock)
     transport = RedisTransport(spec.redis, spec.topology_id, on_wait=beats.while_waiting)
     try:
-        run = WorkerRun(spec, control, clock, beats, lambda: _start(spec, control, clock, transport, wake_fd))
+        run = WorkerRun(spec, control, clock, beats, lambda: _start(spec, control, clock, transport, wake_fd), LogLevels().apply)
         return _drive(run, control, clock, transport, [fd for fd in (control.fileno(), wake_fd) if fd >= 0])
     finally:
         transport.close()

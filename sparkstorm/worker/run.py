@@ -5,7 +5,7 @@ A worker process steps it from its loop (worker/loop.py); a simulation steps it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from sparkstorm.blobs.local_modules import missing_module
@@ -21,6 +21,7 @@ from sparkstorm.model.worker_messages import (
     ExitCode,
     Passed,
     Ready,
+    SetLogLevels,
     SetStatus,
     Stop,
     Trying,
@@ -107,8 +108,17 @@ class WorkerRun:
     component is opened. `exit_code` is set once the run is over; errors of ours say why it ended.
     """
 
-    def __init__(self, spec: WorkerSpec, control: Control, clock: Clock, beats: Beats, start: Callable[[], Worker]) -> None:
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        control: Control,
+        clock: Clock,
+        beats: Beats,
+        start: Callable[[], Worker],
+        set_log_levels: Callable[[Mapping[str, str]], None] = lambda _: None,
+    ) -> None:
         self._status = spec.status
+        self._set_log_levels = set_log_levels
         self._control, self._clock, self._beats, self._start = control, clock, beats, start
         self.worker: Worker | None = None
         self.exit_code: int | None = None
@@ -144,6 +154,8 @@ class WorkerRun:
             self._status = command.status
             if self.worker is not None:
                 self.worker.set_active(command.status == "ACTIVE")
+        elif isinstance(command, SetLogLevels):
+            self._set_log_levels(command.levels)
 
     def _try_start(self) -> bool:
         try:

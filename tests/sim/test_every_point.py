@@ -48,7 +48,7 @@ def run(name: str, point: OnePoint, after_commit: Callable[[LocalCluster, OnePoi
     case = SMALL[name]()
     with LocalCluster(supervisors=3, slots=1, seed=7, make_transport=point.make_transport) as cluster:
         cluster.submit(case.topology, {**CONF, **case.conf})
-        cluster.simulation.watchers.append(Invariants(cluster.topology()))
+        cluster.simulation.watchers.append(Invariants(cluster))
         if after_commit is not None:
             cluster.simulation.watchers.append(lambda: after_commit(cluster, point))
         try:

@@ -124,6 +124,12 @@ def test_every_phase_is_in_the_table() -> None:
     assert {row[1].phase for row in TABLE} == set(Phase) == {row[4] for row in TABLE}
 
 
+def test_a_child_that_dies_right_after_it_got_ready_had_been_running() -> None:
+    after, asked = settle(STARTING, wanting(WORDS, dead(1)), 9, TIMING)
+    assert asked == [WorkerExited(1, blameless=False, started=True)]
+    assert (after.phase, after.failed_starts) == (Phase.WAITING_FOR_RELAUNCH, 0)
+
+
 def test_the_first_death_costs_no_pause_and_later_early_ones_ever_longer_pauses() -> None:
     assert [pause_ms(deaths, TIMING) for deaths in range(6)] == [0, 0, 250, 500, 1_000, 2_000]
     assert pause_ms(1_000, TIMING) == TIMING.longest_pause_ms

@@ -223,7 +223,7 @@ def test_a_full_store_drains_even_through_bolts_that_make_more_of_it() -> None:
 
 
 def test_spouts_stop_while_the_store_fills() -> None:
-    with LocalCluster(store_max_bytes=200 * KB) as cluster:
+    with LocalCluster(store_max_bytes=200 * KB, draws_epochs=False) as cluster:
         cluster.submit(chain(Flood(2000), SlowBolt(50, Pass())), {"topology.workers": 2, "topology.epoch.rows": 10})
         peak = Peak(cluster)
         cluster.advance(seconds=30)
