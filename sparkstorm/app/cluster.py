@@ -48,7 +48,7 @@ from sparkstorm.nimbus.submission import SubmitOptions
 from sparkstorm.scheduling.chosen import chosen_scheduler
 from sparkstorm.supervisor.slot_main import main_by_ticket
 from sparkstorm.transport.initial_state import RedisSeeding
-from sparkstorm.transport.redis import RedisReader
+from sparkstorm.transport.reader import RedisReader
 
 SLOT_DAEMON = "sparkstorm.app.spark_daemon"
 _LOG = logging.getLogger(__name__)

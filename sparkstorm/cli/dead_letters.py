@@ -16,7 +16,8 @@ from sparkstorm.embedded.redis import client_of
 from sparkstorm.errors import SparkStormError, StoreUnavailableError
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.redis_address import RedisAddress
-from sparkstorm.transport.redis import Keys, RedisReader
+from sparkstorm.transport.keys import Keys
+from sparkstorm.transport.reader import RedisReader
 
 _SHOWN_CAUSES = 20
 _PATIENCE_S = 5.0

@@ -7,7 +7,8 @@ can be repeated, so a hand-over that was cut is finished by the next call.
 
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.transport.connection import Link, text
-from sparkstorm.transport.redis import Keys, RedisReader
+from sparkstorm.transport.keys import Keys
+from sparkstorm.transport.reader import RedisReader
 
 _OF_PROCESSES = ("fence", "owner", "seq", "low", "progress")
 _PATIENCE_S = 10.0
