@@ -17,7 +17,6 @@ from pyspark import SparkConf, SparkContext
 
 from sparkstorm.app.driver_office import DriverOffice
 from sparkstorm.app.guard import ServerGuard
-from sparkstorm.app.handle import TopologyHandle
 from sparkstorm.app.nimbus_thread import NimbusThread
 from sparkstorm.blobs.local_modules import pack_sources
 from sparkstorm.blobs.redis import RedisBytesStore, greet
@@ -25,6 +24,7 @@ from sparkstorm.blobs.store import BlobStore
 from sparkstorm.blobs.topology_code import pack_topology
 from sparkstorm.checkpoint.files import read_checkpoint
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT, Seeds
+from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.clock import SystemClock
 from sparkstorm.cluster import paths
 from sparkstorm.cluster.storm_state import StormState

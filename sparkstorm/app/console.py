@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 
-from sparkstorm.app.handle import TopologyProgress
+from sparkstorm.client.handle import TopologyProgress
 
 _WIDTH = 118
 

@@ -18,13 +18,13 @@ from sparkstorm.api.components import Spout
 from sparkstorm.app.cluster import Cluster, wait_until
 from sparkstorm.app.console import Console
 from sparkstorm.app.dead_letter_file import DeadLetterFile
-from sparkstorm.app.handle import TopologyHandle, TopologyProgress
 from sparkstorm.app.job import FAILED, INTERRUPTED, OK, PARKED, leave
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.results import DEAD_LETTERS, collect, result_folder
 from sparkstorm.app.waits import Absence
 from sparkstorm.app.watch import Outcome, Watch
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
+from sparkstorm.client.handle import TopologyHandle, TopologyProgress
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.embedded.stores import not_configured
 from sparkstorm.errors import (

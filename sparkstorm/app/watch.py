@@ -10,8 +10,8 @@ from pathlib import Path
 
 from sparkstorm.app.console import Console
 from sparkstorm.app.dead_letter_file import DeadLetterFile
-from sparkstorm.app.handle import TopologyHandle, TopologyProgress
 from sparkstorm.app.waits import Absence, Waits
+from sparkstorm.client.handle import TopologyHandle, TopologyProgress
 from sparkstorm.errors import StoreUnavailableError, WorkerFailedError
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
 from sparkstorm.supervisor.slot import worker_log_name

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from sparkstorm.app.console import Console
-from sparkstorm.app.handle import TopologyProgress
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.results import sum_text
 from sparkstorm.app.run import starting_text
+from sparkstorm.client.handle import TopologyProgress
 
 REDIS, ZOOKEEPER = {"sparkstorm.redis.url": "redis://localhost"}, {"storm.zookeeper.servers": ["localhost"]}
 

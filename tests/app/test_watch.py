@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sparkstorm.app.console import Console, progress_text
-from sparkstorm.app.handle import TopologyProgress
 from sparkstorm.app.run import placed_text
 from sparkstorm.app.watch import MAX_DEATHS_WITHOUT_PROGRESS, Deaths, Outcome, Watch
+from sparkstorm.client.handle import TopologyProgress
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import SlotsUnavailableError, StoreUnavailableError, WorkerFailedError
