@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import re
+import uuid
 from typing import Any
 
+from sparkstorm.errors import NotAliveError, StoreInconsistentError
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.transport.base import START, TaskRecord
-from sparkstorm.transport.connection import Link, text
+from sparkstorm.transport.connection import Link, Script, text
 from sparkstorm.transport.keys import Keys, read_cursor, read_number
+
+_ENTRY = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 
 class RedisReader:
     """One topology's keys, seen from outside its workers."""
 
-    def __init__(self, address: RedisAddress, topology_id: str, patience_s: float = 10.0) -> None:
+    def __init__(self, address: RedisAddress, topology_id: str, patience_s: float = 10.0, may_write: bool = True) -> None:
         self._keys = Keys(topology_id)
-        self._link = Link(address, patience_s)
+        self._topology_id = topology_id
+        self._link = Link(address, patience_s, may_write=may_write)
+        self._put_back_script = Script("put_back.lua", self._link)
 
     def progress(self) -> dict[str, bytes]:
         """Progress record of every owner."""
@@ -35,9 +42,32 @@ class RedisReader:
         entries = self._link.ask(("XRANGE", self._keys("dead"), f"({after}", "+", "COUNT", limit))[0]
         return [(text(id), fields[1]) for id, fields in entries]
 
-    def drop_dead_letters(self) -> None:
-        """Delete the topology's dead letters."""
-        self._link.ask(("UNLINK", self._keys("dead")))
+    def letter(self, id: str) -> bytes | None:
+        """Return one dead letter by its id; None when it is not there (any more)."""
+        if not _ENTRY.fullmatch(id):
+            return None
+        found = self._link.ask(("XRANGE", self._keys("dead"), id, id))[0]
+        return found[0][1][1] if found else None
+
+    def put_back(self, id: str, task: int, frame: bytes) -> bool:
+        """Take a dead letter off the stream and deliver its frame to a task, in one step; False when it is not there."""
+        arguments = [uuid.uuid4().hex, id, task, frame, len(frame)]
+        answer = self._put_back_script.run(self._keys.prefix, lambda: arguments)
+        if answer[0] == b"UNOWNED":
+            raise NotAliveError(f"no worker of {self._topology_id} has claimed task {task} yet; replay its dead letters later")
+        if answer[0] in (b"HALF", b"BROKEN"):
+            found = " ".join(map(text, answer[1:]))
+            raise StoreInconsistentError(f"the data of {self._topology_id} in Redis cannot be trusted any more ({found})")
+        return bool(answer[0] == b"OK")
+
+    def drop_dead_letter(self, id: str) -> bool:
+        """Delete one dead letter; False when it is not there."""
+        return bool(_ENTRY.fullmatch(id)) and self._link.ask(("XDEL", self._keys("dead"), id))[0] == 1
+
+    def drop_dead_letters(self) -> int:
+        """Delete the topology's dead letters; return how many there were."""
+        count, _ = self._link.ask(("XLEN", self._keys("dead")), ("UNLINK", self._keys("dead")))
+        return int(count)
 
     def delete(self) -> None:
         """Delete everything of the topology but its dead letters, in steps that do not block the server."""
