@@ -6,7 +6,7 @@ ephemeral node. Beats, supervisors and errors are plain JSON. Every read checks 
 field that is wrong.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -28,6 +28,7 @@ from sparkstorm.model.assignment import (
 from sparkstorm.model.names import node_to_name
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.records import decode_record, encode_record
+from sparkstorm.model.status import JsonValue
 
 ERRORS_KEPT = 10  # per component (S3.42)
 _MAX_BEAT_BYTES = 256 * 1024
@@ -62,6 +63,13 @@ class Deploy:
     base: TopologyBase
     inherits: bool
     fallback: TopologyBase | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConf:
+    """The part of the cluster's configuration that clients need: what differs from the defaults and is no secret."""
+
+    conf: Mapping[str, JsonValue]
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,6 +393,15 @@ class StormState:
     def deploy_names(self) -> list[str]:
         """Names of hot deploys that are not finished; the records themselves may be damaged."""
         return self._names(paths.DEPLOYS)
+
+    def write_cluster_conf(self, conf: Mapping[str, JsonValue]) -> None:
+        """Publish the cluster's configuration for its clients."""
+        self._write(paths.CLUSTER_CONF, ClusterConf(conf))
+
+    def read_cluster_conf(self) -> Mapping[str, JsonValue]:
+        """Return what the cluster's configuration changes in the defaults; empty before a driver has published it."""
+        found = self._read_record(ClusterConf, paths.CLUSTER_CONF)
+        return found.conf if found else {}
 
     def try_lead(self, info: NimbusInfo) -> bool:
         """Stand for election; True while this session leads."""

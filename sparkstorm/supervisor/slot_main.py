@@ -142,7 +142,7 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
     at = spec.zookeeper
     conf = merge(default_conf(), spec.conf)
     address = ZooKeeperAddress(at.hosts, at.root, at.user or None, at.password or None).with_patience_of(conf)
-    address = replace(address, session_timeout_ms=at.session_timeout_ms)
+    address = replace(address, session_timeout_ms=at.session_timeout_ms, viewer=at.viewer)
     key = bytes.fromhex(spec.hmac_key) or None
     state = StormState(ZooKeeperStateStore(address), key)
     blobs = BlobStore(state, RedisBytesStore(client_of(spec.redis, 10)), key or b"")
