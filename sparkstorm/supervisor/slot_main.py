@@ -29,13 +29,15 @@ from sparkstorm.errors import SlotsUnavailableError
 from sparkstorm.hosting.base import SlotSpec
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.names import file_name
+from sparkstorm.supervisor.log_publisher import LogPublisher
 from sparkstorm.supervisor.node_dir import NodeDir
-from sparkstorm.supervisor.slot import Place, Slot
+from sparkstorm.supervisor.slot import Place, Slot, worker_log_name
 from sparkstorm.supervisor.slot_sync import SlotStores, SlotSync
 from sparkstorm.supervisor.supervisor import Supervisor, SupervisorSettings
 
 _LOG = logging.getLogger(__name__)
 PLACE_WAIT_MS = 20_000
+LOG_PATIENCE_S = 1.0  # heartbeats wait for no longer
 STOPPED, ORPHANED = "stopped", "orphaned"
 
 
@@ -158,7 +160,9 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
             **{name: float(value) for name, value in (conf["supervisor.resources.map"] or {}).items()},
         },
     )
-    return SlotStores(state, blobs, Supervisor(settings, place.node_dir, state))
+    log_of = lambda topology_id: Path(spec.log_dir) / worker_log_name(topology_id, place.slot)  # noqa: E731 - short, and used once
+    logs = LogPublisher(place.slot, client_of(spec.redis, LOG_PATIENCE_S), log_of)
+    return SlotStores(state, blobs, Supervisor(settings, place.node_dir, state), logs)
 
 
 @contextlib.contextmanager

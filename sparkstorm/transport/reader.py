@@ -12,6 +12,7 @@ from sparkstorm.transport.base import START, TaskRecord
 from sparkstorm.transport.connection import Link, Script, text
 from sparkstorm.transport.keys import Keys, read_cursor, read_number
 
+_NAMES_AT_ONCE = 1000
 _ENTRY = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 
@@ -69,21 +70,38 @@ class RedisReader:
         count, _ = self._link.ask(("XLEN", self._keys("dead")), ("UNLINK", self._keys("dead")))
         return int(count)
 
+    def log_slots(self) -> list[str]:
+        """Return the slots ("node:port") of the workers whose logs are kept."""
+        prefix = self._keys.log("")
+        return sorted(name.removeprefix(prefix) for name in names_of(self._link, prefix))
+
+    def log(self, slot: str, after: str = "0") -> list[tuple[str, bytes]]:
+        """Return the kept parts of one worker's log with ids greater than `after`, with their ids."""
+        entries = self._link.ask(("XRANGE", self._keys.log(slot), f"({after}", "+"))[0]
+        return [(text(id), fields[1]) for id, fields in entries]
+
     def delete(self) -> None:
         """Delete everything of the topology but its dead letters, in steps that do not block the server."""
-        kept = self._keys("dead").encode()
-        pattern = self._keys.prefix.translate({ord(mark): f"\\{mark}" for mark in "\\[]*?^"}) + ":*"
-        cursor: Any = b"0"
-        while True:
-            cursor, names = self._link.ask(("SCAN", cursor, "MATCH", pattern, "COUNT", 1000))[0]
-            if names := [name for name in names if name != kept]:
-                self._link.ask(("UNLINK", *names))
-            if int(cursor) == 0:
-                return
+        kept = self._keys("dead")
+        names = [name for name in names_of(self._link, f"{self._keys.prefix}:") if name != kept]
+        for at in range(0, len(names), _NAMES_AT_ONCE):
+            self._link.ask(("UNLINK", *names[at : at + _NAMES_AT_ONCE]))
 
     def close(self) -> None:
         """Let go of the connection."""
         self._link.close()
+
+
+def names_of(link: Link, prefix: str) -> list[str]:
+    """Return the names of all keys that begin so, in no order."""
+    pattern = prefix.translate({ord(mark): f"\\{mark}" for mark in "\\[]*?^"}) + "*"
+    found: set[str] = set()
+    cursor: Any = b"0"
+    while True:
+        cursor, names = link.ask(("SCAN", cursor, "MATCH", pattern, "COUNT", _NAMES_AT_ONCE))[0]
+        found.update(map(text, names))
+        if int(cursor) == 0:
+            return list(found)
 
 
 def read_task(link: Link, k: Keys, task: int) -> TaskRecord:
