@@ -55,6 +55,10 @@ class ReadOnlyConnectionError(SparkStormError):
     """A change was asked for over a connection that may only read; names the file that may do more."""
 
 
+class NimbusUnavailableError(StoreUnavailableError):
+    """No Nimbus served a request in time; it was withdrawn and is never carried out."""
+
+
 class RootInUseError(SparkStormError):
     """Another driver holds the ZooKeeper root; names the root, the driver's host and process, and the mend."""
 

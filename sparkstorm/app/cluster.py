@@ -39,11 +39,11 @@ from sparkstorm.hosting.base import SlotSpec, StateAddress
 from sparkstorm.hosting.spark import SparkSlots, make_context, slot_conf
 from sparkstorm.hosting.spark_security import SWITCH, check_given, remove_at_exit, secured, with_private_scratch
 from sparkstorm.model.topology import Topology
+from sparkstorm.nimbus.driver_service import NimbusService
 from sparkstorm.nimbus.guarded_scheduler import GuardedScheduler
 from sparkstorm.nimbus.leader_election import depose_dead_leader, end_dead_submissions, own_name
 from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.nimbus.redis_cleanup import RedisRetirement
-from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.nimbus.submission import SubmitOptions
 from sparkstorm.scheduling.chosen import chosen_scheduler
 from sparkstorm.supervisor.slot_main import main_by_ticket

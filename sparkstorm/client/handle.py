@@ -11,7 +11,7 @@ from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.assignment import TaskInfo, WorkerBeat, WorkerSlot
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.status import TopologyStatus
-from sparkstorm.nimbus.service import NimbusService
+from sparkstorm.nimbus.driver_service import NimbusService
 from sparkstorm.transport.reader import RedisReader
 from sparkstorm.worker.journal import Journal
 from sparkstorm.worker.progress import Progress, TaskCounts, merge, percentile_ms

@@ -13,9 +13,13 @@ TASKS = "/tasks"
 OUTLINES = "/outlines"
 TASKBEATS = "/taskbeats"
 GRAY_UPGRADE = "/gray_upgrade"
+LOG_CONFIGS = "/logconfigs"
 BLOBS = "/blobs"
 SUBMISSIONS = "/nimbus/submissions"
 DEPLOYS = "/nimbus/deploys"
+REQUESTS = "/nimbus/requests"
+OUTCOMES = "/nimbus/outcomes"
+PROBLEMS = "/nimbus/problems"
 SUBMITTED_COUNT = "/nimbus/submitted_count"
 LEADER = "/nimbus/leader"
 TICKETS = "/tickets"
@@ -103,6 +107,21 @@ def submission(name: str) -> str:
 def deploy(name: str) -> str:
     """Path of a hot deploy under way, by topology name."""
     return under(DEPLOYS, name)
+
+
+def request(request_id: str) -> str:
+    """Path of a client's request."""
+    return under(REQUESTS, request_id)
+
+
+def outcome(request_id: str) -> str:
+    """Path of a request's outcome."""
+    return under(OUTCOMES, request_id)
+
+
+def log_config(topology_id: str) -> str:
+    """Path of the log levels of a topology's workers."""
+    return under(LOG_CONFIGS, topology_id)
 
 
 def stop_slots(driver: str) -> str:

@@ -6,13 +6,12 @@ ephemeral node. Beats, supervisors and errors are plain JSON. Every read checks 
 field that is wrong.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Callable
+from dataclasses import replace
 
 from sparkstorm.cluster import paths
-from sparkstorm.cluster.base import MAX_NODE_BYTES, Hint, StateStore
-from sparkstorm.cluster.envelope import seal, unseal
+from sparkstorm.cluster.base import MAX_NODE_BYTES, Hint
+from sparkstorm.cluster.nimbus_state import NimbusState
 from sparkstorm.errors import FailedAssignTopologyError, StateConflictError, StoreInconsistentError
 from sparkstorm.model.assignment import (
     Assignment,
@@ -25,93 +24,16 @@ from sparkstorm.model.assignment import (
     WorkerBeat,
     WorkerSlot,
 )
-from sparkstorm.model.names import node_to_name
 from sparkstorm.model.outline import TopologyOutline
-from sparkstorm.model.records import decode_record, encode_record
-from sparkstorm.model.status import JsonValue
+from sparkstorm.model.records import encode_record
 
 ERRORS_KEPT = 10  # per component (S3.42)
 _MAX_BEAT_BYTES = 256 * 1024
 _MAX_ERROR_TEXT = 64 * 1024
-_CONFLICT_LIMIT = 20
-
-RecordT = TypeVar("RecordT")
 
 
-@dataclass(frozen=True, slots=True)
-class NimbusInfo:
-    """Who leads: its name and when it took over."""
-
-    owner: str
-    since_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A submission under way: its id is protected from orphan clean-up until the mark is gone; `owner` as of a leader."""
-
-    topology_id: str
-    since_ms: int
-    owner: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Deploy:
-    """A hot deploy under way: who follows, whether it takes the old one's data over, and who does should it be refused."""
-
-    old_id: str
-    base: TopologyBase
-    inherits: bool
-    fallback: TopologyBase | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterConf:
-    """The part of the cluster's configuration that clients need: what differs from the defaults and is no secret."""
-
-    conf: Mapping[str, JsonValue]
-
-
-@dataclass(frozen=True, slots=True)
-class _Count:
-    count: int
-
-
-class StormState:
+class StormState(NimbusState):
     """Storm's ClusterState: domain verbs over a StateStore; `key` signs and checks what Nimbus writes."""
-
-    def __init__(self, store: StateStore, key: bytes | None = None) -> None:
-        self.store = store
-        self._key = key
-        # What was read last, by path: pollers read the same bytes over and over. Entries are replaced whole.
-        self._read_before: dict[str, tuple[bytes, object]] = {}
-
-    # -- records -------------------------------------------------------------------------------------------------
-
-    def _write(self, path: str, record: object, version: int | None = None) -> None:
-        self.store.put(path, seal(path, encode_record(record), self._key), version)
-
-    def _read(self, kind: type[RecordT], path: str, hint: Hint | None = None) -> tuple[RecordT, int] | None:
-        found = self.store.get(path, hint)
-        if found is None:
-            self._read_before.pop(path, None)
-            return None
-        data, record = self._read_before.get(path, (b"", None))
-        if data != found.data or not isinstance(record, kind):
-            record = decode_record(kind, unseal(path, found.data, self._key), path)
-            self._read_before[path] = (found.data, record)
-        return record, found.version
-
-    def _read_record(self, kind: type[RecordT], path: str, hint: Hint | None = None) -> RecordT | None:
-        found = self._read(kind, path, hint)
-        return found[0] if found else None
-
-    def _read_plain(self, kind: type[RecordT], path: str, hint: Hint | None = None) -> RecordT | None:
-        found = self.store.get(path, hint)
-        return decode_record(kind, found.data, path) if found and found.data else None
-
-    def _names(self, path: str, hint: Hint | None = None) -> list[str]:
-        return [node_to_name(node) for node in self.store.children(path, hint)]
 
     # -- topologies ----------------------------------------------------------------------------------------------
 
@@ -125,26 +47,11 @@ class StormState:
 
     def create_base(self, base: TopologyBase) -> None:
         """Record a new topology; StateConflictError when its id exists."""
-        path = paths.storm(base.topology_id)
-        self.store.create(path, seal(path, encode_record(base), self._key))
+        self._create(paths.storm(base.topology_id), base)
 
     def update_base(self, topology_id: str, change: Callable[[TopologyBase], TopologyBase]) -> TopologyBase | None:
         """Change a base by a pure function, again when another writer was first; None when the topology is gone."""
-        path = paths.storm(topology_id)
-        for _ in range(_CONFLICT_LIMIT):
-            found = self._read(TopologyBase, path)
-            if found is None:
-                return None
-            base, version = found
-            changed = change(base)
-            if changed == base:
-                return base
-            try:
-                self._write(path, changed, version)
-                return changed
-            except StateConflictError:
-                continue
-        raise StateConflictError(f"{path}: {_CONFLICT_LIMIT} writers in a row were first")
+        return self._update(TopologyBase, paths.storm(topology_id), lambda found: change(found) if found else None)
 
     def write_outline(self, topology_id: str, outline: TopologyOutline) -> None:
         """Record a topology's shape."""
@@ -182,6 +89,7 @@ class StormState:
             paths.workerbeats,
             paths.errors,
             paths.taskbeats,
+            paths.log_config,
             paths.gray_upgrade,
             paths.tasks,
             paths.outline,
@@ -197,6 +105,7 @@ class StormState:
             paths.WORKERBEATS,
             paths.ERRORS,
             paths.TASKBEATS,
+            paths.LOG_CONFIGS,
             paths.GRAY_UPGRADE,
             paths.TASKS,
             paths.OUTLINES,
@@ -227,7 +136,7 @@ class StormState:
         FailedAssignTopologyError when it is too large for one node: some 50,000 executors fit.
         """
         path = paths.assignment(assignment.topology_id)
-        sealed = seal(path, encode_record(assignment), self._key)
+        sealed = self._seal(path, assignment)
         if len(sealed) > MAX_NODE_BYTES:
             raise FailedAssignTopologyError(
                 f"the assignment of {assignment.topology_id} with {len(assignment.slot_by_executor)} executors takes "
@@ -340,77 +249,3 @@ class StormState:
     def blob_keys(self) -> list[str]:
         """Keys of all blobs."""
         return self._names(paths.BLOBS)
-
-    # -- nimbus --------------------------------------------------------------------------------------------------
-
-    def next_submission_number(self) -> int:
-        """Count submissions over all times, for topology ids (JStorm's submittedCount)."""
-        path = paths.SUBMITTED_COUNT
-        for _ in range(_CONFLICT_LIMIT):
-            found = self._read(_Count, path)
-            count = _Count(found[0].count + 1 if found else 1)
-            try:
-                if found:
-                    self._write(path, count, found[1])
-                else:
-                    self.store.create(path, seal(path, encode_record(count), self._key))
-                return count.count
-            except StateConflictError:
-                continue
-        raise StateConflictError(f"{path}: {_CONFLICT_LIMIT} writers in a row were first")
-
-    def begin_submission(self, name: str, submission: Submission) -> bool:
-        """Mark a name as being submitted; False when another session submits it."""
-        return self.store.try_ephemeral(paths.submission(name), encode_record(submission))
-
-    def end_submission(self, name: str, topology_id: str | None = None) -> None:
-        """Take the mark away; with an id, only when it is that submission's."""
-        found = self._read_plain(Submission, paths.submission(name)) if topology_id else None
-        if topology_id is None or (found and found.topology_id == topology_id):
-            self.store.delete(paths.submission(name))
-
-    def submissions(self) -> dict[str, Submission]:
-        """Submissions under way, by topology name."""
-        found = {name: self._read_plain(Submission, paths.submission(name)) for name in self._names(paths.SUBMISSIONS)}
-        return {name: submission for name, submission in found.items() if submission}
-
-    def submission_names(self) -> list[str]:
-        """Names under submission; the marks themselves may be damaged."""
-        return self._names(paths.SUBMISSIONS)
-
-    def write_deploy(self, name: str, deploy: Deploy) -> None:
-        """Record a hot deploy, so that any Nimbus can finish it."""
-        self._write(paths.deploy(name), deploy)
-
-    def read_deploy(self, name: str) -> Deploy | None:
-        """The unfinished hot deploy of a name."""
-        return self._read_record(Deploy, paths.deploy(name))
-
-    def remove_deploy(self, name: str) -> None:
-        """A hot deploy is finished, or given up."""
-        self.store.delete(paths.deploy(name))
-
-    def deploy_names(self) -> list[str]:
-        """Names of hot deploys that are not finished; the records themselves may be damaged."""
-        return self._names(paths.DEPLOYS)
-
-    def write_cluster_conf(self, conf: Mapping[str, JsonValue]) -> None:
-        """Publish the cluster's configuration for its clients."""
-        self._write(paths.CLUSTER_CONF, ClusterConf(conf))
-
-    def read_cluster_conf(self) -> Mapping[str, JsonValue]:
-        """Return what the cluster's configuration changes in the defaults; empty before a driver has published it."""
-        found = self._read_record(ClusterConf, paths.CLUSTER_CONF)
-        return found.conf if found else {}
-
-    def try_lead(self, info: NimbusInfo) -> bool:
-        """Stand for election; True while this session leads."""
-        return self.store.try_ephemeral(paths.LEADER, encode_record(info))
-
-    def read_leader(self, hint: Hint | None = None) -> NimbusInfo | None:
-        """Who leads now; the hint fires when it no longer does."""
-        return self._read_plain(NimbusInfo, paths.LEADER, hint)
-
-    def resign(self) -> None:
-        """Give leadership up; call it only while leading."""
-        self.store.delete(paths.LEADER)

@@ -203,3 +203,21 @@ class TopologySummary:
     num_executors: int
     num_tasks: int
     owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """What a new assignment changes, for plans and dry runs."""
+
+    stayed: tuple[ExecutorId, ...]
+    moved: tuple[tuple[ExecutorId, WorkerSlot | None, WorkerSlot], ...]
+    dropped: tuple[tuple[ExecutorId, WorkerSlot], ...]
+
+
+def movement(before: Mapping[ExecutorId, WorkerSlot], after: Mapping[ExecutorId, WorkerSlot]) -> Movement:
+    """Compare two placements of one topology."""
+    return Movement(
+        stayed=tuple(sorted(each for each, slot in after.items() if before.get(each) == slot)),
+        moved=tuple(sorted((each, before.get(each), slot) for each, slot in after.items() if before.get(each) != slot)),
+        dropped=tuple(sorted((each, slot) for each, slot in before.items() if each not in after)),
+    )

@@ -7,7 +7,8 @@ this too is followed by one that goes on.
 import logging
 from collections.abc import Callable
 
-from sparkstorm.cluster.storm_state import Deploy, StormState
+from sparkstorm.cluster.nimbus_state import Deploy
+from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import SparkStormError, StoreUnavailableError
 from sparkstorm.model.assignment import TopologyBase
 from sparkstorm.model.status import TopologyStatus

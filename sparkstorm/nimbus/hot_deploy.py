@@ -8,7 +8,8 @@ topology that is refused gives way to the old one, under a new id and with its d
 from collections.abc import Callable
 from dataclasses import replace
 
-from sparkstorm.cluster.storm_state import Deploy, StormState
+from sparkstorm.cluster.nimbus_state import Deploy
+from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import FailedAssignTopologyError, SparkStormError, StoreUnavailableError
 from sparkstorm.model.assignment import TopologyBase
 from sparkstorm.nimbus.cleanup import TopologyCleanup

@@ -14,7 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from sparkstorm.blobs.store import BlobStore
-from sparkstorm.cluster.storm_state import NimbusInfo, StormState
+from sparkstorm.cluster.nimbus_state import NimbusInfo
+from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import (
     FailedAssignTopologyError,
     NotAliveError,
@@ -25,6 +26,7 @@ from sparkstorm.errors import (
     TamperedBlobError,
 )
 from sparkstorm.model.assignment import Assignment, TaskError, TopologyBase
+from sparkstorm.model.requests import RebalancePlan
 from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
 from sparkstorm.nimbus.assign_event import AssignEvent
 from sparkstorm.nimbus.assignment_restorer import AssignmentRestorer
@@ -35,10 +37,9 @@ from sparkstorm.nimbus.error_reports import ErrorReports
 from sparkstorm.nimbus.heartbeat_monitor import Alive, HeartbeatMonitor
 from sparkstorm.nimbus.listeners import TopologyActionListener
 from sparkstorm.nimbus.nimbus_times import NimbusTimes
-from sparkstorm.nimbus.rebalance import RebalancePlan, rebalanced_conf, rebalanced_topology
+from sparkstorm.nimbus.rebalance import rebalanced_conf, rebalanced_topology
 from sparkstorm.scheduling.base import Scheduler
 from sparkstorm.scheduling.lifecycle import Decision, Effect, Request, due_request, transition
-from sparkstorm.scheduling.reconcile import movement
 from sparkstorm.scheduling.rehearsal import twin_of
 from sparkstorm.scheduling.round import plan_round
 from sparkstorm.scheduling.round_memory import RoundMemory
@@ -346,8 +347,7 @@ class Nimbus:
             _raise_refusal(plan, topology_id)
         before, placed = reading.snapshot.assignments.get(topology_id), plan.placed[topology_id]
         unplaced = tuple(each for each in after.executors() if each not in placed)
-        moves = movement(before.slot_by_executor if before else {}, placed)
-        return RebalancePlan(topology_id, before, placed, moves, unplaced)
+        return RebalancePlan(topology_id, before.slot_by_executor if before else {}, placed, unplaced)
 
     def notify(self, topology_name: str, action: str) -> None:
         """Tell the listeners; what they raise is logged (S0.51)."""

@@ -1,14 +1,12 @@
 """Owns what a rebalance makes of a topology: new base, outline and configuration, before anything is placed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from sparkstorm.model.assignment import Assignment, ExecutorId, WorkerSlot
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.status import JsonValue, RebalanceOptions
 from sparkstorm.scheduling.lifecycle import Decision
-from sparkstorm.scheduling.reconcile import Movement
 from sparkstorm.scheduling.resource.amounts import normalised
 from sparkstorm.scheduling.snapshot import KnownTopology
 
@@ -20,17 +18,6 @@ _RESOURCE_KEYS = {
     "onheap": "topology.component.resources.onheap.memory.mb",
     "offheap": "topology.component.resources.offheap.memory.mb",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class RebalancePlan:
-    """What a rebalance would do."""
-
-    topology_id: str
-    before: Assignment | None
-    after: Mapping[ExecutorId, WorkerSlot]
-    movement: Movement
-    unplaced: tuple[ExecutorId, ...]
 
 
 def rebalanced_conf(conf: Mapping[str, JsonValue], options: RebalanceOptions) -> dict[str, JsonValue]:

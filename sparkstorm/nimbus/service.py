@@ -1,79 +1,69 @@
-"""Owns Nimbus's service: what people ask for by a topology's name (Storm's Nimbus.Iface, JStorm's ServiceHandler).
+"""Nimbus's service as its clients see it (Storm's Nimbus.Iface): every verb is a request that whichever Nimbus leads carries out.
 
-Requests become records in the store (a pending action with its due time); Nimbus's next turn carries them out, so a
-request outlives the Nimbus that took it. Waiting happens here, in the caller's thread, never in Nimbus.
+The same object serves drivers, notebooks and the command line. It needs a session with the stores and nothing else. Waiting
+happens here, in the caller's thread, never in Nimbus.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import threading
+import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.clock import Clock
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.cluster.storm_state import Submission as SubmissionMark
 from sparkstorm.errors import (
     AlreadyAliveError,
-    IllegalTransitionError,
     InvalidConfigError,
     InvalidTopologyError,
     NotAliveError,
+    SparkStormError,
     StoreInconsistentError,
-    StoreUnavailableError,
     TamperedBlobError,
 )
-from sparkstorm.model.assignment import TopologyBase, TopologySummary
-from sparkstorm.model.normalise import check_own_conf
+from sparkstorm.model.assignment import TopologyBase, TopologySummary, WorkerSlot
 from sparkstorm.model.outline import TopologyOutline
-from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
-from sparkstorm.model.topology import Topology, validate_name
-from sparkstorm.nimbus.cluster_reader import conf_from_bytes
-from sparkstorm.nimbus.deploy_finisher import call_off
-from sparkstorm.nimbus.hot_deploy import HotDeploy
-from sparkstorm.nimbus.leader_election import own_name
-from sparkstorm.nimbus.nimbus import Nimbus
-from sparkstorm.nimbus.rebalance import RebalancePlan
+from sparkstorm.model.records import encode_record
+from sparkstorm.model.requests import (
+    LogLevel,
+    RebalancePlan,
+    Request,
+    RequestKind,
+    SubmittedOutline,
+    check_log_levels,
+    topology_name,
+)
+from sparkstorm.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.model.topology import Topology
+from sparkstorm.nimbus.cluster_reader import conf_bytes
 from sparkstorm.nimbus.rebalance_rules import checked_rebalance
-from sparkstorm.nimbus.submission import Prepared, Seed, Submission, SubmitOptions, prepare
+from sparkstorm.nimbus.request_client import PendingRequest, Progress, RequestClient, client_name
+from sparkstorm.nimbus.submission import Seed, SubmitOptions, prepare, wait_copies
 from sparkstorm.nimbus.waiting import WaitUntil, wait_in_real_time
-from sparkstorm.scheduling.lifecycle import Request, transition
-
-_UNMARK_MS = 30_000  # a store that is away for longer ends our session, and with it the mark
 
 
 class NimbusService:
-    """Submit, kill, activate, deactivate, rebalance, list."""
+    """Submit, update, kill, activate, deactivate, rebalance, restart workers, set log levels, list."""
 
     def __init__(
         self,
         state: StormState,
         blobs: BlobStore,
-        nimbus: Nimbus,
         conf: Mapping[str, Any],
         clock: Clock,
         wait_until: WaitUntil = wait_in_real_time,
     ) -> None:
         self._state = state
         self._blobs = blobs
-        self._nimbus = nimbus
         self._conf = dict(conf)
         self._clock = clock
         self._wait_until = wait_until
-        self._names_lock = threading.Lock()
-        self._claimed: set[str] = set()
-        self._marked: dict[str, str] = {}  # topology id by name
+        self._client = RequestClient(state, blobs, conf, clock, wait_until)
 
-    def attach(self, nimbus: Nimbus) -> None:
-        """Go on with another Nimbus in place of one that was stopped; submissions under way wait for it."""
-        former, self._nimbus = self._nimbus, nimbus
-        nimbus.take_over(former)
-
-    # -- submission ----------------------------------------------------------------------------------------------
+    # -- requests that wait --------------------------------------------------------------------------------------
 
     def submit(
         self,
@@ -83,24 +73,91 @@ class NimbusService:
         code: bytes,
         options: SubmitOptions | None = None,
         seed: Seed | None = None,
+        progress: Progress | None = None,
     ) -> str:
         """Submit a new topology, or hot deploy one (topology.hot.deploy.enable); its id once it is assigned (S0.2)."""
-        validate_name(name)  # first of all, whatever is asked for (S0.3)
-        check_own_conf(conf, self._conf, name)
-        options = options or SubmitOptions()
-        if conf.get("topology.upgrade"):
-            raise InvalidConfigError("topology.upgrade: gray upgrades are not in this release; use a hot deploy")
-        if conf.get("topology.hot.deploy.enable"):
-            if conf.get("topology.from.checkpoint"):
-                raise InvalidConfigError("topology.from.checkpoint: a hot deploy goes on from what runs, not from a checkpoint")
-            return self._hot_deploy(name, topology, conf, code, options)
-        submission = self.begin_submit(name, topology, conf, code, options, seed)
-        try:
-            return submission.wait_done(self._wait_until)
-        finally:
-            self.end_submit(submission)
+        request = self.submit_request(name, topology, conf, code, options, seed)
+        return self.begin(request).wait(progress).topology_id
 
-    def begin_submit(
+    def update(
+        self,
+        name: str,
+        topology: Topology,
+        conf: Mapping[str, Any],
+        code: bytes,
+        options: SubmitOptions | None = None,
+        progress: Progress | None = None,
+    ) -> str:
+        """Replace a running topology's code (hot deploy, S0.33); the id of the one that follows.
+
+        It goes on with streams and states when its tasks are the same. A new topology that is refused gives way to the old one.
+        """
+        request = self.update_request(name, topology, conf, code, options)
+        return self.begin(request).wait(progress).topology_id
+
+    def kill(self, name: str, wait_secs: float | None = None) -> None:
+        """End a topology after a wait (its message timeout unless given), in which its spouts are silent.
+
+        A hot deploy of that name whose old topology is gone and whose new one cannot start is called off.
+        """
+        self.begin(self.new_request(RequestKind.KILL, name, wait_ms=_millis(name, wait_secs))).wait()
+
+    def activate(self, name: str) -> None:
+        """Let the spouts emit again."""
+        self.begin(self.new_request(RequestKind.ACTIVATE, name)).wait()
+
+    def deactivate(self, name: str) -> None:
+        """Let the spouts be silent."""
+        self.begin(self.new_request(RequestKind.DEACTIVATE, name)).wait()
+
+    def rebalance(
+        self, name: str, options: RebalanceOptions, wait_secs: float | None = None, progress: Progress | None = None
+    ) -> None:
+        """Change workers, executors, configuration or resources after a wait; returns when the new assignment is out."""
+        self.begin(self.rebalance_request(name, options, wait_secs)).wait(progress)
+
+    def plan_rebalance(self, name: str, options: RebalanceOptions) -> RebalancePlan:
+        """Plan what that rebalance would do now; nothing is changed."""
+        outcome = self.begin(self.rebalance_request(name, options, is_plan=True)).wait()
+        if outcome.plan is None:
+            raise StoreInconsistentError(f"Nimbus answered the plan of a rebalance of {name} without a plan")
+        return outcome.plan
+
+    def restart_worker(self, name: str, slot: WorkerSlot | None = None) -> None:
+        """Restart the worker in a slot, or all workers, with new fences; nothing is moved."""
+        self.begin(self.new_request(RequestKind.RESTART_WORKER, name, slot=slot)).wait()
+
+    def set_log_level(self, name: str, levels: Mapping[str, LogLevel]) -> None:
+        """Set levels by logger ("" is the root logger) in all workers of a topology; a level "" resets its logger."""
+        check_log_levels(name, levels)
+        self.begin(self.new_request(RequestKind.SET_LOG_LEVEL, name, log_levels=dict(levels))).wait()
+
+    # -- requests for callers that poll --------------------------------------------------------------------------
+
+    def begin(self, request: Request) -> PendingRequest:
+        """Write a request; it is then carried out whether anybody waits for it or not."""
+        return self._client.begin(request)
+
+    def new_request(self, kind: RequestKind, name: str, **details: Any) -> Request:
+        """Make a request of this process that expires when no Nimbus accepts it in time."""
+        if not isinstance(name, str):
+            raise NotAliveError(f"topology {name!r:.60} is not alive")
+        now_ms = self._clock.now_ms()
+        expires_ms = now_ms + self._client.accept_ms
+        return Request(uuid.uuid4().hex, kind, name, now_ms, expires_ms, client=client_name(), **details)
+
+    def rebalance_request(
+        self, name: str, options: RebalanceOptions, wait_secs: float | None = None, is_plan: bool = False
+    ) -> Request:
+        """Make a request to rebalance, its options checked against what runs under that name now."""
+        base = self.require(name)
+        checked = checked_rebalance(name, options, self._outline(base), self._conf)
+        wait_ms = _millis(name, wait_secs)
+        return self.new_request(
+            RequestKind.REBALANCE, name, topology_id=base.topology_id, rebalance=checked, wait_ms=wait_ms, is_plan=is_plan
+        )
+
+    def submit_request(
         self,
         name: str,
         topology: Topology,
@@ -108,195 +165,93 @@ class NimbusService:
         code: bytes,
         options: SubmitOptions | None = None,
         seed: Seed | None = None,
-    ) -> Submission:
-        """Everything up to the assignment event; `poll_done` and `end_submit` are then the caller's."""
-        validate_name(name)
-        self._claim(name)
-        try:
-            if conf.get("topology.from.checkpoint") and seed is None:
-                raise InvalidConfigError("topology.from.checkpoint: nobody has read it; use Cluster.submit or run_topology.py")
-            prepared = replace(self._prepare(name, topology, conf, code, options or SubmitOptions()), seed=seed)
-            self._mark(prepared)
-            if self.find(name):
-                raise AlreadyAliveError(f"topology {name} runs already; kill it first, or hot deploy")
-            if self._state.read_deploy(name):
-                raise AlreadyAliveError(f"a hot deploy of {name} is being finished; wait for it, or kill {name}")
-            submission = self._submission(prepared)
-            submission.begin()
-            return submission
-        except BaseException:
-            self._release(name)
-            raise
+    ) -> Request:
+        """Check a new topology and store its blobs and initial state; make an UPDATE when topology.hot.deploy.enable is set."""
+        topology_id, own_conf, outline = self._prepare(name, topology, conf)
+        if own_conf.get("topology.hot.deploy.enable"):
+            return self._store(RequestKind.UPDATE, topology_id, own_conf, outline, code, options)
+        if own_conf.get("topology.from.checkpoint") and seed is None:
+            raise InvalidConfigError("topology.from.checkpoint: nobody has read it; use Cluster.submit or run_topology.py")
+        if seed is not None:
+            self._check_options(name, options)
+            self._sow(name, topology_id, outline, seed)
+        return self._store(RequestKind.SUBMIT, topology_id, own_conf, outline, code, options, has_state=seed is not None)
 
-    def end_submit(self, submission: Submission) -> None:
-        """Give the name free again, and tell the listeners when it went well (S0.51)."""
-        self._release(submission.prepared.name)
-        if submission.is_assigned:
-            self._nimbus.notify(submission.prepared.name, "submitTopology")
+    def update_request(
+        self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes, options: SubmitOptions | None = None
+    ) -> Request:
+        """Check the topology that replaces a running one and store its blobs."""
+        topology_id, own_conf, outline = self._prepare(name, topology, conf)
+        return self._store(RequestKind.UPDATE, topology_id, own_conf, outline, code, options)
 
-    def _prepare(self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes, options: SubmitOptions) -> Prepared:
+    def _prepare(self, name: str, topology: Topology, conf: Mapping[str, Any]) -> tuple[str, dict[str, Any], TopologyOutline]:
+        """Check name, configuration and topology, once; a new id, the topology's own configuration and its outline."""
+        topology_id = f"{name}-{self._state.next_submission_number()}-{self._clock.now_ms() // 1000}"
+        own_conf, outline = prepare(topology_id, name, topology, conf, self._conf)
+        if own_conf.get("topology.upgrade"):
+            raise InvalidConfigError("topology.upgrade: gray upgrades are not in this release; use a hot deploy")
+        return topology_id, own_conf, outline
+
+    def _check_options(self, name: str, options: SubmitOptions | None) -> SubmitOptions:
+        options = options or SubmitOptions()
         if options.status not in (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE):
             raise InvalidTopologyError(f"topology {name} cannot start as {options.status}, only ACTIVE or INACTIVE")
         if not isinstance(options.owner, str):
             raise InvalidTopologyError(f"topology {name}: its owner must be a user's name, not {options.owner!r:.60}")
-        topology_id = self._new_id(name)
-        own_conf, outline = prepare(topology_id, name, topology, conf, self._conf)
-        return Prepared(topology_id, name, own_conf, outline, code, options)
+        return options
 
-    def _new_id(self, name: str) -> str:
-        return f"{name}-{self._state.next_submission_number()}-{self._clock.now_ms() // 1000}"
-
-    def _submission(self, prepared: Prepared) -> Submission:
-        return Submission(prepared, self._state, self._blobs, lambda: self._nimbus, self._clock.now_ms())
-
-    def _claim(self, name: str) -> None:
-        with self._names_lock:
-            if name in self._claimed:
-                raise AlreadyAliveError(f"topology {name} is being submitted already")
-            self._claimed.add(name)
-
-    def _mark(self, prepared: Prepared) -> None:
-        """Keep other drivers from the name, and the sweep from what the submission writes."""
-        # Noted first: a store that goes away now may have taken the mark all the same.
-        self._marked[prepared.name] = prepared.topology_id
-        mark = SubmissionMark(prepared.topology_id, self._clock.now_ms(), own_name())
-        if not self._state.begin_submission(prepared.name, mark):
-            del self._marked[prepared.name]
-            raise AlreadyAliveError(f"topology {prepared.name} is being submitted by another driver")
-
-    def _release(self, name: str) -> None:
-        """Give a name free; while its mark stands, nobody else could have it and nothing would be swept."""
+    def _sow(self, name: str, topology_id: str, outline: TopologyOutline, seed: Seed) -> None:
+        """Write the initial state under the new id, before the request; its traces show it to the sweep should we die."""
+        if self.find(name):
+            raise AlreadyAliveError(f"topology {name} runs already; kill it first, or hot deploy")
+        self._state.protect(topology_id)
         try:
-            topology_id = self._marked.pop(name, None)
-            if topology_id and not self._unmark(name, topology_id):
-                self._wait_until(lambda: self._unmark(name, topology_id), _UNMARK_MS)
-        finally:
-            with self._names_lock:
-                self._claimed.discard(name)
+            self._state.prepare_errors(topology_id)
+            self._state.prepare_worker_beats(topology_id)  # Nimbus refuses the request when the sweep has taken this
+            seed(topology_id, outline.component_by_task)
+        except SparkStormError:
+            self._state.unprotect(topology_id)
+            raise
 
-    def _unmark(self, name: str, topology_id: str) -> bool:
-        try:
-            self._state.end_submission(name, topology_id)
-        except StoreUnavailableError:
-            return False
-        return True
-
-    # -- hot deploy ----------------------------------------------------------------------------------------------
-
-    def _hot_deploy(self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes, options: SubmitOptions) -> str:
-        """Kill, wait until the old one is gone, submit the new one (S0.33); the old one comes back when that fails."""
-        self._claim(name)
-        try:
-            old = self.require(name)
-            prepared = self._prepare(name, topology, conf, code, options)
-            self._mark(prepared)
-            fallback = self._remember(old)
-            if fallback.outline.component_by_task == prepared.outline.component_by_task:
-                # Only the same tasks under the same numbers can go on with the old streams and states.
-                prepared = replace(prepared, heir_of=old.topology_id)
-            topology_id = self._deploy_of(old).run(prepared, fallback, self._end_grace_ms())
-        finally:
-            self._release(name)
-        self._nimbus.notify(name, "submitTopology")
-        return topology_id
-
-    def _deploy_of(self, old: TopologyBase) -> HotDeploy:
-        kill = Request(Action.KILL, 0, has_heir=True)
-        return HotDeploy(
-            old,
-            self._state,
-            self._nimbus.cleanup,
-            self._submission,
-            lambda: self._request(old.name, kill, "killTopology"),
-            self._wait_until,
+    def _store(
+        self,
+        kind: RequestKind,
+        topology_id: str,
+        own_conf: dict[str, Any],
+        outline: TopologyOutline,
+        code: bytes,
+        options: SubmitOptions | None,
+        **details: Any,
+    ) -> Request:
+        name, now_ms = topology_name(topology_id), self._clock.now_ms()
+        options = self._check_options(name, options)
+        if kind is RequestKind.UPDATE and own_conf.get("topology.from.checkpoint"):
+            raise InvalidConfigError("topology.from.checkpoint: a hot deploy goes on from what runs, not from a checkpoint")
+        base = TopologyBase(
+            topology_id=topology_id,
+            name=name,
+            launch_ms=now_ms,
+            status=options.status,
+            num_workers=int(own_conf["topology.workers"]),
+            executors_by_component=dict(outline.executors_by_component),
+            code_key=self._blobs.put(code, now_ms),
+            conf_key=self._blobs.put(conf_bytes(own_conf), now_ms),
+            owner=options.owner,
         )
-
-    def _end_grace_ms(self) -> int:
-        return 2 * round(1000 * float(self._conf.get("task.cleanup.timeout.sec") or 10)) + 30_000
-
-    def _remember(self, old: TopologyBase) -> Prepared:
-        """The old topology as a submission of its own, read while it is still there."""
-        outline = self._outline(old)
-        topology_id = self._new_id(old.name)
-        conf = {**conf_from_bytes(self._blobs.get(old.conf_key), old.conf_key)}
-        conf.update({"topology.id": topology_id, "storm.id": topology_id})
-        status = TopologyStatus.INACTIVE if old.status == TopologyStatus.INACTIVE else TopologyStatus.ACTIVE
-        outline = replace(outline, executors_by_component=old.executors_by_component)
-        options = SubmitOptions(status, old.owner)
-        code = self._blobs.get(old.code_key)
-        return Prepared(topology_id, old.name, conf, outline, code, options, heir_of=old.topology_id)
-
-    # -- life cycle ----------------------------------------------------------------------------------------------
-
-    def kill(self, name: str, wait_secs: float | None = None) -> None:
-        """End a topology after a wait (its message timeout unless given), in which its spouts are silent.
-
-        A hot deploy whose driver is gone and whose new topology cannot start is called off.
-        """
-        wait_ms = _millis(name, wait_secs)
-        base, deploy = self.find(name), self._state.read_deploy(name)
-        if base and deploy and base.topology_id == deploy.old_id:
-            raise IllegalTransitionError(f"a hot deploy of {name} is under way; wait for it, then kill what runs")
-        if base is None and call_off(name, self._state, self._nimbus.cleanup):
-            self._nimbus.wake()
-            return
-        self._request(name, Request(Action.KILL, wait_ms), "killTopology")
-
-    def activate(self, name: str) -> None:
-        """Let the spouts emit again."""
-        self._request(name, Request(Action.ACTIVATE), "activate")
-
-    def deactivate(self, name: str) -> None:
-        """Let the spouts be silent."""
-        self._request(name, Request(Action.INACTIVATE), "deactivate")
-
-    def rebalance(self, name: str, options: RebalanceOptions, wait_secs: float | None = None) -> None:
-        """Change workers, executors, configuration or resources of a running topology after a wait."""
-        checked = self._checked(self.require(name), options)
-        self._request(name, Request(Action.REBALANCE, _millis(name, wait_secs), checked), "rebalanceRequested")
-
-    def plan_rebalance(self, name: str, options: RebalanceOptions) -> RebalancePlan:
-        """What that rebalance would do now; nothing is changed."""
-        base = self.require(name)
-        return self._nimbus.plan_rebalance(base.topology_id, self._checked(base, options), self._clock.now_ms())
-
-    def _request(self, name: str, request: Request, action: str) -> None:
-        base = self.require(name)
-        default_wait_ms = self._message_timeout_ms(base)
-        now_ms = self._clock.now_ms()
-        changed = self._state.update_base(base.topology_id, lambda found: transition(found, request, now_ms, default_wait_ms).base)
-        if changed is None:
-            raise NotAliveError(f"topology {name} is not alive")
-        self._nimbus.wake()
-        self._nimbus.notify(name, action)
-
-    def _message_timeout_ms(self, base: TopologyBase) -> int:
-        try:
-            conf = conf_from_bytes(self._blobs.get(base.conf_key), base.conf_key)
-        except (StoreInconsistentError, TamperedBlobError):
-            conf = {}  # a topology with a broken conf must still be killed
-        value = {**self._conf, **conf}.get("topology.message.timeout.secs")
-        return round(1000 * value) if isinstance(value, (int, float)) and value >= 0 else 30_000
-
-    def _checked(self, base: TopologyBase, options: RebalanceOptions) -> RebalanceOptions:
-        return checked_rebalance(base.name, options, self._outline(base), self._conf)
-
-    def _outline(self, base: TopologyBase) -> TopologyOutline:
-        outline = self._state.read_outline(base.topology_id)
-        if outline is None:
-            raise StoreInconsistentError(f"topology {base.topology_id}: its outline is missing; kill it and submit again")
-        return outline
+        outline_key = self._blobs.put(encode_record(SubmittedOutline(topology_id, outline)), now_ms)
+        wait_copies(self._blobs, topology_id, own_conf)
+        return self.new_request(kind, name, topology_id=topology_id, base=base, outline_key=outline_key, **details)
 
     # -- looking -------------------------------------------------------------------------------------------------
 
     def wait_deployed(self, name: str, timeout_ms: int = 120_000) -> bool:
-        """Wait until no hot deploy of that name is under way: one that another driver left is finished by Nimbus."""
+        """Wait until no hot deploy of that name is under way."""
         return self._wait_until(lambda: self._state.read_deploy(name) is None, timeout_ms)
 
     def find(self, name: str) -> TopologyBase | None:
         """The topology of that name, dying ones included; StoreInconsistentError when its record cannot be read."""
         for topology_id in self._state.topology_ids():
-            if topology_id.rsplit("-", 2)[0] == name and (base := self._read_base(topology_id)):
+            if topology_name(topology_id) == name and (base := self._read_base(topology_id)):
                 return base
         return None
 
@@ -314,24 +269,26 @@ class NimbusService:
             raise NotAliveError(f"topology {name} is not alive")
         return base
 
+    def _outline(self, base: TopologyBase) -> TopologyOutline:
+        outline = self._state.read_outline(base.topology_id)
+        if outline is None:
+            raise StoreInconsistentError(f"topology {base.topology_id}: its outline is missing; kill it and submit again")
+        return outline
+
     def discard_blobs(self, keys: Iterable[str]) -> None:
-        """Delete blobs of a topology that has ended, at once and not with the next sweep; those somebody may need stay."""
-        if self._state.submission_names() or self._state.deploy_names():
-            return
-        named: set[str] = set()
-        try:
-            for topology_id in self._state.topology_ids():
-                records = (self._state.read_base(topology_id), self._state.read_assignment(topology_id))
-                named |= {key for record in records if record for key in (record.code_key, record.conf_key)}
-        except (StoreInconsistentError, TamperedBlobError):
-            return  # whatever that record names stays
-        for key in set(keys) - named:
-            self._blobs.delete(key)
+        """Delete blobs of a topology that has ended, at once and not with the next sweep; those that a record names stay."""
+        self._client.discard_blobs(keys)
+
+    def problems(self) -> dict[str, str]:
+        """Nimbus's problems, a sentence by topology id or name, "scheduler" or "turn"."""
+        found = self._state.read_problems()
+        return dict(found.by_subject) if found else {}
 
     def problems_of(self, topology_id: str) -> list[str]:
-        """Return Nimbus's problems with this topology, then its own."""
-        problems = dict(self._nimbus.problems)
-        return [problems[about] for about in ("turn", "leader", "scheduler", topology_id) if about in problems]
+        """Return Nimbus's problems that concern this topology: its turn's, its scheduler's, the topology's own."""
+        problems = self.problems()
+        subjects = ("turn", "scheduler", topology_id, topology_name(topology_id))
+        return [problems[about] for about in subjects if about in problems]
 
     def summaries(self) -> list[TopologySummary]:
         """One line per topology, by id; those whose record cannot be read are among Nimbus's problems instead."""

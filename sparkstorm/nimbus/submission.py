@@ -112,6 +112,15 @@ def ask_validator(conf: Mapping[str, Any], name: str, topology: Topology) -> Non
         raise InvalidTopologyError(f"topology {name} was refused by {path}: {error}") from error
 
 
+def wait_copies(blobs: BlobStore, topology_id: str, conf: Mapping[str, Any]) -> None:
+    """Wait for the copies of the blobs that the topology asks for; too few are no reason to stop."""
+    wanted = int(conf.get("topology.min.replication.count") or 1)
+    limit_secs = conf.get("topology.max.replication.wait.time.sec", 60)
+    reached = blobs.wait_copies(wanted, 0 if limit_secs < 0 else round(limit_secs * 1000))
+    if reached < wanted:
+        _LOG.warning("%s: code is in %d of %d copies; going on", topology_id, reached, wanted)
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One thing to do and how to take it back; undo also runs when `do` broke off half-way."""
@@ -223,11 +232,7 @@ class Submission:
         return key
 
     def _wait_copies(self) -> None:
-        wanted = int(self.prepared.conf.get("topology.min.replication.count") or 1)
-        limit_secs = self.prepared.conf.get("topology.max.replication.wait.time.sec", 60)
-        reached = self._blobs.wait_copies(wanted, 0 if limit_secs < 0 else round(limit_secs * 1000))
-        if reached < wanted:
-            _LOG.warning("%s: code is in %d of %d copies; going on", self.prepared.topology_id, reached, wanted)
+        wait_copies(self._blobs, self.prepared.topology_id, self.prepared.conf)
 
     def _write_tasks(self) -> None:
         topology_id, outline = self.prepared.topology_id, self.prepared.outline

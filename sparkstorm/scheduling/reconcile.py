@@ -14,15 +14,6 @@ Placements = Mapping[str, Mapping[ExecutorId, WorkerSlot]]
 
 
 @dataclass(frozen=True, slots=True)
-class Movement:
-    """What a new assignment changes, for plans and dry runs."""
-
-    stayed: tuple[ExecutorId, ...]
-    moved: tuple[tuple[ExecutorId, WorkerSlot | None, WorkerSlot], ...]
-    dropped: tuple[tuple[ExecutorId, WorkerSlot], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Wanted:
     """What the next assignment should say besides placement."""
 
@@ -65,15 +56,6 @@ def next_assignment(
 
 def _same_content(old: Assignment, wanted: Wanted) -> bool:
     return (old.code_key, old.conf_key) == (wanted.code_key, wanted.conf_key)
-
-
-def movement(before: Mapping[ExecutorId, WorkerSlot], after: Mapping[ExecutorId, WorkerSlot]) -> Movement:
-    """Compare two placements of one topology."""
-    return Movement(
-        stayed=tuple(sorted(each for each, slot in after.items() if before.get(each) == slot)),
-        moved=tuple(sorted((each, before.get(each), slot) for each, slot in after.items() if before.get(each) != slot)),
-        dropped=tuple(sorted((each, slot) for each, slot in before.items() if each not in after)),
-    )
 
 
 def kept_for_rebalance(

@@ -6,7 +6,8 @@ import pytest
 
 from sparkstorm.cluster import paths
 from sparkstorm.cluster.local import LocalStateStore
-from sparkstorm.cluster.storm_state import NimbusInfo, StormState, Submission
+from sparkstorm.cluster.nimbus_state import NimbusInfo, Submission
+from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import (
     FailedAssignTopologyError,
     StateConflictError,
@@ -25,6 +26,7 @@ from sparkstorm.model.assignment import (
     WorkerSlot,
 )
 from sparkstorm.model.names import name_to_node, node_to_name
+from sparkstorm.model.requests import Outcome, OutcomeState, Request, RequestKind
 from sparkstorm.model.status import TopologyStatus
 
 KEY = b"k" * 32
@@ -210,3 +212,55 @@ def test_any_component_id_has_a_node_name(name: str) -> None:
     node = name_to_node(name)
     assert "/" not in node and node not in (".", "..")
     assert node_to_name(node) == name
+
+
+REQUEST = Request("ab" * 16, RequestKind.KILL, "wc", 1, 2)
+ACCEPTED = Outcome(REQUEST.id, OutcomeState.ACCEPTED, 3)
+
+
+def test_a_request_may_be_created_again_but_not_another_one_under_its_id(state: StormState) -> None:
+    state.create_request(REQUEST)
+    state.create_request(REQUEST)
+    with pytest.raises(StateConflictError):
+        state.create_request(replace(REQUEST, name="other"))
+    assert state.request_ids() == [REQUEST.id] and state.read_request(REQUEST.id) == REQUEST
+    state.remove_request(REQUEST.id)
+    assert state.read_request(REQUEST.id) is None
+
+
+def test_the_first_outcome_decides(state: StormState, store: LocalStateStore) -> None:
+    client = StormState(LocalStateStore(store.tree), KEY)
+    withdrawn = Outcome(REQUEST.id, OutcomeState.WITHDRAWN, 4)
+    assert state.create_outcome(ACCEPTED) and state.create_outcome(ACCEPTED), "a second try after a cut connection"
+    assert not client.create_outcome(withdrawn)
+    assert client.read_outcome(REQUEST.id) == ACCEPTED
+    state.write_outcome(replace(ACCEPTED, state=OutcomeState.DONE))
+    assert client.read_outcome(REQUEST.id) == replace(ACCEPTED, state=OutcomeState.DONE)
+    state.remove_outcome(REQUEST.id)
+    assert client.create_outcome(withdrawn) and not state.create_outcome(ACCEPTED)
+
+
+def test_requests_and_outcomes_of_another_key_or_another_node_are_not_opened(state: StormState, store: LocalStateStore) -> None:
+    foreign = StormState(LocalStateStore(store.tree), b"x" * 32)
+    foreign.create_request(REQUEST)
+    foreign.create_outcome(ACCEPTED)
+    for read in (state.read_request, state.read_outcome):
+        with pytest.raises(TamperedBlobError):
+            read(REQUEST.id)
+    state.create_request(replace(REQUEST, id="cd" * 16))
+    found = store.get(paths.request("cd" * 16))
+    assert found
+    store.put(paths.request("ef" * 16), found.data)
+    with pytest.raises(TamperedBlobError):
+        state.read_request("ef" * 16)
+
+
+def test_an_id_is_protected_until_its_session_ends(state: StormState, store: LocalStateStore) -> None:
+    client = StormState(LocalStateStore(store.tree), KEY)
+    for topology_id in ("wc-1-9", "wc-2-9"):
+        client.protect(topology_id)
+        client.protect(topology_id)
+    client.unprotect("wc-1-9")
+    assert state.protected_ids() == ["wc-2-9"]
+    client.store.close()
+    assert state.protected_ids() == []

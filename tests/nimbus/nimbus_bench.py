@@ -13,8 +13,8 @@ from sparkstorm.config import default_conf
 from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.model.assignment import Assignment, ExecutorId, SupervisorInfo, WorkerBeat, WorkerSlot
 from sparkstorm.model.topology import Component, Grouping, Stream, Subscription, Topology
+from sparkstorm.nimbus.driver_service import NimbusService
 from sparkstorm.nimbus.nimbus import Nimbus
-from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.scheduling.base import Scheduler
 from sparkstorm.scheduling.default import DefaultScheduler
 

@@ -16,7 +16,7 @@ from sparkstorm.errors import (
 )
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
-from sparkstorm.nimbus.service import NimbusService
+from sparkstorm.nimbus.driver_service import NimbusService
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.view import ClusterView

@@ -6,12 +6,13 @@ import pytest
 
 from sparkstorm.cluster import paths
 from sparkstorm.cluster.local import LocalStateStore
-from sparkstorm.cluster.storm_state import StormState, Submission
+from sparkstorm.cluster.nimbus_state import Submission
+from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import FailedAssignTopologyError
 from sparkstorm.model.assignment import ExecutorId, SupervisorInfo, WorkerSlot
 from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
+from sparkstorm.nimbus.driver_service import NimbusService
 from sparkstorm.nimbus.nimbus import Nimbus
-from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.view import ClusterView
@@ -248,7 +249,7 @@ def test_a_dry_run_plans_what_the_rebalance_then_does_and_writes_nothing() -> No
     base = bench.state.read_base(topology_id)
     assert bench.state.read_assignment(topology_id) == before
     assert base and base.status == TopologyStatus.ACTIVE and base.pending is None
-    assert plan.before == before and plan.unplaced == ()
+    assert before and plan.before == before.slot_by_executor and plan.unplaced == ()
     bench.service.rebalance("wc", RebalanceOptions(3, {"count": 2}), wait_secs=0)
     bench.advance(2)
     assert bench.slots(topology_id) == dict(plan.after)

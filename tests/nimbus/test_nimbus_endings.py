@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from sparkstorm.cluster import paths
-from sparkstorm.cluster.storm_state import Submission
+from sparkstorm.cluster.nimbus_state import Submission
 from sparkstorm.model.assignment import Assignment, WorkerBeat
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.nimbus.guarded_scheduler import GuardedScheduler

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from sparkstorm.cluster.local import LocalStateStore
-from sparkstorm.cluster.storm_state import NimbusInfo, StormState, Submission
+from sparkstorm.cluster.nimbus_state import NimbusInfo, Submission
+from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.nimbus.leader_election import depose_dead_leader, end_dead_submissions, own_name
 
 

@@ -10,9 +10,9 @@ from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
 from sparkstorm.model.records import encode_record
+from sparkstorm.nimbus.driver_service import NimbusService
 from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.nimbus.nimbus_times import NimbusTimes
-from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.scheduling.liveness import Timeouts
 from tests.nimbus.nimbus_bench import CODE, KEY, Bench, wordcount
 

@@ -15,8 +15,8 @@ from sparkstorm.config import default_conf
 from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.model.assignment import SupervisorInfo
 from sparkstorm.model.status import RebalanceOptions
+from sparkstorm.nimbus.driver_service import NimbusService
 from sparkstorm.nimbus.nimbus import Nimbus
-from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.scheduling.default import DefaultScheduler
 from tests.nimbus.nimbus_bench import CODE, KEY, wordcount
 

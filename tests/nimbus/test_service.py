@@ -24,8 +24,8 @@ from sparkstorm.model.assignment import TaskBeats
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Component, Grouping, Stream, Subscription, Topology
 from sparkstorm.nimbus.assign_event import AssignEvent
+from sparkstorm.nimbus.driver_service import NimbusService
 from sparkstorm.nimbus.nimbus import Nimbus
-from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.nimbus.submission import SubmitOptions
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkstorm.errors import FailedAssignTopologyError
-from sparkstorm.model.assignment import Assignment, AssignmentKind, ExecutorId, WorkerSlot
-from sparkstorm.scheduling.reconcile import Wanted, check_answer, kept_for_rebalance, movement, next_assignment
+from sparkstorm.model.assignment import Assignment, AssignmentKind, ExecutorId, WorkerSlot, movement
+from sparkstorm.scheduling.reconcile import Wanted, check_answer, kept_for_rebalance, next_assignment
 
 E = [ExecutorId(n, n) for n in range(1, 41)]
 A, B, C = (WorkerSlot(node, 1) for node in "abc")

@@ -1,0 +1,202 @@
+"""What lies under /nimbus: requests and their outcomes, hot deploys, leadership, Nimbus's problems.
+
+Clients write requests and may withdraw them; all else is Nimbus's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sparkstorm.cluster import paths
+from sparkstorm.cluster.base import Hint
+from sparkstorm.cluster.record_store import RecordStore
+from sparkstorm.errors import StateConflictError
+from sparkstorm.model.assignment import TopologyBase
+from sparkstorm.model.records import encode_record
+from sparkstorm.model.requests import LogConfig, Outcome, Problems, Request
+from sparkstorm.model.status import JsonValue
+
+
+@dataclass(frozen=True, slots=True)
+class NimbusInfo:
+    """Who leads: its name and when it took over."""
+
+    owner: str
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A submission under way: its id is protected from orphan clean-up until the mark is gone; `owner` as of a leader."""
+
+    topology_id: str
+    since_ms: int
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Deploy:
+    """A hot deploy under way: who follows, whether it takes the old one's data over, and who does should it be refused."""
+
+    old_id: str
+    base: TopologyBase
+    inherits: bool
+    fallback: TopologyBase | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConf:
+    """The part of the cluster's configuration that clients need: what differs from the defaults and is no secret."""
+
+    conf: Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    count: int
+
+
+class NimbusState(RecordStore):
+    """Verbs of requests, deploys and leadership."""
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def request_ids(self, hint: Hint | None = None) -> list[str]:
+        """Names of all requests, whatever they hold; the hint fires when one comes or goes."""
+        return self._names(paths.REQUESTS, hint)
+
+    def create_request(self, request: Request) -> None:
+        """Record a request; a second create of the same one, after a cut connection, is success."""
+        path = paths.request(request.id)
+        try:
+            self._create(path, request)
+        except StateConflictError:
+            if self.read_request(request.id) != request:
+                raise
+
+    def read_request(self, request_id: str) -> Request | None:
+        """A request; TamperedBlobError or StoreInconsistentError when it is none of ours."""
+        return self._read_once(Request, paths.request(request_id))
+
+    def remove_request(self, request_id: str) -> None:
+        """Forget a request; its outcome goes after it."""
+        self.store.delete(paths.request(request_id))
+
+    def outcome_ids(self) -> list[str]:
+        """Names of all outcomes."""
+        return self._names(paths.OUTCOMES)
+
+    def create_outcome(self, outcome: Outcome) -> bool:
+        """Decide a request: whether this outcome is the first, and so the one that counts."""
+        try:
+            self._create(paths.outcome(outcome.id), outcome)
+        except StateConflictError:
+            return self.read_outcome(outcome.id) == outcome  # our own create whose reply was cut
+        return True
+
+    def write_outcome(self, outcome: Outcome) -> None:
+        """Write a later state of an accepted request."""
+        self._write(paths.outcome(outcome.id), outcome)
+
+    def read_outcome(self, request_id: str, hint: Hint | None = None) -> Outcome | None:
+        """What became of a request so far; the hint fires when that changes."""
+        return self._read_once(Outcome, paths.outcome(request_id), hint)
+
+    def remove_outcome(self, request_id: str) -> None:
+        """Forget an outcome; call it after `remove_request`."""
+        self.store.delete(paths.outcome(request_id))
+
+    # -- problems and log levels ---------------------------------------------------------------------------------
+
+    def write_problems(self, problems: Problems) -> None:
+        """Show Nimbus's problems to clients."""
+        self.store.put(paths.PROBLEMS, encode_record(problems))
+
+    def read_problems(self) -> Problems | None:
+        """Nimbus's problems as of its last turn that changed them."""
+        return self._read_plain(Problems, paths.PROBLEMS)
+
+    def write_log_config(self, config: LogConfig) -> None:
+        """Set the log levels of a topology's workers."""
+        self._write(paths.log_config(config.topology_id), config)
+
+    def read_log_config(self, topology_id: str, hint: Hint | None = None) -> LogConfig | None:
+        """Log levels of a topology's workers."""
+        return self._read_record(LogConfig, paths.log_config(topology_id), hint)
+
+    # -- submissions and deploys ---------------------------------------------------------------------------------
+
+    def next_submission_number(self) -> int:
+        """Count submissions over all times, for topology ids (JStorm's submittedCount)."""
+        counted = self._update(_Count, paths.SUBMITTED_COUNT, lambda found: _Count(found.count + 1 if found else 1))
+        assert counted is not None
+        return counted.count
+
+    def protect(self, topology_id: str) -> None:
+        """Keep what is written under a new id from the sweep, as long as this session lasts or until `unprotect`."""
+        self.store.put_ephemeral(paths.submission(topology_id), b"")
+
+    def unprotect(self, topology_id: str) -> None:
+        """A request names the id now, or nobody will."""
+        self.store.delete(paths.submission(topology_id))
+
+    def protected_ids(self) -> list[str]:
+        """Ids of topologies that are being prepared for submission."""
+        return self._names(paths.SUBMISSIONS)
+
+    def begin_submission(self, name: str, submission: Submission) -> bool:
+        """Mark a name as being submitted; False when another session submits it."""
+        return self.store.try_ephemeral(paths.submission(name), encode_record(submission))
+
+    def end_submission(self, name: str, topology_id: str | None = None) -> None:
+        """Take the mark away; with an id, only when it is that submission's."""
+        found = self._read_plain(Submission, paths.submission(name)) if topology_id else None
+        if topology_id is None or (found and found.topology_id == topology_id):
+            self.store.delete(paths.submission(name))
+
+    def submissions(self) -> dict[str, Submission]:
+        """Submissions under way, by topology name."""
+        found = {name: self._read_plain(Submission, paths.submission(name)) for name in self._names(paths.SUBMISSIONS)}
+        return {name: submission for name, submission in found.items() if submission}
+
+    def submission_names(self) -> list[str]:
+        """Names under submission; the marks themselves may be damaged."""
+        return self._names(paths.SUBMISSIONS)
+
+    def write_deploy(self, name: str, deploy: Deploy) -> None:
+        """Record a hot deploy, so that any Nimbus can finish it."""
+        self._write(paths.deploy(name), deploy)
+
+    def read_deploy(self, name: str) -> Deploy | None:
+        """The unfinished hot deploy of a name."""
+        return self._read_record(Deploy, paths.deploy(name))
+
+    def remove_deploy(self, name: str) -> None:
+        """A hot deploy is finished, or given up."""
+        self.store.delete(paths.deploy(name))
+
+    def deploy_names(self) -> list[str]:
+        """Names of hot deploys that are not finished; the records themselves may be damaged."""
+        return self._names(paths.DEPLOYS)
+
+    # -- leadership ----------------------------------------------------------------------------------------------
+
+    def write_cluster_conf(self, conf: Mapping[str, JsonValue]) -> None:
+        """Publish the cluster's configuration for its clients."""
+        self._write(paths.CLUSTER_CONF, ClusterConf(conf))
+
+    def read_cluster_conf(self) -> Mapping[str, JsonValue]:
+        """Return what the cluster's configuration changes in the defaults; empty before a driver has published it."""
+        found = self._read_record(ClusterConf, paths.CLUSTER_CONF)
+        return found.conf if found else {}
+
+    def try_lead(self, info: NimbusInfo) -> bool:
+        """Stand for election; True while this session leads."""
+        return self.store.try_ephemeral(paths.LEADER, encode_record(info))
+
+    def read_leader(self, hint: Hint | None = None) -> NimbusInfo | None:
+        """Who leads now; the hint fires when it no longer does."""
+        return self._read_plain(NimbusInfo, paths.LEADER, hint)
+
+    def resign(self) -> None:
+        """Give leadership up; call it only while leading."""
+        self.store.delete(paths.LEADER)

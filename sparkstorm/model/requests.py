@@ -1,0 +1,198 @@
+"""Requests that clients make of Nimbus, their outcomes, and the rules that make a request legal. PURE.
+
+A request is a record under nimbus/requests/<id>; its outcome is a record under nimbus/outcomes/<id>. Both are signed. The
+first *create* of the outcome decides: Nimbus accepts or refuses, or the client withdraws, and never both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from sparkstorm.errors import InvalidConfigError, InvalidTopologyError
+from sparkstorm.model.assignment import ExecutorId, Movement, TopologyBase, WorkerSlot, movement
+from sparkstorm.model.outline import TopologyOutline
+from sparkstorm.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.model.topology import validate_name
+
+_ID = re.compile(r"[0-9a-f]{32}")
+_NUMBERS = re.compile(r"-\d{1,19}-\d{1,19}", re.ASCII)
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+MAX_WAIT_MS = 365 * 24 * 3600 * 1000
+
+
+class RequestKind(StrEnum):
+    """What a client may ask for; UPDATE is a hot deploy, UPGRADE (gray upgrade) is refused in this release."""
+
+    SUBMIT = "SUBMIT"
+    UPDATE = "UPDATE"
+    KILL = "KILL"
+    ACTIVATE = "ACTIVATE"
+    DEACTIVATE = "DEACTIVATE"
+    REBALANCE = "REBALANCE"
+    RESTART_WORKER = "RESTART_WORKER"
+    SET_LOG_LEVEL = "SET_LOG_LEVEL"
+    UPGRADE = "UPGRADE"
+
+
+class OutcomeState(StrEnum):
+    """How far a request is; all but ACCEPTED are final."""
+
+    ACCEPTED = "ACCEPTED"
+    DONE = "DONE"
+    REFUSED = "REFUSED"
+    WITHDRAWN = "WITHDRAWN"
+    EXPIRED = "EXPIRED"
+
+
+@dataclass(frozen=True, slots=True)
+class LogLevel:
+    """Level of one logger in a topology's workers ("" resets it); a timeout of 0 lasts until the next change."""
+
+    level: str
+    timeout_ms: int = 0
+    until_ms: int = 0  # set by Nimbus: when the timeout is over; 0 for never
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """Log levels of a topology's workers by logger; "" is the root logger (Storm's LogConfig)."""
+
+    topology_id: str
+    levels: Mapping[str, LogLevel] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedOutline:
+    """A new topology's outline as a blob of its own: the id makes its address differ from that of any other topology."""
+
+    topology_id: str
+    outline: TopologyOutline
+
+
+@dataclass(frozen=True, slots=True)
+class RebalancePlan:
+    """Placement before and after a rebalance, of a dry run."""
+
+    topology_id: str
+    before: Mapping[ExecutorId, WorkerSlot]
+    after: Mapping[ExecutorId, WorkerSlot]
+    unplaced: tuple[ExecutorId, ...] = ()
+
+    @property
+    def movement(self) -> Movement:
+        """Executors that stay, move and end."""
+        return movement(self.before, self.after)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of a client; fields that its kind does not use keep their defaults."""
+
+    id: str  # 32 hex digits, drawn by the client
+    kind: RequestKind
+    name: str  # of the topology
+    created_ms: int
+    expires_ms: int  # not carried out when no Nimbus has accepted it by then
+    topology_id: str = ""  # SUBMIT, UPDATE: the new one; others: the one that is meant, "" for whichever has the name
+    client: str = ""  # "user@host:pid", for people
+    base: TopologyBase | None = None  # SUBMIT, UPDATE
+    outline_key: str = ""  # SUBMIT, UPDATE: blob of the SubmittedOutline
+    has_state: bool = False  # SUBMIT: initial state lies in Redis under the new id
+    wait_ms: int | None = None  # KILL, REBALANCE; None for the topology's message timeout
+    rebalance: RebalanceOptions | None = None  # REBALANCE
+    is_plan: bool = False  # REBALANCE: a dry run
+    slot: WorkerSlot | None = None  # RESTART_WORKER; None for all workers
+    log_levels: Mapping[str, LogLevel] = field(default_factory=dict)  # SET_LOG_LEVEL
+
+    def blob_keys(self) -> set[str]:
+        """Keys of the blobs that it needs."""
+        return {self.base.code_key, self.base.conf_key, self.outline_key} if self.base else set()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a request; `step` is its progress in one sentence, `error_kind` the class of a SparkStormError."""
+
+    id: str
+    state: OutcomeState
+    time_ms: int
+    topology_id: str = ""
+    step: str = ""
+    error_kind: str = ""
+    error: str = ""
+    plan: RebalancePlan | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing will change any more."""
+        return self.state is not OutcomeState.ACCEPTED
+
+
+@dataclass(frozen=True, slots=True)
+class Problems:
+    """Nimbus's problems: sentences by topology id or name, "scheduler" or "turn"."""
+
+    time_ms: int
+    by_subject: Mapping[str, str] = field(default_factory=dict)
+
+
+def is_request_id(text: str) -> bool:
+    """Whether it has the form of a request's id."""
+    return _ID.fullmatch(text) is not None
+
+
+def topology_name(topology_id: str) -> str:
+    """Return the name in a topology's id: all but its two numbers."""
+    return topology_id.rsplit("-", 2)[0]
+
+
+def check_request(request: Request, request_id: str) -> None:
+    """Refuse a request that no client of this release writes; InvalidTopologyError or InvalidConfigError names the field."""
+    where = f"request {request_id}"
+    if request.id != request_id or not is_request_id(request_id):
+        raise InvalidConfigError(f"{where}: its record is that of request {request.id[:60]!r}")
+    if request.kind is RequestKind.UPGRADE:
+        raise InvalidConfigError("gray upgrades are not in this release; use a hot deploy")
+    validate_name(request.name)
+    if request.topology_id and not _is_id_of(request.topology_id, request.name):
+        raise InvalidTopologyError(f"{where}: {request.topology_id[:200]!r} is no id of a topology named {request.name}")
+    if not 0 <= request.created_ms <= request.expires_ms:
+        raise InvalidConfigError(f"{where}: it expires at {request.expires_ms}, before it was made at {request.created_ms}")
+    if request.wait_ms is not None and request.wait_ms > MAX_WAIT_MS:
+        raise InvalidConfigError(f"{where}: a wait of {request.wait_ms} ms is longer than a year")
+    if (request.base is not None) != (request.kind in (RequestKind.SUBMIT, RequestKind.UPDATE)):
+        raise InvalidTopologyError(f"{where}: {request.kind} with {'a' if request.base else 'no'} topology")
+    if request.base is not None:
+        _check_base(request, request.base, where)
+    if request.kind is RequestKind.SET_LOG_LEVEL:
+        check_log_levels(request.name, request.log_levels)
+
+
+def _is_id_of(topology_id: str, name: str) -> bool:
+    return topology_id.startswith(name) and _NUMBERS.fullmatch(topology_id[len(name) :]) is not None
+
+
+def _check_base(request: Request, base: TopologyBase, where: str) -> None:
+    if (base.topology_id, base.name) != (request.topology_id, request.name) or not request.topology_id:
+        raise InvalidTopologyError(f"{where}: it is about {request.topology_id!r}, its base about {base.topology_id[:200]!r}")
+    if base.status not in (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE) or base.pending or base.previous_status:
+        raise InvalidTopologyError(f"topology {base.name} cannot start as {base.status}, only ACTIVE or INACTIVE")
+    numbers = (base.num_workers, *base.executors_by_component.values())
+    if min(numbers) < 1 or not all((base.code_key, base.conf_key, request.outline_key)):
+        raise InvalidTopologyError(f"{where}: its base lacks workers, executors or blobs")
+
+
+def check_log_levels(name: str, levels: Mapping[str, LogLevel]) -> None:
+    """InvalidConfigError for a level that Python's logging does not know, or an impossible timeout."""
+    if not levels:
+        raise InvalidConfigError(f"log levels of {name}: none is given; give a level by logger")
+    for logger, wanted in levels.items():
+        if wanted.level not in ("", *LOG_LEVELS):
+            raise InvalidConfigError(
+                f"log levels of {name}: {logger!r:.60} to {wanted.level!r:.60}; use one of {', '.join(LOG_LEVELS)}"
+            )
+        if not 0 <= wanted.timeout_ms <= MAX_WAIT_MS:
+            raise InvalidConfigError(f"log levels of {name}: {logger!r:.60}: a timeout of {wanted.timeout_ms} ms")

@@ -1,0 +1,210 @@
+"""A client's side of requests: writes a request, waits for its outcome, withdraws it, cleans up after it.
+
+Needs the stores alone: no Nimbus in memory, no Spark, no Java. A client that dies at any write leaves what Nimbus sweeps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from sparkstorm import errors
+from sparkstorm.blobs.store import BlobStore
+from sparkstorm.clock import Clock
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.errors import (
+    FailedAssignTopologyError,
+    InvalidConfigError,
+    NimbusUnavailableError,
+    SparkStormError,
+    StoreInconsistentError,
+    StoreUnavailableError,
+    TamperedBlobError,
+)
+from sparkstorm.model.requests import Outcome, OutcomeState, Request, RequestKind
+from sparkstorm.nimbus.submission import owner_of_this_process
+from sparkstorm.nimbus.waiting import WaitUntil
+
+_CARRY_OUT_MS = 300_000  # S0.61
+_POLL_MS = 500  # between two readings of an outcome when no hint came
+Progress = Callable[[str], None]
+"""Called with each new step of a request, one sentence."""
+
+
+class RequestClient:
+    """Begins requests over one session."""
+
+    def __init__(self, state: StormState, blobs: BlobStore, conf: Mapping[str, Any], clock: Clock, wait_until: WaitUntil) -> None:
+        self.state, self.clock, self.wait_until = state, clock, wait_until
+        self.accept_ms = round(1000 * conf["nimbus.request.timeout.secs"])
+        self.hints = 0  # how many outcomes have changed so far
+        self._blobs = blobs
+
+    def note(self) -> None:
+        """Take in that an outcome has changed; one method for all requests, since stores keep hints for ever."""
+        self.hints += 1
+
+    def begin(self, request: Request) -> PendingRequest:
+        """Write a request; from then on it is carried out whether this process lives or not."""
+        try:
+            self.state.create_request(request)
+        except ValueError as error:
+            raise InvalidConfigError(f"the request for {request.name} is too large: {error}") from error
+        if request.has_state:
+            self.state.unprotect(request.topology_id)
+        return PendingRequest(self, request)
+
+    def finish(self, request: Request, is_done: bool) -> None:
+        """Remove a decided request and what only it needed; what a store that is away keeps is swept by Nimbus."""
+        with contextlib.suppress(StoreUnavailableError):
+            self.state.remove_request(request.id)
+            self.state.remove_outcome(request.id)
+            if request.base is None:
+                return
+            self._blobs.delete(request.outline_key)
+            if not is_done:
+                self.discard_blobs(key for key in request.blob_keys() if self._is_ours(key, request.base.launch_ms))
+
+    def _is_ours(self, key: str, stored_ms: int) -> bool:
+        """Whether nobody has stored the same bytes since: another client may be about to name them."""
+        try:
+            metadata = self.state.read_blob_metadata(key)
+        except (StoreInconsistentError, TamperedBlobError):
+            return False
+        return metadata is not None and metadata.created_ms == stored_ms
+
+    def discard_blobs(self, keys: Iterable[str]) -> None:
+        """Delete blobs that nobody names; none at all when a record that may name them cannot be read."""
+        state, named = self.state, set()
+        try:
+            for topology_id in state.topology_ids():
+                records = (state.read_base(topology_id), state.read_assignment(topology_id))
+                named |= {key for record in records if record for key in (record.code_key, record.conf_key)}
+            for request_id in state.request_ids():
+                if request := state.read_request(request_id):
+                    named |= request.blob_keys()
+            for name in state.deploy_names():
+                if deploy := state.read_deploy(name):
+                    bases = (deploy.base, deploy.fallback)
+                    named |= {key for base in bases if base for key in (base.code_key, base.conf_key)}
+        except (StoreInconsistentError, TamperedBlobError):
+            return
+        for key in set(keys) - named:
+            self._blobs.delete(key)
+
+    def leader_sentence(self) -> str:
+        """Say who leads, for an error."""
+        leader = self.state.read_leader()
+        if leader is None:
+            return f"no Nimbus leads at {self.state.store.address}: start a cluster there"
+        return f"{leader.owner} leads at {self.state.store.address} but did not answer: see the log of that driver"
+
+
+class PendingRequest:
+    """One request of this process from its creation to its final outcome."""
+
+    def __init__(self, client: RequestClient, request: Request) -> None:
+        self.id, self.request = request.id, request
+        self._client = client
+        self._outcome: Outcome | None = None
+        self._fault: StoreUnavailableError | None = None
+        self._seen_hints, self._looked_ms = -1, 0
+
+    def poll(self) -> Outcome | None:
+        """Read how far it is; None while no Nimbus has taken it up."""
+        found = self._client.state.read_outcome(self.id, self._client.note)
+        if found is not None and (self._outcome is None or not self._outcome.is_final):
+            self._outcome = found
+        return self._outcome
+
+    def withdraw(self) -> bool:
+        """Take the request back: True when it is never carried out, False when Nimbus has accepted or ended it."""
+        if (outcome := self.poll()) is None:
+            outcome = Outcome(self.id, OutcomeState.WITHDRAWN, self._client.clock.now_ms())
+            if not self._client.state.create_outcome(outcome):
+                return self.withdraw()
+        if outcome.state is not OutcomeState.WITHDRAWN:
+            return False
+        self._outcome = outcome
+        self._client.finish(self.request, is_done=False)
+        return True
+
+    def wait(self, progress: Progress | None = None) -> Outcome:
+        """Wait for the outcome DONE; raise what the request was refused with, in Nimbus's words.
+
+        NimbusUnavailableError: nobody accepted it in time, and it is withdrawn. Once accepted it is waited for longer.
+        """
+        client, said = self._client, [""]
+
+        def is_decided() -> bool:
+            self._look()
+            return self._outcome is not None
+
+        def is_final() -> bool:
+            outcome = self._look()
+            if progress and outcome and outcome.step and outcome.step != said[-1]:
+                said.append(outcome.step)
+                progress(outcome.step)
+            return outcome is not None and outcome.is_final
+
+        if not client.wait_until(is_decided, client.accept_ms) and self.withdraw():
+            raise NimbusUnavailableError(
+                f"no Nimbus served the request to {_verb(self.request)} within {client.accept_ms // 1000} s; "
+                f"it is withdrawn; {client.leader_sentence()}"
+            )
+        if not client.wait_until(is_final, self._limit_ms()):
+            raise self._unfinished()
+        return self._end()
+
+    def _look(self) -> Outcome | None:
+        """Poll when a hint came or some time has passed; a store that is away is asked again."""
+        client, now_ms = self._client, self._client.clock.now_ms()
+        if self._seen_hints == client.hints and now_ms - self._looked_ms < _POLL_MS:
+            return self._outcome
+        self._seen_hints, self._looked_ms = client.hints, now_ms
+        try:
+            self.poll()
+            self._fault = None
+        except StoreUnavailableError as fault:
+            self._fault = fault
+        return self._outcome
+
+    def _limit_ms(self) -> int:
+        wait_ms = self.request.wait_ms if self.request.kind is RequestKind.REBALANCE else 0
+        return _CARRY_OUT_MS + max(0, wait_ms or 0)
+
+    def _unfinished(self) -> SparkStormError:
+        if self._fault is not None:
+            return self._fault
+        step = f" ({self._outcome.step})" if self._outcome and self._outcome.step else ""
+        return FailedAssignTopologyError(
+            f"the request to {_verb(self.request)} was accepted but not done within {self._limit_ms() // 1000} s{step}; "
+            "Nimbus goes on with it"
+        )
+
+    def _end(self) -> Outcome:
+        outcome = self._outcome
+        assert outcome is not None
+        self._client.finish(self.request, outcome.state is OutcomeState.DONE)
+        if outcome.state is OutcomeState.DONE:
+            return outcome
+        if outcome.state is OutcomeState.REFUSED:
+            raise _error_of(outcome)
+        raise NimbusUnavailableError(outcome.error or f"the request to {_verb(self.request)} was withdrawn")
+
+
+def _verb(request: Request) -> str:
+    return f"{request.kind.lower().replace('_', ' ')} {request.name}"
+
+
+def _error_of(outcome: Outcome) -> SparkStormError:
+    kind = getattr(errors, outcome.error_kind, SparkStormError)
+    is_ours = isinstance(kind, type) and issubclass(kind, SparkStormError)
+    return (kind if is_ours else SparkStormError)(outcome.error)
+
+
+def client_name() -> str:
+    """This process for people: user, host and process id."""
+    return f"{owner_of_this_process()}@{os.uname().nodename}:{os.getpid()}"
