@@ -161,7 +161,7 @@ class Run:
 
     def _dead_letters(self, handle: TopologyHandle) -> DeadLetterFile:
         path = result_folder(self._job.results, handle.topology_id) / DEAD_LETTERS
-        return DeadLetterFile(path, handle.stored_letters, self._job.conf.integer("sparkstorm.dead.letters.file.max.bytes"))
+        return DeadLetterFile(path, handle.dead_letters.stored, self._job.conf.integer("sparkstorm.dead.letters.file.max.bytes"))
 
     def _judge(self, letters: DeadLetterFile, progress: TopologyProgress) -> int:
         if progress.parked:

@@ -83,6 +83,7 @@ class NimbusService:
         code: bytes,
         options: SubmitOptions | None = None,
         seed: Seed | None = None,
+        progress: object = None,
     ) -> str:
         """Submit a new topology, or hot deploy one (topology.hot.deploy.enable); its id once it is assigned (S0.2)."""
         validate_name(name)  # first of all, whatever is asked for (S0.3)
