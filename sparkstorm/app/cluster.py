@@ -247,10 +247,14 @@ class Cluster:
     def _registered_slots(self) -> int:
         """Return the number of registered slots; 0 while ZooKeeper is away."""
         try:
-            infos = [self.state.read_supervisor(s) for s in self.state.supervisor_ids()]
+            return sum(self.slots_by_node().values())
         except StoreUnavailableError:
             return 0
-        return sum(len(info.ports) for info in infos if info is not None)
+
+    def slots_by_node(self) -> dict[str, int]:
+        """Return the number of registered slots by supervisor."""
+        infos = [self.state.read_supervisor(each) for each in self.state.supervisor_ids()]
+        return {info.supervisor_id: len(info.ports) for info in infos if info is not None}
 
 
 def new_context(conf: Conf) -> SparkContext:
