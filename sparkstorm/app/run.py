@@ -15,7 +15,7 @@ from sparkstorm.api.components import Spout
 from sparkstorm.app.console import Console
 from sparkstorm.app.dead_letter_file import DeadLetterFile
 from sparkstorm.app.job import INTERRUPTED, OK, PARKED
-from sparkstorm.app.job_file import JobFile
+from sparkstorm.app.job_file import JobFile, topology_conf
 from sparkstorm.app.results import DEAD_LETTERS, collect, result_folder
 from sparkstorm.app.waits import Absence
 from sparkstorm.app.watch import FileLogs, Outcome, PublishedLogs, Watch
@@ -67,6 +67,7 @@ class Run:
         self._patience_s = job.conf.millis("sparkstorm.stores.patience.secs") / 1000
         self.stop = threading.Event()  # sources rest, what is under way is finished
         self.has_begun = False
+        self.topology_id = ""  # once it has begun
         self._started = time.monotonic()
         self.is_all_kept = True  # whether results and dead letters are in files, so that the stores may go
 
@@ -74,6 +75,7 @@ class Run:
         """Submit the topology, or take its unfinished run up, and say where it is."""
         self.has_begun = True
         handle = self.patiently(lambda: self._begin(cluster))
+        self.topology_id = handle.topology_id
         took_s = time.monotonic() - self._started
         placed = self.patiently(lambda: placed_text(cluster.state, handle.topology_id, took_s))
         logs = f"logs are in {log_dir}" if log_dir else f"its logs: sparkstorm logs {handle.name}"
@@ -113,7 +115,7 @@ class Run:
             end(handle)
             handle = None
         if handle is None:
-            return cluster.submit(self._job.name, self._topology, own_conf(self._job), self._by_value)
+            return cluster.submit(self._job.name, self._topology, topology_conf(self._job), self._by_value)
         self.console.say(f"going on with unfinished run {handle.topology_id}, in the code it began with (--fresh drops it)")
         if self._job.own_conf.get(FROM_CHECKPOINT):
             self.console.say("what it has is newer than the checkpoint, which is for new runs")
@@ -184,11 +186,6 @@ def placed_text(state: StormState, topology_id: str, took_s: float) -> str:
 def kept_where(letters: DeadLetterFile) -> str:
     """Return where dead letters are, for people."""
     return f"they are in {letters.path}" if letters.is_whole else f"{letters.trouble}; what it lacks is kept in Redis"
-
-
-def own_conf(job: JobFile) -> dict[str, Any]:
-    """The part of a job's configuration that is its topology's."""
-    return {key: value for key, value in job.own_conf.items() if key.startswith(("topology.", "app."))}
 
 
 def end(handle: TopologyHandle) -> None:

@@ -65,12 +65,15 @@ def _load(connection: str | os.PathLike[str] | Mapping[str, Any] | None) -> Conn
             return decode_any_connection(json.dumps(content).encode(), "connection")
         except TypeError as error:
             raise InvalidConfigError(f"connection: {error}") from error
+    return load_any_connection(Path(require_named(connection)).expanduser())
+
+
+def require_named(connection: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
+    """Return the path of the connection file, given or in the environment; InvalidConfigError when there is none."""
     path = connection or os.environ.get(VARIABLE)
     if not path:
-        raise InvalidConfigError(
-            f"no cluster is named: give its connection file (--cluster FILE), or set {VARIABLE} to the file's path"
-        )
-    return load_any_connection(Path(path).expanduser())
+        raise InvalidConfigError(f"no cluster is named: give its connection file (--cluster FILE), or set {VARIABLE} to it")
+    return path
 
 
 def zookeeper_address(at: Connection | ReadOnlyConnection, conf: Conf) -> ZooKeeperAddress:

@@ -32,6 +32,7 @@ class LetterStore(Protocol):
     def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]: ...
     def letter(self, id: str) -> bytes | None: ...
     def put_back(self, id: str, task: int, frame: bytes) -> bool: ...
+    def count_dead_letters(self) -> int: ...
     def drop_dead_letter(self, id: str) -> bool: ...
     def drop_dead_letters(self) -> int: ...
 
@@ -55,7 +56,7 @@ class StoredLetters:
         status: Callable[[], TopologyStatus | None],
         require_writer: Callable[[], None],
     ) -> None:
-        self._topology_id, self._store = topology_id, store
+        self.topology_id, self._store = topology_id, store
         self._tasks, self._status, self._require_writer = tasks, status, require_writer
         self._clock = SystemClock()
 
@@ -70,6 +71,15 @@ class StoredLetters:
         """Return the oldest letters with ids greater than `after`, by id; letters that cannot be read are left out."""
         return {id: letter for id, data in self._store.parked(limit, after) if (letter := decoded(data)) is not None}
 
+    def get(self, id: str) -> DeadLetter | None:
+        """Return a letter by its id; None when it is not there, or cannot be read."""
+        data = self._store.letter(id)
+        return None if data is None else decoded(data)
+
+    def count(self) -> int:
+        """Return how many letters are kept."""
+        return self._store.count_dead_letters()
+
     def replay(self, ids: Iterable[str]) -> Replayed:
         """Put letters back to their tasks: each is taken off the dead letters and delivered in one step, so exactly once.
 
@@ -79,7 +89,7 @@ class StoredLetters:
         status = self._status()
         if status is None or status is TopologyStatus.KILLED:
             raise NotAliveError(
-                f"{self._topology_id} does not run any more, so its dead letters cannot be replayed; they can be shown and dropped"
+                f"{self.topology_id} does not run any more, so its dead letters cannot be replayed; they can be shown and dropped"
             )
         done: list[str] = []
         missing: list[str] = []
@@ -99,12 +109,12 @@ class StoredLetters:
     def _put_back(self, id: str, data: bytes) -> bool:
         letter = decoded(data)
         if letter is None:
-            raise StoreInconsistentError(f"dead letter {id} of {self._topology_id} cannot be read; it can only be dropped")
+            raise StoreInconsistentError(f"dead letter {id} of {self.topology_id} cannot be read; it can only be dropped")
         for task, component in ((letter.task, letter.component), (letter.source_task, letter.source_component)):
             info = self._tasks().get(task)
             if info is None or info.component_id != component:
                 raise StoreInconsistentError(
-                    f"dead letter {id} names task {task} of component '{component}', which {self._topology_id} does not have; "
+                    f"dead letter {id} names task {task} of component '{component}', which {self.topology_id} does not have; "
                     "it can only be dropped"
                 )
         frame = encode_replayed(Codec(), letter.source_task, letter.stream, self._clock.now_ms(), letter.values)

@@ -168,6 +168,9 @@ class Reader(Protocol):
         NotAliveError when no owner has claimed the task. What is sent again after a cut is applied once.
         """
 
+    def count_dead_letters(self) -> int:
+        """Return how many dead letters are kept."""
+
     def drop_dead_letter(self, id: str) -> bool:
         """Delete one dead letter; False when it is not there."""
 

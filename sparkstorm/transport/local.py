@@ -262,6 +262,10 @@ class LocalReader:
         keys.backlog += len(frame)
         return True
 
+    def count_dead_letters(self) -> int:
+        """Return how many dead letters are kept."""
+        return len(self._store.dead_letters)
+
     def drop_dead_letter(self, id: str) -> bool:
         """Delete one dead letter."""
         kept = [each for each in self._store.dead_letters if f"{each[0]}-0" != id]

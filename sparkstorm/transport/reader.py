@@ -61,6 +61,10 @@ class RedisReader:
             raise StoreInconsistentError(f"the data of {self._topology_id} in Redis cannot be trusted any more ({found})")
         return bool(answer[0] == b"OK")
 
+    def count_dead_letters(self) -> int:
+        """Return how many dead letters are kept."""
+        return int(self._link.ask(("XLEN", self._keys("dead")))[0])
+
     def drop_dead_letter(self, id: str) -> bool:
         """Delete one dead letter; False when it is not there."""
         return bool(_ENTRY.fullmatch(id)) and self._link.ask(("XDEL", self._keys("dead"), id))[0] == 1

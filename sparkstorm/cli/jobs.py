@@ -1,0 +1,108 @@
+"""Verbs about jobs: submit and update from a job file, follow, and the cluster that they run on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sparkstorm.cli.common import EXITS, OK, add_verb, opened, say, steps
+
+_JOB_EXITS = f"{EXITS}, 3 done but tuples were parked"
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add them to the command line."""
+    from sparkstorm.app.job import add_options
+
+    verb = add_verb(verbs, "submit", submit, "submit the topology of a job file and follow it", epilog=_JOB_EXITS)
+    add_options(verb)
+    verb = add_verb(verbs, "update", update, "replace a running topology's code by that of a job file")
+    verb.add_argument("conf", metavar="CONF.yaml", help="the job file")
+    verb.add_argument("--input", nargs="+", default=[], metavar="PATH", help="files or folders, the factory's `input`")
+    verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
+    verb.add_argument("--name", help="name of the topology")
+    verb = add_verb(verbs, "follow", follow, "watch a topology until its sources are drained", epilog=_JOB_EXITS)
+    verb.add_argument("name", metavar="NAME", help="name or id of the topology")
+    verb = verbs.add_parser("cluster", help="hold a cluster on Spark until stopped", description=cluster.__doc__)
+    verb.add_argument("conf", nargs="?", metavar="CONF.yaml", help="configuration of the cluster")
+    verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
+    verb.add_argument("--master", help="Spark's master (default: as spark-submit is configured, else this machine)")
+    verb.add_argument("--spark", action="append", default=[], metavar="KEY=VALUE", help="one setting of Spark's")
+    verb.set_defaults(run=cluster)
+
+
+def submit(arguments: argparse.Namespace) -> int:
+    """Submit the topology of a job file to a cluster that stands, and follow it to its end, results included."""
+    from sparkstorm.app.job import perform
+    from sparkstorm.client.connect import require_named
+
+    require_named(arguments.cluster)
+    return perform(arguments)
+
+
+def update(arguments: argparse.Namespace) -> int:
+    """Replace the code of a running topology; with the same components and tasks it goes on with its streams and states."""
+    from sparkstorm.app.job import read_job
+    from sparkstorm.app.job_file import make_topology, topology_conf
+
+    job = read_job(arguments)
+    topology, by_value = make_topology(job)
+    with opened(arguments) as found:
+        former = found.topology(job.name)
+        handle = former.update(topology, topology_conf(job), by_value, steps(arguments))
+    record = {"topology_id": handle.topology_id, "replaces": former.topology_id}
+    say(arguments, f"{handle.topology_id} goes on in place of {former.topology_id}", record)
+    return OK
+
+
+def follow(arguments: argparse.Namespace) -> int:
+    """Watch a topology until its sources are drained; Ctrl-C leaves it to the cluster."""
+    from sparkstorm.app.remote_run import follow as follow_topology
+
+    with opened(arguments) as found:
+        return follow_topology(found, arguments.name, arguments.json)
+
+
+def cluster(arguments: argparse.Namespace) -> int:
+    """Hold a cluster until Ctrl-C: Nimbus and the slots on Spark; other processes submit topologies to it."""
+    from sparkstorm.embedded.java import find_java
+
+    home = Path(find_java()).resolve().parent.parent
+    environment = cluster_environment(os.environ, sys.executable, home)
+    command = cluster_command(arguments, environment["PATH"])
+    sys.stdout.flush()
+    os.execve(command[0], command, environment)
+
+
+def cluster_command(arguments: argparse.Namespace, path: str) -> list[str]:
+    """Return the command line of spark-submit: the one on PATH, or beside this Python."""
+    from sparkstorm.errors import SlotsUnavailableError
+
+    program = shutil.which("spark-submit", path=path)
+    if program is None:
+        raise SlotsUnavailableError("spark-submit is not on PATH: pip install pyspark, or add the bin folder of your Spark to PATH")
+    options = ["--master", arguments.master] if arguments.master else []
+    for setting in arguments.spark:
+        options += ["--conf", setting]
+    script = str(Path(__file__).parents[1] / "app" / "standing.py")
+    own = [arguments.conf] if arguments.conf else []
+    return [program, *options, script, *own, *(word for each in arguments.c for word in ("-c", each))]
+
+
+def cluster_environment(environment: Mapping[str, str], python: str, java_home: Path) -> dict[str, str]:
+    """Return the environment of spark-submit: this Python for the driver and the slots, and a Java that is new enough."""
+    beside = str(Path(python).parent)
+    folders: Sequence[str] = [beside, *environment.get("PATH", os.defpath).split(os.pathsep)]
+    return {
+        "PYSPARK_PYTHON": python,
+        "PYSPARK_DRIVER_PYTHON": python,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        **environment,
+        "JAVA_HOME": str(java_home),
+        "PATH": os.pathsep.join(dict.fromkeys(folders)),
+    }
