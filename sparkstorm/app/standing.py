@@ -85,7 +85,7 @@ def hold(conf: Conf) -> int:
         except StoppedError:
             console.say("stopped while starting; nothing was changed")
             return INTERRUPTED
-    console.say(f"stopped; {', '.join(left) or 'no topology'} {'go' if len(left) > 1 else 'goes'} on with the next start")
+    console.say(f"stopped; with the next start go on: {', '.join(left)}" if left else "stopped")
     return OK
 
 

@@ -45,7 +45,7 @@ def _of_one(verbs: Any, name: str, run: Any, help: str) -> argparse.ArgumentPars
 
 def kill(arguments: argparse.Namespace) -> int:
     """End a topology: its spouts rest for the wait, then its workers are stopped and its data is deleted."""
-    with opened(arguments) as cluster:
+    with opened(arguments, writes=True) as cluster:
         handle = cluster.topology(arguments.name)
         handle.kill(arguments.wait)
         status = handle.status()
@@ -55,7 +55,7 @@ def kill(arguments: argparse.Namespace) -> int:
 
 def activate(arguments: argparse.Namespace) -> int:
     """Let a topology's spouts emit again."""
-    with opened(arguments) as cluster:
+    with opened(arguments, writes=True) as cluster:
         handle = cluster.topology(arguments.name)
         handle.activate()
         say(arguments, f"{handle.topology_id} is active", {"topology_id": handle.topology_id, "status": handle.status()})
@@ -64,7 +64,7 @@ def activate(arguments: argparse.Namespace) -> int:
 
 def deactivate(arguments: argparse.Namespace) -> int:
     """Let a topology's spouts rest; what is under way is finished."""
-    with opened(arguments) as cluster:
+    with opened(arguments, writes=True) as cluster:
         handle = cluster.topology(arguments.name)
         handle.deactivate()
         say(arguments, f"{handle.topology_id} is inactive", {"topology_id": handle.topology_id, "status": handle.status()})
@@ -74,7 +74,7 @@ def deactivate(arguments: argparse.Namespace) -> int:
 def rebalance(arguments: argparse.Namespace) -> int:
     """Show what a rebalance would move, ask, and carry it out; no tuple is lost or counted twice by it."""
     options = rebalance_options(arguments)
-    with opened(arguments) as cluster:
+    with opened(arguments, writes=True) as cluster:
         handle = cluster.topology(arguments.name)
         plan = handle.plan_rebalance(options)
         if not arguments.json:
@@ -147,7 +147,7 @@ def restart(arguments: argparse.Namespace) -> int:
             slot = WorkerSlot.parse(arguments.worker)
         except ValueError as error:
             raise InvalidConfigError(f"--worker {arguments.worker!r}: {error}; `sparkstorm status` shows the workers") from None
-    with opened(arguments) as cluster:
+    with opened(arguments, writes=True) as cluster:
         handle = cluster.topology(arguments.name)
         handle.restart(slot)
     what = f"worker {slot}" if slot else "every worker"
@@ -159,7 +159,7 @@ def restart(arguments: argparse.Namespace) -> int:
 def log_level(arguments: argparse.Namespace) -> int:
     """Set the levels of loggers in all workers of a topology, for some seconds or until the next change."""
     levels = log_levels(arguments.levels)
-    with opened(arguments) as cluster:
+    with opened(arguments, writes=True) as cluster:
         handle = cluster.topology(arguments.name)
         handle.set_log_level(levels)
     record = {"topology_id": handle.topology_id, "levels": {logger: level.level for logger, level in levels.items()}}

@@ -25,9 +25,13 @@ def add_verb(verbs: Any, name: str, run: Verb, help: str, **options: Any) -> arg
     return verb
 
 
-def opened(arguments: argparse.Namespace) -> ClusterClient:
-    """Connect to the cluster that the arguments name."""
-    return connect(arguments.cluster)
+def opened(arguments: argparse.Namespace, writes: bool = False) -> ClusterClient:
+    """Connect to the cluster that the arguments name; ReadOnlyConnectionError when the verb writes and may not."""
+    cluster = connect(arguments.cluster)
+    if writes and cluster.is_read_only:
+        cluster.close()
+        cluster.require_writer()
+    return cluster
 
 
 def say(arguments: argparse.Namespace, text: str, record: Mapping[str, Any]) -> None:

@@ -107,7 +107,7 @@ def letter_text(id: str, letter: DeadLetter) -> str:
 
 def replay(arguments: argparse.Namespace) -> int:
     """Give letters to their tasks once more: each leaves the dead letters and is delivered in one step."""
-    with opened(arguments) as cluster:
+    with opened(arguments, writes=True) as cluster:
         letters = _of_one(cluster, arguments.name)
         ids = _chosen(arguments, letters)
         done = letters.replay(ids)
@@ -119,8 +119,7 @@ def replay(arguments: argparse.Namespace) -> int:
 
 def drop(arguments: argparse.Namespace) -> int:
     """Delete letters of a topology from Redis, with --all those of every run of that name; 1 when there are none."""
-    with opened(arguments) as cluster:
-        cluster.require_writer()
+    with opened(arguments, writes=True) as cluster:
         if arguments.all:
             _require_choice(arguments)
             found = _kept(cluster, arguments.name)

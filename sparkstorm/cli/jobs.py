@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
-import shutil
+import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sparkstorm.cli.common import EXITS, OK, add_verb, opened, say, steps
+from sparkstorm.errors import SlotsUnavailableError
 
 _JOB_EXITS = f"{EXITS}, 3 done but tuples were parked"
 
@@ -52,7 +54,7 @@ def update(arguments: argparse.Namespace) -> int:
 
     job = read_job(arguments)
     topology, by_value = make_topology(job)
-    with opened(arguments) as found:
+    with opened(arguments, writes=True) as found:
         former = found.topology(job.name)
         handle = former.update(topology, topology_conf(job), by_value, steps(arguments))
     record = {"topology_id": handle.topology_id, "replaces": former.topology_id}
@@ -72,37 +74,33 @@ def cluster(arguments: argparse.Namespace) -> int:
     """Hold a cluster until Ctrl-C: Nimbus and the slots on Spark; other processes submit topologies to it."""
     from sparkstorm.embedded.java import find_java
 
-    home = Path(find_java()).resolve().parent.parent
-    environment = cluster_environment(os.environ, sys.executable, home)
-    command = cluster_command(arguments, environment["PATH"])
+    if importlib.util.find_spec("pyspark") is None:
+        raise SlotsUnavailableError("a cluster runs on Spark, and this Python has no pyspark: pip install pyspark")
+    environment = cluster_environment(arguments, os.environ, sys.executable, Path(find_java()).resolve().parent.parent)
+    own = [arguments.conf] if arguments.conf else []
+    command = [sys.executable, "-m", "sparkstorm.app.standing", *own, *(word for each in arguments.c for word in ("-c", each))]
     sys.stdout.flush()
     os.execve(command[0], command, environment)
 
 
-def cluster_command(arguments: argparse.Namespace, path: str) -> list[str]:
-    """Return the command line of spark-submit: the one on PATH, or beside this Python."""
-    from sparkstorm.errors import SlotsUnavailableError
-
-    program = shutil.which("spark-submit", path=path)
-    if program is None:
-        raise SlotsUnavailableError("spark-submit is not on PATH: pip install pyspark, or add the bin folder of your Spark to PATH")
+def cluster_environment(
+    arguments: argparse.Namespace, environment: Mapping[str, str], python: str, java_home: Path
+) -> dict[str, str]:
+    """Return the environment of the cluster's driver: this Python, a Java that is new enough, the options of spark-submit."""
+    folders = [str(Path(python).parent), *environment.get("PATH", os.defpath).split(os.pathsep)]
     options = ["--master", arguments.master] if arguments.master else []
     for setting in arguments.spark:
         options += ["--conf", setting]
-    script = str(Path(__file__).parents[1] / "app" / "standing.py")
-    own = [arguments.conf] if arguments.conf else []
-    return [program, *options, script, *own, *(word for each in arguments.c for word in ("-c", each))]
-
-
-def cluster_environment(environment: Mapping[str, str], python: str, java_home: Path) -> dict[str, str]:
-    """Return the environment of spark-submit: this Python for the driver and the slots, and a Java that is new enough."""
-    beside = str(Path(python).parent)
-    folders: Sequence[str] = [beside, *environment.get("PATH", os.defpath).split(os.pathsep)]
+    submit = {"PYSPARK_SUBMIT_ARGS": shlex.join([*options, "pyspark-shell"])} if options else {}
+    # keeps Spark's own log, and a warning of the JVM's, out of sight; a Spark of the user's has a folder of its own
+    quiet = {} if "SPARK_HOME" in environment else {"SPARK_CONF_DIR": str(Path(__file__).parents[1] / "app" / "spark_conf")}
     return {
+        **quiet,
         "PYSPARK_PYTHON": python,
         "PYSPARK_DRIVER_PYTHON": python,
         "SPARK_LOCAL_IP": "127.0.0.1",
         **environment,
         "JAVA_HOME": str(java_home),
         "PATH": os.pathsep.join(dict.fromkeys(folders)),
+        **submit,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,12 @@ from sparkstorm.app.standing import TopologyWatch, cluster_conf, up_lines
 from sparkstorm.cli.changes import log_levels, plan_record, plan_text, rebalance_options
 from sparkstorm.cli.common import lasted, table
 from sparkstorm.cli.dead_letters import letter_text
-from sparkstorm.cli.jobs import cluster_command, cluster_environment
+from sparkstorm.cli.jobs import cluster_environment
 from sparkstorm.cli.main import main, parser
 from sparkstorm.cli.topologies import counts_by_component, error_text, status_text
 from sparkstorm.client.logs import LogReader, last_lines, shown
 from sparkstorm.config import merge
-from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError, StoreUnavailableError
+from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.model.assignment import ExecutorId, TaskError, TaskInfo, WorkerSlot
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.requests import LogLevel, RebalancePlan
@@ -211,18 +210,14 @@ def test_a_verb_without_a_cluster_says_so_in_one_sentence(
 # -- the cluster --------------------------------------------------------------------------------------------------------
 
 
-def test_a_cluster_is_started_by_the_spark_submit_of_this_python(tmp_path: Path) -> None:
-    (tmp_path / "spark-submit").touch(0o755)
-    environment = cluster_environment({"PATH": "/usr/bin", "SPARK_LOCAL_IP": "10.0.0.1"}, str(tmp_path / "python"), Path("/java"))
-    assert environment["PATH"] == f"{tmp_path}:/usr/bin" and environment["JAVA_HOME"] == "/java"
-    assert (environment["PYSPARK_PYTHON"], environment["SPARK_LOCAL_IP"]) == (str(tmp_path / "python"), "10.0.0.1")
-    given = ["cluster", "my.yaml", "-c", "a=1", "--master", "local[4]", "--spark", "spark.x=y"]
-    command = cluster_command(parser().parse_args(given), environment["PATH"])
-    assert command[:6] == [str(tmp_path / "spark-submit"), "--master", "local[4]", "--conf", "spark.x=y", command[5]]
-    assert Path(command[5]).name == "standing.py" and Path(command[5]).exists()
-    assert command[6:] == ["my.yaml", "-c", "a=1"]
-    with pytest.raises(SlotsUnavailableError, match="pip install pyspark"):
-        cluster_command(argparse.Namespace(master=None, spark=[], conf=None, c=[]), "/nowhere")
+def test_a_cluster_is_started_by_this_python_with_a_java_and_sparks_options() -> None:
+    given = parser().parse_args(["cluster", "my.yaml", "-c", "a=1", "--master", "local[4]", "--spark", "spark.x=a b"])
+    environment = cluster_environment(given, {"PATH": "/usr/bin", "SPARK_LOCAL_IP": "10.0.0.1"}, "/venv/bin/python", Path("/java"))
+    assert (environment["PATH"], environment["JAVA_HOME"]) == ("/venv/bin:/usr/bin", "/java")
+    assert (environment["PYSPARK_PYTHON"], environment["SPARK_LOCAL_IP"]) == ("/venv/bin/python", "10.0.0.1")
+    assert environment["PYSPARK_SUBMIT_ARGS"] == "--master 'local[4]' --conf 'spark.x=a b' pyspark-shell"
+    assert (Path(environment["SPARK_CONF_DIR"]) / "log4j2.properties").exists()
+    assert "PYSPARK_SUBMIT_ARGS" not in cluster_environment(parser().parse_args(["cluster"]), {}, "python", Path("/java"))
 
 
 def test_a_cluster_with_servers_of_its_own_has_a_folder_of_its_own() -> None:
