@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pyspark import SparkConf, SparkContext
 
@@ -37,12 +37,12 @@ from sparkstorm.hosting.base import SlotSpec, StateAddress
 from sparkstorm.hosting.spark import SparkSlots, make_context, slot_conf
 from sparkstorm.hosting.spark_security import SWITCH, check_given, remove_at_exit, secured, with_private_scratch
 from sparkstorm.model.topology import Topology
-from sparkstorm.nimbus.driver_service import NimbusService
 from sparkstorm.nimbus.guarded_scheduler import GuardedScheduler
-from sparkstorm.nimbus.leader_election import depose_dead_leader, end_dead_submissions, own_name
+from sparkstorm.nimbus.leader_election import depose_dead_leader, own_name
+from sparkstorm.nimbus.listeners import TopologyActionListener
 from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.nimbus.redis_cleanup import RedisRetirement
-from sparkstorm.nimbus.service import NimbusService as ClientService
+from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.nimbus.submission import SubmitOptions
 from sparkstorm.scheduling.chosen import chosen_scheduler
 from sparkstorm.supervisor.slot_main import main_by_ticket
@@ -67,7 +67,8 @@ class Cluster:
         self.sc = sc
         self.clock = SystemClock()
         self._say = say
-        self._service: NimbusService | None = None
+        self.listeners: list[TopologyActionListener] = []
+        """Told of what is done to topologies (S0.51), whichever of this driver's Nimbuses does it."""
         self._owns_context = owns_context
         self._closers = contextlib.ExitStack()
         at = stores.connection
@@ -102,12 +103,6 @@ class Cluster:
             cluster._start()
             yield cluster
 
-    @property
-    def service(self) -> NimbusService:
-        """What may be asked of Nimbus; the same one over all of this driver's Nimbuses."""
-        assert self._service is not None
-        return self._service
-
     # -- topologies --------------------------------------------------------------------------------------------------
 
     def submit(
@@ -122,7 +117,7 @@ class Cluster:
         return self.client.submit(name, topology, own_conf, by_value, options)
 
     def find(self, name: str) -> TopologyHandle | None:
-        """Return the running topology of a name; a hot deploy that a former driver left unfinished is waited for."""
+        """Return the running topology of a name; a submission or hot deploy that a former driver left unfinished is waited for."""
         return self.client.find(name)
 
     def handle(self, topology_id: str) -> TopologyHandle:
@@ -167,8 +162,9 @@ class Cluster:
         self._closers.callback(self._office.leave)
         self._office.take(self.conf.integer("storm.zookeeper.session.timeout"), "zookeeper" in self.stores.embedded)
         self.state.write_cluster_conf(self.conf.for_clients())
+        self.service = NimbusService(self.state, self.blobs, self.conf, self.clock)
         self._start_nimbus()
-        self.client = ClusterClient(self.state, at.redis, cast(ClientService, self.service), self.conf)
+        self.client = ClusterClient(self.state, at.redis, self.service, self.conf)
         self._closers.callback(self.client.close)
         self._closers.callback(lambda: self._nimbus.stop())
         self._start_slots()
@@ -178,13 +174,9 @@ class Cluster:
         scheduler = chosen_scheduler(self.conf, GuardedScheduler)
         wake = threading.Event()
         depose_dead_leader(self.state)
-        end_dead_submissions(self.state)
         nimbus = Nimbus(self.state, self.blobs, scheduler, self.conf, own_name(), wake.set)
         nimbus.cleanup.retirement = RedisRetirement(self.redis_address)
-        if self._service is None:
-            self._service = NimbusService(self.state, self.blobs, nimbus, self.conf, self.clock)
-        else:
-            self._service.attach(nimbus)
+        nimbus.listeners = self.listeners
         self._nimbus = NimbusThread(nimbus, self.clock, wake)
         self._nimbus.start()
 

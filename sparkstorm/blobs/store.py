@@ -8,6 +8,7 @@ seen is whole.
 import contextlib
 import hashlib
 import hmac
+from collections.abc import Iterable
 
 from sparkstorm.blobs.base import BytesStore
 from sparkstorm.cluster.storm_state import StormState
@@ -90,13 +91,16 @@ class BlobStore:
         if blob_key(data) != key:
             raise TamperedBlobError(f"blob {key} holds other bytes than its address says; it was not opened")
 
-    def sweep(self) -> list[str]:
-        """Delete chunks without metadata, left by a put or delete that was cut; not while anybody puts. Their keys."""
+    def stray_chunks(self) -> set[str]:
+        """Return the keys of chunks without metadata: of a put under way, or left by a put or delete that was cut."""
+        chunks = self._bytes.list_keys()
         known = set(self._state.blob_keys())
-        left = [key for key in self._bytes.list_keys() if key.partition(":")[0] not in known]
-        for key in left:
+        return {key for key in chunks if key.partition(":")[0] not in known}
+
+    def delete_chunks(self, keys: Iterable[str]) -> None:
+        """Delete chunks that belong to no blob."""
+        for key in keys:
             self._bytes.delete(key)
-        return left
 
     def delete(self, key: str) -> None:
         """Forget a blob; absent is fine."""

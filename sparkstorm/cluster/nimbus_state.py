@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sparkstorm.cluster import paths
 from sparkstorm.cluster.base import Hint
 from sparkstorm.cluster.record_store import RecordStore
-from sparkstorm.errors import StateConflictError
+from sparkstorm.errors import SparkStormError, StateConflictError, StoreInconsistentError, TamperedBlobError
 from sparkstorm.model.assignment import TopologyBase
 from sparkstorm.model.records import encode_record
 from sparkstorm.model.requests import LogConfig, Outcome, Problems, Request
@@ -25,22 +25,22 @@ class NimbusInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
-    """A submission under way: its id is protected from orphan clean-up until the mark is gone; `owner` as of a leader."""
-
-    topology_id: str
-    since_ms: int
-    owner: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Deploy:
-    """A hot deploy under way: who follows, whether it takes the old one's data over, and who does should it be refused."""
+    """A hot deploy under way: `base` follows `old_id`, and takes its data over when it `inherits`.
+
+    `fallback` brings the old topology back should `base` be refused; then it becomes `base`, and `refusal` says why.
+    """
 
     old_id: str
     base: TopologyBase
     inherits: bool
-    fallback: TopologyBase | None = None
+    fallback: TopologyBase | None
+    request_id: str
+    refusal: str = ""
+
+    def bases(self) -> list[TopologyBase]:
+        """The topologies that may follow."""
+        return [self.base, self.fallback] if self.fallback else [self.base]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,22 @@ class NimbusState(RecordStore):
         except StateConflictError:
             if self.read_request(request.id) != request:
                 raise
+
+    def open_requests(self, hint: Hint | None = None) -> tuple[list[tuple[Request, Outcome | None]], dict[str, SparkStormError]]:
+        """Requests without a final outcome in the order of their making; and what is wrong with those that cannot be read."""
+        found: list[tuple[Request, Outcome | None]] = []
+        unreadable: dict[str, SparkStormError] = {}
+        for request_id in self.request_ids(hint):
+            try:
+                outcome = self.read_outcome(request_id)
+                if outcome is None or not outcome.is_final:
+                    request = self.read_request(request_id)
+                    if {each.id for each in (request, outcome) if each} - {request_id}:
+                        raise StoreInconsistentError(f"{paths.request(request_id)}: it or its outcome has another id")
+                    found += [(request, outcome)] if request else []
+            except (StoreInconsistentError, TamperedBlobError) as error:
+                unreadable[request_id] = error
+        return sorted(found, key=lambda pair: (pair[0].created_ms, pair[0].id)), unreadable
 
     def read_request(self, request_id: str) -> Request | None:
         """A request; TamperedBlobError or StoreInconsistentError when it is none of ours."""
@@ -141,25 +157,6 @@ class NimbusState(RecordStore):
 
     def protected_ids(self) -> list[str]:
         """Ids of topologies that are being prepared for submission."""
-        return self._names(paths.SUBMISSIONS)
-
-    def begin_submission(self, name: str, submission: Submission) -> bool:
-        """Mark a name as being submitted; False when another session submits it."""
-        return self.store.try_ephemeral(paths.submission(name), encode_record(submission))
-
-    def end_submission(self, name: str, topology_id: str | None = None) -> None:
-        """Take the mark away; with an id, only when it is that submission's."""
-        found = self._read_plain(Submission, paths.submission(name)) if topology_id else None
-        if topology_id is None or (found and found.topology_id == topology_id):
-            self.store.delete(paths.submission(name))
-
-    def submissions(self) -> dict[str, Submission]:
-        """Submissions under way, by topology name."""
-        found = {name: self._read_plain(Submission, paths.submission(name)) for name in self._names(paths.SUBMISSIONS)}
-        return {name: submission for name, submission in found.items() if submission}
-
-    def submission_names(self) -> list[str]:
-        """Names under submission; the marks themselves may be damaged."""
         return self._names(paths.SUBMISSIONS)
 
     def write_deploy(self, name: str, deploy: Deploy) -> None:

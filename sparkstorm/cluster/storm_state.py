@@ -188,6 +188,14 @@ class StormState(NimbusState):
         """Make workerbeats/<id> without data (S3.43); workers make their own child (S3.54)."""
         self.store.ensure_path(paths.workerbeats(topology_id))
 
+    def has_worker_beats(self, topology_id: str) -> bool:
+        """Whether workerbeats/<id> is there."""
+        return self.store.get(paths.workerbeats(topology_id)) is not None
+
+    def remove_worker_beats(self, topology_id: str) -> None:
+        """Remove workerbeats/<id>: the mark that what a new topology begins with is whole."""
+        self.store.delete(paths.workerbeats(topology_id))
+
     def write_worker_beat(self, beat: WorkerBeat) -> None:
         """Write a worker's sign of life; statistics that are too large are left out, the sign of life stays."""
         data = encode_record(beat)

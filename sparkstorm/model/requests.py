@@ -157,7 +157,7 @@ def check_request(request: Request, request_id: str) -> None:
     if request.kind is RequestKind.UPGRADE:
         raise InvalidConfigError("gray upgrades are not in this release; use a hot deploy")
     validate_name(request.name)
-    if request.topology_id and not _is_id_of(request.topology_id, request.name):
+    if request.topology_id and not is_id_of(request.topology_id, request.name):
         raise InvalidTopologyError(f"{where}: {request.topology_id[:200]!r} is no id of a topology named {request.name}")
     if not 0 <= request.created_ms <= request.expires_ms:
         raise InvalidConfigError(f"{where}: it expires at {request.expires_ms}, before it was made at {request.created_ms}")
@@ -171,7 +171,8 @@ def check_request(request: Request, request_id: str) -> None:
         check_log_levels(request.name, request.log_levels)
 
 
-def _is_id_of(topology_id: str, name: str) -> bool:
+def is_id_of(topology_id: str, name: str) -> bool:
+    """Whether it is the id of a topology of that name."""
     return topology_id.startswith(name) and _NUMBERS.fullmatch(topology_id[len(name) :]) is not None
 
 

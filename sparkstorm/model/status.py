@@ -54,3 +54,4 @@ class PendingAction:
     rebalance: RebalanceOptions | None = None
     # REMOVE only: a successor takes over what the topology leaves outside the state store (hot deploy).
     has_heir: bool = False
+    request_id: str = ""  # of the client's request that this carries out

@@ -1,7 +1,7 @@
 """Owns what a slot and its worker child say to each other after the spec: JSON lines, one frozen record per kind.
 
-Down the control pipe go commands (`SetStatus`, `Stop`); up the status pipe go reports. A line that is no known record
-is refused by name, never guessed at, so a user's stray write cannot steer a slot.
+Down the control pipe go commands (`SetStatus`, `SetLogLevels`, `Stop`); up the status pipe go reports. A line that is no known
+record is refused by name, never guessed at, so a user's stray write cannot steer a slot.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Any, Final, TypeAlias
 
 from sparkstorm.errors import InvalidConfigError
+from sparkstorm.model.requests import LOG_LEVELS
 
 MAX_LINE_BYTES = 1024 * 1024
 HUNG: Final = "hung"
@@ -38,6 +39,13 @@ class SetStatus:
     """The topology is now ACTIVE or INACTIVE: spouts go on or rest."""
 
     status: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetLogLevels:
+    """Set these levels by logger; loggers that are not named get back the levels that they had."""
+
+    levels: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +96,16 @@ class Exiting:
     reason: str
 
 
-WorkerCommand: TypeAlias = SetStatus | Stop
+WorkerCommand: TypeAlias = SetStatus | SetLogLevels | Stop
 WorkerReport: TypeAlias = Ready | Beat | Trying | Passed | ComponentError | Exiting
 
-_COMMAND_BY_NAME: Final[dict[str, type]] = {"status": SetStatus, "stop": Stop}
+_COMMAND_BY_NAME: Final[dict[str, type]] = {"status": SetStatus, "log": SetLogLevels, "stop": Stop}
 _REPORT_BY_NAME: Final[dict[str, type]] = {
     "ready": Ready, "beat": Beat, "trying": Trying, "passed": Passed, "error": ComponentError, "exit": Exiting,
 }  # fmt: skip
 _FIELDS: Final[dict[type, dict[str, type]]] = {
     SetStatus: {"status": str},
+    SetLogLevels: {"levels": dict},
     Stop: {},
     Ready: {},
     Beat: {"stats": dict},
@@ -117,6 +126,8 @@ def decode_command(line: bytes) -> WorkerCommand:
     command: WorkerCommand = _decode("do", _COMMAND_BY_NAME, line)
     if isinstance(command, SetStatus) and command.status not in ("ACTIVE", "INACTIVE"):
         raise InvalidConfigError(f"control line: status {command.status!r} is neither ACTIVE nor INACTIVE")
+    if isinstance(command, SetLogLevels) and not set(command.levels.values()) <= {*LOG_LEVELS}:
+        raise InvalidConfigError(f"control line: levels {str(command.levels)[:80]} are not among {', '.join(LOG_LEVELS)}")
     return command
 
 

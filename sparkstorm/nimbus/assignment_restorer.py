@@ -23,7 +23,7 @@ class AssignmentRestorer:
         self._state = state
         self._publish = publish
 
-    def restore(self, reading: Reading) -> bool:
+    def restore(self, reading: Reading, _now_ms: int) -> bool:
         """Write every such assignment again; whether there was one."""
         written = False
         for topology_id, base in reading.bases.items():

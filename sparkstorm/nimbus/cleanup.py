@@ -1,6 +1,6 @@
-"""Owns the end of topologies: workers stopped first, then everything the topology left, then unused blobs and orphans.
+"""The end of topologies: workers stopped first, then everything the topology left, then unused blobs and orphans.
 
-Laws: nothing is removed that a submission under way may need; each step may be cut and is taken up again by the next
+Laws: nothing is removed that an open request or a hot deploy names; each step may be cut and is taken up again by the next
 Nimbus, because the base goes last.
 """
 
@@ -11,12 +11,14 @@ from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
 from sparkstorm.model.assignment import TopologyBase
+from sparkstorm.model.requests import is_id_of
 from sparkstorm.model.status import Action, PendingAction
 from sparkstorm.nimbus.cluster_reader import Reading
 from sparkstorm.nimbus.listeners import NothingToRetire, TopologyRetirement
 from sparkstorm.nimbus.nimbus_times import NimbusTimes
 
 _LOG = logging.getLogger(__name__)
+_CHUNKS_MS = 3_600_000  # between two scans for chunks without metadata
 
 
 class TopologyCleanup:
@@ -28,7 +30,8 @@ class TopologyCleanup:
         self._blobs = blobs
         self._times = times
         self._next_sweep_ms = 0
-        self._has_swept_chunks = False
+        self._stray: set[str] = set()  # chunks that had no metadata at the last scan
+        self._next_chunks_ms = 0
 
     def advance(self, base: TopologyBase, now_ms: int) -> bool:
         """Take one step of a killed topology's end whose time has come; True when it is gone.
@@ -58,30 +61,67 @@ class TopologyCleanup:
         self._state.update_base(base.topology_id, lambda found: replace(found, pending=grace))
         self._state.remove_assignment(base.topology_id)
 
-    def sweep(self, reading: Reading, now_ms: int) -> None:
-        """Remove traces of topologies that have no base, and blobs that nobody names, once per monitor period."""
-        if now_ms < self._next_sweep_ms:
-            return
-        self._next_sweep_ms = now_ms + self._times.round_ms
-        names = {*self._state.submission_names(), *self._state.deploy_names()}
-        for topology_id in sorted(self._state.known_ids() - set(self._state.topology_ids())):
-            if topology_id.rsplit("-", 2)[0] in names:
-                continue  # somebody is at it
-            _LOG.info("removing what was left of %s", topology_id)
+    def forget(self, topology_id: str) -> None:
+        """Remove all traces of an id that never became a topology, and its data.
+
+        First goes the mark that its initial state is whole: should the rest be cut, no request can begin with a part of it.
+        """
+        if topology_id not in self._state.topology_ids():
+            self._state.remove_worker_beats(topology_id)
             self.retirement.retire(topology_id)
             self._state.remove_topology(topology_id)
-        if not names and not reading.problems:
-            self._sweep_blobs(reading, now_ms)
-            self._sweep_chunks()
 
-    def _sweep_chunks(self) -> None:
-        """Once per Nimbus: what a put or delete that was cut left in the bytes store; it means a scan of all keys."""
-        if not self._has_swept_chunks:
-            self._has_swept_chunks = True
-            self._blobs.sweep()
+    def sweep(self, reading: Reading, now_ms: int) -> bool:
+        """Remove traces of topologies that have no base, and blobs that nobody names, once per monitor period."""
+        if now_ms < self._next_sweep_ms:
+            return False
+        self._next_sweep_ms = now_ms + self._times.round_ms
+        # In this order: a client removes its mark only when its request names the id.
+        known = self._state.known_ids() - set(self._state.topology_ids())
+        ids = set(self._state.protected_ids())
+        named, is_whole = self._named(ids)
+        for topology_id in sorted(known - ids):
+            _LOG.info("removing what was left of %s", topology_id)
+            self.forget(topology_id)
+        if is_whole and not reading.problems:
+            self._sweep_blobs(reading, named, now_ms)
+            self._sweep_chunks(now_ms)
+        return False
 
-    def _sweep_blobs(self, reading: Reading, now_ms: int) -> None:
-        used = {key for base in reading.bases.values() for key in (base.code_key, base.conf_key)}
+    def _named(self, ids: set[str]) -> tuple[set[str], bool]:
+        """Return the keys that open requests and deploys name, and whether all could be read; their ids are added to `ids`."""
+        opened, unreadable = self._state.open_requests()
+        keys, is_whole = set[str](), not unreadable
+        for request, _ in opened:
+            ids.add(request.topology_id)
+            keys |= request.blob_keys()
+        for name in self._state.deploy_names():
+            try:
+                deploy = self._state.read_deploy(name)
+            except (StoreInconsistentError, TamperedBlobError):
+                ids |= {each for each in self._state.known_ids() if is_id_of(each, name)}
+                is_whole = False
+                continue
+            for base in deploy.bases() if deploy else []:
+                ids.add(base.topology_id)
+                keys |= {base.code_key, base.conf_key}
+        return keys, is_whole
+
+    def _sweep_chunks(self, now_ms: int) -> None:
+        """Delete chunks without metadata, which a put or delete that was cut has left; finding them is a scan of all keys.
+
+        Clients may be storing blobs now: only chunks that were there a while ago, and have no metadata still, go.
+        """
+        if now_ms < self._next_chunks_ms:
+            return
+        stray = self._blobs.stray_chunks()
+        self._blobs.delete_chunks(stray & self._stray)
+        is_new = bool(stray - self._stray)
+        self._stray = stray
+        self._next_chunks_ms = now_ms + (max(self._times.blob_delay_ms, self._times.round_ms) if is_new else _CHUNKS_MS)
+
+    def _sweep_blobs(self, reading: Reading, named: set[str], now_ms: int) -> None:
+        used = named | {key for base in reading.bases.values() for key in (base.code_key, base.conf_key)}
         used |= {key for each in reading.snapshot.assignments.values() for key in (each.code_key, each.conf_key)}
         for key in set(self._state.blob_keys()) - used:
             try:

@@ -22,14 +22,6 @@ def depose_dead_leader(state: StormState) -> bool:
     return True
 
 
-def end_dead_submissions(state: StormState) -> list[str]:
-    """Free the names that processes of this host were submitting when they died; what they left is swept later."""
-    dead = {name: mark for name, mark in state.submissions().items() if _is_dead(mark.owner)}
-    for name, mark in dead.items():
-        state.end_submission(name, mark.topology_id)
-    return sorted(dead)
-
-
 def _is_dead(owner: str) -> bool:
     """Whether that was a process of this host, and is gone."""
     host, _, pid = owner.rpartition(":")

@@ -1,15 +1,22 @@
-"""Owns what a rebalance makes of a topology: new base, outline and configuration, before anything is placed."""
+"""Rebalances: what one makes of a topology, its dry run, and carrying it out when it falls due."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from sparkstorm.errors import FailedAssignTopologyError, NotAliveError, SparkStormError
+from sparkstorm.model.assignment import TaskError, TopologyBase
 from sparkstorm.model.outline import TopologyOutline
-from sparkstorm.model.status import JsonValue, RebalanceOptions
-from sparkstorm.scheduling.lifecycle import Decision
+from sparkstorm.model.requests import RebalancePlan
+from sparkstorm.model.status import Action, JsonValue, RebalanceOptions, TopologyStatus
+from sparkstorm.nimbus.cluster_reader import Reading, conf_bytes
+from sparkstorm.nimbus.parts import NimbusParts
+from sparkstorm.scheduling.lifecycle import ActionRequest, Decision, transition
 from sparkstorm.scheduling.resource.amounts import normalised
 from sparkstorm.scheduling.snapshot import KnownTopology
 
+_LOG = logging.getLogger(__name__)
 _RESOURCES_MAP = "topology.component.resources.map"
 # Storm's resource keys by the short words that rebalance options use.
 _RESOURCE_KEYS = {
@@ -46,3 +53,63 @@ def rebalanced_topology(known: KnownTopology, decision: Decision, conf: Mapping[
     options = decision.rebalance or RebalanceOptions()
     base = replace(decision.base, conf_key=conf_key)
     return KnownTopology(base, rebalanced_outline(known.outline, options), conf)
+
+
+class Rebalancer:
+    """Plans rebalances, and carries out those that have fallen due."""
+
+    def __init__(self, parts: NimbusParts) -> None:
+        self._parts = parts
+
+    def plan(self, topology_id: str, options: RebalanceOptions, reading: Reading, now_ms: int) -> RebalancePlan:
+        """Plan what a rebalance would do now (a dry run); writes nothing."""
+        known = reading.snapshot.topologies.get(topology_id)
+        if known is None:
+            raise NotAliveError(f"topology {topology_id} is not running")
+        asked = transition(known.base, ActionRequest(Action.REBALANCE, 0, options), now_ms, 0)
+        decision = transition(asked.base, ActionRequest(Action.DO_REBALANCE, 0, options), now_ms, 0)
+        after = rebalanced_topology(known, decision, self._conf(known.base, options), known.base.conf_key)
+        placed = self._parts.assigner.rehearse_rebalance(after, options, reading, now_ms).placed[topology_id]
+        before = reading.snapshot.assignments.get(topology_id)
+        unplaced = tuple(each for each in after.executors() if each not in placed)
+        return RebalancePlan(topology_id, before.slot_by_executor if before else {}, placed, unplaced)
+
+    def _own_conf(self, base: TopologyBase, options: RebalanceOptions) -> dict[str, JsonValue]:
+        return rebalanced_conf(self._parts.reader.topology_conf(base.conf_key), options)
+
+    def _conf(self, base: TopologyBase, options: RebalanceOptions) -> dict[str, Any]:
+        return {**self._parts.conf, **self._own_conf(base, options)}
+
+    def carry_out(self, known: KnownTopology, decision: Decision, reading: Reading, now_ms: int) -> None:
+        """Outline, assignment and outcome first, base last: a Nimbus that dies in between rebalances again, to the same end."""
+        parts, base = self._parts, known.base
+        options = decision.rebalance or RebalanceOptions()
+        request_id = base.pending.request_id if base.pending else ""
+        conf_key = parts.blobs.put(conf_bytes(self._own_conf(base, options)), now_ms)
+        after = rebalanced_topology(known, decision, self._conf(base, options), conf_key)
+        try:
+            plan = parts.assigner.plan_rebalance(after, options, reading, now_ms)
+        except FailedAssignTopologyError as error:
+            parts.outcomes.refuse(request_id, now_ms, error)
+            self._give_up(known, error, now_ms)
+            return
+        parts.state.write_outline(base.topology_id, after.outline)
+        parts.reader.forget(base.topology_id)
+        for assignment in plan.assignments:
+            parts.assigner.publish(assignment, reading.bases[assignment.topology_id].name)
+        parts.outcomes.done(request_id, now_ms, base.topology_id)
+        self._settle(base, after.base)
+        parts.notify(base.name, "rebalance")
+
+    def _give_up(self, known: KnownTopology, error: SparkStormError, now_ms: int) -> None:
+        base = known.base
+        _LOG.error("the rebalance of %s is given up: %s", base.topology_id, error)
+        component = next(iter(sorted(known.outline.components)))
+        text = f"rebalance given up: {error}"
+        self._parts.state.report_error(base.topology_id, TaskError(now_ms, component, 0, "nimbus", 0, text))
+        status = base.previous_status or TopologyStatus.ACTIVE
+        self._settle(base, replace(base, status=status, previous_status=None, pending=None))
+
+    def _settle(self, before: TopologyBase, after: TopologyBase) -> None:
+        # A kill or another rebalance that came meanwhile is not overwritten.
+        self._parts.state.update_base(before.topology_id, lambda found: after if found.pending == before.pending else found)

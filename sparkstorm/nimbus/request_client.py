@@ -53,7 +53,8 @@ class RequestClient:
         except ValueError as error:
             raise InvalidConfigError(f"the request for {request.name} is too large: {error}") from error
         if request.has_state:
-            self.state.unprotect(request.topology_id)
+            with contextlib.suppress(StoreUnavailableError):  # the mark ends with the session
+                self.state.unprotect(request.topology_id)
         return PendingRequest(self, request)
 
     def finish(self, request: Request, is_done: bool) -> None:
@@ -87,8 +88,7 @@ class RequestClient:
                     named |= request.blob_keys()
             for name in state.deploy_names():
                 if deploy := state.read_deploy(name):
-                    bases = (deploy.base, deploy.fallback)
-                    named |= {key for base in bases if base for key in (base.code_key, base.conf_key)}
+                    named |= {key for base in deploy.bases() for key in (base.code_key, base.conf_key)}
         except (StoreInconsistentError, TamperedBlobError):
             return
         for key in set(keys) - named:
@@ -125,6 +125,11 @@ class PendingRequest:
             outcome = Outcome(self.id, OutcomeState.WITHDRAWN, self._client.clock.now_ms())
             if not self._client.state.create_outcome(outcome):
                 return self.withdraw()
+            if self._client.state.read_request(self.id) is None:
+                self._client.state.remove_outcome(self.id)
+                raise StoreInconsistentError(
+                    f"the request to {_verb(self.request)} was ended and swept before its outcome was read; look at the topology"
+                )
         if outcome.state is not OutcomeState.WITHDRAWN:
             return False
         self._outcome = outcome

@@ -245,8 +245,13 @@ class NimbusService:
     # -- looking -------------------------------------------------------------------------------------------------
 
     def wait_deployed(self, name: str, timeout_ms: int = 120_000) -> bool:
-        """Wait until no hot deploy of that name is under way."""
-        return self._wait_until(lambda: self._state.read_deploy(name) is None, timeout_ms)
+        """Wait until no submission or hot deploy of that name is under way, a former process's included."""
+        return self._wait_until(lambda: not self._is_deploying(name), timeout_ms)
+
+    def _is_deploying(self, name: str) -> bool:
+        opened, _ = self._state.open_requests()
+        named = any(request.base is not None and request.name == name for request, _ in opened)
+        return named or self._state.read_deploy(name) is not None
 
     def find(self, name: str) -> TopologyBase | None:
         """The topology of that name, dying ones included; StoreInconsistentError when its record cannot be read."""

@@ -24,13 +24,14 @@ class Effect(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ActionRequest:
     """An action with its parameters; `wait_ms` None or negative means the topology's message timeout."""
 
     action: Action
     wait_ms: int | None = None
     rebalance: RebalanceOptions | None = None
     has_heir: bool = False
+    request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +46,10 @@ class Decision:
     rebalance: RebalanceOptions | None = None
 
 
-_Row: TypeAlias = Callable[[TopologyBase, Request, int], Decision]
+_Row: TypeAlias = Callable[[TopologyBase, ActionRequest, int], Decision]
 
 
-def transition(base: TopologyBase, request: Request, now_ms: int, default_wait_ms: int) -> Decision:
+def transition(base: TopologyBase, request: ActionRequest, now_ms: int, default_wait_ms: int) -> Decision:
     """What an action does to a topology; IllegalTransitionError when its status does not know the action."""
     row = _TABLE[base.status].get(request.action)
     if row is None:
@@ -60,43 +61,45 @@ def transition(base: TopologyBase, request: Request, now_ms: int, default_wait_m
     return row(base, replace(request, wait_ms=wait_ms), now_ms)
 
 
-def due_request(base: TopologyBase, now_ms: int) -> Request | None:
+def due_request(base: TopologyBase, now_ms: int) -> ActionRequest | None:
     """The pending action of a topology when its time has come."""
     pending = base.pending
     if pending is None or pending.due_ms > now_ms:
         return None
-    return Request(pending.action, 0, pending.rebalance)
+    return ActionRequest(pending.action, 0, pending.rebalance)
 
 
-def _stay(base: TopologyBase, _request: Request, _now_ms: int) -> Decision:
+def _stay(base: TopologyBase, _request: ActionRequest, _now_ms: int) -> Decision:
     return Decision(base)
 
 
-def _activate(base: TopologyBase, _request: Request, _now_ms: int) -> Decision:
+def _activate(base: TopologyBase, _request: ActionRequest, _now_ms: int) -> Decision:
     return Decision(replace(base, status=TopologyStatus.ACTIVE))
 
 
-def _inactivate(base: TopologyBase, _request: Request, _now_ms: int) -> Decision:
+def _inactivate(base: TopologyBase, _request: ActionRequest, _now_ms: int) -> Decision:
     return Decision(replace(base, status=TopologyStatus.INACTIVE))
 
 
-def _kill(base: TopologyBase, request: Request, now_ms: int) -> Decision:
-    pending = PendingAction(Action.REMOVE, now_ms + (request.wait_ms or 0), has_heir=request.has_heir)
+def _kill(base: TopologyBase, request: ActionRequest, now_ms: int) -> Decision:
+    pending = PendingAction(
+        Action.REMOVE, now_ms + (request.wait_ms or 0), has_heir=request.has_heir, request_id=request.request_id
+    )
     return Decision(replace(base, status=TopologyStatus.KILLED, previous_status=None, pending=pending))
 
 
-def _remove(base: TopologyBase, _request: Request, _now_ms: int) -> Decision:
+def _remove(base: TopologyBase, _request: ActionRequest, _now_ms: int) -> Decision:
     return Decision(base, Effect.REMOVE)
 
 
-def _rebalance(base: TopologyBase, request: Request, now_ms: int) -> Decision:
+def _rebalance(base: TopologyBase, request: ActionRequest, now_ms: int) -> Decision:
     options = request.rebalance or RebalanceOptions()
-    pending = PendingAction(Action.DO_REBALANCE, now_ms + (request.wait_ms or 0), options)
+    pending = PendingAction(Action.DO_REBALANCE, now_ms + (request.wait_ms or 0), options, request_id=request.request_id)
     previous = base.previous_status if base.status == TopologyStatus.REBALANCING else base.status
     return Decision(replace(base, status=TopologyStatus.REBALANCING, previous_status=previous, pending=pending))
 
 
-def _do_rebalance(base: TopologyBase, request: Request, _now_ms: int) -> Decision:
+def _do_rebalance(base: TopologyBase, request: ActionRequest, _now_ms: int) -> Decision:
     options = request.rebalance or RebalanceOptions()
     after = replace(
         base,

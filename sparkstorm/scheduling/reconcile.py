@@ -111,3 +111,15 @@ def with_new_version(old: Assignment, kind: AssignmentKind) -> Assignment:
 def placed_anew(old: Assignment, version: int) -> Assignment:
     """Return the placement under that version, with every executor's fence raised to it, which fences off former owners."""
     return replace(old, version=version, placed_version_by_executor=dict.fromkeys(old.slot_by_executor, version))
+
+
+def restarted(old: Assignment, slots: Container[WorkerSlot], now_ms: int) -> Assignment:
+    """Return the same placement under a new version, with the fences of the executors in those slots raised to it."""
+    version = old.version + 1
+    again = [each for each, slot in old.slot_by_executor.items() if slot in slots]
+    return replace(
+        old,
+        version=version,
+        start_ms_by_executor={**old.start_ms_by_executor, **dict.fromkeys(again, now_ms)},
+        placed_version_by_executor={**old.placed_version_by_executor, **dict.fromkeys(again, version)},
+    )

@@ -4,6 +4,7 @@ The main thread steps the slot's machine and handles the child; a sync in a seco
 """
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from sparkstorm.model.worker_messages import (
     ExitCode,
     Exiting,
     Ready,
+    SetLogLevels,
     SetStatus,
     Stop,
     WorkerReport,
@@ -82,6 +84,7 @@ class Child:
         self.process, self.spec, self.started_ms = process, spec, now_ms
         self.view = ChildView(now_ms)
         self.status = spec.status
+        self.log_levels: Mapping[str, str] = {}
         self.stats: dict[str, JsonValue] = {}
         self.last_words = ""
         self.hung_s = 0  # how long it had been silent when it was asked where it hangs
@@ -297,6 +300,9 @@ class Slot:
         if wish.status != child.status:
             child.status = wish.status
             child.process.order(SetStatus(wish.status))
+        if wish.log_levels != child.log_levels and child.view.ready:
+            child.log_levels = wish.log_levels
+            child.process.order(SetLogLevels(wish.log_levels))
 
     def _beat(self, now_ms: int) -> None:
         assignment = self._state.assignment

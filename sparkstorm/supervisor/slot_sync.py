@@ -43,6 +43,7 @@ class DesiredState:
     assignment: LocalAssignment
     status: str = "INACTIVE"
     component_by_task: Mapping[int, str] = field(default_factory=dict)
+    log_levels: Mapping[str, str] = field(default_factory=dict)  # by logger, those whose time is not over
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ class SlotSync:
         topology_ids = state.assignment_ids(self.wake)
         read = {each: self._read(each, now_ms) for each in topology_ids}
         self._assignments = {each: assignment for each, assignment in read.items() if assignment}
-        self.wish = self._make_wish()
+        self.wish = self._make_wish(now_ms)
         if (self.wish, self.stop) != (before, stopping):
             self.notify()
 
@@ -195,14 +196,15 @@ class SlotSync:
         if not is_known and part_of(found, self._slot):
             self._refusals.append(WorkerBeat(found.topology_id, self._slot.node, self._slot.port, now_ms, 0, 0, 0, REFUSED, seen))
 
-    def _make_wish(self) -> DesiredState | None:
+    def _make_wish(self, now_ms: int) -> DesiredState | None:
         parts = [part for each in self._assignments.values() if (part := part_of(each, self._slot))]
         if not parts:
             return None
         running = self.wish.assignment.topology_id if self.wish else ""
         part = min(parts, key=lambda part: (part.topology_id != running, part.topology_id))
         try:
-            return DesiredState(part, self._status(part.topology_id), self._components(part.topology_id))
+            levels = self._log_levels(part.topology_id, now_ms)
+            return DesiredState(part, self._status(part.topology_id), self._components(part.topology_id), levels)
         except (StoreInconsistentError, TamperedBlobError) as fault:
             _LOG.error("slot %s: %s", self._slot, fault)
             return self.wish
@@ -210,6 +212,11 @@ class SlotSync:
     def _status(self, topology_id: str) -> str:
         base = self._desk().state.read_base(topology_id, self.wake)
         return "ACTIVE" if base and base.status in _WORKING else "INACTIVE"
+
+    def _log_levels(self, topology_id: str, now_ms: int) -> Mapping[str, str]:
+        found = self._desk().state.read_log_config(topology_id, self.wake)
+        levels = found.levels if found else {}
+        return {logger: one.level for logger, one in levels.items() if not one.until_ms or one.until_ms > now_ms}
 
     def _components(self, topology_id: str) -> Mapping[int, str]:
         # A topology's tasks never change (S3.12), so what was read once stays valid.

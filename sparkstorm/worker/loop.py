@@ -21,6 +21,7 @@ from sparkstorm.model.worker_messages import (
     ExitCode,
     Passed,
     Ready,
+    SetLogLevels,
     SetStatus,
     Stop,
     Trying,
@@ -30,6 +31,7 @@ from sparkstorm.model.worker_messages import (
 from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.transport.redis import RedisTransport
 from sparkstorm.worker.epoch import RandomIds
+from sparkstorm.worker.log_levels import LogLevels
 from sparkstorm.worker.tasks.task_factory import WorkerPlan
 from sparkstorm.worker.tasks.warm_up import AckerWarmUp
 from sparkstorm.worker.worker import Worker
@@ -134,7 +136,8 @@ def _start_patiently(
         for command in control.poll():
             if isinstance(command, Stop):
                 return None
-            spec = replace(spec, status=command.status)
+            if isinstance(command, SetStatus):
+                spec = replace(spec, status=command.status)
 
 
 def _start(spec: WorkerSpec, control: Control, clock: Clock, transport: RedisTransport, wake_fd: int) -> Worker:
@@ -183,6 +186,7 @@ def _loop(
     worker.set_active(spec.status == "ACTIVE")
     beats.sent_ms = 0
     warm_up = AckerWarmUp(worker.ackers)
+    log_levels = LogLevels()
     while True:
         for command in control.poll():
             if isinstance(command, Stop):
@@ -190,6 +194,8 @@ def _loop(
                 return ExitCode.STOPPED
             if isinstance(command, SetStatus):
                 worker.set_active(command.status == "ACTIVE")
+            elif isinstance(command, SetLogLevels):
+                log_levels.apply(command.levels)
         now_ms = clock.now_ms()
         if now_ms - beats.sent_ms >= _BEAT_EVERY_MS:
             beats.send(worker.summary())

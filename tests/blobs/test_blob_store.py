@@ -82,8 +82,9 @@ def test_a_missing_chunk_is_named(blobs: BlobStore, bytes_store: BytesStore) -> 
         blobs.get(key)
 
 
-def test_a_sweep_takes_only_chunks_that_no_metadata_names(blobs: BlobStore, bytes_store: BytesStore) -> None:
+def test_only_chunks_that_no_metadata_names_are_stray(blobs: BlobStore, bytes_store: BytesStore) -> None:
     key = blobs.put(b"kept", 5)
     bytes_store.put("f00:0", b"left over")
-    assert blobs.sweep() == ["f00:0"]
-    assert blobs.get(key) == b"kept"
+    assert blobs.stray_chunks() == {"f00:0"}
+    blobs.delete_chunks({"f00:0"})
+    assert blobs.stray_chunks() == set() and blobs.get(key) == b"kept"

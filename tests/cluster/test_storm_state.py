@@ -6,7 +6,7 @@ import pytest
 
 from sparkstorm.cluster import paths
 from sparkstorm.cluster.local import LocalStateStore
-from sparkstorm.cluster.nimbus_state import NimbusInfo, Submission
+from sparkstorm.cluster.nimbus_state import NimbusInfo
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import (
     FailedAssignTopologyError,
@@ -187,15 +187,6 @@ def test_a_hint_tells_that_an_assignment_came(state: StormState) -> None:
 def test_submission_numbers_never_repeat(state: StormState, store: LocalStateStore) -> None:
     other = StormState(LocalStateStore(store.tree), KEY)
     assert [state.next_submission_number(), other.next_submission_number(), state.next_submission_number()] == [1, 2, 3]
-
-
-def test_one_session_submits_a_name_at_a_time(state: StormState, store: LocalStateStore) -> None:
-    rival = StormState(LocalStateStore(store.tree), KEY)
-    assert state.begin_submission("wc", Submission("wc-1-9", 5))
-    assert not rival.begin_submission("wc", Submission("wc-2-9", 5))
-    assert rival.submissions() == {"wc": Submission("wc-1-9", 5)}
-    state.end_submission("wc")
-    assert rival.begin_submission("wc", Submission("wc-2-9", 6))
 
 
 def test_one_nimbus_leads(state: StormState, store: LocalStateStore) -> None:

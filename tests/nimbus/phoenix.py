@@ -10,6 +10,7 @@ from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import FailedAssignTopologyError, StoreUnavailableError
 from sparkstorm.model.assignment import Assignment
 from sparkstorm.nimbus.nimbus import Nimbus
+from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.view import ClusterView
@@ -72,14 +73,22 @@ class Phoenix(Bench):
         return found
 
     def doom_nimbus(self, fuse: Fuse) -> None:
-        """Another Nimbus in the same driver, which will die; the service lives."""
+        """Another Nimbus, which will die; the client has a session of its own and lives."""
         self.store.close()
         self.fuse = fuse
         self._follow(fuse.around(LocalStateStore(self.tree)), fuse.around(self.bytes_store))
         self.nimbus.cleanup.retirement = fuse.around(self.keeper)
         self.store = LocalStateStore(self.tree)
-        self.state = self.service._state = StormState(self.store, KEY)
-        self.blobs = self.service._blobs = BlobStore(self.state, self.bytes_store, KEY)
+        self.state = StormState(self.store, KEY)
+        self.blobs = BlobStore(self.state, self.bytes_store, KEY)
+        self.service = self.client()
+
+    def doom_client(self, fuse: Fuse) -> None:
+        """A client over a session of its own, which will die; Nimbus lives."""
+        self.fuse = fuse
+        state = StormState(fuse.around(LocalStateStore(self.tree)), KEY)
+        blobs = BlobStore(state, fuse.around(self.bytes_store), KEY)
+        self.service = NimbusService(state, blobs, self.conf, self.clock, self.wait_until)
 
     def doom_driver(self, fuse: Fuse) -> None:
         """Another driver, which will die: Nimbus and its service over one session."""
@@ -102,7 +111,6 @@ class Phoenix(Bench):
         state = StormState(store, KEY)
         self.nimbus = Nimbus(state, BlobStore(state, bytes_store, KEY), self.scheduler, self.conf)
         self.nimbus.cleanup.retirement = self.keeper
-        self.service.attach(self.nimbus)
 
     def tick(self, delta_ms: int = 1000) -> None:
         now_ms = self.clock.advance(delta_ms)

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from sparkstorm.blobs.local import LocalBytesStore
-from sparkstorm.errors import FailedAssignTopologyError, IllegalTransitionError, InvalidConfigError
+from sparkstorm.errors import IllegalTransitionError, InvalidConfigError, NimbusUnavailableError
 from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
-from sparkstorm.scheduling.lifecycle import Request, transition
-from tests.nimbus.nimbus_bench import Bench, wordcount
+from sparkstorm.scheduling.lifecycle import ActionRequest, transition
+from tests.nimbus.nimbus_bench import Bench
 
 
 def test_defect_4_no_task_comes_or_goes_with_a_rebalance_and_each_runs_once() -> None:
@@ -75,7 +75,7 @@ def test_defect_11_no_status_but_that_of_a_running_topology_can_be_upgraded_from
     entered = set()
     for action in Action:
         try:
-            entered.add(transition(replace(before, previous_status=None), Request(action), 0, 0).base.status)
+            entered.add(transition(replace(before, previous_status=None), ActionRequest(action), 0, 0).base.status)
         except IllegalTransitionError:
             continue
     assert not entered & {TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK}
@@ -111,19 +111,23 @@ def test_defect_16_a_hot_deploy_waits_until_the_old_workers_have_really_stopped(
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_defect_19_a_name_is_free_again_after_every_end_of_a_submission(times: int) -> None:
-    bench = Bench()
+    bench = Bench(nimbus__request__timeout__secs=5)
     for _ in range(times):
         with pytest.raises(InvalidConfigError):
             bench.submit(topology__wrokers=1)
+        bench.nimbus, nimbus = _Absent(), bench.nimbus  # type: ignore[assignment]
+        with pytest.raises(NimbusUnavailableError):
+            bench.submit()
+        bench.nimbus = nimbus
         bench.submit()
         bench.submit(code=b"new", topology__hot__deploy__enable=True)
-        for supervisor in bench.supervisors.values():
-            supervisor.is_up = False
-        bench.service._wait_until = lambda condition, timeout_ms: False
-        with pytest.raises(FailedAssignTopologyError):
-            bench.submit(topology=wordcount(2), topology__hot__deploy__enable=True)
-        bench.service._wait_until = bench.wait_until
-        for supervisor in bench.supervisors.values():
-            supervisor.is_up = True
+        bench.service.kill("wc", 0)
         bench.advance(30)
-        assert bench.state.known_ids() == set() and bench.state.submissions() == {}
+        assert bench.state.known_ids() == set() and bench.state.request_ids() == bench.state.outcome_ids() == []
+
+
+class _Absent:
+    """No Nimbus at all."""
+
+    def step(self, now_ms: int) -> int:
+        return now_ms + 1000

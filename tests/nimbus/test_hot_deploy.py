@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import (
@@ -16,7 +15,6 @@ from sparkstorm.errors import (
 )
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
-from sparkstorm.nimbus.driver_service import NimbusService
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.view import ClusterView
@@ -65,17 +63,17 @@ class Keeper:
 
 def deploy_and_die(at: int, is_written: bool, topology: Topology) -> tuple[Bench, Keeper, str, bool]:
     """The cluster some time after a driver died at its n-th write and another took over; whether it died at all."""
-    bench, keeper = Bench(nodes=3), Keeper()
+    bench, keeper = Bench(nodes=3, nimbus__topology__blobstore__deletion__delay__ms=1000), Keeper()
     bench.nimbus.cleanup.retirement = keeper
     old = bench.submit()
     keeper.data[old] = {"streams", "states"}
+    bench.store.close()
     mortal: Any = Mortal(LocalStateStore(bench.tree), at, is_written)
-    state = StormState(mortal, KEY)
-    blobs = BlobStore(state, bench.bytes_store, KEY)
-    driver = NimbusService(state, blobs, bench.nimbus, bench.conf, bench.clock, bench.wait_until)
-    conf = {"topology.workers": 4, "topology.hot.deploy.enable": True}
+    bench.store, bench.state = mortal, StormState(mortal, KEY)
+    bench.start_nimbus()
+    bench.nimbus.cleanup.retirement = keeper
     try:
-        driver.submit("wc", topology, conf, NEW_CODE)
+        bench.submit(topology=topology, code=NEW_CODE, topology__hot__deploy__enable=True)
         died = False
     except StoreUnavailableError:
         died = True
@@ -100,7 +98,7 @@ def test_wherever_the_driver_dies_one_topology_runs_with_its_data_and_nothing_el
         is_heir = now == old or split == 4
         assert keeper.data == ({now: {"streams", "states"}} if is_heir else {}), at
         assert bench.state.known_ids() == {now}, at
-        assert not bench.state.deploy_names() and not bench.state.submissions(), at
+        assert not bench.state.deploy_names() and bench.state.open_requests() == ([], {}), at
         outcomes.add(code)
         if not died:
             break
@@ -110,22 +108,23 @@ def test_wherever_the_driver_dies_one_topology_runs_with_its_data_and_nothing_el
 
 
 def left_over(bench: Bench, keeper: Keeper) -> str:
-    """A deploy whose driver died right after the kill; the old topology's id."""
+    """A deploy whose Nimbus died right after the kill; the old topology's id. The one that follows has yet to take a turn."""
     bench.nimbus.cleanup.retirement = keeper
     old = bench.submit()
     keeper.data[old] = {"states"}
-    session = LocalStateStore(bench.tree)
-    driver = NimbusService(
-        StormState(session, KEY), bench.blobs, bench.nimbus, bench.conf, bench.clock, lambda condition, limit: die(session)
-    )
-    with pytest.raises(StoreUnavailableError):
-        driver.submit("wc", wordcount(), {"topology.workers": 4, "topology.hot.deploy.enable": True}, NEW_CODE)
+    client = bench.client(LocalStateStore(bench.tree))
+    client.begin(client.update_request("wc", wordcount(), {"topology.workers": 4}, NEW_CODE))
+
+    def status() -> TopologyStatus | None:
+        base = bench.state.read_base(old)
+        return base.status if base else None
+
+    while status() is TopologyStatus.ACTIVE:
+        bench.nimbus.step(bench.clock.now_ms())
+    assert status() is TopologyStatus.KILLED
+    bench.restart_nimbus()
+    bench.nimbus.cleanup.retirement = keeper
     return old
-
-
-def die(session: LocalStateStore) -> bool:
-    session.close()
-    raise StoreUnavailableError("the driver died")
 
 
 class Moody(DefaultScheduler):
@@ -176,7 +175,7 @@ def test_the_name_is_taken_until_the_deploy_is_finished_and_waiting_for_it_helps
     bench, keeper = Bench(nodes=3), Keeper()
     old = left_over(bench, keeper)
     with pytest.raises(AlreadyAliveError):
-        bench.service.begin_submit("wc", wordcount(), {"topology.workers": 1}, CODE)
+        bench.submit(topology__workers=1)
     assert bench.service.wait_deployed("wc")
     (new,) = bench.state.topology_ids()
     assert new != old and keeper.data == {new: {"states"}}
@@ -205,7 +204,7 @@ def test_a_deploy_that_cannot_be_finished_is_told_of_tried_again_and_can_be_call
     assert "its outline is missing" in bench.nimbus.problems["wc"]
     assert bench.state.topology_ids() == []
     with pytest.raises(AlreadyAliveError, match="a hot deploy of wc is being finished"):
-        bench.service.begin_submit("wc", wordcount(), {"topology.workers": 1}, CODE)
+        bench.submit(topology__workers=1)
     bench.service.kill("wc")
     bench.advance(20)
     assert bench.state.known_ids() == set() and keeper.data == {} and "wc" not in bench.nimbus.problems

@@ -1,17 +1,14 @@
 """Tells what Nimbus does with topologies, deaths, restarts and bad records, in a simulated cluster."""
 
-from collections.abc import Callable
-
 import pytest
 
 from sparkstorm.cluster import paths
 from sparkstorm.cluster.local import LocalStateStore
-from sparkstorm.cluster.nimbus_state import Submission
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import FailedAssignTopologyError
+from sparkstorm.errors import FailedAssignTopologyError, IllegalTransitionError
 from sparkstorm.model.assignment import ExecutorId, SupervisorInfo, WorkerSlot
+from sparkstorm.model.requests import OutcomeState, RequestKind
 from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
-from sparkstorm.nimbus.driver_service import NimbusService
 from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
@@ -196,7 +193,7 @@ def test_a_kill_survives_a_restart_of_nimbus_at_any_second(restart_at: int) -> N
 def test_a_rebalance_survives_a_restart_of_nimbus_at_any_second(restart_at: int) -> None:
     bench = Bench(nodes=3)
     topology_id = bench.submit()
-    bench.service.rebalance("wc", RebalanceOptions(2, {"split": 2}, {"app.colour": "red"}), wait_secs=5)
+    bench.begin_rebalance("wc", RebalanceOptions(2, {"split": 2}, {"app.colour": "red"}), 5)
     for second in range(30):
         if second == restart_at:
             bench.restart_nimbus()
@@ -235,8 +232,10 @@ def test_a_rebalance_of_an_inactive_topology_ends_inactive() -> None:
 def test_a_rebalancing_topology_can_be_killed() -> None:
     bench = Bench()
     bench.submit()
-    bench.service.rebalance("wc", RebalanceOptions(2), wait_secs=30)
+    pending = bench.begin_rebalance("wc", RebalanceOptions(2), 30)
     bench.service.kill("wc", wait_secs=1)
+    with pytest.raises(IllegalTransitionError, match="called off: another request came before it fell due"):
+        pending.wait()
     bench.advance(5)
     assert bench.state.known_ids() == set()
 
@@ -314,7 +313,9 @@ def test_a_topology_with_a_broken_record_is_left_out_and_the_others_go_on() -> N
     assert bench.state.known_ids() == {sound}
 
 
-@pytest.mark.parametrize("path", [paths.deploy("other"), paths.submission("other")])
+@pytest.mark.parametrize(
+    "path", [paths.deploy("other"), paths.submission("other"), paths.request("other"), paths.outcome("a" * 32)]
+)
 def test_a_broken_record_of_a_deploy_or_a_submission_stops_nobody_else(path: str) -> None:
     bench = Bench(nodes=3)
     topology_id = bench.submit()
@@ -346,7 +347,7 @@ def test_orphans_are_swept_and_a_submission_under_way_is_not() -> None:
     bench = Bench()
     bench.state.prepare_worker_beats("orphan-1-1")
     bench.state.prepare_gray_upgrade("orphan-1-1")
-    bench.state.begin_submission("under-way", Submission("under-way-2-2", 0))
+    bench.state.protect("under-way-2-2")
     bench.state.prepare_worker_beats("under-way-2-2")
     bench.advance(30)
     assert bench.state.known_ids() == {"under-way-2-2"}
@@ -360,18 +361,11 @@ def test_only_the_leader_works_and_a_follower_takes_over_at_once() -> None:
     second = Nimbus(state, bench.blobs, bench.scheduler, bench.conf, "second", lambda: woken.append(1))
     second.step(bench.clock.now_ms())
     assert (bench.nimbus.is_leading, second.is_leading) == (True, False)
-    bench.service.kill("wc", wait_secs=0)
+    assert "nimbus leads" in second.problems["leader"]
+    client = bench.client(LocalStateStore(bench.tree))
+    pending = client.begin(client.new_request(RequestKind.KILL, "wc", wait_ms=0))
     second.step(bench.clock.advance(20_000))
-    assert bench.state.read_base(topology_id)
-
-    def drive(done: Callable[[], bool], timeout_ms: int) -> bool:
-        while not done():
-            second.step(bench.clock.advance(10_000))
-        return True
-
-    service = NimbusService(state, bench.blobs, second, bench.conf, bench.clock, drive)
-    with pytest.raises(FailedAssignTopologyError, match="nimbus leads this cluster"):
-        service.submit("other", wordcount(), {}, b"code")
+    assert pending.poll() is None and bench.state.read_base(topology_id)
     woken.clear()
     bench.store.expire_session()
     assert woken
@@ -380,6 +374,8 @@ def test_only_the_leader_works_and_a_follower_takes_over_at_once() -> None:
         for supervisor in bench.supervisors.values():
             supervisor.step(bench.clock.now_ms())
     assert second.is_leading
+    outcome = pending.poll()
+    assert outcome and outcome.state is OutcomeState.DONE
     assert bench.state.known_ids() == set()
 
 
@@ -477,4 +473,6 @@ def test_chunks_that_a_cut_submission_left_are_swept_by_the_next_nimbus() -> Non
     bench.bytes_store.put("f00:0", b"left over")
     bench.restart_nimbus()
     bench.advance(2)
+    assert bench.bytes_store.list_keys() != whole, "a client may be storing them now"
+    bench.advance(320)
     assert bench.bytes_store.list_keys() == whole

@@ -163,8 +163,8 @@ def test_a_jstorm_rebalance_keeps_every_task_where_it_was_unless_told_to_reassig
     bench.advance(3)
     spread = bench.slots(topology_id)
     assert len(set(spread.values())) == 4
-    bench.service.rebalance("wc", RebalanceOptions(9), wait_secs=0)
-    bench.advance(3)
+    with pytest.raises(FailedAssignTopologyError, match="there's no enough worker"):
+        bench.service.rebalance("wc", RebalanceOptions(9), wait_secs=0)
     components = bench.state.error_components(topology_id)
     texts = [each.text for component in components for each in bench.state.read_errors(topology_id, component)]
     assert any("rebalance given up: there's no enough worker" in text for text in texts)
@@ -238,7 +238,8 @@ def test_a_guest_that_fails_later_leaves_its_own_topology_where_it_was(monkeypat
     monkeypatch.undo()
     monkeypatch.setattr(Rogue, "way", "raises")
     lost = next(iter(before.slot_by_executor.values())).node
-    bench.service.rebalance("late", RebalanceOptions(2), wait_secs=0)
+    with pytest.raises(FailedAssignTopologyError, match="boom"):
+        bench.service.rebalance("late", RebalanceOptions(2), wait_secs=0)
     bench.advance(3)
     base = bench.state.read_base(topology_id)
     assert base and (base.num_workers, base.pending) == (4, None)

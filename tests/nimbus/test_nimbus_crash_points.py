@@ -6,15 +6,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from sparkstorm.blobs.store import BlobStore
-from sparkstorm.cluster.local import LocalStateStore
-from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import FailedAssignTopologyError, StoreUnavailableError
 from sparkstorm.model.assignment import AssignmentKind
+from sparkstorm.model.requests import LogLevel
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from tests.nimbus.fuses import Fuse
-from tests.nimbus.nimbus_bench import CODE, KEY, Bench, wordcount
-from tests.nimbus.phoenix import Keeper, Phoenix
+from tests.nimbus.nimbus_bench import CODE, wordcount
+from tests.nimbus.phoenix import Phoenix
 
 NEW_CODE = b"new code"
 REBALANCE = RebalanceOptions(2, {"split": 2}, {"app.colour": "red"}, {"split": {"cpu": 55.0}})
@@ -97,7 +95,24 @@ class Ask:
         return TopologyStatus.INACTIVE if self.is_inactive else TopologyStatus.ACTIVE
 
 
+def is_restarted(bench: Phoenix) -> bool:
+    """Whether one worker has new fences, and nothing has moved."""
+    now, before = bench.assignment(), bench.before
+    again = {each for each, placed in now.placed_version_by_executor.items() if placed > before.version}
+    slot = min(before.slot_by_executor.values())
+    return again == set(before.executors_at(slot)) and now.slot_by_executor == before.slot_by_executor
+
+
+def is_logging(bench: Phoenix) -> bool:
+    found = bench.state.read_log_config(bench.old)
+    return found is not None and {each: one.level for each, one in found.levels.items()} == {"": "DEBUG"}
+
+
 ASKS = {
+    "restart a worker": Ask(
+        lambda bench: bench.service.restart_worker("wc", min(bench.before.slot_by_executor.values())), is_restarted
+    ),
+    "set a log level": Ask(lambda bench: bench.service.set_log_level("wc", {"": LogLevel("DEBUG")}), is_logging),
     "deactivate": Ask(lambda bench: bench.service.deactivate("wc"), has_status(TopologyStatus.INACTIVE)),
     "activate": Ask(lambda bench: bench.service.activate("wc"), has_status(TopologyStatus.ACTIVE), True),
     "kill": Ask(lambda bench: bench.service.kill("wc", 2), is_killed),
@@ -114,27 +129,36 @@ ASKS = {
 
 
 def assert_tidy(bench: Phoenix, at: int) -> None:
-    """Nothing is left but what the topologies that run need."""
+    """Nothing is left but what the topologies that run need, and ended requests whose client has died."""
     running = [bench.state.read_base(each) for each in bench.state.topology_ids()]
     used = {key for base in running if base for key in (base.code_key, base.conf_key)}
     assert bench.state.known_ids() == {base.topology_id for base in running if base}, at
-    assert not bench.state.submissions() and not bench.state.deploy_names(), at
+    assert bench.state.open_requests() == ([], {}) and not bench.state.protected_ids() and not bench.state.deploy_names(), at
+    assert set(bench.state.outcome_ids()) <= set(bench.state.request_ids()), at
     assert set(bench.state.blob_keys()) == used, at
     assert {key.partition(":")[0] for key in bench.bytes_store.list_keys()} == used, at
     assert not bench.nimbus.problems, at
 
 
-@pytest.mark.parametrize("name", [each for each in ASKS if each not in ("activate", "deactivate")])  # those are the service's own
-def test_wherever_nimbus_dies_in_its_driver_the_next_one_brings_every_request_to_its_end(name: str) -> None:
+def rest_and_restart(bench: Phoenix, secs: int) -> None:
+    """Let time pass and start another Nimbus, which finds chunks of blobs that were cut sooner than the hourly scan."""
+    bench.rest(secs)
+    bench.nimbus._state.store.close()
+    bench.follow_driver()
+    bench.rest(24)
+
+
+@pytest.mark.parametrize("name", ASKS)
+def test_wherever_nimbus_dies_the_next_one_brings_every_request_to_its_end(name: str) -> None:
     asked = ASKS[name]
     for at in range(1, LIMIT):
         bench, fuse = Phoenix(asked.is_inactive), Fuse(at)
         bench.doom_nimbus(fuse)
-        with contextlib.suppress(StoreUnavailableError):  # the keeper's, when its driver hands over
-            asked.ask(bench)
+        asked.ask(bench)
         bench.rest(asked.secs)
         assert asked.after(bench), at
         assert_tidy(bench, at)
+        assert bench.state.request_ids() == bench.state.outcome_ids() == [], at
         if not fuse.is_burnt:
             break
     else:
@@ -164,6 +188,27 @@ def test_wherever_the_driver_dies_a_request_was_never_made_or_comes_to_its_end(n
     else:
         raise AssertionError("the driver died every time")
     assert ends == {True, False}
+
+
+@BOTH
+@pytest.mark.parametrize("name", ASKS)
+def test_wherever_the_client_dies_its_request_was_never_made_or_comes_to_its_end(name: str, is_written: bool) -> None:
+    asked, ends = ASKS[name], set()
+    for at in range(1, LIMIT):
+        bench, fuse = Phoenix(asked.is_inactive), Fuse(at, is_written)
+        bench.doom_client(fuse)
+        with contextlib.suppress(StoreUnavailableError):
+            asked.ask(bench)
+        rest_and_restart(bench, asked.secs)
+        is_done = asked.after(bench)
+        assert is_done or is_untouched(bench, asked.status), at
+        assert_tidy(bench, at)
+        ends.add(is_done)
+        if not fuse.is_burnt:
+            break
+    else:
+        raise AssertionError("the client died every time")
+    assert ends == {True, False} or (is_written and ends == {True}), "most requests are a client's first write"
 
 
 def test_wherever_nimbus_dies_workers_that_do_not_stop_have_their_whole_grace() -> None:
@@ -225,73 +270,37 @@ def test_wherever_nimbus_dies_in_a_submission_the_next_one_serves_it() -> None:
 
 
 @BOTH
-def test_a_submission_whose_stores_fail_for_a_moment_at_any_write_leaves_nothing(is_written: bool) -> None:
-    refused = 0
-    for at in range(1, LIMIT):
-        bench, fuse, keeper = Bench(), Fuse(at, is_written, is_final=False), Keeper()
-        bench.nimbus.cleanup.retirement = keeper
-        session = LocalStateStore(bench.tree)
-        bench.service._state = StormState(fuse.around(session), KEY)
-        bench.service._blobs = BlobStore(bench.service._state, fuse.around(bench.bytes_store), KEY)
-        with contextlib.suppress(StoreUnavailableError):
-            bench.service.submit("wc", wordcount(), {"topology.workers": 4}, b"code", seed=fuse.around(keeper).seed)
-        assert keeper.data == dict.fromkeys(bench.state.topology_ids(), "seeds"), at
-        if bench.state.topology_ids():
-            # Only the mark of the submission was to be taken away yet, which is tried again.
-            assert refused > 8 and bench.state.submissions() == {}, at
-        else:
-            refused += 1
-            assert fuse.is_burnt, at
-            assert_nothing_is_left(bench)
-            assert bench.submit(), at
-        if not fuse.is_burnt:
-            return
-    raise AssertionError("the store failed every time")
-
-
-@BOTH
-@pytest.mark.parametrize("split", [4, 5], ids=["the same tasks", "other tasks"])
-def test_a_refused_hot_deploy_whose_stores_fail_for_a_moment_brings_the_old_one_back(is_written: bool, split: int) -> None:
-    for at in range(1, LIMIT):
-        bench, fuse = Phoenix(), Fuse(at, is_written, is_final=False)
-        bench.fuse, bench.nimbus.cleanup.retirement = fuse, fuse.around(bench.keeper)
-        bench.service._state = StormState(fuse.around(LocalStateStore(bench.tree)), KEY)
-        bench.service._blobs = BlobStore(bench.service._state, fuse.around(bench.bytes_store), KEY)
-        with contextlib.suppress(StoreUnavailableError):
-            deploy_in_vain(bench, split)
-        bench.rest(100)
-        assert is_back(bench) or is_untouched(bench), at
-        assert_tidy(bench, at)
-        if not fuse.is_burnt:
-            return
-    raise AssertionError("the store failed every time")
-
-
-@BOTH
-def test_a_hot_deploy_whose_stores_fail_for_a_moment_at_any_write_leaves_one_topology_with_the_data(is_written: bool) -> None:
+def test_a_submission_whose_stores_fail_for_a_moment_at_any_write_runs_or_leaves_nothing(is_written: bool) -> None:
     ends = set()
     for at in range(1, LIMIT):
         bench, fuse = Phoenix(), Fuse(at, is_written, is_final=False)
-        bench.fuse, bench.nimbus.cleanup.retirement = fuse, fuse.around(bench.keeper)
-        bench.service._state = StormState(fuse.around(LocalStateStore(bench.tree)), KEY)
-        bench.service._blobs = BlobStore(bench.service._state, fuse.around(bench.bytes_store), KEY)
-        try:
-            new = bench.submit(code=NEW_CODE, topology__hot__deploy__enable=True)
-            assert bench.state.topology_ids() == [new], at
-        except StoreUnavailableError:
-            assert fuse.is_burnt, at
-        bench.rest(60)
-        assert is_deployed(bench) or is_untouched(bench), at
+        bench.doom_client(fuse)
+        with contextlib.suppress(StoreUnavailableError):
+            bench.service.submit("other", wordcount(1), {"topology.workers": 1}, b"code", seed=fuse.around(bench.keeper).seed)
+        bench.service._state.store.close()  # the client ends
+        rest_and_restart(bench, 40)
+        others = [each for each in bench.state.topology_ids() if each != bench.old]
+        assert bench.keeper.data == {bench.old: "counts", **dict.fromkeys(others, "seeds")}, at
         assert_tidy(bench, at)
-        ends.add(is_deployed(bench))
+        ends.add(len(others))
         if not fuse.is_burnt:
             break
     else:
         raise AssertionError("the store failed every time")
-    assert ends == {True, False}
+    assert ends == {0, 1}
 
 
-def assert_nothing_is_left(bench: Bench) -> None:
-    assert bench.state.known_ids() == set()
-    assert bench.state.blob_keys() == bench.bytes_store.list_keys() == []
-    assert bench.state.submissions() == {}
+@BOTH
+@pytest.mark.parametrize("name", [each for each in ASKS if "deploy" in each or "rebalance" in each])
+def test_stores_that_fail_nimbus_for_a_moment_at_any_write_change_no_end(name: str, is_written: bool) -> None:
+    asked = ASKS[name]
+    for at in range(1, LIMIT):
+        bench, fuse = Phoenix(asked.is_inactive), Fuse(at, is_written, is_final=False)
+        bench.doom_nimbus(fuse)
+        asked.ask(bench)
+        rest_and_restart(bench, asked.secs)
+        assert asked.after(bench), at
+        assert_tidy(bench, at)
+        if not fuse.is_burnt:
+            return
+    raise AssertionError("the store failed every time")

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from sparkstorm.cluster.local import LocalStateStore
-from sparkstorm.cluster.nimbus_state import NimbusInfo, Submission
+from sparkstorm.cluster.nimbus_state import NimbusInfo
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.nimbus.leader_election import depose_dead_leader, end_dead_submissions, own_name
+from sparkstorm.nimbus.leader_election import depose_dead_leader, own_name
 
 
 def dead_pid() -> int:
@@ -36,15 +36,3 @@ def test_the_living_the_distant_and_the_nameless_keep_their_office(owner: str) -
 
 def test_nobody_is_deposed_where_nobody_leads() -> None:
     assert not depose_dead_leader(StormState(LocalStateStore()))
-
-
-def test_names_that_dead_processes_of_this_host_were_submitting_are_free_again() -> None:
-    tree = LocalStateStore()
-    former = StormState(LocalStateStore(tree.tree))
-    owners = {"dead": f"{os.uname().nodename}:{dead_pid()}", "alive": own_name(), "far": "elsewhere:1", "old": ""}
-    for name, owner in owners.items():
-        assert former.begin_submission(name, Submission(f"{name}-1-1", 1, owner))
-    state = StormState(tree)
-    assert end_dead_submissions(state) == ["dead"]
-    assert sorted(state.submissions()) == ["alive", "far", "old"]
-    assert state.begin_submission("dead", Submission("dead-2-2", 2, own_name()))

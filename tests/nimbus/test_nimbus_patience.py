@@ -5,16 +5,12 @@ from typing import Any
 import pytest
 
 from sparkstorm.cluster import paths
-from sparkstorm.cluster.local import LocalStateStore
-from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
 from sparkstorm.model.records import encode_record
-from sparkstorm.nimbus.driver_service import NimbusService
-from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.nimbus.nimbus_times import NimbusTimes
 from sparkstorm.scheduling.liveness import Timeouts
-from tests.nimbus.nimbus_bench import CODE, KEY, Bench, wordcount
+from tests.nimbus.nimbus_bench import Bench
 
 
 def test_periods_come_from_their_keys() -> None:
@@ -99,21 +95,6 @@ def test_a_beat_speaks_for_its_own_worker_only_whatever_it_claims() -> None:
         bench.store.put(paths.workerbeat(topology_id, WorkerSlot("node-9", 6700)), encode_record(beat))
         bench.tick()
     assert not is_assigned(bench, victim)
-
-
-def test_a_nimbus_that_stands_by_turns_nobody_away_while_the_leader_may_be_a_dead_ones_session() -> None:
-    bench = Bench()
-    bench.nimbus.step(bench.clock.now_ms())  # it leads
-    state = StormState(LocalStateStore(bench.tree), KEY)
-    second = Nimbus(state, bench.blobs, bench.scheduler, bench.conf, "second")
-    service = NimbusService(state, bench.blobs, second, bench.conf, bench.clock)
-    submission = service.begin_submit("wc", wordcount(), {"topology.workers": 2}, CODE)
-    for _ in range(25):
-        second.step(bench.clock.advance(1000))
-        assert submission.poll_done() is None
-    bench.store.expire_session()
-    second.step(bench.clock.advance(1000))
-    assert submission.poll_done() == submission.prepared.topology_id
 
 
 # -- the guard against reassignment storms --------------------------------------------------------------------------------

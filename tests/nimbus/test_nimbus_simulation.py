@@ -108,4 +108,5 @@ def test_whatever_happens_the_invariants_hold_and_calm_brings_everything_back(se
         free += len(bench.slots(topology_id)) == sum(base.executors_by_component.values())
     assert free == len(bench.state.topology_ids()) or wanted > 12, f"seed {seed}: something has no place"
     assert bench.state.known_ids() == set(bench.state.topology_ids())
-    assert bench.state.submissions() == {}
+    assert bench.state.protected_ids() == []
+    assert bench.state.open_requests() == ([], {})

@@ -14,9 +14,10 @@ from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.config import default_conf
 from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.model.assignment import SupervisorInfo
+from sparkstorm.model.requests import OutcomeState
 from sparkstorm.model.status import RebalanceOptions
-from sparkstorm.nimbus.driver_service import NimbusService
 from sparkstorm.nimbus.nimbus import Nimbus
+from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.scheduling.default import DefaultScheduler
 from tests.nimbus.nimbus_bench import CODE, KEY, wordcount
 
@@ -49,7 +50,7 @@ class Cluster:
         self.bytes_store = RedisBytesStore(self.clients[-1], f"nimbus-test{self.root}:")
         self.blobs = BlobStore(self.state, self.bytes_store, KEY)
         self.nimbus = Nimbus(self.state, self.blobs, DefaultScheduler(), self.conf)
-        self.service = NimbusService(self.state, self.blobs, self.nimbus, self.conf, self.clock, self.drive)
+        self.service = NimbusService(self.state, self.blobs, self.conf, self.clock, self.drive)
 
     def drive(self, done: Callable[[], bool], timeout_ms: int = 0) -> bool:
         deadline = time.monotonic() + DEADLINE_S
@@ -84,10 +85,12 @@ def workers(cluster: Cluster, topology_id: str) -> int:
 def test_a_topology_lives_and_ends_on_real_stores(cluster: Cluster) -> None:
     topology_id = cluster.service.submit("wc", wordcount(), {"topology.workers": 1}, CODE)
     cluster.drive(lambda: workers(cluster, topology_id) == 1)
-    cluster.service.rebalance("wc", RebalanceOptions(2), wait_secs=0.2)
+    pending = cluster.service.begin(cluster.service.rebalance_request("wc", RebalanceOptions(2), wait_secs=0.2))
+    cluster.drive(lambda: pending.poll() is not None)
     cluster.sessions.pop().close()  # the old Nimbus, in the middle of the rebalance
     cluster.start_nimbus()
-    cluster.drive(lambda: workers(cluster, topology_id) == 2)
+    outcome = cluster.service.begin(pending.request).wait()
+    assert outcome.state is OutcomeState.DONE and workers(cluster, topology_id) == 2
     cluster.service.kill("wc", wait_secs=0)
     cluster.drive(lambda: cluster.state.known_ids() == set())
 

@@ -1,7 +1,5 @@
 """Tells what people may ask of Nimbus, what is refused with which words, and that a refusal leaves nothing behind."""
 
-import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +7,6 @@ import pytest
 
 from sparkstorm.blobs.local import LocalBytesStore
 from sparkstorm.cluster.local import LocalStateStore
-from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import (
     AlreadyAliveError,
     FailedAssignTopologyError,
@@ -18,26 +15,22 @@ from sparkstorm.errors import (
     InvalidTopologyError,
     NotAliveError,
     SparkStormError,
-    StateConflictError,
 )
 from sparkstorm.model.assignment import TaskBeats
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Component, Grouping, Stream, Subscription, Topology
-from sparkstorm.nimbus.assign_event import AssignEvent
-from sparkstorm.nimbus.driver_service import NimbusService
-from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.nimbus.submission import SubmitOptions
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.view import ClusterView
-from tests.nimbus.nimbus_bench import CODE, KEY, Bench, wordcount
+from tests.nimbus.nimbus_bench import CODE, Bench, wordcount
 
 
 def assert_nothing_is_left(bench: Bench) -> None:
     assert bench.state.known_ids() == set()
     assert bench.state.blob_keys() == []
     assert bench.bytes_store.list_keys() == []
-    assert bench.state.submissions() == {}
+    assert bench.state.protected_ids() == bench.state.request_ids() == bench.state.outcome_ids() == []
 
 
 STREAM = Stream(("word",))
@@ -154,39 +147,18 @@ def test_a_running_name_is_taken_until_its_topology_is_gone() -> None:
     assert bench.submit()
 
 
-def test_two_submissions_of_one_name_at_the_same_moment_leave_one() -> None:
-    bench = Bench()
-    outcomes: list[object] = []
-    start = threading.Barrier(3)
-
-    def submit() -> None:
-        start.wait()
-        try:
-            outcomes.append(bench.service.begin_submit("wc", wordcount(), {"topology.workers": 1}, CODE))
-        except SparkStormError as error:
-            outcomes.append(error)
-
-    threads = [threading.Thread(target=submit) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    start.wait()
-    for thread in threads:
-        thread.join(10)
-    assert sorted(type(each).__name__ for each in outcomes) == ["AlreadyAliveError", "Submission"]
-
-
-def test_another_driver_cannot_take_a_name_under_submission() -> None:
-    bench = Bench()
-    submission = bench.service.begin_submit("wc", wordcount(), {"topology.workers": 1}, CODE)
-    other_state = StormState(LocalStateStore(bench.tree), KEY)
-    other = NimbusService(other_state, bench.blobs, bench.nimbus, bench.conf, bench.clock)
-    with pytest.raises(AlreadyAliveError, match="another driver"):
-        other.begin_submit("wc", wordcount(), {"topology.workers": 1}, CODE)
-    bench.tick()
-    assert submission.poll_done() == submission.prepared.topology_id
-    bench.service.end_submit(submission)
-    with pytest.raises(AlreadyAliveError, match="runs already"):
-        other.begin_submit("wc", wordcount(), {"topology.workers": 1}, CODE)
+def test_of_two_submissions_of_one_name_at_the_same_moment_the_first_wins() -> None:
+    bench = Bench(nodes=3)
+    other = bench.client(LocalStateStore(bench.tree))
+    first = bench.service.begin(bench.service.submit_request("wc", wordcount(), {"topology.workers": 1}, CODE))
+    bench.clock.advance(1)
+    second = other.begin(other.submit_request("wc", wordcount(), {"topology.workers": 1}, CODE))
+    with pytest.raises(AlreadyAliveError, match="wc runs already"):
+        second.wait()
+    assert first.wait().topology_id == first.request.topology_id
+    assert bench.state.known_ids() == {first.request.topology_id}
+    base = bench.state.read_base(first.request.topology_id)
+    assert base and bench.blobs.get(base.code_key) == CODE, "the refused one had stored the same bytes"
 
 
 class Refusing:
@@ -210,33 +182,15 @@ def test_a_topology_that_cannot_be_assigned_is_refused_with_the_numbers_and_leav
     assert heard.told == []
 
 
-def test_a_submission_that_nimbus_does_not_serve_is_given_up_after_five_minutes() -> None:
-    bench = Bench()
-    waited: list[int] = []
-
-    def never(condition: Callable[[], bool], timeout_ms: int) -> bool:
-        waited.append(timeout_ms)
-        return condition()
-
-    bench.service = NimbusService(bench.state, bench.blobs, bench.nimbus, bench.conf, bench.clock, never)
-    with pytest.raises(FailedAssignTopologyError, match="not assigned within 300 s"):
-        bench.submit()
-    assert waited == [300_000]
-    assert_nothing_is_left(bench)
-    bench.advance(3)
-    assert bench.state.known_ids() == set()
-
-
 def test_a_submission_survives_a_store_that_is_away_while_it_waits() -> None:
     bench = Bench()
-    submission = bench.service.begin_submit("wc", wordcount(), {"topology.workers": 2}, CODE)
+    pending = bench.service.begin(bench.service.submit_request("wc", wordcount(), {"topology.workers": 2}, CODE))
     bench.tree.is_down = True
     bench.advance(5)
-    assert submission.poll_done() is None
+    assert not bench.wait_until(lambda: pending._look() is not None, 2000)
     bench.tree.is_down = False
-    bench.advance(2)
-    assert submission.poll_done() == submission.prepared.topology_id
-    bench.service.end_submit(submission)
+    assert pending.wait().topology_id == pending.request.topology_id
+    assert len(bench.slots(pending.request.topology_id)) == 11
 
 
 def test_everything_a_submission_records_is_there() -> None:
@@ -244,6 +198,7 @@ def test_everything_a_submission_records_is_there() -> None:
     began_ms = bench.clock.now_ms()
     topology_id = bench.submit(topology__workers=3, app__colour="red", topology__bolt__parallelism={"split": 6})
     assert topology_id == f"wc-1-{began_ms // 1000}"
+    assert bench.state.blob_keys() and len(bench.state.blob_keys()) == 2, "the outline's blob is needed no more"
     base, tasks = bench.state.read_base(topology_id), bench.state.read_tasks(topology_id)
     assert base and tasks
     assert (base.name, base.launch_ms, base.status, base.num_workers) == ("wc", began_ms, TopologyStatus.ACTIVE, 3)
@@ -263,7 +218,7 @@ def test_everything_a_submission_records_is_there() -> None:
     assert b'"app.colour":"red"' in conf and f'"topology.id":"{topology_id}"'.encode() in conf
     assert b"password" not in conf
     assert bench.blobs.get(base.code_key) == CODE
-    assert bench.state.submissions() == {}
+    assert bench.state.protected_ids() == bench.state.request_ids() == bench.state.outcome_ids() == []
 
 
 def test_parallelism_is_capped_by_the_topology_and_by_the_component() -> None:
@@ -427,65 +382,6 @@ def test_a_submission_waits_for_copies_but_never_fails_for_them() -> None:
     bench.start_nimbus()
     assert bench.submit(topology__min__replication__count=3, topology__max__replication__wait__time__sec=7)
     assert asked == [(3, 7000)]
-
-
-def test_a_hot_deploy_whose_old_topology_does_not_end_deploys_nothing() -> None:
-    bench, heirs = Bench(), Heirs()
-    bench.nimbus.cleanup.retirement = heirs
-    old = bench.submit()
-
-    def never(condition: Callable[[], bool], timeout_ms: int) -> bool:
-        return False
-
-    bench.service = NimbusService(bench.state, bench.blobs, bench.nimbus, bench.conf, bench.clock, never)
-    with pytest.raises(FailedAssignTopologyError, match=r"did not end within .* nothing was deployed"):
-        bench.submit(code=b"new code", topology__hot__deploy__enable=True)
-    assert bench.state.known_ids() == {old}
-    assert not bench.state.deploy_names() and not bench.state.submissions()
-    assert b"new code" not in bench.bytes_store.data_by_key.values()
-    heirs.state_by_id[old] = "counts"
-    bench.advance(20)
-    assert bench.state.known_ids() == set()
-    assert heirs.state_by_id == {}
-
-
-def test_submissions_under_way_are_served_by_the_nimbus_that_follows() -> None:
-    bench, heard = Bench(nodes=3), Ear()
-    bench.nimbus.listeners.append(heard)
-    before = bench.service.begin_submit("before", wordcount(), {"topology.workers": 1}, CODE)
-    former, bench.nimbus = bench.nimbus, Nimbus(bench.state, bench.blobs, bench.scheduler, bench.conf)
-    bench.service.attach(bench.nimbus)
-    after = bench.service.begin_submit("after", wordcount(), {"topology.workers": 1}, CODE)
-    late = AssignEvent(replace(before.base, topology_id="late-9-1", name="late", num_workers=1))
-    bench.state.write_outline("late-9-1", before.prepared.outline)
-    former.submit(late)  # by a thread that had asked for Nimbus a moment before
-    bench.tick()
-    assert before.poll_done() and after.poll_done() and late.is_settled and late.error is None
-    assert ("late", "startTopology") in heard.told
-    assert bench.nimbus.withdraw(AssignEvent(before.base))  # it waits in a Nimbus that was stopped
-
-
-def test_an_event_that_was_taken_back_is_not_served() -> None:
-    bench = Bench()
-    submission = bench.service.begin_submit("wc", wordcount(), {"topology.workers": 1}, CODE)
-    event = submission._event
-    assert event and bench.nimbus.withdraw(event)
-    bench.advance(3)
-    assert not event.is_settled and bench.state.assignment_ids() == []
-    other = bench.service.begin_submit("other", wordcount(), {"topology.workers": 1}, CODE)
-    bench.advance(1)
-    assert other.poll_done() and other._event and not bench.nimbus.withdraw(other._event)
-
-
-def test_a_submission_whose_base_cannot_be_recorded_leaves_no_assignment() -> None:
-    bench = Bench()
-    submission = bench.service.begin_submit("wc", wordcount(), {"topology.workers": 1}, CODE)
-    bench.state.create_base(replace(submission.base, owner="somebody else"))
-    bench.tick()
-    with pytest.raises(StateConflictError):
-        submission.poll_done()
-    bench.service.end_submit(submission)
-    assert bench.state.assignment_ids() == []
 
 
 def test_a_topologys_own_setting_goes_before_the_clusters() -> None:

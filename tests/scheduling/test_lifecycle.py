@@ -7,7 +7,7 @@ import pytest
 from sparkstorm.errors import IllegalTransitionError
 from sparkstorm.model.assignment import TopologyBase
 from sparkstorm.model.status import Action, PendingAction, RebalanceOptions, TopologyStatus
-from sparkstorm.scheduling.lifecycle import Effect, Request, due_request, transition
+from sparkstorm.scheduling.lifecycle import ActionRequest, Effect, due_request, transition
 
 S, A = TopologyStatus, Action
 OPTIONS = RebalanceOptions(5, {"split": 3})
@@ -41,7 +41,7 @@ ALLOWED = {
 @pytest.mark.parametrize("status", list(S))
 @pytest.mark.parametrize("action", list(A))
 def test_each_status_knows_its_actions_and_no_others(status: TopologyStatus, action: Action) -> None:
-    request = Request(action, 5, OPTIONS)
+    request = ActionRequest(action, 5, OPTIONS)
     if (status, action) in ALLOWED:
         assert transition(base(status), request, NOW, 30_000).base.status == ALLOWED[status, action]
     else:
@@ -51,10 +51,10 @@ def test_each_status_knows_its_actions_and_no_others(status: TopologyStatus, act
 
 @pytest.mark.parametrize(("wait_ms", "due_ms"), [(None, 31_000), (-1, 31_000), (0, 1000), (7000, 8000)])
 def test_kill_and_rebalance_wait_the_message_timeout_unless_told_otherwise(wait_ms: int | None, due_ms: int) -> None:
-    killed = transition(base(S.ACTIVE), Request(A.KILL, wait_ms), NOW, 30_000)
+    killed = transition(base(S.ACTIVE), ActionRequest(A.KILL, wait_ms), NOW, 30_000)
     assert killed.base.pending == PendingAction(A.REMOVE, due_ms)
     assert killed.effect == Effect.NOTHING
-    moved = transition(base(S.ACTIVE), Request(A.REBALANCE, wait_ms, OPTIONS), NOW, 30_000)
+    moved = transition(base(S.ACTIVE), ActionRequest(A.REBALANCE, wait_ms, OPTIONS), NOW, 30_000)
     assert moved.base.pending == PendingAction(A.DO_REBALANCE, due_ms, OPTIONS)
 
 
@@ -62,33 +62,33 @@ def test_kill_and_rebalance_wait_the_message_timeout_unless_told_otherwise(wait_
 def test_a_rebalance_ends_in_the_status_it_began_in_however_often_it_is_asked_for(status: TopologyStatus) -> None:
     waiting = base(status)
     for _ in range(3):
-        waiting = transition(waiting, Request(A.REBALANCE, 5, OPTIONS), NOW, 0).base
-    done = transition(waiting, Request(A.DO_REBALANCE, 0, OPTIONS), NOW, 0)
+        waiting = transition(waiting, ActionRequest(A.REBALANCE, 5, OPTIONS), NOW, 0).base
+    done = transition(waiting, ActionRequest(A.DO_REBALANCE, 0, OPTIONS), NOW, 0)
     assert done.effect == Effect.REBALANCE and done.rebalance == OPTIONS
     assert done.base == base(status, num_workers=5, executors_by_component={"split": 3, "count": 4})
 
 
 def test_an_empty_rebalance_changes_no_numbers() -> None:
-    waiting = transition(base(S.ACTIVE), Request(A.REBALANCE), NOW, 0).base
-    assert transition(waiting, Request(A.DO_REBALANCE), NOW, 0).base == base(S.ACTIVE)
+    waiting = transition(base(S.ACTIVE), ActionRequest(A.REBALANCE), NOW, 0).base
+    assert transition(waiting, ActionRequest(A.DO_REBALANCE), NOW, 0).base == base(S.ACTIVE)
 
 
 def test_killing_drops_a_waiting_rebalance_and_killing_again_sets_a_new_time() -> None:
-    waiting = transition(base(S.INACTIVE), Request(A.REBALANCE, 5, OPTIONS), NOW, 0).base
-    killed = transition(waiting, Request(A.KILL, 50), NOW, 0).base
+    waiting = transition(base(S.INACTIVE), ActionRequest(A.REBALANCE, 5, OPTIONS), NOW, 0).base
+    killed = transition(waiting, ActionRequest(A.KILL, 50), NOW, 0).base
     assert killed == base(S.KILLED, pending=PendingAction(A.REMOVE, NOW + 50))
-    again = transition(killed, Request(A.KILL, 9), NOW, 0).base
+    again = transition(killed, ActionRequest(A.KILL, 9), NOW, 0).base
     assert again.pending == PendingAction(A.REMOVE, NOW + 9)
 
 
 def test_removing_is_an_effect_and_the_base_stays_until_it_is_done() -> None:
     killed = base(S.KILLED, pending=PendingAction(A.REMOVE, 5))
-    decision = transition(killed, Request(A.REMOVE), NOW, 0)
+    decision = transition(killed, ActionRequest(A.REMOVE), NOW, 0)
     assert (decision.base, decision.effect) == (killed, Effect.REMOVE)
 
 
 def test_a_pending_action_falls_due_at_its_time() -> None:
     waiting = base(S.REBALANCING, pending=PendingAction(A.DO_REBALANCE, 500, OPTIONS))
     assert due_request(waiting, 499) is None
-    assert due_request(waiting, 500) == Request(A.DO_REBALANCE, 0, OPTIONS)
+    assert due_request(waiting, 500) == ActionRequest(A.DO_REBALANCE, 0, OPTIONS)
     assert due_request(base(S.ACTIVE), 10**15) is None

@@ -16,7 +16,9 @@ from sparkstorm.embedded import RedisServer, ZooKeeperServer
 from sparkstorm.errors import SlotsUnavailableError
 from sparkstorm.hosting.local import LocalSlots
 from sparkstorm.model.assignment import SupervisorInfo, WorkerSlot
+from sparkstorm.model.requests import LogConfig, LogLevel
 from sparkstorm.model.status import TopologyStatus
+from sparkstorm.scheduling.reconcile import restarted
 from sparkstorm.supervisor.node_dir import NodeDir
 from sparkstorm.supervisor.supervisor import read_local_assignments
 from tests.supervisor.slot_bench import TOYS, SlotBench, is_gone, wait_until
@@ -178,6 +180,19 @@ def test_a_status_reaches_the_worker(bench: SlotBench, start: Start) -> None:
     bench.state.update_base("words-1", lambda base: replace(base, status=TopologyStatus.INACTIVE))
     after = bench.wait_beat("words-1", FIRST, lambda beat: beat.stats.get("statuses") == ["ACTIVE", "INACTIVE"])
     assert after.pid == first.pid
+
+
+def test_log_levels_reach_the_worker_and_the_one_that_follows_it(bench: SlotBench, start: Start) -> None:
+    assignment = bench.submit("words-1", [FIRST])
+    start()
+    first = bench.wait_running("words-1", FIRST)
+    bench.state.write_log_config(LogConfig("words-1", {"app": LogLevel("DEBUG")}))
+    bench.wait_beat("words-1", FIRST, lambda beat: beat.stats.get("statuses") == ["ACTIVE", "{'app': 'DEBUG'}"])
+    bench.state.write_assignment(restarted(assignment, [FIRST], 0))
+    after = bench.wait_beat(
+        "words-1", FIRST, lambda beat: beat.pid != first.pid and beat.stats.get("statuses") == ["ACTIVE", "{'app': 'DEBUG'}"]
+    )
+    assert after.launch > first.launch and after.assignment_version == 2
 
 
 def test_a_new_version_of_the_same_part_leaves_the_worker_alone(bench: SlotBench, start: Start) -> None:

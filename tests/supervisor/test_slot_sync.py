@@ -23,6 +23,7 @@ from sparkstorm.model.assignment import (
     WorkerBeat,
     WorkerSlot,
 )
+from sparkstorm.model.requests import LogConfig, LogLevel
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.supervisor.node_dir import NodeDir
 from sparkstorm.supervisor.slot_machine import BlobView
@@ -281,3 +282,16 @@ def test_a_damaged_list_of_versions_is_written_afresh(office: Office) -> None:
     office.node_dir.seen_versions(SLOT.port).path.write_text("{")
     office.sync = SlotSync(SLOT, office.node_dir, office._connect)
     assert office.wish().assignment.topology_id == "t"
+
+
+def test_log_levels_are_wished_for_until_their_time_is_over(office: Office) -> None:
+    office.submit()
+    office.wish()
+    office.state.write_log_config(LogConfig("t", {"": LogLevel("INFO"), "app": LogLevel("DEBUG", 50, 100)}))
+    office.sync.step(99)
+    assert office.sync.wish and office.sync.wish.log_levels == {"": "INFO", "app": "DEBUG"} and office.woken == 2
+    office.sync.step(100)
+    assert office.sync.wish.log_levels == {"": "INFO"} and office.woken == 3
+    office.state.store.put(paths.log_config("t"), b"garbage")
+    office.sync.step(101)
+    assert office.sync.wish.log_levels == {"": "INFO"}

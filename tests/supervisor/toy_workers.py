@@ -9,7 +9,7 @@ import time
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
 from sparkstorm.errors import FencedError, WorkerFailedError
 from sparkstorm.hosting.base import WorkerControl
-from sparkstorm.model.worker_messages import Beat, ComponentError, Ready, SetStatus, Stop, Trying
+from sparkstorm.model.worker_messages import Beat, ComponentError, Ready, SetLogLevels, SetStatus, Stop, Trying
 from sparkstorm.model.worker_spec import WorkerSpec
 
 BEAT_S = 0.1
@@ -22,8 +22,8 @@ def _serve(control: WorkerControl, commands_seen: list[str]) -> int:
         for command in control.poll():
             if isinstance(command, Stop):
                 return 0
-            assert isinstance(command, SetStatus)
-            commands_seen.append(command.status)
+            assert isinstance(command, (SetStatus, SetLogLevels))
+            commands_seen.append(command.status if isinstance(command, SetStatus) else str(dict(command.levels)))
         control.send(Beat({"statuses": list(commands_seen), "pid": os.getpid()}))
 
 

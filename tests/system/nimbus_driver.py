@@ -95,7 +95,9 @@ class Driver:
 
     def rebalance(self, workers: str, split: str, count: str, secs: str) -> None:
         options = RebalanceOptions(int(workers), {"split": int(split), "count": int(count)})
-        self._cluster.service.rebalance(NAME, options, float(secs))
+        service = self._cluster.service
+        pending = service.begin(service.rebalance_request(NAME, options, float(secs)))
+        self._until(lambda: pending.poll() is not None)
 
     def deploy(self) -> str:
         self._handle = self._submit({"topology.hot.deploy.enable": True})

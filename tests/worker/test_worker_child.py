@@ -17,6 +17,7 @@ from sparkstorm.model.worker_messages import (
     ExitCode,
     Exiting,
     Ready,
+    SetLogLevels,
     SetStatus,
     Stop,
     WorkerReport,
@@ -114,6 +115,12 @@ def test_a_status_reaches_the_loop(spawn: Spawn) -> None:
     watched = spawn("loop").start(status="INACTIVE").wait_ready()
     watched.child.order(SetStatus("ACTIVE"))
     watched.wait_for(lambda: ["INACTIVE", "ACTIVE"] in watched.beats("statuses"), "status in a beat")
+
+
+def test_log_levels_reach_the_loop(spawn: Spawn) -> None:
+    watched = spawn("loop").start().wait_ready()
+    watched.child.order(SetLogLevels({"app": "DEBUG"}))
+    watched.wait_for(lambda: ["ACTIVE", "{'app': 'DEBUG'}"] in watched.beats("statuses"), "levels in a beat")
 
 
 def test_a_spare_child_becomes_a_worker_within_a_blink(spawn: Spawn) -> None:

@@ -1,0 +1,122 @@
+"""Placing topologies: asks the scheduler, publishes assignments, records a new topology in an order that a crash cannot harm."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.errors import FailedAssignTopologyError, StateConflictError, StoreInconsistentError, TamperedBlobError
+from sparkstorm.model.assignment import Assignment, TaskBeats, TaskTable, TopologyBase
+from sparkstorm.model.outline import TopologyOutline
+from sparkstorm.model.status import RebalanceOptions
+from sparkstorm.nimbus.cluster_reader import ClusterReader, Reading
+from sparkstorm.nimbus.heartbeat_monitor import Alive, HeartbeatMonitor
+from sparkstorm.scheduling.base import Scheduler
+from sparkstorm.scheduling.rehearsal import twin_of
+from sparkstorm.scheduling.round import plan_round
+from sparkstorm.scheduling.round_memory import RoundMemory
+from sparkstorm.scheduling.snapshot import KnownTopology, Plan, Snapshot
+
+_LOG = logging.getLogger(__name__)
+
+
+class Assigner:
+    """The scheduler with what one Nimbus has seen."""
+
+    def __init__(
+        self, state: StormState, reader: ClusterReader, observer: HeartbeatMonitor, scheduler: Scheduler, conf: Mapping[str, Any]
+    ) -> None:
+        self._state, self._reader, self._observer, self._scheduler, self._conf = state, reader, observer, scheduler, conf
+        self._memory = RoundMemory()
+
+    def plan(self, snapshot: Snapshot, alive: Alive, now_ms: int, rebalanced: Mapping[str, RebalanceOptions] | None = None) -> Plan:
+        """Ask the scheduler; whatever a plug-in raises comes out as FailedAssignTopologyError."""
+        return self._ask(self._scheduler, snapshot, alive, now_ms, rebalanced)
+
+    def _ask(
+        self,
+        scheduler: Scheduler,
+        snapshot: Snapshot,
+        alive: Alive,
+        now_ms: int,
+        rebalanced: Mapping[str, RebalanceOptions] | None,
+    ) -> Plan:
+        try:
+            return plan_round(snapshot, alive, scheduler, self._conf, now_ms, rebalanced, self._memory)
+        except FailedAssignTopologyError:
+            raise
+        except Exception as error:  # user code: a scheduler that was plugged in
+            _LOG.exception("the scheduler failed")
+            raise FailedAssignTopologyError(f"the scheduler failed: {type(error).__name__}: {error}") from error
+
+    def publish(self, assignment: Assignment, name: str) -> None:
+        """Write an assignment, and its copy under the topology's name."""
+        self._state.write_assignment(assignment)
+        self._state.backup_assignment(name, assignment)
+
+    def write_records(self, base: TopologyBase, outline: TopologyOutline) -> None:
+        """Record all of a new topology but its assignment and its base (S0.42-S0.52); may be repeated."""
+        topology_id, infos = base.topology_id, outline.task_infos()
+        master = next((task for task, info in infos.items() if info.component_id == "__topology_master"), None)
+        self._state.write_outline(topology_id, outline)
+        self._state.write_task_beats(TaskBeats(topology_id, master))
+        self._state.write_tasks(topology_id, TaskTable(infos))
+        self._state.prepare_errors(topology_id)
+        self._state.prepare_gray_upgrade(topology_id)
+        self._state.prepare_worker_beats(topology_id)
+
+    def assign_new(self, base: TopologyBase, reading: Reading, now_ms: int) -> None:
+        """Assignment first, base last (S0.65): a Nimbus that dies in between leaves an orphan, not a half topology."""
+        snapshot = self._with_backup(with_topology(reading.snapshot, self._reader.complete(base)), base)
+        plan = self.plan(snapshot, self._observer.alive(snapshot, now_ms), now_ms)
+        _raise_refusal(plan, base.topology_id)
+        for assignment in plan.assignments:
+            if assignment.topology_id == base.topology_id:
+                self.publish(assignment, base.name)
+        try:
+            self._state.create_base(base)
+        except StateConflictError:
+            # Our own create whose reply was lost, or an id that exists.
+            if self._state.read_base(base.topology_id) != base:
+                raise
+
+    def _with_backup(self, snapshot: Snapshot, base: TopologyBase) -> Snapshot:
+        """Add the last assignment of the name when the topology wants its old places back (S0.84)."""
+        if not snapshot.topologies[base.topology_id].conf.get("use.old.assignment"):
+            return snapshot
+        try:
+            last = self._state.read_backup_assignment(base.name)
+        except (StoreInconsistentError, TamperedBlobError) as error:
+            _LOG.error("%s starts without its old places: %s", base.topology_id, error)
+            return snapshot
+        return replace(snapshot, backups={base.topology_id: last}) if last else snapshot
+
+    def plan_rebalance(self, after: KnownTopology, options: RebalanceOptions, reading: Reading, now_ms: int) -> Plan:
+        """Plan the placement of a topology as it will be; FailedAssignTopologyError when it has none."""
+        snapshot = with_topology(reading.snapshot, after)
+        topology_id = after.base.topology_id
+        plan = self.plan(snapshot, self._observer.alive(snapshot, now_ms), now_ms, {topology_id: options})
+        _raise_refusal(plan, topology_id)
+        return plan
+
+    def rehearse_rebalance(self, after: KnownTopology, options: RebalanceOptions, reading: Reading, now_ms: int) -> Plan:
+        """Plan the same on a copy of the scheduler, everybody taken as alive: the question leaves no trace."""
+        snapshot = with_topology(reading.snapshot, after)
+        topology_id = after.base.topology_id
+        alive = {each: found.slot_by_executor.keys() for each, found in snapshot.assignments.items()}
+        plan = self._ask(twin_of(self._scheduler), snapshot, alive, now_ms, {topology_id: options})
+        _raise_refusal(plan, topology_id)
+        return plan
+
+
+def _raise_refusal(plan: Plan, topology_id: str) -> None:
+    if topology_id in plan.refused:
+        raise FailedAssignTopologyError(plan.refused[topology_id])
+
+
+def with_topology(snapshot: Snapshot, known: KnownTopology) -> Snapshot:
+    """Return the snapshot with that topology in it, in place of what it was."""
+    return replace(snapshot, topologies={**snapshot.topologies, known.base.topology_id: known})

@@ -1,0 +1,158 @@
+"""Hot deploys (S0.33): the old topology ends, then the new one starts, and takes over where its tasks are the same.
+
+All of the new topology, all that brings the old one back and a `Deploy` record are stored before the old one is killed:
+from then on any Nimbus finishes the deploy from wherever it is. A new topology that is refused gives way to the old one,
+under a new id and with its data.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from sparkstorm.cluster.nimbus_state import Deploy
+from sparkstorm.errors import FailedAssignTopologyError, SparkStormError, StoreInconsistentError, StoreUnavailableError
+from sparkstorm.model.assignment import TopologyBase
+from sparkstorm.model.outline import TopologyOutline
+from sparkstorm.model.requests import Request
+from sparkstorm.model.status import Action, TopologyStatus
+from sparkstorm.nimbus.cluster_reader import Reading, conf_bytes
+from sparkstorm.nimbus.parts import NimbusParts
+from sparkstorm.scheduling.lifecycle import ActionRequest, transition
+
+_LOG = logging.getLogger(__name__)
+_PATIENCE_MS = 60_000  # the supervisors of a driver that follows another are up by then
+
+
+class Deploys:
+    """Begins hot deploys and goes on with them; one that cannot be finished is tried again at every turn."""
+
+    def __init__(self, parts: NimbusParts) -> None:
+        self._parts = parts
+        self._begun: set[str] = set()  # names whose deploy this Nimbus began, with its supervisors up
+        self._refused_ms: dict[str, int] = {}  # since when, by topology id
+        self.problems: dict[str, str] = {}
+
+    def begin(self, request: Request, old: TopologyBase, outline: TopologyOutline, now_ms: int) -> None:
+        """Store everything, the record last; a Nimbus that dies in between is followed by one that stores it again."""
+        base, parts = request.base, self._parts
+        assert base is not None
+        before = parts.state.read_outline(old.topology_id)
+        if before is None:
+            raise StoreInconsistentError(f"topology {old.topology_id}: its outline is missing; kill it and submit again")
+        parts.assigner.write_records(base, outline)
+        fallback = self._fallback(old, now_ms)
+        parts.assigner.write_records(fallback, replace(before, executors_by_component=old.executors_by_component))
+        # Only the same tasks under the same numbers can go on with the old streams and states.
+        inherits = before.component_by_task == outline.component_by_task
+        parts.state.write_deploy(old.name, Deploy(old.topology_id, base, inherits, fallback, request.id))
+        self._begun.add(old.name)
+
+    def _fallback(self, old: TopologyBase, now_ms: int) -> TopologyBase:
+        """The old topology as a new one, as it was rebalanced and deactivated."""
+        topology_id = f"{old.name}-{self._parts.state.next_submission_number()}-{now_ms // 1000}"
+        conf = {**self._parts.reader.topology_conf(old.conf_key), "topology.id": topology_id, "storm.id": topology_id}
+        was_inactive = (old.previous_status or old.status) is TopologyStatus.INACTIVE
+        return replace(
+            old,
+            topology_id=topology_id,
+            launch_ms=now_ms,
+            status=TopologyStatus.INACTIVE if was_inactive else TopologyStatus.ACTIVE,
+            previous_status=None,
+            pending=None,
+            conf_key=self._parts.blobs.put(conf_bytes(conf), now_ms),
+        )
+
+    def advance(self, reading: Reading, now_ms: int) -> bool:
+        """Do what can be done now; whether something was."""
+        self.problems = {}
+        did = False
+        for name in self._parts.state.deploy_names():
+            try:
+                deploy = self._parts.state.read_deploy(name)
+                did = (deploy is not None and self._go_on(name, deploy, reading, now_ms)) or did
+            except StoreUnavailableError:
+                raise
+            except SparkStormError as error:
+                _LOG.error("hot deploy of %s: %s", name, error)
+                self.problems[name] = f"hot deploy not finished: {error}"
+        return did
+
+    def _go_on(self, name: str, deploy: Deploy, reading: Reading, now_ms: int) -> bool:
+        parts, old, new_id = self._parts, reading.bases.get(deploy.old_id), deploy.base.topology_id
+        if old is not None:
+            return self._end_old(old, deploy, now_ms)
+        if deploy.old_id in parts.state.topology_ids():
+            raise StoreInconsistentError(reading.problems.get(deploy.old_id, f"{deploy.old_id} cannot be read"))
+        if new_id not in reading.bases:
+            if deploy.inherits:
+                parts.cleanup.retirement.hand_over(deploy.old_id, new_id)
+            try:
+                parts.assigner.assign_new(deploy.base, reading, now_ms)
+            except StoreUnavailableError:
+                raise
+            except SparkStormError as error:
+                if not self._may_retreat(name, deploy, error, now_ms):
+                    raise
+                self._retreat(name, deploy, error)
+                return True
+            parts.notify(name, "startTopology")
+        self._close(name, deploy, now_ms)
+        return True
+
+    def _end_old(self, old: TopologyBase, deploy: Deploy, now_ms: int) -> bool:
+        if old.status is TopologyStatus.KILLED and old.pending is not None and old.pending.has_heir:
+            return False
+        kill = ActionRequest(Action.KILL, 0, has_heir=True)
+        self._parts.outcomes.step(deploy.request_id, now_ms, f"{old.topology_id} ends; its workers stop")
+        self._parts.state.update_base(old.topology_id, lambda found: transition(found, kill, now_ms, 0).base)
+        self._parts.notify(old.name, "killTopology")
+        return True
+
+    def _may_retreat(self, name: str, deploy: Deploy, error: SparkStormError, now_ms: int) -> bool:
+        """Whether the old one shall follow instead: not while supervisors may still be joining, or when it is refused itself."""
+        if deploy.fallback is None:
+            text = (
+                f"hot deploy of {name} refused: {deploy.refusal}; "
+                f"the old one cannot start again yet, Nimbus goes on trying: {error}"
+            )
+            self._parts.outcomes.refuse(deploy.request_id, now_ms, FailedAssignTopologyError(text))
+            return False
+        refused_ms = self._refused_ms.setdefault(deploy.base.topology_id, now_ms)
+        self._parts.outcomes.step(deploy.request_id, now_ms, f"{deploy.base.topology_id} cannot be assigned yet: {error}")
+        return name in self._begun or now_ms - refused_ms >= _PATIENCE_MS
+
+    def _retreat(self, name: str, deploy: Deploy, error: SparkStormError) -> None:
+        _LOG.warning("hot deploy of %s: %s is refused, the old one comes back: %s", name, deploy.base.topology_id, error)
+        assert deploy.fallback is not None
+        if deploy.inherits:
+            self._parts.cleanup.retirement.hand_over(deploy.base.topology_id, deploy.old_id)
+        back = Deploy(deploy.old_id, deploy.fallback, True, None, deploy.request_id, str(error))
+        self._parts.state.write_deploy(name, back)
+        self._parts.state.remove_topology(deploy.base.topology_id)
+
+    def _close(self, name: str, deploy: Deploy, now_ms: int) -> None:
+        """End the deploy; its record goes last, so that a Nimbus that dies in between ends it again."""
+        parts, topology_id = self._parts, deploy.base.topology_id
+        if not deploy.inherits:
+            parts.cleanup.retirement.retire(deploy.old_id)
+        if deploy.refusal:
+            text = f"hot deploy of {name} refused, the old one is back as {topology_id}: {deploy.refusal}"
+            parts.outcomes.refuse(deploy.request_id, now_ms, FailedAssignTopologyError(text))
+        else:
+            parts.outcomes.done(deploy.request_id, now_ms, topology_id)
+        if deploy.fallback is not None:
+            parts.state.remove_topology(deploy.fallback.topology_id)
+            parts.blobs.delete(deploy.fallback.conf_key)
+        parts.state.remove_deploy(name)
+        self._begun.discard(name)
+        parts.notify(name, "submitTopology")
+
+    def call_off(self, name: str, deploy: Deploy, now_ms: int) -> None:
+        """Give up a deploy whose old topology is gone and whose new one cannot start."""
+        error = FailedAssignTopologyError(f"the hot deploy of {name} was called off by a kill")
+        self._parts.outcomes.refuse(deploy.request_id, now_ms, error)
+        self._parts.cleanup.retirement.retire(deploy.old_id)
+        for base in deploy.bases():
+            self._parts.cleanup.forget(base.topology_id)
+        self._parts.state.remove_deploy(name)

@@ -1,0 +1,68 @@
+"""What the duties of Nimbus's turn share: the stores, the assigner, the clean-up, and the writer of outcomes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sparkstorm.blobs.store import BlobStore
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.errors import SparkStormError, StoreInconsistentError, TamperedBlobError
+from sparkstorm.model.requests import Outcome, OutcomeState
+from sparkstorm.nimbus.assigner import Assigner
+from sparkstorm.nimbus.cleanup import TopologyCleanup
+from sparkstorm.nimbus.cluster_reader import ClusterReader
+
+_LOG = logging.getLogger(__name__)
+
+
+class OutcomeWriter:
+    """Writes later states of accepted requests; a final outcome, or one that its client has removed, stays as it is."""
+
+    def __init__(self, state: StormState) -> None:
+        self._state = state
+
+    def step(self, request_id: str, now_ms: int, sentence: str) -> None:
+        """Tell how far the request is."""
+        self._change(request_id, now_ms, step=sentence)
+
+    def done(self, request_id: str, now_ms: int, topology_id: str) -> None:
+        """The request is carried out."""
+        self._change(request_id, now_ms, state=OutcomeState.DONE, topology_id=topology_id)
+
+    def refuse(self, request_id: str, now_ms: int, error: SparkStormError) -> None:
+        """The request ends in an error."""
+        kind = type(error).__name__
+        self._change(request_id, now_ms, state=OutcomeState.REFUSED, error_kind=kind, error=str(error))
+
+    def _change(self, request_id: str, now_ms: int, **changes: Any) -> None:
+        if not request_id:
+            return  # nobody asked: a rebalance of Nimbus's own
+        try:
+            found = self._state.read_outcome(request_id)
+        except (StoreInconsistentError, TamperedBlobError) as error:
+            _LOG.error("an outcome cannot be followed up: %s", error)
+            return
+        if found is not None and not found.is_final and replace(found, **changes) != found:
+            self._state.write_outcome(replace(found, time_ms=now_ms, **changes))
+
+
+def refusal_of(request_id: str, now_ms: int, error: SparkStormError) -> Outcome:
+    """Make the outcome of a request that is refused at once."""
+    return Outcome(request_id, OutcomeState.REFUSED, now_ms, error_kind=type(error).__name__, error=str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class NimbusParts:
+    """One Nimbus's tools; `notify` tells the action listeners (S0.51)."""
+
+    state: StormState
+    blobs: BlobStore
+    conf: Mapping[str, Any]
+    reader: ClusterReader
+    assigner: Assigner
+    cleanup: TopologyCleanup
+    outcomes: OutcomeWriter
+    notify: Callable[[str, str], None]

@@ -1,0 +1,261 @@
+"""What Nimbus does for each kind of request. Every verb may be repeated with the same outcome record, to the same end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from sparkstorm.cluster.nimbus_state import Deploy
+from sparkstorm.errors import (
+    AlreadyAliveError,
+    IllegalTransitionError,
+    InvalidTopologyError,
+    NotAliveError,
+    StoreInconsistentError,
+    TamperedBlobError,
+)
+from sparkstorm.model.assignment import TopologyBase
+from sparkstorm.model.outline import TopologyOutline
+from sparkstorm.model.records import decode_record
+from sparkstorm.model.requests import (
+    LogConfig,
+    LogLevel,
+    Outcome,
+    RebalancePlan,
+    Request,
+    RequestKind,
+    SubmittedOutline,
+    is_id_of,
+)
+from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
+from sparkstorm.nimbus.cluster_reader import Reading
+from sparkstorm.nimbus.deploy import Deploys
+from sparkstorm.nimbus.parts import NimbusParts
+from sparkstorm.nimbus.rebalance import Rebalancer
+from sparkstorm.nimbus.rebalance_rules import checked_rebalance
+from sparkstorm.scheduling.lifecycle import ActionRequest, transition
+from sparkstorm.scheduling.reconcile import restarted
+
+_SIMPLE = {
+    RequestKind.KILL: (Action.KILL, "killTopology"),
+    RequestKind.ACTIVATE: (Action.ACTIVATE, "activate"),
+    RequestKind.DEACTIVATE: (Action.INACTIVATE, "deactivate"),
+}
+_NOT_IN_DEPLOY = (RequestKind.KILL, RequestKind.UPDATE, RequestKind.REBALANCE)
+
+
+def _runs(deploy: Deploy, reading: Reading) -> bool:
+    return any(each in reading.bases for each in (deploy.old_id, *(base.topology_id for base in deploy.bases())))
+
+
+class RequestVerbs:
+    """`check` before a request is accepted, `carry_out` at every turn from then on until its outcome is final."""
+
+    def __init__(self, parts: NimbusParts, rebalancer: Rebalancer, deploys: Deploys) -> None:
+        self._parts, self._rebalancer, self._deploys = parts, rebalancer, deploys
+        self._carriers = {
+            RequestKind.SUBMIT: self._submit,
+            RequestKind.UPDATE: self._update,
+            RequestKind.KILL: self._kill,
+            RequestKind.ACTIVATE: self._act,
+            RequestKind.DEACTIVATE: self._act,
+            RequestKind.REBALANCE: self._rebalance,
+            RequestKind.RESTART_WORKER: self._restart_worker,
+            RequestKind.SET_LOG_LEVEL: self._set_log_level,
+        }
+
+    def check(self, request: Request, reading: Reading) -> str:
+        """Return the id of the topology that is meant; raises what the request is refused with."""
+        if request.kind is RequestKind.SUBMIT:
+            self._check_free(request.name, reading)
+            return request.topology_id
+        deploy = self._parts.state.read_deploy(request.name)
+        if request.kind is RequestKind.KILL and deploy and not _runs(deploy, reading):
+            return deploy.base.topology_id
+        base, verb = self._meant(request, reading), request.kind.lower()
+        if deploy and deploy.old_id == base.topology_id and request.kind in _NOT_IN_DEPLOY:
+            raise IllegalTransitionError(f"a hot deploy of {base.name} is under way; wait for it, then {verb} what runs")
+        if request.kind is RequestKind.UPDATE:
+            if base.status is TopologyStatus.KILLED:
+                raise IllegalTransitionError(f"topology {base.name} is KILLED: submit it anew when it is gone")
+            return request.topology_id
+        if request.kind is RequestKind.REBALANCE:
+            self._options(request, base)
+        return base.topology_id
+
+    def _check_free(self, name: str, reading: Reading) -> None:
+        if any(base.name == name for base in reading.bases.values()) or self._unreadable(name, reading):
+            raise AlreadyAliveError(f"topology {name} runs already; kill it first, or hot deploy")
+        if name in self._parts.state.deploy_names():
+            raise AlreadyAliveError(f"a hot deploy of {name} is being finished; wait for it, or kill {name}")
+
+    def _unreadable(self, name: str, reading: Reading) -> str | None:
+        """Return what is wrong with the base of a topology of that name, None when nothing is."""
+        bad = (each for each in reading.problems if each not in reading.bases and is_id_of(each, name))
+        return next((reading.problems[each] for each in bad if each in self._parts.state.topology_ids()), None)
+
+    def _meant(self, request: Request, reading: Reading) -> TopologyBase:
+        name, wanted = request.name, "" if request.kind is RequestKind.UPDATE else request.topology_id
+        for base in reading.bases.values():
+            if base.name == name and wanted not in ("", base.topology_id):
+                raise NotAliveError(f"topology {wanted} is not alive; {base.topology_id} has its name now")
+            if base.name == name:
+                return base
+        if problem := self._unreadable(name, reading):
+            raise StoreInconsistentError(f"{problem}; delete that node, and Nimbus removes what is left of the topology")
+        raise NotAliveError(f"topology {name} is not alive")
+
+    def carry_out(self, request: Request, outcome: Outcome, reading: Reading, now_ms: int) -> bool:
+        """Do what can be done now for an accepted request; whether something was changed."""
+        return self._carriers[request.kind](request, outcome, reading, now_ms)
+
+    def undo(self, request: Request) -> None:
+        """Take back what an accepted request has written that is refused now; a cut here is made good by the sweep."""
+        if request.kind is RequestKind.SUBMIT:
+            self._parts.cleanup.forget(request.topology_id)
+
+    # -- submit and update ---------------------------------------------------------------------------------------
+
+    def _submit(self, request: Request, _outcome: Outcome, reading: Reading, now_ms: int) -> bool:
+        parts, base = self._parts, request.base
+        assert base is not None
+        if base.topology_id not in reading.bases:
+            if request.has_state and not parts.state.has_worker_beats(base.topology_id):
+                raise StoreInconsistentError(
+                    f"the initial state of {base.topology_id} was swept before its request came; submit {base.name} again"
+                )
+            parts.assigner.write_records(base, self._outline(request))
+            parts.assigner.assign_new(base, reading, now_ms)
+            parts.notify(base.name, "startTopology")
+        parts.outcomes.done(request.id, now_ms, base.topology_id)
+        parts.notify(base.name, "submitTopology")
+        return True
+
+    def _update(self, request: Request, _outcome: Outcome, reading: Reading, now_ms: int) -> bool:
+        if request.topology_id in reading.bases:
+            self._parts.outcomes.done(request.id, now_ms, request.topology_id)
+            return True
+        deploy = self._parts.state.read_deploy(request.name)
+        if deploy is not None:
+            if deploy.request_id == request.id:
+                return False  # the deploys' duty goes on with it
+            raise AlreadyAliveError(f"another hot deploy of {request.name} is under way; wait for it")
+        self._deploys.begin(request, self._meant(request, reading), self._outline(request), now_ms)
+        return True
+
+    def _outline(self, request: Request) -> TopologyOutline:
+        """Read the outline that the client stored, and check it against the base; all blobs must be there."""
+        base, blobs = request.base, self._parts.blobs
+        assert base is not None
+        missing = [key for key in request.blob_keys() if not blobs.has(key)]
+        if missing:
+            raise StoreInconsistentError(f"blob {missing[0]} of {base.topology_id} is gone; submit {base.name} again")
+        found = decode_record(SubmittedOutline, blobs.get(request.outline_key), f"outline blob {request.outline_key}")
+        outline, tasks = found.outline, Counter(found.outline.component_by_task.values())
+        executors = base.executors_by_component
+        fits = all(executors[each] <= tasks[each] for each in executors)
+        if found.topology_id != base.topology_id or not fits or not executors.keys() == tasks.keys() <= outline.components.keys():
+            raise InvalidTopologyError(f"the outline of {base.topology_id} does not fit its base; submit {base.name} again")
+        return outline
+
+    # -- life cycle ----------------------------------------------------------------------------------------------
+
+    def _act(self, request: Request, outcome: Outcome, _reading: Reading, now_ms: int) -> bool:
+        action, word = _SIMPLE[request.kind]
+        order = ActionRequest(action, request.wait_ms, request_id=request.id)
+        self._change(order, outcome.topology_id, now_ms)  # one that is gone by now was killed since, or by this request
+        self._parts.outcomes.done(request.id, now_ms, outcome.topology_id)
+        self._parts.notify(request.name, word)
+        return True
+
+    def _kill(self, request: Request, outcome: Outcome, reading: Reading, now_ms: int) -> bool:
+        if outcome.topology_id not in reading.bases:
+            deploy = self._parts.state.read_deploy(request.name)
+            if deploy and outcome.topology_id in [base.topology_id for base in deploy.bases()]:
+                self._deploys.call_off(request.name, deploy, now_ms)
+        return self._act(request, outcome, reading, now_ms)
+
+    def _change(self, order: ActionRequest, topology_id: str, now_ms: int) -> TopologyBase | None:
+        """Change a base, once per request; None when it is gone."""
+        base = self._parts.state.read_base(topology_id)
+        default_ms = self._message_timeout_ms(base) if base else 0
+
+        def changed(found: TopologyBase) -> TopologyBase:
+            is_done = found.pending is not None and found.pending.request_id == order.request_id
+            return found if is_done else transition(found, order, now_ms, default_ms).base
+
+        return self._parts.state.update_base(topology_id, changed)
+
+    def _message_timeout_ms(self, base: TopologyBase) -> int:
+        try:
+            conf = self._parts.reader.topology_conf(base.conf_key)
+        except (StoreInconsistentError, TamperedBlobError):
+            conf = {}  # a topology with a broken conf must still be killed
+        value = {**self._parts.conf, **conf}.get("topology.message.timeout.secs")
+        return round(1000 * value) if isinstance(value, (int, float)) and value >= 0 else 30_000
+
+    # -- rebalance -----------------------------------------------------------------------------------------------
+
+    def _options(self, request: Request, base: TopologyBase) -> RebalanceOptions:
+        outline = self._parts.state.read_outline(base.topology_id)
+        if outline is None:
+            raise StoreInconsistentError(f"topology {base.topology_id}: its outline is missing; kill it and submit again")
+        return checked_rebalance(base.name, request.rebalance or RebalanceOptions(), outline, self._parts.conf)
+
+    def plan(self, request: Request, topology_id: str, reading: Reading, now_ms: int) -> RebalancePlan:
+        """Plan a rebalance; nothing is changed."""
+        if request.kind is not RequestKind.REBALANCE:
+            raise InvalidTopologyError(f"there is no plan of {request.kind.lower()}, only of a rebalance")
+        options = self._options(request, reading.bases[topology_id])
+        return self._rebalancer.plan(topology_id, options, reading, now_ms)
+
+    def _rebalance(self, request: Request, outcome: Outcome, reading: Reading, now_ms: int) -> bool:
+        """Give the base its pending action, once; the timers' duty ends the request when it falls due."""
+        base = reading.bases.get(outcome.topology_id)
+        if not outcome.step:
+            if base is not None:
+                options = self._options(request, base)
+                order = ActionRequest(Action.REBALANCE, request.wait_ms, options, request_id=request.id)
+                base = self._change(order, outcome.topology_id, now_ms)
+            if base is None or base.pending is None:
+                raise NotAliveError(f"topology {outcome.topology_id} is not alive")
+            wait_ms = max(0, base.pending.due_ms - now_ms)
+            self._parts.outcomes.step(request.id, now_ms, f"{outcome.topology_id} is rebalanced in {wait_ms / 1000:g} s")
+            self._parts.notify(request.name, "rebalanceRequested")
+            return True
+        is_pending = base is not None and base.pending is not None and base.pending.request_id == request.id
+        if not is_pending and outcome.topology_id not in reading.problems:
+            raise IllegalTransitionError(
+                f"the rebalance of {outcome.topology_id} was called off: another request came before it fell due"
+            )
+        return False
+
+    # -- workers -------------------------------------------------------------------------------------------------
+
+    def _restart_worker(self, request: Request, outcome: Outcome, reading: Reading, now_ms: int) -> bool:
+        """Raise the fences of the workers in an assignment; done twice, they start once more."""
+        found = reading.snapshot.assignments.get(outcome.topology_id)
+        slots = sorted(set(found.slot_by_executor.values())) if found else []
+        wanted = [request.slot] if request.slot else slots
+        if found is None or not slots or not set(wanted) <= set(slots):
+            places = ", ".join(map(str, slots)) or "nowhere"
+            raise InvalidTopologyError(f"{outcome.topology_id} has no worker at {request.slot or 'any slot'}; it runs at {places}")
+        self._parts.assigner.publish(restarted(found, wanted, now_ms), request.name)
+        self._parts.outcomes.done(request.id, now_ms, outcome.topology_id)
+        return True
+
+    def _set_log_level(self, request: Request, outcome: Outcome, reading: Reading, now_ms: int) -> bool:
+        if outcome.topology_id not in reading.bases:
+            raise NotAliveError(f"topology {outcome.topology_id} is not alive")
+        try:
+            found = self._parts.state.read_log_config(outcome.topology_id)
+        except (StoreInconsistentError, TamperedBlobError):
+            found = None  # it is written anew
+        levels: dict[str, LogLevel] = dict(found.levels) if found else {}
+        for logger, wanted in request.log_levels.items():
+            until_ms = now_ms + wanted.timeout_ms if wanted.timeout_ms else 0
+            levels[logger] = replace(wanted, until_ms=until_ms)
+        kept = {each: one for each, one in levels.items() if one.level and (not one.until_ms or one.until_ms > now_ms)}
+        self._parts.state.write_log_config(LogConfig(outcome.topology_id, kept))
+        self._parts.outcomes.done(request.id, now_ms, outcome.topology_id)
+        return True

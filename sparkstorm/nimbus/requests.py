@@ -1,0 +1,144 @@
+"""The duty that serves clients' requests: reads them in order, accepts or refuses each, and sweeps those that have ended.
+
+ACCEPTED is written before anything is changed, and carrying out may be repeated: a Nimbus that dies at any write is followed
+by one that brings the request to the same end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from sparkstorm.errors import SparkStormError, StoreInconsistentError, StoreUnavailableError, TamperedBlobError
+from sparkstorm.model.requests import Outcome, OutcomeState, Request, check_request, is_request_id
+from sparkstorm.nimbus.cluster_reader import Reading
+from sparkstorm.nimbus.parts import NimbusParts, refusal_of
+from sparkstorm.nimbus.request_verbs import RequestVerbs
+
+_LOG = logging.getLogger(__name__)
+_GRACE_MS = 10_000  # a request that looks expired may come from a host whose clock is behind, and be withdrawn by its client
+_KEPT_MS = 600_000  # how long an ended request waits for its client
+
+
+class RequestDuty:
+    """Serves what is open; `read` reads the cluster again, `wake` is the hint that requests have come or gone."""
+
+    def __init__(self, parts: NimbusParts, verbs: RequestVerbs, read: Callable[[int], Reading], wake: Callable[[], None]) -> None:
+        self._parts, self._verbs, self._read, self._wake = parts, verbs, read, wake
+        self._seen_ms: dict[str, int] = {}  # when each request was seen first
+        self._next_sweep_ms = 0
+        self.problems: dict[str, str] = {}
+
+    def advance(self, reading: Reading, now_ms: int) -> bool:
+        """Serve every open request; whether something was changed."""
+        opened, unreadable = self._parts.state.open_requests(self._wake)
+        names = {request.id for request, _ in opened} | unreadable.keys()
+        self._seen_ms = {each: self._seen_ms.get(each, now_ms) for each in names}
+        self.problems = {}
+        for request_id, error in unreadable.items():
+            self._turn_away(request_id, error, now_ms)
+        has_changed = False
+        for request, outcome in opened:
+            if self._serve(request, outcome, reading, now_ms):
+                has_changed, reading = True, self._read(now_ms)
+        return has_changed
+
+    # -- one request ---------------------------------------------------------------------------------------------
+
+    def _serve(self, request: Request, outcome: Outcome | None, reading: Reading, now_ms: int) -> bool:
+        try:
+            if outcome is None:
+                outcome = self._decide(request, reading, now_ms)
+            return outcome is not None and self._verbs.carry_out(request, outcome, reading, now_ms)
+        except StoreUnavailableError:
+            raise
+        except SparkStormError as error:
+            return self._refuse(request, outcome, error, now_ms)
+        except Exception as error:  # a record that was checked too little must not keep Nimbus from its other duties
+            _LOG.exception("request %s of %s failed", request.id, request.client)
+            text = f"Nimbus failed at {request.kind} {request.name!r}: {type(error).__name__}: {error}"
+            return self._refuse(request, outcome, SparkStormError(text), now_ms)
+
+    def _decide(self, request: Request, reading: Reading, now_ms: int) -> Outcome | None:
+        """Accept a new request; None when it has ended instead. Raises what it is refused with."""
+        check_request(request, request.id)
+        if now_ms > request.expires_ms:
+            if now_ms - self._seen_ms[request.id] >= _GRACE_MS:
+                self._expire(request, now_ms)
+            return None
+        topology_id = self._verbs.check(request, reading)
+        outcome = Outcome(request.id, OutcomeState.ACCEPTED, now_ms, topology_id)
+        if request.is_plan:
+            plan = self._verbs.plan(request, topology_id, reading, now_ms)
+            outcome = Outcome(request.id, OutcomeState.DONE, now_ms, topology_id, plan=plan)
+        if not self._create(outcome) or outcome.is_final:
+            return None
+        _LOG.info("request %s of %s: %s %s", request.id, request.client, request.kind, topology_id)
+        return outcome
+
+    def _create(self, outcome: Outcome) -> bool:
+        """Write a first outcome; False when the client has withdrawn, even if it has removed both nodes since."""
+        try:
+            is_ours = self._parts.state.create_outcome(outcome)
+        except ValueError as error:  # a plan that no node can hold
+            raise StoreInconsistentError(f"the answer is too large for a node: {error}") from error
+        if is_ours and outcome.id not in self._parts.state.request_ids():
+            self._parts.state.remove_outcome(outcome.id)
+            return False
+        return is_ours
+
+    def _expire(self, request: Request, now_ms: int) -> None:
+        text = (
+            f"the request to {request.kind.lower()} {request.name} expired: no Nimbus accepted it within "
+            f"{(request.expires_ms - request.created_ms) // 1000} s of {request.created_ms} (its client's clock; "
+            f"Nimbus's says {now_ms}, in ms); make it again"
+        )
+        self._create(Outcome(request.id, OutcomeState.EXPIRED, now_ms, error=text))
+
+    def _refuse(self, request: Request, outcome: Outcome | None, error: SparkStormError, now_ms: int) -> bool:
+        _LOG.warning("request %s of %s is refused: %s", request.id, request.client, error)
+        if outcome is None:
+            self._create(refusal_of(request.id, now_ms, error))
+            return False
+        self._parts.outcomes.refuse(request.id, now_ms, error)
+        self._verbs.undo(request)
+        return True
+
+    def _turn_away(self, request_id: str, error: SparkStormError, now_ms: int) -> None:
+        """Answer what is no request of this cluster; a name that is no id is removed at once."""
+        _LOG.error("a request is refused unread: %s", error)
+        if not is_request_id(request_id):
+            self._parts.state.remove_request(request_id)
+            return
+        try:
+            if self._parts.state.read_outcome(request_id) is None:
+                self._create(refusal_of(request_id, now_ms, error))
+        except (StoreInconsistentError, TamperedBlobError) as fault:
+            # It may have been withdrawn: it is not carried out, and both nodes go with the sweep.
+            self.problems[f"request {request_id}"] = str(fault)
+
+    # -- the sweep -----------------------------------------------------------------------------------------------
+
+    def sweep(self, _reading: Reading, now_ms: int) -> bool:
+        """Remove what clients that died have left: ended requests with their outcomes, outcomes without a request."""
+        if now_ms < self._next_sweep_ms:
+            return False
+        self._next_sweep_ms = now_ms + _GRACE_MS
+        state = self._parts.state
+        outcomes = state.outcome_ids()
+        requests = set(state.request_ids())
+        for request_id in outcomes:
+            if request_id not in requests:
+                state.remove_outcome(request_id)
+            elif self._ended_ms(request_id, now_ms) + _KEPT_MS <= now_ms:
+                state.remove_request(request_id)
+                state.remove_outcome(request_id)
+        return False
+
+    def _ended_ms(self, request_id: str, now_ms: int) -> int:
+        """When a request ended; for one that cannot be read, when it was seen first."""
+        try:
+            outcome = self._parts.state.read_outcome(request_id)
+        except (StoreInconsistentError, TamperedBlobError):
+            return self._seen_ms.get(request_id, now_ms)
+        return outcome.time_ms if outcome and outcome.is_final else now_ms
