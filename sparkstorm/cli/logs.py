@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from typing import Any
 
-from sparkstorm.cli.common import FAILED, OK, add_verb, opened, write_json
+from sparkstorm.cli.common import OK, add_verb, opened, write_json
 from sparkstorm.client.logs import LogReader
 from sparkstorm.errors import NotAliveError
 
@@ -34,10 +35,12 @@ def logs(arguments: argparse.Namespace) -> int:
         is_several = arguments.worker is None
         found = {slot: lines[-arguments.lines :] if arguments.lines > 0 else [] for slot, lines in reader.read().items()}
         _write(arguments, found, is_several)
+        if not any(found.values()) and not arguments.json:
+            print(f"the workers of {handle.topology_id} have printed nothing yet", file=sys.stderr)
         while arguments.follow:
             time.sleep(_LOOK_EVERY_S)
             _write(arguments, reader.read(), is_several)
-    return OK if any(found.values()) or slots else FAILED
+    return OK
 
 
 def _write(arguments: argparse.Namespace, found: Any, is_several: bool) -> None:

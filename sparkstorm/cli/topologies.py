@@ -75,7 +75,6 @@ def status_of(handle: TopologyHandle) -> dict[str, Any]:
                 "slot": f"{beat.node}:{beat.port}",
                 "state": beat.state,
                 "pid": beat.pid,
-                "launch": beat.launch,
                 "start_ms": beat.start_ms,
                 "beat_ms": beat.time_ms,
                 "message": beat.message,
@@ -112,10 +111,10 @@ def status_text(found: Mapping[str, Any], now_ms: int) -> str:
     if progress["p50_ms"] is not None:
         lines.append(f"complete latency: p50 {progress['p50_ms']:,.0f} ms, p99 {progress['p99_ms']:,.0f} ms")
     missing = set(found["slots"]) - {worker["slot"] for worker in found["workers"]}
-    rows = [(each["slot"], each["state"], each["pid"], *_ages(each, now_ms), each["launch"]) for each in found["workers"]]
-    rows += [(slot, "no heartbeat", None, None, None, None) for slot in sorted(missing)]
+    rows = [(each["slot"], each["state"], str(each["pid"]), *_ages(each, now_ms)) for each in found["workers"]]
+    rows += [(slot, "no heartbeat", None, None, None) for slot in sorted(missing)]
     if rows:
-        lines += ["", table(("worker", "state", "pid", "up", "last beat", "launches"), rows)]
+        lines += ["", table(("worker", "state", "pid", "up", "last beat"), rows)]
     lines += [f"worker {each['slot']}: {shown(each['message'])}" for each in found["workers"] if each["message"]]
     lines += [f"problem: {shown(problem)}" for problem in found["problems"]]
     if found["dead_letters"]:

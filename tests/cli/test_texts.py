@@ -105,8 +105,8 @@ def test_a_table_sets_numbers_right_and_texts_left() -> None:
 def test_a_status_shows_counts_workers_and_what_is_wrong() -> None:
     two = {2: TaskCounts("count", executed=2), 3: TaskCounts("count", executed=3)}
     counts = {1: TaskCounts("lines", emitted=5), **two, 4: TaskCounts("__acker")}
-    worker = {"slot": "node-1:6700", "state": "RUNNING", "pid": 7, "launch": 2, "start_ms": 1_000, "beat_ms": 60_000, "message": ""}
-    failed = {"slot": "node-3:6700", "state": "FAILED", "pid": 0, "launch": 9, "start_ms": 0, "beat_ms": 61_000}
+    worker = {"slot": "node-1:6700", "state": "RUNNING", "pid": 7, "start_ms": 1_000, "beat_ms": 60_000, "message": ""}
+    failed = {"slot": "node-3:6700", "state": "FAILED", "pid": 0, "start_ms": 0, "beat_ms": 61_000}
     found: dict[str, Any] = {
         "topology_id": "words-1-1",
         "name": "words",
@@ -128,10 +128,10 @@ def test_a_status_shows_counts_workers_and_what_is_wrong() -> None:
         "count          2        0         5      0       0       0        0",
         "complete latency: p50 4 ms, p99 25 ms",
         "",
-        "worker       state         pid  up         last beat  launches",
-        "node-1:6700  RUNNING       7    1 min 0 s  1 s ago    2",
-        "node-3:6700  FAILED        0    -          0 s ago    9",
-        "node-2:6700  no heartbeat  -    -          -          -",
+        "worker       state         pid  up         last beat",
+        "node-1:6700  RUNNING       7    1 min 0 s  1 s ago",
+        "node-3:6700  FAILED        0    -          0 s ago",
+        "node-2:6700  no heartbeat  -    -          -",
         "worker node-3:6700: no\\x1b[2J",
         "problem: too few slots",
         "3 dead letters: sparkstorm dead-letters list words",

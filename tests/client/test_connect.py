@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +13,9 @@ from sparkstorm.embedded import Connection, RedisServer, ZooKeeperServer, save_c
 from sparkstorm.embedded.connection import VIEWER, ReadOnlyConnection, ZooKeeperEndpoint, new_secret, read_only_path
 from sparkstorm.errors import InvalidConfigError, NotAliveError, ReadOnlyConnectionError, StoreUnavailableError
 from sparkstorm.model.redis_address import RedisAddress
+from tests.client.bare import bare, ended
 
 QUICK = {"storm.zookeeper.connection.timeout": 1_000, "storm.zookeeper.retry.times": 0}
-_BARE = """
-import sys
-
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("pyspark", "py4j"):
-            raise ImportError(f"{name} is not here")
-
-sys.meta_path.insert(0, Refuse())
-"""
-
-
-def bare(program: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program in a Python that cannot import pyspark and py4j, and finds no Java."""
-    environ = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "SPARK_HOME")}
-    environ |= {"PATH": str(folder), "PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))}
-    command = [sys.executable, "-c", _BARE + program, *arguments]
-    return subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.fixture
@@ -64,8 +44,7 @@ try:
 except ImportError:
     print("done without")
 """
-    done = bare(program, str(file), folder=file.parent)
-    assert (done.stdout, done.stderr, done.returncode) == ("done without\n", "", 0)
+    assert ended(bare(program, str(file), folder=file.parent)) == (0, "done without\n", "")
 
 
 @pytest.mark.system
