@@ -1,5 +1,6 @@
 """Requests between clients and Nimbus: accepted once, withdrawn or expired, hostile ones refused, ended ones swept."""
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -195,6 +196,15 @@ def test_bytes_that_are_no_request_stop_nobody(data: bytes) -> None:
     assert bench.state.request_ids() == [FORMS], "names that are no ids are gone"
     bench.advance(620)
     assert bench.state.request_ids() == bench.state.outcome_ids() == []
+
+
+def test_a_request_that_no_node_can_hold_is_refused_by_its_client() -> None:
+    bench = Bench()
+    bench.submit()
+    huge = random.Random(1).randbytes(1_500_000).hex()
+    with pytest.raises(InvalidConfigError, match="the request for wc is too large"):
+        bench.service.rebalance("wc", RebalanceOptions(conf={"app.x": huge}))
+    assert bench.state.request_ids() == []
 
 
 @pytest.mark.parametrize(
