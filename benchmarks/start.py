@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.topologies import paced_chain
 from sparkstorm.app.cluster import Cluster
-from sparkstorm.app.handle import TopologyHandle
+from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.config import merge
 
 _CONF = {"topology.workers": 2, "topology.acker.executors": 2}

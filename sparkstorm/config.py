@@ -140,6 +140,11 @@ class Conf(Mapping[str, Value]):
         """Return the configuration without secrets: slots and workers get addresses and passwords apart from it."""
         return {name: None if name in secret_keys() else value for name, value in self.as_dict().items()}
 
+    def for_clients(self) -> dict[str, Value]:
+        """Return what differs from the defaults, without secrets and keys of the user's own."""
+        shown = {name: value for name, value in self.as_dict().items() if not name.startswith(OWN_PREFIX)}
+        return {name: value for name, value in shown.items() if name not in secret_keys() and value != _default_of(name)}
+
     def integer(self, name: str) -> int:
         """The value of an integer key; TypeError when it is null or no integer key."""
         value = self[name]

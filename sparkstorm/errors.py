@@ -51,6 +51,10 @@ class StoreUnavailableError(SparkStormError):
     """Redis or ZooKeeper cannot be reached or refuses us; names the address and the reason."""
 
 
+class ReadOnlyConnectionError(SparkStormError):
+    """A change was asked for over a connection that may only read; names the file that may do more."""
+
+
 class NimbusUnavailableError(StoreUnavailableError):
     """No Nimbus served a request in time; it was withdrawn and is never carried out."""
 

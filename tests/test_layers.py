@@ -1,8 +1,8 @@
 """Layers of the package: which package may import which, and which effects the pure ranks may not have.
 
 Ranks: 0 errors, config; 1 clock, model; 2 scheduling, acking, grouping, windowing; 3 api; 4 transport, cluster, hosting,
-embedded, connectors; 5 blobs, executor, checkpoint; 6 recording; 7 worker, replay; 8 nimbus, supervisor; 9 notebook;
-10 app, testing; 11 cli. A package imports itself and lower ranks.
+embedded, connectors; 5 blobs, executor, checkpoint; 6 recording; 7 worker, replay; 8 nimbus, supervisor; 9 client;
+10 notebook; 11 app, testing; 12 cli. A package imports itself and lower ranks.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ RANK_BY_PART = {
     "nimbus": 8,
     "supervisor": 8,
     "replay": 7,
-    "notebook": 9,
-    "app": 10,
-    "cli": 11,
-    "testing": 10,
+    "client": 9,
+    "notebook": 10,
+    "app": 11,
+    "cli": 12,
+    "testing": 11,
 }
 LAST_PURE_RANK = 3
 EFFECTS = {"random", "secrets", "logging", "socket", "subprocess", "threading", "redis", "kazoo", "pyspark", "datetime"}

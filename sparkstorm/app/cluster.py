@@ -17,19 +17,17 @@ from pyspark import SparkConf, SparkContext
 
 from sparkstorm.app.driver_office import DriverOffice
 from sparkstorm.app.guard import ServerGuard
-from sparkstorm.app.handle import TopologyHandle
 from sparkstorm.app.nimbus_thread import NimbusThread
-from sparkstorm.blobs.local_modules import pack_sources
 from sparkstorm.blobs.redis import RedisBytesStore, greet
 from sparkstorm.blobs.store import BlobStore
-from sparkstorm.blobs.topology_code import pack_topology
-from sparkstorm.checkpoint.files import read_checkpoint
-from sparkstorm.checkpoint.restore import FROM_CHECKPOINT, Seeds
+from sparkstorm.client.cluster import ClusterClient
+from sparkstorm.client.connect import zookeeper_address
+from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.clock import SystemClock
 from sparkstorm.cluster import paths
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.tickets import TicketOffice
-from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.cluster.zookeeper import ZooKeeperStateStore
 from sparkstorm.config import Conf, merge
 from sparkstorm.embedded.connection import signing_key
 from sparkstorm.embedded.redis import client_of
@@ -48,8 +46,6 @@ from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.nimbus.submission import SubmitOptions
 from sparkstorm.scheduling.per_topology import chosen_scheduler
 from sparkstorm.supervisor.slot_main import main_by_ticket
-from sparkstorm.transport.initial_state import RedisSeeding
-from sparkstorm.transport.redis import RedisReader
 
 SLOT_DAEMON = "sparkstorm.app.spark_daemon"
 _LOG = logging.getLogger(__name__)
@@ -114,36 +110,19 @@ class Cluster:
         name: str,
         topology: Topology,
         own_conf: Mapping[str, Any],
-        by_value: Sequence[str] = (),
+        by_value: Sequence[str] | None = None,
         options: SubmitOptions | None = None,
     ) -> TopologyHandle:
-        """Submit a topology and wait until it is assigned; `topology.from.checkpoint` in its conf is where it begins.
-
-        `by_value` names modules that travel as they are in memory; the local modules that they import travel as sources.
-        """
-        seeds = None
-        if folder := own_conf.get(FROM_CHECKPOINT):
-            seeds = Seeds.of(read_checkpoint(Path(folder)), topology)
-            topology = seeds.topology
-        code = pack_topology(topology, by_value, pack_sources(by_value))
-        seed = None if seeds is None else partial(self._sow, seeds)
-        topology_id = self.service.submit(name, topology, own_conf, code, options, seed)
-        return self.handle(topology_id)
-
-    def _sow(self, seeds: Seeds, topology_id: str, component_by_task: Mapping[int, str]) -> None:
-        with contextlib.closing(RedisSeeding(self.redis_address, topology_id)) as seeding:
-            for task, entries in seeds.journals(component_by_task):
-                seeding.sow(task, entries)
+        """Submit a topology and wait until it is assigned (see ClusterClient.submit)."""
+        return self.client.submit(name, topology, own_conf, by_value, options)
 
     def find(self, name: str) -> TopologyHandle | None:
-        """The running topology of a name; a submission or hot deploy that a former driver left unfinished is waited for."""
-        self.service.wait_deployed(name)
-        base = self.service.find(name)
-        return None if base is None else self.handle(base.topology_id)
+        """Return the running topology of a name; a submission or hot deploy that a former driver left unfinished is waited for."""
+        return self.client.find(name)
 
     def handle(self, topology_id: str) -> TopologyHandle:
-        """A handle on a running topology."""
-        return TopologyHandle(topology_id, self.state, self.service, RedisReader(self.redis_address, topology_id))
+        """Return a handle on a running topology."""
+        return self.client.handle(topology_id)
 
     def restart_nimbus(self) -> None:
         """Stop Nimbus and start another one; slots and workers go on meanwhile (S3.49)."""
@@ -168,10 +147,11 @@ class Cluster:
     def _start(self) -> None:
         refuse_remote_master(self.sc.master or "", self.stores.embedded)
         at = self.stores.connection
-        keeper = at.zookeeper
-        address = ZooKeeperAddress(keeper.hosts, keeper.root, keeper.user, keeper.password).with_patience_of(self.conf)
+        address = zookeeper_address(at, self.conf)
         store = ZooKeeperStateStore(address)
         self._closers.callback(store.close)
+        self._viewer = address.viewer
+        store.open_to_viewer(paths.TICKETS)
         self._tickets = TicketOffice(store, address)
         self._key = signing_key(at.secret)
         self.state = StormState(store, self._key)
@@ -181,8 +161,11 @@ class Cluster:
         self._office = DriverOffice(store, self._say)
         self._closers.callback(self._office.leave)
         self._office.take(self.conf.integer("storm.zookeeper.session.timeout"), "zookeeper" in self.stores.embedded)
+        self.state.write_cluster_conf(self.conf.for_clients())
         self.service = NimbusService(self.state, self.blobs, self.conf, self.clock)
         self._start_nimbus()
+        self.client = ClusterClient(self.state, at.redis, self.service, self.conf)
+        self._closers.callback(self.client.close)
         self._closers.callback(lambda: self._nimbus.stop())
         self._start_slots()
         self._closers.callback(lambda: self._nimbus.stop())  # first of all: else it would call slots that end dead
@@ -220,6 +203,7 @@ class Cluster:
                 at.zookeeper.user,
                 at.zookeeper.password,
                 self.conf.millis("storm.zookeeper.session.timeout"),
+                self._viewer,
             ),
             redis=at.redis,
             local_dir=str(Path(self.conf.text("storm.local.dir"), "supervisors").resolve()),
@@ -255,10 +239,14 @@ class Cluster:
     def _registered_slots(self) -> int:
         """Return the number of registered slots; 0 while ZooKeeper is away."""
         try:
-            infos = [self.state.read_supervisor(s) for s in self.state.supervisor_ids()]
+            return sum(self.slots_by_node().values())
         except StoreUnavailableError:
             return 0
-        return sum(len(info.ports) for info in infos if info is not None)
+
+    def slots_by_node(self) -> dict[str, int]:
+        """Return the number of registered slots by supervisor."""
+        infos = [self.state.read_supervisor(each) for each in self.state.supervisor_ids()]
+        return {info.supervisor_id: len(info.ports) for info in infos if info is not None}
 
 
 def new_context(conf: Conf) -> SparkContext:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from typing import TextIO
 
-from sparkstorm.app.handle import TopologyProgress
+from sparkstorm.client.handle import TopologyProgress
 
 _WIDTH = 118
 
 
 class Console:
-    """Standard output of a run; any thread may speak."""
+    """What a run says, on standard output unless another stream is given; any thread may speak."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream: TextIO | None = None) -> None:
         self._lock = threading.RLock()
-        self._is_terminal = sys.stdout.isatty()
+        self._stream = stream
+        self._is_terminal = (stream or sys.stdout).isatty()
         self._is_line_open = False
         self._began = self._last = time.monotonic()
         self._first_executed: int | None = None
@@ -26,9 +28,9 @@ class Console:
         """One line or several, never torn by the progress line."""
         with self._lock:
             if self._is_line_open:
-                print()
+                print(file=self._stream)
                 self._is_line_open = False
-            print(text, flush=True)
+            print(text, file=self._stream, flush=True)
 
     def show(self, progress: TopologyProgress) -> None:
         """The progress line."""
@@ -42,7 +44,8 @@ class Console:
         text = progress_text(progress, rate)
         with self._lock:
             self._is_line_open = self._is_terminal
-            print(f"\r{text:<{_WIDTH}}" if self._is_terminal else text, end="" if self._is_terminal else "\n", flush=True)
+            shown, end = (f"\r{text:<{_WIDTH}}", "") if self._is_terminal else (text, "\n")
+            print(shown, end=end, file=self._stream, flush=True)
 
     def total(self, progress: TopologyProgress) -> None:
         """The totals of the run; speed is of this start alone."""

@@ -10,28 +10,27 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkstorm.app.job_file import JobFile, make_topology, read_job_file
+from sparkstorm.app.job_file import JobFile, make_topology, read_job_file, topology_conf
+from sparkstorm.client.connect import VARIABLE
 from sparkstorm.config import parse_override, unsupported_among
 from sparkstorm.embedded.passwords import exposed
-from sparkstorm.errors import SparkStormError
+from sparkstorm.errors import InvalidConfigError, SparkStormError
 from sparkstorm.nimbus.submission import prepare
 
 OK, FAILED, PARKED, INTERRUPTED = 0, 1, 3, 130
-_EXITS = "exit status: 0 all done, 1 failed, 3 done but tuples were parked, 130 stopped from outside"
+EXITS = "exit status: 0 all done, 1 failed, 3 done but tuples were parked, 130 stopped from outside"
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], prog: str = "run_topology.py") -> int:
     """Run a job; the result is the process's exit status, as `--help` explains it."""
-    options = _parse(arguments)
+    parser = argparse.ArgumentParser(
+        prog=prog, description="Run a topology: on a cluster that stands, or on one of its own on Spark.", epilog=EXITS
+    )
+    add_options(parser)
+    parser.add_argument("--cluster", metavar="FILE", help=f"submit to the cluster of this connection file (or of {VARIABLE})")
+    options = parser.parse_args(list(arguments))
     try:
-        overrides = dict(parse_override(c) for c in options.c)
-        if options.from_checkpoint:
-            overrides["topology.from.checkpoint"] = options.from_checkpoint
-        job = read_job_file(options.conf, overrides, options.name, options.input)
-        say_exposed(overrides, job.own_conf, options.conf)
-        for sentence in unsupported_among(job.own_conf):
-            print(f"warning: {sentence}", flush=True)
-        return _run(job, options.fresh)
+        return perform(options)
     except SparkStormError as error:
         sys.stdout.flush()
         print(f"{title(error)}: {error}", file=sys.stderr, flush=True)
@@ -42,6 +41,40 @@ def main(arguments: Sequence[str]) -> int:
         traceback.print_exc()
         print(f"SparkStorm failed unexpectedly, please report it: {type(error).__name__}: {error}", file=sys.stderr)
         return FAILED
+
+
+def perform(options: argparse.Namespace) -> int:
+    """Run the job of parsed options, on the cluster that they or the environment name, else on one of its own."""
+    job = read_job(options)
+    from sparkstorm.app.console import Console
+    from sparkstorm.app.run import Run
+
+    topology, by_value = make_topology(job)
+    prepare(job.name, job.name, topology, topology_conf(job), job.conf.as_dict())  # what Nimbus would refuse needs no Spark
+    cluster = options.cluster or os.environ.get(VARIABLE)
+    is_json = getattr(options, "json", False)
+    run = Run(job, topology, by_value, options.fresh, Console(sys.stderr if is_json else None), is_shared=bool(cluster))
+    if cluster:
+        from sparkstorm.app.remote_run import run_remotely
+
+        return run_remotely(run, job, cluster, options.detach, is_json)
+    if options.detach:
+        raise InvalidConfigError(f"--detach needs a cluster that stands: give --cluster FILE or set {VARIABLE}")
+    from sparkstorm.app.own_cluster import run_in_own_cluster
+
+    return run_in_own_cluster(run, job)
+
+
+def read_job(options: argparse.Namespace) -> JobFile:
+    """Read the job file of parsed options; warn of exposed passwords and of keys without effect."""
+    overrides = dict(parse_override(each) for each in options.c)
+    if checkpoint := getattr(options, "from_checkpoint", None):
+        overrides["topology.from.checkpoint"] = checkpoint
+    job = read_job_file(options.conf, overrides, options.name, options.input)
+    say_exposed(overrides, job.own_conf, options.conf)
+    for sentence in unsupported_among(job.own_conf):
+        print(f"warning: {sentence}", file=sys.stderr, flush=True)
+    return job
 
 
 def say_exposed(overrides: Mapping[str, Any], own_conf: Mapping[str, Any], path: str) -> None:
@@ -58,14 +91,6 @@ def leave(status: int) -> None:
     os._exit(status)
 
 
-def _run(job: JobFile, is_fresh: bool) -> int:
-    topology, by_value = make_topology(job)
-    from sparkstorm.app.run import Run, own_conf
-
-    prepare(job.name, job.name, topology, own_conf(job), job.conf.as_dict())  # what Nimbus would refuse needs no Spark
-    return Run(job, topology, by_value, is_fresh).in_own_cluster()
-
-
 def title(error: SparkStormError) -> str:
     """InvalidConfigError: Invalid config."""
     name = type(error).__name__.removesuffix("Error")
@@ -73,10 +98,8 @@ def title(error: SparkStormError) -> str:
     return words.capitalize()
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="run_topology.py", description="Run a topology on Spark, Redis and ZooKeeper.", epilog=_EXITS
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a job to a command line."""
     parser.add_argument("conf", metavar="CONF.yaml", help="the job file: topology, parallelism, topology.* keys")
     parser.add_argument("--input", nargs="+", default=[], metavar="PATH", help="files or folders, the factory's `input`")
     parser.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
@@ -88,4 +111,4 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="begin with what a replay of the history left (replay_history.py --checkpoint)",
     )
     parser.add_argument("--fresh", action="store_true", help="drop an unfinished run of this name first")
-    return parser.parse_args(list(arguments))
+    parser.add_argument("--detach", action="store_true", help="on a cluster that stands: end as soon as the topology is assigned")

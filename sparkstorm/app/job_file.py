@@ -79,6 +79,11 @@ def read_job_file(
     return job
 
 
+def topology_conf(job: JobFile) -> dict[str, Any]:
+    """Return the part of a job's configuration that is its topology's."""
+    return {key: value for key, value in job.own_conf.items() if key.startswith(("topology.", "app."))}
+
+
 def make_topology(job: JobFile) -> tuple[Topology, list[str]]:
     """The topology of the job's factory, and the modules that must travel with it."""
     module_name, colon, function_name = job.topology.partition(":")

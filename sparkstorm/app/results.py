@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.app.handle import TopologyHandle
+from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.names import file_name
 from sparkstorm.model.tagged import to_json

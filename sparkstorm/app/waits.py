@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from sparkstorm.app.handle import TopologyProgress
+from sparkstorm.client.handle import TopologyProgress
 from sparkstorm.errors import StoreFullError, StoreUnavailableError
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
 from sparkstorm.model.status import TopologyStatus

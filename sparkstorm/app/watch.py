@@ -7,19 +7,62 @@ import time
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
+from typing import Protocol
 
 from sparkstorm.app.console import Console
 from sparkstorm.app.dead_letter_file import DeadLetterFile
-from sparkstorm.app.handle import TopologyHandle, TopologyProgress
 from sparkstorm.app.waits import Absence, Waits
+from sparkstorm.client.handle import TopologyHandle, TopologyProgress
+from sparkstorm.client.logs import last_lines as published_lines
 from sparkstorm.errors import StoreUnavailableError, WorkerFailedError
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
 from sparkstorm.supervisor.slot import worker_log_name
 from sparkstorm.supervisor.worker_process import last_lines
 
+_TAIL_LINES = 20
 DRAIN_S = 30.0
 LOOK_EVERY_S = 0.1
 MAX_DEATHS_WITHOUT_PROGRESS = 6  # a row that kills takes four: one to raise suspicion, three to be parked
+
+
+class Logs(Protocol):
+    """Logs of a topology's workers: where they are, for people, and how they end."""
+
+    def place(self, slot: WorkerSlot) -> str: ...
+    def tail(self, slot: WorkerSlot) -> list[str]: ...
+
+
+class FileLogs:
+    """Logs as files in a folder of this host."""
+
+    def __init__(self, folder: Path, topology_id: str) -> None:
+        self._folder, self._topology_id = folder, topology_id
+
+    def place(self, slot: WorkerSlot) -> str:
+        """Say where a worker's log is."""
+        return f"its log is {self._path(slot)}"
+
+    def tail(self, slot: WorkerSlot) -> list[str]:
+        """Return its last lines; empty when the file is on another host."""
+        return last_lines(self._path(slot))
+
+    def _path(self, slot: WorkerSlot) -> Path:
+        return self._folder / worker_log_name(self._topology_id, slot)
+
+
+class PublishedLogs:
+    """Logs as their slots publish them."""
+
+    def __init__(self, handle: TopologyHandle) -> None:
+        self._handle = handle
+
+    def place(self, slot: WorkerSlot) -> str:
+        """Say which command shows a worker's log."""
+        return f"its log: sparkstorm logs {self._handle.name} --worker {slot}"
+
+    def tail(self, slot: WorkerSlot) -> list[str]:
+        """Return its last lines."""
+        return published_lines(self._handle, str(slot), _TAIL_LINES)
 
 
 class Outcome(Enum):
@@ -40,14 +83,14 @@ class Watch:
         self,
         handle: TopologyHandle,
         console: Console,
-        log_dir: Path,
+        logs: Logs,
         line_every_s: float,
         patience_s: float,
         letters: DeadLetterFile | None = None,
     ) -> None:
         self._handle, self._console, self._letters = handle, console, letters
         self._line_every_s = line_every_s
-        self._deaths = Deaths(handle.topology_id, log_dir, console.say)
+        self._deaths = Deaths(handle.topology_id, logs, console.say)
         self._waits = Waits(handle, console.say)
         self._line_due = 0.0
         self._redis = Absence(console.say, patience_s)
@@ -121,8 +164,8 @@ class Watch:
 class Deaths:
     """Notices workers that fail or were replaced, by their heartbeats."""
 
-    def __init__(self, topology_id: str, log_dir: Path, say: Callable[[str], None]) -> None:
-        self._topology_id, self._log_dir, self._say = topology_id, log_dir, say
+    def __init__(self, topology_id: str, logs: Logs, say: Callable[[str], None]) -> None:
+        self._topology_id, self._logs, self._say = topology_id, logs, say
         self._beat_by_slot: dict[WorkerSlot, WorkerBeat] = {}
         self._done: object = None
         self._deaths_before: dict[WorkerSlot, int] = {}  # how many workers had died at each slot when it last got on
@@ -139,7 +182,8 @@ class Deaths:
                 raise WorkerFailedError(f"worker {slot} of {self._topology_id} cannot run: {beat.message}")
             if former is not None and 0 != former.pid != beat.pid != 0:
                 why = beat.stats.get("last_end") or "its slot was started again"
-                self._say(f"worker {slot} was replaced (process {former.pid} by {beat.pid}): {why}; its log is {self._log(slot)}")
+                log = self._logs.place(slot)
+                self._say(f"worker {slot} was replaced (process {former.pid} by {beat.pid}): {why}; {log}")
             if former is None or beat.pid:
                 self._beat_by_slot[slot] = beat
             self._check_deaths(slot, beat)
@@ -150,12 +194,8 @@ class Deaths:
         before = min(deaths, self._deaths_before.get(slot, deaths))  # a slot that was restarted counts anew
         self._deaths_before[slot] = before
         if deaths - before >= MAX_DEATHS_WITHOUT_PROGRESS:
-            log = self._log(slot)
-            tail = "\n".join(f"  {line}" for line in last_lines(log)) or "  (empty, or on the worker's own host)"
+            tail = "\n".join(f"  {line}" for line in self._logs.tail(slot)) or "  (empty, or on the worker's own host)"
             raise WorkerFailedError(
                 f"worker {slot} of {self._topology_id} died {deaths - before} times without getting anything done; "
-                f"the end of {log}:\n{tail}"
+                f"{self._logs.place(slot)}, and ends so:\n{tail}"
             )
-
-    def _log(self, slot: WorkerSlot) -> Path:
-        return self._log_dir / worker_log_name(self._topology_id, slot)

@@ -67,6 +67,13 @@ def modules_by_value(module: ModuleType) -> list[str]:
     return [] if top == "sparkstorm" else [top]
 
 
+def modules_of(topology: Topology) -> list[str]:
+    """The modules that define a topology's components and must travel by value: local ones, but not the script itself."""
+    names = dict.fromkeys(type(each.instance).__module__ for each in topology if each.instance is not None)
+    modules = [sys.modules[name] for name in names if name != "__main__" and name in sys.modules]
+    return list(dict.fromkeys(top for module in modules for top in modules_by_value(module)))
+
+
 def _pickled(component: str, instance: Any) -> bytes:
     try:
         return bytes(cloudpickle.dumps(instance))

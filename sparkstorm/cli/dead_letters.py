@@ -1,96 +1,158 @@
-"""Verb `sparkstorm dead-letters`: list what is kept in a Redis or a file, by cause or one by one; drop it from Redis."""
+"""Verb `sparkstorm dead-letters`: list, show, replay and drop the inputs that topologies have given up."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
-from contextlib import closing
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
-import redis
-
-from sparkstorm.app.dead_letter_file import Groups, line_of, read_dead_letters, stored_letters
-from sparkstorm.embedded.connection import load_connection
-from sparkstorm.embedded.redis import client_of
-from sparkstorm.errors import SparkStormError, StoreUnavailableError
+from sparkstorm.app.dead_letter_file import Groups, line_of, read_dead_letters
+from sparkstorm.cli.common import EXITS, FAILED, OK, add_verb, opened, say, write_json
+from sparkstorm.client import ClusterClient
+from sparkstorm.client.dead_letters import StoredLetters
+from sparkstorm.client.logs import shown
+from sparkstorm.errors import InvalidConfigError, NotAliveError
 from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.redis_address import RedisAddress
-from sparkstorm.transport.redis import Keys, RedisReader
 
 _SHOWN_CAUSES = 20
-_PATIENCE_S = 5.0
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add it to the command line."""
+    verb = verbs.add_parser("dead-letters", help="list, show, replay or drop inputs that were given up", epilog=EXITS)
+    actions = verb.add_subparsers(required=True, metavar="ACTION")
+    action = add_verb(actions, "list", list_letters, "by cause, the most frequent first")
+    action.add_argument("name", nargs="?", metavar="NAME", help="name or id of a topology, or a dead-letters.jsonl; else all")
+    action.add_argument("--lines", action="store_true", help="each letter as a line of JSON, its values whole")
+    action = add_verb(actions, "show", show, "one letter with its values and its cause")
+    _add_letters(action, nargs="+")
+    action = add_verb(actions, "replay", replay, "give letters to their tasks once more, each exactly once")
+    _add_letters(action, nargs="*")
+    action.add_argument("--all", action="store_true", help="all that are kept now")
+    action = add_verb(actions, "drop", drop, "delete letters from Redis; files of runs stay")
+    _add_letters(action, nargs="*")
+    action.add_argument("--all", action="store_true", help="all of the topology")
+
+
+def _add_letters(action: argparse.ArgumentParser, nargs: str) -> None:
+    action.add_argument("name", metavar="NAME", help="name or id of the topology; it may be gone")
+    action.add_argument("ids", nargs=nargs, metavar="ID", help="as `list --lines` shows them")
 
 
 def list_letters(arguments: argparse.Namespace) -> int:
-    """Show dead letters by cause, or each as a line of JSON; 1 when they cannot be read."""
+    """List dead letters by cause, or each as a line of JSON; they stay until they are dropped or replayed."""
+    if arguments.name is not None and (arguments.name.endswith(".jsonl") or Path(arguments.name).is_dir()):
+        _list(arguments, arguments.name, ((id, letter, b"") for id, letter in _read_file(Path(arguments.name))))
+        return OK
+    with opened(arguments) as cluster:
+        found = cluster.dead_letters(arguments.name)
+        if not found and not arguments.json:
+            print(f"no dead letters{f' of {arguments.name}' if arguments.name else ''} are kept")
+        for topology_id, letters in found.items():
+            _list(arguments, topology_id, iter(letters))
+    return OK
+
+
+def _read_file(path: Path) -> Iterator[tuple[str, DeadLetter]]:
     try:
-        path = Path(arguments.where)
-        if path.suffix == ".jsonl" or path.is_dir():
-            _show_file(path, arguments.lines)
-        else:
-            _show_stored(load_connection(path).redis, arguments.topology, arguments.lines)
-    except (SparkStormError, OSError, UnicodeDecodeError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+        yield from read_dead_letters(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidConfigError(f"{path} cannot be read: {error}") from error
 
 
-def drop_letters(arguments: argparse.Namespace) -> int:
-    """Delete a topology's dead letters from Redis; 1 when there are none."""
-    try:
-        address = load_connection(Path(arguments.where)).redis
-        found = kept_in(address, arguments.topology)
-        for topology_id, count in found.items():
-            with closing(RedisReader(address, topology_id, _PATIENCE_S)) as reader:
-                reader.drop_dead_letters()
-            print(f"{topology_id}: {count:,} dead letters are dropped")
-        if not found:
-            print(f"no dead letters of '{arguments.topology}' are kept", file=sys.stderr)
-    except SparkStormError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0 if found else 1
-
-
-def kept_in(address: RedisAddress, topology: str | None = None) -> dict[str, int]:
-    """Return the number of dead letters by topology id, of all topologies or of one by its name or id."""
-    found = {}
-    try:
-        with client_of(address, _PATIENCE_S) as client:
-            for key in client.scan_iter(match="{*}:dead", count=1000, _type="stream"):
-                topology_id = key.decode(errors="replace").removeprefix("{").removesuffix("}:dead")
-                if topology in (None, topology_id, topology_id.rsplit("-", 2)[0]) and Keys(topology_id)("dead").encode() == key:
-                    found[topology_id] = int(client.xlen(key))
-    except redis.RedisError as error:
-        raise StoreUnavailableError(f"Redis at {address.host}:{address.port} cannot be read: {error}") from error
-    return dict(sorted(found.items()))
-
-
-def _show_stored(address: RedisAddress, topology: str | None, one_by_one: bool) -> None:
-    for topology_id in kept_in(address, topology):
-        with closing(RedisReader(address, topology_id, _PATIENCE_S)) as reader:
-            letters = stored_letters(reader.parked)
-            if one_by_one:
-                for id, letter, data in letters:
-                    print(line_of(id, letter, data), flush=True)
-            else:
-                _show_causes(topology_id, (letter for _, letter, _ in letters))
-
-
-def _show_file(path: Path, one_by_one: bool) -> None:
-    letters = read_dead_letters(path)
-    if one_by_one:
-        for id, letter in letters:
-            print(letter.to_line(id), flush=True)
-    else:
-        _show_causes(str(path), (letter for _, letter in letters))
-
-
-def _show_causes(title: str, letters: Iterable[DeadLetter | None]) -> None:
+def _list(arguments: argparse.Namespace, title: str, letters: Iterable[tuple[str, DeadLetter | None, bytes]]) -> None:
+    if arguments.lines:
+        for id, letter, data in letters:
+            print(line_of(id, letter, data), flush=True)
+        return
     groups = Groups()
-    for letter in letters:
+    for _, letter, _ in letters:
         groups.add(letter)
-    print(f"{title}: {sum(group.count for _, group in groups.largest()):,} dead letters")
+    count = sum(group.count for _, group in groups.largest())
+    if arguments.json:
+        causes = [{"cause": str(cause), "count": group.count} for cause, group in groups.largest()]
+        write_json({"of": title, "count": count, "causes": causes})
+        return
+    print(f"{title}: {count:,} dead letters")
     for line in groups.lines(_SHOWN_CAUSES):
-        print(f"  {line}", flush=True)
+        print(f"  {shown(line)}", flush=True)
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Show letters with their values and causes; 1 when one is not there."""
+    with opened(arguments) as cluster:
+        letters = _of_one(cluster, arguments.name)
+        found = {id: letters.get(id) for id in arguments.ids}
+    for id, letter in found.items():
+        if letter is None:
+            print(f"{arguments.name} keeps no dead letter {id} that can be read", file=sys.stderr)
+        elif arguments.json:
+            print(letter.to_line(id))
+        else:
+            print(letter_text(id, letter))
+    return OK if all(found.values()) else FAILED
+
+
+def letter_text(id: str, letter: DeadLetter) -> str:
+    """Return a letter for people."""
+    pairs = zip(letter.fields, letter.values, strict=False)
+    values = "".join(f"\n  {name}: {shown(repr(value))}" for name, value in pairs)
+    return (
+        f"{id}: {letter.component}#{letter.task} gave up after {letter.attempts} tries: {shown(letter.reason)}\n"
+        f"  from {letter.source_component}#{letter.source_task}, stream {letter.stream}{values}"
+    )
+
+
+def replay(arguments: argparse.Namespace) -> int:
+    """Give letters to their tasks once more: each leaves the dead letters and is delivered in one step."""
+    with opened(arguments, writes=True) as cluster:
+        letters = _of_one(cluster, arguments.name)
+        ids = _chosen(arguments, letters)
+        done = letters.replay(ids)
+    record = {"topology_id": letters.topology_id, "replayed": list(done.done), "missing": list(done.missing)}
+    missing = f"; {len(done.missing):,} were not there any more" if done.missing else ""
+    say(arguments, f"{letters.topology_id}: {len(done.done):,} dead letters are replayed{missing}", record)
+    return FAILED if done.missing and not done.done else OK
+
+
+def drop(arguments: argparse.Namespace) -> int:
+    """Delete letters of a topology from Redis, with --all those of every run of that name; 1 when there are none."""
+    with opened(arguments, writes=True) as cluster:
+        if arguments.all:
+            _require_choice(arguments)
+            found = _kept(cluster, arguments.name)
+            dropped = {topology_id: letters.drop() for topology_id, letters in found.items()}
+        else:
+            letters = _of_one(cluster, arguments.name)
+            dropped = {letters.topology_id: letters.drop(_chosen(arguments, letters))}
+    for topology_id, count in dropped.items():
+        say(arguments, f"{topology_id}: {count:,} dead letters are dropped", {"of": topology_id, "dropped": count})
+    return OK if any(dropped.values()) else FAILED
+
+
+def _chosen(arguments: argparse.Namespace, letters: StoredLetters) -> list[str]:
+    _require_choice(arguments)
+    return [id for id, letter, _ in letters if letter is not None] if arguments.all else list(arguments.ids)
+
+
+def _require_choice(arguments: argparse.Namespace) -> None:
+    if arguments.all == bool(arguments.ids):
+        raise InvalidConfigError("name the dead letters by their ids, or give --all")
+
+
+def _kept(cluster: ClusterClient, name: str) -> dict[str, StoredLetters]:
+    found = cluster.dead_letters(name)
+    if not found:
+        raise NotAliveError(f"no dead letters of {name} are kept")
+    return found
+
+
+def _of_one(cluster: ClusterClient, name: str) -> StoredLetters:
+    """Return the letters of a topology: of the one that runs, else of the newest that was called so."""
+    found = _kept(cluster, name)
+    running = cluster.service.find(name)
+    if running is not None and running.topology_id in found:
+        return found[running.topology_id]
+    return list(found.values())[-1]

@@ -3,6 +3,7 @@
 Clients write requests and may withdraw them; all else is Nimbus's.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sparkstorm.cluster import paths
@@ -12,6 +13,7 @@ from sparkstorm.errors import SparkStormError, StateConflictError, StoreInconsis
 from sparkstorm.model.assignment import TopologyBase
 from sparkstorm.model.records import encode_record
 from sparkstorm.model.requests import LogConfig, Outcome, Problems, Request
+from sparkstorm.model.status import JsonValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,13 @@ class Deploy:
     def bases(self) -> list[TopologyBase]:
         """The topologies that may follow."""
         return [self.base, self.fallback] if self.fallback else [self.base]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConf:
+    """The part of the cluster's configuration that clients need: what differs from the defaults and is no secret."""
+
+    conf: Mapping[str, JsonValue]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +176,15 @@ class NimbusState(RecordStore):
         return self._names(paths.DEPLOYS)
 
     # -- leadership ----------------------------------------------------------------------------------------------
+
+    def write_cluster_conf(self, conf: Mapping[str, JsonValue]) -> None:
+        """Publish the cluster's configuration for its clients."""
+        self._write(paths.CLUSTER_CONF, ClusterConf(conf))
+
+    def read_cluster_conf(self) -> Mapping[str, JsonValue]:
+        """Return what the cluster's configuration changes in the defaults; empty before a driver has published it."""
+        found = self._read_record(ClusterConf, paths.CLUSTER_CONF)
+        return found.conf if found else {}
 
     def try_lead(self, info: NimbusInfo) -> bool:
         """Stand for election; True while this session leads."""

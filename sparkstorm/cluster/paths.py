@@ -25,6 +25,7 @@ LEADER = "/nimbus/leader"
 TICKETS = "/tickets"
 DRIVER = "/nimbus/driver"
 STOP_SLOTS = "/stop-slots"
+CLUSTER_CONF = "/nimbus/conf"
 
 
 def under(parent: str, *names: str) -> str:

@@ -64,6 +64,7 @@ class TicketOffice:
         ticket = Ticket(at.hosts, at.root, secrets.token_hex(32))
         credential = f"{at.user or ''}:{at.password or ''}\n".encode()  # what a slot needs to delete the node
         acl = _acl(at, make_digest_acl(_USER, ticket.password, read=True))
+        self._store.ensure_hidden(TICKETS)
         self._store.create_ephemeral(f"{TICKETS}/{ticket.name}", seal(ticket, credential + spec), acl)
         try:
             yield ticket

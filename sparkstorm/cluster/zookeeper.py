@@ -27,10 +27,10 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 from kazoo.retry import ForceRetryError, RetryFailedError
 from kazoo.retry import InterruptedError as RetryInterruptedError
-from kazoo.security import ACL, make_digest_acl
+from kazoo.security import ACL, Id, Permissions, make_digest_acl, make_digest_acl_credential
 
 from sparkstorm.cluster.base import Hint, Stored, check_path, check_size
-from sparkstorm.errors import StateConflictError, StoreUnavailableError
+from sparkstorm.errors import ReadOnlyConnectionError, StateConflictError, StoreUnavailableError
 
 _NO_ANSWER = (RetryFailedError, RetryInterruptedError, ConnectionClosedError, KazooTimeoutError, KazooException)
 
@@ -52,6 +52,8 @@ class ZooKeeperAddress:
     retries: int = 5
     retry_interval_ms: int = 1_000
     retry_ceiling_ms: int = 30_000
+    viewer: str = ""  # digest identity ("user:hash") that may read what this session makes; none when empty
+    is_read_only: bool = False  # the identity is a viewer's: nothing is made at the start
 
     def with_patience_of(self, conf: Mapping[str, Any]) -> "ZooKeeperAddress":
         """The same address with the timeouts and retries of the storm.zookeeper.* keys."""
@@ -88,7 +90,8 @@ class ZooKeeperStateStore:
     def _start(self) -> None:
         try:
             self._client.start(timeout=self._timeout_s)
-            self.ensure_path("/")
+            if not self._conf.is_read_only:
+                self.ensure_path("/")
         except (KazooTimeoutError, KazooException) as error:
             self._client.stop()
             self._client.close()
@@ -132,6 +135,8 @@ class ZooKeeperStateStore:
         except (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError):
             raise
         except (NoAuthError, AuthFailedError) as error:
+            if self._conf.is_read_only:
+                raise ReadOnlyConnectionError(f"ZooKeeper at {self.address} refuses to {what} {path} for a viewer") from error
             raise StoreUnavailableError(
                 f"ZooKeeper at {self.address} refuses to {what} {path}: storm.zookeeper.auth.user or "
                 f"storm.zookeeper.auth.password is not the one that made this tree"
@@ -162,15 +167,24 @@ class ZooKeeperStateStore:
 
     def ensure_path(self, path: str) -> None:
         """Make the node, empty, unless it is there."""
+        self._ensure(path)
+
+    def ensure_hidden(self, path: str) -> None:
+        """Make the node, empty, unless it is there; viewers may not read it."""
+        parent = path.rpartition("/")[0]
+        self._ensure(parent or "/")
+        self._create_or_leave(path, self._at(path), [acl for acl in self._client.default_acl or () if acl.perms == Permissions.ALL])
+
+    def _ensure(self, path: str) -> None:
         parts = [part for part in self._at(path).split("/") if part]
         for depth in range(1, len(parts) + 1):
             step = "/" + "/".join(parts[:depth])
             if self._call("look at", path, self._client.exists_async, step) is None:
                 self._create_or_leave(path, step)
 
-    def _create_or_leave(self, path: str, step: str) -> None:
+    def _create_or_leave(self, path: str, step: str, acl: list[ACL] | None = None) -> None:
         try:
-            self._call("make", path, self._client.create_async, step, b"")
+            self._call("make", path, self._client.create_async, step, b"", acl or None)
         except NodeExistsError:
             return  # made by another between our look and our create: just what was asked for
 
@@ -285,6 +299,22 @@ class ZooKeeperStateStore:
         """Make `prefix` + a growing ten-digit number; return the path. A lost reply may leave one more."""
         return self._make(prefix, data, sequence=True)[len(self._root) :]
 
+    def open_to_viewer(self, hidden: str) -> None:
+        """Let the address's viewer read a tree that an earlier release made; what lies below `hidden` stays closed."""
+        viewer = ACL(Permissions.READ, Id("digest", self._conf.viewer))
+        if not self._conf.viewer or viewer in self._call("look at", "/", self._client.get_acls_async, self._at("/"))[0]:
+            return
+        waiting, found = ["/"], []
+        while waiting:
+            path = waiting.pop()
+            found.append(path)
+            waiting += [each for name in self.children(path) if (each := f"{path.rstrip('/')}/{name}") != hidden]
+        for path in reversed(found):  # the root last: it says that all is done
+            with contextlib.suppress(NoNodeError):
+                acls, _ = self._call("look at", path, self._client.get_acls_async, self._at(path))
+                if viewer not in acls:
+                    self._call("open", path, self._client.set_acls_async, self._at(path), [*acls, viewer])
+
     def close(self) -> None:
         """End the session; its ephemeral nodes go at once."""
         if not self._closed and os.getpid() == self._pid:
@@ -293,10 +323,17 @@ class ZooKeeperStateStore:
             self._client.close()
 
 
+def viewer_identity(user: str, password: str) -> str:
+    """Return the identity under which ZooKeeper knows a user: name and hash, which open nothing."""
+    return str(make_digest_acl_credential(user, password))
+
+
 def _make_client(address: ZooKeeperAddress) -> KazooClient:
     secured = address.password is not None
     user = address.user or "sparkstorm"
     acl = [make_digest_acl(user, address.password, all=True)] if secured else None
+    if acl and address.viewer:
+        acl.append(ACL(Permissions.READ, Id("digest", address.viewer)))
     return KazooClient(
         hosts=address.hosts,
         timeout=address.session_timeout_ms / 1000,

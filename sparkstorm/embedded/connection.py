@@ -18,6 +18,7 @@ from sparkstorm.errors import InvalidConfigError, StoreInconsistentError
 from sparkstorm.model.records import decode_record, encode_record
 from sparkstorm.model.redis_address import RedisAddress
 
+VIEWER = "sparkstorm-viewer"  # user of a cluster's ZooKeeper and embedded Redis that may only read
 _SECRET_BYTES = 32
 _MAX_FILE_BYTES = 64 * 1024
 _DEFAULT_REDIS_PORT = 6379
@@ -43,6 +44,14 @@ class Connection:
     secret: str = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class ReadOnlyConnection:
+    """What somebody needs who only looks at a cluster: identities that may read, and no secret."""
+
+    redis: RedisAddress
+    zookeeper: ZooKeeperEndpoint
+
+
 def new_secret() -> str:
     """A fresh cluster secret from the system's random source, in hexadecimal."""
     return secrets.token_hex(_SECRET_BYTES)
@@ -56,6 +65,16 @@ def redis_password(secret: str) -> str:
 def zookeeper_password(secret: str) -> str:
     """The password of a cluster's digest identity in ZooKeeper."""
     return derive(secret, "zookeeper digest").hex()
+
+
+def viewer_redis_password(secret: str) -> str:
+    """The password of the user of a cluster's embedded Redis that may only read."""
+    return derive(secret, "redis viewer").hex()
+
+
+def viewer_zookeeper_password(secret: str) -> str:
+    """The password of the digest identity that may read a cluster's records."""
+    return derive(secret, "zookeeper viewer").hex()
 
 
 def signing_key(secret: str) -> bytes:
@@ -86,7 +105,7 @@ def parse_redis_url(url: str, password: str | None = None) -> RedisAddress:
     return RedisAddress(parts.hostname, port, secret, unquote(parts.username or ""), db, parts.scheme == "rediss")
 
 
-def save_connection(path: Path, connection: Connection) -> None:
+def save_connection(path: Path, connection: Connection | ReadOnlyConnection) -> None:
     """Writes the file for its owner's eyes only, whole or not at all."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -109,13 +128,38 @@ def load_connection(path: Path) -> Connection:
     """
     data = _read_private(path)
     try:
-        connection = decode_record(Connection, data, str(path))
-        if len(bytes.fromhex(connection.secret)) < _SECRET_BYTES:
-            raise ValueError("too short")
+        return _decode(data, str(path))
     except (StoreInconsistentError, ValueError) as error:
         reason = error if isinstance(error, StoreInconsistentError) else f"{path}: its secret is damaged"
         raise InvalidConfigError(f"{reason}; delete the file, a new run writes it again") from error
+
+
+def _decode(data: bytes, where: str) -> Connection:
+    connection = decode_record(Connection, data, where)
+    if len(bytes.fromhex(connection.secret)) < _SECRET_BYTES:
+        raise ValueError("too short")
     return connection
+
+
+def load_any_connection(path: Path) -> Connection | ReadOnlyConnection:
+    """Read a connection file of either kind; raises as `load_connection`."""
+    return decode_any_connection(_read_private(path), str(path))
+
+
+def decode_any_connection(data: bytes, where: str) -> Connection | ReadOnlyConnection:
+    """Return the connection in the bytes of a connection file; InvalidConfigError names `where` and what is wrong."""
+    try:
+        is_read_only = b'"ReadOnlyConnection"' in data
+        return decode_record(ReadOnlyConnection, data, where) if is_read_only else _decode(data, where)
+    except StoreInconsistentError as error:
+        raise InvalidConfigError(f"{error}; it is not the connection file of a cluster") from error
+    except ValueError as error:
+        raise InvalidConfigError(f"{where}: its secret is damaged") from error
+
+
+def read_only_path(path: Path) -> Path:
+    """Return the path of the read-only connection file beside a connection file."""
+    return path.with_name(f"{path.stem}-read-only{path.suffix}")
 
 
 def _read_private(path: Path) -> bytes:

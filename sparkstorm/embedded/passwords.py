@@ -26,6 +26,9 @@ class Places:
 
 
 REDIS: Final = Places("sparkstorm.redis.password", "sparkstorm.redis.password.file", "SPARKSTORM_REDIS_PASSWORD")
+REDIS_VIEWER: Final = Places(
+    "sparkstorm.redis.viewer.password", "sparkstorm.redis.viewer.password.file", "SPARKSTORM_REDIS_VIEWER_PASSWORD"
+)
 ZOOKEEPER: Final = Places("storm.zookeeper.auth.password", "storm.zookeeper.auth.password.file", "SPARKSTORM_ZOOKEEPER_PASSWORD")
 
 
@@ -65,7 +68,7 @@ def exposed(overrides: Mapping[str, Any], own_conf: Mapping[str, Any], path: str
 
 
 def _advice(key: str) -> str:
-    places = ZOOKEEPER if key == ZOOKEEPER.key else REDIS
+    places = next((each for each in (ZOOKEEPER, REDIS_VIEWER) if key == each.key), REDIS)
     return f"put it into a file of mode 0600 that {places.file_key} names, or into {places.variable}"
 
 

@@ -43,6 +43,10 @@ tcp-keepalive 60
 databases 1
 client-output-buffer-limit normal 0 0 0
 """
+# the keys of topologies, which all begin with an id in braces; not the blobs of code
+_VIEWER_RIGHTS = (
+    "~{*}:* resetchannels -@all +get +hget +hgetall +hmget +lrange +llen +xrange +xrevrange +xlen +scan +type +ttl +ping"
+)
 
 
 class RedisServer:
@@ -105,8 +109,11 @@ def start_redis(
     maxmemory_mb: int = DEFAULT_MAXMEMORY_MB,
     port: int | None = None,
     appendfsync: str = "everysec",
+    viewer: tuple[str, str] | None = None,
 ) -> RedisServer:
     """Starts a Redis that keeps its data in `data_dir`, on loopback, behind `password`; returns when it answers.
+
+    `viewer` is the name and password of a user who may read the keys of topologies, and nothing else.
 
     Raises EmbeddedServerError when no binary is found, the port or the folder is taken, or the server does not come up.
     """
@@ -119,7 +126,7 @@ def start_redis(
         require_free(port, "Redis", "sparkstorm.embedded.redis.port")
     for tries_left in reversed(range(_PORT_TRIES)):
         chosen = port or free_port()
-        _write_settings(data_dir, chosen, password, maxmemory_mb, appendfsync)
+        _write_settings(data_dir, chosen, password, maxmemory_mb, appendfsync, viewer)
         try:
             return RedisServer(data_dir, chosen, password, _run(data_dir, chosen, password))
         except EmbeddedServerError as error:
@@ -174,8 +181,12 @@ def _version(binary: str) -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def _write_settings(data_dir: Path, port: int, password: str, maxmemory_mb: int, appendfsync: str) -> None:
+def _write_settings(
+    data_dir: Path, port: int, password: str, maxmemory_mb: int, appendfsync: str, viewer: tuple[str, str] | None
+) -> None:
     settings = _SETTINGS.format(host=_LOOPBACK, port=port, password=password, maxmemory_mb=maxmemory_mb, appendfsync=appendfsync)
+    if viewer:
+        settings += f"user {viewer[0]} on >{viewer[1]} {_VIEWER_RIGHTS}\n"
     path = data_dir / "redis.conf"
     path.unlink(missing_ok=True)  # a fresh file: an old one might have a wider mode
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from sparkstorm.config import Conf
 from sparkstorm.embedded.connection import (
+    VIEWER,
     Connection,
+    ReadOnlyConnection,
     ZooKeeperEndpoint,
     load_connection,
     new_secret,
     parse_redis_url,
+    read_only_path,
     redis_password,
     save_connection,
+    viewer_redis_password,
+    viewer_zookeeper_password,
     zookeeper_password,
 )
 from sparkstorm.embedded.folders import discard_folder, own_folder
-from sparkstorm.embedded.passwords import REDIS, ZOOKEEPER, password_of
+from sparkstorm.embedded.passwords import REDIS, REDIS_VIEWER, ZOOKEEPER, password_of
 from sparkstorm.embedded.redis import RedisServer, check_redis_settings, client_of, start_redis
 from sparkstorm.embedded.zookeeper import ZooKeeperServer, start_zookeeper
 from sparkstorm.errors import InvalidConfigError
@@ -92,8 +98,22 @@ def open_stores(conf: Conf) -> Stores:
         zookeeper_at = _open_zookeeper(conf, secret, embedded)
         connection = Connection(redis_at, zookeeper_at, secret)
         save_connection(path, connection)
+        _save_read_only(conf, path, connection, "redis" in embedded)
         undo.pop_all()
         return Stores(connection, embedded)
+
+
+def _save_read_only(conf: Conf, path: Path, connection: Connection, is_embedded: bool) -> None:
+    """Write the file for those who only look; without a user of the Redis that may only read, remove what is there."""
+    redis, keeper, secret = connection.redis, connection.zookeeper, connection.secret
+    user, password = VIEWER, viewer_redis_password(secret)
+    if not is_embedded:
+        user, password = conf["sparkstorm.redis.viewer.user"] or "", password_of(conf, REDIS_VIEWER) or ""
+    if not user or not password:
+        read_only_path(path).unlink(missing_ok=True)
+        return
+    viewer = ZooKeeperEndpoint(keeper.hosts, keeper.root, VIEWER, viewer_zookeeper_password(secret))
+    save_connection(read_only_path(path), ReadOnlyConnection(replace(redis, user=user, password=password), viewer))
 
 
 def _make_local_dir(folder: Path) -> None:
@@ -124,6 +144,7 @@ def _open_redis(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) ->
         maxmemory_mb=conf.integer("sparkstorm.embedded.redis.maxmemory.mb"),
         port=conf["sparkstorm.embedded.redis.port"],
         appendfsync=conf.text("sparkstorm.embedded.redis.appendfsync"),
+        viewer=(VIEWER, viewer_redis_password(secret)),
     )
     embedded["redis"] = server
     return RedisAddress(server.host, server.port, server.password)

@@ -20,13 +20,14 @@ MOST_PORTS = 1000
 
 @dataclass(frozen=True, slots=True)
 class StateAddress:
-    """Address of the cluster state in ZooKeeper; the digest password never shows in a repr."""
+    """Address of the cluster state in ZooKeeper; its password is not in the repr; `viewer` is the identity that may read."""
 
     hosts: str
     root: str = "/storm"
     user: str = ""
     password: str = field(default="", repr=False)
     session_timeout_ms: int = 20_000
+    viewer: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ can be repeated, so a hand-over that was cut is finished by the next call.
 """
 
 from sparkstorm.model.redis_address import RedisAddress
-from sparkstorm.transport.connection import Link, text
-from sparkstorm.transport.redis import Keys, RedisReader
+from sparkstorm.transport.connection import Link
+from sparkstorm.transport.keys import Keys
+from sparkstorm.transport.reader import RedisReader, names_of
 
 _OF_PROCESSES = ("fence", "owner", "seq", "low", "progress")
 _PATIENCE_S = 10.0
@@ -33,18 +34,10 @@ class RedisRetirement:
         link = Link(self._address, _PATIENCE_S)
         try:
             link.ask(("DEL", *(old(part) for part in _OF_PROCESSES)))
-            for name in _names(link, old):
+            for name in sorted(names_of(link, f"{old.prefix}:")):
+                if name.startswith(old.log("")):  # of workers that are gone; a slot may still write its last lines
+                    link.ask(("UNLINK", name))
+                    continue
                 link.ask(("RENAME", name, new.prefix + name.removeprefix(old.prefix)))
         finally:
             link.close()
-
-
-def _names(link: Link, keys: Keys) -> list[str]:
-    pattern = keys.prefix.translate({ord(mark): f"\\{mark}" for mark in "\\[]*?^"}) + ":*"
-    found: set[str] = set()
-    cursor = b"0"
-    while True:
-        cursor, names = link.ask(("SCAN", cursor, "MATCH", pattern, "COUNT", 1000))[0]
-        found.update(map(text, names))
-        if int(cursor) == 0:
-            return sorted(found)

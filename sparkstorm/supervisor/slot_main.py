@@ -30,8 +30,9 @@ from sparkstorm.hosting.base import SlotSpec
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.names import file_name
 from sparkstorm.model.settings import SupervisorSettings
+from sparkstorm.supervisor.log_publisher import LogPublisher
 from sparkstorm.supervisor.node_dir import NodeDir
-from sparkstorm.supervisor.slot import Place, Slot
+from sparkstorm.supervisor.slot import Place, Slot, worker_log_name
 from sparkstorm.supervisor.slot_sync import SlotStores, SlotSync
 from sparkstorm.supervisor.supervisor import Supervisor, SupervisorDuties
 from sparkstorm.supervisor.worker_process import WorkerChild
@@ -39,6 +40,7 @@ from sparkstorm.worker.main import DEFAULT_ENTRY
 
 _LOG = logging.getLogger(__name__)
 PLACE_WAIT_MS = 20_000
+LOG_PATIENCE_S = 1.0  # heartbeats wait for no longer
 STOPPED, ORPHANED = "stopped", "orphaned"
 
 
@@ -146,7 +148,7 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
     at = spec.zookeeper
     conf = merge(default_conf(), spec.conf)
     address = ZooKeeperAddress(at.hosts, at.root, at.user or None, at.password or None).with_patience_of(conf)
-    address = replace(address, session_timeout_ms=at.session_timeout_ms)
+    address = replace(address, session_timeout_ms=at.session_timeout_ms, viewer=at.viewer)
     key = bytes.fromhex(spec.hmac_key) or None
     state = StormState(ZooKeeperStateStore(address), key)
     blobs = BlobStore(state, RedisBytesStore(client_of(spec.redis, 10)), key or b"")
@@ -159,7 +161,9 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
         worker_timeout_ms=settings.worker_timeout_ms,
         resources=settings.resources,
     )
-    return SlotStores(state, blobs, Supervisor(duties, place.node_dir, state))
+    log_of = lambda topology_id: Path(spec.log_dir) / worker_log_name(topology_id, place.slot)  # noqa: E731 - short, and used once
+    logs = LogPublisher(place.slot, client_of(spec.redis, LOG_PATIENCE_S), log_of)
+    return SlotStores(state, blobs, Supervisor(duties, place.node_dir, state), logs)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from sparkstorm.errors import SparkStormError, StoreInconsistentError, StoreUnav
 from sparkstorm.model.assignment import Assignment, TaskError, WorkerBeat, WorkerSlot
 from sparkstorm.model.status import JsonValue, TopologyStatus
 from sparkstorm.supervisor.base import NodeStorage
+from sparkstorm.supervisor.log_publisher import LogPublisher
 from sparkstorm.supervisor.seen_versions import VersionGuard
 from sparkstorm.supervisor.slot_machine import BlobView, LocalAssignment
 from sparkstorm.supervisor.supervisor import Supervisor, part_of
@@ -58,6 +59,7 @@ class SlotStores:
     state: StormState
     blobs: BlobStore
     supervisor: Supervisor
+    logs: LogPublisher | None = None
 
 
 class SlotSync:
@@ -118,7 +120,7 @@ class SlotSync:
     def step(self, now_ms: int) -> int:
         """Do what is due; returns when to come back. A store that does not answer is asked again next time."""
         try:
-            for duty in (self._follow, self._supervise, self._fetch, self._deliver):
+            for duty in (self._follow, self._supervise, self._fetch, self._deliver, self._publish):
                 duty(now_ms)
         except StoreUnavailableError as fault:
             # Every wait for it may take many seconds: the other duties would only add theirs.
@@ -147,6 +149,8 @@ class SlotSync:
         except StoreUnavailableError as fault:
             _LOG.warning("slot %s: last words lost: %s", self._slot, fault)
         self._opened.supervisor.resign()
+        if self._opened.logs is not None:
+            self._opened.logs.close()
         self._opened.state.store.close()
 
     def _desk(self) -> SlotStores:
@@ -259,7 +263,18 @@ class SlotSync:
         _drain(self._refusals, state.write_worker_beat)
         _drain(self._beats, state.write_worker_beat)
         _drain(self._errors, lambda entry: state.report_error(*entry))
-        _drain(self._left, lambda topology_id: state.remove_worker_beat(topology_id, self._slot))
+        _drain(self._left, self._take_leave)
+
+    def _take_leave(self, topology_id: str) -> None:
+        stores = self._desk()
+        if stores.logs is not None:
+            stores.logs.publish(topology_id)  # before the beat goes: then the topology's keys may be deleted
+        stores.state.remove_worker_beat(topology_id, self._slot)
+
+    def _publish(self, now_ms: int) -> None:
+        logs = self._desk().logs
+        if logs is not None and self.wish is not None:
+            logs.step(self.wish.assignment.topology_id, now_ms)
 
 
 def _drain(queue: deque[_T], write: Callable[[_T], None]) -> None:

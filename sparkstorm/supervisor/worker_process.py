@@ -24,7 +24,7 @@ from sparkstorm.model.worker_spec import WorkerSpec
 _LOG = logging.getLogger(__name__)
 # Spark's own variables carry its secrets and make a child believe that it is a Spark worker.
 _SPARK_PREFIXES = ("PYTHON_WORKER_", "PYTHON_DAEMON_", "PYSPARK_", "_PYSPARK", "SPARK_", "_SPARK_")
-_PASSWORDS = ("SPARKSTORM_REDIS_PASSWORD", "SPARKSTORM_ZOOKEEPER_PASSWORD")
+_PASSWORDS = ("SPARKSTORM_REDIS_PASSWORD", "SPARKSTORM_REDIS_VIEWER_PASSWORD", "SPARKSTORM_ZOOKEEPER_PASSWORD")
 _READ_BYTES = 65536
 
 

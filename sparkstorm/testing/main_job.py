@@ -20,7 +20,7 @@ from sparkstorm.embedded.connection import load_connection, signing_key
 from sparkstorm.errors import SparkStormError, StoreUnavailableError
 from sparkstorm.model.assignment import WorkerBeat
 from sparkstorm.testing.processes import command_of, descendants, is_gone
-from sparkstorm.transport.redis import RedisReader
+from sparkstorm.transport.reader import RedisReader
 from sparkstorm.worker.progress import Progress, merge
 
 ROOT = Path(__file__).parents[2]

@@ -145,7 +145,7 @@ class Transport(Protocol):
 
 
 class Reader(Protocol):
-    """Read access of drivers, clients and notebooks to a topology's data."""
+    """Access of drivers, clients and notebooks to a topology's data: reads, and a few changes."""
 
     def progress(self) -> dict[str, bytes]:
         """Progress record of every owner, as written by its last commit."""
@@ -159,8 +159,23 @@ class Reader(Protocol):
     def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
         """Return the oldest dead letters with ids greater than `after`, with their ids; ids only grow."""
 
-    def drop_dead_letters(self) -> None:
-        """Delete the topology's dead letters."""
+    def letter(self, id: str) -> bytes | None:
+        """Return one dead letter by its id; None when it is not there (any more)."""
+
+    def put_back(self, id: str, task: int, frame: bytes) -> bool:
+        """Take a dead letter off and append its frame to the stream of a task, both or neither; False when it is not there.
+
+        NotAliveError when no owner has claimed the task. What is sent again after a cut is applied once.
+        """
+
+    def count_dead_letters(self) -> int:
+        """Return how many dead letters are kept."""
+
+    def drop_dead_letter(self, id: str) -> bool:
+        """Delete one dead letter; False when it is not there."""
+
+    def drop_dead_letters(self) -> int:
+        """Delete the topology's dead letters; return how many there were."""
 
     def delete(self) -> None:
         """Delete everything of the topology but its dead letters, which stay until they are dropped."""

@@ -89,13 +89,20 @@ def text(data: Any) -> str:
 class Link:
     """One request-reply connection that is made again when lost; what may be sent twice is the caller's to know.
 
-    `on_wait` is called with the problem before every new try.
+    `on_wait` is called with the problem before every new try. Only a link that may write looks after the append-only file.
     """
 
-    def __init__(self, address: RedisAddress, patience_s: float, on_wait: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        address: RedisAddress,
+        patience_s: float,
+        on_wait: Callable[[str], None] = lambda _: None,
+        may_write: bool = True,
+    ) -> None:
         self._address = address
         self._patience_s = patience_s
         self._on_wait = on_wait
+        self._may_write = may_write
         self._connection: Connection | None = None
         self.number = 0  # of the present connection: another number may mean another, restarted, server
 
@@ -158,6 +165,8 @@ class Link:
 
     def _make_log_whole(self, connection: Connection) -> None:
         """Another connection may mean a restarted server, whose file may end in half a transaction."""
+        if not self._may_write:
+            return
         try:
             LogRewrite(connection, self._patience_s, self._on_wait).finish()
         except (StoreFullError, StoreUnavailableError):

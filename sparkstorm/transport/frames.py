@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ Ids = npt.NDArray[np.uint64]
 Row = tuple[tuple[Any, ...], Roots]
 
 VERSION = 1
-ROWS, MESSAGES, SETTLED = 1, 2, 3
+ROWS, MESSAGES, SETTLED, REPLAYED = 1, 2, 3, 4  # REPLAYED: one row of a dead letter, put back by people
 MAX_FRAME_BYTES = 64 << 20
 MAX_ROWS = 1 << 20
 ID_LIMIT = 1 << 63  # roots and edge ids, and so every XOR of them, are below
@@ -46,6 +46,7 @@ class RowFrame:
     values: list[tuple[Any, ...]]
     roots: list[Roots]
     ids: Ids
+    is_replayed: bool = False  # a dead letter that was put back: its sender has not sent it now, and does not count it
 
     def __len__(self) -> int:
         return len(self.values)
@@ -86,7 +87,7 @@ def kind_of(data: bytes) -> int:
     """Kind of a frame by its first bytes; control frames (acks) never count as backlog."""
     if len(data) > MAX_FRAME_BYTES:
         raise MalformedFrameError(f"a frame of {len(data)} bytes; the limit is {MAX_FRAME_BYTES}")
-    if len(data) < _HEADER.size or data[:2] != _MAGIC or data[2] != VERSION or data[3] not in (ROWS, MESSAGES, SETTLED):
+    if len(data) < _HEADER.size or data[:2] != _MAGIC or data[2] != VERSION or data[3] not in _DECODERS:
         raise MalformedFrameError(f"not a frame of version {VERSION}: begins with {data[:4]!r}")
     return data[3]
 
@@ -116,6 +117,12 @@ def encode_rows(codec: Codec, source_task: int, stream: str, oldest_ms: int, row
         several,
     ]
     return _framed(ROWS, oldest_ms, codec.pack(body))
+
+
+def encode_replayed(codec: Codec, source_task: int, stream: str, born_ms: int, values: Sequence[Any]) -> bytes:
+    """Bytes of one row that a dead letter keeps: of no tree, since the tree that it belonged to has failed."""
+    body = [source_task, stream, 1, [[value] for value in values], b"", b"", None]
+    return _framed(REPLAYED, born_ms, codec.pack(body))
 
 
 def travelled(codec: Codec, rows: Sequence[Row]) -> list[Row]:
@@ -196,7 +203,18 @@ def _decode_settled(body: list[Any], oldest_ms: int) -> SettledRoots:
     return SettledRoots(roots.tolist(), _reasons(failed), oldest_ms)
 
 
-_DECODERS: dict[int, Callable[[list[Any], int], Frame]] = {ROWS: _decode_rows, MESSAGES: _decode_messages, SETTLED: _decode_settled}
+def _decode_replayed(body: list[Any], oldest_ms: int) -> RowFrame:
+    frame = _decode_rows(body, oldest_ms)
+    _check(frame.roots == [0] and not len(frame.ids), "a replayed dead letter is not one row of no tree")
+    return replace(frame, is_replayed=True)
+
+
+_DECODERS: dict[int, Callable[[list[Any], int], Frame]] = {
+    ROWS: _decode_rows,
+    MESSAGES: _decode_messages,
+    SETTLED: _decode_settled,
+    REPLAYED: _decode_replayed,
+}
 
 
 def _framed(kind: int, oldest_ms: int, body: bytes) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.transport.base import START, Cursor
 from sparkstorm.transport.connection import damaged, text
 
@@ -23,6 +24,10 @@ class Keys:
     def stream(self, task: int) -> str:
         """The stream of one task's frames."""
         return f"{self.prefix}:task:{task}"
+
+    def log(self, slot: WorkerSlot | str) -> str:
+        """The stream of the last lines of one worker's log, by its slot ("node:port")."""
+        return f"{self.prefix}:log:{slot}"
 
 
 def read_cursor(stored: bytes | None, key: str) -> Cursor:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sparkstorm.errors import FencedError, StoreFullError, StoreRolledBackError
+from sparkstorm.errors import FencedError, NotAliveError, StoreFullError, StoreRolledBackError
 from sparkstorm.transport.base import MOST_DEAD_LETTERS, START, Claim, Commit, Cursor, Entry, Pressure, TaskRecord
 from sparkstorm.transport.frames import birth_of
 
@@ -245,9 +245,39 @@ class LocalReader:
         behind = int(after.partition("-")[0])
         return [(f"{number}-0", data) for number, data in self._store.dead_letters if number > behind][:limit]
 
-    def drop_dead_letters(self) -> None:
+    def letter(self, id: str) -> bytes | None:
+        """Return one dead letter by its id."""
+        return next((data for number, data in self._store.dead_letters if f"{number}-0" == id), None)
+
+    def put_back(self, id: str, task: int, frame: bytes) -> bool:
+        """Move a dead letter, as a frame, into the stream of a task."""
+        keys = self._store.task(task)
+        if not keys.fence:
+            raise NotAliveError(f"no worker has claimed task {task} yet; replay its dead letters later")
+        self._store.refuse_without_disk()
+        if not self.drop_dead_letter(id):
+            return False
+        keys.last_number += 1
+        keys.stream.append((keys.last_number, frame))
+        keys.backlog += len(frame)
+        return True
+
+    def count_dead_letters(self) -> int:
+        """Return how many dead letters are kept."""
+        return len(self._store.dead_letters)
+
+    def drop_dead_letter(self, id: str) -> bool:
+        """Delete one dead letter."""
+        kept = [each for each in self._store.dead_letters if f"{each[0]}-0" != id]
+        is_there = len(kept) < len(self._store.dead_letters)
+        self._store.dead_letters[:] = kept
+        return is_there
+
+    def drop_dead_letters(self) -> int:
         """Delete the dead letters."""
+        count = len(self._store.dead_letters)
         self._store.dead_letters.clear()
+        return count
 
     def delete(self) -> None:
         """Forget everything but the dead letters."""

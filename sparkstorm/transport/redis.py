@@ -27,7 +27,7 @@ from sparkstorm.errors import (
     StoreUnavailableError,
 )
 from sparkstorm.model.redis_address import RedisAddress
-from sparkstorm.transport.base import MOST_DEAD_LETTERS, START, Claim, Commit, Cursor, Entry, Pressure, TaskRecord
+from sparkstorm.transport.base import MOST_DEAD_LETTERS, Claim, Commit, Cursor, Entry, Pressure, TaskRecord
 from sparkstorm.transport.connection import (
     LOST,
     AccessRefusedError,
@@ -40,8 +40,9 @@ from sparkstorm.transport.connection import (
     translated,
 )
 from sparkstorm.transport.keys import Keys, read_cursor, read_number
+from sparkstorm.transport.reader import read_task
 
-__all__ = ["Keys", "RedisReader", "RedisTransport", "open_connection"]
+__all__ = ["Keys", "RedisTransport", "open_connection"]
 
 _FIELD = b"f"
 _BLOCK_MS = 5_000
@@ -89,7 +90,7 @@ class RedisTransport:
 
     def record(self, task: int) -> TaskRecord:
         """Return the stored record of a task."""
-        return _record(self._link, self._keys, task)
+        return read_task(self._link, self._keys, task)
 
     def commit(self, commit: Commit) -> Pressure:
         """One script call, sent again unchanged until its outcome is known."""
@@ -336,73 +337,6 @@ class _Reading:
         except redis.ResponseError as error:
             self.drop()
             raise translated(error) from error
-
-
-class RedisReader:
-    """What outsiders may read of a topology's keys, and how to delete them."""
-
-    def __init__(self, address: RedisAddress, topology_id: str, patience_s: float = 10.0) -> None:
-        self._keys = Keys(topology_id)
-        self._link = Link(address, patience_s)
-
-    def progress(self) -> dict[str, bytes]:
-        """Progress record of every owner."""
-        pairs = self._link.ask(("HGETALL", self._keys("progress")))[0]
-        return {text(owner): data for owner, data in zip(pairs[::2], pairs[1::2], strict=True)}
-
-    def backlog(self) -> dict[int, int]:
-        """Bytes that wait in each task's stream."""
-        return _by_task(self._link, self._keys("backlog"))
-
-    def record(self, task: int) -> TaskRecord:
-        """What the store keeps of a task."""
-        return _record(self._link, self._keys, task)
-
-    def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
-        """Return the oldest dead letters with ids greater than `after`, with their ids."""
-        entries = self._link.ask(("XRANGE", self._keys("dead"), f"({after}", "+", "COUNT", limit))[0]
-        return [(text(id), fields[1]) for id, fields in entries]
-
-    def drop_dead_letters(self) -> None:
-        """Delete the topology's dead letters."""
-        self._link.ask(("UNLINK", self._keys("dead")))
-
-    def delete(self) -> None:
-        """Delete everything of the topology but its dead letters, in steps that do not block the server."""
-        kept = self._keys("dead").encode()
-        pattern = self._keys.prefix.translate({ord(mark): f"\\{mark}" for mark in "\\[]*?^"}) + ":*"
-        cursor: Any = b"0"
-        while True:
-            cursor, names = self._link.ask(("SCAN", cursor, "MATCH", pattern, "COUNT", 1000))[0]
-            if names := [name for name in names if name != kept]:
-                self._link.ask(("UNLINK", *names))
-            if int(cursor) == 0:
-                return
-
-    def close(self) -> None:
-        """Let go of the connection."""
-        self._link.close()
-
-
-def _record(link: Link, k: Keys, task: int) -> TaskRecord:
-    cursor, journal, held, newest = link.ask(
-        ("HGET", k("cursor"), task),
-        ("LRANGE", k("journal", task), 0, -1),
-        ("HGETALL", k("held", task)),
-        ("XREVRANGE", k.stream(task), "+", "-", "COUNT", 1),
-    )
-    pairs = zip(held[::2], held[1::2], strict=True)
-    return TaskRecord(
-        read_cursor(cursor, k("cursor")),
-        list(journal),
-        {text(key): data for key, data in pairs},
-        text(newest[0][0]) if newest else START.entry,
-    )
-
-
-def _by_task(link: Link, key: str) -> dict[int, int]:
-    pairs = link.ask(("HGETALL", key))[0]
-    return {read_number(task, key): read_number(number, key) for task, number in zip(pairs[::2], pairs[1::2], strict=True)}
 
 
 def _trim(keys: Keys, task: int, cursor: Cursor) -> tuple[Any, ...]:

@@ -268,8 +268,13 @@ class Worker:
     def _consume(self, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
         bolt.inbox.consume(chunk, rows)
         is_done = chunk.done == chunk.total and entry_order(chunk.entry) > bolt.caught_up_at
-        if is_done and bolt.spilled and chunk.tuples[0].task in self._plan.token_by_task:
+        if is_done and bolt.spilled and self._is_own(chunk):
             bolt.spilled -= 1
+
+    def _is_own(self, chunk: Chunk) -> bool:
+        """Return whether a task of this worker has sent that frame; a replayed dead letter comes from outside."""
+        is_replayed = isinstance(chunk.frame, RowFrame) and chunk.frame.is_replayed
+        return not is_replayed and chunk.tuples[0].task in self._plan.token_by_task
 
     def _execute(self, epoch: Epoch, bolt: BoltTask, tuples: list[Tuple], ids: Any, oldest_ms: int) -> None:
         bolt.begin(oldest_ms)

@@ -10,18 +10,12 @@ from typing import Any
 import pytest
 
 from sparkstorm.app.dead_letter_file import DeadLetterFile, Groups, read_dead_letters
-from sparkstorm.app.handle import TopologyHandle
 from sparkstorm.cli import main as cli
-from sparkstorm.cli.dead_letters import kept_in
-from sparkstorm.embedded import RedisServer
-from sparkstorm.embedded.connection import Connection, ZooKeeperEndpoint, new_secret, save_connection
+from sparkstorm.client.dead_letters import StoredLetters
 from sparkstorm.errors import StoreInconsistentError, StoreUnavailableError
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import Cause, DeadLetter
-from sparkstorm.model.redis_address import RedisAddress
-from sparkstorm.transport.base import Commit
 from sparkstorm.transport.local import LocalReader, LocalStore
-from sparkstorm.transport.redis import RedisTransport
 
 LETTER = DeadLetter(
     "parse", 3, "lines", 1, "default", ("line",), ("x",), 4, "ValueError: bad 7 (parse.py, line 12)", 1_700_000_000_000
@@ -235,9 +229,8 @@ def test_a_replays_folder_of_dead_letters_is_read_like_a_runs_file(tmp_path: Pat
 
 def test_a_handle_gives_the_same_records(parked: Parked) -> None:
     parked.park(LETTER, LETTER, LETTER)
-    nothing: Any = None
-    reader: Any = LocalReader(parked.store)
-    assert TopologyHandle("words-1-2", nothing, nothing, reader).dead_letters(limit=2) == [LETTER, LETTER]
+    letters = StoredLetters("words-1-2", LocalReader(parked.store), dict, lambda: None, lambda: None)
+    assert list(letters.read(limit=2).values()) == [LETTER, LETTER]
 
 
 @pytest.mark.parametrize("where", ["none.jsonl", "none.json", "torn.jsonl"])
@@ -246,31 +239,3 @@ def test_the_command_line_names_what_cannot_be_read(where: str, tmp_path: Path, 
     assert cli(["dead-letters", "list", str(tmp_path / where)]) == 1
     said = capsys.readouterr()
     assert said.out == "" and len(said.err.splitlines()) == 1
-
-
-@pytest.mark.system
-def test_letters_kept_in_redis_are_listed_and_dropped_by_name(
-    redis_server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    address = RedisAddress(redis_server.host, redis_server.port, redis_server.password)
-    at = tmp_path / "connection.json"
-    save_connection(at, Connection(address, ZooKeeperEndpoint("localhost:1", "/storm", "u"), new_secret()))
-    for topology, letters in (("kept-words-1-9", 3), ("kept-words-2-10", 1), ("kept-1-9", 2)):
-        transport = RedisTransport(address, topology)
-        transport.claim("o", {1: 1})
-        transport.commit(Commit("o", {1: 1}, 0, 1, parked=[LETTER.encode(Codec())] * letters))
-        transport.close()
-    assert {id: n for id, n in kept_in(address).items() if id.startswith("kept")} == {
-        "kept-words-1-9": 3,
-        "kept-words-2-10": 1,
-        "kept-1-9": 2,
-    }
-    assert cli(["dead-letters", "list", str(at), "kept-words"]) == 0
-    said = capsys.readouterr().out
-    assert "kept-words-1-9: 3 dead letters" in said and "kept-words-2-10: 1 dead letters" in said and "kept-1-9" not in said
-    assert cli(["dead-letters", "list", str(at), "kept-1-9", "--lines"]) == 0
-    assert [DeadLetter.from_line(line)[1] for line in capsys.readouterr().out.splitlines()] == [LETTER] * 2
-    assert cli(["dead-letters", "drop", str(at), "kept-words"]) == 0
-    assert cli(["dead-letters", "drop", str(at), "kept-words"]) == 1
-    assert "no dead letters of 'kept-words' are kept" in capsys.readouterr().err
-    assert [id for id in kept_in(address) if id.startswith("kept")] == ["kept-1-9"]

@@ -11,7 +11,7 @@ import pytest
 JOBS = Path(__file__).parents[2] / "jobs"
 
 
-@pytest.mark.parametrize("script", ["run_topology.py", "replay_history.py"])
+@pytest.mark.parametrize("script", ["run_topology.py", "run_cluster.py", "replay_history.py"])
 def test_a_python_without_the_package_is_told_what_to_do_in_one_line(script: str) -> None:
     command = [sys.executable, "-I", "-S", str(JOBS / script), "conf/wordcount.yaml"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from sparkstorm.app.handle import TopologyHandle
 from sparkstorm.app.results import collect
+from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.replay import read_json
 
 

@@ -62,7 +62,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_store_that_goes_while_a_run_is_taken_up_again_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
     handle, resumed = Handle(AWAY, FULL), run()
     cluster = Cluster(handle, AWAY)
-    assert resumed._patiently(lambda: resumed._begin(cluster)) is handle
+    assert resumed.patiently(lambda: resumed._begin(cluster)) is handle
     assert handle.is_active
     said = capsys.readouterr().out
     assert said.count("waiting for the stores (at most 120 s): Redis did not read") == 1
@@ -73,4 +73,4 @@ def test_one_that_stays_away_ends_the_run_with_its_cause(monkeypatch: pytest.Mon
     monkeypatch.setattr("sparkstorm.app.waits.time.monotonic", iter(range(0, 10_000, 2)).__next__)
     resumed = run(patience_s=5)
     with pytest.raises(StoreUnavailableError, match="Connection refused"):
-        resumed._patiently(lambda: resumed._begin(Cluster(Handle(*[AWAY] * 1000))))
+        resumed.patiently(lambda: resumed._begin(Cluster(Handle(*[AWAY] * 1000))))

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from sparkstorm.app.console import Console
-from sparkstorm.app.handle import TopologyProgress
-from sparkstorm.app.job_file import JobFile
+from sparkstorm.app.own_cluster import starting_text
 from sparkstorm.app.results import sum_text
-from sparkstorm.app.run import starting_text
+from sparkstorm.client.handle import TopologyProgress
+from sparkstorm.config import merge
+from sparkstorm.embedded.stores import not_configured
 
 REDIS, ZOOKEEPER = {"sparkstorm.redis.url": "redis://localhost"}, {"storm.zookeeper.servers": ["localhost"]}
 
@@ -25,7 +26,7 @@ REDIS, ZOOKEEPER = {"sparkstorm.redis.url": "redis://localhost"}, {"storm.zookee
     ],
 )
 def test_a_run_names_what_it_starts_and_what_it_is_given(conf: dict[str, Any], said: str) -> None:
-    assert starting_text(JobFile("words.yaml", "words", "words:build", own_conf=conf)) == said
+    assert starting_text("topology 'words'", not_configured(merge(conf))) == said
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import pytest
 
 from sparkstorm.app.cluster import Cluster
 from sparkstorm.app.job import INTERRUPTED
-from sparkstorm.app.run import Run, _spark_may_end
+from sparkstorm.app.own_cluster import run_in_own_cluster, spark_may_end
+from sparkstorm.app.run import Run
 from sparkstorm.errors import SlotsUnavailableError
 from tests.app.test_resume import run as a_run
 
@@ -34,7 +35,7 @@ def test_a_signal_while_a_run_starts_ends_it_with_what_was_opened_closed(
 
     monkeypatch.setattr(Cluster, "open", opening)
     starting: Run = a_run()
-    assert starting.in_own_cluster() == INTERRUPTED
+    assert run_in_own_cluster(starting, starting._job) == INTERRUPTED
     assert closed == ["servers and Spark"]
     said = capsys.readouterr().out
     assert "stopping: nothing has begun yet" in said and "stopped while starting; no run was begun" in said
@@ -45,10 +46,10 @@ def test_the_end_of_sparks_process_is_one_sentence_whatever_call_met_it(monkeypa
     parents = iter([1234, 1])
     monkeypatch.setattr(os, "getppid", parents.__next__)
     sentence = "Spark was ended from outside while the run was starting"
-    with pytest.raises(SlotsUnavailableError, match=sentence), _spark_may_end(lambda: False):
+    with pytest.raises(SlotsUnavailableError, match=sentence), spark_may_end(lambda: False):
         raise ConnectionRefusedError("py4j cannot reach 127.0.0.1:4711")
 
 
 def test_other_faults_of_a_start_keep_their_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="of ours"), _spark_may_end(lambda: True):
+    with pytest.raises(ValueError, match="of ours"), spark_may_end(lambda: True):
         raise ValueError("a fault of ours")

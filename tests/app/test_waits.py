@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.app.handle import TopologyProgress
 from sparkstorm.app.waits import IDLE_S, REPEAT_S, Waits
+from sparkstorm.client.handle import TopologyProgress
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
 from sparkstorm.model.status import TopologyStatus
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sparkstorm.app.console import Console, progress_text
-from sparkstorm.app.handle import TopologyProgress
 from sparkstorm.app.run import placed_text
-from sparkstorm.app.watch import MAX_DEATHS_WITHOUT_PROGRESS, Deaths, Outcome, Watch
+from sparkstorm.app.watch import MAX_DEATHS_WITHOUT_PROGRESS, Deaths, FileLogs, Outcome, Watch
+from sparkstorm.client.handle import TopologyProgress
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import SlotsUnavailableError, StoreUnavailableError, WorkerFailedError
@@ -57,7 +57,7 @@ class Handle:
 
 
 def watch(handle: Handle, patience_s: float = 120.0) -> Watch:
-    return Watch(handle, Console(), Path("/none"), 0.0, patience_s)  # type: ignore[arg-type]
+    return Watch(handle, Console(), FileLogs(Path("/none"), "words-1-1"), 0.0, patience_s)  # type: ignore[arg-type]
 
 
 def a_beat(pid: int, state: str = "RUNNING", message: str = "", deaths: int = 0, **stats: Any) -> WorkerBeat:
@@ -130,7 +130,7 @@ def test_a_worker_that_cannot_run_ends_the_watch_with_its_last_words() -> None:
 
 def test_a_replaced_worker_is_said_with_its_log() -> None:
     said: list[str] = []
-    deaths = Deaths("words-1-1", Path("/logs"), said.append)
+    deaths = Deaths("words-1-1", FileLogs(Path("/logs"), "words-1-1"), said.append)
     for pid in (10, 0, 11):
         deaths.look([a_beat(pid)], AT_WORK)
     assert said == [
@@ -140,7 +140,7 @@ def test_a_replaced_worker_is_said_with_its_log() -> None:
 
 def test_a_worker_that_hung_is_said_to_have_hung_and_where() -> None:
     said: list[str] = []
-    deaths = Deaths("words-1-1", Path("/logs"), said.append)
+    deaths = Deaths("words-1-1", FileLogs(Path("/logs"), "words-1-1"), said.append)
     hung = "hung: no progress for 30 s in 'count'#4 (count.py, line 9: time.sleep(1000))"
     for beat in (a_beat(10), a_beat(11, deaths=1, last_end=hung)):
         deaths.look([beat], AT_WORK)
@@ -149,7 +149,7 @@ def test_a_worker_that_hung_is_said_to_have_hung_and_where() -> None:
 
 def test_workers_that_die_for_ever_without_progress_end_the_run_with_the_log(tmp_path: Path) -> None:
     (tmp_path / "words-1-1-node-1-6700.log").write_text("I was here\nMemoryError\n")
-    deaths = Deaths("words-1-1", tmp_path, lambda _: None)
+    deaths = Deaths("words-1-1", FileLogs(tmp_path, "words-1-1"), lambda _: None)
     for died in range(1, MAX_DEATHS_WITHOUT_PROGRESS + 1):
         deaths.look([a_beat(died, deaths=died)], AT_WORK)
     with pytest.raises(WorkerFailedError, match=r"(?s)died 6 times without getting anything done.*MemoryError"):
@@ -157,13 +157,13 @@ def test_workers_that_die_for_ever_without_progress_end_the_run_with_the_log(tmp
 
 
 def test_a_slot_that_was_restarted_counts_deaths_anew(tmp_path: Path) -> None:
-    deaths = Deaths("words-1-1", tmp_path, lambda _: None)
+    deaths = Deaths("words-1-1", FileLogs(tmp_path, "words-1-1"), lambda _: None)
     for died in (5, 0, 5):
         deaths.look([a_beat(died, deaths=died)], AT_WORK)
 
 
 def test_workers_that_die_but_get_on_are_borne() -> None:
-    deaths = Deaths("words-1-1", Path("/logs"), lambda _: None)
+    deaths = Deaths("words-1-1", FileLogs(Path("/logs"), "words-1-1"), lambda _: None)
     for pid in range(1, 5 * MAX_DEATHS_WITHOUT_PROGRESS):
         deaths.look([a_beat(pid, deaths=pid)], replace(AT_WORK, parked=pid // 4))
 

@@ -14,7 +14,8 @@ from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.testing.proxy import TcpProxy, redis_request
 from sparkstorm.transport.base import Cursor, Entry, Reader, Transport
 from sparkstorm.transport.local import LocalReader, LocalStore, LocalTransport
-from sparkstorm.transport.redis import RedisReader, RedisTransport
+from sparkstorm.transport.reader import RedisReader
+from sparkstorm.transport.redis import RedisTransport
 
 DEADLINE_S = 10.0
 _numbers = count(1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.errors import FencedError, StoreRolledBackError
+from sparkstorm.errors import FencedError, NotAliveError, StoreRolledBackError
 from sparkstorm.model.codec import Codec
 from sparkstorm.transport import local as local_transport
 from sparkstorm.transport import redis as redis_transport
@@ -290,8 +290,35 @@ def test_dead_letters_outlive_their_topology_until_they_are_dropped(bench: Bench
     again = Owner(bench, "p", (1,), token=2)
     again.commit(parked=[b"four"])
     assert [data for _, data in reader.parked(10, letters[-1][0])] == [b"four"]
-    reader.drop_dead_letters()
+    assert reader.letter(letters[1][0]) == b"two" and reader.letter("9-9") is None and reader.letter("+") is None
+    assert reader.drop_dead_letter(letters[1][0]) and not reader.drop_dead_letter(letters[1][0])
+    assert [data for _, data in reader.parked(10)] == [b"one", b"three", b"four"]
+    assert (reader.drop_dead_letters(), reader.drop_dead_letters()) == (3, 0)
     assert reader.parked(10) == []
+
+
+def test_a_dead_letter_is_put_back_once_and_counts_as_backlog(bench: Bench) -> None:
+    owner = Owner(bench, "o", (1,))
+    owner.commit(parked=[b"one", b"two"])
+    reader = bench.reader()
+    (first, _), (second, _) = reader.parked(10)
+    assert reader.put_back(first, 1, b"frame")
+    assert not reader.put_back(first, 1, b"frame")
+    assert (bench.frames(1), reader.backlog()[1], [id for id, _ in reader.parked(10)]) == ([b"frame"], 5, [second])
+    (entry,) = read(owner.transport, {1: START.entry}, 1)
+    owner.commit(cursors={1: Cursor(entry.id, 0)}, drained_bytes={1: len(entry.data)})
+    assert (bench.frames(1), reader.backlog()[1]) == ([], 0)
+
+
+def test_a_dead_letter_of_a_task_without_an_owner_stays(bench: Bench) -> None:
+    Owner(bench, "o", (1,)).commit(parked=[b"one"])
+    reader = bench.reader()
+    reader.delete()
+    (id, _), *_ = reader.parked(10)
+    before = bench.dump()
+    with pytest.raises(NotAliveError, match="no worker"):
+        reader.put_back(id, 1, b"frame")
+    assert (bench.frames(1), bench.dump()) == ([], before)
 
 
 def test_of_too_many_dead_letters_the_oldest_go(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ from sparkstorm.embedded import RedisServer
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.testing import LocalCluster
 from sparkstorm.testing.in_process_worker import InProcessWorker
-from sparkstorm.transport.redis import RedisReader, RedisTransport
+from sparkstorm.transport.reader import RedisReader
+from sparkstorm.transport.redis import RedisTransport
 from tests.transport.bare_redis import log_of
 from tests.worker.building import Count, Pass, chain
 

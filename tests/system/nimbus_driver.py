@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.app.cluster import Cluster
-from sparkstorm.app.handle import TopologyHandle
+from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.config import merge
 from sparkstorm.connectors import FileLines, find_files
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus

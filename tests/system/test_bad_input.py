@@ -20,7 +20,7 @@ from sparkstorm.app.dead_letter_file import read_dead_letters
 from sparkstorm.app.job import FAILED, OK, PARKED
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.run import Run
-from sparkstorm.cli.dead_letters import kept_in
+from sparkstorm.client.dead_letters import kept_in
 from sparkstorm.config import merge
 from sparkstorm.embedded.process import free_port
 from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, RootInUseError, WorkerFailedError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -16,6 +17,7 @@ from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.testing.proxy import Cut
 from sparkstorm.transport.base import START, Commit, Cursor
 from sparkstorm.transport.connection import Link, open_connection
+from sparkstorm.transport.reader import RedisReader
 from sparkstorm.transport.redis import RedisTransport
 from tests.contracts.benches import RedisBench, read, wait_until
 
@@ -74,6 +76,21 @@ def test_every_other_request_may_break_as_well(bench: RedisBench, cut: Cut, requ
     run_pipe(bench)
     assert fault.is_done
     assert_exact(bench)
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
+def test_a_dead_letter_is_put_back_once_wherever_the_connection_breaks(bench: RedisBench, cut: Cut, nth: int) -> None:
+    bench.open().claim("o", {1: 1})
+    bench.client.xadd(bench.key("dead"), {"f": b"first"})
+    bench.client.xadd(bench.key("dead"), {"f": b"second"})
+    with contextlib.closing(RedisReader(bench.address, bench.topology)) as reader:
+        ids = [id for id, _ in reader.parked(10)]
+        fault = bench.proxy.add_fault(cut, nth, b"EVALSHA")
+        assert [reader.put_back(id, 1, b"frame %d" % n) for n, id in enumerate(ids)] == [True, True]
+        assert fault.is_done
+        bench.proxy.deliver_late()
+        assert (reader.parked(10), bench.frames(1), reader.backlog()) == ([], [b"frame 0", b"frame 1"], {1: 14})
 
 
 def test_every_second_try_of_all_commits_may_break(bench: RedisBench) -> None:

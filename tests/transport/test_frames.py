@@ -146,7 +146,7 @@ def test_the_crafted_bodies_are_sound_before_they_are_spoilt() -> None:
         (b"SF", "not a frame"),
         (b"PK\x03\x04rest", "begins with b'PK"),
         (b"SF\x02\x01" + bytes(8) + b"\x90", "not a frame of version 1"),
-        (b"SF\x01\x04" + bytes(8) + b"\x90", "not a frame"),
+        (b"SF\x01\x05" + bytes(8) + b"\x90", "not a frame"),
         (b"SF\x01\x01" + bytes(7), "not a frame"),
         (b"SF\x01\x01" + bytes(8), "not a packed value"),
         (framed(frames.ROWS, {"a": 1}), "not a list"),
@@ -194,6 +194,7 @@ def test_the_crafted_bodies_are_sound_before_they_are_spoilt() -> None:
         (rows_body(roots=ONE + TOO_LARGE), "a root is not between 0"),
         (rows_body(ids=ONE + TOO_LARGE), "an edge id is not between 0"),
         (rows_body(several={0: [1 << 63]}), "not ids"),
+        (frames.encode_rows(Codec(), 1, "s", 0, [((1,), 0)] * 2, frames.NO_IDS).replace(b"SF\x01\x01", b"SF\x01\x04"), "one row"),
         (framed(frames.SETTLED, [bytes(8), {}]), "a root is not between 1"),
         (framed(frames.SETTLED, [b"", {}, 1]), "too many"),
         (framed(frames.SETTLED, [bytes(9), {}]), "64-bit"),
@@ -304,3 +305,11 @@ def test_large_texts_and_bytes_are_no_lists_whatever_their_bytes_look_like() -> 
     data = frames.encode_rows(CODEC, 1, "s", 0, [row], frames.NO_IDS)
     found = frames.decode(CODEC, data)
     assert isinstance(found, RowFrame) and found.values == [row[0]]
+
+
+@given(st.lists(values, max_size=4))
+def test_a_replayed_row_reads_back_as_one_row_of_no_tree(row: list[Any]) -> None:
+    found = frames.decode(Codec(), frames.encode_replayed(Codec(), 7, "default", 123, row))
+    assert isinstance(found, frames.RowFrame) and found.is_replayed
+    assert (found.source_task, found.stream, found.oldest_ms, found.roots, len(found.ids)) == (7, "default", 123, [0], 0)
+    assert len(found) == 1 and found.values == [tuple(map(CODEC.normalise, row))]

@@ -111,7 +111,7 @@ class Inbox:
     def _checked(self, data: bytes) -> Frame:
         """The frame, when it is one that belongs here."""
         kind = frames.kind_of(data)
-        if kind != self._kind:
+        if kind != self._kind and (kind, self._kind) != (frames.REPLAYED, frames.ROWS):
             raise MalformedFrameError(f"a frame of kind {kind} in a stream of kind {self._kind}")
         frame = frames.decode(self._codec, data)
         if isinstance(frame, AckerMessages) and not self._spouts.issuperset(frame.init_tasks.tolist()):

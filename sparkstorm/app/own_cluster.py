@@ -1,0 +1,93 @@
+"""A cluster of a run's own: started for one job, stopped after it; signals, and the end of Spark under it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pyspark import SparkContext
+
+from sparkstorm.app.cluster import Cluster
+from sparkstorm.app.job import FAILED, INTERRUPTED, OK, PARKED, leave
+from sparkstorm.app.job_file import JobFile
+from sparkstorm.app.run import Run, Signals, StoppedError
+from sparkstorm.embedded.stores import not_configured
+from sparkstorm.errors import SlotsUnavailableError
+
+
+def run_in_own_cluster(run: Run, job: JobFile) -> int:
+    """Start a cluster for this run alone; Ctrl-C and SIGTERM drain and stop it, a second one ends it at once."""
+    run.console.say(starting_text(f"topology '{job.name}'", not_configured(job.conf)))
+    with Signals(lambda: interrupt(run)), spark_may_end(lambda: run.has_begun):
+        try:
+            with Cluster.open(job.conf, say=run.console.say) as cluster:
+                status = run.on(cluster, lambda: check_spark(cluster), cluster.log_dir)
+                is_over = status in (OK, PARKED) and run.is_all_kept
+                is_last = is_over and not run.patiently(cluster.state.topology_ids)
+        except StoppedError:
+            run.console.say("stopped while starting; no run was begun or changed")
+            return INTERRUPTED
+    if is_last:  # an unfinished run of another name may want the data
+        cluster.stores.discard()
+    return status
+
+
+def interrupt(run: Run) -> None:
+    """Let sources rest and finish what is under way; the second time, end the process."""
+    if run.stop.is_set():
+        run.console.say("stopped at once; the same command goes on from the last commit")
+        leave(INTERRUPTED)
+    run.stop.set()
+    if not run.has_begun:
+        run.console.say("stopping: nothing has begun yet; Spark and the servers are ended (again to stop at once) ...")
+        raise StoppedError
+    run.console.say("stopping: sources rest, what is under way is finished (again to stop at once) ...")
+
+
+def starting_text(what: str, own: list[str]) -> str:
+    """Return the names of the parts that are started: Spark, and the servers without a configured address."""
+    names = {"redis": "Redis", "zookeeper": "ZooKeeper"}
+    *first, last = ["Spark", *(names[name] for name in own)]
+    started = f"{', '.join(first)} and {last}" if first else last
+    given = " and ".join(said for name, said in names.items() if name not in own)
+    return f"starting {started} for {what}{f' on your {given}' if given else ''} ..."
+
+
+def check_spark(cluster: Cluster) -> None:
+    """Without Spark there are no slots, and nothing here can end in an orderly way: stop like a killed driver."""
+    try:
+        cluster.check_spark()
+    except SlotsUnavailableError as error:
+        with contextlib.suppress(OSError):  # our output went through the JVM that is gone
+            print(f"{error}; the same command goes on from the last commit", file=sys.stderr, flush=True)
+        leave(FAILED)
+
+
+@contextlib.contextmanager
+def spark_may_end(has_begun: Callable[[], bool]) -> Iterator[None]:
+    """Turn what a call raises because spark-submit's JVM ended, our parent, into one sentence.
+
+    A service manager sends its SIGTERM to that JVM, not to this process.
+    """
+    parent = os.getppid()
+    try:
+        yield
+    except Exception as error:
+        if not _is_jvm_gone(parent):
+            raise
+        rest = "; the same command goes on from the last commit" if has_begun() else " while the run was starting"
+        raise SlotsUnavailableError(f"Spark was ended from outside{rest}") from error
+
+
+def _is_jvm_gone(parent: int) -> bool:
+    """Return whether the JVM has ended or shuts down: it is no longer our parent, or its Spark context has been stopped."""
+    if os.getppid() != parent:
+        return True
+    try:
+        runtime: Any = SparkContext._jvm
+        return runtime is not None and bool(runtime.org.apache.spark.util.ShutdownHookManager.inShutdown())
+    except Exception:  # py4j has several ways to say that nobody answers
+        return True

@@ -1,0 +1,84 @@
+"""Run of a job on a cluster that stands: submitted and followed by a process without Spark; it may leave at any time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+from sparkstorm.app.console import Console
+from sparkstorm.app.dead_letter_file import DeadLetterFile
+from sparkstorm.app.job import INTERRUPTED, OK, PARKED
+from sparkstorm.app.job_file import JobFile
+from sparkstorm.app.results import DEAD_LETTERS, result_folder
+from sparkstorm.app.run import Run, Signals, StoppedError, kept_where
+from sparkstorm.app.watch import PublishedLogs, Watch
+from sparkstorm.client import ClusterClient, connect
+from sparkstorm.config import keys
+
+# keys of the cluster that concern whoever follows a run
+_OF_FOLLOWERS = ("sparkstorm.progress.", "sparkstorm.dead.letters.file.", "sparkstorm.stores.patience.", "nimbus.request.")
+
+
+def run_remotely(run: Run, job: JobFile, connection: str, is_detached: bool, is_json: bool = False) -> int:
+    """Submit a job, or take its unfinished run up, and follow it to its end; Ctrl-C leaves it to the cluster."""
+    known = keys()
+    for key in job.own_conf:
+        if key in known and known[key].scope == "cluster" and not key.startswith(_OF_FOLLOWERS):
+            run.console.say(f"note: {key} is a matter of the cluster; it changes nothing here")
+    how = f"sparkstorm follow {job.name}, or the same command, follows it; sparkstorm kill {job.name} ends it"
+    with connect(connection) as cluster:
+        status = INTERRUPTED
+        with _leaving(run.console, lambda: f"{job.name} goes on in the cluster: {how}"):
+            if is_detached:
+                run.begin(cluster)
+                run.console.say(how)
+                status = OK
+            else:
+                status = run.on(cluster)
+    if is_json:
+        print(json.dumps({"name": job.name, "topology_id": run.topology_id, "status": status}), flush=True)
+    return status
+
+
+def follow(cluster: ClusterClient, name: str, is_json: bool = False) -> int:
+    """Follow a topology until its sources are drained; it stays, whoever follows it."""
+    console, conf = Console(sys.stderr if is_json else None), cluster.conf
+    handle = cluster.topology(name)
+    path = result_folder({}, handle.topology_id) / DEAD_LETTERS
+    letters = DeadLetterFile(path, handle.dead_letters.stored, conf.integer("sparkstorm.dead.letters.file.max.bytes"))
+    patience_s = conf.millis("sparkstorm.stores.patience.secs") / 1000
+    line_every_s = conf.millis("sparkstorm.progress.interval.ms") / 1000
+    watch = Watch(handle, console, PublishedLogs(handle), line_every_s, patience_s, letters)
+    console.say(f"following {handle.topology_id} ({handle.status()}); Ctrl-C leaves it to the cluster")
+    status = INTERRUPTED
+    with _leaving(console, lambda: f"{name} goes on in the cluster: sparkstorm follow {name} follows it again"):
+        _, progress = watch.run(lambda: False)
+        console.show(progress)
+        console.total(progress)
+        letters.collect()
+        console.say(f"{name} has nothing more to do; its job's command collects the results, sparkstorm kill {name} ends it")
+        if progress.parked:
+            console.say(f"{progress.parked:,} tuples were parked after their tries; {kept_where(letters)}")
+        status = PARKED if progress.parked else OK
+    if is_json:
+        print(json.dumps({"name": handle.name, "topology_id": handle.topology_id, "status": status}), flush=True)
+    return status
+
+
+@contextlib.contextmanager
+def _leaving(console: Console, last_words: Callable[[], str]) -> Iterator[None]:
+    """Leave at Ctrl-C and SIGTERM, wherever the work inside is; a request that is under way is carried out all the same."""
+
+    def leave() -> NoReturn:
+        raise StoppedError
+
+    began = time.monotonic()
+    with Signals(leave):
+        try:
+            yield
+        except StoppedError:
+            console.say(f"left after {time.monotonic() - began:.0f} s; {last_words()}")

@@ -1,0 +1,141 @@
+"""A cluster that stands: Nimbus and the slots, held until stopped, for topologies that other processes submit."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sparkstorm.app.job import FAILED, INTERRUPTED, leave, say_exposed, title
+from sparkstorm.client.connect import VARIABLE
+from sparkstorm.config import Conf, load_conf, merge, parse_override, unsupported_among
+from sparkstorm.embedded.connection import read_only_path
+from sparkstorm.embedded.stores import connection_path, not_configured
+from sparkstorm.errors import SparkStormError, StoreUnavailableError
+
+OK = 0
+_LOOK_EVERY_S = 1.0
+EXITS = "exit status: 0 stopped from outside (Ctrl-C, SIGTERM), 1 failed, 130 stopped while starting"
+
+
+def main(arguments: Sequence[str], prog: str = "run_cluster.py") -> int:
+    """Hold a cluster until stopped; the result is the process's exit status."""
+    options = _parse(arguments, prog)
+    try:
+        overrides = dict(parse_override(each) for each in options.c)
+        own = {**(load_conf(options.conf) if options.conf else {}), **overrides}
+        say_exposed(overrides, own, options.conf or "")
+        for sentence in unsupported_among(own):
+            print(f"warning: {sentence}", file=sys.stderr, flush=True)
+        return hold(cluster_conf(own))
+    except SparkStormError as error:
+        sys.stdout.flush()
+        print(f"{title(error)}: {error}", file=sys.stderr, flush=True)
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:  # a fault of ours: say so, with all that helps to find it
+        traceback.print_exc()
+        print(f"SparkStorm failed unexpectedly, please report it: {type(error).__name__}: {error}", file=sys.stderr)
+        return FAILED
+
+
+def cluster_conf(own: Mapping[str, Any]) -> Conf:
+    """Return the configuration; a cluster with servers of its own has a folder of its own below the default one."""
+    conf = merge(own)
+    if "storm.local.dir" in own or not not_configured(conf):
+        return conf
+    return merge(conf, {"storm.local.dir": str(Path(conf.text("storm.local.dir"), "cluster"))})
+
+
+def hold(conf: Conf) -> int:
+    """Start a cluster and hold it until Ctrl-C or SIGTERM; topologies go on with the next start."""
+    from sparkstorm.app.cluster import Cluster
+    from sparkstorm.app.console import Console
+    from sparkstorm.app.own_cluster import check_spark, spark_may_end, starting_text
+    from sparkstorm.app.run import Signals, StoppedError
+
+    console, stopping, is_up = Console(), threading.Event(), threading.Event()
+
+    def stop() -> None:
+        if stopping.is_set():
+            console.say("stopped at once; topologies go on from their last commits with the next start")
+            leave(OK)
+        stopping.set()
+        console.say("stopping: slots, Nimbus, Spark and the servers are ended (again to stop at once) ...")
+        if not is_up.is_set():
+            raise StoppedError
+
+    console.say(starting_text("a cluster", not_configured(conf)))
+    with Signals(stop), spark_may_end(is_up.is_set):
+        try:
+            with Cluster.open(conf, say=console.say) as cluster:
+                is_up.set()
+                for line in up_lines(conf, sum(cluster.slots_by_node().values()), cluster.log_dir):
+                    console.say(line)
+                watch = TopologyWatch(lambda: {s.topology_id: str(s.status) for s in cluster.client.summaries()}, console.say)
+                while not stopping.wait(_LOOK_EVERY_S):
+                    check_spark(cluster)
+                    watch.look()
+                left = watch.names()
+        except StoppedError:
+            console.say("stopped while starting; nothing was changed")
+            return INTERRUPTED
+    console.say(f"stopped; with the next start go on: {', '.join(left)}" if left else "stopped")
+    return OK
+
+
+def up_lines(conf: Conf, slots: int, log_dir: Path) -> list[str]:
+    """Return what whoever started the cluster needs to know."""
+    path = connection_path(conf).resolve()
+    viewer = read_only_path(path)
+    return [
+        f"the cluster is up: {slots} slots; logs are in {log_dir}",
+        f"connection file: {path} (whoever has it commands the cluster)",
+        f"for those who only look: {viewer if viewer.exists() else 'none (see sparkstorm.redis.viewer.user)'}",
+        f"submit from any process:  export {VARIABLE}={path}",
+        "                          sparkstorm submit JOB.yaml    sparkstorm list    sparkstorm --help",
+        "Ctrl-C stops the cluster; topologies go on with the next start",
+    ]
+
+
+class TopologyWatch:
+    """Says which topologies come, change their status and go."""
+
+    def __init__(self, statuses: Callable[[], Mapping[str, str]], say: Callable[[str], None]) -> None:
+        self._statuses, self._say = statuses, say
+        self._known: Mapping[str, str] = {}
+
+    def look(self) -> None:
+        """Compare with the last look; a store that is away is looked at next time."""
+        try:
+            found = self._statuses()
+        except StoreUnavailableError:
+            return
+        for topology_id in [each for each in self._known if each not in found]:
+            self._say(f"{topology_id} is gone")
+        for topology_id, status in found.items():
+            if self._known.get(topology_id) != status:
+                self._say(f"{topology_id} is {status}")
+        self._known = found
+
+    def names(self) -> list[str]:
+        """Return the ids that were there at the last look."""
+        return sorted(self._known)
+
+
+def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog=prog, description="Hold a cluster on Spark until stopped, for topologies that other processes submit.", epilog=EXITS
+    )
+    parser.add_argument("conf", nargs="?", metavar="CONF.yaml", help="configuration of the cluster")
+    parser.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
+    return parser.parse_args(list(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

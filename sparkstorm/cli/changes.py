@@ -1,0 +1,186 @@
+"""Verbs that change a topology: kill, activate, deactivate, rebalance, restart, log-level."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparkstorm.cli.common import FAILED, OK, add_verb, opened, parts_of, say, steps, write_json
+from sparkstorm.config import check, parse_override
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.model.assignment import ExecutorId, TaskInfo, WorkerSlot
+from sparkstorm.model.requests import LOG_LEVELS, LogLevel, RebalancePlan
+from sparkstorm.model.status import RebalanceOptions
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add them to the command line."""
+    verb = _of_one(verbs, "kill", kill, "end a topology after a wait in which its spouts rest")
+    verb.add_argument("--wait", type=float, metavar="SECS", help="default: topology.message.timeout.secs")
+    _of_one(verbs, "activate", activate, "let a topology's spouts emit")
+    _of_one(verbs, "deactivate", deactivate, "let a topology's spouts rest")
+    verb = _of_one(verbs, "rebalance", rebalance, "change workers, executors or configuration; the plan is shown first")
+    verb.add_argument("--workers", type=int, metavar="N", help="number of workers")
+    verb.add_argument("--executors", nargs="+", default=[], metavar="COMPONENT=N", help="executors of components")
+    verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="change one key of its configuration")
+    verb.add_argument("--reassign", action="store_true", help="place every worker afresh; else keep what may stay")
+    verb.add_argument("--wait", type=float, metavar="SECS", help="default: topology.message.timeout.secs")
+    verb.add_argument("--plan-only", action="store_true", help="show the plan and change nothing")
+    verb.add_argument("--yes", action="store_true", help="do not ask")
+    verb = _of_one(verbs, "restart", restart, "restart a topology's workers; nothing is moved or lost")
+    verb.add_argument("--worker", metavar="NODE:PORT", help="this worker alone")
+    verb = _of_one(verbs, "log-level", log_level, "set levels of loggers in a topology's workers")
+    verb.add_argument(
+        "levels", nargs="+", metavar="LOGGER=LEVEL[:SECS]", help="root=DEBUG:60 for a minute; LOGGER=RESET takes the level back"
+    )
+
+
+def _of_one(verbs: Any, name: str, run: Any, help: str) -> argparse.ArgumentParser:
+    verb = add_verb(verbs, name, run, help)
+    verb.add_argument("name", metavar="NAME", help="name of the topology")
+    return verb
+
+
+def kill(arguments: argparse.Namespace) -> int:
+    """End a topology: its spouts rest for the wait, then its workers are stopped and its data is deleted."""
+    with opened(arguments, writes=True) as cluster:
+        handle = cluster.topology(arguments.name)
+        handle.kill(arguments.wait)
+        status = handle.status()
+    say(arguments, f"{handle.topology_id} is killed", {"topology_id": handle.topology_id, "status": status})
+    return OK
+
+
+def activate(arguments: argparse.Namespace) -> int:
+    """Let a topology's spouts emit again."""
+    with opened(arguments, writes=True) as cluster:
+        handle = cluster.topology(arguments.name)
+        handle.activate()
+        say(arguments, f"{handle.topology_id} is active", {"topology_id": handle.topology_id, "status": handle.status()})
+    return OK
+
+
+def deactivate(arguments: argparse.Namespace) -> int:
+    """Let a topology's spouts rest; what is under way is finished."""
+    with opened(arguments, writes=True) as cluster:
+        handle = cluster.topology(arguments.name)
+        handle.deactivate()
+        say(arguments, f"{handle.topology_id} is inactive", {"topology_id": handle.topology_id, "status": handle.status()})
+    return OK
+
+
+def rebalance(arguments: argparse.Namespace) -> int:
+    """Show what a rebalance would move, ask, and carry it out; no tuple is lost or counted twice by it."""
+    options = rebalance_options(arguments)
+    with opened(arguments, writes=True) as cluster:
+        handle = cluster.topology(arguments.name)
+        plan = handle.plan_rebalance(options)
+        if not arguments.json:
+            print(plan_text(plan, handle.tasks()))
+        elif arguments.plan_only:
+            write_json(plan_record(plan))
+        if arguments.plan_only:
+            return OK
+        if not arguments.yes and not _is_wanted():
+            print("nothing was changed; --yes carries the plan out", file=sys.stderr)
+            return FAILED
+        handle.rebalance(options, arguments.wait, steps(arguments))
+        say(arguments, f"{handle.topology_id} is rebalanced", plan_record(plan))
+    return OK
+
+
+def _is_wanted() -> bool:
+    if not sys.stdin.isatty():
+        return False
+    print("carry it out? [y/N] ", end="", flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def rebalance_options(arguments: argparse.Namespace) -> RebalanceOptions:
+    """Return the options of a command line; InvalidConfigError names an argument that is none."""
+    executors = {}
+    for component, number in _parts(arguments.executors, "COMPONENT=N").items():
+        if not number.isascii() or not number.isdecimal():
+            raise InvalidConfigError(f"--executors {component}={number}: expected a number of executors")
+        executors[component] = int(number)
+    conf = check(dict(parse_override(each) for each in arguments.c), "-c")
+    return RebalanceOptions(arguments.workers, executors, conf, reassign=arguments.reassign)
+
+
+def plan_text(plan: RebalancePlan, tasks: Mapping[int, TaskInfo]) -> str:
+    """Return a plan for people: what stays, every executor that moves, comes or ends, and who gets no slot."""
+    movement = plan.movement
+    workers = f"{len(set(plan.before.values()))} -> {len(set(plan.after.values()))} workers"
+    lines = [f"plan for {plan.topology_id}: {workers}, {len(movement.stayed)} executors stay"]
+    for executor, before, after in movement.moved:
+        lines.append(f"  {executor_text(executor, tasks)}: {before or 'new'} -> {after}")
+    lines += [f"  {executor_text(executor, tasks)}: ends on {slot}" for executor, slot in movement.dropped]
+    lines += [f"  {executor_text(executor, tasks)}: no slot is free for it" for executor in plan.unplaced]
+    return "\n".join(lines)
+
+
+def plan_record(plan: RebalancePlan) -> dict[str, Any]:
+    """Return a plan for programs."""
+    movement = plan.movement
+    return {
+        "topology_id": plan.topology_id,
+        "stay": [str(executor) for executor in movement.stayed],
+        "move": [{"executor": str(e), "from": str(before) if before else None, "to": str(to)} for e, before, to in movement.moved],
+        "end": [{"executor": str(executor), "on": str(slot)} for executor, slot in movement.dropped],
+        "unplaced": [str(executor) for executor in plan.unplaced],
+    }
+
+
+def executor_text(executor: ExecutorId, tasks: Mapping[int, TaskInfo]) -> str:
+    """Return `component#tasks`."""
+    info = tasks.get(executor.first_task)
+    return f"{info.component_id if info else 'task'}#{executor}"
+
+
+def restart(arguments: argparse.Namespace) -> int:
+    """Restart the workers of a topology, or one, where they are: each goes on from its last commit."""
+    slot = None
+    if arguments.worker is not None:
+        try:
+            slot = WorkerSlot.parse(arguments.worker)
+        except ValueError as error:
+            raise InvalidConfigError(f"--worker {arguments.worker!r}: {error}; `sparkstorm status` shows the workers") from None
+    with opened(arguments, writes=True) as cluster:
+        handle = cluster.topology(arguments.name)
+        handle.restart(slot)
+    what = f"worker {slot}" if slot else "every worker"
+    record = {"topology_id": handle.topology_id, "worker": str(slot) if slot else None}
+    say(arguments, f"{what} of {handle.topology_id} is being restarted", record)
+    return OK
+
+
+def log_level(arguments: argparse.Namespace) -> int:
+    """Set the levels of loggers in all workers of a topology, for some seconds or until the next change."""
+    levels = log_levels(arguments.levels)
+    with opened(arguments, writes=True) as cluster:
+        handle = cluster.topology(arguments.name)
+        handle.set_log_level(levels)
+    record = {"topology_id": handle.topology_id, "levels": {logger: level.level for logger, level in levels.items()}}
+    say(arguments, f"the workers of {handle.topology_id} take the levels over", record)
+    return OK
+
+
+def log_levels(arguments: Sequence[str]) -> dict[str, LogLevel]:
+    """Return levels by logger of LOGGER=LEVEL[:SECS] arguments; "root" is the root logger, RESET takes a level back."""
+    found = {}
+    for logger, value in _parts(arguments, "LOGGER=LEVEL[:SECS]").items():
+        level, _, secs = value.partition(":")
+        if level.upper() not in (*LOG_LEVELS, "RESET") or (secs and not (secs.isascii() and secs.isdecimal())):
+            raise InvalidConfigError(f"{logger}={value}: expected a level ({', '.join(LOG_LEVELS)} or RESET), or LEVEL:SECONDS")
+        name = "" if logger == "root" else logger
+        found[name] = LogLevel("" if level.upper() == "RESET" else level.upper(), 1000 * int(secs or 0))
+    return found
+
+
+def _parts(arguments: Sequence[str], form: str) -> dict[str, str]:
+    try:
+        return parts_of(arguments, form)
+    except ValueError as error:
+        raise InvalidConfigError(str(error)) from None

@@ -1,0 +1,70 @@
+"""Verbs that need no cluster: schedule, recorded."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sparkstorm.scheduling.form.solve import answer_to
+
+
+def _problems(path: str, one_per_line: bool) -> Iterator[bytes]:
+    content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    if one_per_line:
+        yield from (line for line in content.split(b"\n") if line.strip())
+    else:
+        yield content
+
+
+def schedule(arguments: argparse.Namespace) -> int:
+    """Answer scheduling problems, one line of JSON each; 1 when any was malformed or unreadable."""
+    status = 0
+    for path in arguments.files:
+        try:
+            problems = list(_problems(path, arguments.lines))
+        except (OSError, ValueError) as error:  # ValueError: a path with a null byte
+            print(json.dumps({"error": f"{path}: cannot be read: {error}"}))
+            status = 1
+            continue
+        for problem in problems:
+            answer, well_formed = answer_to(problem, arguments.why)
+            print(answer, flush=True)
+            status = status if well_formed else 1
+    return status
+
+
+def recorded(arguments: argparse.Namespace) -> int:
+    """Show the tuples that a bolt's task was given, as one line of JSON each; 1 when nothing can be read."""
+    from sparkstorm.errors import RecordingError
+    from sparkstorm.replay.recorded import recorded as read
+
+    try:
+        for part in read(arguments.path):
+            for each in part.tuples:
+                shown = {
+                    "task": part.task,
+                    "at_ms": each.at_ms,
+                    "from": f"{each.component}#{each.task}",
+                    "stream": each.stream,
+                    "values": each.values,
+                    "failure": each.failure,
+                }
+                print(json.dumps(shown, ensure_ascii=False, default=repr), flush=True)
+    except RecordingError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add them to the command line."""
+    verb = verbs.add_parser("schedule", help="answer scheduling problems", description=schedule.__doc__)
+    verb.add_argument("files", nargs="+", metavar="FILE", help='a problem as JSON (shown in benchmarks/conformance), "-" for stdin')
+    verb.add_argument("--lines", action="store_true", help="one problem per line")
+    verb.add_argument("--why", action="store_true", help="add the reason of each place to the answers")
+    verb.set_defaults(run=schedule)
+    verb = verbs.add_parser("recorded", help="show a bolt's recorded input", description=recorded.__doc__)
+    verb.add_argument("path", metavar="PATH", help="folder of a task, or a file in it, below `recorded` in the folder of the logs")
+    verb.set_defaults(run=recorded)

@@ -1,0 +1,144 @@
+"""Verbs that look at topologies: list, status, errors."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from sparkstorm.cli.common import OK, add_verb, lasted, opened, table, when, write_json
+from sparkstorm.client import TopologyHandle
+from sparkstorm.client.logs import shown
+from sparkstorm.clock import SystemClock
+from sparkstorm.model.assignment import TaskError, TopologySummary
+from sparkstorm.worker.progress import TaskCounts
+
+_COUNTS = ("emitted", "executed", "acked", "failed", "parked", "pending")
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add them to the command line."""
+    add_verb(verbs, "list", list_topologies, "topologies of the cluster")
+    verb = add_verb(verbs, "status", status, "status, workers, counts and problems of a topology")
+    verb.add_argument("name", metavar="NAME", help="name or id of the topology")
+    verb = add_verb(verbs, "errors", errors, "last errors of a topology's components")
+    verb.add_argument("name", metavar="NAME", help="name or id of the topology")
+    verb.add_argument("--component", metavar="ID", help="of this component alone")
+
+
+def list_topologies(arguments: argparse.Namespace) -> int:
+    """List every topology with its status and size, then Nimbus's problems."""
+    with opened(arguments) as cluster:
+        summaries, problems = cluster.summaries(), cluster.problems()
+        now_ms = SystemClock().now_ms()
+    if arguments.json:
+        write_json({"topologies": [asdict(each) for each in summaries], "problems": problems})
+        return OK
+    titles = ("name", "status", "workers", "executors", "tasks", "up", "owner", "id")
+    print(table(titles, [_row(each, now_ms) for each in summaries]) if summaries else "no topology runs here")
+    for about, problem in sorted(problems.items()):
+        print(f"problem ({about}): {shown(problem)}")
+    return OK
+
+
+def _row(each: TopologySummary, now_ms: int) -> tuple[Any, ...]:
+    up = lasted(now_ms - each.launch_ms)
+    return (each.name, each.status, each.num_workers, each.num_executors, each.num_tasks, up, each.owner or "-", each.topology_id)
+
+
+def status(arguments: argparse.Namespace) -> int:
+    """Show what a topology does: status, exact counts by component, workers with their heartbeats, problems."""
+    with opened(arguments) as cluster:
+        handle = cluster.topology(arguments.name)
+        found = status_of(handle)
+    if arguments.json:
+        write_json(found)
+    else:
+        print(status_text(found, SystemClock().now_ms()))
+    return OK
+
+
+def status_of(handle: TopologyHandle) -> dict[str, Any]:
+    """Return everything that `status` shows."""
+    summary, base = handle.summary(), handle.status()
+    return {
+        "topology_id": handle.topology_id,
+        "name": handle.name,
+        "status": str(base) if base else None,
+        "launch_ms": summary.launch_ms if summary else None,
+        "owner": summary.owner if summary else "",
+        "progress": asdict(handle.progress()),
+        "components": counts_by_component(handle.counts()),
+        "workers": [
+            {
+                "slot": f"{beat.node}:{beat.port}",
+                "state": beat.state,
+                "pid": beat.pid,
+                "start_ms": beat.start_ms,
+                "beat_ms": beat.time_ms,
+                "message": beat.message,
+            }
+            for beat in handle.beats()
+        ],
+        "slots": sorted(map(str, handle.slots())),
+        "problems": handle.problems(),
+        "dead_letters": handle.dead_letters.count(),
+    }
+
+
+def counts_by_component(counts: Mapping[int, TaskCounts]) -> dict[str, dict[str, int]]:
+    """Return the sums of all tasks by component; the system's own components are left out."""
+    found: dict[str, dict[str, int]] = {}
+    for _, each in sorted(counts.items()):
+        if not each.component.startswith("__"):
+            sums = found.setdefault(each.component, {"tasks": 0, **dict.fromkeys(_COUNTS, 0)})
+            sums["tasks"] += 1
+            for name in _COUNTS:
+                sums[name] += getattr(each, name)
+    return found
+
+
+def status_text(found: Mapping[str, Any], now_ms: int) -> str:
+    """Return the status of a topology for people."""
+    up = f", up {lasted(now_ms - found['launch_ms'])}" if found["launch_ms"] is not None else ""
+    owner = f", of {found['owner']}" if found["owner"] else ""
+    lines = [f"{found['topology_id']} is {found['status'] or 'gone'}{up}{owner}"]
+    if found["components"]:
+        rows = [(name, *sums.values()) for name, sums in found["components"].items()]
+        lines += ["", table(("component", "tasks", *_COUNTS), rows)]
+    progress = found["progress"]
+    if progress["p50_ms"] is not None:
+        lines.append(f"complete latency: p50 {progress['p50_ms']:,.0f} ms, p99 {progress['p99_ms']:,.0f} ms")
+    missing = set(found["slots"]) - {worker["slot"] for worker in found["workers"]}
+    rows = [(each["slot"], each["state"], str(each["pid"]), *_ages(each, now_ms)) for each in found["workers"]]
+    rows += [(slot, "no heartbeat", None, None, None) for slot in sorted(missing)]
+    if rows:
+        lines += ["", table(("worker", "state", "pid", "up", "last beat"), rows)]
+    lines += [f"worker {each['slot']}: {shown(each['message'])}" for each in found["workers"] if each["message"]]
+    lines += [f"problem: {shown(problem)}" for problem in found["problems"]]
+    if found["dead_letters"]:
+        lines.append(f"{found['dead_letters']:,} dead letters: sparkstorm dead-letters list {found['name']}")
+    return "\n".join(lines)
+
+
+def _ages(worker: Mapping[str, Any], now_ms: int) -> tuple[str | None, str]:
+    up = lasted(now_ms - worker["start_ms"]) if worker["start_ms"] else None
+    return up, f"{lasted(now_ms - worker['beat_ms'])} ago"
+
+
+def errors(arguments: argparse.Namespace) -> int:
+    """Show the last ten errors of every component, oldest first."""
+    with opened(arguments) as cluster:
+        found = cluster.topology(arguments.name).errors(arguments.component)
+    if arguments.json:
+        write_json([asdict(each) for each in found])
+    else:
+        print("\n".join(map(error_text, found)) or f"no errors of {arguments.name} are kept")
+    return OK
+
+
+def error_text(error: TaskError) -> str:
+    """Return one error for people."""
+    text = "\n".join(map(shown, error.text.splitlines()))
+    return f"{when(error.time_ms)}  {error.component}#{error.task} on {error.host}:{error.port}: {text}"

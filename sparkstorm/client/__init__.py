@@ -1,0 +1,7 @@
+"""Client of a cluster that runs: submits topologies, looks at them and changes them, without Spark and without Java."""
+
+from sparkstorm.client.cluster import ClusterClient
+from sparkstorm.client.connect import connect
+from sparkstorm.client.handle import TopologyHandle, TopologyProgress
+
+__all__ = ["ClusterClient", "TopologyHandle", "TopologyProgress", "connect"]

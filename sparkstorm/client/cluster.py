@@ -1,0 +1,164 @@
+"""A cluster seen from outside: its topologies, handles on them, and requests to Nimbus."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sparkstorm.blobs.local_modules import pack_sources
+from sparkstorm.blobs.topology_code import modules_of, pack_topology
+from sparkstorm.checkpoint.files import read_checkpoint
+from sparkstorm.checkpoint.restore import FROM_CHECKPOINT, Seeds
+from sparkstorm.client.dead_letters import StoredLetters, kept_in
+from sparkstorm.client.handle import TopologyHandle
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.config import Conf
+from sparkstorm.errors import NotAliveError, ReadOnlyConnectionError
+from sparkstorm.model.assignment import TopologySummary
+from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.requests import topology_name
+from sparkstorm.model.topology import Topology
+from sparkstorm.nimbus.request_client import Progress
+from sparkstorm.nimbus.service import NimbusService
+from sparkstorm.nimbus.submission import SubmitOptions
+from sparkstorm.transport.initial_state import RedisSeeding
+from sparkstorm.transport.reader import RedisReader
+
+
+class ClusterClient:
+    """A cluster that runs, for drivers, scripts and notebooks; `connect` opens one. A context manager.
+
+    With a read-only connection, everything that changes something raises ReadOnlyConnectionError.
+    """
+
+    def __init__(
+        self,
+        state: StormState,
+        redis: RedisAddress,
+        service: NimbusService,
+        conf: Conf,
+        is_read_only: bool = False,
+        opened: contextlib.ExitStack | None = None,
+    ) -> None:
+        self.state, self.service, self.conf, self.is_read_only = state, service, conf, is_read_only
+        self._redis = redis
+        self._opened = opened or contextlib.ExitStack()
+        self._handles: dict[str, TopologyHandle] = {}
+
+    def __enter__(self) -> ClusterClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connections; topologies go on. Calling it twice is fine."""
+        for handle in self._handles.values():
+            handle.close()
+        self._opened.close()
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def topologies(self) -> list[TopologyHandle]:
+        """Return a handle on every topology, by id."""
+        return [self.handle(summary.topology_id) for summary in self.summaries()]
+
+    def summaries(self) -> list[TopologySummary]:
+        """Return status and size of every topology, by id."""
+        return self.service.summaries()
+
+    def topology(self, name: str) -> TopologyHandle:
+        """Return the topology of a name or an id; NotAliveError when there is none."""
+        handle = self.find(name)
+        if handle is None and name in self.state.topology_ids():
+            handle = self.handle(name)
+        if handle is None:
+            names = ", ".join(sorted({topology_name(each) for each in self.state.topology_ids()}))
+            raise NotAliveError(f"topology {name} is not alive; {f'there are {names}' if names else 'no topology runs here'}")
+        return handle
+
+    def find(self, name: str) -> TopologyHandle | None:
+        """Return the topology of a name; None when there is none. A hot deploy that is under way is waited for."""
+        self.service.wait_deployed(name)
+        base = self.service.find(name)
+        return None if base is None else self.handle(base.topology_id)
+
+    def handle(self, topology_id: str) -> TopologyHandle:
+        """Return the handle on a topology by its id."""
+        if topology_id not in self._handles:
+            reader = RedisReader(self._redis, topology_id, may_write=not self.is_read_only)
+            self._handles[topology_id] = TopologyHandle(topology_id, self, reader)
+        return self._handles[topology_id]
+
+    def problems(self) -> dict[str, str]:
+        """Return Nimbus's problems, a sentence each, by topology id, "scheduler" or "turn"."""
+        return self.service.problems()
+
+    def dead_letters(self, topology: str | None = None) -> dict[str, StoredLetters]:
+        """Return the dead letters by topology id, of all topologies or one by name or id; also of those that are gone."""
+        return {topology_id: self.handle(topology_id).dead_letters for topology_id in kept_in(self._redis, topology)}
+
+    # -- changing ----------------------------------------------------------------------------------------------------
+
+    @property
+    def requests(self) -> NimbusService:
+        """The way to Nimbus for requests that change something; ReadOnlyConnectionError when this connection may not."""
+        self.require_writer()
+        return self.service
+
+    def require_writer(self) -> None:
+        """Raise ReadOnlyConnectionError when this connection may only read."""
+        if self.is_read_only:
+            raise ReadOnlyConnectionError("this connection may only read: use the cluster's connection.json to change something")
+
+    def submit(
+        self,
+        name: str,
+        topology: Topology,
+        conf: Mapping[str, Any] | None = None,
+        by_value: Sequence[str] | None = None,
+        options: SubmitOptions | None = None,
+        progress: Progress | None = None,
+    ) -> TopologyHandle:
+        """Submit a topology and wait until it is assigned; `topology.from.checkpoint` in its conf is where it begins.
+
+        `by_value` names modules that travel as they are in memory (default: those that define the components and are not
+        installed); the local modules that they import travel as sources.
+        """
+        self.require_writer()
+        conf = conf or {}
+        seeds = None
+        if folder := conf.get(FROM_CHECKPOINT):
+            seeds = Seeds.of(read_checkpoint(Path(folder)), topology)
+            topology = seeds.topology
+        code = packed(topology, by_value)
+        seed = None if seeds is None else partial(self._sow, seeds)
+        return self.handle(self.service.submit(name, topology, conf, code, options, seed, progress))
+
+    def update(
+        self,
+        name: str,
+        topology: Topology,
+        conf: Mapping[str, Any] | None = None,
+        by_value: Sequence[str] | None = None,
+        progress: Progress | None = None,
+    ) -> TopologyHandle:
+        """Replace the code of a running topology (hot deploy); the same tasks go on with their streams and states."""
+        self.require_writer()
+        code = packed(topology, by_value)
+        return self.handle(self.service.update(name, topology, conf or {}, code, progress=progress))
+
+    def _sow(self, seeds: Seeds, topology_id: str, component_by_task: Mapping[int, str]) -> None:
+        with contextlib.closing(RedisSeeding(self._redis, topology_id)) as seeding:
+            for task, entries in seeds.journals(component_by_task):
+                seeding.sow(task, entries)
+
+
+def packed(topology: Topology, by_value: Sequence[str] | None) -> bytes:
+    """Return the bytes of a topology with the modules that workers do not have."""
+    modules = modules_of(topology) if by_value is None else by_value
+    return pack_topology(topology, modules, pack_sources(modules))

@@ -1,0 +1,87 @@
+"""Opening of a cluster by its connection file: `connect("connection.json")`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from sparkstorm.blobs.redis import RedisBytesStore, greet
+from sparkstorm.blobs.store import BlobStore
+from sparkstorm.client.cluster import ClusterClient
+from sparkstorm.clock import SystemClock
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore, viewer_identity
+from sparkstorm.config import Conf, merge
+from sparkstorm.embedded.connection import (
+    VIEWER,
+    Connection,
+    ReadOnlyConnection,
+    decode_any_connection,
+    load_any_connection,
+    signing_key,
+    viewer_zookeeper_password,
+)
+from sparkstorm.embedded.redis import client_of
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.nimbus.service import NimbusService
+
+VARIABLE: Final = "SPARKSTORM_CLUSTER"
+_REDIS_ANSWER_S = 10.0
+
+
+def connect(
+    connection: str | os.PathLike[str] | Mapping[str, Any] | None = None, conf: Mapping[str, Any] | None = None
+) -> ClusterClient:
+    """Connect to a cluster that runs: `with connect("connection.json") as cluster: ...`.
+
+    `connection` is the path of a connection file or its content as a mapping; without it the variable SPARKSTORM_CLUSTER
+    names the file. `conf` overrides keys of the cluster's configuration for this client (time-outs of ZooKeeper, say).
+    Raises InvalidConfigError (no such file, or not one) or StoreUnavailableError (a store does not answer).
+    """
+    at = _load(connection)
+    with contextlib.ExitStack() as opened:
+        store = ZooKeeperStateStore(zookeeper_address(at, merge(conf or {})))
+        opened.callback(store.close)
+        is_read_only = isinstance(at, ReadOnlyConnection)
+        key = signing_key(at.secret) if isinstance(at, Connection) else None
+        redis = client_of(at.redis, _REDIS_ANSWER_S, None if is_read_only else greet)
+        opened.callback(redis.close)
+        state = StormState(store, key)
+        total = merge(state.read_cluster_conf(), conf or {})
+        service = NimbusService(state, BlobStore(state, RedisBytesStore(redis), key or b""), total, SystemClock())
+        return ClusterClient(state, at.redis, service, total, is_read_only, opened.pop_all())
+
+
+def _load(connection: str | os.PathLike[str] | Mapping[str, Any] | None) -> Connection | ReadOnlyConnection:
+    if isinstance(connection, Mapping):
+        kind = Connection if "secret" in connection else ReadOnlyConnection
+        content = {"format": 1, "kind_of_record": kind.__name__, **connection}
+        try:
+            return decode_any_connection(json.dumps(content).encode(), "connection")
+        except TypeError as error:
+            raise InvalidConfigError(f"connection: {error}") from error
+    return load_any_connection(Path(require_named(connection)).expanduser())
+
+
+def require_named(connection: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
+    """Return the path of the connection file, given or in the environment; InvalidConfigError when there is none."""
+    path = connection or os.environ.get(VARIABLE)
+    if not path:
+        raise InvalidConfigError(f"no cluster is named: give its connection file (--cluster FILE), or set {VARIABLE} to it")
+    return path
+
+
+def zookeeper_address(at: Connection | ReadOnlyConnection, conf: Conf) -> ZooKeeperAddress:
+    """Return where a cluster's ZooKeeper is, with the rights of the connection and the patience of the configuration."""
+    keeper = at.zookeeper
+    if not keeper.hosts:
+        raise InvalidConfigError("the connection file names no ZooKeeper: the cluster has not been up yet")
+    address = ZooKeeperAddress(keeper.hosts, keeper.root, keeper.user, keeper.password).with_patience_of(conf)
+    if isinstance(at, ReadOnlyConnection):
+        return replace(address, is_read_only=True)
+    return replace(address, viewer=viewer_identity(VIEWER, viewer_zookeeper_password(at.secret)))

@@ -1,0 +1,152 @@
+"""Dead letters that a topology keeps in Redis: read, put back to their tasks, dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import redis
+
+from sparkstorm.clock import SystemClock
+from sparkstorm.embedded.redis import client_of
+from sparkstorm.errors import MalformedFrameError, NotAliveError, StoreInconsistentError, StoreUnavailableError
+from sparkstorm.model.assignment import TaskInfo
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.status import TopologyStatus
+from sparkstorm.transport.frames import encode_replayed
+from sparkstorm.transport.keys import Keys
+
+Read = Callable[[int, str], list[tuple[str, bytes]]]
+"""(limit, id) -> the oldest stored letters behind that id, with their ids."""
+
+AT_ONCE = 100  # a letter may be as large as a commit
+_PATIENCE_S = 5.0
+
+
+class LetterStore(Protocol):
+    """The part of a `transport.base.Reader` that deals with dead letters."""
+
+    def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]: ...
+    def letter(self, id: str) -> bytes | None: ...
+    def put_back(self, id: str, task: int, frame: bytes) -> bool: ...
+    def count_dead_letters(self) -> int: ...
+    def drop_dead_letter(self, id: str) -> bool: ...
+    def drop_dead_letters(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Outcome of a replay: ids of the letters that were put back, and of those that were not there any more."""
+
+    done: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+class StoredLetters:
+    """Dead letters of one topology; they stay when the topology is gone, until they are dropped."""
+
+    def __init__(
+        self,
+        topology_id: str,
+        store: LetterStore,
+        tasks: Callable[[], Mapping[int, TaskInfo]],
+        status: Callable[[], TopologyStatus | None],
+        require_writer: Callable[[], None],
+    ) -> None:
+        self.topology_id, self._store = topology_id, store
+        self._tasks, self._status, self._require_writer = tasks, status, require_writer
+        self._clock = SystemClock()
+
+    def stored(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
+        """Return the oldest letters with ids greater than `after`, as they are stored."""
+        return self._store.parked(limit, after)
+
+    def __iter__(self) -> Iterator[tuple[str, DeadLetter | None, bytes]]:
+        return stored_letters(self._store.parked)
+
+    def read(self, limit: int = 100, after: str = "0") -> dict[str, DeadLetter]:
+        """Return the oldest letters with ids greater than `after`, by id; letters that cannot be read are left out."""
+        return {id: letter for id, data in self._store.parked(limit, after) if (letter := decoded(data)) is not None}
+
+    def get(self, id: str) -> DeadLetter | None:
+        """Return a letter by its id; None when it is not there, or cannot be read."""
+        data = self._store.letter(id)
+        return None if data is None else decoded(data)
+
+    def count(self) -> int:
+        """Return how many letters are kept."""
+        return self._store.count_dead_letters()
+
+    def replay(self, ids: Iterable[str]) -> Replayed:
+        """Put letters back to their tasks: each is taken off the dead letters and delivered in one step, so exactly once.
+
+        NotAliveError when the topology does not run; StoreInconsistentError names a letter that does not fit it.
+        """
+        self._require_writer()
+        status = self._status()
+        if status is None or status is TopologyStatus.KILLED:
+            raise NotAliveError(
+                f"{self.topology_id} does not run any more, so its dead letters cannot be replayed; they can be shown and dropped"
+            )
+        done: list[str] = []
+        missing: list[str] = []
+        for id in ids:
+            data = self._store.letter(id)
+            is_back = data is not None and self._put_back(id, data)
+            (done if is_back else missing).append(id)
+        return Replayed(tuple(done), tuple(missing))
+
+    def drop(self, ids: Iterable[str] | None = None) -> int:
+        """Delete these letters, or all; return how many were there."""
+        self._require_writer()
+        if ids is None:
+            return self._store.drop_dead_letters()
+        return sum(self._store.drop_dead_letter(id) for id in ids)
+
+    def _put_back(self, id: str, data: bytes) -> bool:
+        letter = decoded(data)
+        if letter is None:
+            raise StoreInconsistentError(f"dead letter {id} of {self.topology_id} cannot be read; it can only be dropped")
+        for task, component in ((letter.task, letter.component), (letter.source_task, letter.source_component)):
+            info = self._tasks().get(task)
+            if info is None or info.component_id != component:
+                raise StoreInconsistentError(
+                    f"dead letter {id} names task {task} of component '{component}', which {self.topology_id} does not have; "
+                    "it can only be dropped"
+                )
+        frame = encode_replayed(Codec(), letter.source_task, letter.stream, self._clock.now_ms(), letter.values)
+        return self._store.put_back(id, letter.task, frame)
+
+
+def kept_in(address: RedisAddress, topology: str | None = None) -> dict[str, int]:
+    """Return the number of dead letters by topology id, of all topologies or of one by its name or id."""
+    found = {}
+    try:
+        with client_of(address, _PATIENCE_S) as client:
+            for key in client.scan_iter(match="{*}:dead", count=1000, _type="stream"):
+                topology_id = key.decode(errors="replace").removeprefix("{").removesuffix("}:dead")
+                if topology in (None, topology_id, topology_id.rsplit("-", 2)[0]) and Keys(topology_id)("dead").encode() == key:
+                    found[topology_id] = int(client.xlen(key))
+    except redis.RedisError as error:
+        raise StoreUnavailableError(f"Redis at {address.host}:{address.port} cannot be read: {error}") from error
+    return {topology_id: count for topology_id, count in sorted(found.items()) if count}
+
+
+def stored_letters(read: Read) -> Iterator[tuple[str, DeadLetter | None, bytes]]:
+    """Read all of a topology's stored letters in steps: id, letter (None for no record of ours) and bytes."""
+    last = "0"
+    while letters := read(AT_ONCE, last):
+        for id, data in letters:
+            yield id, decoded(data), data
+            last = id
+
+
+def decoded(data: bytes) -> DeadLetter | None:
+    """Return a stored letter; None when the bytes are no record of ours."""
+    try:
+        return DeadLetter.decode(Codec(), data)
+    except (MalformedFrameError, StoreInconsistentError):
+        return None

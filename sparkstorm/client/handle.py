@@ -1,0 +1,227 @@
+"""Handle on one topology: its status, counts, errors, dead letters and logs, and the requests that change it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sparkstorm.client.dead_letters import StoredLetters
+from sparkstorm.executor.state import MemoryState
+from sparkstorm.model.assignment import TaskError, TaskInfo, TopologySummary, WorkerBeat, WorkerSlot
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.requests import LogLevel, RebalancePlan, topology_name
+from sparkstorm.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.model.topology import Topology
+from sparkstorm.nimbus.request_client import Progress as Steps
+from sparkstorm.transport.reader import RedisReader
+from sparkstorm.worker.journal import Journal
+from sparkstorm.worker.progress import Progress, TaskCounts, merge, percentile_ms
+
+if TYPE_CHECKING:
+    from sparkstorm.client.cluster import ClusterClient
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyProgress:
+    """Exact counts over all workers, as of their last commits; latencies in milliseconds, None before the first ack."""
+
+    total: int
+    done: int
+    emitted: int
+    executed: int
+    pending: int
+    acked: int
+    failed: int
+    parked: int
+    p50_ms: float | None
+    p99_ms: float | None
+    is_settled: bool  # nothing is under way
+    is_drained: bool  # nothing is under way, and nothing will come: all sources are exhausted
+
+
+class TopologyHandle:
+    """One topology by id; requests name it, so a handle on a former run of the same name changes nothing.
+
+    Methods that change something raise ReadOnlyConnectionError when the connection may only read.
+    """
+
+    def __init__(self, topology_id: str, cluster: ClusterClient, reader: RedisReader) -> None:
+        self.topology_id = topology_id
+        self._cluster = cluster
+        self._state = cluster.state
+        self._reader = reader
+        self._info_by_task: dict[int, TaskInfo] = {}
+        self._blob_keys: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:
+        return f"TopologyHandle({self.topology_id!r})"
+
+    @property
+    def name(self) -> str:
+        """Its name: the id without its two numbers."""
+        return topology_name(self.topology_id)
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def status(self) -> TopologyStatus | None:
+        """Return its life-cycle status; None when it is gone."""
+        base = self._state.read_base(self.topology_id)
+        return None if base is None else base.status
+
+    def summary(self) -> TopologySummary | None:
+        """Return its status with the sizes of its assignment; None when it is gone."""
+        return next((each for each in self._cluster.summaries() if each.topology_id == self.topology_id), None)
+
+    def counts(self) -> dict[int, TaskCounts]:
+        """Return exact counts by task."""
+        return self._merged().counts_by_task
+
+    def progress(self) -> TopologyProgress:
+        """Return exact counts over all workers."""
+        merged = self._merged()
+        backlog = self._reader.backlog()
+        counts = list(merged.counts_by_task.values())
+        spouts = self._spout_counts(merged)
+        is_settled = not any(c.pending for c in spouts) and not any(c.is_waiting for c in counts) and not any(backlog.values())
+        is_drained = is_settled and len(spouts) == self._spout_tasks() > 0 and all(c.is_exhausted for c in spouts)
+        return TopologyProgress(
+            sum(c.total for c in spouts),
+            sum(c.done for c in spouts),
+            sum(c.emitted for c in counts),
+            sum(c.executed for c in counts),
+            sum(c.pending for c in spouts),
+            sum(c.acked for c in spouts),
+            sum(c.failed for c in spouts),
+            sum(c.parked for c in counts),
+            percentile_ms(merged.latency_buckets, 0.50),
+            percentile_ms(merged.latency_buckets, 0.99),
+            is_settled,
+            is_drained,
+        )
+
+    def progress_by_worker(self) -> dict[str, Progress]:
+        """Return what each worker ("node:port") has committed."""
+        return {owner: Progress.decode(data) for owner, data in self._reader.progress().items()}
+
+    def key_values(self, component: str) -> Iterator[tuple[Any, Any]]:
+        """Yield the committed state of a stateful component, all tasks one after the other."""
+        for task, info in self.tasks().items():
+            if info.component_id == component:
+                state = MemoryState(Codec())
+                for fields in Journal(task, Codec()).read(self._reader.record(task)):
+                    state.load(fields.get("s", ()), fields.get("d", ()))
+                yield from state.items()
+
+    def tasks(self) -> Mapping[int, TaskInfo]:
+        """Return component and kind of every task; fixed for a topology's life."""
+        if not self._info_by_task:
+            table = self._state.read_tasks(self.topology_id)
+            self._info_by_task = {} if table is None else dict(table.info_by_task)
+        return self._info_by_task
+
+    def beats(self) -> list[WorkerBeat]:
+        """Return the heartbeats of its workers."""
+        slots = self._state.worker_beat_slots(self.topology_id)
+        return [beat for slot in slots if (beat := self._state.read_worker_beat(self.topology_id, slot)) is not None]
+
+    def slots(self) -> frozenset[WorkerSlot]:
+        """Return the slots of its assignment; empty while it has none."""
+        assignment = self._state.read_assignment(self.topology_id)
+        return frozenset() if assignment is None else frozenset(assignment.slot_by_executor.values())
+
+    def problems(self) -> list[str]:
+        """Return Nimbus's problems with this topology, a sentence each, and who may hold the slots that it lacks."""
+        others = [] if self.slots() else sorted({*self._state.topology_ids()} - {self.topology_id})
+        held = [f"slots may be held by {', '.join(others)}"] if others else []
+        return self._cluster.service.problems_of(self.topology_id) + held
+
+    def errors(self, component: str | None = None) -> list[TaskError]:
+        """Return the last errors of every component, or of one; oldest first."""
+        components = self._state.error_components(self.topology_id) if component is None else [component]
+        found = [error for each in components for error in self._state.read_errors(self.topology_id, each)]
+        return sorted(found, key=lambda error: error.time_ms)
+
+    @property
+    def dead_letters(self) -> StoredLetters:
+        """Inputs that its bolts have given up: to be read, replayed and dropped."""
+        return StoredLetters(self.topology_id, self._reader, self.tasks, self.status, self._cluster.require_writer)
+
+    def log_slots(self) -> list[str]:
+        """Return the slots ("node:port") of the workers whose last lines are kept."""
+        return self._reader.log_slots()
+
+    def log(self, slot: str, after: str = "0") -> list[tuple[str, bytes]]:
+        """Return the kept parts of one worker's log with ids greater than `after`, with their ids."""
+        return self._reader.log(slot, after)
+
+    def blob_keys(self) -> frozenset[str]:
+        """Return the keys of its code and configuration, as when they were first asked for; empty if it was gone by then."""
+        if not self._blob_keys and (base := self._state.read_base(self.topology_id)):
+            self._blob_keys = frozenset({base.code_key, base.conf_key})
+        return self._blob_keys
+
+    # -- changing ----------------------------------------------------------------------------------------------------
+
+    def kill(self, wait_secs: float | None = None) -> None:
+        """Kill it after a wait (default: the message time-out)."""
+        self._cluster.requests.kill(self.name, wait_secs)
+
+    def activate(self) -> None:
+        """Let spouts emit."""
+        self._cluster.requests.activate(self.name)
+
+    def deactivate(self) -> None:
+        """Let spouts rest; what is under way is finished."""
+        self._cluster.requests.deactivate(self.name)
+
+    def plan_rebalance(self, options: RebalanceOptions) -> RebalancePlan:
+        """Return what a rebalance would do now; nothing is changed."""
+        return self._cluster.requests.plan_rebalance(self.name, options)
+
+    def rebalance(self, options: RebalanceOptions, wait_secs: float | None = None, progress: Steps | None = None) -> None:
+        """Change its workers, executors, configuration or resources after a wait; returns when the new assignment is out."""
+        self._cluster.requests.rebalance(self.name, options, wait_secs, progress)
+
+    def restart(self, slot: WorkerSlot | None = None) -> None:
+        """Restart the worker in a slot, or all its workers; nothing is moved and nothing is lost."""
+        self._cluster.requests.restart_worker(self.name, slot)
+
+    def set_log_level(self, levels: Mapping[str, LogLevel]) -> None:
+        """Set levels by logger ("" is the root logger) in all its workers; a level "" resets its logger."""
+        self._cluster.requests.set_log_level(self.name, levels)
+
+    def update(
+        self,
+        topology: Topology,
+        conf: Mapping[str, Any] | None = None,
+        by_value: Sequence[str] | None = None,
+        progress: Steps | None = None,
+    ) -> TopologyHandle:
+        """Replace its code; with the same components and tasks the new one goes on with its streams and states."""
+        return self._cluster.update(self.name, topology, conf, by_value, progress)
+
+    def delete_data(self) -> None:
+        """Delete everything it has in Redis but its dead letters; only after it is gone.
+
+        Its code goes too when `blob_keys` was asked for before.
+        """
+        self._cluster.require_writer()
+        self._reader.delete()
+        self._cluster.service.discard_blobs(self._blob_keys)
+
+    def close(self) -> None:
+        """Let go of its connection to Redis; the next look makes a new one."""
+        self._reader.close()
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _merged(self) -> Progress:
+        return merge(self.progress_by_worker().values())
+
+    def _spout_tasks(self) -> int:
+        return sum(1 for info in self.tasks().values() if info.kind == "spout")
+
+    def _spout_counts(self, merged: Progress) -> list[TaskCounts]:
+        table = self.tasks()
+        return [c for task, c in merged.counts_by_task.items() if task in table and table[task].kind == "spout"]

@@ -1,0 +1,49 @@
+"""Logs of workers, seen from any host: the last lines that their slots have published in Redis."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Protocol
+
+_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class LogStore(Protocol):
+    """A TopologyHandle, as far as its logs are read."""
+
+    def log_slots(self) -> list[str]: ...
+    def log(self, slot: str, after: str = "0") -> list[tuple[str, bytes]]: ...
+
+
+class LogReader:
+    """Reads the logs of some workers line by line; `read` gives what is new since the last call."""
+
+    def __init__(self, store: LogStore, slot: str | None = None) -> None:
+        self._store, self._slot = store, slot
+        self._last: dict[str, str] = {}
+        self._rest: dict[str, str] = {}
+
+    def read(self) -> Mapping[str, list[str]]:
+        """Return new lines by slot ("node:port"), oldest first; what could confuse a terminal is shown as escapes."""
+        slots = self._store.log_slots() if self._slot is None else [self._slot]
+        return {slot: lines for slot in slots if (lines := self._new_lines(slot))}
+
+    def _new_lines(self, slot: str) -> list[str]:
+        parts = self._store.log(slot, self._last.get(slot, "0"))
+        if not parts:
+            return []
+        self._last[slot] = parts[-1][0]
+        data = b"".join(part for _, part in parts).decode("utf-8", "backslashreplace")
+        *lines, self._rest[slot] = (self._rest.get(slot, "") + data).split("\n")  # a long line may come in several parts
+        return [shown(line) for line in lines]
+
+
+def last_lines(store: LogStore, slot: str, count: int) -> list[str]:
+    """Return the end of one worker's log; empty when nothing is kept of it."""
+    return list(LogReader(store, slot).read().get(slot, []))[-count:]
+
+
+def shown(line: str) -> str:
+    """Return a line without control characters: a worker may print what it likes, and a terminal obeys some of it."""
+    return _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}", line.rstrip("\r"))

@@ -1,0 +1,130 @@
+"""What outsiders (drivers, clients, notebooks) read of a topology's keys in Redis, and the few changes that they may make."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Any
+
+from sparkstorm.errors import NotAliveError, StoreInconsistentError
+from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.transport.base import START, TaskRecord
+from sparkstorm.transport.connection import Link, Script, text
+from sparkstorm.transport.keys import Keys, read_cursor, read_number
+
+_NAMES_AT_ONCE = 1000
+_ENTRY = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
+
+
+class RedisReader:
+    """One topology's keys, seen from outside its workers."""
+
+    def __init__(self, address: RedisAddress, topology_id: str, patience_s: float = 10.0, may_write: bool = True) -> None:
+        self._keys = Keys(topology_id)
+        self._topology_id = topology_id
+        self._link = Link(address, patience_s, may_write=may_write)
+        self._put_back_script = Script("put_back.lua", self._link)
+
+    def progress(self) -> dict[str, bytes]:
+        """Progress record of every owner."""
+        pairs = self._link.ask(("HGETALL", self._keys("progress")))[0]
+        return {text(owner): data for owner, data in zip(pairs[::2], pairs[1::2], strict=True)}
+
+    def backlog(self) -> dict[int, int]:
+        """Bytes that wait in each task's stream."""
+        return _by_task(self._link, self._keys("backlog"))
+
+    def record(self, task: int) -> TaskRecord:
+        """What the store keeps of a task."""
+        return read_task(self._link, self._keys, task)
+
+    def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
+        """Return the oldest dead letters with ids greater than `after`, with their ids."""
+        entries = self._link.ask(("XRANGE", self._keys("dead"), f"({after}", "+", "COUNT", limit))[0]
+        return [(text(id), fields[1]) for id, fields in entries]
+
+    def letter(self, id: str) -> bytes | None:
+        """Return one dead letter by its id; None when it is not there (any more)."""
+        if not _ENTRY.fullmatch(id):
+            return None
+        found = self._link.ask(("XRANGE", self._keys("dead"), id, id))[0]
+        return found[0][1][1] if found else None
+
+    def put_back(self, id: str, task: int, frame: bytes) -> bool:
+        """Take a dead letter off the stream and deliver its frame to a task, in one step; False when it is not there."""
+        arguments = [uuid.uuid4().hex, id, task, frame, len(frame)]
+        answer = self._put_back_script.run(self._keys.prefix, lambda: arguments)
+        if answer[0] == b"UNOWNED":
+            raise NotAliveError(f"no worker of {self._topology_id} has claimed task {task} yet; replay its dead letters later")
+        if answer[0] in (b"HALF", b"BROKEN"):
+            found = " ".join(map(text, answer[1:]))
+            raise StoreInconsistentError(f"the data of {self._topology_id} in Redis cannot be trusted any more ({found})")
+        return bool(answer[0] == b"OK")
+
+    def count_dead_letters(self) -> int:
+        """Return how many dead letters are kept."""
+        return int(self._link.ask(("XLEN", self._keys("dead")))[0])
+
+    def drop_dead_letter(self, id: str) -> bool:
+        """Delete one dead letter; False when it is not there."""
+        return bool(_ENTRY.fullmatch(id)) and self._link.ask(("XDEL", self._keys("dead"), id))[0] == 1
+
+    def drop_dead_letters(self) -> int:
+        """Delete the topology's dead letters; return how many there were."""
+        count, _ = self._link.ask(("XLEN", self._keys("dead")), ("UNLINK", self._keys("dead")))
+        return int(count)
+
+    def log_slots(self) -> list[str]:
+        """Return the slots ("node:port") of the workers whose logs are kept."""
+        prefix = self._keys.log("")
+        return sorted(name.removeprefix(prefix) for name in names_of(self._link, prefix))
+
+    def log(self, slot: str, after: str = "0") -> list[tuple[str, bytes]]:
+        """Return the kept parts of one worker's log with ids greater than `after`, with their ids."""
+        entries = self._link.ask(("XRANGE", self._keys.log(slot), f"({after}", "+"))[0]
+        return [(text(id), fields[1]) for id, fields in entries]
+
+    def delete(self) -> None:
+        """Delete everything of the topology but its dead letters, in steps that do not block the server."""
+        kept = self._keys("dead")
+        names = [name for name in names_of(self._link, f"{self._keys.prefix}:") if name != kept]
+        for at in range(0, len(names), _NAMES_AT_ONCE):
+            self._link.ask(("UNLINK", *names[at : at + _NAMES_AT_ONCE]))
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._link.close()
+
+
+def names_of(link: Link, prefix: str) -> list[str]:
+    """Return the names of all keys that begin so, in no order."""
+    pattern = prefix.translate({ord(mark): f"\\{mark}" for mark in "\\[]*?^"}) + "*"
+    found: set[str] = set()
+    cursor: Any = b"0"
+    while True:
+        cursor, names = link.ask(("SCAN", cursor, "MATCH", pattern, "COUNT", _NAMES_AT_ONCE))[0]
+        found.update(map(text, names))
+        if int(cursor) == 0:
+            return list(found)
+
+
+def read_task(link: Link, k: Keys, task: int) -> TaskRecord:
+    """Return what the store keeps of a task."""
+    cursor, journal, held, newest = link.ask(
+        ("HGET", k("cursor"), task),
+        ("LRANGE", k("journal", task), 0, -1),
+        ("HGETALL", k("held", task)),
+        ("XREVRANGE", k.stream(task), "+", "-", "COUNT", 1),
+    )
+    pairs = zip(held[::2], held[1::2], strict=True)
+    return TaskRecord(
+        read_cursor(cursor, k("cursor")),
+        list(journal),
+        {text(key): data for key, data in pairs},
+        text(newest[0][0]) if newest else START.entry,
+    )
+
+
+def _by_task(link: Link, key: str) -> dict[int, int]:
+    pairs = link.ask(("HGETALL", key))[0]
+    return {read_number(task, key): read_number(number, key) for task, number in zip(pairs[::2], pairs[1::2], strict=True)}

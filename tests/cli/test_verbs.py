@@ -1,0 +1,248 @@
+"""The verbs over real stores and a Nimbus in this process: no Spark, no slots; supervisors are records."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkstorm.app.nimbus_thread import NimbusThread
+from sparkstorm.blobs.redis import RedisBytesStore
+from sparkstorm.blobs.store import BlobStore
+from sparkstorm.cli import main
+from sparkstorm.client import ClusterClient, TopologyHandle, connect
+from sparkstorm.clock import SystemClock
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.config import merge
+from sparkstorm.embedded import Connection, RedisServer, ZooKeeperServer, save_connection, signing_key
+from sparkstorm.embedded.connection import ReadOnlyConnection, ZooKeeperEndpoint, new_secret, read_only_path
+from sparkstorm.errors import NimbusUnavailableError
+from sparkstorm.model.assignment import SupervisorInfo, TaskError
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.nimbus.nimbus import Nimbus
+from sparkstorm.scheduling.default import DefaultScheduler
+from sparkstorm.transport.base import Commit
+from sparkstorm.transport.keys import Keys
+from sparkstorm.transport.redis import RedisTransport
+from tests.client.bare import ended, sparkstorm
+from tests.nimbus.nimbus_bench import wordcount
+
+pytestmark = pytest.mark.system
+
+
+class Bench:
+    """A cluster without slots: stores, a Nimbus on a thread, two supervisors that are alive for as long as a test takes."""
+
+    def __init__(self, zookeeper: ZooKeeperServer, redis: RedisServer, folder: Path) -> None:
+        user, password = zookeeper.identity
+        self.redis = RedisAddress(redis.host, redis.port, redis.password)
+        keeper = ZooKeeperEndpoint(zookeeper.hosts, f"/{folder.name}", user, password)
+        at = Connection(self.redis, keeper, new_secret())
+        self.file = folder / "connection.json"
+        save_connection(self.file, at)
+        save_connection(read_only_path(self.file), ReadOnlyConnection(self.redis, keeper))
+        self.client = redis.client()
+        self.store = ZooKeeperStateStore(ZooKeeperAddress(keeper.hosts, keeper.root, user, password, 10_000))
+        self.state = StormState(self.store, signing_key(at.secret))
+        conf = merge({"nimbus.monitor.freq.secs": 0.2, "task.cleanup.timeout.sec": 0.2})
+        self.state.write_cluster_conf(conf.for_clients())
+        clock, wake = SystemClock(), threading.Event()
+        for name in ("node-1", "node-2"):
+            self.state.register_supervisor(SupervisorInfo(name, "host", clock.now_ms(), 0, (6700, 6701)))
+        blobs = BlobStore(self.state, RedisBytesStore(self.client, f"{folder.name}:"), signing_key(at.secret))
+        nimbus = Nimbus(self.state, blobs, DefaultScheduler(), conf, "nimbus of this test", wake.set)
+        self.nimbus = NimbusThread(nimbus, clock, wake)
+
+    def close(self) -> None:
+        self.nimbus.stop()
+        self.store.close()
+        self.client.close()
+
+
+@pytest.fixture
+def bench(zookeeper_server: ZooKeeperServer, redis_server: RedisServer, tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(zookeeper_server, redis_server, tmp_path)
+    made.nimbus.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def cluster(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterClient]:
+    monkeypatch.setenv("SPARKSTORM_CLUSTER", str(bench.file))
+    with connect() as made:
+        yield made
+
+
+@pytest.fixture
+def words(bench: Bench, cluster: ClusterClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[TopologyHandle]:
+    # the blobs of this test lie below a prefix of their own, so that no other test sweeps them
+    cluster.service._blobs._bytes = RedisBytesStore(bench.client, f"{bench.file.parent.name}:")
+    handle = cluster.submit("words", wordcount(), {"topology.workers": 1})
+    yield handle
+    handle.delete_data()
+    handle.dead_letters.drop()
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
+    """What a verb writes, to stdout when it does its work and to stderr when not."""
+    capsys.readouterr()
+    assert main(list(arguments)) == status, capsys.readouterr()
+    found = capsys.readouterr()
+    assert (found.out if status else "") == ""
+    return found.err if status else found.out
+
+
+def read(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    return json.loads(said(capsys, *arguments, "--json"))
+
+
+def test_a_life(words: TopologyHandle, cluster: ClusterClient, capsys: pytest.CaptureFixture[str]) -> None:
+    listed = said(capsys, "list").splitlines()
+    assert listed[0].split() == ["name", "status", "workers", "executors", "tasks", "up", "owner", "id"]
+    assert listed[1].split()[:3] == ["words", "ACTIVE", "1"] and listed[1].endswith(words.topology_id)
+    assert "words-" in said(capsys, "status", "words") and words.topology_id in said(capsys, "status", words.topology_id)
+    assert read(capsys, "status", "words")["slots"] == [str(slot) for slot in words.slots()]
+
+    assert said(capsys, "deactivate", "words") == f"{words.topology_id} is inactive\n"
+    assert read(capsys, "activate", "words") == {"topology_id": words.topology_id, "status": "ACTIVE"}
+    before = words.slots()
+    plan = said(capsys, "rebalance", "words", "--workers", "2", "--plan-only")
+    assert plan.startswith(f"plan for {words.topology_id}: 1 -> 2 workers") and words.slots() == before
+    assert "--yes" in said_both(capsys, "rebalance", "words", "--workers", "2")[1] and words.slots() == before
+    done = said(capsys, "rebalance", "words", "--workers", "2", "--wait", "0", "--yes")
+    assert done.startswith(plan) and done.endswith(f"{words.topology_id} is rebalanced\n") and len(words.slots()) == 2
+
+    slot = str(min(words.slots(), key=str))
+    assert f"worker {slot} of words-" in said(capsys, "restart", "words", "--worker", slot)
+    assert read(capsys, "restart", "words")["worker"] is None
+    assert read(capsys, "log-level", "words", "root=DEBUG:60")["levels"] == {"": "DEBUG"}
+    assert read(capsys, "kill", "words", "--wait", "0")["topology_id"] == words.topology_id
+    assert wait_gone(cluster) and said(capsys, "list") == "no topology runs here\n"
+
+
+def said_both(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
+    """A rebalance that nobody confirms: its plan, and that nothing was changed."""
+    capsys.readouterr()
+    assert main(list(arguments)) == 1
+    found = capsys.readouterr()
+    return found.out, found.err
+
+
+def wait_gone(cluster: ClusterClient) -> bool:
+    gone = threading.Event()
+    for _ in range(600):
+        if not cluster.summaries():
+            return True
+        gone.wait(0.05)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["status", "nobody"], "topology nobody is not alive; there are words"),
+        (["kill", "nobody"], "topology nobody is not alive; there are words"),
+        (["logs", "words", "--worker", "node-9:1"], "has no worker node-9:1 whose log is kept; there are none yet"),
+        (["rebalance", "words", "--executors", "nothing=2", "--yes"], "nothing"),
+        (["rebalance", "words", "--workers", "0", "--yes"], "0"),
+        (["restart", "words", "--worker", "here"], "expected a slot such as"),
+        (["restart", "words", "--worker", "node-9:1"], "node-9:1"),
+        (["log-level", "words", "root=LOUD"], "expected a level"),
+        (["kill", "words", "--wait", "nan"], "expected seconds"),
+        (["dead-letters", "replay", "words", "--all"], "no dead letters of words are kept"),
+        (["submit", "nothing.yaml"], "nothing.yaml"),
+        (["update", "nothing.yaml"], "nothing.yaml"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_done_is_one_sentence(
+    words: TopologyHandle, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    capsys.readouterr()
+    assert main(arguments) == 1
+    error = capsys.readouterr().err
+    assert sentence in error and error.count("\n") == 1 and "Traceback" not in error
+
+
+def test_errors_and_logs_are_shown_from_the_stores(bench: Bench, words: TopologyHandle, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "errors", "words") == "no errors of words are kept\n"
+    bench.state.report_error(words.topology_id, TaskError(1_000, "count", 3, "host", 6700, "boom"))
+    assert said(capsys, "errors", "words").endswith("count#3 on host:6700: boom\n")
+    assert read(capsys, "errors", "words", "--component", "count")[0]["text"] == "boom"
+    assert read(capsys, "errors", "words", "--component", "split") == []
+    for port, line in ((6700, b"one\ntwo\n"), (6701, b"three\n")):
+        bench.client.xadd(Keys(words.topology_id).log(f"node-1:{port}"), {"f": line})
+    assert said(capsys, "logs", "words", "-n", "1").splitlines() == ["node-1:6700  two", "node-1:6701  three"]
+    assert said(capsys, "logs", "words", "--worker", "node-1:6700").splitlines() == ["one", "two"]
+    assert read(capsys, "logs", "words", "--worker", "node-1:6701") == {"worker": "node-1:6701", "line": "three"}
+
+
+def test_dead_letters_are_listed_shown_replayed_and_dropped(
+    bench: Bench, words: TopologyHandle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = words.tasks()
+    spout = next(task for task, info in table.items() if info.kind == "spout")
+    bolt = next(task for task, info in table.items() if info.component_id == "count")
+    letter = DeadLetter("count", bolt, table[spout].component_id, spout, "default", ("word",), ("storm",), 4, "ValueError: no", 1)
+    transport = RedisTransport(bench.redis, words.topology_id)
+    with contextlib.closing(transport):
+        transport.claim("o", {bolt: 1})
+        transport.commit(Commit("o", {bolt: 1}, 0, 1, parked=[letter.encode(Codec())] * 3))
+    assert f"{words.topology_id}: 3 dead letters" in said(capsys, "dead-letters", "list", "words")
+    assert read(capsys, "dead-letters", "list")["count"] == 3
+    first, second, third = (json.loads(line)["id"] for line in said(capsys, "dead-letters", "list", "--lines").splitlines())
+    assert "word: 'storm'" in said(capsys, "dead-letters", "show", "words", first)
+    assert "keeps no dead letter 9-9" in said(capsys, "dead-letters", "show", "words", "9-9", status=1)
+    found = read(capsys, "dead-letters", "replay", "words", first, "9-9")
+    assert (found["replayed"], found["missing"]) == ([first], ["9-9"])
+    assert bench.client.xlen(Keys(words.topology_id).stream(bolt)) == 1
+    assert "name the dead letters" in said(capsys, "dead-letters", "drop", "words", status=1)
+    assert read(capsys, "dead-letters", "drop", "words", second)["dropped"] == 1
+    assert "1 dead letters are dropped" in said(capsys, "dead-letters", "drop", "words", "--all")
+    assert said(capsys, "dead-letters", "list") == "no dead letters are kept\n" and third
+
+
+def test_a_viewer_looks_and_is_refused_everything_else(
+    bench: Bench, words: TopologyHandle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARKSTORM_CLUSTER", str(read_only_path(bench.file)))
+    for arguments in (["list"], ["status", "words"], ["errors", "words"], ["logs", "words"], ["dead-letters", "list"]):
+        assert main(arguments) == 0
+    for arguments in (
+        ["kill", "words"],
+        ["activate", "words"],
+        ["rebalance", "words", "--workers", "2", "--plan-only"],
+        ["restart", "words"],
+        ["log-level", "words", "root=DEBUG"],
+        ["dead-letters", "drop", "words", "--all"],
+        ["dead-letters", "replay", "words", "--all"],
+    ):
+        assert "may only read" in said(capsys, *arguments, status=1)
+
+
+def test_a_follower_that_is_stopped_says_what_goes_on_and_how_to_get_back(bench: Bench, words: TopologyHandle) -> None:
+    process = sparkstorm("follow", "words", folder=bench.file.parent, cluster=bench.file)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith(f"following {words.topology_id} (ACTIVE)")
+    process.send_signal(signal.SIGINT)
+    status, out, err = ended(process)
+    assert (status, err) == (130, "") and out.endswith("words goes on in the cluster: sparkstorm follow words follows it again\n")
+    assert str(words.status()) == "ACTIVE"
+
+
+def test_without_a_nimbus_a_request_is_withdrawn_and_said(bench: Bench, words: TopologyHandle) -> None:
+    bench.nimbus.stop()
+    with connect(bench.file, {"nimbus.request.timeout.secs": 1}) as impatient:
+        with pytest.raises(NimbusUnavailableError, match="no Nimbus"):
+            impatient.topology("words").deactivate()
+        assert str(impatient.topology("words").status()) == "ACTIVE"

@@ -1,0 +1,157 @@
+"""Replay of dead letters over a simulated cluster: each input is given to its task once more, and counted once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.client.dead_letters import StoredLetters
+from sparkstorm.errors import NotAliveError, ReadOnlyConnectionError, StoreInconsistentError
+from sparkstorm.model.assignment import TaskInfo
+from sparkstorm.model.status import TopologyStatus
+from sparkstorm.testing import FeederSpout, LocalCluster, Shared
+from sparkstorm.testing.local_topology import LocalTopology
+from sparkstorm.transport.base import Commit
+from sparkstorm.transport.local import LocalReader, LocalTransport
+
+FEW = {"topology.max.retries": 0, "topology.acker.executors": 1}
+
+
+class CountOrRaise(StatefulBolt):
+    """Counts numbers; raises on odd ones while it is broken."""
+
+    outputs = ("number",)
+
+    def __init__(self) -> None:
+        self.is_broken: Shared[bool] = Shared(True)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        if self.is_broken.value and tup[0] % 2:
+            raise ValueError(f"odd {tup[0]}")
+        self.state.add(tup[0], 1)
+        collector.emit((tup[0],))
+
+
+class CountAll(StatefulBolt):
+    """Counts numbers."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.add(tup[0], 1)
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as made:
+        yield made
+
+
+WORKERS = pytest.mark.parametrize("workers", [1, 3])
+
+
+def parked(cluster: LocalCluster, workers: int = 1) -> tuple[LocalTopology, CountOrRaise]:
+    """A topology that has parked the odd ones of ten numbers."""
+    spout, bolt, builder = FeederSpout(["number"]), CountOrRaise(), TopologyBuilder()
+    builder.set_spout("numbers", spout)
+    builder.set_bolt("count", bolt, parallelism=2).fields_grouping("numbers", "number")
+    builder.set_bolt("all", CountAll(), parallelism=2).fields_grouping("count", "number")
+    cluster.submit(builder.build(), {**FEW, "topology.workers": workers})
+    for number in range(10):
+        spout.feed([number])
+    cluster.run_until_idle()
+    assert cluster.state("count") == dict.fromkeys(range(0, 10, 2), 1)
+    return cluster.topology(), bolt
+
+
+def letters_of(
+    topology: LocalTopology, status: TopologyStatus | None = TopologyStatus.ACTIVE, tasks: dict[int, TaskInfo] | None = None
+) -> StoredLetters:
+    known = {task: TaskInfo(component, "bolt") for task, component in topology.component_by_task.items()}
+    store, found = LocalReader(topology.store), known if tasks is None else tasks
+    return StoredLetters(topology.id, store, lambda: found, lambda: status, lambda: None)
+
+
+@WORKERS
+def test_replayed_letters_are_executed_once_and_leave_the_dead_letters(cluster: LocalCluster, workers: int) -> None:
+    topology, bolt = parked(cluster, workers)
+    letters = letters_of(topology)
+    ids = list(letters.read())
+    assert len(ids) == 5
+    bolt.is_broken.value = False
+    assert letters.replay(ids[:2]).done == tuple(ids[:2])
+    cluster.run_until_idle()
+    assert list(letters.read()) == ids[2:]
+    again = letters.replay(ids)
+    assert (again.done, again.missing) == (tuple(ids[2:]), tuple(ids[:2]))
+    cluster.run_until_idle()
+    assert letters.read() == {}
+    assert cluster.state("count") == cluster.state("all") == dict.fromkeys(range(10), 1)
+
+
+@WORKERS
+def test_a_replayed_letter_that_fails_again_is_parked_again(cluster: LocalCluster, workers: int) -> None:
+    topology, _ = parked(cluster, workers)
+    letters = letters_of(topology)
+    before = letters.read()
+    letters.replay(before)
+    cluster.run_until_idle()
+    after = letters.read()
+    assert sorted(letter.values for letter in after.values()) == sorted(letter.values for letter in before.values())
+    assert not after.keys() & before.keys()
+    assert cluster.state("all") == dict.fromkeys(range(0, 10, 2), 1)
+
+
+@WORKERS
+def test_a_replay_is_exact_when_its_worker_dies_over_it(cluster: LocalCluster, workers: int) -> None:
+    topology, bolt = parked(cluster, workers)
+    bolt.is_broken.value = False
+    letters_of(topology).replay(letters_of(topology).read())
+    cluster.kill_worker("count")
+    cluster.run_until_idle()
+    assert cluster.state("count") == cluster.state("all") == dict.fromkeys(range(10), 1)
+
+
+@pytest.mark.parametrize("status", [None, TopologyStatus.KILLED])
+def test_a_topology_that_ends_takes_no_replay(cluster: LocalCluster, status: TopologyStatus | None) -> None:
+    topology, _ = parked(cluster)
+    letters = letters_of(topology, status)
+    with pytest.raises(NotAliveError, match="does not run any more"):
+        letters.replay(letters.read())
+    assert len(letters.read()) == 5
+
+
+def test_a_letter_of_another_components_task_is_refused_by_name(cluster: LocalCluster) -> None:
+    topology, _ = parked(cluster)
+    letters = letters_of(topology, tasks={})
+    with pytest.raises(StoreInconsistentError, match=r"task . of component 'count', which test-1-.* does not have"):
+        letters.replay(letters.read())
+    assert len(letters.read()) == 5
+
+
+def test_a_letter_that_is_none_can_be_dropped_only(cluster: LocalCluster) -> None:
+    topology, _ = parked(cluster)
+    owner = LocalTransport(topology.store)
+    token = 1 << 40
+    claim = owner.claim("o", {99: token})
+    owner.commit(Commit("o", {99: token}, claim.generation, claim.seq + 1, parked=[b"\xc1"]))
+    letters = letters_of(topology)
+    (bad,) = [id for id, letter, _ in letters if letter is None]
+    assert bad not in letters.read()
+    with pytest.raises(StoreInconsistentError, match="can only be dropped"):
+        letters.replay([bad])
+    assert letters.drop([bad, bad]) == 1
+    assert (letters.drop(), list(letters)) == (5, [])
+
+
+def test_a_reader_without_rights_changes_nothing(cluster: LocalCluster) -> None:
+    def refuse() -> None:
+        raise ReadOnlyConnectionError("read only")
+
+    topology, _ = parked(cluster)
+    letters = StoredLetters(topology.id, LocalReader(topology.store), dict, lambda: TopologyStatus.ACTIVE, refuse)
+    with pytest.raises(ReadOnlyConnectionError):
+        letters.drop()
+    with pytest.raises(ReadOnlyConnectionError):
+        letters.replay(letters.read())
+    assert len(letters.read()) == 5

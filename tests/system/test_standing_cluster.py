@@ -1,0 +1,173 @@
+"""A cluster held by one process, and topologies submitted, rebalanced, updated and killed by others without Spark or Java."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkstorm.client import TopologyHandle, connect
+from sparkstorm.testing.gated_count import expected_counts
+from tests.client.bare import ended, sparkstorm
+
+pytestmark = pytest.mark.system
+LIMIT_S = 150.0
+WORDS = """
+from sparkstorm.api import TopologyBuilder
+from sparkstorm.connectors import find_files
+from sparkstorm.testing.gated_count import Count, GatedLines, Split
+
+
+class CountBy(Count):
+    def prepare(self, conf, context):
+        print("counting in version VERSION", flush=True)
+
+    def execute(self, tup, collector):
+        super().execute(tup, collector)
+        self.state.add("$VERSION", 1)
+
+
+def build(input, gate):
+    builder = TopologyBuilder()
+    builder.set_spout("lines", GatedLines(find_files(input), gate))
+    builder.set_bolt("split", Split(), parallelism=2).shuffle_grouping("lines")
+    builder.set_bolt("count", CountBy(), parallelism=2).fields_grouping("split", "word")
+    return builder.build()
+"""
+JOB = """
+name: {name}
+topology: {module}:build
+arguments: {{input: [{folder}/lines.txt], gate: {folder}/gate-{name}}}
+results: {{component: count}}
+topology.workers: 1
+topology.max.spout.pending: 200
+"""
+LINES = [f"every {n % 7} word {n % 13} of line {n % 101}" for n in range(500)]
+
+
+class Terminals:
+    """A folder, the process that holds the cluster, and commands in processes of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.connection = folder / "storm-local" / "cluster" / "connection.json"
+        (folder / "lines.txt").write_text("\n".join(LINES) + "\n")
+        for module, version in (("first", "v1"), ("second", "v2")):
+            (folder / f"{module}.py").write_text(WORDS.replace("VERSION", version))
+        for file, name, module in (("alpha", "alpha", "first"), ("beta", "beta", "first"), ("beta-new", "beta", "second")):
+            (folder / f"{file}.yaml").write_text(JOB.format(name=name, module=module, folder=folder))
+        self.output = folder / "cluster.log"
+        command = [
+            sys.executable,
+            "-m",
+            "sparkstorm.cli",
+            "cluster",
+            "--master",
+            "local[5]",
+            "-c",
+            "sparkstorm.slots.per.supervisor=2",
+        ]
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return sparkstorm(*arguments, folder=self.folder, cluster=self.connection)
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        return ended(self.start(*arguments))
+
+    def json(self, *arguments: str) -> Any:
+        status, out, err = self.run(*arguments, "--json")
+        assert status == 0, f"{arguments}: {err}{self.output.read_text()}"
+        return json.loads(out)
+
+    def wait(self, condition: Callable[[], Any], what: str) -> None:
+        deadline = time.monotonic() + LIMIT_S
+        while not condition():
+            assert time.monotonic() < deadline, f"{what} did not come about:\n{self.output.read_text()}"
+            assert self.process.poll() is None, self.output.read_text()
+            time.sleep(0.05)
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(60)
+
+
+@pytest.fixture
+def terminals(tmp_path: Path) -> Iterator[Terminals]:
+    made = Terminals(tmp_path)
+    try:
+        yield made
+    finally:
+        if made.process.poll() is None:
+            made.process.terminate()
+            made.process.wait(60)
+
+
+def test_three_terminals(terminals: Terminals) -> None:
+    run, connection = terminals.run, terminals.connection
+    terminals.wait(lambda: "Ctrl-C stops the cluster" in terminals.output.read_text(), "the cluster")
+    submits = [terminals.start("submit", f"{name}.yaml", "--detach", "--json") for name in ("alpha", "beta")]
+    for process in submits:
+        status, out, err = ended(process)
+        assert (status, json.loads(out)["status"]) == (0, 0), err
+    listed = terminals.json("list")
+    assert [(each["name"], each["status"], each["num_workers"]) for each in listed["topologies"]] == [
+        ("alpha", "ACTIVE", 1),
+        ("beta", "ACTIVE", 1),
+    ]
+    with connect(connection) as cluster:
+        alpha, beta = cluster.topology("alpha"), cluster.topology("beta")
+        terminals.wait(lambda: alpha.progress().acked > 20 and beta.progress().acked > 20, "the work of both")
+
+        plan = terminals.json("rebalance", "alpha", "--workers", "2", "--plan-only")
+        assert plan["move"] and plan["stay"] and not plan["unplaced"] and len(alpha.slots()) == 1
+        done = terminals.json("rebalance", "alpha", "--workers", "2", "--wait", "0", "--yes")
+        assert [each["executor"] for each in done["move"]] == [each["executor"] for each in plan["move"]]
+        assert len(alpha.slots()) == 2
+
+        updated = terminals.json("update", "beta-new.yaml")
+        assert updated["replaces"] == beta.topology_id
+        beta = cluster.topology("beta")
+        before = {handle: handle.progress().acked for handle in (alpha, beta)}
+        terminals.wait(lambda: all(handle.progress().acked > acked + 20 for handle, acked in before.items()), "more work")
+        for handle in (alpha, beta):
+            (terminals.folder / f"gate-{handle.name}").touch()
+            status, _, err = run("follow", handle.name)
+            assert status == 0, err
+        assert versions_of_exact_counts(alpha, terminals.folder) == {"$v1"}
+        assert versions_of_exact_counts(beta, terminals.folder) == {"$v1", "$v2"}
+
+        log = run("logs", "beta")[1]
+        assert log.count("counting in version v2") == 2
+        viewer = str(connection.with_name("connection-read-only.json"))
+        assert "alpha" in run("list", "--cluster", viewer)[1]
+        status, _, err = run("kill", "alpha", "--cluster", viewer)
+        assert status == 1 and err == "this connection may only read: use the cluster's connection.json to change something\n"
+        assert run("kill", "alpha", "--wait", "0")[0] == 0
+        terminals.wait(lambda: cluster.find("alpha") is None, "the end of alpha")
+        assert [each["name"] for each in terminals.json("list")["topologies"]] == ["beta"]
+        status, out, err = run("submit", "beta.yaml")  # takes the run up, collects its results and ends it
+        assert status == 0 and "going on with unfinished run" in out and "results are in" in out, out + err
+        assert cluster.topologies() == []
+    assert terminals.stop() == 0
+    assert terminals.output.read_text().endswith("stopped\n")
+
+
+def versions_of_exact_counts(handle: TopologyHandle, folder: Path) -> set[str]:
+    """Check every count of a topology; return the versions of the code that have counted, each tuple by one of them."""
+    found: Counter[str] = Counter()
+    for word, count in handle.key_values("count"):
+        found[word] += count
+    by_version = {word: found.pop(word) for word in list(found) if word.startswith("$")}
+    assert found == expected_counts([folder / "lines.txt"], found)
+    assert sum(by_version.values()) == found.total()
+    return set(by_version)
