@@ -1,4 +1,4 @@
-"""Owns the bolts that the replay tests run live, locally and on Spark."""
+"""Bolts that the replay tests run live, locally and on Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns one Spark session for the replay tests, with workers that can import the tests' bolts."""
+"""One Spark session for the replay tests, whose workers can import the tests' bolts."""
 
 from __future__ import annotations
 

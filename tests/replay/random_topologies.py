@@ -1,4 +1,4 @@
-"""Owns random topologies of the class for which "live equals replay" is promised, with random inputs for their spouts."""
+"""Random topologies of the class for which "live equals replay" is promised, with random inputs for their spouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quick way of rows equals its plain twin: results, states, counts, and the sentence of a failure."""
+"""Untimed tasks equal ReplayTask: results, states, counts, and the sentence of a failure."""
 
 from __future__ import annotations
 

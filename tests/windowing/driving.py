@@ -1,4 +1,4 @@
-"""Owns the driving of windowed and timed bolts without a cluster: rows and marks in, what they emit out."""
+"""Driver of windowed and timed bolts without a cluster: rows and marks in, emitted rows out."""
 
 from __future__ import annotations
 
