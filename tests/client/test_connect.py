@@ -98,7 +98,7 @@ def test_a_connection_that_is_none_is_one_sentence(tmp_path: Path, monkeypatch: 
     odd.chmod(0o644)
     with pytest.raises(InvalidConfigError, match="can be read by others: chmod 600"):
         connect(odd)
-    with pytest.raises(InvalidConfigError, match="'redis' is missing"):
+    with pytest.raises(InvalidConfigError, match="redis: missing"):
         connect({"zookeeper": {}, "secret": "00"})
 
 
