@@ -16,6 +16,7 @@ from sparkstorm.config import Conf, load_conf, merge, parse_override, unsupporte
 from sparkstorm.embedded.connection import read_only_path
 from sparkstorm.embedded.stores import connection_path, not_configured
 from sparkstorm.errors import SparkStormError, StoreUnavailableError
+from sparkstorm.model.status import TopologyStatus
 
 OK = 0
 _LOOK_EVERY_S = 1.0
@@ -81,6 +82,7 @@ def hold(conf: Conf) -> int:
                 while not stopping.wait(_LOOK_EVERY_S):
                     check_spark(cluster)
                     watch.look()
+                watch.look()
                 left = watch.names()
         except StoppedError:
             console.say("stopped while starting; nothing was changed")
@@ -124,8 +126,8 @@ class TopologyWatch:
         self._known = found
 
     def names(self) -> list[str]:
-        """Return the ids that were there at the last look."""
-        return sorted(self._known)
+        """Return the ids that were there at the last look and had not been killed."""
+        return sorted(each for each, status in self._known.items() if status != TopologyStatus.KILLED)
 
 
 def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:

@@ -241,7 +241,7 @@ def test_topologies_that_come_change_and_go_are_said_once() -> None:
         {"a": "ACTIVE"},
         StoreUnavailableError("away"),
         {"a": "KILLED", "b": "ACTIVE"},
-        {"b": "ACTIVE"},
+        {"b": "ACTIVE", "c": "KILLED"},
     ]
     said: list[str] = []
 
@@ -254,4 +254,4 @@ def test_topologies_that_come_change_and_go_are_said_once() -> None:
     watch = TopologyWatch(statuses, said.append)
     while looks:
         watch.look()
-    assert said == ["a is ACTIVE", "a is KILLED", "b is ACTIVE", "a is gone"] and watch.names() == ["b"]
+    assert said == ["a is ACTIVE", "a is KILLED", "b is ACTIVE", "a is gone", "c is KILLED"] and watch.names() == ["b"]
