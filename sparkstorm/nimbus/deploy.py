@@ -146,7 +146,9 @@ class Deploys:
             parts.blobs.delete(deploy.fallback.conf_key)
         parts.state.remove_deploy(name)
         self._begun.discard(name)
-        parts.notify(name, "submitTopology")
+        self._refused_ms.pop(topology_id, None)
+        if not deploy.refusal:
+            parts.notify(name, "submitTopology")
 
     def call_off(self, name: str, deploy: Deploy, now_ms: int) -> None:
         """Give up a deploy whose old topology is gone and whose new one cannot start."""

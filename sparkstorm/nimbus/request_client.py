@@ -58,8 +58,8 @@ class RequestClient:
         return PendingRequest(self, request)
 
     def finish(self, request: Request, is_done: bool) -> None:
-        """Remove a decided request and what only it needed; what a store that is away keeps is swept by Nimbus."""
-        with contextlib.suppress(StoreUnavailableError):
+        """Remove a decided request and what only it needed; what cannot be removed now is swept by Nimbus."""
+        with contextlib.suppress(StoreUnavailableError, StoreInconsistentError, TamperedBlobError):
             self.state.remove_request(request.id)
             self.state.remove_outcome(request.id)
             if request.base is None:

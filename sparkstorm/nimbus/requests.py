@@ -55,7 +55,7 @@ class RequestDuty:
         except SparkStormError as error:
             return self._refuse(request, outcome, error, now_ms)
         except Exception as error:  # a record that was checked too little must not keep Nimbus from its other duties
-            _LOG.exception("request %s of %s failed", request.id, request.client)
+            _LOG.exception("request %s of %.80r failed", request.id, request.client)
             text = f"Nimbus failed at {request.kind} {request.name!r}: {type(error).__name__}: {error}"
             return self._refuse(request, outcome, SparkStormError(text), now_ms)
 
@@ -73,7 +73,7 @@ class RequestDuty:
             outcome = Outcome(request.id, OutcomeState.DONE, now_ms, topology_id, plan=plan)
         if not self._create(outcome) or outcome.is_final:
             return None
-        _LOG.info("request %s of %s: %s %s", request.id, request.client, request.kind, topology_id)
+        _LOG.info("request %s of %.80r: %s %s", request.id, request.client, request.kind, topology_id)
         return outcome
 
     def _create(self, outcome: Outcome) -> bool:
@@ -96,7 +96,7 @@ class RequestDuty:
         self._create(Outcome(request.id, OutcomeState.EXPIRED, now_ms, error=text))
 
     def _refuse(self, request: Request, outcome: Outcome | None, error: SparkStormError, now_ms: int) -> bool:
-        _LOG.warning("request %s of %s is refused: %s", request.id, request.client, error)
+        _LOG.warning("request %s of %.80r is refused: %s", request.id, request.client, error)
         if outcome is None:
             self._create(refusal_of(request.id, now_ms, error))
             return False

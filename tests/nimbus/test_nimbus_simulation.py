@@ -25,6 +25,7 @@ class Fate:
         self.deeds = [
             self.nothing, self.nothing, self.nothing, self.kill_host, self.raise_host, self.silence, self.restart,
             self.outage, self.submit, self.kill, self.rebalance, self.pause, self.expire,
+            self.update, self.toggle, self.restart_worker,
         ]  # fmt: skip
 
     def step(self) -> None:
@@ -72,7 +73,18 @@ class Fate:
         options = RebalanceOptions(self.dice.randint(1, 6), {"split": 1}, reassign=self.dice.random() < 0.3)
         self.ask(lambda name: self.bench.service.rebalance(name, options, self.dice.choice((0, 2))))
 
-    def ask(self, request: Callable[[str], None]) -> None:
+    def update(self) -> None:
+        topology = wordcount(self.dice.randint(1, 6), 2)
+        conf = {"topology.workers": self.dice.randint(1, 5)}
+        self.ask(lambda name: self.bench.service.update(name, topology, conf, b"new code"))
+
+    def toggle(self) -> None:
+        self.ask(lambda name: self.dice.choice((self.bench.service.activate, self.bench.service.deactivate))(name))
+
+    def restart_worker(self) -> None:
+        self.ask(self.bench.service.restart_worker)
+
+    def ask(self, request: Callable[[str], object]) -> None:
         with contextlib.suppress(SparkStormError):
             request(self.dice.choice("abc"))
 
@@ -108,5 +120,5 @@ def test_whatever_happens_the_invariants_hold_and_calm_brings_everything_back(se
         free += len(bench.slots(topology_id)) == sum(base.executors_by_component.values())
     assert free == len(bench.state.topology_ids()) or wanted > 12, f"seed {seed}: something has no place"
     assert bench.state.known_ids() == set(bench.state.topology_ids())
-    assert bench.state.protected_ids() == []
+    assert bench.state.protected_ids() == bench.state.deploy_names() == []
     assert bench.state.open_requests() == ([], {})

@@ -1,5 +1,6 @@
 """Requests between clients and Nimbus: accepted once, withdrawn or expired, hostile ones refused, ended ones swept."""
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -27,6 +28,9 @@ from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.records import encode_record
 from sparkstorm.model.requests import LogLevel, Outcome, OutcomeState, Request, RequestKind
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.scheduling.default import DefaultScheduler
+from sparkstorm.scheduling.records import Topologies
+from sparkstorm.scheduling.view import ClusterView
 from tests.nimbus.nimbus_bench import CODE, KEY, Bench, wordcount
 from tests.nimbus.phoenix import Keeper
 
@@ -195,6 +199,15 @@ def test_bytes_that_are_no_request_stop_nobody(data: bytes) -> None:
     assert bench.state.request_ids() == [FORMS], "names that are no ids are gone"
     bench.advance(620)
     assert bench.state.request_ids() == bench.state.outcome_ids() == []
+
+
+def test_a_request_that_no_node_can_hold_is_refused_by_its_client() -> None:
+    bench = Bench()
+    bench.submit()
+    huge = random.Random(1).randbytes(1_500_000).hex()
+    with pytest.raises(InvalidConfigError, match="the request for wc is too large"):
+        bench.service.rebalance("wc", RebalanceOptions(conf={"app.x": huge}))
+    assert bench.state.request_ids() == []
 
 
 @pytest.mark.parametrize(
@@ -478,3 +491,42 @@ def test_a_request_that_was_accepted_and_is_not_done_in_five_minutes_is_left_to_
     bench.advance(2)
     assert bench.service.begin(pending.request).wait().topology_id == pending.request.topology_id
     assert len(bench.slots(pending.request.topology_id)) == 10
+
+
+def test_a_refused_client_leaves_bytes_that_another_has_stored_since() -> None:
+    bench = Bench(nodes=3)
+    bench.submit()
+    refused = bench.service.submit_request("wc", wordcount(), {"topology.workers": 1}, b"shared code")
+    bench.clock.advance(5)
+    other = bench.client(LocalStateStore(bench.tree)).submit_request("other", wordcount(), {"topology.workers": 1}, b"shared code")
+    with pytest.raises(AlreadyAliveError):
+        bench.service.begin(refused).wait()
+    assert refused.base and other.base and refused.base.code_key == other.base.code_key
+    assert bench.service.begin(other).wait().topology_id == other.topology_id
+    assert not {refused.base.conf_key, refused.outline_key} & set(bench.state.blob_keys())
+
+
+class Meddling(DefaultScheduler):
+    """Does something once, in the middle of Nimbus's turn."""
+
+    deed: Callable[[], object] | None = None
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        super().schedule(topologies, cluster)
+        deed, self.deed = self.deed, None
+        if deed:
+            deed()
+
+
+def test_a_request_that_comes_between_the_duties_of_a_turn_keeps_its_initial_state_from_the_sweep() -> None:
+    scheduler, keeper = Meddling(), Keeper()
+    bench = Bench(nodes=3, scheduler=scheduler)
+    bench.nimbus.cleanup.retirement = keeper
+    running = bench.submit()
+    bench.advance(12)
+    client = bench.client(LocalStateStore(bench.tree))
+    request = client.submit_request("new", wordcount(), {"topology.workers": 1}, CODE, seed=keeper.seed)
+    scheduler.deed = lambda: client.begin(request)  # after the requests of this turn were served, before its sweep
+    bench.advance(12)
+    assert keeper.data == {request.topology_id: "seeds"}
+    assert bench.state.topology_ids() == sorted([request.topology_id, running])
