@@ -84,14 +84,20 @@ def worker_that_numbers_a_refused_commit_anew(patch: pytest.MonkeyPatch) -> None
     patch.setattr(Worker, "_keep_refused", renumbered)
 
 
-def slot_that_gives_all_its_workers_one_token(patch: pytest.MonkeyPatch) -> None:
-    """A zombie is not fenced off."""
-    patch.setattr(Slot, "_next_launch", lambda self, now_ms: 1)
+def slot_that_never_wakes_a_worker(patch: pytest.MonkeyPatch) -> None:
+    """Spouts that have rested are never active again."""
+    pass_status, rested = Slot._pass_status, set[int]()
 
+    def not_again(self: Slot) -> None:
+        child, wish = self._child, self._sync.wish
+        if child is None or wish is None or (child.process.pid in rested and wish.status == "ACTIVE"):
+            return
+        was_active = child.status == "ACTIVE"
+        pass_status(self)
+        if was_active and child.status == "INACTIVE":
+            rested.add(child.process.pid)
 
-def slot_that_passes_no_status_on(patch: pytest.MonkeyPatch) -> None:
-    """Spouts that were started while the topology rested rest for ever."""
-    patch.setattr(Slot, "_pass_status", lambda self: None)
+    patch.setattr(Slot, "_pass_status", not_again)
 
 
 def supervisor_that_registers_once(patch: pytest.MonkeyPatch) -> None:
@@ -120,16 +126,15 @@ def nimbus_that_forgets_what_another_accepted(patch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(("plant", "name", "size", "most_faults"), [
-    (transport(NoFence), "word_count", 10, 1),
-    (transport(AppliesTwice), "word_count", 10, 1),
-    (transport(ForgetsState), "word_count", 10, 1),
-    (transport(ForgetsHeldInputs), "fan_out_fan_in", 10, 1),
-    (transport(ForgetsCursors), "word_count", 10, 2),
-    (worker_that_numbers_a_refused_commit_anew, "word_count", 10, 1),
-    (slot_that_gives_all_its_workers_one_token, "word_count", 10, 3),
-    (slot_that_passes_no_status_on, "word_count", 10, 1),
-    (supervisor_that_registers_once, "word_count", 10, 1),
-    (nimbus_that_forgets_what_another_accepted, "word_count", 10, 1),
+    (transport(NoFence), "word_count", 10, 3),
+    (transport(AppliesTwice), "word_count", 10, 3),
+    (transport(ForgetsState), "word_count", 10, 3),
+    (transport(ForgetsHeldInputs), "fan_out_fan_in", 10, 3),
+    (transport(ForgetsCursors), "word_count", 10, 3),
+    (worker_that_numbers_a_refused_commit_anew, "word_count", 10, 3),
+    (slot_that_never_wakes_a_worker, "word_count", 10, 3),
+    (supervisor_that_registers_once, "word_count", 10, 3),
+    (nimbus_that_forgets_what_another_accepted, "word_count", 10, 3),
 ], ids=lambda value: getattr(value, "__name__", str(value)))  # fmt: skip
 def test_a_planted_fault_is_found_and_shrunk(
     plant: Plant, name: str, size: int, most_faults: int, monkeypatch: pytest.MonkeyPatch
