@@ -99,10 +99,11 @@ class Conf(Mapping[str, Value]):
     Lists and maps come out as copies, so nothing a component does to one reaches another component.
     """
 
-    __slots__ = ("_values",)
+    __slots__ = ("_containers", "_values")
 
     def __init__(self, values: Mapping[str, Value]) -> None:
         self._values: dict[str, Value] = dict(values)
+        self._containers: tuple[str, ...] | None = None  # keys whose values must be copied, once somebody has asked
 
     def __getitem__(self, key: str) -> Value:
         try:
@@ -129,8 +130,12 @@ class Conf(Mapping[str, Value]):
 
     def as_dict(self) -> dict[str, Value]:
         """A copy in plain values, fit for JSON and for the codec; secrets included."""
-        # Most values are scalars: copying those one by one would be most of a worker's start.
-        return {name: copy.deepcopy(value) if isinstance(value, (list, dict)) else value for name, value in self._values.items()}
+        if self._containers is None:
+            self._containers = tuple(name for name, value in self._values.items() if isinstance(value, (list, dict)))
+        copied = dict(self._values)  # most values are scalars: one by one they would be most of a worker's start
+        for name in self._containers:
+            copied[name] = copy.deepcopy(copied[name])
+        return copied
 
     def without_secrets(self) -> dict[str, Value]:
         """The same with every password hidden, for logs, pages and records that others may read."""

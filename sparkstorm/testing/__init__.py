@@ -20,6 +20,8 @@ from sparkstorm.testing.local_cluster import LocalCluster
 from sparkstorm.testing.shared import Shared
 from sparkstorm.testing.simulated_time import spend
 from sparkstorm.testing.simulation import Simulation
+from sparkstorm.testing.trial import Subject
+from sparkstorm.testing.trials import Report, SimulationError, simulate
 
 __all__ = [
     "AckFailTracker",
@@ -33,13 +35,17 @@ __all__ = [
     "NondeterminismError",
     "Nothing",
     "PoisonBolt",
+    "Report",
     "Shared",
     "SimulatedDeath",
     "Simulation",
+    "SimulationError",
     "SlowBolt",
+    "Subject",
     "check_deterministic",
     "complete_topology",
     "die",
     "find_nondeterminism",
+    "simulate",
     "spend",
 ]

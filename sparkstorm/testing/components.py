@@ -72,6 +72,16 @@ class FeederSpout(ReplayableSpout):
         return (self._next - self._first) // self._stride
 
     @property
+    def fed_ids(self) -> set[Any]:
+        """Message ids of everything that was fed."""
+        return {message_id for _, message_id, _ in self._feed.value}
+
+    @property
+    def num_open(self) -> int:
+        """How many messages were fed and neither acked nor failed."""
+        return len(self.fed_ids - {*self.acked, *self.failed})
+
+    @property
     def acked(self) -> list[Any]:
         """Message ids whose trees were fully processed."""
         return self.tracker.acked

@@ -106,10 +106,12 @@ KINDS: tuple[Kind, ...] = (
     Kind("DISK_FULL", Trigger.TIME, 1, 2_000),
     Kind("REDIS_GOES_BACK", Trigger.TIME, 2, 2_000),
     Kind("DEACTIVATE", Trigger.TIME, 2, 3_000),
-    Kind("REBALANCE", Trigger.TIME, 4),
-    Kind("UPDATE", Trigger.TIME, 3),
-    Kind("SUBMIT_OTHER", Trigger.TIME, 3),
-    Kind("KILL_OTHER", Trigger.TIME, 2),
+    Kind("REBALANCE", Trigger.TIME, 5, 2_000),
+    Kind("UPDATE", Trigger.TIME, 4),
+    Kind("RESTART_WORKER", Trigger.TIME, 2),
+    Kind("SET_LOG_LEVEL", Trigger.TIME, 1, 3_000),
+    Kind("SUBMIT_OTHER", Trigger.TIME, 4),
+    Kind("KILL_OTHER", Trigger.TIME, 3, 2_000),
 )
 KIND_BY_NAME = {kind.name: kind for kind in KINDS}
 

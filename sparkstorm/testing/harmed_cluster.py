@@ -32,6 +32,7 @@ QUICK = {
     "supervisor.monitor.frequency.secs": 2,
     "worker.heartbeat.frequency.secs": 1,
     "task.cleanup.timeout.sec": 1,
+    "nimbus.request.timeout.secs": 10,
     "topology.max.worker.deaths": 1_000_000,
 }
 """Timers of the control plane, short, so that all it waits for happens within seconds."""
@@ -386,7 +387,7 @@ class HarmedCluster(LocalCluster):
                 if self.data_plane.all().get(data.id) is data:
                     checkpoint["is_disk_full"] = data.store.is_disk_full
                     data.store.restore(checkpoint)
-            self._wake_workers()
+            self.wake_workers()
 
         self.after(fault.size, go_back)
         return ""

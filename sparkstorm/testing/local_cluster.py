@@ -245,7 +245,7 @@ class LocalCluster:
 
     def advance(self, seconds: float = 0.0, *, ms: int = 0) -> None:
         """Let simulated time pass; everything that falls due in it is done."""
-        self._wake_workers()
+        self.wake_workers()
         self.simulation.advance(round(seconds * 1000) + ms)
         self._raise_failure()
 
@@ -258,11 +258,11 @@ class LocalCluster:
         """
         until_ms = self.now_ms + round(limit_secs * 1000)
         last_step = self.simulation.steps + limit_steps
-        self._wake_workers()
+        self.wake_workers()
         while True:
             did = self._run_a_while(last_step)
             self._raise_failure()
-            if not did and not self._waiting():
+            if not did and not self.waiting():
                 return
             if self.now_ms >= until_ms or self.simulation.steps >= last_step:
                 limits = f"{limit_secs:g} simulated seconds or {limit_steps} steps"
@@ -273,13 +273,13 @@ class LocalCluster:
     def run_until(self, condition: Callable[[], bool], timeout_secs: float = 10.0) -> None:
         """Run until a condition holds; TimeoutError after `timeout_secs` of real time (for components with threads)."""
         deadline = time.monotonic() + timeout_secs
-        self._wake_workers()
+        self.wake_workers()
         while not condition():
             self._raise_failure()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the condition was not true within {timeout_secs:g} s: {self._complaint()}")
             if not self.simulation.run_round() and not self.simulation.leap(self.now_ms + _QUIET_MS):
-                self._wake_workers()
+                self.wake_workers()
 
     def _run_until(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
         """Run until a condition holds or so much simulated time has passed; whether it holds."""
@@ -296,7 +296,8 @@ class LocalCluster:
                 failure, data.failure = data.failure, None
                 raise failure
 
-    def _wake_workers(self) -> None:
+    def wake_workers(self) -> None:
+        """Step every worker at the next opportunity."""
         for slot in self.slots:
             if slot.process is not None:
                 self.simulation.wake(slot.process)
@@ -370,8 +371,9 @@ class LocalCluster:
     def _activity(self) -> list[int]:
         return [topology.activity for topology in self._topologies()]
 
-    def _waiting(self) -> list[str]:
+    def waiting(self) -> list[str]:
+        """What is not done yet, a phrase each."""
         return [phrase for topology in self._topologies() for phrase in topology.waiting()]
 
     def _complaint(self) -> str:
-        return "; ".join(self._waiting()[:8]) or "a spout never stops emitting: give it an is_exhausted, or use advance()"
+        return "; ".join(self.waiting()[:8]) or "a spout never stops emitting: give it an is_exhausted, or use advance()"

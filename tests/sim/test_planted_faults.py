@@ -1,15 +1,25 @@
-"""The schedules are worth something: each planted fault of the store or the worker is found within a few seeds."""
+"""The simulation is worth something: a fault planted in any part is found within few seeds, and shrunk to what shows it."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from sparkstorm.testing.faults import FaultSchedule, FaultyTransport
-from sparkstorm.testing.in_process_worker import InProcessWorker
+from sparkstorm.errors import StoreFullError
+from sparkstorm.nimbus.requests import RequestDuty
+from sparkstorm.supervisor.slot import Slot
+from sparkstorm.supervisor.supervisor import Supervisor
+from sparkstorm.testing import SimulationError, harmed_cluster, simulate
+from sparkstorm.testing.faults import FaultyTransport
 from sparkstorm.transport.base import Commit, Pressure
-from tests.sim.test_fault_schedules import run_schedule
+from sparkstorm.worker.worker import Worker
+from tests.sim.topologies import subject
 
-SEEDS = 60
+SEEDS = 200
+Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 class NoFence(FaultyTransport):
@@ -58,24 +68,79 @@ class ForgetsCursors(FaultyTransport):
         return pressure
 
 
-class Planted(FaultSchedule):
-    """A schedule whose transports have a fault of their own."""
-
-    kind: type[FaultyTransport]
-
-    def make_transport(self, worker: InProcessWorker) -> FaultyTransport:
-        return self.kind(worker, self._choose, self._delay_ms)
+def transport(kind: type[FaultyTransport]) -> Plant:
+    return lambda patch: patch.setattr(harmed_cluster, "FaultyTransport", kind)
 
 
-@pytest.mark.parametrize(("kind", "name"), [
-    (NoFence, "word_count"), (AppliesTwice, "word_count"), (ForgetsState, "word_count"), (ForgetsState, "loop"),
-    (ForgetsHeldInputs, "fan_out_fan_in"), (ForgetsHeldInputs, "batching"), (ForgetsCursors, "word_count"),
-])  # fmt: skip
-def test_a_planted_fault_is_found(kind: type[FaultyTransport], name: str) -> None:
-    planted = type("Planted", (Planted,), {"kind": kind})
-    for seed in range(SEEDS):
-        try:
-            run_schedule(name, seed, make=planted, limit_secs=5)
-        except AssertionError:
+def worker_that_numbers_a_refused_commit_anew(patch: pytest.MonkeyPatch) -> None:
+    """A commit whose answer was lost is then applied twice."""
+    keep = Worker._keep_refused
+
+    def renumbered(self: Worker, commit: Commit, error: StoreFullError, now_ms: int) -> int:
+        due_ms = keep(self, commit, error, now_ms)
+        commit.seq += 1
+        return due_ms
+
+    patch.setattr(Worker, "_keep_refused", renumbered)
+
+
+def slot_that_never_wakes_a_worker(patch: pytest.MonkeyPatch) -> None:
+    """Spouts that have rested are never active again."""
+    pass_status, rested = Slot._pass_status, set[int]()
+
+    def not_again(self: Slot) -> None:
+        child, wish = self._child, self._sync.wish
+        if child is None or wish is None or (child.process.pid in rested and wish.status == "ACTIVE"):
             return
-    raise AssertionError(f"{kind.__name__} was not found in {SEEDS} schedules")
+        was_active = child.status == "ACTIVE"
+        pass_status(self)
+        if was_active and child.status == "INACTIVE":
+            rested.add(child.process.pid)
+
+    patch.setattr(Slot, "_pass_status", not_again)
+
+
+def supervisor_that_registers_once(patch: pytest.MonkeyPatch) -> None:
+    """A node whose session was lost is never offered again."""
+    register = Supervisor._register
+
+    def once(self: Supervisor, now_ms: int) -> None:
+        if not self._registered:
+            register(self, now_ms)
+
+    patch.setattr(Supervisor, "_register", once)
+
+
+def nimbus_that_forgets_what_another_accepted(patch: pytest.MonkeyPatch) -> None:
+    """A request whose Nimbus dies after it accepted it never ends."""
+    serve = RequestDuty._serve
+
+    def own_only(self: Any, request: Any, outcome: Any, reading: Any, now_ms: int) -> bool:
+        accepted = self.__dict__.setdefault("accepted", set())
+        if outcome is not None and request.id not in accepted:
+            return False
+        accepted.add(request.id)
+        return serve(self, request, outcome, reading, now_ms)
+
+    patch.setattr(RequestDuty, "_serve", own_only)
+
+
+@pytest.mark.parametrize(("plant", "name", "size", "most_faults"), [
+    (transport(NoFence), "word_count", 10, 3),
+    (transport(AppliesTwice), "word_count", 10, 3),
+    (transport(ForgetsState), "word_count", 10, 3),
+    (transport(ForgetsHeldInputs), "fan_out_fan_in", 10, 3),
+    (transport(ForgetsCursors), "word_count", 10, 3),
+    (worker_that_numbers_a_refused_commit_anew, "word_count", 10, 3),
+    (slot_that_never_wakes_a_worker, "word_count", 10, 3),
+    (supervisor_that_registers_once, "word_count", 10, 3),
+    (nimbus_that_forgets_what_another_accepted, "word_count", 10, 3),
+], ids=lambda value: getattr(value, "__name__", str(value)))  # fmt: skip
+def test_a_planted_fault_is_found_and_shrunk(
+    plant: Plant, name: str, size: int, most_faults: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(SimulationError) as caught:
+        simulate(subject(name, size), range(SEEDS))
+    found = re.match(r"seed (\d+), (\d+) of \d+ faults: ", str(caught.value))
+    assert found is not None and 1 <= int(found[2]) <= most_faults, str(caught.value)

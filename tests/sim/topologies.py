@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, Stateful, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.model.topology import Topology
-from sparkstorm.testing import FeederSpout, FlakyBolt, LocalCluster
+from sparkstorm.testing import FeederSpout, FlakyBolt, LocalCluster, Subject
 
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "and", "runs", "away", "from", "it"]
 
@@ -24,6 +24,11 @@ class Case:
     wanted: dict[Any, Any]
     messages: int
     conf: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> list[list[Any]]:
+        """What the spout was fed."""
+        return [list(values) for values, _, _ in self.spout._feed.value]
 
     def check(self, cluster: LocalCluster) -> None:
         """Exact results, every tree settled exactly once, nothing left anywhere."""
@@ -196,6 +201,32 @@ def loop(numbers: int = 12) -> Case:
     return Case(builder.build(), spout, "sum", {"sum": wanted}, numbers)
 
 
-CASES: dict[str, Callable[[], Case]] = {
+CASES: dict[str, Callable[..., Case]] = {
     "word_count": word_count, "fan_out_fan_in": fan_out_fan_in, "flaky": flaky, "batching": batching, "loop": loop,
 }  # fmt: skip
+
+
+def subject(name: str, *size: int) -> Subject:
+    """A case for `simulate`, whose sources are fed while faults strike."""
+    case = CASES[name](*size)
+    return Subject(lambda: CASES[name](*size).topology, {"spout": case.rows}, {**case.conf, "topology.acker.executors": 2})
+
+
+def small_word_count() -> Subject:
+    """Ten lines."""
+    return subject("word_count", 10)
+
+
+def small_fan_out_fan_in() -> Subject:
+    """Ten keys."""
+    return subject("fan_out_fan_in", 10)
+
+
+def small_flaky() -> Subject:
+    """Six lines."""
+    return subject("flaky", 6)
+
+
+def small_loop() -> Subject:
+    """Six numbers."""
+    return subject("loop", 6)

@@ -1,0 +1,307 @@
+"""One run of a topology on a simulated cluster under faults: requests, rows over time, recovery, and the checks at the end."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sparkstorm.api.builder import TopologyBuilder
+from sparkstorm.blobs.topology_code import pack_topology
+from sparkstorm.errors import SparkStormError, StoreUnavailableError
+from sparkstorm.model.requests import LogLevel, Request, RequestKind
+from sparkstorm.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.model.topology import Topology
+from sparkstorm.nimbus.request_client import PendingRequest
+from sparkstorm.testing.components import FeederSpout, Nothing
+from sparkstorm.testing.faults import Fault, Scale
+from sparkstorm.testing.harmed_cluster import HarmedCluster
+from sparkstorm.testing.invariants import Invariants
+from sparkstorm.testing.sim_slot import Duty
+
+Rows = Sequence[Sequence[Any]]
+MAIN, OTHER = "main", "other"
+DURATION_MS = 8_000  # within which faults begin
+_FEED_MS = 5_000  # rows come spread over so long
+_SETTLE_MS = 240_000  # within which everything must settle once the last fault is over
+_LOOK_MS = 250
+_MOST_STEPS = 60_000
+_SUBMITS = 20
+_MOST_BURSTS = 6
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is simulated: `make` returns a fresh topology, whose spouts named in `sources` are fed those rows.
+
+    `check` is called at the end of each run with the cluster and the name of the topology.
+    """
+
+    make: Callable[[], Topology]
+    sources: Mapping[str, Rows] = field(default_factory=dict)
+    conf: Mapping[str, Any] = field(default_factory=dict)
+    check: Callable[[HarmedCluster, str], None] | None = None
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What unharmed runs gave: states of the bolts that depend on no order, dead letters, and how far the triggers counted."""
+
+    states: Mapping[str, Mapping[str, list[str]]]
+    num_dead_letters: int
+    scale: Scale
+
+
+class Client:
+    """Makes requests without waiting for them; one in four dies right after, and its requests are carried out all the same."""
+
+    def __init__(self, cluster: HarmedCluster, chance: random.Random) -> None:
+        self._cluster, self._chance = cluster, chance
+        self._open: dict[str, tuple[PendingRequest, str]] = {}
+        self._orphans: dict[str, str] = {}
+        self._duty = Duty(cluster.simulation, self._step, lambda: False)
+        cluster.simulation.add(self._duty)
+
+    def ask(self, make: Callable[[], Request], what: str) -> None:
+        """Write a request; a refusal of the client itself ends it at once."""
+        number, dies = f"{self._chance.getrandbits(128):032x}", self._chance.random() < 0.25
+        try:
+            request = replace(make(), id=number)  # ids decide the order of requests of the same moment
+            pending = self._cluster.service.begin(request)
+        except SparkStormError as refusal:
+            self._cluster.say(f"{what}: {type(refusal).__name__}: {refusal}")
+            return
+        if dies:
+            self._orphans[number] = what
+        else:
+            self._open[number] = (pending, what)
+            self._cluster.simulation.wake(self._duty)
+
+    def unfinished(self) -> list[str]:
+        """Requests that have not ended, a phrase each."""
+        state, found = self._cluster.storm_state, [f"the request of {what} has not ended" for _, what in self._open.values()]
+        for number, what in self._orphans.items():
+            outcome = state.read_outcome(number)
+            if state.read_request(number) is not None and (outcome is None or not outcome.is_final):
+                found.append(f"the request of {what}, whose client is dead, has not ended")
+        return found
+
+    def _step(self, now_ms: int) -> int | None:
+        for number, (pending, what) in list(self._open.items()):
+            try:
+                if self._has_ended(pending, what, now_ms):
+                    del self._open[number]
+            except StoreUnavailableError:
+                continue
+        return now_ms + _LOOK_MS if self._open else None
+
+    def _has_ended(self, pending: PendingRequest, what: str, now_ms: int) -> bool:
+        outcome = pending.poll()
+        if outcome is None:
+            if now_ms < pending.request.expires_ms or not pending.withdraw():
+                return False
+            self._cluster.say(f"{what}: withdrawn")
+            return True
+        if not outcome.is_final:
+            return False
+        try:
+            pending.wait()
+            self._cluster.say(f"{what}: done")
+        except StoreUnavailableError:
+            raise
+        except SparkStormError as refusal:
+            self._cluster.say(f"{what}: refused: {type(refusal).__name__}: {refusal}")
+        return True
+
+
+class Trial:
+    """One run of a subject under the faults of one seed."""
+
+    def __init__(self, subject: Subject, seed: int, faults: Sequence[Fault], reference: Reference | None = None) -> None:
+        self._subject, self._reference = subject, reference
+        self._chance = random.Random(seed)
+        self._conf = {"topology.message.timeout.secs": 3600, "topology.workers": 3, **subject.conf}
+        self.cluster = HarmedCluster(seed, faults, {})
+        topology = subject.make()
+        self.feeders = {spout: FeederSpout(topology.components[spout].streams) for spout in subject.sources}
+        self._main, self._other = _fed(topology, self.feeders), _other_topology()
+        self._client = Client(self.cluster, self._chance)
+        self.final_states: dict[str, dict[str, list[str]]] = {}
+        self.num_dead_letters = 0
+        for fault in faults:
+            if ask := getattr(self, f"_{fault.kind.name.lower()}", None):
+                self.cluster.after(fault.at, lambda ask=ask, fault=fault: ask(fault))  # type: ignore[misc]
+
+    def run(self) -> None:
+        """Submit, feed, suffer, recover, check."""
+        cluster = self.cluster
+        cluster.simulation.watchers.append(Invariants(cluster))
+        cluster.simulation.most_steps = _MOST_STEPS
+        ends_ms = cluster.now_ms + DURATION_MS
+        self._feed()
+        self._submit_main()
+        cluster.simulation.advance(max(0, ends_ms - cluster.now_ms))
+        self._recover()
+        self._check()
+        self.final_states, self.num_dead_letters = self._states(), len(cluster.topology(MAIN).dead_letters())
+        cluster.close()
+
+    def _states(self) -> dict[str, dict[str, list[str]]]:
+        """State of each bolt, values by key."""
+        topology = self.cluster.topology(MAIN)
+        return {bolt.id: _state(topology.states(bolt.id)) for bolt in self._main.bolts}
+
+    def _submit_main(self) -> None:
+        for _ in range(_SUBMITS):
+            try:
+                self.cluster.service.submit(MAIN, self._main, self._conf, pack_topology(self._main))
+            except SparkStormError as refusal:
+                self.cluster.say(f"submit: {type(refusal).__name__}: {refusal}")
+                self.cluster.simulation.advance(_LOOK_MS)
+            if not self.cluster.tree.is_down and MAIN in self._names():
+                return
+
+    def _feed(self) -> None:
+        for spout, rows in self._subject.sources.items():
+            cuts = sorted(self._chance.randint(0, len(rows)) for _ in range(_MOST_BURSTS - 1))
+            moments = sorted(self._chance.randint(0, _FEED_MS) for _ in range(_MOST_BURSTS))
+            for moment, first, last in zip(moments, [0, *cuts], [*cuts, len(rows)], strict=True):
+                if first < last:
+                    self.cluster.after(moment, self._feeding(self.feeders[spout], rows[first:last]))
+
+    def _feeding(self, feeder: FeederSpout, rows: Rows) -> Callable[[], None]:
+        def feed() -> None:
+            for row in rows:
+                feeder.feed(row)
+            self.cluster.wake_workers()
+
+        return feed
+
+    def _names(self) -> list[str]:
+        return [each.rsplit("-", 2)[0] for each in self.cluster.storm_state.topology_ids()]
+
+    # -- requests, by the kinds of faults --------------------------------------------------------------------------
+
+    def _deactivate(self, fault: Fault) -> None:
+        service = self.cluster.service
+        self._client.ask(lambda: service.new_request(RequestKind.DEACTIVATE, MAIN), str(fault))
+        self.cluster.after(
+            fault.size, lambda: self._client.ask(lambda: service.new_request(RequestKind.ACTIVATE, MAIN), f"the end of {fault}")
+        )
+
+    def _rebalance(self, fault: Fault) -> None:
+        options = RebalanceOptions(1 + fault.pick % 4, {}, reassign=fault.pick % 3 == 0)
+        wait_secs = fault.size / 1000
+        self._client.ask(lambda: self.cluster.service.rebalance_request(MAIN, options, wait_secs), str(fault))
+
+    def _update(self, fault: Fault) -> None:
+        code = pack_topology(self._main)
+        self._client.ask(lambda: self.cluster.service.update_request(MAIN, self._main, self._conf, code), str(fault))
+
+    def _restart_worker(self, fault: Fault) -> None:
+        slots = [slot.slot for slot in self.cluster.slots]
+        slot = None if fault.pick % 3 == 0 else slots[fault.pick % len(slots)]
+        self._client.ask(lambda: self.cluster.service.new_request(RequestKind.RESTART_WORKER, MAIN, slot=slot), str(fault))
+
+    def _set_log_level(self, fault: Fault) -> None:
+        levels = {"app": LogLevel("DEBUG", fault.size)}
+        self._client.ask(lambda: self.cluster.service.new_request(RequestKind.SET_LOG_LEVEL, MAIN, log_levels=levels), str(fault))
+
+    def _submit_other(self, fault: Fault) -> None:
+        code, conf = pack_topology(self._other), {"topology.workers": 1 + fault.pick % 2}
+        self._client.ask(lambda: self.cluster.service.submit_request(OTHER, self._other, conf, code), str(fault))
+
+    def _kill_other(self, fault: Fault) -> None:
+        self._client.ask(lambda: self.cluster.service.new_request(RequestKind.KILL, OTHER, wait_ms=fault.size), str(fault))
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        """Let all faults end, activate what rests, and wait until nothing waits."""
+        cluster = self.cluster
+        while cluster.has_more:
+            cluster.simulation.advance(_LOOK_MS)
+        cluster.is_over = True
+        cluster.say("no more faults")
+        until_ms = cluster.now_ms + _SETTLE_MS
+        for feeder in self.feeders.values():
+            feeder.finish()
+        cluster.wake_workers()
+        while waiting := self._waiting():
+            assert cluster.now_ms < until_ms, f"not settled {_SETTLE_MS // 1000} s after the last fault: {'; '.join(waiting[:6])}"
+            cluster.simulation.advance(_LOOK_MS)
+
+    def _waiting(self) -> list[str]:
+        """What is not settled, a phrase each; the cheap looks first."""
+        found = self._client.unfinished() or self._unsettled_control()
+        found = found or [f"messages of spout {spout} are open" for spout, feeder in self.feeders.items() if feeder.num_open]
+        return found or self.cluster.waiting()
+
+    def _unsettled_control(self) -> list[str]:
+        cluster, state = self.cluster, self.cluster.storm_state
+        ids = state.topology_ids()
+        if MAIN not in self._names():
+            return [f"topology {MAIN} is gone"]
+        found = [f"{each} has left traces" for each in sorted(state.known_ids() - set(ids))]
+        found += [f"data of {each} are left" for each in cluster.data_plane.all() if each not in ids]
+        found += [f"a hot deploy of {each} is not finished" for each in state.deploy_names()]
+        offers = {each: state.read_supervisor(each) for each in state.supervisor_ids()}
+        for slot in cluster.slots:
+            offer = offers.get(slot.node.name)
+            if offer is None or slot.slot.port not in offer.ports:
+                found.append(f"slot {slot.slot} is not offered")
+        for each in ids:
+            base = state.read_base(each)
+            if base is None or base.pending or base.status is not TopologyStatus.ACTIVE:
+                found.append(f"{each} is {base.status if base else 'gone'}")
+                if base is not None and base.status is TopologyStatus.INACTIVE:  # the request that was to activate it was refused
+                    self._client.ask(lambda: cluster.service.new_request(RequestKind.ACTIVATE, MAIN), "activate at the end")
+        return found
+
+    def _check(self) -> None:
+        """Compare with what unharmed runs gave."""
+        reference, topology = self._reference, self.cluster.topology(MAIN)
+        if self._subject.check is not None:
+            self._subject.check(self.cluster, MAIN)
+        if reference is None or self._conf.get("topology.delivery.guarantee", "exactly-once") != "exactly-once":
+            return
+        for spout, feeder in self.feeders.items():
+            missing = sorted(feeder.fed_ids - set(feeder.acked), key=repr)
+            assert not missing, f"spout {spout}: messages {missing[:10]} were not acked"
+            assert not feeder.failed, f"spout {spout}: messages {feeder.failed[:10]} failed"
+        for component, found in self._states().items():
+            wanted = reference.states.get(component, found)
+            assert found == wanted, f"state of '{component}': {_difference(found, wanted)}"
+        letters = len(topology.dead_letters())
+        assert letters == reference.num_dead_letters, f"{letters} dead letters, {reference.num_dead_letters} in an unharmed run"
+        assert not topology.store.quarantine, "frames were put into quarantine"
+        assert not any(keys.held for keys in topology.store.task_keys.values()), "inputs are held that nobody waits for"
+
+
+def _fed(topology: Topology, feeders: Mapping[str, FeederSpout]) -> Topology:
+    return Topology(
+        {each.id: replace(each, instance=feeders[each.id]) if each.id in feeders else each for each in topology.components.values()}
+    )
+
+
+def _other_topology() -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("spout", FeederSpout())
+    builder.set_bolt("nothing", Nothing()).shuffle_grouping("spout")
+    return builder.build()
+
+
+def _state(by_task: Mapping[int, Mapping[Any, Any]]) -> dict[str, list[str]]:
+    """A component's state without its tasks: values by key."""
+    found: dict[str, list[str]] = {}
+    for state in by_task.values():
+        for key, value in state.items():
+            found.setdefault(repr(key), []).append(repr(value))
+    return {key: sorted(values) for key, values in found.items()}
+
+
+def _difference(found: Mapping[str, list[str]], wanted: Mapping[str, list[str]]) -> str:
+    keys = [key for key in {**wanted, **found} if found.get(key) != wanted.get(key)]
+    shown = "; ".join(f"{key} is {found.get(key)}, not {wanted.get(key)}" for key in keys[:4])
+    return f"{len(keys)} keys differ: {shown}"

@@ -1,0 +1,163 @@
+"""Many runs of a topology on a simulated cluster, each under faults of its seed: nothing may be lost, doubled or left open."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparkstorm.model.topology import Topology
+from sparkstorm.testing.faults import KINDS, Fault, Kind, Scale, Trigger, draw_faults, kinds_named
+from sparkstorm.testing.trial import DURATION_MS, Reference, Rows, Subject, Trial
+
+
+class SimulationError(AssertionError):
+    """A run under faults lost, doubled or left something; the message ends with the line that runs it again."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `simulate` did."""
+
+    runs: int
+    faults: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.runs} seeds, {self.faults} faults, nothing lost, doubled or left open; {self.seconds:.1f} s"
+
+
+def simulate(
+    topology: Topology | Callable[[], Topology] | Subject,
+    seeds: Iterable[int] = range(1000),
+    *,
+    sources: Mapping[str, Rows] | None = None,
+    conf: Mapping[str, Any] | None = None,
+    kinds: Iterable[str] | None = None,
+    most_faults: int = 8,
+    only: Sequence[int] | None = None,
+    processes: int = 1,
+    name: str = "",
+) -> Report:
+    """Run a topology once per seed, each time under the faults of that seed, and check that nothing was lost or doubled.
+
+    Spouts in `sources` are fed these rows. The first seed that fails is shrunk to the fewest faults that still fail, and
+    SimulationError ends with one line that runs it again (`only`: numbers of the faults to keep). `kinds` names the kinds of
+    faults; all when left out.
+    """
+    subject = topology if isinstance(topology, Subject) else Subject(_maker(topology), sources or {}, conf or {})
+    trials = Trials(subject, tuple(KINDS) if kinds is None else kinds_named(kinds), most_faults, only)
+    began, listed = time.monotonic(), list(seeds)
+    failed = _first_failure(trials, listed, processes)
+    if failed is not None:
+        raise SimulationError(trials.explain(failed, name))
+    return Report(len(listed), sum(len(trials.faults(seed)) for seed in listed), time.monotonic() - began)
+
+
+def _maker(topology: Topology | Callable[[], Topology]) -> Callable[[], Topology]:
+    return (lambda: topology) if isinstance(topology, Topology) else topology
+
+
+class Trials:
+    """The runs of one subject."""
+
+    def __init__(
+        self, subject: Subject, kinds: Sequence[Kind] = KINDS, most_faults: int = 8, only: Sequence[int] | None = None
+    ) -> None:
+        self.subject, self._kinds, self._most, self._only = subject, kinds, most_faults, only
+        self.reference = _reference(subject)
+
+    def faults(self, seed: int) -> tuple[Fault, ...]:
+        """The faults of a seed, those that `only` names."""
+        drawn = draw_faults(seed, self.reference.scale, self._kinds, self._most)
+        return drawn if self._only is None else tuple(drawn[number] for number in self._only)
+
+    def problem(self, seed: int, faults: Sequence[Fault] | None = None) -> str:
+        """Run a seed; what went wrong, or nothing."""
+        trial = Trial(self.subject, seed, self.faults(seed) if faults is None else faults, self.reference)
+        try:
+            trial.run()
+        except Exception as error:  # whatever a run raises is what it has found
+            return "\n".join([f"{type(error).__name__}: {error}", *trial.cluster.log])
+        return ""
+
+    def shrink(self, seed: int) -> list[int]:
+        """Numbers of the fewest faults of a failing seed that still fail: leave out halves, then quarters, then single ones."""
+        drawn = self.faults(seed)
+        kept = list(range(len(drawn)))
+        size = max(1, len(kept) // 2)
+        while kept:
+            for first in range(0, len(kept), size):
+                fewer = kept[:first] + kept[first + size :]
+                if self.problem(seed, [drawn[number] for number in fewer]):
+                    kept = fewer
+                    break
+            else:
+                if size == 1:
+                    break
+                size = max(1, size // 2)
+            size = min(size, max(1, len(kept)))
+        return kept if self._only is None else [self._only[number] for number in kept]
+
+    def explain(self, seed: int, name: str) -> str:
+        """What a failing seed shows, shrunk, and the line that runs it again."""
+        kept = self.shrink(seed)
+        drawn = draw_faults(seed, self.reference.scale, self._kinds, self._most)
+        problem = self.problem(seed, [drawn[number] for number in kept])
+        only = ",".join(map(str, kept))
+        again = f"simulate(topology, seeds=[{seed}], only=[{only}])"
+        if name:
+            again = f'python -m sparkstorm.testing.simulate {name} --seed {seed} --only "{only}"'
+        return f"seed {seed}, {len(kept)} of {len(drawn)} faults: {problem}\nrun it again: {again}"
+
+
+def _reference(subject: Subject) -> Reference:
+    """Run without faults under two seeds; states that differ depend on the order of rows, and are not compared."""
+    trials = [Trial(subject, seed, ()) for seed in (0, 1)]
+    for trial in trials:
+        try:
+            trial.run()
+        except Exception as error:  # whatever a run raises is what it has found
+            raise SimulationError(f"a run without faults fails: {type(error).__name__}: {error}") from error
+    count = trials[0].cluster.count
+    scale = Scale(DURATION_MS, count[Trigger.COMMIT], count[Trigger.NIMBUS_WRITE], count[Trigger.SLOT_WRITE])
+    one, other = (trial.final_states for trial in trials)
+    same = {component: state for component, state in one.items() if state == other[component]}
+    return Reference(same, trials[0].num_dead_letters, scale)
+
+
+# -- many processes ------------------------------------------------------------------------------------------------
+
+_shared: dict[str, Trials] = {}
+
+
+def _fails(seed: int) -> int | None:
+    """The seed if it fails; run by a process of the pool, which has the trials from its parent."""
+    return seed if _shared["trials"].problem(seed) else None
+
+
+def _first_failure(trials: Trials, seeds: Sequence[int], processes: int) -> int | None:
+    """The first seed that fails."""
+    with _collecting_seldom():
+        if processes <= 1:
+            return next((seed for seed in seeds if trials.problem(seed)), None)
+        _shared["trials"] = trials
+        with multiprocessing.get_context("fork").Pool(processes) as pool:
+            found = pool.imap(_fails, seeds, chunksize=max(1, min(50, len(seeds) // (4 * processes))))
+            return next((seed for seed in found if seed is not None), None)
+
+
+class _collecting_seldom:
+    """While inside, the garbage of runs is collected in larger lots: each run leaves one large cycle."""
+
+    def __enter__(self) -> None:
+        self._thresholds = gc.get_threshold()
+        gc.freeze()
+        gc.set_threshold(200_000, 5, 5)
+
+    def __exit__(self, *_: object) -> None:
+        gc.set_threshold(*self._thresholds)
+        gc.unfreeze()

@@ -1,0 +1,148 @@
+"""Hundreds of seeds of the whole cluster: whatever strikes whom, results are exact, every tree is settled, every request ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import TopologyBuilder
+from sparkstorm.model.topology import Topology
+from sparkstorm.testing import CaptureBolt, FeederSpout, SimulationError, simulate
+from sparkstorm.testing.faults import KINDS, Kind, Scale, draw_faults
+from sparkstorm.testing.simulate import main
+from sparkstorm.testing.trial import Trial
+from sparkstorm.testing.trials import Trials
+from tests.sim.topologies import Count, Split, subject
+
+SIZES = {"word_count": 10, "fan_out_fan_in": 10, "flaky": 6, "loop": 6, "batching": 4}
+ROWS = [["the quick brown fox"], ["the lazy dog"], ["the end"]]
+
+
+def word_count() -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("lines", FeederSpout(["line"]))
+    builder.set_bolt("split", Split(), 2).shuffle_grouping("lines")
+    builder.set_bolt("count", Count(), 2).fields_grouping("split", "word")
+    return builder.build()
+
+
+@pytest.mark.parametrize("first", [0, 20])
+@pytest.mark.parametrize("name", SIZES)
+def test_nothing_is_lost_or_doubled_or_left_open(name: str, first: int) -> None:
+    report = simulate(subject(name, SIZES[name]), range(first, first + 20))
+    assert report.runs == 20 and report.faults > 40
+
+
+def test_a_user_simulates_a_topology_with_rows_for_its_spouts() -> None:
+    assert simulate(word_count(), range(5), sources={"lines": ROWS}, kinds=["KILL_WORKER", "LOSE_NODE"]).runs == 5
+
+
+def test_many_processes_share_the_seeds() -> None:
+    assert simulate(word_count, range(6), sources={"lines": ROWS}, processes=2).runs == 6
+
+
+def test_faults_of_a_seed_are_independent_of_each_other() -> None:
+    scale = Scale(8_000, 40, 20, 40)
+    drawn = draw_faults(7, scale)
+    assert drawn == draw_faults(7, scale) != draw_faults(8, scale)
+    names = {fault.kind.name for seed in range(400) for fault in draw_faults(seed, scale)}
+    assert names == {kind.name for kind in KINDS}
+
+
+class Lossy(Count):
+    """Forgets what it has in memory of every fourth word: a bolt whose attribute should have been state."""
+
+    def prepare(self, conf: Any, context: Any) -> None:
+        self.seen = 0
+
+    def execute(self, tup: Any, collector: Any) -> None:
+        self.seen += 1
+        if self.seen > 2:
+            super().execute(tup, collector)
+
+
+def lossy() -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("lines", FeederSpout(["line"]))
+    builder.set_bolt("split", Split()).shuffle_grouping("lines")
+    builder.set_bolt("count", Lossy()).global_grouping("split")
+    return builder.build()
+
+
+def test_a_failing_seed_is_shrunk_and_its_line_runs_it_again() -> None:
+    with pytest.raises(SimulationError, match="state of 'count'") as caught:
+        simulate(lossy, range(50), sources={"lines": ROWS})
+    found = re.search(r"seed (\d+), 1 of (\d+) faults.*seeds=\[\1\], only=\[(\d+)\]", str(caught.value), re.DOTALL)
+    assert found is not None, str(caught.value)
+    seed, number = int(found[1]), int(found[3])
+    with pytest.raises(SimulationError, match=f"seed {seed}, 1 of "):
+        simulate(lossy, [seed], sources={"lines": ROWS}, only=[number])
+    assert simulate(lossy, [seed], sources={"lines": ROWS}, only=[]).faults == 0
+
+
+PROGRAM = """
+import sys
+from sparkstorm.testing.trial import Trial
+from sparkstorm.testing.trials import Trials
+from tests.sim.topologies import small_word_count
+trials = Trials(small_word_count())
+for seed in (11, 23, 42):
+    trial = Trial(trials.subject, seed, trials.faults(seed), trials.reference)
+    trial.run()
+    print(seed, trial.cluster.simulation.steps, trial.cluster.now_ms, *trial.cluster.log, sep="; ")
+"""
+
+
+def test_a_seed_does_the_same_in_every_process() -> None:
+    root = Path(__file__).parents[2]
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(root)},
+            cwd=root,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert runs[0] == runs[1]
+    assert runs[0].count("no more faults") == 3
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_each_kind_of_fault_strikes(kind: Kind) -> None:
+    trials = Trials(subject("word_count", 6), [kind], most_faults=4)
+    for seed in range(20):
+        trial = Trial(trials.subject, seed, trials.faults(seed), trials.reference)
+        trial.run()
+        if any(line.partition(": ")[2].startswith((kind.name, f"the end of {kind.name}")) for line in trial.cluster.log):
+            return
+    raise AssertionError(f"{kind.name} has struck in no run")
+
+
+def test_the_command_line_prints_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tests.sim.topologies:small_loop", "tests.sim.topologies:small_flaky", "--seeds", "4", "--processes", "1"]) == 0
+    assert re.findall(r"(small_\w+): (\d) seeds, \d+ faults, nothing lost", capsys.readouterr().out) == [
+        ("small_loop", "2"), ("small_flaky", "2"),
+    ]  # fmt: skip
+
+
+def test_rows_that_are_captured_after_a_crash_may_come_twice_but_states_are_exact() -> None:
+    capture = CaptureBolt()
+
+    def captured() -> Topology:
+        builder = TopologyBuilder()
+        builder.set_spout("lines", FeederSpout(["line"]))
+        builder.set_bolt("capture", capture).shuffle_grouping("lines")
+        return builder.build()
+
+    simulate(captured, range(5), sources={"lines": ROWS})
+    assert {values[0] for values in capture.values} == {row[0] for row in ROWS}
