@@ -128,7 +128,14 @@ def test_every_public_name_is_on_the_api_page(package: ModuleType) -> None:
 
 
 # What user code may import, and what pages about schedulers and notebooks import beside it
-_PUBLIC = {"sparkstorm.api", "sparkstorm.connectors", "sparkstorm.replay", "sparkstorm.replay.recorded", "sparkstorm.testing"}
+_PUBLIC = {
+    "sparkstorm.api",
+    "sparkstorm.client",
+    "sparkstorm.connectors",
+    "sparkstorm.replay",
+    "sparkstorm.replay.recorded",
+    "sparkstorm.testing",
+}
 _OF_TOOLS = re.compile(r"sparkstorm\.(notebook\.\w+|scheduling\.laboratory|app\.cluster|config)")
 _STARTERS = {"run_topology.py", "replay_history.py"}
 

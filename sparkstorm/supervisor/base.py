@@ -131,3 +131,16 @@ class WorkerProcess(Protocol):
 
 SpawnWorker = Callable[[], WorkerProcess]
 """Starts a worker process without a spec; OSError when the machine refuses."""
+
+
+class LogSink(Protocol):
+    """Publisher of the last lines of a slot's worker log."""
+
+    def step(self, topology_id: str, now_ms: int) -> None:
+        """Publish new lines of that topology's worker, if it is time to."""
+
+    def publish(self, topology_id: str) -> bool:
+        """Publish new lines now; return False when the store did not take them."""
+
+    def close(self) -> None:
+        """Release the connection."""

@@ -19,8 +19,7 @@ from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import SparkStormError, StoreInconsistentError, StoreUnavailableError, TamperedBlobError
 from sparkstorm.model.assignment import Assignment, TaskError, WorkerBeat, WorkerSlot
 from sparkstorm.model.status import JsonValue, TopologyStatus
-from sparkstorm.supervisor.base import NodeStorage
-from sparkstorm.supervisor.log_publisher import LogPublisher
+from sparkstorm.supervisor.base import LogSink, NodeStorage
 from sparkstorm.supervisor.seen_versions import VersionGuard
 from sparkstorm.supervisor.slot_machine import BlobView, LocalAssignment
 from sparkstorm.supervisor.supervisor import Supervisor, part_of
@@ -59,7 +58,7 @@ class SlotStores:
     state: StormState
     blobs: BlobStore
     supervisor: Supervisor
-    logs: LogPublisher | None = None
+    logs: LogSink | None = None
 
 
 class SlotSync:

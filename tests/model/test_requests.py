@@ -87,11 +87,11 @@ def test_a_request_that_no_client_writes_is_refused_by_its_field(request_: Reque
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda text: text.replace(b'"KILL"', b'"EXPLODE"'), "field 'kind' should be one of SUBMIT"),
-        (lambda text: text.replace(b'"wait_ms":100', b'"wait_ms":"soon"'), "field 'wait_ms' should be a int"),
-        (lambda text: text.replace(b'"client":"",', b""), "field 'client' is missing"),
+        (lambda text: text.replace(b'"KILL"', b'"EXPLODE"'), "kind: expected one of SUBMIT"),
+        (lambda text: text.replace(b'"wait_ms":100', b'"wait_ms":"soon"'), "wait_ms: expected an integer"),
+        (lambda text: text.replace(b'"client":"",', b""), "client: missing"),
         (lambda text: text.replace(b'"client":""', b'"client":"","more":1'), "unknown field 'more'"),
-        (lambda text: text.replace(b"Request", b"Outcome"), "expected a Request"),
+        (lambda text: text.replace(b"Request", b"Outcome"), "expected Request"),
     ],
 )
 def test_bytes_that_are_no_request_are_named(change: Any, words: str) -> None:
