@@ -259,7 +259,17 @@ class SlotSync:
         _drain(self._refusals, state.write_worker_beat)
         _drain(self._beats, state.write_worker_beat)
         _drain(self._errors, lambda entry: state.report_error(*entry))
-        _drain(self._left, lambda topology_id: state.remove_worker_beat(topology_id, self._slot))
+        _drain(self._left, self._leave)
+
+    def _leave(self, topology_id: str) -> None:
+        """Take the beat away; of a topology that was removed before its worker ended, leave a trace.
+
+        Such a worker may have written to Redis after everything there was deleted: Nimbus's sweep finds the trace and deletes it.
+        """
+        state = self._desk().state
+        state.remove_worker_beat(topology_id, self._slot)
+        if not state.has_worker_beats(topology_id):
+            state.prepare_worker_beats(topology_id)
 
 
 def _drain(queue: deque[_T], write: Callable[[_T], None]) -> None:
