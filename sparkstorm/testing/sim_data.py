@@ -26,6 +26,7 @@ class TopologyData:
         self.failure: Exception | None = None  # of a worker, that another start would find again
         self.activity = 0  # grows with every step in which anything was emitted or sent
         self.codec = Codec()
+        self.is_late = False  # written by a worker that was started after its topology had ended
         self.has_inherited = False  # its predecessor's counts are gone, its spouts' positions are not
 
 
@@ -36,12 +37,14 @@ class DataPlane:
         self._max_bytes = max_bytes
         self._by_id: dict[str, TopologyData] = {}
         self._opened: dict[str, Opened] = {}
+        self._ended: set[str] = set()
 
     def of(self, topology_id: str) -> TopologyData:
         """The data of a topology, empty at first."""
         found = self._by_id.get(topology_id)
         if found is None:
             found = self._by_id[topology_id] = TopologyData(topology_id, self._max_bytes)
+            found.is_late = topology_id in self._ended
         return found
 
     def all(self) -> Mapping[str, TopologyData]:
@@ -56,6 +59,7 @@ class DataPlane:
 
     def retire(self, topology_id: str) -> None:
         """Delete what a topology left; zombies of it keep their own reference."""
+        self._ended.add(topology_id)
         data = self._by_id.pop(topology_id, None)
         if data is not None:
             LocalReader(data.store).delete()
@@ -64,7 +68,10 @@ class DataPlane:
         """Give streams, cursors, journals and held inputs to the successor; what belongs to processes is dropped."""
         if old_id not in self._by_id:
             return  # a hand-over that is repeated
+        self._ended.add(old_id)
+        self._ended.discard(new_id)  # a deploy that is undone
         old, new = self._by_id.pop(old_id), self.of(new_id)
+        new.is_late = False
         for task, keys in old.store.task_keys.items():
             keys.fence, keys.owner = 0, ""
             new.store.task_keys[task] = keys

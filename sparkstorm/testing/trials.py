@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import logging
 import multiprocessing
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,11 +51,12 @@ def simulate(
     faults; all when left out.
     """
     subject = topology if isinstance(topology, Subject) else Subject(_maker(topology), sources or {}, conf or {})
-    trials = Trials(subject, tuple(KINDS) if kinds is None else kinds_named(kinds), most_faults, only)
     began, listed = time.monotonic(), list(seeds)
-    failed = _first_failure(trials, listed, processes)
-    if failed is not None:
-        raise SimulationError(trials.explain(failed, name))
+    with _quietly():
+        trials = Trials(subject, tuple(KINDS) if kinds is None else kinds_named(kinds), most_faults, only)
+        failed = _first_failure(trials, listed, processes)
+        if failed is not None:
+            raise SimulationError(trials.explain(failed, name))
     return Report(len(listed), sum(len(trials.faults(seed)) for seed in listed), time.monotonic() - began)
 
 
@@ -141,23 +144,24 @@ def _fails(seed: int) -> int | None:
 
 def _first_failure(trials: Trials, seeds: Sequence[int], processes: int) -> int | None:
     """The first seed that fails."""
-    with _collecting_seldom():
-        if processes <= 1:
-            return next((seed for seed in seeds if trials.problem(seed)), None)
-        _shared["trials"] = trials
-        with multiprocessing.get_context("fork").Pool(processes) as pool:
-            found = pool.imap(_fails, seeds, chunksize=max(1, min(50, len(seeds) // (4 * processes))))
-            return next((seed for seed in found if seed is not None), None)
+    if processes <= 1:
+        return next((seed for seed in seeds if trials.problem(seed)), None)
+    _shared["trials"] = trials
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        found = pool.imap(_fails, seeds, chunksize=max(1, min(50, len(seeds) // (4 * processes))))
+        return next((seed for seed in found if seed is not None), None)
 
 
-class _collecting_seldom:
-    """While inside, the garbage of runs is collected in larger lots: each run leaves one large cycle."""
-
-    def __enter__(self) -> None:
-        self._thresholds = gc.get_threshold()
-        gc.freeze()
-        gc.set_threshold(200_000, 5, 5)
-
-    def __exit__(self, *_: object) -> None:
-        gc.set_threshold(*self._thresholds)
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Log nothing, because faults are what runs are made of; collect garbage in larger lots, since each run is one cycle."""
+    thresholds, level = gc.get_threshold(), logging.root.manager.disable
+    gc.freeze()
+    gc.set_threshold(200_000, 5, 5)
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(level)
+        gc.set_threshold(*thresholds)
         gc.unfreeze()

@@ -209,7 +209,7 @@ CASES: dict[str, Callable[..., Case]] = {
 def subject(name: str, *size: int) -> Subject:
     """A case for `simulate`, whose sources are fed while faults strike."""
     case = CASES[name](*size)
-    return Subject(lambda: CASES[name](*size).topology, {"spout": case.rows}, {**case.conf, "topology.acker.executors": 2})
+    return Subject(lambda: CASES[name](*size).topology, {"spout": case.rows}, case.conf)
 
 
 def small_word_count() -> Subject:

@@ -117,6 +117,21 @@ def test_of_two_topologies_on_one_port_the_running_one_stays(office: Office) -> 
     assert office.wish().assignment.topology_id == "t"
 
 
+def test_the_end_of_a_worker_that_outlived_its_topology_leaves_a_trace_for_the_sweep(office: Office) -> None:
+    office.submit()
+    office.state.prepare_worker_beats("t")
+    office.sync.step(0)
+    office.sync.leave("t")
+    office.sync.step(1)
+    assert office.state.worker_beat_slots("t") == []
+    office.state.remove_topology("t")
+    office.sync.step(2)
+    assert office.state.known_ids() == set()
+    office.sync.leave("t")
+    office.sync.step(3)
+    assert office.state.known_ids() == {"t"}
+
+
 def test_a_tampered_assignment_leaves_the_last_good_one_valid(office: Office) -> None:
     office.submit()
     before = office.wish()
