@@ -1,6 +1,6 @@
 """Layers of the package: which package may import which, and which effects the pure ranks may not have.
 
-Ranks: 0 errors, config; 1 clock, model; 2 scheduling, acking, grouping, windowing; 3 api; 4 transport, cluster, hosting,
+Ranks: 0 errors, config; 1 clock, settings, model; 2 scheduling, acking, grouping, windowing; 3 api; 4 transport, cluster, hosting,
 embedded, connectors; 5 blobs, executor, checkpoint; 6 recording; 7 worker, replay; 8 nimbus, supervisor; 9 client;
 10 notebook; 11 app, testing; 12 cli. A package imports itself and lower ranks.
 """
@@ -18,6 +18,7 @@ PACKAGE = ROOT / "sparkstorm"
 RANK_BY_PART = {
     "errors": 0,
     "config": 0,
+    "settings": 1,
     "clock": 1,
     "model": 1,
     "scheduling": 2,

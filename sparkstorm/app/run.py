@@ -31,7 +31,7 @@ from sparkstorm.errors import (
 )
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
-from sparkstorm.nimbus.waiting import wait_in_real_time
+from sparkstorm.nimbus.request_client import wait_in_real_time
 
 _END_WAIT_MS = 30_000
 _RETRY_S = 0.5

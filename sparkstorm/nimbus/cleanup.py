@@ -15,7 +15,7 @@ from sparkstorm.model.requests import is_id_of
 from sparkstorm.model.status import Action, PendingAction
 from sparkstorm.nimbus.cluster_reader import Reading
 from sparkstorm.nimbus.listeners import NothingToRetire, TopologyRetirement
-from sparkstorm.nimbus.nimbus_times import NimbusTimes
+from sparkstorm.settings import NimbusSettings
 
 _LOG = logging.getLogger(__name__)
 _CHUNKS_MS = 3_600_000  # between two scans for chunks without metadata
@@ -24,11 +24,11 @@ _CHUNKS_MS = 3_600_000  # between two scans for chunks without metadata
 class TopologyCleanup:
     """Carries REMOVE out, and sweeps."""
 
-    def __init__(self, state: StormState, blobs: BlobStore, times: NimbusTimes) -> None:
+    def __init__(self, state: StormState, blobs: BlobStore, settings: NimbusSettings) -> None:
         self.retirement: TopologyRetirement = NothingToRetire()
         self._state = state
         self._blobs = blobs
-        self._times = times
+        self._settings = settings
         self._next_sweep_ms = 0
         self._stray: set[str] = set()  # chunks that had no metadata at the last scan
         self._next_chunks_ms = 0
@@ -55,7 +55,7 @@ class TopologyCleanup:
 
     def _stop_workers(self, base: TopologyBase, now_ms: int) -> None:
         # The new time first: without it a restart in between would skip the grace of the workers.
-        grace = PendingAction(Action.REMOVE, now_ms + self._times.cleanup_ms)
+        grace = PendingAction(Action.REMOVE, now_ms + self._settings.cleanup_ms)
         if base.pending:
             grace = replace(base.pending, due_ms=grace.due_ms)
         self._state.update_base(base.topology_id, lambda found: replace(found, pending=grace))
@@ -75,7 +75,7 @@ class TopologyCleanup:
         """Remove traces of topologies that have no base, and blobs that nobody names, once per monitor period."""
         if now_ms < self._next_sweep_ms:
             return False
-        self._next_sweep_ms = now_ms + self._times.round_ms
+        self._next_sweep_ms = now_ms + self._settings.round_ms
         # In this order: a client removes its mark only when its request names the id.
         known = self._state.known_ids() - set(self._state.topology_ids())
         ids = set(self._state.protected_ids())
@@ -118,7 +118,7 @@ class TopologyCleanup:
         self._blobs.delete_chunks(stray & self._stray)
         is_new = bool(stray - self._stray)
         self._stray = stray
-        self._next_chunks_ms = now_ms + (max(self._times.blob_delay_ms, self._times.round_ms) if is_new else _CHUNKS_MS)
+        self._next_chunks_ms = now_ms + (max(self._settings.blob_delay_ms, self._settings.round_ms) if is_new else _CHUNKS_MS)
 
     def _sweep_blobs(self, reading: Reading, named: set[str], now_ms: int) -> None:
         used = named | {key for base in reading.bases.values() for key in (base.code_key, base.conf_key)}
@@ -129,5 +129,5 @@ class TopologyCleanup:
             except (StoreInconsistentError, TamperedBlobError) as error:
                 _LOG.error("a blob that nobody names stays: %s", error)
                 continue
-            if metadata and metadata.created_ms + self._times.blob_delay_ms <= now_ms:
+            if metadata and metadata.created_ms + self._settings.blob_delay_ms <= now_ms:
                 self._blobs.delete(key)

@@ -3,12 +3,10 @@
 import logging
 from collections.abc import Mapping, Set
 from dataclasses import replace
-from typing import Any
 
 from sparkstorm.model.assignment import Assignment, ExecutorId, WorkerSlot
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.nimbus.cluster_reader import Reading
-from sparkstorm.nimbus.nimbus_times import NimbusTimes
 from sparkstorm.scheduling.liveness import (
     LastSeen,
     Mates,
@@ -20,6 +18,7 @@ from sparkstorm.scheduling.liveness import (
     observe,
 )
 from sparkstorm.scheduling.snapshot import Snapshot
+from sparkstorm.settings import NimbusSettings, WorkerTimers
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,9 +28,9 @@ Alive = Mapping[str, Set[ExecutorId]]
 class HeartbeatMonitor:
     """LastSeen between rounds, and the guard against reassignment storms when the store was slow for everybody."""
 
-    def __init__(self, conf: Mapping[str, Any], times: NimbusTimes) -> None:
-        self._reassigns = bool(conf.get("nimbus.reassign", True))
-        self._times = times
+    def __init__(self, settings: NimbusSettings) -> None:
+        self._settings = settings
+        self._timeouts = Timeouts(settings.task_timeout_ms, settings.task_launch_ms, settings.supervisor_timeout_ms)
         self._sightings = LastSeen()
         self._had_trouble = False
         self._has_waited = False
@@ -43,7 +42,7 @@ class HeartbeatMonitor:
 
     def observe(self, reading: Reading, now_ms: int) -> None:
         """Take in what was read."""
-        blind_ms = blind_ms_between(self._sightings, now_ms, self._times.round_ms)
+        blind_ms = blind_ms_between(self._sightings, now_ms, self._settings.round_ms)
         if blind_ms:
             self.note_trouble()
         self._sightings = observe(self._sightings, reading.beats, reading.offered_slots(), now_ms, blind_ms)
@@ -51,11 +50,11 @@ class HeartbeatMonitor:
     def alive(self, snapshot: Snapshot, now_ms: int) -> Alive:
         """Living executors by topology; everybody, for one round, when the silence is more likely ours than theirs."""
         everybody = {each: found.slot_by_executor.keys() for each, found in snapshot.assignments.items()}
-        if not self._reassigns:
+        if not self._settings.reassigns:
             return everybody
         self._mates = {each: self._mates_of(each, found) for each, found in snapshot.assignments.items()}
         alive = {
-            each: alive_executors(found, self._sightings, now_ms, self._timeouts(snapshot, each), self._mates[each][1])
+            each: alive_executors(found, self._sightings, now_ms, self._timeouts_of(snapshot, each), self._mates[each][1])
             for each, found in snapshot.assignments.items()
         }
         return everybody if self._must_wait(snapshot, alive) else alive
@@ -64,13 +63,13 @@ class HeartbeatMonitor:
         known = self._mates.get(topology_id)
         return known if known and known[0] is assignment else (assignment, mates_of(assignment))
 
-    def _timeouts(self, snapshot: Snapshot, topology_id: str) -> Timeouts:
+    def _timeouts_of(self, snapshot: Snapshot, topology_id: str) -> Timeouts:
         known = snapshot.topologies.get(topology_id)
-        asked = known.conf.get("topology.worker.timeout.secs") if known else None
-        if asked is None:
-            return self._times.timeouts
-        task_ms = min(max(round(asked * 1000), self._times.timeouts.task_ms), self._times.worker_max_ms)
-        return replace(self._times.timeouts, task_ms=task_ms)
+        asked_ms = WorkerTimers.of(known.conf).topology_timeout_ms if known else None
+        if asked_ms is None:
+            return self._timeouts
+        task_ms = min(max(asked_ms, self._timeouts.task_ms), self._settings.longest_worker_timeout_ms)
+        return replace(self._timeouts, task_ms=task_ms)
 
     def _must_wait(self, snapshot: Snapshot, alive: Alive) -> bool:
         workers = self._workers(snapshot, alive)

@@ -24,13 +24,13 @@ from sparkstorm.nimbus.deploy import Deploys
 from sparkstorm.nimbus.error_reports import ErrorReports
 from sparkstorm.nimbus.heartbeat_monitor import HeartbeatMonitor
 from sparkstorm.nimbus.listeners import TopologyActionListener
-from sparkstorm.nimbus.nimbus_times import NimbusTimes
 from sparkstorm.nimbus.parts import NimbusParts, OutcomeWriter
 from sparkstorm.nimbus.rebalance import Rebalancer
 from sparkstorm.nimbus.request_verbs import RequestVerbs
 from sparkstorm.nimbus.requests import RequestDuty
 from sparkstorm.scheduling.lifecycle import Effect, due_request, transition
 from sparkstorm.scheduling.view import Scheduler
+from sparkstorm.settings import NimbusSettings
 
 _LOG = logging.getLogger(__name__)
 _DYING_RECHECK_MS = 200  # how often a killed topology is looked at until its workers are gone
@@ -49,14 +49,14 @@ class Nimbus:
         owner: str = "nimbus",
         wake: Callable[[], None] = lambda: None,
     ) -> None:
-        self._times = times = NimbusTimes.of(conf)
+        self._settings = settings = NimbusSettings.of(conf)
         self.listeners: list[TopologyActionListener] = []
         self.problems: Mapping[str, str] = {}
         self.is_leading = False
-        self.cleanup = TopologyCleanup(state, blobs, times)
+        self.cleanup = TopologyCleanup(state, blobs, settings)
         self._state, self._owner, self._wake_drive = state, owner, wake
         self._reader = ClusterReader(state, blobs, dict(conf))
-        self._observer = HeartbeatMonitor(conf, times)
+        self._observer = HeartbeatMonitor(settings)
         self._reporter = ErrorReports(state)
         self._assigner = Assigner(state, self._reader, self._observer, scheduler, conf)
         parts = NimbusParts(state, blobs, dict(conf), self._reader, self._assigner, self.cleanup, OutcomeWriter(state), self.notify)
@@ -108,7 +108,7 @@ class Nimbus:
 
     def _turn(self, now_ms: int, is_round: bool) -> None:
         if is_round:
-            self._due_ms = now_ms + self._times.round_ms
+            self._due_ms = now_ms + self._settings.round_ms
         self.is_leading = self._state.try_lead(NimbusInfo(self._owner, now_ms))
         if not self.is_leading:
             self._stand_by()

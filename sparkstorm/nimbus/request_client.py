@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from sparkstorm import errors
 from sparkstorm.blobs.store import BlobStore
@@ -25,12 +26,25 @@ from sparkstorm.errors import (
 )
 from sparkstorm.model.requests import Outcome, OutcomeState, Request, RequestKind
 from sparkstorm.nimbus.submission import owner_of_this_process
-from sparkstorm.nimbus.waiting import WaitUntil
+from sparkstorm.settings import NimbusSettings
 
 _CARRY_OUT_MS = 300_000  # S0.61
 _POLL_MS = 500  # between two readings of an outcome when no hint came
 Progress = Callable[[str], None]
 """Called with each new step of a request, one sentence."""
+WaitUntil: TypeAlias = Callable[[Callable[[], bool], int], bool]
+"""Waits until a condition holds or a number of milliseconds has passed; returns whether it holds."""
+_PAUSE_S = 0.01
+
+
+def wait_in_real_time(condition: Callable[[], bool], timeout_ms: int) -> bool:
+    """Look at a condition every ten milliseconds; the simulation has its own way to wait."""
+    deadline = time.monotonic() + timeout_ms / 1000
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_PAUSE_S)
+    return True
 
 
 class RequestClient:
@@ -38,7 +52,7 @@ class RequestClient:
 
     def __init__(self, state: StormState, blobs: BlobStore, conf: Mapping[str, Any], clock: Clock, wait_until: WaitUntil) -> None:
         self.state, self.clock, self.wait_until = state, clock, wait_until
-        self.accept_ms = round(1000 * conf["nimbus.request.timeout.secs"])
+        self.accept_ms = NimbusSettings.of(conf).request_timeout_ms
         self.hints = 0  # how many outcomes have changed so far
         self._blobs = blobs
 

@@ -32,7 +32,7 @@ from sparkstorm.nimbus.cluster_reader import Reading
 from sparkstorm.nimbus.deploy import Deploys
 from sparkstorm.nimbus.parts import NimbusParts
 from sparkstorm.nimbus.rebalance import Rebalancer
-from sparkstorm.nimbus.rebalance_rules import checked_rebalance
+from sparkstorm.nimbus.validation import checked_rebalance
 from sparkstorm.scheduling.lifecycle import ActionRequest, transition
 from sparkstorm.scheduling.reconcile import restarted
 

@@ -39,10 +39,10 @@ from sparkstorm.model.requests import (
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.cluster_reader import conf_bytes
-from sparkstorm.nimbus.rebalance_rules import checked_rebalance
-from sparkstorm.nimbus.request_client import PendingRequest, Progress, RequestClient, client_name
+from sparkstorm.nimbus.request_client import PendingRequest, Progress, RequestClient, WaitUntil, client_name, wait_in_real_time
 from sparkstorm.nimbus.submission import Seed, SubmitOptions, prepare, wait_copies
-from sparkstorm.nimbus.waiting import WaitUntil, wait_in_real_time
+from sparkstorm.nimbus.validation import checked_rebalance
+from sparkstorm.settings import SubmissionSettings
 
 
 class NimbusService:
@@ -168,9 +168,10 @@ class NimbusService:
     ) -> Request:
         """Check a new topology and store its blobs and initial state; make an UPDATE when topology.hot.deploy.enable is set."""
         topology_id, own_conf, outline = self._prepare(name, topology, conf)
-        if own_conf.get("topology.hot.deploy.enable"):
+        settings = SubmissionSettings.of(own_conf)
+        if settings.is_hot_deploy:
             return self._store(RequestKind.UPDATE, topology_id, own_conf, outline, code, options)
-        if own_conf.get("topology.from.checkpoint") and seed is None:
+        if settings.from_checkpoint and seed is None:
             raise InvalidConfigError("topology.from.checkpoint: nobody has read it; use Cluster.submit or run_topology.py")
         if seed is not None:
             self._check_options(name, options)
@@ -225,14 +226,14 @@ class NimbusService:
     ) -> Request:
         name, now_ms = topology_name(topology_id), self._clock.now_ms()
         options = self._check_options(name, options)
-        if kind is RequestKind.UPDATE and own_conf.get("topology.from.checkpoint"):
+        if kind is RequestKind.UPDATE and SubmissionSettings.of(own_conf).from_checkpoint:
             raise InvalidConfigError("topology.from.checkpoint: a hot deploy goes on from what runs, not from a checkpoint")
         base = TopologyBase(
             topology_id=topology_id,
             name=name,
             launch_ms=now_ms,
             status=options.status,
-            num_workers=int(own_conf["topology.workers"]),
+            num_workers=SubmissionSettings.of(own_conf).workers,
             executors_by_component=dict(outline.executors_by_component),
             code_key=self._blobs.put(code, now_ms),
             conf_key=self._blobs.put(conf_bytes(own_conf), now_ms),

@@ -18,9 +18,10 @@ from sparkstorm.model.outline import TopologyOutline, outline_of
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology, validate, validate_name
 from sparkstorm.nimbus.cluster_reader import conf_bytes
-from sparkstorm.nimbus.component_rules import check_components, check_resources
 from sparkstorm.nimbus.guarded_scheduler import check_choice
+from sparkstorm.nimbus.validation import check_components, check_resources
 from sparkstorm.recording.recorder import check_recorded
+from sparkstorm.settings import NimbusSettings, SubmissionSettings
 
 _LOG = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ def prepare(
 
 def ask_validator(conf: Mapping[str, Any], name: str, topology: Topology) -> None:
     """Call the cluster's own validator, module:function of nimbus.topology.validator; it raises to refuse."""
-    path = conf.get("nimbus.topology.validator")
+    path = NimbusSettings.of(conf).validator
     if not path:
         return
     module, _, function = str(path).partition(":")
@@ -94,8 +95,7 @@ def ask_validator(conf: Mapping[str, Any], name: str, topology: Topology) -> Non
 
 def wait_copies(blobs: BlobStore, topology_id: str, conf: Mapping[str, Any]) -> None:
     """Wait for the copies of the blobs that the topology asks for; too few are no reason to stop."""
-    wanted = int(conf.get("topology.min.replication.count") or 1)
-    limit_secs = conf.get("topology.max.replication.wait.time.sec", 60)
-    reached = blobs.wait_copies(wanted, 0 if limit_secs < 0 else round(limit_secs * 1000))
-    if reached < wanted:
-        _LOG.warning("%s: code is in %d of %d copies; going on", topology_id, reached, wanted)
+    settings = SubmissionSettings.of(conf)
+    reached = blobs.wait_copies(settings.copies, max(settings.copies_wait_ms, 0))
+    if reached < settings.copies:
+        _LOG.warning("%s: code is in %d of %d copies; going on", topology_id, reached, settings.copies)

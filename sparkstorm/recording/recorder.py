@@ -18,10 +18,10 @@ from typing import Any
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.names import file_name
-from sparkstorm.model.settings import ComponentSettings, WorkerSettings
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.recording.segments import SEGMENTS, Beginning, Call, Header, Limits, SegmentFile
+from sparkstorm.settings import ComponentSettings, WorkerSettings
 
 COMPONENTS = "topology.record.components"
 FOLDER = "recorded"

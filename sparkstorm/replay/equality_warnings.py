@@ -17,11 +17,11 @@ from typing import Any
 
 from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.windows import FoldingBolt
-from sparkstorm.model.settings import ComponentSettings, DeliverySettings
 from sparkstorm.model.topology import Component, Subscription
 from sparkstorm.replay.evidence import Evidence
 from sparkstorm.replay.plan import Feed, Plan
 from sparkstorm.replay.row_order import DEPENDABLE, RowOrder
+from sparkstorm.settings import ComponentSettings, DeliverySettings
 from sparkstorm.windowing.settings import settings_of
 
 _CLOCKS = {

@@ -13,7 +13,6 @@ from sparkstorm.errors import SparkStormError, StoreInconsistentError
 from sparkstorm.hosting.base import SlotSpec
 from sparkstorm.model.assignment import ExecutorId, TaskError, WorkerBeat, WorkerSlot
 from sparkstorm.model.names import file_name
-from sparkstorm.model.settings import SupervisorSettings, WorkerTimers
 from sparkstorm.model.status import JsonValue
 from sparkstorm.model.worker_messages import (
     HUNG,
@@ -28,6 +27,7 @@ from sparkstorm.model.worker_messages import (
     WorkerReport,
 )
 from sparkstorm.model.worker_spec import WorkerSpec
+from sparkstorm.settings import SupervisorSettings, WorkerTimers
 from sparkstorm.supervisor.base import Lock, NodeStorage, SpawnWorker, WorkerProcess
 from sparkstorm.supervisor.poison_detector import PoisonDetector
 from sparkstorm.supervisor.slot_machine import (

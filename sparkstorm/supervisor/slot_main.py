@@ -29,7 +29,7 @@ from sparkstorm.errors import SlotsUnavailableError
 from sparkstorm.hosting.base import SlotSpec
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.names import file_name
-from sparkstorm.model.settings import SupervisorSettings
+from sparkstorm.settings import SupervisorSettings
 from sparkstorm.supervisor.log_publisher import LogPublisher
 from sparkstorm.supervisor.node_dir import NodeDir
 from sparkstorm.supervisor.slot import Place, Slot, worker_log_name

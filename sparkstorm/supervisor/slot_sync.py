@@ -265,10 +265,17 @@ class SlotSync:
         _drain(self._left, self._take_leave)
 
     def _take_leave(self, topology_id: str) -> None:
+        """Remove the heartbeat; leave a trace of a topology that was removed before its worker ended.
+
+        Such a worker may have written to Redis after the topology's keys were deleted. Nimbus's sweep finds the trace and
+        deletes them.
+        """
         stores = self._desk()
         if stores.logs is not None:
             stores.logs.publish(topology_id)  # before the beat goes: then the topology's keys may be deleted
         stores.state.remove_worker_beat(topology_id, self._slot)
+        if not stores.state.has_worker_beats(topology_id):
+            stores.state.prepare_worker_beats(topology_id)
 
     def _publish(self, now_ms: int) -> None:
         logs = self._desk().logs

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Protocol
 
 from sparkstorm.errors import CodecError, SparkStormError, WorkerFailedError
-from sparkstorm.model.settings import EpochSettings, WorkerSettings
 from sparkstorm.model.worker_messages import (
     ComponentError,
     ExitCode,
@@ -24,6 +23,7 @@ from sparkstorm.model.worker_messages import (
     WorkerReport,
 )
 from sparkstorm.model.worker_spec import WorkerSpec
+from sparkstorm.settings import EpochSettings, WorkerSettings
 from sparkstorm.testing.sim_data import DataPlane, TopologyData
 from sparkstorm.testing.sim_transport import SimTransport
 from sparkstorm.testing.simulated_time import WorkerClock

@@ -15,7 +15,7 @@ from sparkstorm.config import Conf
 from sparkstorm.hosting.base import SlotSpec, StateAddress
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.redis_address import RedisAddress
-from sparkstorm.model.settings import SupervisorSettings
+from sparkstorm.settings import SupervisorSettings
 from sparkstorm.supervisor.local import MemoryDisk, MemoryNodeDir
 from sparkstorm.supervisor.slot import Place, Slot
 from sparkstorm.supervisor.slot_sync import SlotStores, SlotSync

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkstorm.model.settings import EpochSettings
+from sparkstorm.settings import EpochSettings
 from sparkstorm.worker.epoch import Epoch
 
 

@@ -15,9 +15,9 @@ import numpy as np
 from sparkstorm.errors import CodecError, MalformedFrameError
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.model.settings import EpochSettings
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.unfolding import require_bounded
+from sparkstorm.settings import EpochSettings
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import Commit
 from sparkstorm.transport.frames import AckerMessages, Ids, Row, SettledRoots

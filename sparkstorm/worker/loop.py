@@ -10,9 +10,9 @@ from pathlib import Path
 from sparkstorm.blobs.topology_code import open_topology
 from sparkstorm.clock import Clock, SystemClock
 from sparkstorm.errors import CodecError
-from sparkstorm.model.settings import WorkerSettings
 from sparkstorm.model.worker_messages import ExitCode
 from sparkstorm.model.worker_spec import WorkerSpec
+from sparkstorm.settings import WorkerSettings
 from sparkstorm.transport.redis import RedisTransport
 from sparkstorm.worker.epoch import RandomIds
 from sparkstorm.worker.log_levels import LogLevels

@@ -30,7 +30,6 @@ from sparkstorm.errors import (
 )
 from sparkstorm.executor.user_traceback import busy_in
 from sparkstorm.hosting.base import WorkerControl
-from sparkstorm.model.settings import WorkerSettings
 from sparkstorm.model.worker_messages import (
     HUNG,
     MAX_LINE_BYTES,
@@ -44,6 +43,7 @@ from sparkstorm.model.worker_messages import (
     encode_report,
 )
 from sparkstorm.model.worker_spec import MAX_SPEC_BYTES, WorkerSpec
+from sparkstorm.settings import WorkerSettings
 
 DEFAULT_ENTRY = "sparkstorm.worker.loop:run_worker"
 MAX_UNSENT_BYTES = MAX_LINE_BYTES

@@ -12,7 +12,6 @@ from sparkstorm.blobs.local_modules import missing_module
 from sparkstorm.clock import Clock
 from sparkstorm.errors import SparkStormError, StoreFullError, WorkerFailedError
 from sparkstorm.executor.user_traceback import describe_error
-from sparkstorm.model.settings import EpochSettings
 from sparkstorm.model.tasks import number_tasks
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.worker_messages import (
@@ -29,6 +28,7 @@ from sparkstorm.model.worker_messages import (
     WorkerReport,
 )
 from sparkstorm.model.worker_spec import WorkerSpec
+from sparkstorm.settings import EpochSettings
 from sparkstorm.transport.base import Transport
 from sparkstorm.worker.epoch import IdSource
 from sparkstorm.worker.epoch_budget import Budget

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from sparkstorm.clock import Clock
 from sparkstorm.errors import MalformedFrameError, StoreFullError
 from sparkstorm.executor.manual_runner import ManualRunner
-from sparkstorm.model.settings import EpochSettings
 from sparkstorm.model.tuples import Tuple
+from sparkstorm.settings import EpochSettings
 from sparkstorm.transport.base import Commit, Transport
 from sparkstorm.transport.frames import NO_IDS, RowFrame, travelled
 from sparkstorm.worker.backpressure import Backpressure

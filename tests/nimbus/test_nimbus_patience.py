@@ -8,23 +8,7 @@ from sparkstorm.cluster import paths
 from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
 from sparkstorm.model.records import encode_record
-from sparkstorm.nimbus.nimbus_times import NimbusTimes
-from sparkstorm.scheduling.liveness import Timeouts
 from tests.nimbus.nimbus_bench import Bench
-
-
-def test_periods_come_from_their_keys() -> None:
-    conf = {
-        "nimbus.monitor.freq.secs": 1,
-        "nimbus.task.timeout.secs": 2,
-        "nimbus.task.launch.secs": 3,
-        "nimbus.supervisor.timeout.secs": 4,
-        "worker.max.timeout.secs": 5,
-        "task.cleanup.timeout.sec": 0.5,
-        "nimbus.topology.blobstore.deletion.delay.ms": 7,
-    }
-    assert NimbusTimes.of(conf) == NimbusTimes(1000, Timeouts(2000, 3000, 4000), 5000, 500, 7)
-    assert NimbusTimes.of({}) == NimbusTimes.of(dict.fromkeys(conf)) == NimbusTimes()
 
 
 def silent_worker(bench: Bench) -> WorkerSlot:

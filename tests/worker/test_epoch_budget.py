@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Spout, Tuple
-from sparkstorm.model.settings import EpochSettings
+from sparkstorm.settings import EpochSettings
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.sim_transport import SimTransport

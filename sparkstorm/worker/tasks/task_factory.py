@@ -24,11 +24,11 @@ from sparkstorm.executor.user_traceback import describe_error
 from sparkstorm.executor.watermark_routes import MARK_FIELDS, TimePlan, add_lanes, add_routes
 from sparkstorm.executor.windowed_runner import Patience, TimedRunner
 from sparkstorm.model.codec import Codec
-from sparkstorm.model.settings import ComponentSettings, DeliverySettings, WorkerSettings
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import ACKER, LATE_PREFIX, WATERMARK_STREAM, Topology
 from sparkstorm.model.tuples import Source
 from sparkstorm.recording.recorder import COMPONENTS, Recorder, Recording
+from sparkstorm.settings import ComponentSettings, DeliverySettings, WorkerSettings
 from sparkstorm.transport.base import Claim, TaskRecord
 from sparkstorm.transport.frames import MESSAGES, ROWS, SETTLED
 from sparkstorm.worker.epoch import IdSource

@@ -8,11 +8,13 @@ import pytest
 
 from sparkstorm.config import keys
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.settings import (
+from sparkstorm.settings import (
     ComponentSettings,
     DeliverySettings,
     EpochSettings,
+    NimbusSettings,
     Settings,
+    SubmissionSettings,
     SupervisorSettings,
     WorkerSettings,
     WorkerTimers,
@@ -22,6 +24,8 @@ KINDS: list[type[Settings]] = [
     ComponentSettings,
     DeliverySettings,
     EpochSettings,
+    NimbusSettings,
+    SubmissionSettings,
     SupervisorSettings,
     WorkerSettings,
     WorkerTimers,
@@ -86,3 +90,19 @@ def test_a_topology_may_ask_for_more_patience_with_its_workers_but_not_without_b
 def test_retries_belong_to_exactly_once() -> None:
     assert DeliverySettings.of({"topology.delivery.guarantee": "at-least-once"}).retries == 0
     assert DeliverySettings.of({}).retries == 3
+
+
+def test_the_periods_of_nimbus_come_from_their_keys() -> None:
+    conf = {
+        "nimbus.monitor.freq.secs": 1,
+        "nimbus.task.timeout.secs": 2,
+        "nimbus.task.launch.secs": 3,
+        "nimbus.supervisor.timeout.secs": 4,
+        "worker.max.timeout.secs": 5,
+        "task.cleanup.timeout.sec": 0.5,
+        "nimbus.topology.blobstore.deletion.delay.ms": 7,
+        "nimbus.request.timeout.secs": 8,
+        "nimbus.reassign": False,
+        "nimbus.topology.validator": "rules:check",
+    }
+    assert NimbusSettings.of(conf) == NimbusSettings(1000, 2000, 3000, 4000, 5000, 500, 7, 8000, False, "rules:check")

@@ -143,3 +143,30 @@ class WorkerTimers(Settings):
         if self.topology_timeout_ms is None:
             return self.supervisor_timeout_ms
         return min(max(self.supervisor_timeout_ms, self.topology_timeout_ms), self.longest_timeout_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class NimbusSettings(Settings):
+    """Periods and time limits of Nimbus."""
+
+    round_ms: Annotated[int, "nimbus.monitor.freq.secs"]
+    task_timeout_ms: Annotated[int, "nimbus.task.timeout.secs"]
+    task_launch_ms: Annotated[int, "nimbus.task.launch.secs"]
+    supervisor_timeout_ms: Annotated[int, "nimbus.supervisor.timeout.secs"]
+    longest_worker_timeout_ms: Annotated[int, "worker.max.timeout.secs"]
+    cleanup_ms: Annotated[int, "task.cleanup.timeout.sec"]
+    blob_delay_ms: Annotated[int, "nimbus.topology.blobstore.deletion.delay.ms"]
+    request_timeout_ms: Annotated[int, "nimbus.request.timeout.secs"]
+    reassigns: Annotated[bool, "nimbus.reassign"]
+    validator: Annotated[str | None, "nimbus.topology.validator"]
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionSettings(Settings):
+    """Settings of one topology for its submission."""
+
+    workers: Annotated[int, "topology.workers"]
+    copies: Annotated[int, "topology.min.replication.count"]
+    copies_wait_ms: Annotated[int, "topology.max.replication.wait.time.sec"]
+    is_hot_deploy: Annotated[bool, "topology.hot.deploy.enable"]
+    from_checkpoint: Annotated[str | None, "topology.from.checkpoint"]
