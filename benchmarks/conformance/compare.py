@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.conformance import jstorm_defects
+from sparkstorm.scheduling.blacklist import BlacklistScheduler
 from sparkstorm.scheduling.form.jstorm_problem import context_from
+from sparkstorm.scheduling.form.solve import solve
 from sparkstorm.scheduling.jstorm.records import AssignType
 
 Problem = dict[str, Any]
@@ -101,6 +103,24 @@ def _raise_excuse(problem: Problem, theirs: Answer) -> str | None:
     return None
 
 
+# -- where Storm's blacklist never ends --------------------------------------------------------------------------------
+
+NEVER_RESUMES = "the original never resumes: the resume time is below one round"
+
+
+def resumes_within_a_round(problem: Problem) -> bool:
+    """Return whether BlacklistScheduler counts the rounds to resume from zero, which it passes over: it tests for zero after."""
+    conf = problem["conf"]
+    every = conf.get("nimbus.monitor.freq.secs", 10)
+    return problem["scheduler"] == "blacklist" and bool(conf.get("blacklist.scheduler.resume.time.secs", 1800) < every)
+
+
+def without_resuming(problem: Problem) -> Answer:
+    """Return our answer with that defect put back."""
+    with jstorm_defects.replaced(BlacklistScheduler, "_resume", lambda scheduler: None):
+        return solve(problem)
+
+
 # -- the verdict ------------------------------------------------------------------------------------------------------
 
 
@@ -119,9 +139,14 @@ def verdict(problem: Problem, ours: Answer, theirs: Answer, second: Answer | Non
         tag = jstorm_defects.excuse(problem, theirs)
         return tag if tag and places_all(problem, ours) else DIFFERENT
     reason = _raise_excuse(problem, theirs) if "raised" in theirs else None
-    if reason is None or second is None:
+    compared = theirs if reason is None else second
+    if compared is None:
         return DIFFERENT
-    return reason if same(problem, ours, second) else DIFFERENT
+    if reason is not None and same(problem, ours, compared):
+        return reason
+    if resumes_within_a_round(problem) and same(problem, without_resuming(problem), compared):
+        return NEVER_RESUMES if reason is None else f"{reason}; {NEVER_RESUMES}"
+    return DIFFERENT
 
 
 def places_all(problem: Problem, ours: Answer) -> bool:

@@ -59,7 +59,8 @@ class BlacklistScheduler:
         every = _positive(conf, MONITOR_SECS_KEY, 10)
         self._rounds = _positive(conf, TOLERANCE_SECS_KEY, 300) // every
         self._tolerance = _positive(conf, TOLERANCE_COUNT_KEY, 3)
-        self._resume_rounds = _positive(conf, RESUME_SECS_KEY, 1800) // every
+        # Storm counts zero rounds for a time below one round, and then never resumes.
+        self._resume_rounds = max(_positive(conf, RESUME_SECS_KEY, 1800) // every, 1)
         self._counts_bad_ports = conf.get(BAD_SLOT_KEY) is not False
         self._counts_sends = conf.get(SEND_FAILURES_KEY) is True
         name = str(conf.get(STRATEGY_KEY) or "default").rpartition(".")[2]

@@ -240,6 +240,12 @@ def test_a_supervisor_that_is_often_missing_is_blacklisted_and_resumes() -> None
     assert found == [()] * 4 + [("host-b",)] * 5 + [()] * 2
 
 
+def test_a_resume_time_below_one_round_ends_in_the_next_round() -> None:
+    """Storm counts zero rounds and never resumes; the comparison excuses it (NEVER_RESUMES)."""
+    scheduler = watched(tolerance_count=1, resume=7, **{"blacklist.scheduler.tolerance.time.secs": 20})
+    assert rounds(scheduler, "ab", "a", "ab", "ab", "ab") == [(), (), ("host-b",), (), ()]
+
+
 def test_a_supervisor_gone_for_the_whole_window_is_forgotten() -> None:
     scheduler = watched(tolerance_count=3, resume=1800)
     rounds(scheduler, "ab", *["a"] * 7)
