@@ -114,7 +114,7 @@ class SimSlot:
         sync.notify = lambda: simulation.wake(thread)
         self.threads = [thread, syncing]
         for duty in self.threads:
-            simulation.add(duty)
+            simulation.add(duty, has_threads=False)
 
     def die(self) -> StateStore | None:
         """End the slot process without a word: its worker dies with it; its session is returned and lasts until it is closed."""
