@@ -143,7 +143,7 @@ class HarmedCluster(LocalCluster):
             supervisors, slots, seed=seed, conf={**QUICK, **conf}, make_transport=self._transport, is_lively=True, poll_ms=1_000
         )
         self._fate = Duty(self.simulation, self._step_fate, lambda: False)
-        self.simulation.add(self._fate)
+        self.simulation.add(self._fate, has_threads=False)
         for fault in faults:
             if fault.kind.trigger is not Trigger.TIME:
                 self._at[fault.kind.trigger][fault.at] = fault

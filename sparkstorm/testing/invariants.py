@@ -21,13 +21,13 @@ class Invariants:
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
         self._decoded: dict[str, tuple[bytes, Progress]] = {}
-        self._seen: dict[str, list[int]] = {}
+        self._seen: dict[str, tuple[int, int, int]] = {}
         self.checks = 0
 
     def __call__(self) -> None:
         """Check each topology in which something was committed since the last time."""
         for data in self._cluster.data_plane.all().values():
-            seen = [*data.store.seq_by_owner.values(), data.store.generation]
+            seen = (data.arrivals.commits, data.store.generation, data.store.restores)
             if seen != self._seen.get(data.id):
                 self._seen[data.id] = seen
                 self.checks += 1

@@ -132,7 +132,7 @@ class LocalCluster:
         self.nimbus.cleanup.retirement = self.data_plane
         self._nimbus_is_woken = True
         self.nimbus_duties = [Duty(self.simulation, self._step_nimbus, lambda: self._nimbus_is_woken)]
-        self.simulation.add(self.nimbus_duties[0])
+        self.simulation.add(self.nimbus_duties[0], has_threads=False)
 
     def _wake_nimbus(self) -> None:
         self._nimbus_is_woken = True

@@ -107,15 +107,14 @@ class SimSlot:
         assert claim is not None, f"{self.slot} is taken"
         spec = SlotSpec(StateAddress("memory"), RedisAddress("memory", 0), "", "", conf=self._around.slot_conf, keep_spare=False)
         sync = self.sync = SlotSync(self.slot, storage, lambda: self._connect(storage))
-        machine = self.machine = Slot(spec, Place(self.slot, self.node.host, storage, claim), sync, self._spawn)
+        self.machine = Slot(spec, Place(self.slot, self.node.host, storage, claim), sync, self._spawn)
         simulation = self._around.simulation
         thread = Duty(simulation, self._step_machine, lambda: False)
         syncing = Duty(simulation, self._step_sync, lambda: sync.is_woken)
         sync.notify = lambda: simulation.wake(thread)
         self.threads = [thread, syncing]
         for duty in self.threads:
-            simulation.add(duty)
-        assert machine is not None
+            simulation.add(duty, has_threads=False)
 
     def die(self) -> StateStore | None:
         """End the slot process without a word: its worker dies with it; its session is returned and lasts until it is closed."""

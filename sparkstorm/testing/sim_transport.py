@@ -15,6 +15,7 @@ class Arrivals:
 
     def __init__(self, store: LocalStore) -> None:
         self.sent = 0  # commits with frames in them, so far
+        self.commits = 0
         self._store = store
         self._token_by_task: dict[int, int] = {}  # the highest that has claimed
         self._restores = store.restores
@@ -70,6 +71,7 @@ class SimTransport(LocalTransport):
         before = {task: self._store.task(task).last_number for task, _, _ in commit.frames}
         pressure = super().commit(commit)
         self.arrivals.check_owner(commit)
+        self.arrivals.commits += 1
         self.arrivals.sent += bool(before)
         until_ms = self.arrives_ms()
         if until_ms > 0:

@@ -39,19 +39,23 @@ class Simulation:
         self.watchers: list[Callable[[], None]] = []
         self.steps = 0
         self._due_ms: dict[Actor, int | None] = {}
+        self._threaded: dict[Actor, None] = {}
 
     @property
     def actors(self) -> tuple[Actor, ...]:
         """Actors, in the order in which they were added."""
         return tuple(self._due_ms)
 
-    def add(self, actor: Actor) -> None:
-        """Add an actor that is due now."""
+    def add(self, actor: Actor, has_threads: bool = True) -> None:
+        """Let an actor take part, from now on; one without threads of its own is never asked for them."""
         self._due_ms[actor] = self.clock.now_ms()
+        if has_threads:
+            self._threaded[actor] = None
 
     def discard(self, actor: Actor) -> None:
         """Remove an actor."""
         self._due_ms.pop(actor, None)
+        self._threaded.pop(actor, None)
 
     def wake(self, actor: Actor) -> None:
         """Make an actor due now."""
@@ -101,8 +105,8 @@ class Simulation:
             pass
 
     def leap(self, until_ms: int) -> bool:
-        """Advance time to the next due step, at most to a limit; return whether a step is due before the limit."""
-        posted = [actor.wait_for_threads() for actor in self._due_ms]  # every actor is asked
+        """Move time on to what is due next, at most to a limit; whether there is anything to do before the limit."""
+        posted = [actor.wait_for_threads() for actor in self._threaded]  # everybody gets the chance
         if any(posted):
             return True
         due_ms = self.next_due_ms()

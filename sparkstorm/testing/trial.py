@@ -61,7 +61,7 @@ class Client:
         self._open: dict[str, tuple[PendingRequest, str]] = {}
         self._orphans: dict[str, str] = {}
         self._duty = Duty(cluster.simulation, self._step, lambda: False)
-        cluster.simulation.add(self._duty)
+        cluster.simulation.add(self._duty, has_threads=False)
 
     def ask(self, make: Callable[[], Request], what: str) -> None:
         """Write a request; a refusal of the client itself ends it at once."""

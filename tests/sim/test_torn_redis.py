@@ -62,8 +62,10 @@ class OverRedis:
         return self.opened[-1]
 
     def rounds(self, count: int) -> None:
-        """Let every worker run so many epochs, and simulated time pass."""
+        """Let every worker run so many epochs, and simulated time pass; slots pause before they start a worker again."""
         for _ in range(count):
+            while any(slot.worker is None for slot in self.cluster.topology().workers):
+                self.cluster.simulation.advance(100)
             self.cluster.simulation.wake_all()
             self.cluster.simulation.advance(5)
 
