@@ -1,4 +1,4 @@
-"""What lies under /nimbus: requests and their outcomes, hot deploys, leadership, Nimbus's problems.
+"""Records under /nimbus: requests and their outcomes, hot deploys, leadership, Nimbus's problems.
 
 Clients write requests and may withdraw them; all else is Nimbus's.
 """
@@ -114,7 +114,7 @@ class NimbusState(RecordStore):
         self._write(paths.outcome(outcome.id), outcome)
 
     def read_outcome(self, request_id: str, hint: Hint | None = None) -> Outcome | None:
-        """What became of a request so far; the hint fires when that changes."""
+        """Return the outcome of a request so far; the hint fires when it changes."""
         return self._read_once(Outcome, paths.outcome(request_id), hint)
 
     def remove_outcome(self, request_id: str) -> None:
@@ -152,7 +152,7 @@ class NimbusState(RecordStore):
         self.store.put_ephemeral(paths.submission(topology_id), b"")
 
     def unprotect(self, topology_id: str) -> None:
-        """A request names the id now, or nobody will."""
+        """End the protection of an id: a request names it now, or none will."""
         self.store.delete(paths.submission(topology_id))
 
     def protected_ids(self) -> list[str]:

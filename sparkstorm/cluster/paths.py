@@ -1,4 +1,4 @@
-"""Owns the names in the cluster's tree, in the words of Storm (S3.38-S3.42) and JStorm (S0.14-S0.48)."""
+"""Paths in the cluster's tree, with the names of Storm (S3.38-S3.42) and JStorm (S0.14-S0.48)."""
 
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.names import name_to_node, node_to_name
@@ -54,7 +54,7 @@ def workerbeat(topology_id: str, slot: WorkerSlot) -> str:
 
 
 def slot_of_workerbeat(node: str) -> WorkerSlot | None:
-    """The slot that a beat's node name stands for, None for a name that is not ours."""
+    """Return the slot of a heartbeat's node name, None for a foreign name."""
     host, _, port = node_to_name(node).rpartition("-")
     return WorkerSlot(host, int(port)) if host and port.isascii() and port.isdecimal() else None
 

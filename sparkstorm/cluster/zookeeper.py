@@ -1,4 +1,4 @@
-"""Owns the state store on ZooKeeper through kazoo: sessions, access rights, bounded waits, translated errors.
+"""State store on ZooKeeper through kazoo: sessions, access rights, bounded waits, translated errors.
 
 Refuses to be used in another process than the one that made it (kazoo's threads do not survive a fork) and never calls
 ZooKeeper from a kazoo callback (they run on kazoo's own thread and would dead-lock): hints and session events only set
@@ -41,7 +41,7 @@ QUIET.setLevel(logging.CRITICAL)
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperAddress:
-    """Where ZooKeeper is and how to speak to it; `root` is Storm's storm.zookeeper.root."""
+    """Address of ZooKeeper and time limits of its client; `root` is Storm's storm.zookeeper.root."""
 
     hosts: str  # "host:port,host:port"
     root: str = "/storm"
@@ -283,7 +283,7 @@ class ZooKeeperStateStore:
         return None if stat is None else int(stat.ephemeralOwner)
 
     def try_ephemeral(self, path: str, data: bytes) -> bool:
-        """Make an ephemeral node if nobody holds it; True when this session holds it afterwards."""
+        """Make an ephemeral node if it does not exist; return whether this session holds it afterwards."""
         try:
             self._make(path, data, ephemeral=True)
         except NodeExistsError:

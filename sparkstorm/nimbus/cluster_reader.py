@@ -1,4 +1,4 @@
-"""Owns Nimbus's reading of the store: one pass over bases, outlines, confs, assignments, supervisors and beats.
+"""Nimbus's reading of the store: one pass over bases, outlines, confs, assignments, supervisors and heartbeats.
 
 A record that cannot be read takes only its own topology, supervisor or worker out of the picture: it is reported as a
 problem that names the path, and the slots its assignment holds stay reserved.
@@ -23,7 +23,7 @@ ReadT = TypeVar("ReadT")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one pass found; `problems` are sentences by topology, supervisor or slot; `bases` has all readable ones."""
+    """Result of one pass; `problems` are sentences by topology, supervisor or slot; `bases` has all readable ones."""
 
     snapshot: Snapshot
     bases: dict[str, TopologyBase]
@@ -132,7 +132,7 @@ class ClusterReader:
         return self._conf_by_key[conf_key]
 
     def forget(self, topology_id: str) -> None:
-        """Read this topology's outline anew the next time."""
+        """Drop this topology's cached outline."""
         self._outline_by_id.pop(topology_id, None)
 
     def _forget(self, present: set[str]) -> None:

@@ -1,4 +1,4 @@
-"""Owns what one Nimbus has seen with its own eyes: beats, offered slots, and trouble with its view of the store."""
+"""Heartbeat monitor: heartbeats and offered slots that this Nimbus has seen, and interruptions of its view of the store."""
 
 import logging
 from collections.abc import Mapping, Set

@@ -1,4 +1,4 @@
-"""Owns Nimbus: the turn that reads everything, decides purely and writes only differences.
+"""Nimbus: a turn reads everything, decides purely and writes only differences.
 
 Nothing Nimbus needs to go on is in its memory: a new one on the same store takes up requests, timers, kills and hot deploys
 where the old one was (S3.37). Memory holds only sightings (who beat when), which a new one gathers afresh without burying
@@ -38,7 +38,7 @@ _MOST_PROBLEMS, _MOST_CHARS = 200, 2000  # that clients are shown
 
 
 class Nimbus:
-    """Storm's master as a stepped machine over the store; one leads, others stand by."""
+    """Storm's master as a stepped machine over the store; one leads, the others are on standby."""
 
     def __init__(
         self,
