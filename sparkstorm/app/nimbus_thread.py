@@ -1,4 +1,4 @@
-"""Owns the thread that drives Nimbus inside the driver: it sleeps until the next turn is due or somebody wakes it."""
+"""Thread that drives Nimbus inside the driver: it sleeps until the next turn is due or a wake-up comes."""
 
 from __future__ import annotations
 

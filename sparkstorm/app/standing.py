@@ -1,4 +1,4 @@
-"""A cluster that stands: Nimbus and the slots, held until stopped, for topologies that other processes submit."""
+"""Standing cluster: Nimbus and the slots, held until stopped, for topologies that other processes submit."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def hold(conf: Conf) -> int:
 
 
 def up_lines(conf: Conf, slots: int, log_dir: Path) -> list[str]:
-    """Return what whoever started the cluster needs to know."""
+    """Return the lines for the user who started the cluster."""
     path = connection_path(conf).resolve()
     viewer = read_only_path(path)
     return [
