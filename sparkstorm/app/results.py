@@ -61,5 +61,5 @@ def _rank(pair: tuple[Any, Any]) -> tuple[float, str]:
 
 
 def _line(key: Any, value: Any) -> str:
-    """Return one line of JSON that reads back exactly (`sparkstorm.replay.read_json`); values that JSON lacks are tagged objects."""
+    """Return one line of JSON that reads back exactly (`sparkstorm.replay.read_json`); other values are tagged objects."""
     return to_json([key, value])

@@ -1,4 +1,4 @@
-"""Owns the drive of a slot process: where it lands, its two threads, its end.
+"""Main of a slot process: its place, its two threads, its end.
 
 A Spark task calls `main_by_ticket`. A plain process runs it as a program (`python -m sparkstorm.supervisor.slot_main`), which reads
 a SlotSpec as JSON from its standard input.
