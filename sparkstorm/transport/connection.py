@@ -53,16 +53,25 @@ def open_connection(address: RedisAddress, timeout_s: float = 10.0) -> Connectio
         protocol=2,
         health_check_interval=0,
     )
-    where = f"Redis at {address.host}:{address.port}"
     try:
         connect(connection)
     except _REFUSED as error:
         connection.disconnect()  # type: ignore[no-untyped-call]
-        raise AccessRefusedError(f"{where} refuses our password: {error}") from error
+        raise _refusal(address, error) from error
     except (*LOST, redis.RedisError) as error:
         connection.disconnect()  # type: ignore[no-untyped-call]
-        raise StoreUnavailableError(f"{where} cannot be reached: {error}") from error
+        raise StoreUnavailableError(f"Redis at {address.host}:{address.port} cannot be reached: {error}") from error
     return connection
+
+
+def _refusal(address: RedisAddress, error: Exception) -> AccessRefusedError:
+    """Return the error of a server that does not let us in, the same for every version.
+
+    Without a password, Redis 6.2, 7.2 and Valkey refuse the client's greeting (CLIENT SETINFO). Redis 7.0 does not know
+    that greeting, answers "unknown subcommand", which redis-py ignores, and refuses only the first real request.
+    """
+    fault = "refuses our password" if address.password else "wants a password and none is set (sparkstorm.redis.password)"
+    return AccessRefusedError(f"Redis at {address.host}:{address.port} {fault}: {error}")
 
 
 def connect(connection: Connection) -> None:
@@ -157,8 +166,7 @@ class Link:
             return [_reply(self._connection) for _ in range(replies)]
         except _REFUSED as error:
             self.close()
-            where = f"Redis at {self._address.host}:{self._address.port}"
-            raise AccessRefusedError(f"{where} wants a password: {error}") from error
+            raise _refusal(self._address, error) from error
         except LOST:
             self.close()
             raise

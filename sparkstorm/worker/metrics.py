@@ -51,11 +51,10 @@ class Tally:
             (c.executed, c.emitted, c.pending, c.is_exhausted, c.is_waiting, c.done) for c in self._progress.counts_by_task.values()
         ]
 
-    def by_component(self) -> dict[str, dict[str, int]]:
-        """Counts by component, for people."""
-        shown: dict[str, dict[str, int]] = {}
-        for counts in self._progress.counts_by_task.values():
-            of_component = shown.setdefault(counts.component, dict.fromkeys(_SHOWN, 0))
-            for name in _SHOWN:
-                of_component[name] += getattr(counts, name)
-        return shown
+    def by_executor(self) -> dict[str, dict[str, int]]:
+        """Return the counts of each executor ("1-3") for the heartbeat (S3.38)."""
+        known = self._progress.counts_by_task
+        return {
+            str(executor): {name: sum(getattr(known[task], name) for task in executor.tasks if task in known) for name in _SHOWN}
+            for executor in self._plan.executors
+        }

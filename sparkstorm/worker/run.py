@@ -203,4 +203,5 @@ def plan_of(spec: WorkerSpec, topology: Topology, make_instance: Callable[[str],
         is_careful=spec.careful,
         deaths_by_row={(s.task, s.entry_id, s.row): s.deaths for s in spec.suspects},
         log_dir=log_dir,
+        executors=tuple(each.executor for each in spec.executors),
     )

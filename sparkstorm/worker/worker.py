@@ -144,8 +144,8 @@ class Worker:
         return list(self._crew.ackers.values())
 
     def summary(self) -> dict[str, Any]:
-        """Counts by component, and why spouts emit nothing, for the heartbeat."""
-        found: dict[str, Any] = {"components": self._tally.by_component(), "epochs": self._seq}
+        """Counts by executor, and why spouts emit nothing, for the heartbeat."""
+        found: dict[str, Any] = {**self._tally.by_executor(), "epochs": self._seq}
         if self._is_active:
             found |= {"blocked": self._waiting.blocked(self._refusal), "gated": self._waiting.gated()}
         return found

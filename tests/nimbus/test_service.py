@@ -7,6 +7,7 @@ import pytest
 
 from sparkstorm.blobs.local import LocalBytesStore
 from sparkstorm.cluster.local import LocalStateStore
+from sparkstorm.config import default_conf
 from sparkstorm.errors import (
     AlreadyAliveError,
     FailedAssignTopologyError,
@@ -19,7 +20,7 @@ from sparkstorm.errors import (
 from sparkstorm.model.assignment import TaskBeats
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Component, Grouping, Stream, Subscription, Topology
-from sparkstorm.nimbus.submission import SubmitOptions
+from sparkstorm.nimbus.submission import SubmitOptions, prepare
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.view import ClusterView
@@ -382,6 +383,14 @@ def test_a_submission_waits_for_copies_but_never_fails_for_them() -> None:
     bench.start_nimbus()
     assert bench.submit(topology__min__replication__count=3, topology__max__replication__wait__time__sec=7)
     assert asked == [(3, 7000)]
+
+
+@pytest.mark.parametrize("key", ["topology.workers", "topology.acker.executors"])
+def test_sizes_that_come_from_the_clusters_record_are_checked_at_a_submission(key: str) -> None:
+    """S0.39: a topology's own settings are checked by type before; the cluster's come from a record in ZooKeeper."""
+    cluster_conf = {**default_conf().as_dict(), key: -1}
+    with pytest.raises(InvalidConfigError, match=rf"{key} in configuration of wc-1-1"):
+        prepare("wc-1-1", "wc", wordcount(), {}, cluster_conf)
 
 
 def test_a_topologys_own_setting_goes_before_the_clusters() -> None:

@@ -1,12 +1,16 @@
 """ClusterView: topologies to schedule, free slots, and the methods that change placements."""
 
+from typing import ClassVar
+
 import pytest
 
 from sparkstorm.errors import FailedAssignTopologyError
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.scheduling.default import integer_divided
+from sparkstorm.scheduling.default import DefaultScheduler, integer_divided
 from sparkstorm.scheduling.free_slots import FreeSlots
-from sparkstorm.scheduling.view import Scheduler
+from sparkstorm.scheduling.per_topology import chosen_scheduler
+from sparkstorm.scheduling.records import Conf, Topologies
+from sparkstorm.scheduling.view import ClusterView
 from tests.scheduling.clusters import cluster, executors, places, singles, slot, supervisor, topology
 
 
@@ -166,23 +170,26 @@ def test_an_even_division_differs_by_at_most_one() -> None:
     assert integer_divided(2, 3) == {0: 1, 1: 2}
 
 
-class Counting:
-    """A scheduler of a user's own."""
+class Noting(DefaultScheduler):
+    """A user's own scheduler: notes what it is called with, then decides as the default one."""
 
-    def __init__(self) -> None:
-        self.prepared: list[object] = []
+    calls: ClassVar[list[object]] = []
 
-    def prepare(self, conf: object) -> None:
-        self.prepared.append(conf)
+    def prepare(self, conf: Conf) -> None:
+        self.calls.append(("prepare", conf["app.colour"]))
 
-    def schedule(self, topologies: object, view: object) -> None:
-        self.prepared.append("scheduled")
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        self.calls.append(("schedule", list(topologies)))
+        super().schedule(topologies, cluster)
 
 
-def test_a_scheduler_is_prepared_and_then_scheduled() -> None:
-    """S4.1."""
-    mine: Scheduler = Counting()
-    view = cluster([], [])
-    mine.prepare({"a": 1})
+def test_a_scheduler_is_prepared_once_and_then_asked_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S4.1, by the one way in which Nimbus makes schedulers and asks them."""
+    monkeypatch.setattr(Noting, "calls", [])
+    path = f"{__name__}.Noting"
+    mine = chosen_scheduler({"storm.scheduler": path, "storm.scheduler.allowed": [path], "app.colour": "red"})
+    view = cluster([supervisor("a", 1)], [topology("t", singles(1), 1)])
     mine.schedule(view.topologies, view)
-    assert mine.prepared == [{"a": 1}, "scheduled"]  # type: ignore[attr-defined]
+    mine.schedule(view.topologies, view)
+    assert Noting.calls == [("prepare", "red"), ("schedule", ["t"]), ("schedule", ["t"])]
+    assert len(view.assignments()["t"]) == 1

@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
+
 from sparkstorm.model.assignment import Assignment, ExecutorId, SupervisorInfo, TopologyBase, WorkerSlot
 from sparkstorm.model.outline import ComponentOutline, InputOutline, TopologyOutline
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.scheduling.default import DefaultScheduler
+from sparkstorm.scheduling.jstorm.adapter import JStormScheduler
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.round import plan_round
 from sparkstorm.scheduling.round_memory import topology_view
@@ -64,6 +67,16 @@ def test_the_dead_move_off_their_slot_which_is_not_offered_in_this_round() -> No
     assert made.slot_by_executor[E[1]] == made.slot_by_executor[E[3]] == SLOTS[2]
     assert {made.slot_by_executor[E[0]], made.slot_by_executor[E[2]]} <= {SLOTS[1], SLOTS[3]}
     assert made.placed_version_by_executor == {E[0]: 6, E[2]: 6, E[1]: 4, E[3]: 4}
+
+
+@pytest.mark.parametrize("rebalanced", [{}, {"t-1": RebalanceOptions()}], ids=["a death", "a rebalance"])
+def test_living_tasks_of_a_lost_supervisor_stay_under_jstorm(rebalanced: dict[str, RebalanceOptions]) -> None:
+    """S0.80: JStorm's unstopped workers; if they were placed anew, their tasks would run twice."""
+    lost = replace(SNAPSHOT, supervisors={"n2": SUPERVISORS["n2"]})
+    plan = plan_round(lost, {"t-1": {E[1], E[2], E[3]}}, JStormScheduler(), {}, 1000, rebalanced)
+    (made,) = plan.assignments
+    assert made.slot_by_executor[E[2]] == PLACED[E[2]] and made.placed_version_by_executor[E[2]] == 4
+    assert made.slot_by_executor[E[0]].node == "n2" and made.placed_version_by_executor[E[0]] == 6
 
 
 def test_a_killed_topology_keeps_its_slots_and_is_not_scheduled() -> None:

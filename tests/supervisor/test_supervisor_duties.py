@@ -160,6 +160,17 @@ def test_the_wanted_state_outlives_the_supervisor(node_dir: NodeDir, supervisor:
     assert found[6701].version == 3
 
 
+def test_the_wanted_state_is_compared_once_in_a_monitor_period(node_dir: NodeDir, supervisor: Supervisor) -> None:
+    supervisor.step(0, {})
+    for now_ms, ports in ((2_999, []), (3_000, [6700]), (5_999, [6700])):
+        supervisor.step(now_ms, {"t": assignment("t", "n1:6700")})
+        assert list(read_local_assignments(node_dir)) == ports
+    supervisor.step(5_999, {})
+    assert list(read_local_assignments(node_dir)) == [6700]
+    supervisor.step(6_000, {})
+    assert list(read_local_assignments(node_dir)) == []
+
+
 def test_a_new_holder_keeps_who_was_on_a_port(node_dir: NodeDir, store: LocalStateStore, supervisor: Supervisor) -> None:
     supervisor.step(0, {"b": assignment("b", "n1:6700")})
     supervisor.resign()

@@ -56,6 +56,28 @@ def test_a_word_count_test_takes_ten_lines() -> None:
         assert sorted(lines.acked) == [0, 1]
 
 
+def test_heartbeats_hold_the_counts_of_every_executor_of_their_worker() -> None:
+    """S3.38: workers count by executor, and their slots write it to ZooKeeper (not while a simulated cluster is calm)."""
+    lines = FeederSpout(["line"])
+    with LocalCluster() as cluster:
+        topology_id = cluster.submit(word_count(lines), {"topology.workers": 2})
+        lines.feed(["a b c"])
+        lines.feed(["d"])
+        cluster.run_until_idle()
+        cluster.advance(seconds=10)
+        topology = cluster.topology()
+        executed = dict.fromkeys(topology.component_by_task.values(), 0)
+        for slot in topology.workers:
+            beat = cluster.storm_state.read_worker_beat(topology_id, slot.slot)
+            assert beat is not None and slot.worker is not None
+            assert sorted(each.first_task for each in beat.stats_by_executor) == topology.tasks_at(slot)
+            for executor, shown in beat.stats_by_executor.items():
+                counts = slot.worker.summary()[str(executor)]
+                assert isinstance(shown, dict) and shown.keys() == counts.keys()
+                executed[topology.component_by_task[executor.first_task]] += counts["executed"]
+        assert executed == {"__acker": 0, "lines": 0, "split": 2, "count": 4}
+
+
 def test_feeding_goes_on_between_steps_of_time() -> None:
     lines = FeederSpout(["line"])
     with LocalCluster() as cluster:

@@ -176,10 +176,10 @@ def test_wait_returns_for_a_descriptor_that_wakes_it(bench: RedisBench) -> None:
         assert time.monotonic() - started < 5
 
 
-@pytest.mark.parametrize("password", ["wrong", ""])
-def test_a_wrong_password_is_named_at_once_however_patient_one_is(redis_server: RedisServer, password: str) -> None:
+@pytest.mark.parametrize(("password", "fault"), [("wrong", "refuses our password"), ("", "wants a password and none is set")])
+def test_a_wrong_password_is_named_at_once_however_patient_one_is(redis_server: RedisServer, password: str, fault: str) -> None:
     address = RedisAddress(redis_server.host, redis_server.port, password)
-    with pytest.raises(StoreUnavailableError, match=f"Redis at 127.0.0.1:{redis_server.port} refuses our password: "):
+    with pytest.raises(StoreUnavailableError, match=f"Redis at 127.0.0.1:{redis_server.port} {fault}"):
         RedisTransport(address, "nobody", patience_s=600).claim("o", {1: 1})
 
 

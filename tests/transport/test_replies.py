@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -19,10 +20,13 @@ from tests.contracts.benches import RedisBench, read
 
 
 class ScriptedRedis:
-    """A server that answers each EVALSHA with the next of the given lines, and everything else agreeably."""
+    """A server that answers each EVALSHA with the next of the given lines, and everything else agreeably.
 
-    def __init__(self, *answers: bytes) -> None:
-        self._answers = list(answers)
+    `always` is for requests with a word: the first that fits is the answer ("" fits every request).
+    """
+
+    def __init__(self, *answers: bytes, always: Mapping[bytes, bytes] | None = None) -> None:
+        self._answers, self._always = list(answers), always or {}
         self.evaluations = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = RedisAddress("127.0.0.1", self._listener.getsockname()[1])
@@ -52,6 +56,9 @@ class ScriptedRedis:
                 buffer = buffer[length:]
 
     def _answer(self, request: bytes) -> bytes:
+        for word, answer in self._always.items():
+            if word in request:
+                return answer
         if b"EVALSHA" in request:
             self.evaluations += 1
             return self._answers.pop(0) if self._answers else b"*1\r\n$2\r\nOK"
@@ -137,6 +144,32 @@ def test_a_lasting_refusal_is_told_at_once(
     with pytest.raises(error, match=complaint):
         transport.claim("o", {1: 1})
     assert servers[0].evaluations == 1
+    transport.close()
+
+
+WRONG = b"-WRONGPASS invalid username-password pair or user is disabled."
+MISSING = b"-NOAUTH Authentication required."
+UNKNOWN = b"-ERR unknown subcommand 'SETINFO'. Try CLIENT HELP."
+
+
+@pytest.mark.parametrize(
+    ("password", "always", "fault"),
+    [
+        ("wrong", {b"AUTH": WRONG, b"": MISSING}, "refuses our password: invalid username-password pair"),
+        ("wrong", {b"AUTH": b"-ERR invalid password", b"": MISSING}, "refuses our password: invalid password"),
+        ("", {b"": MISSING}, "wants a password and none is set .*: Authentication required"),
+        ("", {b"SETINFO": UNKNOWN, b"": MISSING}, "wants a password and none is set .*: Authentication required"),
+    ],
+    ids=["Redis 6.2 to 7.x, Valkey", "Redis 5", "none: Redis 6.2, 7.2, Valkey", "none: Redis 7.0"],
+)
+def test_a_refused_password_is_named_alike_for_every_version(
+    servers: list[ScriptedRedis], password: str, always: dict[bytes, bytes], fault: str
+) -> None:
+    servers.append(ScriptedRedis(always=always))
+    address = replace(servers[0].address, password=password)
+    transport = RedisTransport(address, "t", patience_s=600)
+    with pytest.raises(StoreUnavailableError, match=f"^Redis at 127.0.0.1:{address.port} {fault}"):
+        transport.claim("o", {1: 1})
     transport.close()
 
 

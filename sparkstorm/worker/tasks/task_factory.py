@@ -23,6 +23,7 @@ from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import describe_error
 from sparkstorm.executor.watermark_routes import MARK_FIELDS, TimePlan, add_lanes, add_routes
 from sparkstorm.executor.windowed_runner import Patience, TimedRunner
+from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import ACKER, LATE_PREFIX, WATERMARK_STREAM, Topology
@@ -59,6 +60,7 @@ class WorkerPlan:
     is_careful: bool = False
     deaths_by_row: Mapping[tuple[int, str, int], int] = field(default_factory=dict)
     log_dir: str = ""  # of a worker process; a simulated one has none
+    executors: tuple[ExecutorId, ...] = ()
 
     @property
     def ackers(self) -> tuple[int, ...]:

@@ -1,0 +1,30 @@
+"""What a topology's handle reads of the cluster's tree, on a local twin."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from sparkstorm.client.handle import TopologyHandle
+from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.model.assignment import TaskError
+
+
+def test_the_errors_of_a_topology_are_read_oldest_first_of_all_components_or_of_one() -> None:
+    """S3.47."""
+    state = StormState(LocalStateStore(LocalStateTree()))
+    of_count, of_split, of_another = (
+        TaskError(2_000, "count", 3, "host", 6700, "boom"),
+        TaskError(1_000, "split", 1, "host", 6700, "bang"),
+        TaskError(1_500, "count", 3, "host", 6701, "of another topology"),
+    )
+    state.report_error("words-1-1", of_count)
+    state.report_error("words-1-1", of_split)
+    state.report_error("words-2-1", of_another)
+    cluster: Any = SimpleNamespace(state=state)  # of the client, errors need its tree alone
+    reader: Any = None
+    handle = TopologyHandle("words-1-1", cluster, reader)
+    assert handle.errors() == [of_split, of_count]
+    assert handle.errors("count") == [of_count]
+    assert handle.errors("lines") == []
