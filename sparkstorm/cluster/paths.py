@@ -24,6 +24,9 @@ SUBMITTED_COUNT = "/nimbus/submitted_count"
 LEADER = "/nimbus/leader"
 TICKETS = "/tickets"
 DRIVER = "/nimbus/driver"
+DRIVERS = "/nimbus/drivers"
+DRIVER_NUMBERS = "/nimbus/driver-numbers"
+DEPOSING = "/nimbus/deposing"
 STOP_SLOTS = "/stop-slots"
 CLUSTER_CONF = "/nimbus/conf"
 
@@ -127,3 +130,13 @@ def log_config(topology_id: str) -> str:
 def stop_slots(driver: str) -> str:
     """Path that ends the slots of one driver, by the driver's id."""
     return under(STOP_SLOTS, driver)
+
+
+def driver(driver_id: str) -> str:
+    """Path of a driver's ephemeral node, by the driver's id."""
+    return under(DRIVERS, driver_id)
+
+
+def driver_number(number: int) -> str:
+    """Path of the claim to a driver's number."""
+    return under(DRIVER_NUMBERS, str(number))

@@ -15,7 +15,7 @@ FAILED = "FAILED"  # the state of a beat whose worker failed topology.worker.max
 
 
 class ErrorReports:
-    """Reporter of deaths and failed starts; a worker that keeps failing is reported again only after it has run."""
+    """ErrorReports of deaths and failed starts; a worker that keeps failing is reported again only after it has run."""
 
     def __init__(self, state: StormState) -> None:
         self._state = state

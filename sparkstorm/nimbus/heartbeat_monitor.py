@@ -45,7 +45,8 @@ class HeartbeatMonitor:
         blind_ms = blind_ms_between(self._sightings, now_ms, self._settings.round_ms)
         if blind_ms:
             self.note_trouble()
-        self._sightings = observe(self._sightings, reading.beats, reading.offered_slots(), now_ms, blind_ms)
+        gone = reading.gone_nodes()
+        self._sightings = observe(self._sightings, reading.beats, reading.offered_slots(), now_ms, blind_ms, gone)
 
     def alive(self, snapshot: Snapshot, now_ms: int) -> Alive:
         """Living executors by topology; everybody, for one round, when the silence is more likely ours than theirs."""
