@@ -33,8 +33,9 @@ class Reading:
     drivers: frozenset[int] = frozenset()  # numbers of the registered drivers
 
     def gone_nodes(self) -> frozenset[str]:
-        """Nodes in use whose supervisor and driver are both gone: nothing will restart their workers."""
+        """Nodes with workers or their beats whose supervisor and driver are both gone: nothing will restart their workers."""
         used = {slot.node for each in self.snapshot.assignments.values() for slot in each.slot_by_executor.values()}
+        used |= {beat.node for beat in self.beats}
         absent = used - self.snapshot.supervisors.keys() if self.drivers else set()
         return frozenset(node for node in absent if driver_of_node(node) not in self.drivers)
 

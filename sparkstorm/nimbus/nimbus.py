@@ -14,7 +14,7 @@ from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import FailedAssignTopologyError, SparkStormError, StoreUnavailableError
-from sparkstorm.model.assignment import TopologyBase
+from sparkstorm.model.assignment import TopologyBase, WorkerSlot
 from sparkstorm.model.requests import Problems
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.nimbus.assigner import Assigner
@@ -234,7 +234,16 @@ class Nimbus:
         self._reporter.report_deaths(reading.snapshot, alive, now_ms)
         for assignment in plan.assignments:
             self._assigner.publish(assignment, reading.bases[assignment.topology_id].name)
+        self._remove_beats_of_gone(reading)
         return False
+
+    def _remove_beats_of_gone(self, reading: Reading) -> None:
+        """Remove heartbeats of replaced workers that nobody else will: their supervisor and their driver are gone."""
+        gone = reading.gone_nodes()
+        for beat in reading.beats if gone else ():
+            slot, assignment = WorkerSlot(beat.node, beat.port), reading.snapshot.assignments.get(beat.topology_id)
+            if beat.node in gone and assignment is not None and not assignment.executors_at(slot):
+                self._state.remove_worker_beat(beat.topology_id, slot)
 
     def notify(self, topology_name: str, action: str) -> None:
         """Tell the listeners; what they raise is logged (S0.51)."""

@@ -15,6 +15,7 @@ import pytest
 
 from sparkstorm.app import driver_office
 from sparkstorm.app.driver_office import DriverOffice, folder_id, this_driver
+from sparkstorm.clock import SimClock
 from sparkstorm.cluster import paths
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
@@ -211,10 +212,13 @@ def test_a_driver_that_comes_back_has_its_number_again_and_a_new_folder_has_anot
 
 def test_numbers_of_folders_that_never_come_back_are_used_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_office, "_MOST_NUMBERS", 3)
+    clock = SimClock(1_000)
+    monkeypatch.setattr(driver_office, "SystemClock", lambda: clock)
     stays = make("stays")[0]
     stays.come(is_alone=False)
     numbers = []
     for n in range(5):
+        clock.advance(1)
         office = make(f"once-{n}")[0]
         office.come(is_alone=False)
         numbers.append(office.me.number)

@@ -99,6 +99,17 @@ def test_the_topologies_of_a_dead_driver_are_on_the_spares_slots_with_its_first_
     assert all(placed > before.version for placed in now.placed_version_by_executor.values())
 
 
+def test_heartbeats_of_workers_that_died_with_their_driver_are_removed_once_they_are_replaced() -> None:
+    bench = TwoDrivers()
+    before = set(bench.before.slot_by_executor.values())
+    assert set(bench.state.worker_beat_slots(bench.old)) == before
+    bench.kill_first()
+    bench.spare.step(bench.clock.advance(1))
+    assert set(bench.state.worker_beat_slots(bench.old)) == before  # a spare that dies now leaves them for the next one
+    bench.advance(12)
+    assert set(bench.state.worker_beat_slots(bench.old)) == set(bench.assignment().slot_by_executor.values())
+
+
 def test_workers_of_a_driver_that_lives_are_left_alone_by_a_new_leader() -> None:
     bench = TwoDrivers()
     bench.nimbus._state.store.close()  # its Nimbus ends, its slots go on
