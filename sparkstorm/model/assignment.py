@@ -161,7 +161,10 @@ class TaskTable:
 
 @dataclass(frozen=True, slots=True)
 class TaskBeats:
-    """A topology's task heartbeats (JStorm's TopologyTaskHbInfo, S0.52): made at submission, filled while it runs."""
+    """A topology's task heartbeats (JStorm's TopologyTaskHbInfo, S0.52): written empty at submission, read by nobody yet.
+
+    There is no topology master, and workers beat for their tasks.
+    """
 
     topology_id: str
     master_task: int | None = None

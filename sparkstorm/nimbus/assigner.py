@@ -60,9 +60,8 @@ class Assigner:
     def write_records(self, base: TopologyBase, outline: TopologyOutline) -> None:
         """Record all of a new topology but its assignment and its base (S0.42-S0.52); may be repeated."""
         topology_id, infos = base.topology_id, outline.task_infos()
-        master = next((task for task, info in infos.items() if info.component_id == "__topology_master"), None)
         self._state.write_outline(topology_id, outline)
-        self._state.write_task_beats(TaskBeats(topology_id, master))
+        self._state.write_task_beats(TaskBeats(topology_id))
         self._state.write_tasks(topology_id, TaskTable(infos))
         self._state.prepare_errors(topology_id)
         self._state.prepare_gray_upgrade(topology_id)

@@ -1,7 +1,7 @@
 """Folder of one node on its host: claims of slots on ports, the supervisor's lock, last known records.
 
 Claims are flocks, which the kernel frees when their holder dies, so a replaced slot takes the same port again and the
-duties pass on at once (S2.10-S2.13: tmp, LocalState, supervisor id live here too).
+duties pass on at once. Its `tmp` (S2.10) and LocalState (S2.12) are here; no supervisor id is, because the node's name is the id.
 """
 
 import fcntl

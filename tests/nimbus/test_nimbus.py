@@ -1,5 +1,7 @@
 """Tells what Nimbus does with topologies, deaths, restarts and bad records, in a simulated cluster."""
 
+from collections import Counter
+
 import pytest
 
 from sparkstorm.cluster import paths
@@ -9,6 +11,7 @@ from sparkstorm.errors import FailedAssignTopologyError, IllegalTransitionError
 from sparkstorm.model.assignment import ExecutorId, SupervisorInfo, WorkerSlot
 from sparkstorm.model.requests import OutcomeState, RequestKind
 from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
+from sparkstorm.model.topology import Component, Grouping, Stream, Subscription, Topology
 from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
@@ -24,6 +27,22 @@ def test_a_submitted_topology_is_assigned_over_all_workers() -> None:
     assert len(set(slots.values())) == 4
     base = bench.state.read_base(topology_id)
     assert base and base.status == TopologyStatus.ACTIVE
+
+
+def test_ten_executors_on_two_workers_are_five_each() -> None:
+    """The example of S3.24: a spout of 2 executors, a bolt of 2 with 4 tasks, a bolt of 6."""
+    blue, green = (Subscription(each, "default", Grouping("shuffle")) for each in ("blue", "green"))
+    streams = {"default": Stream(("value",))}
+    parts = (
+        Component("blue", "spout", None, 2, streams=streams),
+        Component("green", "bolt", None, 2, 4, streams=streams, inputs=(blue,)),
+        Component("yellow", "bolt", None, 6, inputs=(green,)),
+    )
+    bench = Bench()
+    topology = Topology({each.id: each for each in parts})
+    placed = bench.slots(bench.submit(topology=topology, topology__workers=2, topology__acker__executors=0))
+    assert sorted(Counter(placed.values()).values()) == [5, 5]
+    assert sorted(len(executor.tasks) for executor in placed) == [1] * 8 + [2] * 2
 
 
 def test_an_untroubled_cluster_is_left_alone() -> None:
