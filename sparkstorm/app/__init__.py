@@ -1,1 +1,1 @@
-"""Owns the wiring of the real parts: a cluster inside a Spark driver, and the job that runs one topology on it."""
+"""Wiring of the real parts: a cluster inside a Spark driver, and the jobs that run on it."""

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,20 +26,22 @@ from sparkstorm.client.connect import zookeeper_address
 from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.clock import SystemClock
 from sparkstorm.cluster import paths
+from sparkstorm.cluster.nimbus_state import DriverInfo
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.tickets import TicketOffice
 from sparkstorm.cluster.zookeeper import ZooKeeperStateStore
 from sparkstorm.config import Conf, merge
 from sparkstorm.embedded.connection import signing_key
 from sparkstorm.embedded.redis import client_of
-from sparkstorm.embedded.stores import Stores, not_configured, open_stores
-from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError, StoreUnavailableError
+from sparkstorm.embedded.stores import Stores, connection_path, not_configured, open_stores
+from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError, StoreUnavailableError, TamperedBlobError
 from sparkstorm.hosting.base import SlotSpec, StateAddress
 from sparkstorm.hosting.spark import SparkSlots, make_context, slot_conf
 from sparkstorm.hosting.spark_security import SWITCH, check_given, remove_at_exit, secured, with_private_scratch
+from sparkstorm.model.names import driver_of_node
 from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.guarded_scheduler import GuardedScheduler
-from sparkstorm.nimbus.leader_election import depose_dead_leader, own_name
+from sparkstorm.nimbus.leader_election import LeaderStore, own_name
 from sparkstorm.nimbus.listeners import TopologyActionListener
 from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.nimbus.redis_cleanup import RedisRetirement
@@ -50,6 +53,7 @@ from sparkstorm.supervisor.slot_main import main_by_ticket
 SLOT_DAEMON = "sparkstorm.app.spark_daemon"
 _LOG = logging.getLogger(__name__)
 _REDIS_ANSWER_S = 10.0
+_OWN_KEYS = frozenset({"storm.local.dir", "sparkstorm.connection.file"})  # that differ from driver to driver
 _TRIES_PER_SLOT = 4  # a slot's job that has ended so often before it was up will not come up
 
 
@@ -60,7 +64,13 @@ class Cluster:
     """
 
     def __init__(
-        self, conf: Conf, stores: Stores, sc: SparkContext, owns_context: bool, say: Callable[[str], None] = lambda _: None
+        self,
+        conf: Conf,
+        stores: Stores,
+        sc: SparkContext,
+        owns_context: bool,
+        say: Callable[[str], None] = lambda _: None,
+        is_shared: bool = False,
     ) -> None:
         self.conf = conf
         self.stores = stores
@@ -70,6 +80,7 @@ class Cluster:
         self.listeners: list[TopologyActionListener] = []
         """Told of what is done to topologies (S0.51), whichever of this driver's Nimbuses does it."""
         self._owns_context = owns_context
+        self._is_alone = not is_shared or bool(stores.embedded)
         self._closers = contextlib.ExitStack()
         at = stores.connection
         self.redis_address = at.redis
@@ -78,9 +89,16 @@ class Cluster:
     @classmethod
     @contextlib.contextmanager
     def open(
-        cls, conf: Conf | None = None, sc: SparkContext | None = None, say: Callable[[str], None] = lambda _: None
+        cls,
+        conf: Conf | None = None,
+        sc: SparkContext | None = None,
+        say: Callable[[str], None] = lambda _: None,
+        is_shared: bool = False,
     ) -> Iterator[Cluster]:
-        """Start everything; whatever fails, nothing is left running. `say` is told of servers that were restarted."""
+        """Start everything; whatever fails, nothing is left running. `say` is told of servers that were restarted.
+
+        With `is_shared`, and no embedded server, other drivers may share the ZooKeeper root: one Nimbus leads, others stand by.
+        """
         conf = conf or merge({})
         if sc is not None and (warning := check_given(sc, conf.flag(SWITCH))):
             _LOG.warning(warning)
@@ -98,7 +116,7 @@ class Cluster:
             guard = ServerGuard(stores.embedded, say)
             opened.callback(guard.stop)
             guard.start()
-            cluster = cls(conf, stores, context, sc is None, say)
+            cluster = cls(conf, stores, context, sc is None, say, is_shared)
             opened.callback(cluster._closers.close)
             cluster._start()
             yield cluster
@@ -147,7 +165,7 @@ class Cluster:
     def _start(self) -> None:
         refuse_remote_master(self.sc.master or "", self.stores.embedded)
         at = self.stores.connection
-        address = zookeeper_address(at, self.conf)
+        self._address = address = zookeeper_address(at, self.conf)
         store = ZooKeeperStateStore(address)
         self._closers.callback(store.close)
         self._viewer = address.viewer
@@ -158,30 +176,74 @@ class Cluster:
         client = client_of(at.redis, _REDIS_ANSWER_S, greet)
         self._closers.callback(client.close)
         self.blobs = BlobStore(self.state, RedisBytesStore(client), self._key)
-        self._office = DriverOffice(store, self._say)
+        self._bytes_store = RedisBytesStore(client)
+        self._office = DriverOffice(self.state, self._say)
         self._closers.callback(self._office.leave)
-        self._office.take(self.conf.integer("storm.zookeeper.session.timeout"), "zookeeper" in self.stores.embedded)
-        self.state.write_cluster_conf(self.conf.for_clients())
+        self._join()
         self.service = NimbusService(self.state, self.blobs, self.conf, self.clock)
-        self._start_nimbus()
         self.client = ClusterClient(self.state, at.redis, self.service, self.conf)
         self._closers.callback(self.client.close)
-        self._closers.callback(lambda: self._nimbus.stop())
         self._start_slots()
+        self._start_nimbus()  # with its slots up: a leader without them would place everything elsewhere, or nowhere
         self._closers.callback(lambda: self._nimbus.stop())  # first of all: else it would call slots that end dead
 
+    def _join(self) -> None:
+        """Register this driver; InvalidConfigError when it and the drivers that are there have different secrets."""
+        session_ms = self.conf.integer("storm.zookeeper.session.timeout")
+        folder = Path(self.conf.text("storm.local.dir"))
+        self._office.take(session_ms, folder, self._is_alone, "zookeeper" in self.stores.embedded)
+        if not self._office.others():
+            self._publish_conf()
+            return
+        try:
+            found = self.state.read_cluster_conf()
+        except TamperedBlobError as error:
+            raise InvalidConfigError(
+                f"{connection_path(self.conf)} has another secret than the drivers at {self.state.store.address}: copy the "
+                "connection.json of one of them there, or name it in sparkstorm.connection.file"
+            ) from error
+        own = self.conf.for_clients()
+        keys = {key for key in {*found, *own} - _OWN_KEYS if found.get(key) != own.get(key)}
+        if keys:
+            self._say(f"this driver's configuration differs from the leader's, which is in force, in {', '.join(sorted(keys))}")
+
+    def _publish_conf(self) -> None:
+        self.state.write_cluster_conf(self.conf.for_clients())
+
     def _start_nimbus(self) -> None:
-        scheduler = chosen_scheduler(self.conf, GuardedScheduler)
-        wake = threading.Event()
-        depose_dead_leader(self.state)
-        nimbus = Nimbus(self.state, self.blobs, scheduler, self.conf, own_name(), wake.set)
+        """Start a Nimbus with a session of its own, by which it is elected: its end is the end of its leadership."""
+        store = LeaderStore(ZooKeeperStateStore(replace(self._address, is_bound=True)))
+        state, wake = StormState(store, self._key), threading.Event()
+        blobs = BlobStore(state, self._bytes_store, self._key)
+        nimbus = Nimbus(state, blobs, chosen_scheduler(self.conf, GuardedScheduler), self.conf, own_name(), wake.set)
         nimbus.cleanup.retirement = RedisRetirement(self.redis_address)
         nimbus.listeners = self.listeners
-        self._nimbus = NimbusThread(nimbus, self.clock, wake)
+        nimbus.driver, nimbus.depose, nimbus.on_lead = self._office.me, self._office.depose, self._publish_conf
+        self._nimbus = NimbusThread(nimbus, self.clock, wake, store.close)
         self._nimbus.start()
 
+    @property
+    def leader(self) -> DriverInfo | None:
+        """The driver whose Nimbus leads, as this driver's Nimbus saw it last."""
+        found = self._nimbus.nimbus.leader
+        return found.driver if found else None
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this driver's Nimbus leads."""
+        return self._nimbus.nimbus.is_leading
+
+    def other_drivers(self) -> list[DriverInfo]:
+        """Return the other drivers of this cluster; none while ZooKeeper is away."""
+        try:
+            return self._office.others()
+        except StoreUnavailableError:
+            return []
+
     def _start_slots(self) -> None:
-        self.state.store.delete(paths.STOP_SLOTS)  # what former drivers left; this root has one driver
+        living = {self._office.me.id, *(each.id for each in self._office.others())}
+        for gone in set(self.state.store.children(paths.STOP_SLOTS)) - living:
+            self.state.store.delete(f"{paths.STOP_SLOTS}/{gone}")
         spec = self._slot_spec()
         count = self.conf.integer("sparkstorm.supervisors") * self.conf.integer("sparkstorm.slots.per.supervisor")
         ticket = partial(self._tickets.ticket, spec.to_json())
@@ -214,6 +276,7 @@ class Cluster:
             hmac_key=self._key.hex(),
             conf=self.conf.for_slots(),
             stop_path=paths.stop_slots(self._office.me.id),
+            driver_number=self._office.me.number,
         )
 
     def _wait_for_slots(self, wanted: int) -> None:
@@ -244,8 +307,9 @@ class Cluster:
             return 0
 
     def slots_by_node(self) -> dict[str, int]:
-        """Return the number of registered slots by supervisor."""
-        infos = [self.state.read_supervisor(each) for each in self.state.supervisor_ids()]
+        """Return the number of this driver's registered slots by supervisor."""
+        own = [each for each in self.state.supervisor_ids() if driver_of_node(each) == self._office.me.number]
+        infos = [self.state.read_supervisor(each) for each in own]
         return {info.supervisor_id: len(info.ports) for info in infos if info is not None}
 
 

@@ -1,4 +1,4 @@
-"""Owns what a run says: lines for people, and one progress line that is rewritten on a terminal, repeated elsewhere."""
+"""Console of a run: lines of text, and one progress line that is rewritten on a terminal and repeated elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WIDTH = 118
 
 
 class Console:
-    """What a run says, on standard output unless another stream is given; any thread may speak."""
+    """Console of a run, on standard output unless another stream is given; any thread may use it."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._lock = threading.RLock()

@@ -38,7 +38,7 @@ class Group:
 
 
 class Groups:
-    """Counts of letters by cause; what comes beyond so many causes is counted together."""
+    """Counts of letters by cause; causes beyond a limit are counted together."""
 
     def __init__(self) -> None:
         self._by_cause: dict[Cause, Group] = {}
@@ -56,7 +56,7 @@ class Groups:
         return sorted(self._by_cause.items(), key=lambda pair: (-pair[1].count, str(pair[0])))
 
     def lines(self, most: int) -> list[str]:
-        """Return a line per cause for people, no more than so many."""
+        """Return a line per cause, `most` at the most."""
         all_of_them = self.largest()
         rest = [f"and {len(all_of_them) - most} more causes"] if len(all_of_them) > most else []
         return [f"{cause}: {group}" for cause, group in all_of_them[:most]] + rest

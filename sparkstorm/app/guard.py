@@ -76,7 +76,7 @@ class ServerGuard:
                 heard_s, misses = time.monotonic(), 0
 
     def _cause(self, server: Server, misses: int, silent_s: float) -> str:
-        """Why a server needs a restart; empty when it does not."""
+        """Return why a server needs a restart; empty when it does not."""
         if not server.is_alive():
             return "has ended unasked"
         if misses >= self._patience.misses and silent_s >= self._patience.silence_s:

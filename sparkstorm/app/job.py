@@ -1,4 +1,4 @@
-"""Owns the command line of a job: what `spark-submit jobs/run_topology.py` does; mistakes show before Spark starts."""
+"""Command line of a job (`spark-submit jobs/run_topology.py`); mistakes show before Spark starts."""
 
 from __future__ import annotations
 

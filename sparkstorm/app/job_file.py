@@ -1,4 +1,4 @@
-"""Owns the YAML of a job: which topology, under which name, with which configuration; read, checked, made."""
+"""Job file (YAML): topology, name and configuration; read and checked."""
 
 from __future__ import annotations
 

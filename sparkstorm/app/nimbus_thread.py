@@ -1,9 +1,10 @@
-"""Owns the thread that drives Nimbus inside the driver: it sleeps until the next turn is due or somebody wakes it."""
+"""Thread that drives Nimbus inside the driver: it sleeps until the next turn is due or a wake-up comes."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 
 from sparkstorm.clock import Clock
 from sparkstorm.errors import StoreUnavailableError
@@ -15,10 +16,11 @@ _LONGEST_SLEEP_S = 1.0
 
 
 class NimbusThread:
-    """Runs a Nimbus until stopped; a lost store is waited for."""
+    """Runs a Nimbus until stopped; a lost store is waited for. `close` ends the Nimbus's session."""
 
-    def __init__(self, nimbus: Nimbus, clock: Clock, wake: threading.Event) -> None:
-        self._nimbus = nimbus
+    def __init__(self, nimbus: Nimbus, clock: Clock, wake: threading.Event, close: Callable[[], None] = lambda: None) -> None:
+        self.nimbus = nimbus
+        self._close = close
         self._clock = clock
         self._wake = wake
         self._is_stopped = False
@@ -29,16 +31,17 @@ class NimbusThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the turn at hand; calling it twice is fine."""
+        """End after the turn at hand, then close the session, which hands the leadership over; calling it twice is fine."""
         self._is_stopped = True
         self._wake.set()
         self._thread.join(timeout=10.0)
+        self._close()
 
     def _run(self) -> None:
         while not self._is_stopped:
             self._wake.clear()
             try:
-                due_ms = self._nimbus.step(self._clock.now_ms())
+                due_ms = self.nimbus.step(self._clock.now_ms())
                 sleep_s = max(0.0, min((due_ms - self._clock.now_ms()) / 1000, _LONGEST_SLEEP_S))
             except StoreUnavailableError as error:
                 _LOG.warning("Nimbus waits for the store: %s", error)

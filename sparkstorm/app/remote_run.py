@@ -1,4 +1,4 @@
-"""Run of a job on a cluster that stands: submitted and followed by a process without Spark; it may leave at any time."""
+"""Run of a job on a standing cluster: submitted and followed by a process without Spark, which may leave at any time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run_remotely(run: Run, job: JobFile, connection: str, is_detached: bool, is_
 
 
 def follow(cluster: ClusterClient, name: str, is_json: bool = False) -> int:
-    """Follow a topology until its sources are drained; it stays, whoever follows it."""
+    """Follow a topology until its sources are drained; the topology stays."""
     console, conf = Console(sys.stderr if is_json else None), cluster.conf
     handle = cluster.topology(name)
     path = result_folder({}, handle.topology_id) / DEAD_LETTERS

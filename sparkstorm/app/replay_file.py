@@ -1,4 +1,4 @@
-"""Owns the `replay` part of a job file: where the history lies, its event time, what is written; read and checked."""
+"""The `replay` part of a job file: place of the history, event time, results; read and checked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ReplayFile:
-    """How history is read and what becomes of it."""
+    """Settings of a replay: how history is read, and which results are written."""
 
     inputs: Mapping[str, str] = field(default_factory=dict)  # path or table by "spout[:stream]"
     format: str | None = None  # of every input; by the path's ending if not given

@@ -1,4 +1,4 @@
-"""Owns the command line of a replay: what `spark-submit jobs/replay_history.py` does, with the job file of the live run."""
+"""Command line of a replay (`spark-submit jobs/replay_history.py`), with the job file of the live run."""
 
 from __future__ import annotations
 

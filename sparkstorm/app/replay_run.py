@@ -1,4 +1,4 @@
-"""Owns one replay from files to files: a session, the frames, progress on the terminal, what is written where."""
+"""One replay from files to files: Spark session, frames, progress on the terminal, result files."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class ReplayRun:
         return PARKED if parked else OK
 
     def results(self, spark: SparkSession, frames: Mapping[str, DataFrame], names: Collection[str] | None) -> Replay:
-        """The lazy results; what nobody asks for is not kept."""
+        """Return the lazy results; unrequested ones are not kept."""
         file = self._file
         states = {name: _load(spark, name, path, _format_of(path)) for name, path in file.states.items()}
         return replay(
@@ -189,7 +189,7 @@ def _tell(results: Replay, told: Collection[ReplayWarning]) -> tuple[ReplayWarni
 
 
 def passed_over(name: str, path: str) -> str:
-    """What to say of files that Spark leaves out by their names, though a spout over the same folder reads them; or nothing."""
+    """Return a warning of files that Spark leaves out by their names, though a spout over the same folder reads them."""
     folder = Path(path)
     inside = (file.relative_to(folder) for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else ()
     hidden = sorted(

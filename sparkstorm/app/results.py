@@ -61,5 +61,5 @@ def _rank(pair: tuple[Any, Any]) -> tuple[float, str]:
 
 
 def _line(key: Any, value: Any) -> str:
-    """One line of JSON that reads back exactly (`sparkstorm.replay.read_json`); objects with a tag stand for what JSON lacks."""
+    """Return one line of JSON that reads back exactly (`sparkstorm.replay.read_json`); other values are tagged objects."""
     return to_json([key, value])

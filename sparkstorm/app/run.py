@@ -1,4 +1,4 @@
-"""Run of one job on a cluster, its own or one that stands: submit or go on, watch, collect, end."""
+"""Run of one job on a cluster, its own or a standing one: submit or resume, watch, collect, end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 
 
 class Host(Protocol):
-    """A cluster to run on: the one of this driver, or a client of one that stands."""
+    """Cluster of a run: the one of this driver, or a client of a standing one."""
 
     @property
     def state(self) -> StormState: ...
@@ -175,7 +175,7 @@ class Run:
 
 
 def placed_text(state: StormState, topology_id: str, took_s: float) -> str:
-    """That it is assigned; or who else there is, since a topology without slots would wait in silence."""
+    """Return a sentence: the topology is assigned, or which other topologies may hold the slots it waits for."""
     if state.read_assignment(topology_id) is not None:
         return f"{topology_id} is assigned {took_s:.1f} s after the start"
     others = sorted(other for other in state.topology_ids() if other != topology_id)

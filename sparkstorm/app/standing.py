@@ -1,4 +1,4 @@
-"""A cluster that stands: Nimbus and the slots, held until stopped, for topologies that other processes submit."""
+"""Standing cluster: Nimbus and the slots, held until stopped, for topologies that other processes submit."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 from sparkstorm.app.job import FAILED, INTERRUPTED, leave, say_exposed, title
 from sparkstorm.client.connect import VARIABLE
+from sparkstorm.cluster.nimbus_state import DriverInfo
 from sparkstorm.config import Conf, load_conf, merge, parse_override, unsupported_among
 from sparkstorm.embedded.connection import read_only_path
 from sparkstorm.embedded.stores import connection_path, not_configured
@@ -74,25 +75,28 @@ def hold(conf: Conf) -> int:
     console.say(starting_text("a cluster", not_configured(conf)))
     with Signals(stop), spark_may_end(is_up.is_set):
         try:
-            with Cluster.open(conf, say=console.say) as cluster:
+            with Cluster.open(conf, say=console.say, is_shared=True) as cluster:
                 is_up.set()
                 for line in up_lines(conf, sum(cluster.slots_by_node().values()), cluster.log_dir):
                     console.say(line)
+                lead = LeaderWatch(lambda: (cluster.leader, cluster.is_leading), console.say)
                 watch = TopologyWatch(lambda: {s.topology_id: str(s.status) for s in cluster.client.summaries()}, console.say)
                 while not stopping.wait(_LOOK_EVERY_S):
                     check_spark(cluster)
+                    lead.look()
                     watch.look()
                 watch.look()
-                left = watch.names()
+                left, others = watch.names(), cluster.other_drivers()
         except StoppedError:
             console.say("stopped while starting; nothing was changed")
             return INTERRUPTED
-    console.say(f"stopped; with the next start go on: {', '.join(left)}" if left else "stopped")
+    went = f"{others[0]} goes on with {', '.join(left)}" if others else f"with the next start go on: {', '.join(left)}"
+    console.say(f"stopped; {went}" if left else "stopped")
     return OK
 
 
 def up_lines(conf: Conf, slots: int, log_dir: Path) -> list[str]:
-    """Return what whoever started the cluster needs to know."""
+    """Return the lines for the user who started the cluster."""
     path = connection_path(conf).resolve()
     viewer = read_only_path(path)
     return [
@@ -103,6 +107,25 @@ def up_lines(conf: Conf, slots: int, log_dir: Path) -> list[str]:
         "                          sparkstorm submit JOB.yaml    sparkstorm list    sparkstorm --help",
         "Ctrl-C stops the cluster; topologies go on with the next start",
     ]
+
+
+class LeaderWatch:
+    """Says when another driver of the cluster begins to lead; nothing as long as this one is the only one."""
+
+    def __init__(self, look: Callable[[], tuple[DriverInfo | None, bool]], say: Callable[[str], None]) -> None:
+        self._look, self._say = look, say
+        self._was: bool | None = None
+        self._known = ""
+
+    def look(self) -> None:
+        """Compare with the last look."""
+        leader, is_leading = self._look()
+        if is_leading and self._was is False:
+            self._say("this driver leads now")
+        elif not is_leading and leader is not None and leader.id != self._known:
+            self._say(f"{leader} leads; this one stands by")
+        if is_leading or leader is not None:
+            self._was, self._known = is_leading, leader.id if leader else ""
 
 
 class TopologyWatch:

@@ -1,4 +1,4 @@
-"""Owns the watch over a running topology: until its sources are drained, a worker gives up, or somebody stops it."""
+"""Watch over a running topology: until its sources are drained, a worker gives up, or it is stopped."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class PublishedLogs:
 
 
 class Outcome(Enum):
-    """How a watch ended."""
+    """End of a watch."""
 
     DRAINED = "drained"
     STOPPED = "stopped"

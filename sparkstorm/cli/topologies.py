@@ -11,7 +11,9 @@ from sparkstorm.cli.common import OK, add_verb, lasted, opened, table, when, wri
 from sparkstorm.client import TopologyHandle
 from sparkstorm.client.logs import shown
 from sparkstorm.clock import SystemClock
+from sparkstorm.cluster.nimbus_state import DriverInfo
 from sparkstorm.model.assignment import TaskError, TopologySummary
+from sparkstorm.model.names import driver_of_node
 from sparkstorm.worker.progress import TaskCounts
 
 _COUNTS = ("emitted", "executed", "acked", "failed", "parked", "pending")
@@ -20,8 +22,10 @@ _COUNTS = ("emitted", "executed", "acked", "failed", "parked", "pending")
 def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
     add_verb(verbs, "list", list_topologies, "topologies of the cluster")
-    verb = add_verb(verbs, "status", status, "status, workers, counts and problems of a topology")
-    verb.add_argument("name", metavar="NAME", help="name or id of the topology")
+    verb = add_verb(
+        verbs, "status", status, "status, workers, counts and problems of a topology; without a name, the cluster's drivers"
+    )
+    verb.add_argument("name", metavar="NAME", nargs="?", help="name or id of the topology")
     verb = add_verb(verbs, "errors", errors, "last errors of a topology's components")
     verb.add_argument("name", metavar="NAME", help="name or id of the topology")
     verb.add_argument("--component", metavar="ID", help="of this component alone")
@@ -49,6 +53,8 @@ def _row(each: TopologySummary, now_ms: int) -> tuple[Any, ...]:
 
 def status(arguments: argparse.Namespace) -> int:
     """Show what a topology does: status, exact counts by component, workers with their heartbeats, problems."""
+    if arguments.name is None:
+        return cluster_status(arguments)
     with opened(arguments) as cluster:
         handle = cluster.topology(arguments.name)
         found = status_of(handle)
@@ -57,6 +63,35 @@ def status(arguments: argparse.Namespace) -> int:
     else:
         print(status_text(found, SystemClock().now_ms()))
     return OK
+
+
+def cluster_status(arguments: argparse.Namespace) -> int:
+    """Show the drivers of the cluster, which of them leads, and their slots."""
+    with opened(arguments) as cluster:
+        drivers, leader, slots = cluster.drivers(), cluster.leader(), cluster.slots()
+    leading = leader.driver.id if leader and leader.driver else ""
+    rows = [_driver(each, leading, slots) for each in drivers]
+    if arguments.json:
+        write_json({"drivers": rows})
+        return OK
+    now_ms = SystemClock().now_ms()
+    titles = ("driver", "state", "host", "pid", "slots", "up", "nodes")
+    cells = [(*list(row.values())[:5], lasted(now_ms - row["since_ms"]), ", ".join(row["nodes"])) for row in rows]
+    print(table(titles, cells) if rows else "no driver is here: start a cluster")
+    return OK
+
+
+def _driver(each: DriverInfo, leading: str, slots: Mapping[str, int]) -> dict[str, Any]:
+    own = {node: count for node, count in slots.items() if driver_of_node(node) == each.number}
+    return {
+        "driver": each.number,
+        "state": "leads" if each.id == leading else "stands by",
+        "host": each.host,
+        "pid": str(each.pid),
+        "slots": sum(own.values()),
+        "since_ms": each.since_ms,
+        "nodes": sorted(own),
+    }
 
 
 def status_of(handle: TopologyHandle) -> dict[str, Any]:

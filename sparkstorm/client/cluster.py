@@ -15,6 +15,7 @@ from sparkstorm.checkpoint.files import read_checkpoint
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT, Seeds
 from sparkstorm.client.dead_letters import StoredLetters, kept_in
 from sparkstorm.client.handle import TopologyHandle
+from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.config import Conf
 from sparkstorm.errors import NotAliveError, ReadOnlyConnectionError
@@ -93,6 +94,19 @@ class ClusterClient:
             reader = RedisReader(self._redis, topology_id, may_write=not self.is_read_only)
             self._handles[topology_id] = TopologyHandle(topology_id, self, reader)
         return self._handles[topology_id]
+
+    def drivers(self) -> list[DriverInfo]:
+        """Return the drivers of this cluster by number: who, where, since when."""
+        return self.state.read_drivers()
+
+    def leader(self) -> NimbusInfo | None:
+        """Return whose Nimbus leads; None while none does."""
+        return self.state.read_leader()
+
+    def slots(self) -> dict[str, int]:
+        """Return the number of slots by node."""
+        infos = [self.state.read_supervisor(each) for each in self.state.supervisor_ids()]
+        return {info.supervisor_id: len(info.ports) for info in infos if info is not None}
 
     def problems(self) -> dict[str, str]:
         """Return Nimbus's problems, a sentence each, by topology id, "scheduler" or "turn"."""

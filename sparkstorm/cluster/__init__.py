@@ -1,1 +1,1 @@
-"""Owns the seam to the cluster's shared state: a small tree store (ZooKeeper or its twin) and Storm's verbs over it."""
+"""Shared state of the cluster: a small tree store (ZooKeeper or its twin) and Storm's verbs over it."""

@@ -1,4 +1,4 @@
-"""Owns the law of the state store: a small tree of versioned nodes, in Storm 0.9's ClusterState spirit.
+"""Protocol of the state store: a small tree of versioned nodes, after Storm 0.9's ClusterState.
 
 Laws (tests/cluster/test_state_store.py runs them against every implementation)
 - Paths are absolute ("/assignments/x"); parents are made when needed; the root always exists.
@@ -21,7 +21,7 @@ MAX_NODE_BYTES = 1_000_000
 
 
 class Stored(NamedTuple):
-    """What a node holds, and the version that a compare-and-put must name."""
+    """Content of a node, and the version that a compare-and-put must name."""
 
     data: bytes
     version: int
@@ -32,7 +32,7 @@ class StateStore(Protocol):
 
     @property
     def address(self) -> str:
-        """Where the store is, for messages."""
+        """Address of the store, for messages."""
         ...
 
     @property
@@ -42,7 +42,7 @@ class StateStore(Protocol):
 
     @property
     def session_epoch(self) -> int:
-        """How many sessions this object has lost so far; a change means that its ephemeral nodes may be gone."""
+        """Number of sessions lost so far; a change means that its ephemeral nodes may be gone."""
         ...
 
     def ensure_path(self, path: str) -> None:
@@ -77,7 +77,7 @@ class StateStore(Protocol):
         ...
 
     def try_ephemeral(self, path: str, data: bytes) -> bool:
-        """Make an ephemeral node if nobody holds it; True when this session holds it afterwards (elections)."""
+        """Make an ephemeral node if it does not exist; return whether this session holds it afterwards (elections)."""
         ...
 
     def create_sequential(self, prefix: str, data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Owns the envelope of signed records: a header line with the signature, then the record's JSON (deflated when large).
+"""Envelope of signed records: a header line with the signature, then the record's JSON (deflated when large).
 
 Laws: the signature covers the path and the body, so a record cannot be moved to another node; it is checked before the
 body is opened; a body never unfolds beyond a fixed size.

@@ -1,4 +1,4 @@
-"""Owns the twin of the state store inside one process: one tree, many sessions that a test may expire or cut off."""
+"""In-process twin of the state store: one tree, many sessions that a test may expire or cut off."""
 
 import threading
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ class _Node:
 
 
 class LocalStateTree:
-    """The tree that LocalStateStore sessions share; stands for the ZooKeeper servers."""
+    """Tree that LocalStateStore sessions share, in place of the ZooKeeper servers."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -123,7 +123,7 @@ class LocalStateStore:
 
     @property
     def address(self) -> str:
-        """Where the store is, for messages."""
+        """Address of the store, for messages."""
         return "this process"
 
     @property
@@ -201,7 +201,7 @@ class LocalStateStore:
             self.tree.make(path, data, self._session)
 
     def try_ephemeral(self, path: str, data: bytes) -> bool:
-        """Make an ephemeral node if nobody holds it; True when this session holds it afterwards."""
+        """Make an ephemeral node if it does not exist; return whether this session holds it afterwards."""
         with self.tree.lock:
             node = self.tree.find(self._open(path)) or self.tree.make(path, data, self._session)
             return node.owner == self._session

@@ -1,4 +1,4 @@
-"""What lies under /nimbus: requests and their outcomes, hot deploys, leadership, Nimbus's problems.
+"""Records under /nimbus: requests and their outcomes, hot deploys, leadership, Nimbus's problems.
 
 Clients write requests and may withdraw them; all else is Nimbus's.
 """
@@ -17,11 +17,43 @@ from sparkstorm.model.status import JsonValue
 
 
 @dataclass(frozen=True, slots=True)
+class DriverInfo:
+    """A driver on a root: its id, and its process as host, process id, start (ticks since boot) and place (boot, container).
+
+    `folder` is the id of its storm.local.dir, `number` distinguishes its nodes from other drivers'. One that `is_alone` shares
+    the root with no other.
+    """
+
+    id: str
+    host: str
+    pid: int
+    start: str
+    place: str
+    folder: str = ""
+    local_dir: str = ""
+    number: int = 1
+    since_ms: int = 0
+    is_alone: bool = True
+
+    def __str__(self) -> str:
+        return f"driver process {self.pid} on host {self.host}"
+
+
+@dataclass(frozen=True, slots=True)
+class DriverNumber:
+    """Claim to a driver's number: the id of a storm.local.dir, and when a driver with it was last started."""
+
+    folder: str
+    claimed_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class NimbusInfo:
-    """Who leads: its name and when it took over."""
+    """Who leads: its name, when it took over, and its driver."""
 
     owner: str
     since_ms: int
+    driver: DriverInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +146,7 @@ class NimbusState(RecordStore):
         self._write(paths.outcome(outcome.id), outcome)
 
     def read_outcome(self, request_id: str, hint: Hint | None = None) -> Outcome | None:
-        """What became of a request so far; the hint fires when that changes."""
+        """Return the outcome of a request so far; the hint fires when it changes."""
         return self._read_once(Outcome, paths.outcome(request_id), hint)
 
     def remove_outcome(self, request_id: str) -> None:
@@ -152,7 +184,7 @@ class NimbusState(RecordStore):
         self.store.put_ephemeral(paths.submission(topology_id), b"")
 
     def unprotect(self, topology_id: str) -> None:
-        """A request names the id now, or nobody will."""
+        """End the protection of an id: a request names it now, or none will."""
         self.store.delete(paths.submission(topology_id))
 
     def protected_ids(self) -> list[str]:
@@ -194,6 +226,43 @@ class NimbusState(RecordStore):
         """Who leads now; the hint fires when it no longer does."""
         return self._read_plain(NimbusInfo, paths.LEADER, hint)
 
-    def resign(self) -> None:
-        """Give leadership up; call it only while leading."""
-        self.store.delete(paths.LEADER)
+    def depose(self, leader: NimbusInfo) -> bool:
+        """End the leadership of a Nimbus that is dead, before its session ends; whether it was done.
+
+        One deposer at a time: a second one would end the leadership of whoever follows.
+        """
+        if not self.store.try_ephemeral(paths.DEPOSING, b""):
+            return False
+        try:
+            is_leader = self.read_leader() == leader
+            if is_leader:
+                self.store.delete(paths.LEADER)
+            return is_leader
+        finally:
+            self.store.delete(paths.DEPOSING)
+
+    # -- drivers -------------------------------------------------------------------------------------------------
+
+    def register_driver(self, driver: DriverInfo) -> None:
+        """Write a driver's ephemeral node unless it is there."""
+        self.store.try_ephemeral(paths.driver(driver.id), encode_record(driver))
+
+    def remove_driver(self, driver_id: str) -> None:
+        """Remove a driver that leaves, or is dead."""
+        self.store.delete(paths.driver(driver_id))
+
+    def read_drivers(self, hint: Hint | None = None) -> list[DriverInfo]:
+        """All drivers on this root by number; the hint fires when one comes or goes. StoreInconsistentError for a damaged one."""
+        paths_found = [paths.driver(each) for each in self._names(paths.DRIVERS, hint)]
+        found = [self._read_plain(DriverInfo, path) for path in paths_found]
+        return sorted((each for each in found if each), key=lambda each: (each.number, each.id))
+
+    def write_driver_number(self, number: int, claim: DriverNumber) -> None:
+        """Claim a number; only one driver at a time does."""
+        self.store.put(paths.driver_number(number), encode_record(claim))
+
+    def read_driver_numbers(self) -> dict[int, DriverNumber]:
+        """All claims by number."""
+        numbers = [int(each) for each in self._names(paths.DRIVER_NUMBERS) if each.isascii() and each.isdecimal()]
+        found = {number: self._read_plain(DriverNumber, paths.driver_number(number)) for number in numbers}
+        return {number: claim for number, claim in found.items() if claim}

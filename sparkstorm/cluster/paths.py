@@ -1,4 +1,4 @@
-"""Owns the names in the cluster's tree, in the words of Storm (S3.38-S3.42) and JStorm (S0.14-S0.48)."""
+"""Paths in the cluster's tree, with the names of Storm (S3.38-S3.42) and JStorm (S0.14-S0.48)."""
 
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.names import name_to_node, node_to_name
@@ -24,6 +24,9 @@ SUBMITTED_COUNT = "/nimbus/submitted_count"
 LEADER = "/nimbus/leader"
 TICKETS = "/tickets"
 DRIVER = "/nimbus/driver"
+DRIVERS = "/nimbus/drivers"
+DRIVER_NUMBERS = "/nimbus/driver-numbers"
+DEPOSING = "/nimbus/deposing"
 STOP_SLOTS = "/stop-slots"
 CLUSTER_CONF = "/nimbus/conf"
 
@@ -54,7 +57,7 @@ def workerbeat(topology_id: str, slot: WorkerSlot) -> str:
 
 
 def slot_of_workerbeat(node: str) -> WorkerSlot | None:
-    """The slot that a beat's node name stands for, None for a name that is not ours."""
+    """Return the slot of a heartbeat's node name, None for a foreign name."""
     host, _, port = node_to_name(node).rpartition("-")
     return WorkerSlot(host, int(port)) if host and port.isascii() and port.isdecimal() else None
 
@@ -127,3 +130,13 @@ def log_config(topology_id: str) -> str:
 def stop_slots(driver: str) -> str:
     """Path that ends the slots of one driver, by the driver's id."""
     return under(STOP_SLOTS, driver)
+
+
+def driver(driver_id: str) -> str:
+    """Path of a driver's ephemeral node, by the driver's id."""
+    return under(DRIVERS, driver_id)
+
+
+def driver_number(number: int) -> str:
+    """Path of the claim to a driver's number."""
+    return under(DRIVER_NUMBERS, str(number))

@@ -1,4 +1,4 @@
-"""Owns Storm's verbs over any state store: topologies, assignments, supervisors, beats, errors, blobs, leadership.
+"""Storm's verbs over any state store: topologies, assignments, supervisors, heartbeats, errors, blobs.
 
 Who writes what (S3.38-S3.57): Nimbus writes storms, assignments, tasks and outlines (signed when the cluster has a
 key) and makes workerbeats/<id> without data; each worker's slot writes its own child there; supervisors write their
@@ -42,7 +42,7 @@ class StormState(NimbusState):
         return self._names(paths.STORMS, hint)
 
     def read_base(self, topology_id: str, hint: Hint | None = None) -> TopologyBase | None:
-        """What a topology was asked to be; None when it is gone."""
+        """Return a topology's base record; None when it is gone."""
         return self._read_record(TopologyBase, paths.storm(topology_id), hint)
 
     def create_base(self, base: TopologyBase) -> None:
@@ -66,7 +66,7 @@ class StormState(NimbusState):
         self._write(paths.tasks(topology_id), table)
 
     def read_tasks(self, topology_id: str) -> TaskTable | None:
-        """Which task is an instance of what."""
+        """Return a topology's task table."""
         return self._read_record(TaskTable, paths.tasks(topology_id))
 
     def write_task_beats(self, beats: TaskBeats) -> None:
@@ -119,7 +119,7 @@ class StormState(NimbusState):
         return self._names(paths.ASSIGNMENTS, hint)
 
     def read_assignment(self, topology_id: str, hint: Hint | None = None) -> Assignment | None:
-        """Where a topology runs; TamperedBlobError when its signature is not ours."""
+        """Return a topology's assignment; TamperedBlobError when it does not carry this cluster's signature."""
         found = self._read_record(Assignment, paths.assignment(topology_id), hint)
         if found and found.topology_id != topology_id:
             raise StoreInconsistentError(f"{paths.assignment(topology_id)}: is about {found.topology_id[:80]!r}")
@@ -179,7 +179,7 @@ class StormState(NimbusState):
         return self._names(paths.SUPERVISORS, hint)
 
     def read_supervisor(self, supervisor_id: str) -> SupervisorInfo | None:
-        """What a supervisor offers; None when it is gone."""
+        """Return a supervisor's record; None when it is gone."""
         return self._read_plain(SupervisorInfo, paths.supervisor(supervisor_id))
 
     # -- worker beats --------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ class StormState(NimbusState):
         self._write(paths.blob(metadata.key), metadata)
 
     def read_blob_metadata(self, key: str) -> BlobMetadata | None:
-        """What is known of a blob."""
+        """Return a blob's metadata."""
         return self._read_record(BlobMetadata, paths.blob(key))
 
     def remove_blob_metadata(self, key: str) -> None:

@@ -1,4 +1,4 @@
-"""One-time tickets: the way of a slot's spec, secrets included, to a process that was told nothing but a random text.
+"""One-time tickets: they carry a slot's spec, secrets included, to a process that was given a random text only.
 
 Spark keeps what a task is sent (closures) in its block managers, so the closure of a slot carries a ticket and no
 secret. The spec lies in an ephemeral node below `<root>/tickets`. The first process that shows the ticket reads and
@@ -30,7 +30,7 @@ _TAG_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Where ZooKeeper is ("host:port,host:port"), the root of our nodes, and 64 random hexadecimal digits."""
+    """Address of ZooKeeper ("host:port,host:port"), the root of the cluster's nodes, and 64 random hexadecimal digits."""
 
     hosts: str
     root: str

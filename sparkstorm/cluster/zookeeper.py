@@ -1,4 +1,4 @@
-"""Owns the state store on ZooKeeper through kazoo: sessions, access rights, bounded waits, translated errors.
+"""State store on ZooKeeper through kazoo: sessions, access rights, bounded waits, translated errors.
 
 Refuses to be used in another process than the one that made it (kazoo's threads do not survive a fork) and never calls
 ZooKeeper from a kazoo callback (they run on kazoo's own thread and would dead-lock): hints and session events only set
@@ -41,7 +41,7 @@ QUIET.setLevel(logging.CRITICAL)
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperAddress:
-    """Where ZooKeeper is and how to speak to it; `root` is Storm's storm.zookeeper.root."""
+    """Address of ZooKeeper and time limits of its client; `root` is Storm's storm.zookeeper.root."""
 
     hosts: str  # "host:port,host:port"
     root: str = "/storm"
@@ -54,6 +54,7 @@ class ZooKeeperAddress:
     retry_ceiling_ms: int = 30_000
     viewer: str = ""  # digest identity ("user:hash") that may read what this session makes; none when empty
     is_read_only: bool = False  # the identity is a viewer's: nothing is made at the start
+    is_bound: bool = False  # a request that was cut is not sent again under a later session
 
     def with_patience_of(self, conf: Mapping[str, Any]) -> "ZooKeeperAddress":
         """The same address with the timeouts and retries of the storm.zookeeper.* keys."""
@@ -131,7 +132,8 @@ class ZooKeeperStateStore:
         if os.getpid() != self._pid:
             raise StoreUnavailableError(f"the ZooKeeper session of process {self._pid} cannot be used in {os.getpid()}")
         try:
-            return self._retry()(lambda: self._ask(request, arguments, options))
+            epoch = self._epoch
+            return self._retry()(lambda: self._ask(epoch, request, arguments, options))
         except (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError):
             raise
         except (NoAuthError, AuthFailedError) as error:
@@ -146,7 +148,9 @@ class ZooKeeperStateStore:
                 f"ZooKeeper at {self.address} did not answer the request to {what} {path} ({type(error).__name__})"
             ) from error
 
-    def _ask(self, request: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def _ask(self, epoch: int, request: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        if self._conf.is_bound and self._epoch != epoch:
+            raise StoreUnavailableError(f"the session with ZooKeeper at {self.address} was lost")
         try:
             return request(*arguments, **options).get(timeout=self._timeout_s)
         except KazooTimeoutError as error:
@@ -283,7 +287,7 @@ class ZooKeeperStateStore:
         return None if stat is None else int(stat.ephemeralOwner)
 
     def try_ephemeral(self, path: str, data: bytes) -> bool:
-        """Make an ephemeral node if nobody holds it; True when this session holds it afterwards."""
+        """Make an ephemeral node if it does not exist; return whether this session holds it afterwards."""
         try:
             self._make(path, data, ephemeral=True)
         except NodeExistsError:

@@ -1,4 +1,4 @@
-"""Owns the servers that a run brings along when no addresses are configured: Redis and ZooKeeper."""
+"""Embedded servers, started when no addresses are configured: Redis and ZooKeeper."""
 
 from sparkstorm.embedded.connection import Connection, load_connection, save_connection, signing_key
 from sparkstorm.embedded.redis import RedisServer, check_redis_settings, start_redis

@@ -1,4 +1,4 @@
-"""Owns `python -m sparkstorm.embedded`: which Java the embedded ZooKeeper and Spark will use (see java.main)."""
+"""Entry of `python -m sparkstorm.embedded`: finds the Java of the embedded ZooKeeper and Spark (see java.main)."""
 
 import sys
 

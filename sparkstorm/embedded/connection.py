@@ -1,4 +1,4 @@
-"""Owns the connection file: where a cluster's stores are and its one secret, from which every password is derived.
+"""Connection file: addresses of a cluster's stores and its secret, from which every password is derived.
 
 Whoever reads that file commands the cluster, so it is written with mode 0600 and refused with any other.
 """
@@ -27,7 +27,7 @@ _URL_FORM = "expected redis://[[user]:password@]host[:port][/db]"
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperEndpoint:
-    """Where ZooKeeper is ("host:port,host:port"), the root of our nodes, and the digest identity that owns them."""
+    """Address of ZooKeeper ("host:port,host:port"), the root of the cluster's nodes, and the digest identity that owns them."""
 
     hosts: str
     root: str
@@ -37,7 +37,7 @@ class ZooKeeperEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """All that a driver, a notebook or a tool needs to join a cluster; `secret` is hexadecimal."""
+    """Addresses and secret (hexadecimal) with which a driver, a notebook or a tool joins a cluster."""
 
     redis: RedisAddress
     zookeeper: ZooKeeperEndpoint
@@ -46,7 +46,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class ReadOnlyConnection:
-    """What somebody needs who only looks at a cluster: identities that may read, and no secret."""
+    """Addresses and identities that may read, without a secret: the connection of a viewer."""
 
     redis: RedisAddress
     zookeeper: ZooKeeperEndpoint
@@ -83,7 +83,7 @@ def signing_key(secret: str) -> bytes:
 
 
 def derive(secret: str, purpose: str) -> bytes:
-    """32 bytes for one purpose (HMAC-SHA256): knowing one password tells nothing of the secret or of the others."""
+    """32 bytes for one purpose (HMAC-SHA256): one password reveals neither the secret nor another password."""
     return hmac.digest(bytes.fromhex(secret), f"sparkstorm {purpose}".encode(), "sha256")
 
 
@@ -106,7 +106,7 @@ def parse_redis_url(url: str, password: str | None = None) -> RedisAddress:
 
 
 def save_connection(path: Path, connection: Connection | ReadOnlyConnection) -> None:
-    """Writes the file for its owner's eyes only, whole or not at all."""
+    """Write the file, readable by its owner only, whole or not at all."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)

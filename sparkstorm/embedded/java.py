@@ -1,4 +1,4 @@
-"""Owns the search for a Java runtime of 17 or newer, and its installation where Debian's packages may be used.
+"""Search for a Java runtime of 17 or newer, and its installation where Debian's packages may be used.
 
 `python -m sparkstorm.embedded` prints the program's path, or with `--home` the folder that JAVA_HOME should name;
 with `--install` it first installs one where none is.

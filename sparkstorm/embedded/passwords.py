@@ -18,7 +18,7 @@ _URL: Final = "sparkstorm.redis.url"
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where one password may be: its key, the key that names its file, its environment variable."""
+    """Sources of one password: its key, the key that names its file, its environment variable."""
 
     key: str
     file_key: str

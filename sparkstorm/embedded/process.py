@@ -1,4 +1,4 @@
-"""Owns a server process that cannot outlive the process which started it, and that server's log."""
+"""Server process that cannot outlive the process that started it, and its log."""
 
 from __future__ import annotations
 
@@ -137,14 +137,14 @@ def _busy(directory: Path, name: str, holder: str) -> EmbeddedServerError:
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on at this moment, on loopback."""
+    """Return a free TCP port on loopback."""
     with socket.socket() as probe:
         probe.bind((_LOOPBACK, 0))
         return int(probe.getsockname()[1])
 
 
 def require_free(port: int, name: str, key: str) -> None:
-    """Raises EmbeddedServerError when somebody listens on `port`; `key` is the setting that chose it."""
+    """Raise EmbeddedServerError when `port` is in use; `key` is the setting that chose it."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,4 +1,4 @@
-"""Owns the embedded Redis (binary, settings, start and stop) and the check of a Redis that a user supplied."""
+"""Embedded Redis (binary, settings, start and stop), and the check of a user's own Redis."""
 
 from __future__ import annotations
 

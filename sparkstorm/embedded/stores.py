@@ -1,4 +1,4 @@
-"""Owns the two stores of a run: the user's own where addresses are configured, embedded servers where not."""
+"""Stores of a run: the user's own where addresses are configured, else embedded servers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def not_configured(conf: Conf) -> list[str]:
 
 
 def connection_path(conf: Conf) -> Path:
-    """Where this configuration keeps its connection file."""
+    """Return the path of this configuration's connection file."""
     named = conf["sparkstorm.connection.file"]
     return Path(named) if named else Path(conf.text("storm.local.dir"), "connection.json")
 
@@ -104,7 +104,7 @@ def open_stores(conf: Conf) -> Stores:
 
 
 def _save_read_only(conf: Conf, path: Path, connection: Connection, is_embedded: bool) -> None:
-    """Write the file for those who only look; without a user of the Redis that may only read, remove what is there."""
+    """Write the connection file of viewers; without a read-only user of the Redis, remove an old one."""
     redis, keeper, secret = connection.redis, connection.zookeeper, connection.secret
     user, password = VIEWER, viewer_redis_password(secret)
     if not is_embedded:

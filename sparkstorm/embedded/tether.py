@@ -1,4 +1,4 @@
-"""Owns the life line between a process and a server it started: the server's parent, which ends it with the starter.
+"""Tether between a process and a server it started: the server's parent process, which ends it with the starter.
 
 Run as a plain script (`python -I -S tether.py NAME COMMAND...`), so it imports nothing but the standard library. Its
 standard input is a pipe whose other end only the starter holds: `t` asks for a gentle stop, `k` for SIGKILL, and end of

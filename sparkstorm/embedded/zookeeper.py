@@ -1,4 +1,4 @@
-"""Owns the embedded ZooKeeper: the server class in PySpark's own jars, its configuration, its start and stop."""
+"""Embedded ZooKeeper: the server class in PySpark's own jars, its configuration, its start and stop."""
 
 from __future__ import annotations
 

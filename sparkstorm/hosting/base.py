@@ -39,6 +39,7 @@ class SlotSpec:
 
     `nodes` are the emulated supervisors of each machine; when empty, the machine is one node under its own host name.
     A node has `slots_per_node` ports, or (0) as many as slots happen to land there: Spark places them, not we.
+    The nodes of the driver with number n > 1 end in "@n": drivers that share a root have no node in common.
     A slot takes the first free (node, port), ports outermost, so that slots spread over the nodes. `local_dir` is made
     on every host. A node made at `stop_path` in the state store ends every slot gently. `hmac_key` is hexadecimal.
     `entry` ("module:function", empty outside tests) replaces the worker's runtime.
@@ -55,6 +56,7 @@ class SlotSpec:
     hmac_key: str = field(default="", repr=False)
     conf: Mapping[str, JsonValue] = field(default_factory=dict, repr=False)
     stop_path: str = ""
+    driver_number: int = 1
     keep_spare: bool = True
     entry: str = ""
 

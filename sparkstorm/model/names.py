@@ -34,3 +34,17 @@ def file_name(name: str) -> str:
     if len(quoted) <= MAX_FILE_NAME_BYTES:
         return quoted
     return f"{quoted[: MAX_FILE_NAME_BYTES - _HASH_CHARS - 1]}~{hashlib.sha256(data).hexdigest()[:_HASH_CHARS]}"
+
+
+def node_of_driver(node: str, number: int) -> str:
+    """Return the name of a node of the driver with that number: drivers that share a root have no node in common.
+
+    The first driver's nodes have plain names; "@" occurs in no host name.
+    """
+    return node if number == 1 else f"{node}@{number}"
+
+
+def driver_of_node(node: str) -> int:
+    """Return the number of the driver that a node belongs to."""
+    _, _, number = node.rpartition("@")
+    return int(number) if "@" in node and number.isascii() and number.isdecimal() else 1

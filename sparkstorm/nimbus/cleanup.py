@@ -72,7 +72,7 @@ class TopologyCleanup:
             self._state.remove_topology(topology_id)
 
     def sweep(self, reading: Reading, now_ms: int) -> bool:
-        """Remove traces of topologies that have no base, and blobs that nobody names, once per monitor period."""
+        """Remove traces of topologies that have no base, and blobs that no record names, once per monitor period."""
         if now_ms < self._next_sweep_ms:
             return False
         self._next_sweep_ms = now_ms + self._settings.round_ms

@@ -1,4 +1,4 @@
-"""Owns Nimbus's reading of the store: one pass over bases, outlines, confs, assignments, supervisors and beats.
+"""Nimbus's reading of the store: one pass over bases, outlines, confs, assignments, supervisors and heartbeats.
 
 A record that cannot be read takes only its own topology, supervisor or worker out of the picture: it is reported as a
 problem that names the path, and the slots its assignment holds stay reserved.
@@ -14,6 +14,7 @@ from sparkstorm.cluster.base import Hint
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import InvalidConfigError, StoreInconsistentError, TamperedBlobError
 from sparkstorm.model.assignment import Assignment, SupervisorInfo, TopologyBase, WorkerBeat, WorkerSlot
+from sparkstorm.model.names import driver_of_node
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.status import JsonValue
 from sparkstorm.scheduling.snapshot import KnownTopology, Snapshot
@@ -23,12 +24,20 @@ ReadT = TypeVar("ReadT")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one pass found; `problems` are sentences by topology, supervisor or slot; `bases` has all readable ones."""
+    """Result of one pass; `problems` are sentences by topology, supervisor or slot; `bases` has all readable ones."""
 
     snapshot: Snapshot
     bases: dict[str, TopologyBase]
     beats: tuple[WorkerBeat, ...]
     problems: dict[str, str]
+    drivers: frozenset[int] = frozenset()  # numbers of the registered drivers
+
+    def gone_nodes(self) -> frozenset[str]:
+        """Nodes with workers or their beats whose supervisor and driver are both gone: nothing will restart their workers."""
+        used = {slot.node for each in self.snapshot.assignments.values() for slot in each.slot_by_executor.values()}
+        used |= {beat.node for beat in self.beats}
+        absent = used - self.snapshot.supervisors.keys() if self.drivers else set()
+        return frozenset(node for node in absent if driver_of_node(node) not in self.drivers)
 
     def offered_slots(self) -> list[WorkerSlot]:
         """Every slot that a living supervisor offers."""
@@ -77,7 +86,7 @@ class ClusterReader:
         self._conf_by_key: dict[str, dict[str, JsonValue]] = {}
 
     def read(self, hint: Hint | None = None) -> Reading:
-        """One pass over the store; the hint fires when a supervisor or a topology comes or goes."""
+        """One pass over the store; the hint fires when a supervisor, a driver or a topology comes or goes."""
         problems: dict[str, str] = {}
         bases = self._read_each(self._state.topology_ids(hint), self._state.read_base, problems)
         topologies = self._read_each(list(bases), lambda each: self.complete(bases[each]), problems)
@@ -87,7 +96,15 @@ class ClusterReader:
         self._forget(set(topologies))
         # Without its assignment a topology would be placed as if it ran nowhere.
         topologies = {each: known for each, known in topologies.items() if each not in problems}
-        return Reading(_snapshot(topologies, assignments, supervisors), bases, beats, problems)
+        drivers = self._read_drivers(hint, problems)
+        return Reading(_snapshot(topologies, assignments, supervisors), bases, beats, problems, drivers)
+
+    def _read_drivers(self, hint: Hint | None, problems: dict[str, str]) -> frozenset[int]:
+        try:
+            return frozenset(each.number for each in self._state.read_drivers(hint))
+        except StoreInconsistentError as error:
+            problems["drivers"] = str(error)
+            return frozenset()
 
     def _read_each(self, names: list[str], read: Callable[[str], ReadT | None], problems: dict[str, str]) -> dict[str, ReadT]:
         found = {}
@@ -132,7 +149,7 @@ class ClusterReader:
         return self._conf_by_key[conf_key]
 
     def forget(self, topology_id: str) -> None:
-        """Read this topology's outline anew the next time."""
+        """Drop this topology's cached outline."""
         self._outline_by_id.pop(topology_id, None)
 
     def _forget(self, present: set[str]) -> None:

@@ -25,7 +25,7 @@ _PATIENCE_MS = 60_000  # the supervisors of a driver that follows another are up
 
 
 class Deploys:
-    """Begins hot deploys and goes on with them; one that cannot be finished is tried again at every turn."""
+    """Hot deploys: starts them and continues them; one that cannot be finished is tried again at every turn."""
 
     def __init__(self, parts: NimbusParts) -> None:
         self._parts = parts

@@ -1,4 +1,4 @@
-"""Owns what Nimbus tells people about workers, as errors of their topology: deaths, and workers that cannot start."""
+"""Nimbus's error reports about workers, as errors of their topology: deaths, and workers that cannot start."""
 
 import logging
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ FAILED = "FAILED"  # the state of a beat whose worker failed topology.worker.max
 
 
 class ErrorReports:
-    """Says everything once: a worker that goes on failing is told of again only after it has run."""
+    """ErrorReports of deaths and failed starts; a worker that keeps failing is reported again only after it has run."""
 
     def __init__(self, state: StormState) -> None:
         self._state = state

@@ -1,4 +1,4 @@
-"""Owns the fence around a plugged-in scheduler: it works in a thread of its own and has a limit of time.
+"""Guard around a plugged-in scheduler: it runs in a thread of its own with a time limit.
 
 A scheduler that loops for ever costs one daemon thread and its own round, never Nimbus: the view in its hands was made
 for that round alone. Until that thread is back no new call is made. Built-in schedulers need no guard: they end.

@@ -1,4 +1,4 @@
-"""Owns what one Nimbus has seen with its own eyes: beats, offered slots, and trouble with its view of the store."""
+"""Heartbeat monitor: heartbeats and offered slots that this Nimbus has seen, and interruptions of its view of the store."""
 
 import logging
 from collections.abc import Mapping, Set
@@ -45,7 +45,8 @@ class HeartbeatMonitor:
         blind_ms = blind_ms_between(self._sightings, now_ms, self._settings.round_ms)
         if blind_ms:
             self.note_trouble()
-        self._sightings = observe(self._sightings, reading.beats, reading.offered_slots(), now_ms, blind_ms)
+        gone = reading.gone_nodes()
+        self._sightings = observe(self._sightings, reading.beats, reading.offered_slots(), now_ms, blind_ms, gone)
 
     def alive(self, snapshot: Snapshot, now_ms: int) -> Alive:
         """Living executors by topology; everybody, for one round, when the silence is more likely ours than theirs."""

@@ -1,38 +1,91 @@
-"""Owns the names of leaders: which process holds the office, and how a dead one's is freed before its time."""
+"""Election of the leading Nimbus: an ephemeral node decides, and a Nimbus that no longer leads can write nothing."""
 
 import os
 
-from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.cluster import paths
+from sparkstorm.cluster.base import Hint, StateStore, Stored
+from sparkstorm.errors import StoreUnavailableError
 
 
 def own_name() -> str:
-    """This process as a candidate: host and process id."""
+    """Return this process as a candidate: host and process id."""
     return f"{os.uname().nodename}:{os.getpid()}"
 
 
-def depose_dead_leader(state: StormState) -> bool:
-    """Free the office of a leader whose process on this host is gone; True when that was done.
+class LeaderStore:
+    """A Nimbus's session: it may write only while it leads, and only in the session in which it was elected.
 
-    A killed driver's session, and with it its office, would otherwise last for storm.zookeeper.session.timeout.
+    A Nimbus that was stopped in the middle of a turn (by SIGSTOP, a full disk, a long pause of its machine) may find another
+    leading when it goes on. Its session has ended by then, so what is left of its turn is refused.
     """
-    leader = state.read_leader()
-    if leader is None or not _is_dead(leader.owner):
-        return False
-    state.resign()
-    return True
 
+    def __init__(self, inner: StateStore) -> None:
+        self._inner = inner
+        self._elected_in: int | None = None
 
-def _is_dead(owner: str) -> bool:
-    """Whether that was a process of this host, and is gone."""
-    host, _, pid = owner.rpartition(":")
-    return host == os.uname().nodename and pid.isascii() and pid.isdecimal() and not _is_running(int(pid))
+    def _led(self) -> StateStore:
+        if self._elected_in is None or self._elected_in != self._inner.session_epoch:
+            raise StoreUnavailableError(f"this Nimbus does not lead at {self._inner.address}; it writes nothing there")
+        return self._inner
 
+    @property
+    def address(self) -> str:
+        """Where the store is, for messages."""
+        return self._inner.address
 
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True  # another user's, or no process id at all: leave it alone
-    return True
+    @property
+    def is_connected(self) -> bool:
+        """Whether the store answered last."""
+        return self._inner.is_connected
+
+    @property
+    def session_epoch(self) -> int:
+        """Sessions lost so far."""
+        return self._inner.session_epoch
+
+    def try_ephemeral(self, path: str, data: bytes) -> bool:
+        """Stand for election at the leader's path; another path only while leading."""
+        if path != paths.LEADER:
+            return self._led().try_ephemeral(path, data)
+        epoch = self._inner.session_epoch
+        self._elected_in = None
+        if self._inner.try_ephemeral(path, data):
+            self._elected_in = epoch
+        return self._elected_in is not None
+
+    def get(self, path: str, hint: Hint | None = None) -> Stored | None:
+        """Read a node."""
+        return self._inner.get(path, hint)
+
+    def children(self, path: str, hint: Hint | None = None) -> list[str]:
+        """Names below a node."""
+        return self._inner.children(path, hint)
+
+    def ensure_path(self, path: str) -> None:
+        """Make the node, empty, unless it is there."""
+        self._led().ensure_path(path)
+
+    def create(self, path: str, data: bytes) -> None:
+        """Make a new node."""
+        self._led().create(path, data)
+
+    def put(self, path: str, data: bytes, version: int | None = None) -> int:
+        """Write a node."""
+        return self._led().put(path, data, version)
+
+    def delete(self, path: str) -> None:
+        """Remove a node and everything below it."""
+        self._led().delete(path)
+
+    def put_ephemeral(self, path: str, data: bytes) -> None:
+        """Write this session's own ephemeral node."""
+        self._led().put_ephemeral(path, data)
+
+    def create_sequential(self, prefix: str, data: bytes) -> str:
+        """Make `prefix` + a growing number."""
+        return self._led().create_sequential(prefix, data)
+
+    def close(self) -> None:
+        """End the session, and with it the leadership."""
+        self._elected_in = None
+        self._inner.close()

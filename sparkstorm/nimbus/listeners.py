@@ -1,4 +1,4 @@
-"""Owns the ears of others on Nimbus: action listeners (S0.51, JStorm's ITopologyActionListener) and retirement."""
+"""Callbacks of Nimbus: action listeners (S0.51, JStorm's ITopologyActionListener) and clean-up of data outside the store."""
 
 from typing import Protocol
 

@@ -1,8 +1,9 @@
-"""Owns Nimbus: the turn that reads everything, decides purely and writes only differences.
+"""Nimbus: a turn reads everything, decides purely and writes only differences.
 
 Nothing Nimbus needs to go on is in its memory: a new one on the same store takes up requests, timers, kills and hot deploys
 where the old one was (S3.37). Memory holds only sightings (who beat when), which a new one gathers afresh without burying
-anyone. Nimbus never sleeps and starts no thread: whoever drives it calls `step` when it is due or `wake` was called.
+anyone; a Nimbus that stands by has none of use, and begins afresh when it leads. Nimbus never sleeps and starts no thread:
+whoever drives it calls `step` when it is due or `wake` was called.
 """
 
 import logging
@@ -10,10 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkstorm.blobs.store import BlobStore
-from sparkstorm.cluster.nimbus_state import NimbusInfo
+from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import FailedAssignTopologyError, SparkStormError, StoreUnavailableError
-from sparkstorm.model.assignment import TopologyBase
+from sparkstorm.model.assignment import TopologyBase, WorkerSlot
 from sparkstorm.model.requests import Problems
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.nimbus.assigner import Assigner
@@ -33,12 +34,17 @@ from sparkstorm.scheduling.view import Scheduler
 from sparkstorm.settings import NimbusSettings
 
 _LOG = logging.getLogger(__name__)
+_STAND_BY_MS = 1_000  # how often a follower looks at the leader; the end of the leader's session wakes it
 _DYING_RECHECK_MS = 200  # how often a killed topology is looked at until its workers are gone
 _MOST_PROBLEMS, _MOST_CHARS = 200, 2000  # that clients are shown
 
 
 class Nimbus:
-    """Storm's master as a stepped machine over the store; one leads, others stand by."""
+    """Storm's master as a stepped machine over the store; one leads, the others are on standby.
+
+    `driver` says who leads; `depose` is asked whether the leader is known to be dead, and ends its leadership before its
+    session does; `on_lead` is called when this Nimbus begins to lead.
+    """
 
     def __init__(
         self,
@@ -49,17 +55,35 @@ class Nimbus:
         owner: str = "nimbus",
         wake: Callable[[], None] = lambda: None,
     ) -> None:
-        self._settings = settings = NimbusSettings.of(conf)
+        self._settings = NimbusSettings.of(conf)
         self.listeners: list[TopologyActionListener] = []
         self.problems: Mapping[str, str] = {}
         self.is_leading = False
-        self.cleanup = TopologyCleanup(state, blobs, settings)
-        self._state, self._owner, self._wake_drive = state, owner, wake
-        self._reader = ClusterReader(state, blobs, dict(conf))
-        self._observer = HeartbeatMonitor(settings)
+        self.leader: NimbusInfo | None = None
+        self.driver: DriverInfo | None = None
+        self.depose: Callable[[NimbusInfo], bool] = lambda _leader: False
+        self.on_lead: Callable[[], None] = lambda: None
+        self._state, self._blobs, self._scheduler, self._conf = state, blobs, scheduler, dict(conf)
+        self._owner, self._wake_drive = owner, wake
+        self.cleanup = TopologyCleanup(state, blobs, self._settings)
+        self._is_dirty = True
+        self._is_asked = False
+        self._due_ms = 0
+        self._epoch = state.store.session_epoch
+        self._forget()
+
+    def _forget(self) -> None:
+        """Make all parts anew: what was remembered of the cluster is out of date once another may have led."""
+        state, conf = self._state, self._conf
+        retirement = self.cleanup.retirement
+        self.cleanup = TopologyCleanup(state, self._blobs, self._settings)
+        self.cleanup.retirement = retirement
+        self._reader = ClusterReader(state, self._blobs, conf)
+        self._observer = HeartbeatMonitor(self._settings)
         self._reporter = ErrorReports(state)
-        self._assigner = Assigner(state, self._reader, self._observer, scheduler, conf)
-        parts = NimbusParts(state, blobs, dict(conf), self._reader, self._assigner, self.cleanup, OutcomeWriter(state), self.notify)
+        self._assigner = Assigner(state, self._reader, self._observer, self._scheduler, conf)
+        outcomes = OutcomeWriter(state)
+        parts = NimbusParts(state, self._blobs, conf, self._reader, self._assigner, self.cleanup, outcomes, self.notify)
         self._rebalancer = Rebalancer(parts)
         self._deploys = Deploys(parts)
         self._requests = RequestDuty(parts, RequestVerbs(parts, self._rebalancer, self._deploys), self._read, self._ask)
@@ -68,10 +92,6 @@ class Nimbus:
         self._round_duties = (self._monitor, self.cleanup.sweep, self._requests.sweep)
         self._found: Mapping[str, str] = {}  # problems that the last round found
         self._shown: Mapping[str, str] | None = None  # problems as clients see them
-        self._is_dirty = True
-        self._is_asked = False
-        self._due_ms = 0
-        self._epoch = state.store.session_epoch
 
     # -- being driven --------------------------------------------------------------------------------------------
 
@@ -109,13 +129,9 @@ class Nimbus:
     def _turn(self, now_ms: int, is_round: bool) -> None:
         if is_round:
             self._due_ms = now_ms + self._settings.round_ms
-        self.is_leading = self._state.try_lead(NimbusInfo(self._owner, now_ms))
-        if not self.is_leading:
-            self._stand_by()
+        if not self._lead(now_ms):
+            self._stand_by(now_ms)
             return
-        if self._state.store.session_epoch != self._epoch:
-            self._epoch = self._state.store.session_epoch
-            self._observer.note_trouble()
         reading = self._read(now_ms)
         for duty in self._duties + (self._round_duties if is_round else ()):
             if duty(reading, now_ms):
@@ -124,10 +140,30 @@ class Nimbus:
         self._show_problems(now_ms)
         self._plan_next_turn(reading, now_ms)
 
-    def _stand_by(self) -> None:
+    def _lead(self, now_ms: int) -> bool:
+        """Stand for election; whether this Nimbus leads."""
+        epoch, was_leading = self._state.store.session_epoch, self.is_leading
+        self.is_leading = False  # whatever the store answers
+        me = NimbusInfo(self._owner, now_ms, self.driver)
+        if not self._state.try_lead(me):
+            return False
+        if not was_leading or epoch != self._epoch:
+            _LOG.info("%s leads", self._owner)
+            self._forget()
+            self.leader = me
+            self.on_lead()
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._observer.note_trouble()
+        self.is_leading = True
+        return True
+
+    def _stand_by(self, now_ms: int) -> None:
         """Another leads: wait for its end."""
         self._shown = None
-        leader = self._state.read_leader(self.wake)
+        self._due_ms = now_ms + _STAND_BY_MS
+        self.leader = leader = self._state.read_leader(self.wake)
+        self._is_dirty = leader is None or self.depose(leader)
         if leader:
             self.problems = {"leader": f"{leader.owner} leads, this Nimbus stands by"}
 
@@ -198,7 +234,16 @@ class Nimbus:
         self._reporter.report_deaths(reading.snapshot, alive, now_ms)
         for assignment in plan.assignments:
             self._assigner.publish(assignment, reading.bases[assignment.topology_id].name)
+        self._remove_beats_of_gone(reading)
         return False
+
+    def _remove_beats_of_gone(self, reading: Reading) -> None:
+        """Remove heartbeats of replaced workers that nobody else will: their supervisor and their driver are gone."""
+        gone = reading.gone_nodes()
+        for beat in reading.beats if gone else ():
+            slot, assignment = WorkerSlot(beat.node, beat.port), reading.snapshot.assignments.get(beat.topology_id)
+            if beat.node in gone and assignment is not None and not assignment.executors_at(slot):
+                self._state.remove_worker_beat(beat.topology_id, slot)
 
     def notify(self, topology_name: str, action: str) -> None:
         """Tell the listeners; what they raise is logged (S0.51)."""

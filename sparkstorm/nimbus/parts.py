@@ -1,4 +1,4 @@
-"""What the duties of Nimbus's turn share: the stores, the assigner, the clean-up, and the writer of outcomes."""
+"""Parts that the duties of Nimbus's turn share: the stores, the assigner, the clean-up, and the writer of outcomes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def refusal_of(request_id: str, now_ms: int, error: SparkStormError) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class NimbusParts:
-    """One Nimbus's tools; `notify` tells the action listeners (S0.51)."""
+    """Shared parts of one Nimbus; `notify` calls the action listeners (S0.51)."""
 
     state: StormState
     blobs: BlobStore

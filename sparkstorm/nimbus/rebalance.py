@@ -56,7 +56,7 @@ def rebalanced_topology(known: KnownTopology, decision: Decision, conf: Mapping[
 
 
 class Rebalancer:
-    """Plans rebalances, and carries out those that have fallen due."""
+    """Planner of rebalances; carries out those that are due."""
 
     def __init__(self, parts: NimbusParts) -> None:
         self._parts = parts

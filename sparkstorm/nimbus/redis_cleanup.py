@@ -1,4 +1,4 @@
-"""Owns what becomes of a removed topology's data in Redis: deleted, or handed to the successor of a hot deploy.
+"""Clean-up of a removed topology's data in Redis: deleted, or handed to the successor of a hot deploy.
 
 Handing over renames streams, cursors, journals and held inputs; fences, owners, sequence numbers and
 progress belong to dead processes and are dropped, so a zombie finds no fence of its own and is turned away. Each rename

@@ -83,7 +83,7 @@ class RequestClient:
                 self.discard_blobs(key for key in request.blob_keys() if self._is_ours(key, request.base.launch_ms))
 
     def _is_ours(self, key: str, stored_ms: int) -> bool:
-        """Whether nobody has stored the same bytes since: another client may be about to name them."""
+        """Return whether no other client has stored the same bytes since; such a client may be about to name them."""
         try:
             metadata = self.state.read_blob_metadata(key)
         except (StoreInconsistentError, TamperedBlobError):
@@ -91,7 +91,7 @@ class RequestClient:
         return metadata is not None and metadata.created_ms == stored_ms
 
     def discard_blobs(self, keys: Iterable[str]) -> None:
-        """Delete blobs that nobody names; none at all when a record that may name them cannot be read."""
+        """Delete blobs that no record names; none at all when a record that may name them cannot be read."""
         state, named = self.state, set()
         try:
             for topology_id in state.topology_ids():

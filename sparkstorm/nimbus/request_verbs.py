@@ -1,4 +1,4 @@
-"""What Nimbus does for each kind of request. Every verb may be repeated with the same outcome record, to the same end."""
+"""Verbs of Nimbus, one per kind of request. Each may be repeated with the same outcome record, to the same end."""
 
 from __future__ import annotations
 

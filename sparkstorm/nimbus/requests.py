@@ -1,4 +1,4 @@
-"""The duty that serves clients' requests: reads them in order, accepts or refuses each, and sweeps those that have ended.
+"""Duty that serves clients' requests: reads them in order, accepts or refuses each, and sweeps finished ones.
 
 ACCEPTED is written before anything is changed, and carrying out may be repeated: a Nimbus that dies at any write is followed
 by one that brings the request to the same end.
@@ -136,7 +136,7 @@ class RequestDuty:
         return False
 
     def _ended_ms(self, request_id: str, now_ms: int) -> int:
-        """When a request ended; for one that cannot be read, when it was seen first."""
+        """Return when a request ended; for an unreadable one, when it was first seen."""
         try:
             outcome = self._parts.state.read_outcome(request_id)
         except (StoreInconsistentError, TamperedBlobError):

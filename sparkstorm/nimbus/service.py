@@ -282,7 +282,7 @@ class NimbusService:
         return outline
 
     def discard_blobs(self, keys: Iterable[str]) -> None:
-        """Delete blobs of a topology that has ended, at once and not with the next sweep; those that a record names stay."""
+        """Delete the blobs of an ended topology at once, not with the next sweep; blobs that a record names are kept."""
         self._client.discard_blobs(keys)
 
     def problems(self) -> dict[str, str]:

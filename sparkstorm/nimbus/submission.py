@@ -1,4 +1,4 @@
-"""What a client checks of a submission before it stores anything (S0.34-S0.39), and its options."""
+"""Checks of a submission at its client, before anything is stored (S0.34-S0.39), and its options."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def owner_of_this_process() -> str:
 
 @dataclass(frozen=True, slots=True)
 class SubmitOptions:
-    """How to submit; `status` is the first status, ACTIVE or INACTIVE; the owner is whoever this process belongs to.
+    """Options of a submission; `status` is the first status, ACTIVE or INACTIVE; the owner is by default this process's user.
 
     Schedulers with pools and priorities per user pass over topologies without an owner, as Storm's do.
     """

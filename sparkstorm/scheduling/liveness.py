@@ -42,10 +42,16 @@ class LastSeen:
     home_seen_ms: Mapping[WorkerSlot, int] = field(default_factory=dict)  # when a supervisor last offered the slot
     first_ms: int = 0  # the observer's first round: silence is measured from then at the earliest
     round_ms: int | None = None
+    gone_nodes: Set[str] = frozenset()  # their supervisor and their driver are gone: their workers are dead without a wait
 
 
 def observe(
-    before: LastSeen, beats: Iterable[WorkerBeat], offered: Iterable[WorkerSlot], now_ms: int, blind_ms: int = 0
+    before: LastSeen,
+    beats: Iterable[WorkerBeat],
+    offered: Iterable[WorkerSlot],
+    now_ms: int,
+    blind_ms: int = 0,
+    gone_nodes: Set[str] = frozenset(),
 ) -> LastSeen:
     """Return the sightings after a round of heartbeats and offered slots; `blind_ms` of the time do not count as silence."""
     by_worker = {}
@@ -59,7 +65,7 @@ def observe(
     homes = {slot: min(seen + blind_ms, now_ms) for slot, seen in before.home_seen_ms.items()}
     homes.update(dict.fromkeys(offered, now_ms))
     first_ms = now_ms if before.round_ms is None else min(before.first_ms + blind_ms, now_ms)
-    return LastSeen(by_worker, homes, first_ms, now_ms)
+    return LastSeen(by_worker, homes, first_ms, now_ms, gone_nodes)
 
 
 # Executors of one slot that were placed together: they are alive or dead together.
@@ -93,6 +99,8 @@ def alive_executors(
 
 def _live(mates: Mates, topology_id: str, sightings: LastSeen, now_ms: int, limit: Timeouts) -> bool:
     slot, start_ms, placed = mates
+    if slot.node in sightings.gone_nodes:
+        return False
     sighting = sightings.by_worker.get((topology_id, slot))
     since_ms = max(start_ms, sightings.first_ms)
     heard_ms = max(since_ms, sighting.seen_ms) if sighting and placed <= sighting.version else since_ms

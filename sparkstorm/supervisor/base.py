@@ -26,7 +26,7 @@ class Lock(Protocol):
         """Whether this object holds it."""
 
     def try_take(self) -> bool:
-        """Take it if nobody else holds it; True when this object holds it afterwards."""
+        """Take the lock if it is free; return whether this object holds it afterwards."""
 
     def release(self) -> None:
         """Let go of it."""
@@ -37,7 +37,7 @@ class LocalRecords(Protocol):
 
     @property
     def path(self) -> Path:
-        """Where it is, for messages."""
+        """Path, for messages."""
 
     def get(self, name: str, kind: type[RecordT]) -> RecordT | None:
         """The record of that name, None when there is none; StoreInconsistentError when the file is damaged."""
@@ -47,7 +47,7 @@ class LocalRecords(Protocol):
 
 
 class NodeStorage(Protocol):
-    """What a node keeps on its host: claims on ports, the lock of the duties, local records, code of topologies."""
+    """Storage of a node on its host: claims on ports, the lock of the supervisor's duties, local records, code of topologies."""
 
     @property
     def node(self) -> str:
@@ -64,7 +64,7 @@ class NodeStorage(Protocol):
         """Drop half-done downloads of the past (S2.10)."""
 
     def worker_state(self, port: int) -> LocalRecords:
-        """What outlives the slot process of that port: launches, and the worker's local heartbeat (S2.7)."""
+        """Records of a port that outlive its slot process: launches, and the worker's local heartbeat (S2.7)."""
 
     def seen_versions(self, port: int) -> LocalRecords:
         """Versions of assignments that the slot of that port has seen."""
@@ -79,7 +79,7 @@ class NodeStorage(Protocol):
         """Ports that a living slot holds; `own` is this process's."""
 
     def keep_code(self, topology_id: str, key: str, port: int, now_ms: int, fetch: Callable[[str], bytes]) -> Path:
-        """Where the blob of a topology lies, fetched unless a whole copy is there (S2.27, S2.30); the topology is in use now."""
+        """Return the path of a topology's blob, fetched unless a whole copy is there (S2.27, S2.30); mark the topology as used."""
 
     def read_code(self, path: Path) -> bytes | None:
         """A blob that was kept; None when it is gone."""
@@ -96,7 +96,7 @@ class WorkerProcess(Protocol):
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Process id."""
 
     def filenos(self) -> list[int]:
         """Descriptors that are readable when there are reports, or when the process is dead."""
@@ -108,7 +108,7 @@ class WorkerProcess(Protocol):
         """Send a command."""
 
     def poll_reports(self) -> list[WorkerReport]:
-        """What the process has said since the last call."""
+        """Return the reports of the process since the last call."""
 
     def poll_exit(self) -> int | None:
         """The exit code (negative: the signal) once the process is dead."""

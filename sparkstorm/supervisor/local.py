@@ -33,7 +33,7 @@ class MemoryRecords:
 
 @dataclass(slots=True)
 class MemoryDisk:
-    """What outlives the slot processes of one node: records, code, and who holds which lock."""
+    """Storage of one node that outlives its slot processes: records, code, and holders of locks."""
 
     node: str
     holder_by_lock: dict[str, object] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class MemoryLock:
         return self._disk.holder_by_lock.get(self._name) is self._process
 
     def try_take(self) -> bool:
-        """Take it if nobody else holds it."""
+        """Take the lock if it is free."""
         return self._disk.holder_by_lock.setdefault(self._name, self._process) is self._process
 
     def release(self) -> None:
@@ -87,7 +87,7 @@ class MemoryNodeDir:
         """Downloads are never half done here."""
 
     def worker_state(self, port: int) -> MemoryRecords:
-        """What outlives the slot process of that port."""
+        """Records of a port that outlive its slot process."""
         return self._records(f"{port}")
 
     def seen_versions(self, port: int) -> MemoryRecords:
@@ -109,7 +109,7 @@ class MemoryNodeDir:
         return [port for port in self.ports() if port == own or f"port {port}" in self._disk.holder_by_lock]
 
     def keep_code(self, topology_id: str, key: str, port: int, now_ms: int, fetch: Callable[[str], bytes]) -> Path:
-        """Where the blob of a topology lies, fetched unless it is there; the topology is in use now."""
+        """Return the path of a topology's blob, fetched unless it is there; mark the topology as used."""
         path = Path("/memory", self.node, topology_id, key)
         if path not in self._disk.code:
             self._disk.code[path] = fetch(key)

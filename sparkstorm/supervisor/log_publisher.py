@@ -59,7 +59,7 @@ class LogPublisher:
             self._client.close()
 
     def _new_chunks(self, path: Path) -> tuple[list[bytes], int]:
-        """Return whole lines behind the position, no more than Redis keeps, and the position behind them."""
+        """Return whole lines after the position, no more than Redis keeps, and the position after them."""
         with path.open("rb") as log:
             end = log.seek(0, 2)
             start = 0 if self._position > end else max(self._position, 0)  # a rotated log begins anew

@@ -1,4 +1,4 @@
-"""Owns one node's folder on its host: which slot holds which port, who is supervisor, what was last known.
+"""Folder of one node on its host: claims of slots on ports, the supervisor's lock, last known records.
 
 Claims are flocks, which the kernel frees when their holder dies, so a replaced slot takes the same port again and the
 duties pass on at once. Its `tmp` (S2.10) and LocalState (S2.12) are here; no supervisor id is, because the node's name is the id.
@@ -69,7 +69,7 @@ class Flock:
         return self._fd >= 0
 
     def try_take(self) -> bool:
-        """Take it if nobody else holds it; True when this object holds it afterwards."""
+        """Take the lock if it is free; return whether this object holds it afterwards."""
         if self.is_held:
             return True
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -111,11 +111,11 @@ class NodeDir:
         return self._root / "workers"
 
     def code_dir(self, topology_id: str) -> Path:
-        """Where the code of a topology lies (S2.27)."""
+        """Return the folder of a topology's code (S2.27)."""
         return self.stormdist / file_name(topology_id)
 
     def keep_code(self, topology_id: str, key: str, port: int, now_ms: int, fetch: Callable[[str], bytes]) -> Path:
-        """Where the blob of a topology lies, fetched unless a whole copy is there; its name is its hash (S2.27, S2.30)."""
+        """Return the path of a topology's blob, fetched unless a whole copy is there; its name is its hash (S2.27, S2.30)."""
         if not key.isalnum():
             raise StoreInconsistentError(f"{key[:80]!r} is no blob key")
         folder = self.code_dir(topology_id)
@@ -156,7 +156,7 @@ class NodeDir:
         self.tmp.mkdir(mode=0o700, exist_ok=True)
 
     def worker_state(self, port: int) -> LocalState:
-        """What outlives the slot process of that port: launches, and the worker's local heartbeat (S2.7)."""
+        """Records of a port that outlive its slot process: launches, and the worker's local heartbeat (S2.7)."""
         return LocalState(self.workers / f"{port}.json")
 
     def seen_versions(self, port: int) -> LocalState:
@@ -164,7 +164,7 @@ class NodeDir:
         return LocalState(self.workers / f"{port}.seen.json")
 
     def early_log(self, port: int) -> Path:
-        """Where a child of that port prints before it knows its log."""
+        """Return the log of a worker process of that port before it has its own."""
         return self.workers / f"{port}.early.log"
 
     def try_claim(self, port: int) -> Flock | None:

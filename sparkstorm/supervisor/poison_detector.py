@@ -1,4 +1,4 @@
-"""Owns the counting of deaths per input row, so that a row that kills its worker gets parked.
+"""Counts of worker deaths per input row: a row that kills its worker repeatedly is parked.
 
 PURE. The first unexplained death makes the next child careful (one input row per commit, announced before it is tried);
 from then on a death is held against the row that was being tried. The child is given the counts and parks a row itself.
@@ -33,7 +33,7 @@ Row = tuple[int, str, int]
 
 @dataclass(frozen=True, slots=True)
 class PoisonDetector:
-    """What is known about the deaths of one slot's workers under one assignment."""
+    """Deaths of one slot's workers under one assignment."""
 
     careful: bool = False
     trying: Trying | None = None
@@ -47,7 +47,7 @@ class PoisonDetector:
         return PoisonDetector() if isinstance(report, Passed) else self
 
     def died(self, exit_code: int) -> "PoisonDetector":
-        """After the death of a child that had been running and that nobody had asked to end."""
+        """Record the death of a running worker process that had no order to end."""
         if exit_code in _EXPLAINED:
             return replace(self, trying=None)
         if exit_code == -signal.SIGKILL and not (self.careful or self.was_killed):

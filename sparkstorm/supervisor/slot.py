@@ -1,4 +1,4 @@
-"""Owns one slot: the process, a Spark task or a plain one, that keeps one worker child alive as the cluster wants it.
+"""One slot: a process (a Spark task or a plain one) that keeps one worker process as its assignment asks for.
 
 The main thread steps the slot's machine and handles the child; a sync in a second thread talks to the stores.
 """
@@ -61,14 +61,14 @@ MAX_END_CHARS = 500
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """How many children this (node, port) has had, or more: the minor part of a fence token."""
+    """Number of worker processes that this (node, port) has had, or more: the minor part of a fence token."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a slot has landed, and the claim on it that ends with the process."""
+    """Place of a slot, and the claim on it that ends with the process."""
 
     slot: WorkerSlot
     host: str
@@ -108,17 +108,17 @@ class Slot:
 
     @property
     def is_over(self) -> bool:
-        """Whether the slot was told to stop and has no child left."""
+        """Return whether the slot is stopped and has no worker process left."""
         return self._state.phase is Phase.STOPPED
 
     @property
     def phase(self) -> Phase:
-        """Where the slot stands."""
+        """Phase of the slot."""
         return self._state.phase
 
     @property
     def due_ms(self) -> int:
-        """When the phase's own wait ends; in the past when it has none."""
+        """Return when the phase's own wait ends; in the past when it has none."""
         return self._state.due_ms
 
     @property

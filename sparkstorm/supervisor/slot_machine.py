@@ -1,4 +1,4 @@
-"""Owns the life of one slot as a machine: `step(state, seen, now) -> (state, actions)` (after the Slot of Storm 2).
+"""State machine of one slot: `step(state, seen, now) -> (state, actions)` (after the Slot of Storm 2).
 
 PURE: no clock, no process, no store. Laws: one child at most; a child is never started before the former one is dead;
 a wish that changes while a child lives ends that child softly, then hard; a child that dies or falls silent is started
@@ -15,7 +15,7 @@ from sparkstorm.model.worker_spec import PlacedExecutor
 
 
 class Phase(StrEnum):
-    """Where a slot stands."""
+    """Phase of a slot."""
 
     EMPTY = "EMPTY"
     WAITING_FOR_BLOB = "WAITING_FOR_BLOB"
@@ -43,7 +43,7 @@ class LocalAssignment:
 
 
 class BlobView(StrEnum):
-    """How far the wanted topology's code and conf are on this machine."""
+    """Presence of the assigned topology's code and configuration on this host."""
 
     MISSING = "MISSING"
     READY = "READY"
@@ -61,7 +61,7 @@ class ChildView:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Everything a step may look at."""
+    """Input of a step."""
 
     wanted: LocalAssignment | None = None
     blob: BlobView = BlobView.MISSING
@@ -161,7 +161,7 @@ def settle(state: SlotState, seen: Observation, now_ms: int, timing: Timing) -> 
 
 
 def pause_ms(young_deaths: int, timing: Timing) -> int:
-    """How long to wait before the next start: nothing after the first early death, then doubling up to the longest."""
+    """Return the pause before the next start: none after the first early death, then doubling up to the longest."""
     if young_deaths <= 1:
         return 0
     return min(timing.longest_pause_ms, timing.first_pause_ms << min(young_deaths - 2, 20))

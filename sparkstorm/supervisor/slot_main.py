@@ -1,4 +1,4 @@
-"""Owns the drive of a slot process: where it lands, its two threads, its end.
+"""Main of a slot process: its place, its two threads, its end.
 
 A Spark task calls `main_by_ticket`. A plain process runs it as a program (`python -m sparkstorm.supervisor.slot_main`), which reads
 a SlotSpec as JSON from its standard input.
@@ -28,7 +28,7 @@ from sparkstorm.embedded.redis import client_of
 from sparkstorm.errors import SlotsUnavailableError
 from sparkstorm.hosting.base import SlotSpec
 from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.names import file_name
+from sparkstorm.model.names import file_name, node_of_driver
 from sparkstorm.settings import SupervisorSettings
 from sparkstorm.supervisor.log_publisher import LogPublisher
 from sparkstorm.supervisor.node_dir import NodeDir
@@ -75,7 +75,8 @@ def wait_for_place(spec: SlotSpec) -> Place:
     host = spec.host or socket.gethostname()
     for folder in (spec.local_dir, spec.log_dir):
         Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-    nodes = [NodeDir(Path(spec.local_dir), node) for node in spec.nodes or (host,)]
+    names = [node_of_driver(node, spec.driver_number) for node in spec.nodes or (host,)]
+    nodes = [NodeDir(Path(spec.local_dir), node) for node in names]
     deadline = time.monotonic() + PLACE_WAIT_MS / 1000
     while time.monotonic() < deadline:
         for port in spec.ports():

@@ -1,4 +1,4 @@
-"""Owns a slot's dealings with the stores: what is wanted of it, the code that takes, its beats.
+"""Slot's store thread: reads the assignment, downloads code, writes heartbeats and errors.
 
 It steps in a thread of its own, because ZooKeeper or Redis may keep it waiting for many seconds and a dead worker may
 not wait for them. The slot's main thread reads `wish`, `stop` and `blob_view`, and leaves beats and errors; every
@@ -35,7 +35,7 @@ _WORKING = (TopologyStatus.ACTIVE, TopologyStatus.UPGRADING, TopologyStatus.ROLL
 
 @dataclass(frozen=True, slots=True)
 class DesiredState:
-    """What the cluster wants of this slot, with what its worker must know of the topology."""
+    """Assignment of this slot, with the parts of the topology that its worker needs."""
 
     assignment: LocalAssignment
     status: str = "INACTIVE"
@@ -53,7 +53,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class SlotStores:
-    """What a sync works with once its process is connected."""
+    """Stores of a connected slot process."""
 
     state: StormState
     blobs: BlobStore

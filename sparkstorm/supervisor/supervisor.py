@@ -1,4 +1,4 @@
-"""Owns the supervisor's duties for one node: register it, keep its wanted state in LocalState, judge its workers.
+"""Supervisor's duties for one node: registration, assignments in LocalState, judgement of its workers.
 
 The duties fall to whichever slot process holds the flock in the node's folder; the kernel frees it when that process
 dies, and another slot goes on at its next step (S2.1-S2.4, S2.10-S2.32). The holder never starts or kills a child: each
@@ -22,7 +22,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class WorkerClass(StrEnum):
-    """What a supervisor thinks of the worker on a port (S2.22, Storm 0.9's sync-processes)."""
+    """Supervisor's judgement of the worker on a port (S2.22, Storm 0.9's sync-processes)."""
 
     NOT_STARTED = "NOT_STARTED"
     DISALLOWED = "DISALLOWED"
@@ -42,14 +42,14 @@ class LocalBeat:
 
 @dataclass(frozen=True, slots=True)
 class LocalAssignments:
-    """What is wanted of each port of a node, as LocalState keeps it (S2.29)."""
+    """Assignments of a node by port, as LocalState keeps them (S2.29)."""
 
     by_port: Mapping[int, LocalAssignment]
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorDuties:
-    """What a node offers and how often its supervisor does what; periods of Storm's supervisor.* keys."""
+    """Resources that a node offers, and the periods of its supervisor (Storm's supervisor.* keys)."""
 
     host: str
     own_port: int
@@ -62,7 +62,7 @@ class SupervisorDuties:
 
 
 def part_of(assignment: Assignment, slot: WorkerSlot) -> LocalAssignment | None:
-    """What an assignment asks of one slot; None when nothing."""
+    """Return the part of an assignment for one slot; None when there is none."""
     executors = assignment.executors_at(slot)
     placed = tuple(PlacedExecutor(each, assignment.placed_version_by_executor.get(each, 0)) for each in executors)
     if not placed:
@@ -194,6 +194,6 @@ def write_local_beat(node_dir: NodeStorage, beat: LocalBeat) -> None:
 
 
 def read_local_assignments(node_dir: NodeStorage) -> Mapping[int, LocalAssignment]:
-    """What the supervisor last wanted of each port (S2.21: nothing yet is an empty map)."""
+    """Return the supervisor's last assignments by port (S2.21: an empty map at first)."""
     found = node_dir.local_state.get("local-assignments", LocalAssignments)
     return found.by_port if found else {}

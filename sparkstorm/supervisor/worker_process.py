@@ -1,4 +1,4 @@
-"""Owns one worker child seen from its slot: started by exec, ordered about through a pipe, listened to, killed whole.
+"""One worker process as its slot sees it: started by exec, commanded and read through pipes, killed with its children.
 
 Made and used by the slot's main thread only: the kernel ties the child's life to the very thread that spawned it.
 """
@@ -64,7 +64,7 @@ class WorkerChild:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Process id."""
         return self._process.pid
 
     def filenos(self) -> list[int]:
@@ -82,7 +82,7 @@ class WorkerChild:
         self._send(encode_command(command))
 
     def poll_reports(self) -> list[WorkerReport]:
-        """What the child has said since the last call; lines that are no reports are dropped with a warning."""
+        """Return the reports of the process since the last call; lines that are no reports are dropped with a warning."""
         self._send(b"")
         with contextlib.suppress(BlockingIOError, OSError):
             while chunk := os.read(self._status_fd, _READ_BYTES):

@@ -63,8 +63,9 @@ class Simulation:
             self._due_ms[actor] = self.clock.now_ms()
 
     def rest(self, actor: Actor) -> None:
-        """Step it when it is woken, not before."""
-        if actor in self._due_ms:
+        """Step it when it is woken, not before; one that is due now or was woken already is stepped first."""
+        due_ms = self._due_ms.get(actor)
+        if due_ms is not None and due_ms > self.clock.now_ms():
             self._due_ms[actor] = None
 
     def wake_all(self) -> None:

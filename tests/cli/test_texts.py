@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sparkstorm.app.standing import TopologyWatch, cluster_conf, up_lines
+from sparkstorm.app.driver_office import this_driver
+from sparkstorm.app.standing import LeaderWatch, TopologyWatch, cluster_conf, up_lines
 from sparkstorm.cli.changes import log_levels, plan_record, plan_text, rebalance_options
 from sparkstorm.cli.common import lasted, table
 from sparkstorm.cli.dead_letters import letter_text
@@ -255,3 +257,18 @@ def test_topologies_that_come_change_and_go_are_said_once() -> None:
     while looks:
         watch.look()
     assert said == ["a is ACTIVE", "a is KILLED", "b is ACTIVE", "a is gone", "c is KILLED"] and watch.names() == ["b"]
+
+
+def test_a_driver_says_when_another_leads_and_when_it_leads_itself() -> None:
+    me, other, third = (replace(this_driver(), pid=pid, host="here") for pid in (1, 2, 3))
+    away, leading = (None, False), (me, True)
+    looks = [away, leading, leading, (other, False), away, (other, False), (third, False), leading, leading]
+    said: list[str] = []
+    watch = LeaderWatch(lambda: looks.pop(0), said.append)
+    while looks:
+        watch.look()
+    assert said == [
+        "driver process 2 on host here leads; this one stands by",
+        "driver process 3 on host here leads; this one stands by",
+        "this driver leads now",
+    ]

@@ -18,6 +18,8 @@ from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cli import main
 from sparkstorm.client import ClusterClient, TopologyHandle, connect
 from sparkstorm.clock import SystemClock
+from sparkstorm.cluster import paths
+from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.config import merge
@@ -27,6 +29,7 @@ from sparkstorm.errors import NimbusUnavailableError
 from sparkstorm.model.assignment import SupervisorInfo, TaskError
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.records import encode_record
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.scheduling.default import DefaultScheduler
@@ -128,6 +131,25 @@ def test_a_life(words: TopologyHandle, cluster: ClusterClient, capsys: pytest.Ca
     assert read(capsys, "log-level", "words", "root=DEBUG:60")["levels"] == {"": "DEBUG"}
     assert read(capsys, "kill", "words", "--wait", "0")["topology_id"] == words.topology_id
     assert wait_gone(cluster) and said(capsys, "list") == "no topology runs here\n"
+
+
+def test_the_drivers_of_the_cluster_are_listed(bench: Bench, cluster: ClusterClient, capsys: pytest.CaptureFixture[str]) -> None:
+    def driver(number: int) -> DriverInfo:
+        now_ms = SystemClock().now_ms()
+        return DriverInfo(f"id-{number}", "host", 40 + number, "", "", number=number, since_ms=now_ms, is_alone=False)
+
+    assert read(capsys, "status")["drivers"] == []
+    assert said(capsys, "status") == "no driver is here: start a cluster\n"
+    for number in (2, 1):
+        bench.state.register_driver(driver(number))
+    bench.state.register_supervisor(SupervisorInfo("node-1@2", "host", 0, 0, (6700, 6701, 6702)))
+    bench.store.put(paths.LEADER, encode_record(NimbusInfo("x", 1, driver(2))))
+    rows = [(row["driver"], row["state"], row["pid"], row["slots"], row["nodes"]) for row in read(capsys, "status")["drivers"]]
+    assert rows == [
+        (1, "stands by", "41", 4, ["node-1", "node-2"]),
+        (2, "leads", "42", 3, ["node-1@2"]),
+    ]
+    assert said(capsys, "status").splitlines()[2].startswith("     2  leads      host  42 ")
 
 
 def said_both(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:

@@ -3,14 +3,17 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import SessionExpiredError
 
 from sparkstorm.cluster.base import StateStore, Stored
 from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.embedded import ZooKeeperServer
 from sparkstorm.errors import StateConflictError, StoreUnavailableError
 
 DEADLINE_S = 20.0
@@ -261,3 +264,33 @@ def test_rivals_never_both_win_a_compare_and_put(bench: Bench, store: StateStore
     for thread in threads:
         thread.join(DEADLINE_S)
     assert Stored(b"60", 60) == store.get("/counter")
+
+
+@pytest.mark.parametrize("is_bound", [True, False])
+def test_a_request_that_was_cut_is_not_sent_again_under_a_later_session_of_a_bound_store(
+    is_bound: bool, zookeeper_server: ZooKeeperServer
+) -> None:
+    bench = ZooKeeperBench(zookeeper_server)
+    bench.address = replace(bench.address, is_bound=is_bound)
+    store, sent = bench.open(), list[str]()
+    assert isinstance(store, ZooKeeperStateStore)
+    create = store._client.create_async
+
+    def cut_at_first(path: str, *arguments: Any, **options: Any) -> Any:
+        sent.append(path)
+        if len(sent) == 1:
+            bench.expire(store)  # the process was paused, and its session ended meanwhile
+            raise SessionExpiredError
+        return create(path, *arguments, **options)
+
+    store._client.create_async = cut_at_first
+    try:
+        if is_bound:
+            with pytest.raises(StoreUnavailableError, match=r"session with ZooKeeper at .* was lost"):
+                store.create("/a", b"x")
+            assert len(sent) == 1 and store.get("/a") is None
+        else:
+            store.create("/a", b"x")
+        store.create("/b", b"x")  # the next request is one of the new session
+    finally:
+        bench.close()

@@ -195,7 +195,8 @@ def test_one_nimbus_leads(state: StormState, store: LocalStateStore) -> None:
     assert state.try_lead(NimbusInfo("a", 1))
     assert not rival.try_lead(NimbusInfo("b", 2))
     assert rival.read_leader() == NimbusInfo("a", 1)
-    state.resign()
+    leader = rival.read_leader()
+    assert leader and not rival.depose(NimbusInfo("a", 7)) and rival.depose(leader)
     assert rival.try_lead(NimbusInfo("b", 2))
 
 

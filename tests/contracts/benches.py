@@ -11,7 +11,7 @@ import redis
 
 from sparkstorm.embedded import RedisServer
 from sparkstorm.model.redis_address import RedisAddress
-from sparkstorm.testing.proxy import TcpProxy, redis_request
+from sparkstorm.testing.system.proxy import TcpProxy, redis_request
 from sparkstorm.transport.base import Cursor, Entry, Reader, Transport
 from sparkstorm.transport.local import LocalReader, LocalStore, LocalTransport
 from sparkstorm.transport.reader import RedisReader

@@ -111,3 +111,11 @@ def test_a_slot_with_one_dead_executor_is_a_dead_slot() -> None:
 )
 def test_many_deaths_at_once_after_trouble_are_our_fault(dead: int, known: int, trouble: bool, ours: bool) -> None:
     assert looks_like_our_fault(dead, known, trouble) is ours
+
+
+@pytest.mark.parametrize(("node", "alive"), [("n", False), ("other", True)])
+def test_a_worker_whose_node_and_driver_are_gone_is_dead_without_a_wait(node: str, alive: bool) -> None:
+    seen = observe(LastSeen(), [BEAT], [], LATE, gone_nodes=frozenset({node}))
+    assert lives(seen, LATE) is alive
+    back = observe(seen, [BEAT], [SLOT], LATE + 1)
+    assert lives(back, LATE + 1)

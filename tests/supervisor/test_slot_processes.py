@@ -143,6 +143,12 @@ def test_slots_that_land_together_take_different_places(bench: SlotBench, start:
         wait_until(partial(has_both_ports, bench, node), f"both ports of {node}")
 
 
+def test_slots_of_the_second_driver_have_nodes_of_their_own(bench: SlotBench, start: Start) -> None:
+    start(count=2, nodes=("node-1",), driver_number=2)
+    wait_until(partial(has_both_ports, bench, "node-1@2"), "both ports of the second driver's node")
+    assert bench.state.supervisor_ids() == ["node-1@2"]
+
+
 def has_both_ports(bench: SlotBench, node: str) -> bool:
     present = bench.state.read_supervisor(node)
     return present is not None and present.ports == (6700, 6701)

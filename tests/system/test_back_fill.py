@@ -16,7 +16,7 @@ import redis
 from sparkstorm.embedded.connection import load_connection
 from sparkstorm.errors import SparkStormError
 from sparkstorm.replay.recorded import recorded
-from sparkstorm.testing.main_job import ROOT, MainJob, environment
+from sparkstorm.testing.system.main_job import ROOT, MainJob, environment
 
 pytestmark = pytest.mark.system
 LINES, HISTORY, KEYS, STEP_MS, WINDOW_MS = 24_000, 10_000, 3000, 20, 5000

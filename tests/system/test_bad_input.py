@@ -25,7 +25,7 @@ from sparkstorm.config import merge
 from sparkstorm.embedded.process import free_port
 from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, RootInUseError, WorkerFailedError
 from sparkstorm.model.topology import Topology
-from sparkstorm.testing.main_job import MainJob
+from sparkstorm.testing.system.main_job import MainJob
 
 pytestmark = pytest.mark.system
 POISON = 7

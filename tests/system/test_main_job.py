@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.testing.main_job import ROOT, MainJob, count_words
-from sparkstorm.testing.processes import is_gone
-from sparkstorm.testing.recovery import CLUSTER_FAULTS, FAULTS, make_corpus, run_with_faults
+from sparkstorm.testing.system.main_job import ROOT, MainJob, count_words
+from sparkstorm.testing.system.processes import is_gone
+from sparkstorm.testing.system.recovery import CLUSTER_FAULTS, FAULTS, make_corpus, run_with_faults
 
 pytestmark = pytest.mark.system
 WORDCOUNT = ROOT / "conf" / "wordcount.yaml"

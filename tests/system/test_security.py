@@ -16,9 +16,9 @@ import redis
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
-import sparkstorm.testing.main_job as main_job
+import sparkstorm.testing.system.main_job as main_job
 from sparkstorm.embedded.connection import Connection, load_connection, signing_key
-from sparkstorm.testing.main_job import MainJob
+from sparkstorm.testing.system.main_job import MainJob
 
 pytestmark = [
     pytest.mark.system,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.client import TopologyHandle, connect
-from sparkstorm.testing.gated_count import expected_counts
+from sparkstorm.testing.system.gated_count import expected_counts
 from tests.client.bare import ended, sparkstorm
 
 pytestmark = pytest.mark.system
@@ -23,7 +23,7 @@ LIMIT_S = 150.0
 WORDS = """
 from sparkstorm.api import TopologyBuilder
 from sparkstorm.connectors import find_files
-from sparkstorm.testing.gated_count import Count, GatedLines, Split
+from sparkstorm.testing.system.gated_count import Count, GatedLines, Split
 
 
 class CountBy(Count):

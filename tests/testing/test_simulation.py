@@ -61,6 +61,20 @@ def test_a_woken_actor_is_stepped_without_being_due() -> None:
     assert diary == [(0, "idle"), (10, "idle"), (20, "idle")]
 
 
+def test_rest_takes_no_wake_up_away() -> None:
+    diary: list[tuple[int, str]] = []
+    simulation = Simulation()
+    actors = [Actor(name, 100, diary) for name in "ab"]
+    for actor in actors:
+        simulation.add(actor)
+    simulation.advance(10)
+    simulation.wake(actors[1])
+    for actor in actors:
+        simulation.rest(actor)
+    simulation.advance(50)
+    assert sorted(diary) == [(0, "a"), (0, "b"), (10, "b")]
+
+
 def test_the_order_comes_from_the_seed() -> None:
     def order(seed: int) -> list[tuple[int, str]]:
         diary: list[tuple[int, str]] = []

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparkstorm.testing.proxy import Cut, TcpProxy, redis_request
+from sparkstorm.testing.system.proxy import Cut, TcpProxy, redis_request
 from tests.contracts.benches import wait_until
 
 

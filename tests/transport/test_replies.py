@@ -13,7 +13,7 @@ import pytest
 from sparkstorm.embedded import RedisServer
 from sparkstorm.errors import SparkStormError, StoreFullError, StoreInconsistentError, StoreUnavailableError
 from sparkstorm.model.redis_address import RedisAddress
-from sparkstorm.testing.proxy import redis_request
+from sparkstorm.testing.system.proxy import redis_request
 from sparkstorm.transport.base import START
 from sparkstorm.transport.redis import RedisTransport
 from tests.contracts.benches import RedisBench, read

@@ -1,4 +1,4 @@
-"""Table of recovery times: `python -m sparkstorm.testing.recovery` kills each part of a running word count.
+"""Table of recovery times: `python -m sparkstorm.testing.system.recovery` kills each part of a running word count.
 
 A recovery lasts from the kill to the first commit of the new owner. The source has no end until every fault was injected, so a
 fault always meets work. The counts at the end must be exact every time.
@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.testing.gated_count import expected_counts, job_file
-from sparkstorm.testing.main_job import MainJob, Sight
-from sparkstorm.testing.processes import is_gone, parent_of
+from sparkstorm.testing.system.gated_count import expected_counts, job_file
+from sparkstorm.testing.system.main_job import MainJob, Sight
+from sparkstorm.testing.system.processes import is_gone, parent_of
 
 LINES_BETWEEN = 2_000  # lines acked between two faults
 Fault = Callable[["Stage"], float]
@@ -139,7 +139,7 @@ def run_with_faults(
 def main(arguments: Sequence[str]) -> int:
     """Print the table: medians, least and most."""
     parser = argparse.ArgumentParser(
-        prog="python -m sparkstorm.testing.recovery",
+        prog="python -m sparkstorm.testing.system.recovery",
         description="Kill each part of a main job at work, and print how long each took to recover.",
     )
     parser.add_argument("--repeat", type=int, default=5, help="how often each fault strikes")

@@ -19,7 +19,7 @@ from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.embedded.connection import load_connection, signing_key
 from sparkstorm.errors import SparkStormError, StoreUnavailableError
 from sparkstorm.model.assignment import WorkerBeat
-from sparkstorm.testing.processes import command_of, descendants, is_gone
+from sparkstorm.testing.system.processes import command_of, descendants, is_gone
 from sparkstorm.transport.reader import RedisReader
 from sparkstorm.worker.progress import Progress, merge
 
