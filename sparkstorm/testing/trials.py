@@ -113,7 +113,7 @@ class Trials:
         only = ",".join(map(str, kept))
         again = f"simulate(topology, seeds=[{seed}], only=[{only}])"
         if name:
-            again = f'python -m sparkstorm.testing.simulate {name} --seed {seed} --only "{only}"'
+            again = f'python -m sparkstorm.testing {name} --seed {seed} --only "{only}"'
         return f"seed {seed}, {len(kept)} of {len(drawn)} faults: {problem}\nrun it again: {again}"
 
 

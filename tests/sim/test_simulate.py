@@ -14,8 +14,8 @@ import pytest
 from sparkstorm.api import TopologyBuilder
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import CaptureBolt, FeederSpout, SimulationError, simulate
+from sparkstorm.testing.__main__ import main
 from sparkstorm.testing.faults import KINDS, Kind, Scale, draw_faults
-from sparkstorm.testing.simulate import main
 from sparkstorm.testing.trial import Trial
 from sparkstorm.testing.trials import Trials
 from tests.sim.topologies import Count, Split, subject

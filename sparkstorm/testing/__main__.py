@@ -1,4 +1,4 @@
-"""Command line of `simulate`: `python -m sparkstorm.testing.simulate MODULE:FUNCTION --seeds 10000`.
+"""Command line of `simulate`: `python -m sparkstorm.testing MODULE:FUNCTION --seeds 10000`.
 
 Each function returns a Topology whose spouts come to an end, or a sparkstorm.testing.Subject; several share the seeds.
 """
@@ -17,7 +17,7 @@ from sparkstorm.testing.trials import SimulationError, simulate
 def main(arguments: Sequence[str]) -> int:
     """Run it; the exit status is 1 when a seed has failed."""
     parser = argparse.ArgumentParser(
-        prog="python -m sparkstorm.testing.simulate",
+        prog="python -m sparkstorm.testing",
         description="Run topologies on a simulated cluster under faults drawn from seeds.",
     )
     parser.add_argument("topologies", nargs="+", metavar="MODULE:FUNCTION", help="returns a Topology or a Subject")
