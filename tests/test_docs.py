@@ -165,3 +165,15 @@ def test_examples_jobs_and_notebooks_import_public_modules_only() -> None:
 
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def test_the_modules_of_the_architecture_are_those_of_the_package() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    listed = {name: words.split(", ") for name, words in re.findall(r"^\| `([\w/]+/)` \| (.*) \|$", page, re.MULTILINE)}
+    found: dict[str, list[str]] = {}
+    package = ROOT / "sparkstorm"
+    for path in sorted(package.rglob("*.py")):
+        if path.stem != "__init__":
+            folder = "sparkstorm/" if path.parent == package else f"{path.parent.relative_to(package)}/"
+            found.setdefault(folder, []).append(path.stem)
+    assert listed == {name: sorted(stems) for name, stems in found.items()}
