@@ -53,9 +53,9 @@ def follow(cluster: ClusterClient, name: str, is_json: bool = False) -> int:
     patience_s = conf.millis("sparkstorm.stores.patience.secs") / 1000
     line_every_s = conf.millis("sparkstorm.progress.interval.ms") / 1000
     watch = Watch(handle, console, PublishedLogs(handle), line_every_s, patience_s, letters)
-    console.say(f"following {handle.topology_id} ({handle.status()}); Ctrl-C leaves it to the cluster")
     status = INTERRUPTED
     with _leaving(console, lambda: f"{name} goes on in the cluster: sparkstorm follow {name} follows it again"):
+        console.say(f"following {handle.topology_id} ({handle.status()}); Ctrl-C leaves it to the cluster")
         _, progress = watch.run(lambda: False)
         console.show(progress)
         console.total(progress)

@@ -23,7 +23,7 @@ from sparkstorm.testing.system.processes import command_of, descendants, is_gone
 from sparkstorm.transport.reader import RedisReader
 from sparkstorm.worker.progress import Progress, merge
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 _POLL_S = 0.005
 
 
