@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -92,7 +93,12 @@ def links(pid: int) -> Iterator[str]:
 def holding(folder: Path, secrets: dict[str, str]) -> list[tuple[str, str]]:
     """Files with a secret in clear, and which."""
     files = [path for path in folder.rglob("*") if path.is_file()]
-    return [(path.name, name) for path in files for name, secret in secrets.items() if secret.encode() in path.read_bytes()]
+    found = []
+    for path in files:
+        with contextlib.suppress(FileNotFoundError):  # Redis renames its files while it rewrites them
+            data = path.read_bytes()
+            found += [(path.name, name) for name, secret in secrets.items() if secret.encode() in data]
+    return found
 
 
 def secrets_of(at: Connection) -> dict[str, str]:
