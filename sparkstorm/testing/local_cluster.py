@@ -154,7 +154,7 @@ class LocalCluster:
         return None if self._is_resting else due_ms
 
     def _is_calm(self) -> bool:
-        if any(slot.machine is None or slot.has_news or not slot.machine.is_settled for slot in self.slots):
+        if any(slot.machine is None or not slot.machine.is_settled for slot in self.slots):
             return False
         bases = [self.storm_state.read_base(topology_id) for topology_id in self.storm_state.topology_ids()]
         if any(base is None or base.pending or base.status is TopologyStatus.KILLED for base in bases):

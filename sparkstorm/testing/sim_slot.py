@@ -84,7 +84,6 @@ class SimSlot:
         self._around, self.node = around, node
         self.slot = WorkerSlot(node.name, port)
         self.deaths: list[str] = []  # of its workers, why
-        self.has_news = False  # from a worker, and not looked at yet
         self.process: InProcessWorker | None = None
         self.zombies: list[InProcessWorker] = []
         self.machine: Slot | None = None
@@ -197,7 +196,6 @@ class SimSlot:
         def on_news() -> None:
             if process is not None and process.exit_code not in (None, 0) and process.end_reason and process is self.process:
                 self._note_death(process)
-            self.has_news = True
             if self.threads:
                 self._around.simulation.wake(self.threads[0])
 
@@ -214,7 +212,6 @@ class SimSlot:
         if now_ms < self._held_until_ms:
             return self._held_until_ms
         assert self.machine is not None
-        self.has_news = False
         due_ms = self.machine.step(now_ms)
         is_wait_of_its_own = self.machine.due_ms > now_ms
         return self._around.rest_or(
