@@ -59,7 +59,7 @@ def test_a_word_count_test_takes_ten_lines() -> None:
 def test_heartbeats_hold_the_counts_of_every_executor_of_their_worker() -> None:
     """S3.38: workers count by executor, and their slots write it to ZooKeeper (not while a simulated cluster is calm)."""
     lines = FeederSpout(["line"])
-    with LocalCluster() as cluster:
+    with LocalCluster(is_lively=True) as cluster:
         topology_id = cluster.submit(word_count(lines), {"topology.workers": 2})
         lines.feed(["a b c"])
         lines.feed(["d"])
