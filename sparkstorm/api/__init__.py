@@ -1,4 +1,4 @@
-"""Everything that user code imports: functions and classes of spouts and bolts, groupings, windows and the builder.
+"""Public API for topologies: functions and classes of spouts and bolts, groupings, windows and the builder.
 
 docs/api.md explains each name with an example.
 """

@@ -19,7 +19,7 @@ Conf = Mapping[str, Any]
 
 
 class Effects(Enum):
-    """What a batch replay does with a bolt that acts on the outside world, such as a database or a mailbox."""
+    """Treatment of a bolt with external effects (a database, a mailbox) in a batch replay."""
 
     RUN = "run"
     """The bolt runs: it has no effects, or they are wanted again."""

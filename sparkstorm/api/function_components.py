@@ -25,7 +25,7 @@ _ONE_VALUE = ("BUILD_LIST", "BUILD_MAP", "BUILD_SET", "BUILD_STRING", "FORMAT_VA
 
 
 class _OfFunction:
-    """What bolts of functions share: the function, whether it yields, and the options as attributes."""
+    """Base of bolts made of functions: the function, whether it yields, and the options as attributes."""
 
     def __init__(self, function: Callable[..., Any], outputs: Any, options: Mapping[str, Any]) -> None:
         vars(self).update(options)

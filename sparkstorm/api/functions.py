@@ -24,7 +24,7 @@ _MARK = "__sparkstorm__"
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What a decorator says about a function: which component it is, its output fields and its options."""
+    """Declaration of a decorated function: its kind of component, its output fields and its options."""
 
     kind: Kind
     outputs: tuple[Any, ...]

@@ -1,4 +1,4 @@
-"""What the verbs share: options, the connection, tables, times, and errors as one sentence with an exit status."""
+"""Common parts of the verbs: options, the connection, tables, times, and errors as one sentence with an exit status."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class DriverNumber:
 
 @dataclass(frozen=True, slots=True)
 class NimbusInfo:
-    """Who leads: its name, when it took over, and its driver."""
+    """Leading Nimbus: its name, the time of its election, and its driver."""
 
     owner: str
     since_ms: int
@@ -223,7 +223,7 @@ class NimbusState(RecordStore):
         return self.store.try_ephemeral(paths.LEADER, encode_record(info))
 
     def read_leader(self, hint: Hint | None = None) -> NimbusInfo | None:
-        """Who leads now; the hint fires when it no longer does."""
+        """Return the leading Nimbus; the hint fires when its leadership ends."""
         return self._read_plain(NimbusInfo, paths.LEADER, hint)
 
     def depose(self, leader: NimbusInfo) -> bool:

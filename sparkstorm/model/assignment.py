@@ -210,7 +210,7 @@ class TopologySummary:
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """What a new assignment changes, for plans and dry runs."""
+    """Changes of a new assignment, for plans and dry runs."""
 
     stayed: tuple[ExecutorId, ...]
     moved: tuple[tuple[ExecutorId, WorkerSlot | None, WorkerSlot], ...]

@@ -24,7 +24,7 @@ MAX_WAIT_MS = 365 * 24 * 3600 * 1000
 
 
 class RequestKind(StrEnum):
-    """What a client may ask for; UPDATE is a hot deploy, UPGRADE (gray upgrade) is refused in this release."""
+    """Kinds of requests; UPDATE is a hot deploy, UPGRADE (gray upgrade) is refused in this release."""
 
     SUBMIT = "SUBMIT"
     UPDATE = "UPDATE"
@@ -38,7 +38,7 @@ class RequestKind(StrEnum):
 
 
 class OutcomeState(StrEnum):
-    """How far a request is; all but ACCEPTED are final."""
+    """State of a request; all but ACCEPTED are final."""
 
     ACCEPTED = "ACCEPTED"
     DONE = "DONE"
@@ -114,7 +114,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a request; `step` is its progress in one sentence, `error_kind` the class of a SparkStormError."""
+    """Outcome of a request; `step` is its progress in one sentence, `error_kind` the class of a SparkStormError."""
 
     id: str
     state: OutcomeState

@@ -36,7 +36,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """Everything that a worker process needs: its tasks, fence tokens, stores, and rows that may kill it.
+    """Start parameters of a worker process: its tasks, fence tokens, stores, and rows that may kill it.
 
     `launch` grows with every process that is started for this (node, port), also over restarts of the slot: it is the
     minor part of a fence token. `careful` asks for one input row per commit, each announced by a `Trying` report,
