@@ -237,6 +237,8 @@ class CommitBuilder:
                 journals[task].write(commit, {"l": ledger}, partial(_whole_of_acker, acker))
         for task, bolt in self._crew.bolts.items():
             delta = _changed(bolt.state, "s", "d") | _changed_times(bolt)
+            if delta and bolt.stored_version != bolt.state_version:
+                delta["v"] = bolt.stored_version = bolt.state_version
             journals[task].write(commit, delta, partial(_whole_of_bolt, bolt))
 
 
@@ -265,7 +267,8 @@ def _whole_of_acker(acker: AckerTask) -> Whole:
 
 
 def _whole_of_bolt(bolt: BoltTask) -> Whole:
-    return {}, {**({} if bolt.state is None else {"s": bolt.state}), **_times(bolt)}
+    version = {} if bolt.stored_version == 1 else {"v": bolt.stored_version}
+    return version, {**({} if bolt.state is None else {"s": bolt.state}), **_times(bolt)}
 
 
 def _times(task: SpoutTask | BoltTask) -> dict[str, MemoryState]:

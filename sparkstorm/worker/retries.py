@@ -59,6 +59,7 @@ class RetryPolicy:
             self._retry_or_park(epoch, bolt, held, failed[0][2])
         elif not any(held.tuple is t for t in bolt.runner.unfinished([held.tuple])):
             bolt.let_go(held.key)
+            bolt.done_since.append(held.since_us)
 
     def take_late(self, epoch: Epoch, bolt: BoltTask) -> None:
         """Acks and fails of inputs held since an earlier epoch."""
@@ -69,6 +70,7 @@ class RetryPolicy:
             key = bolt.held_key(tup)
             if key is not None:
                 held = bolt.let_go(key)
+                bolt.done_since.append(held.since_us)
                 if held.edge:
                     epoch.consume([tup.roots], np.array([held.edge], np.uint64))
         for tup, reason in failures:
@@ -102,6 +104,7 @@ class RetryPolicy:
                 bolt.let_go(held.key)
             self.park(epoch, bolt, held.tuple, held.attempts, reason)
             return
+        self._count(bolt.task).retried += 1
         back_off_ms = min(self._delivery.back_off_ms * 2 ** (held.attempts - 1), _LONGEST_BACK_OFF_MS)
         held.due_ms = self._now_ms() + back_off_ms
         bolt.hold(held)

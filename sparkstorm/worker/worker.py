@@ -24,6 +24,7 @@ from sparkstorm.worker.epoch_budget import Budget
 from sparkstorm.worker.epoch_commit import CommitBuilder
 from sparkstorm.worker.idle_reasons import Waiting
 from sparkstorm.worker.journal import reading
+from sparkstorm.worker.meters import Meters
 from sparkstorm.worker.metrics import Tally
 from sparkstorm.worker.progress import Progress
 from sparkstorm.worker.retries import RetryPolicy
@@ -82,14 +83,16 @@ class Worker:
         self._keys = 0
         with reading(f"{{{plan.topology_id}}}:progress"):
             self.progress = Progress.decode(claim.progress) if claim.progress else Progress(started_ms=clock.now_ms())
-        assembly = TaskFactory(plan, WorkerServices(clock.now_ms, ids, reporter.error, wake, self._new_key))
+        self._meters = Meters(clock.now_ms)
+        report = self._meters.reporting(reporter.error)
+        assembly = TaskFactory(plan, WorkerServices(clock.now_ms, ids, report, wake, self._new_key))
         self._crew = assembly.build(claim)
         self._closing = CommitBuilder(plan, self._crew, clock.now_ms)
         self._gates = Backpressure(plan)
-        self._tally = Tally(plan, self._crew, self.progress)
-        self._failures = RetryPolicy(plan, self._tally.of, reporter.error, clock.now_ms)
+        self._tally = Tally(plan, self._crew, self.progress, self._meters)
+        self._failures = RetryPolicy(plan, self._tally.of, report, clock.now_ms)
         self._timeouts = Timeouts(plan, self._crew, transport, clock.now_ms())
-        self._pulse = TimerService(plan, self._crew, clock, self._gates, reporter.error, self._failures.park)
+        self._pulse = TimerService(plan, self._crew, clock, self._gates, report, self._failures.park)
         self._waiting = Waiting(plan, self._crew, self._gates)
         self._refused: Commit | None = None
         self._refusal = ""  # why the store refuses that commit
@@ -238,6 +241,8 @@ class Worker:
         """Move the results of a user call into the epoch as a whole: its emissions, and its acks of earlier inputs."""
         if bolt.runner.late_acks or bolt.runner.late_failures:
             self._failures.take_late(epoch, bolt)
+        if bolt.done_since:
+            self._meters.note_done(bolt, self._clock.now_us())
         if not self._careful_left:
             self._pulse.advance(epoch, bolt)
         self._deliver(epoch, bolt)
@@ -278,13 +283,14 @@ class Worker:
 
     def _execute(self, epoch: Epoch, bolt: BoltTask, tuples: list[Tuple], ids: Any, oldest_ms: int) -> None:
         bolt.begin(oldest_ms)
-        started_ms, sent_bytes = self._clock.now_ms(), epoch.bytes
+        bolt.began_us, sent_bytes, held = self._clock.now_us(), epoch.bytes, len(bolt.held)
         failed = bolt.execute(epoch, tuples, ids)
         for tup, edge, reason in failed:
             self._failures.settle(epoch, bolt, tup, edge, reason)
         self._finish(epoch, bolt)
-        took_ms = self._clock.now_ms() - started_ms
-        bolt.pace = self._budget.pace(bolt.pace, len(tuples), took_ms, _ROWS_PER_TURN, epoch.bytes - sent_bytes)
+        took_us = self._clock.now_us() - bolt.began_us
+        self._meters.of(bolt.task).add(len(tuples), took_us, min(len(tuples), max(0, len(bolt.held) - held)))
+        bolt.pace = self._budget.pace(bolt.pace, len(tuples), took_us // 1000, _ROWS_PER_TURN, epoch.bytes - sent_bytes)
 
     def _run_spout(self, epoch: Epoch, spout: SpoutTask, calls: int) -> bool:
         now_ms = self._clock.now_ms()
