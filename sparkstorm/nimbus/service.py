@@ -39,7 +39,7 @@ from sparkstorm.model.requests import (
     topology_name,
 )
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
-from sparkstorm.model.topology import Topology
+from sparkstorm.model.topology import Topology, validate_name
 from sparkstorm.model.upgrade import UpgradeOptions
 from sparkstorm.nimbus.cluster_reader import conf_bytes
 from sparkstorm.nimbus.request_client import PendingRequest, Progress, RequestClient, WaitUntil, client_name, wait_in_real_time
@@ -198,6 +198,7 @@ class NimbusService:
 
     def upgrade_request(self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes) -> Request:
         """Check the new code of a running topology and store its blobs; the batch is chosen by topology.upgrade.* (S0.6)."""
+        validate_name(name)
         running = self.require(name)
         own_conf, outline = prepare(running.topology_id, name, topology, conf, self._conf)
         settings = UpgradeSettings.of(own_conf)

@@ -22,8 +22,11 @@ from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.upgrade import UpgradeOptions
 from sparkstorm.testing import FeederSpout, LocalCluster
+from sparkstorm.testing.sim_slot import SimSlot
+from tests.nimbus.fuses import Fuse
 
 WORKERS = 4
+NEVER = 10**9
 CONF = {"topology.workers": WORKERS, "topology.acker.executors": 2}
 
 
@@ -77,9 +80,9 @@ def topology(
 class Bench:
     """A running topology of four workers under load."""
 
-    def __init__(self, **conf: Any) -> None:
+    def __init__(self, make: type[LocalCluster] = LocalCluster, **conf: Any) -> None:
         self.spout, self.fed = FeederSpout(["word"]), Counter[str]()
-        self.cluster = LocalCluster(2, 3, is_lively=True, conf={"nimbus.monitor.freq.secs": 1})
+        self.cluster = make(2, 3, is_lively=True, conf={"nimbus.monitor.freq.secs": 1})
         self.conf = {**CONF, **{key.replace("__", "."): value for key, value in conf.items()}}
         self.id = self.cluster.submit(topology(self.spout), self.conf)
         self.feed()
@@ -321,3 +324,76 @@ def test_an_upgrade_whose_time_is_over_is_completed_as_it_is() -> None:
         bench.upgrade(worker__num=1)
         bench.run(lambda: bench.rests(1))
         bench.counts()
+
+
+class Doomed(LocalCluster):
+    """A cluster of which one slot's session has a fuse, once it is armed."""
+
+    victim: SimSlot | None = None
+    fuse: Fuse | None = None
+    is_reborn = False
+
+    def open_session(self, who: str) -> Any:
+        store = super().open_session(who)
+        if self.victim is None or who != str(self.victim.slot) or self.fuse is not None:
+            return store
+        self.fuse = Fuse(NEVER)
+        return self.fuse.around(store)
+
+    def arm(self, at: int) -> None:
+        """Have the victim's process end at its n-th write from now on."""
+        assert self.fuse is not None
+        self.fuse._left = at
+
+    def bury(self) -> None:
+        """Start the victim again when it has burnt."""
+        if self.victim is not None and self.fuse is not None and self.fuse.is_burnt and not self.is_reborn:
+            self.restart(self.victim)
+            self.is_reborn = True
+
+    def restart(self, slot: Any) -> None:
+        store = slot.die()
+        if store is not None:
+            store.close()
+        slot.start()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_written", [False, True], ids=["before the write", "after the write"])
+@pytest.mark.parametrize("is_back", [False, True], ids=["upgrade", "rollback"])
+def test_a_slot_that_dies_at_any_write_while_it_upgrades_its_worker_comes_to_the_same_end(is_back: bool, is_written: bool) -> None:
+    """S0.24-S0.27, S0.31."""
+    for at in range(1, 40):
+        with Bench(make=Doomed) as bench:
+            cluster = bench.cluster
+            assert isinstance(cluster, Doomed)
+            cluster.victim = victim = cluster.topology().workers[1]
+            cluster.restart(victim)
+            bench.run(cluster.topology().is_placed)
+            assert cluster.fuse is not None
+            cluster.fuse._is_written = is_written
+            if is_back:
+                bench.upgrade(workers=[str(victim.slot)])
+                bench.run(lambda: bench.rests(1))
+                cluster.arm(at)
+                bench.service.roll_back_upgrade("test")
+            else:
+                cluster.arm(at)
+                bench.upgrade(workers=[str(victim.slot)])
+
+            def is_done(bench: Bench = bench, cluster: Doomed = cluster) -> bool:
+                cluster.bury()
+                return bench.status() is TopologyStatus.ACTIVE if is_back else bench.rests(1)
+
+            bench.run(is_done)
+            assert bench.new_workers() == (set() if is_back else {victim.slot}), at
+            is_burnt = cluster.fuse.is_burnt
+            cluster.arm(NEVER)
+            cluster.bury()
+            bench.run(cluster.topology().is_placed)
+            bench.counts()
+        if not is_burnt:
+            break
+    else:
+        raise AssertionError("the slot died every time")
+    assert at > 2
