@@ -220,7 +220,6 @@ def test_an_error_of_ours_ends_the_worker_at_once() -> None:
     topology, _ = build(Misconfigured(Shared(Target())))
     with LocalCluster() as cluster, pytest.raises(WorkerFailedError, match=r"'sink' \(task \d\): the table 'clicks' is missing"):
         cluster.submit(topology, CONF)
-        cluster.run_until_idle()
 
 
 def test_poison_rows_are_parked_with_their_reason_and_the_rest_is_written() -> None:
