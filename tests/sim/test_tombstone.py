@@ -52,7 +52,7 @@ def test_a_worker_that_was_cut_off_is_turned_away_after_the_end_and_leaves_nothi
 
 def test_without_the_tombstone_its_spout_starts_from_nothing_and_every_effect_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     class Store(LocalStore):
-        has_ended = property(lambda _self: False, lambda _self, _value: None)  # type: ignore[assignment]
+        has_ended = property(lambda _self: False, lambda _self, _value: None)
 
     monkeypatch.setattr(sim_data, "LocalStore", Store)
     cluster, topology_id, _ = end_while_cut_off()
