@@ -64,8 +64,6 @@ class Upgrades:
         The new code is opened in a fresh process first. InvalidTopologyError when it does not open, or when it has other
         components, tasks, inputs or fields; IllegalTransitionError unless the topology is ACTIVE.
         """
-        from sparkstorm.client.cluster import packed
-
         self._cluster.require_writer()
         chosen: dict[str, Any] = {"topology.upgrade.force": True} if is_forced else {}
         if named := [str(each) for each in workers]:
@@ -74,7 +72,7 @@ class Upgrades:
             chosen["topology.upgrade.component"] = component
         if worker_num:
             chosen["topology.upgrade.worker.num"] = worker_num
-        code = packed(topology, by_value)
+        code = self._cluster.packed(topology, by_value)
         try_code(self._name, code)
         self._cluster.service.upgrade(self._name, topology, {**(conf or {}), **chosen}, code, progress)
 
