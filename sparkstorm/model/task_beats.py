@@ -12,6 +12,7 @@ from typing import Any
 from sparkstorm.model.assignment import ExecutorId, WorkerBeat, WorkerSlot
 
 _COUNTS = ("emitted", "transferred", "executed", "acked", "failed", "parked", "retried", "pending", "queued", "queued_ms")
+_NUMBERS = (*_COUNTS, "uptime_ms", "last_error_ms")
 _LATENCIES = ("execute_us", "process_us")
 _ERROR_CHARS = 300
 _MOST_DETAILED = 1500  # tasks with latencies and errors: more would not fit a node
@@ -76,9 +77,7 @@ def gather(
 
 
 def _task_beat(beat: WorkerBeat, executor: ExecutorId, component: str, stats: Mapping[str, Any]) -> TaskBeat:
-    numbers: dict[str, Any] = {
-        name: value for name in (*_COUNTS, "uptime_ms", "last_error_ms") if type(value := stats.get(name)) is int
-    }
+    numbers: dict[str, Any] = {name: value for name in _NUMBERS if type(value := stats.get(name)) is int}
     latencies: dict[str, Any] = {name: _numbers(stats.get(name)) for name in _LATENCIES}
     error = stats.get("last_error")
     text = error[:_ERROR_CHARS] if isinstance(error, str) else ""
