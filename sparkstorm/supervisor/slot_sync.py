@@ -87,6 +87,8 @@ class SlotSync:
         self._code: dict[LocalAssignment, Code | BlobView] = {}
         self._status_read: TopologyStatus | None = None  # of the topology of the wish
         self._runs: tuple[str, WorkerCode] | None = None  # topology and code of a worker that has beaten
+        parts = (self._follow, self._supervise, self._fetch, self._deliver, self._tell_upgraded, self._master, self._publish)
+        self._duties: tuple[Callable[[int], None], ...] = parts
         self.wish: DesiredState | None = None
         self.stop = False
         self.notify: Callable[[], None] = lambda: None
@@ -133,15 +135,7 @@ class SlotSync:
     def step(self, now_ms: int) -> int:
         """Do what is due; returns when to come back. A store that does not answer is asked again next time."""
         try:
-            for duty in (
-                self._follow,
-                self._supervise,
-                self._fetch,
-                self._deliver,
-                self._tell_upgraded,
-                self._master,
-                self._publish,
-            ):
+            for duty in self._duties:
                 duty(now_ms)
         except StoreUnavailableError as fault:
             # Every wait for it may take many seconds: the other duties would only add theirs.

@@ -381,7 +381,7 @@ def test_a_slot_that_dies_at_any_write_while_it_upgrades_its_worker_comes_to_the
 
             bench.run(is_done)
             assert bench.new_workers() == (set() if is_back else {victim.slot}), at
-            is_burnt = cluster.fuse.is_burnt
+            is_burnt = cluster.fuse is not None and cluster.fuse.is_burnt
             cluster.arm(NEVER)
             cluster.bury()
             bench.run(cluster.topology().is_placed)
@@ -407,7 +407,7 @@ def doomed(bench: Bench, which: int, is_written: bool) -> tuple[SimSlot, Doomed]
 
 # -- topology master -----------------------------------------------------------------------------------------------
 
-MASTERED = {"topology__master__single__worker": True, "topology__scheduler": "jstorm"}
+MASTERED: dict[str, Any] = {"topology__master__single__worker": True, "topology__scheduler": "jstorm"}
 
 
 def master_slot(bench: Bench) -> int:
@@ -431,9 +431,8 @@ def test_a_topology_master_alone_in_its_worker_gathers_task_heartbeats_and_upgra
         assert {task: each.component for task, each in beats.by_task.items()} == topology.component_by_task
         tags = [each for each in beats.by_task.values() if each.component == "tag"]
         assert sum(each.executed for each in tags) == sum(each.emitted for each in tags) == sum(bench.fed.values())
-        assert all(
-            each.state == "RUNNING" and each.uptime_ms > 0 and each.execute_us.keys() == {"p50", "p95", "p99"} for each in tags
-        )
+        assert all(each.state == "RUNNING" and each.uptime_ms > 0 for each in tags)
+        assert all(each.execute_us.keys() == {"p50", "p95", "p99"} for each in tags)
         bench.upgrade(worker__num=3)
         bench.run(lambda: bench.rests(1))
         victim = topology.workers[which]
@@ -456,7 +455,7 @@ def test_a_topology_master_beside_other_tasks_cannot_upgrade() -> None:
 
 
 def test_a_master_of_its_own_worker_needs_the_scheduler_that_gives_it_one() -> None:
-    with LocalCluster() as cluster, pytest.raises(InvalidConfigError, match="set topology.scheduler to jstorm"):
+    with LocalCluster() as cluster, pytest.raises(InvalidConfigError, match=r"set topology\.scheduler to jstorm"):
         cluster.submit(topology(FeederSpout(["word"])), {**CONF, "topology.master.single.worker": True})
 
 
