@@ -24,6 +24,7 @@ from sparkstorm.worker.epoch_budget import Budget
 from sparkstorm.worker.epoch_commit import CommitBuilder
 from sparkstorm.worker.idle_reasons import Waiting
 from sparkstorm.worker.journal import reading
+from sparkstorm.worker.meters import Meters
 from sparkstorm.worker.metrics import Tally
 from sparkstorm.worker.open_blocks import OpenBlock
 from sparkstorm.worker.progress import Progress
@@ -84,16 +85,18 @@ class Worker:
         self._keys = 0
         with reading(f"{{{plan.topology_id}}}:progress"):
             self.progress = Progress.decode(claim.progress) if claim.progress else Progress(started_ms=clock.now_ms())
-        assembly = TaskFactory(plan, WorkerServices(clock.now_ms, ids, reporter.error, wake, self._new_key))
+        self._meters = Meters(clock.now_ms)
+        report = self._meters.reporting(reporter.error)
+        assembly = TaskFactory(plan, WorkerServices(clock.now_ms, ids, report, wake, self._new_key))
         self._crew = assembly.build(claim)
         self._find_source = assembly.source
         self._origin = ids.root()
         self._closing = CommitBuilder(plan, self._crew, clock.now_ms, self._origin)
         self._gates = Backpressure(plan)
-        self._tally = Tally(plan, self._crew, self.progress)
-        self._failures = RetryPolicy(plan, self._tally.of, reporter.error, clock.now_ms)
+        self._tally = Tally(plan, self._crew, self.progress, self._meters)
+        self._failures = RetryPolicy(plan, self._tally.of, report, clock.now_ms)
         self._timeouts = Timeouts(plan, self._crew, transport, clock.now_ms())
-        self._pulse = TimerService(plan, self._crew, clock, self._gates, reporter.error, self._failures.park)
+        self._pulse = TimerService(plan, self._crew, clock, self._gates, report, self._failures.park)
         self._waiting = Waiting(plan, self._crew, self._gates)
         self._sinks = Sinks(self._crew, plan.settings.sink_patience_ms, self._failures, reporter.error)
         self._unprepared: Epoch | None = None  # an epoch that a sink could not prepare yet
@@ -235,8 +238,7 @@ class Worker:
 
     def _run_spouts(self, epoch: Epoch, calls: int) -> bool:
         self._spouts_ran_ms = self._clock.now_ms()
-        did = [self._run_spout(epoch, spout, calls) for spout in self._crew.spouts.values()]
-        return any(did)
+        return any([self._run_spout(epoch, spout, calls) for spout in self._crew.spouts.values()])
 
     def _run_timed(self, epoch: Epoch, now_ms: int) -> bool:
         """Ticks, what other threads have asked for, and second tries, before anything newer; whether the budget is over."""
@@ -265,6 +267,8 @@ class Worker:
         """Move the results of a user call into the epoch as a whole: its emissions, and its acks of earlier inputs."""
         if bolt.runner.late_acks or bolt.runner.late_failures:
             self._failures.take_late(epoch, bolt)
+        if bolt.done_since:
+            self._meters.note_done(bolt, self._clock.now_us())
         if not self._careful_left:
             self._pulse.advance(epoch, bolt)
         self._deliver(epoch, bolt)
@@ -273,11 +277,10 @@ class Worker:
         if self._gates.is_shut(bolt.task) or bolt.is_full:
             return False
         did = self._run_local(epoch, bolt, bolt.pace)
-        chunk = bolt.next_chunk()
-        if chunk is not None:
-            self._run_chunk(epoch, bolt, chunk, bolt.pace)
-            did = True
-        return did
+        if (chunk := bolt.next_chunk()) is None:
+            return did
+        self._run_chunk(epoch, bolt, chunk, bolt.pace)
+        return True
 
     def _run_local(self, epoch: Epoch, bolt: BoltTask, most: int) -> bool:
         """Run rows of this worker's own tasks, unless older ones lie in the stream."""
@@ -289,8 +292,7 @@ class Worker:
         return did
 
     def _handed_over(self, block: OpenBlock, rows: list[Row]) -> list[Row]:
-        if self._plan.is_strict:
-            rows = travelled(self._plan.codec, rows)
+        rows = travelled(self._plan.codec, rows) if self._plan.is_strict else rows
         if block.is_late:
             rows = [(values, roots, self._find_source(source.task, block.channel)) for values, roots, source in rows]
         return rows
@@ -309,12 +311,13 @@ class Worker:
 
     def _execute(self, epoch: Epoch, bolt: BoltTask, rows: Sequence[Row], oldest_ms: int) -> None:
         bolt.begin(oldest_ms)
-        started_ms, sent_bytes = self._clock.now_ms(), epoch.bytes
+        bolt.began_us, sent_bytes, held = self._clock.now_us(), epoch.bytes, len(bolt.held)
         for tup, reason in bolt.execute(epoch, rows):
             self._failures.settle(epoch, bolt, tup, reason)
         self._finish(epoch, bolt)
-        took_ms = self._clock.now_ms() - started_ms
-        bolt.pace = self._budget.pace(bolt.pace, len(rows), took_ms, _ROWS_PER_TURN, epoch.bytes - sent_bytes)
+        took_us = self._clock.now_us() - bolt.began_us
+        self._meters.of(bolt.task).add(len(rows), took_us, min(len(rows), max(0, len(bolt.held) - held)))
+        bolt.pace = self._budget.pace(bolt.pace, len(rows), took_us // 1000, _ROWS_PER_TURN, epoch.bytes - sent_bytes)
 
     def _run_spout(self, epoch: Epoch, spout: SpoutTask, calls: int) -> bool:
         now_ms = self._clock.now_ms()
@@ -326,8 +329,7 @@ class Worker:
         calls, sent_bytes = min(calls, spout.pace), epoch.bytes
         did = spout.run(epoch, calls, now_ms)
         self._deliver(epoch, spout)
-        took_ms = self._clock.now_ms() - now_ms
-        spout.pace = self._budget.pace(spout.pace, calls, took_ms, _CALLS_PER_TURN, epoch.bytes - sent_bytes)
+        spout.pace = self._budget.pace(spout.pace, calls, self._clock.now_ms() - now_ms, _CALLS_PER_TURN, epoch.bytes - sent_bytes)
         if did:
             spout.wake()
         else:

@@ -46,6 +46,7 @@ class BoltTask:
         self.state = state
         self.inbox = inbox
         self.feed = feed  # rows from tasks of this worker
+        self.state_version = self.stored_version = 1  # form of the state that this code writes, and of the journal's
         self.held: dict[str, PendingInput] = {}
         self.changed_held: dict[str, None] = {}
         self.released: list[str] = []
@@ -60,6 +61,8 @@ class BoltTask:
         self.recorder: Recorder | None = None
         self._all_births = births
         self._rows_runner = runner if isinstance(runner, BasicRunner) else None
+        self.began_us = 0  # when the call under way began
+        self.done_since: list[int] = []  # begin of the first execute of inputs that are done since the meter has looked
         self._held_by_tuple: dict[int, str] = {}
         self._births: list[tuple[int, str]] = []  # heap over held inputs; those let go of are dropped when they surface
 
@@ -111,6 +114,7 @@ class BoltTask:
         if held.key not in self.held:
             heapq.heappush(self._births, (held.born_ms, held.key))
         self.held[held.key] = held
+        held.since_us = held.since_us or self.began_us
         self._held_by_tuple[id(held.tuple)] = held.key
         self.changed_held[held.key] = None
         if held.due_ms is not None:

@@ -310,8 +310,21 @@ class TaskFactory:
             bolt.prepare(conf, context)  # type: ignore[call-arg]
         if isinstance(bolt, Stateful) and state is not None:
             thread = runner.bolt if isinstance(runner.bolt, ThreadedBolt) else None
-            bolt.init_state(state if thread is None or thread.state is None else thread.state)
+            own = state if thread is None or thread.state is None else thread.state
+            self._migrate(made, bolt, own, fields)
+            bolt.init_state(own)
         return made
+
+    def _migrate(self, made: BoltTask, bolt: Stateful, state: Any, fields: list[dict[str, Any]]) -> None:
+        """Have a state of another version brought into the form of this code; the change is part of the first commit."""
+        made.state_version = bolt.state_version
+        made.stored_version = next((each["v"] for each in reversed(fields) if "v" in each), 1)
+        if made.stored_version == made.state_version or not any("s" in each for each in fields):
+            return
+        try:
+            bolt.migrate_state(state, made.stored_version)
+        except SparkStormError as error:
+            raise WorkerFailedError(f"component '{made.component}' (task {made.task}) cannot read its state: {error}") from error
 
     def _key(self, part: str, task: int) -> str:
         """Name of a task's key in Redis (docs/keys.md)."""
