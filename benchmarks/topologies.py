@@ -41,12 +41,12 @@ class Count(StatefulBolt):
         self.state.add(tup.values[0], 1)
 
 
-def word_count(paths: Sequence[str]) -> Topology:
-    """Lines of files -> split -> count, two tasks each."""
+def word_count(paths: Sequence[str], tasks: int = 2) -> Topology:
+    """Lines of files -> split -> count, so many tasks each."""
     builder = TopologyBuilder()
-    builder.set_spout("lines", FileLines(find_files(paths)), 2)
-    builder.set_bolt("split", Split(), 2).local_or_shuffle_grouping("lines")
-    builder.set_bolt("count", Count(), 2).fields_grouping("split", "word")
+    builder.set_spout("lines", FileLines(find_files(paths)), tasks)
+    builder.set_bolt("split", Split(), tasks).local_or_shuffle_grouping("lines")
+    builder.set_bolt("count", Count(), tasks).fields_grouping("split", "word")
     return builder.build()
 
 
