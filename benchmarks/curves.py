@@ -169,11 +169,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=CURVES, default=list(CURVES))
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--at", nargs="+", type=int, help="these points of the curves alone")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the tuples of a full run")
     options = parser.parse_args()
     for name in options.only:
         with tempfile.TemporaryDirectory() as folder, cluster(slots=4 if name == "workers" else 2) as on:
-            points = CURVES[name][0](Path(folder), options.scale)
+            points = [p for p in CURVES[name][0](Path(folder), options.scale) if p.at in (options.at or [p.at])]
             show(name, points, measure(on, points, options.runs))
 
 
