@@ -81,12 +81,20 @@ def depth_curve(folder: Path, scale: float) -> list[Point]:
     return [_chain(depth, int(3e5 * scale), depth, 10) for depth in (1, 2, 3, 4, 5, 6)]
 
 
+def pending_curve(folder: Path, scale: float) -> list[Point]:
+    """Word count with 20 to 20,000 open trees per spout task (`topology.max.spout.pending`); 0 is `auto`."""
+    lines = few_words(int(3e6 * scale))
+    limits = (0, 20, 100, 300, 1_000, 2_000, 5_000, 20_000)
+    return [_words(folder, limit, lines, {"topology.max.spout.pending": limit or "auto"}) for limit in limits]
+
+
 CURVES: dict[str, tuple[Callable[[Path, float], list[Point]], str, str]] = {
     "keys": (keys_curve, "different words", "words/s"),
     "workers": (workers_curve, "workers", "words/s"),
     "tasks": (tasks_curve, "tasks of each component", "words/s"),
     "size": (size_curve, "bytes of a tuple", "tuples/s"),
     "depth": (depth_curve, "hops", "tuples/s"),
+    "pending": (pending_curve, "open trees per spout task", "words/s"),
     "fan-out": (fan_out_curve, "words of a line", "words/s"),
 }
 
@@ -147,8 +155,8 @@ def measure(on: Cluster, points: Sequence[Point], runs: int) -> dict[int, list[t
 def show(name: str, points: Sequence[Point], found: Mapping[int, list[tuple[Run, float]]]) -> None:
     """Print a table in Markdown and draw the plot."""
     _, axis, unit = CURVES[name]
-    print(f"\n| {axis} | {unit} | least-most | of a bare loop | us CPU: workers | Redis | rest | n |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(f"\n| {axis} | {unit} | least-most | of a bare loop | us CPU: workers | Redis | rest | p50 ms | p99 ms | n |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     places, medians = [], []
     for point in points:
         rates = [point.units / taken.seconds for taken, _ in found[point.at]]
@@ -157,8 +165,13 @@ def show(name: str, points: Sequence[Point], found: Mapping[int, list[tuple[Run,
         places.append(point.at)
         medians.append(statistics.median(rates))
         used = " | ".join(f"{each:.2f}" for each in cpu)
+        slow = " | ".join(
+            f"{statistics.median(getattr(taken, name) for taken, _ in found[point.at]):.0f}" for name in ("p50_ms", "p99_ms")
+        )
         span = f"{min(rates) / 1000:,.0f}-{max(rates) / 1000:,.0f} k"
-        print(f"| {point.at:,} | {medians[-1] / 1000:,.0f} k | {span} | {statistics.median(shares):.3f} | {used} | {len(rates)} |")
+        print(
+            f"| {point.at:,} | {medians[-1] / 1000:,.0f} k | {span} | {statistics.median(shares):.3f} | {used} | {slow} | {len(rates)} |"
+        )
     PLOTS.mkdir(exist_ok=True)
     (PLOTS / f"{name}.svg").write_text(line_plot({unit: list(zip(places, medians, strict=True))}, f"{name}: {unit}", axis))
     sys.stdout.flush()

@@ -31,10 +31,12 @@ KINDS = ("workers", "redis", "other")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: wall seconds, CPU seconds by kind of process, merged state of the component asked for."""
+    """One run: wall seconds, CPU seconds by kind of process, complete latencies, merged state of the component asked for."""
 
     seconds: float
     cpu: Mapping[str, float]
+    p50_ms: float
+    p99_ms: float
     state: Mapping[Any, Any] = field(repr=False)
 
 
@@ -72,11 +74,13 @@ def run(
             watch(handle, time.perf_counter() - started)
     seconds = time.perf_counter() - started
     after = cpu_by_kind()
+    progress = handle.progress()
     state = dict(handle.key_values(state_of)) if state_of else {}
     handle.kill(0)
     while on.find(NAME) is not None:
         time.sleep(0.05)
-    return Run(seconds, {kind: after[kind] - before[kind] for kind in KINDS}, state)
+    cpu = {kind: after[kind] - before[kind] for kind in KINDS}
+    return Run(seconds, cpu, progress.p50_ms or 0.0, progress.p99_ms or 0.0, state)
 
 
 def processes() -> list[tuple[str, psutil.Process]]:
