@@ -267,9 +267,9 @@ class SubmissionSettings(Settings):
     copies: Annotated[int, "topology.min.replication.count"]
     copies_wait_ms: Annotated[int, "topology.max.replication.wait.time.sec"]
     is_hot_deploy: Annotated[bool, "topology.hot.deploy.enable"]
-    is_upgrade: Annotated[bool, "topology.upgrade"]
     message_timeout_ms: Annotated[int, "topology.message.timeout.secs"]
     keeps_old_places: Annotated[bool, "use.old.assignment"]
+    is_upgrade: Annotated[bool, "topology.upgrade"]
     from_checkpoint: Annotated[str | None, "topology.from.checkpoint"]
 
 

@@ -105,11 +105,11 @@ class Meters:
 def _queued(bolt: BoltTask) -> int:
     """Rows that were read or handed over and not executed yet, and inputs that wait for their ack or next try."""
     read = sum(chunk.total - chunk.done for chunk in bolt.inbox.chunks)
-    return read + sum(len(tuples) for tuples, _ in bolt.local) + len(bolt.held)
+    return read + sum(len(block.rows) for block in bolt.feed.data) + len(bolt.held)
 
 
 def _waited_ms(bolt: BoltTask, now_ms: int) -> int:
     """Age of the oldest tree of which a row waits to be executed."""
-    births = [each.frame.oldest_ms for each in bolt.inbox.chunks if hasattr(each.frame, "oldest_ms")]
-    births += [oldest_ms for _, oldest_ms in bolt.local]
+    births = [chunk.oldest_ms for chunk in bolt.inbox.chunks if chunk.oldest_ms]
+    births += [block.births.oldest_ms for block in bolt.feed.data if block.rows and block.births.oldest_ms]
     return max(0, now_ms - min(births)) if births else 0

@@ -238,6 +238,7 @@ def test_a_state_in_another_form_is_refused_unless_forced_and_then_handed_on() -
         assert bench.status() is TopologyStatus.ACTIVE
         bench.upgrade(new, worker__num=4, force=True)
         bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
+        bench.feed()
         assert bench.counts().keys() == {"old", "new"}
         assert all(word.isupper() for word, _ in bench.cluster.state("count"))
 

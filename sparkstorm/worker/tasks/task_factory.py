@@ -36,6 +36,7 @@ from sparkstorm.transport.base import Claim, TaskRecord
 from sparkstorm.transport.frames import MESSAGES, ROWS, SETTLED
 from sparkstorm.worker.epoch import IdSource
 from sparkstorm.worker.journal import Journal, reading, whole_and_deltas
+from sparkstorm.worker.open_blocks import OpenBlocks
 from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout, threaded
@@ -106,11 +107,13 @@ class TaskSet:
     inboxes: dict[int, Inbox] = field(default_factory=dict)
     recorders: list[Recorder] = field(default_factory=list)
     recording: Recording | None = None
+    blocks: OpenBlocks = field(default_factory=lambda: OpenBlocks(frozenset()))
 
     def settle(self) -> None:
         """Take note of a successful commit."""
-        for sender in self.senders():
-            sender.oldest_ms = 0
+        for bolt in self.bolts.values():
+            bolt.oldest_ms = 0
+        self.blocks.settle()
         for recorder in self.recorders:
             recorder.settle()
 
@@ -154,10 +157,11 @@ class TaskFactory:
             for task in self._tasks.get(name, ())
         )
         self._time_plan = TimePlan(plan.topology, plan.conf)
+        self._blocks = OpenBlocks(frozenset(plan.tasks))
 
     def build(self, claim: Claim) -> TaskSet:
         """Every task of the plan, restored from what the claim found, with `open`/`prepare` called."""
-        crew = TaskSet()
+        crew = TaskSet(blocks=self._blocks)
         self._generation = claim.generation
         for task in sorted(self._plan.tasks):
             record = claim.record_by_task[task]
@@ -229,8 +233,9 @@ class TaskFactory:
     def _emitter(self, task: int, component: str) -> Emitter:
         seed = crc32(f"{self._plan.topology_id.rsplit('-', 2)[0]}/{task}".encode())
         topology, codec, local_tasks = self._plan.topology, self._plan.codec, frozenset(self._plan.tasks)
-        lanes = add_lanes(self._time_plan, topology, component, task, self._tasks, local_tasks)
-        routes = build_routes(topology, component, task, self._tasks, local_tasks, codec, seed, lanes)
+        make_target = self._blocks.targets_of(component)
+        lanes = add_lanes(self._time_plan, topology, component, task, self._tasks, make_target)
+        routes = build_routes(topology, component, task, self._tasks, local_tasks, codec, seed, lanes, make_target)
         add_routes(routes, lanes, component, task, codec)
         emitter = Emitter(component, routes, self._plan.is_strict or self._plan.is_careful)
         emitter.lanes = tuple(lanes.values())
@@ -267,7 +272,8 @@ class TaskFactory:
         pending = Pending(self._plan.component_settings(component).max_spout_pending, has_callbacks)
         if spout.blocking:
             spout = threaded(spout, self._around.wake)
-        made = SpoutTask(task, component, spout, emitter, collector, pending, crew.inboxes[task])
+        births = self._blocks.births(component)
+        made = SpoutTask(task, component, spout, emitter, collector, pending, crew.inboxes[task], births)
         with reading(self._key("journal", task)):
             fields = list(crew.journals[task].read(record))
             if self._time_plan.is_told(component):
@@ -291,7 +297,8 @@ class TaskFactory:
                 runner: Runner = self._sink_runner(bolt, component, fields)
             else:
                 runner = self._runner(bolt, emitter, state, times, task)
-            made = BoltTask(task, component, runner, emitter, state, crew.inboxes[task], self._around.new_key)
+            births, feed = self._blocks.births(component), self._blocks.feeds[task]
+            made = BoltTask(task, component, runner, emitter, state, crew.inboxes[task], self._around.new_key, births, feed)
             self._add_time(made, times)
         made.caught_up_at = entry_order(record.last_entry)
         for key in sorted(record.held):
