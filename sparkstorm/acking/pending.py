@@ -12,32 +12,34 @@ Per epoch: `add` for each emission, `settle` and `expire`, `take_delta` into the
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from sparkstorm.acking.batch import ID_LIMIT
 from sparkstorm.errors import MalformedFrameError
+from sparkstorm.model.failure import Failure, FailureKind
 
 Delta: TypeAlias = list[list[Any]]
-"""`[added, settled, gone]`: rows [root, message id, emit_ms], rows [root, message id, cause], roots; in that order."""
+"""`[added, settled, gone]`: rows [root, message id, emit_ms], rows [root, message id, failure's row], roots; in that order."""
 Snapshot: TypeAlias = list[list[Any]]
 """`[open, settled]`: rows as in a delta."""
 
-TIMED_OUT = "timeout"
-FAILED = "failed"
+_UNKNOWN = Failure(FailureKind.FAILED, "failed")
+TIMED_OUT = Failure(FailureKind.TIMED_OUT, "timed out")
 _FAR_FUTURE_MS = 1 << 62
 
 
 class Outcome(NamedTuple):
-    """Pending callback of one message to the user's spout; an empty cause means acked."""
+    """Pending callback of one message to the user's spout; without a failure it was acked."""
 
     root: int
     message_id: Any
-    cause: str
+    failure: Failure | None = None
 
     @property
     def acked(self) -> bool:
         """Whether every tuple of the tree was acked."""
-        return not self.cause
+        return self.failure is None
 
 
 class Completion(NamedTuple):
@@ -98,23 +100,23 @@ class Pending:
         if emit_ms < self._oldest_ms:
             self._oldest_ms = emit_ms
 
-    def settle(self, acked: Iterable[int], failed: Iterable[int], now_ms: int, cause: str = FAILED) -> Completion:
+    def settle(self, acked: Iterable[int], failed: Iterable[int], now_ms: int, failure: Failure = _UNKNOWN) -> Completion:
         """Close trees the ackers reported; unknown roots (timed out before, or repeated) are ignored."""
         latencies = []
         for root in acked:
             entry = self._open.pop(root, None)
             if entry is not None:
                 latencies.append(max(0, now_ms - entry[1]))
-                self._close(root, entry[0], "")
+                self._close(root, entry[0], None)
         failures = 0
         for root in failed:
             entry = self._open.pop(root, None)
             if entry is not None:
                 failures += 1
-                self._close(root, entry[0], cause or FAILED)
+                self._close(root, entry[0], failure)
         return Completion(len(latencies), failures, latencies)
 
-    def expire(self, now_ms: int, timeout_ms: int, low_watermark_ms: int | None) -> list[int]:
+    def expire(self, now_ms: int, timeout_ms: int, low_watermark_ms: int | None, failure: Failure = TIMED_OUT) -> list[int]:
         """Fail the messages that are too old and return their roots.
 
         Too old: emitted `timeout_ms` ago or more, and before `low_watermark_ms`, the birth of the oldest root that
@@ -127,7 +129,8 @@ class Pending:
             return []
         late = self._older_than(limit_ms)
         for root in late:
-            self._close(root, self._open.pop(root)[0], TIMED_OUT)
+            message_id, emit_ms = self._open.pop(root)
+            self._close(root, message_id, replace(failure, time_ms=now_ms, waited_ms={"tree": now_ms - emit_ms}))
         self._oldest_ms = _FAR_FUTURE_MS if (oldest := self.oldest_emit_ms) is None else oldest
         return late
 
@@ -139,12 +142,12 @@ class Pending:
             late.append(root)
         return late
 
-    def _close(self, root: int, message_id: Any, cause: str) -> None:
+    def _close(self, root: int, message_id: Any, failure: Failure | None) -> None:
         journalled = root not in self._added
         if not journalled:
             del self._added[root]
         if self._keeps_settled:
-            outcome = self._settled[root] = Outcome(root, message_id, cause)
+            outcome = self._settled[root] = Outcome(root, message_id, failure)
             self._due.append(outcome)
             self._unwritten.append(root)
         elif journalled:  # a message that began and ended inside one epoch leaves no trace
@@ -167,14 +170,14 @@ class Pending:
             return []
         opened, settled = self._open, self._settled
         added = [[root, *opened[root]] for root in self._added]
-        written = [list(settled[root]) for root in self._unwritten if root in settled]
+        written = [_row(settled[root]) for root in self._unwritten if root in settled]
         delta: Delta = [added, written, self._gone]
         self._added, self._unwritten, self._gone = {}, [], []
         return delta
 
     def snapshot(self) -> Snapshot:
         """Return all open messages as of the last delta; take the delta first."""
-        return [[[root, *entry] for root, entry in self._open.items()], [list(row) for row in self._settled.values()]]
+        return [[[root, *entry] for root, entry in self._open.items()], [_row(outcome) for outcome in self._settled.values()]]
 
     def load(self, snapshot: Any, deltas: Iterable[Any] = ()) -> None:
         """Become the spout task that wrote them; every callback that was not confirmed is due again.
@@ -198,20 +201,33 @@ def _replay(snapshot: Any, deltas: Iterable[Any]) -> tuple[dict[int, tuple[Any, 
     records += [_parts(delta, 3, f"pending delta {at}") for at, delta in enumerate(deltas) if delta]
     for added, closed, gone in records:
         opened.update((root, (message_id, emit_ms)) for root, message_id, emit_ms in added)
-        for root, message_id, cause in closed:
+        for root, message_id, row in closed:
             opened.pop(root, None)
-            settled[root] = Outcome(root, message_id, cause)
+            settled[root] = Outcome(root, message_id, _failure(row))
         for root in gone:
             opened.pop(root, None)
             settled.pop(root, None)
     return opened, settled
 
 
+def _row(outcome: Outcome) -> list[Any]:
+    return [outcome.root, outcome.message_id, [] if outcome.failure is None else outcome.failure.to_row()]
+
+
+def _failure(row: list[Any], name: str = "pending") -> Failure | None:
+    try:
+        return Failure.from_row(row) if row else None
+    except ValueError as error:
+        raise MalformedFrameError(f"{name}, settled: {error}") from error
+
+
 def _parts(record: Any, parts: int, name: str) -> Any:
     if not isinstance(record, (list, tuple)) or len(record) != parts or not all(isinstance(p, list) for p in record):
         raise MalformedFrameError(f"{name}: not {parts} lists")
     _require_rows(record[0], int, f"{name}, added")
-    _require_rows(record[1], str, f"{name}, settled")
+    _require_rows(record[1], list, f"{name}, settled")
+    for row in record[1]:
+        _failure(row[2], name)
     for root in record[2] if parts == 3 else ():
         _require_root(root, f"{name}, gone")
     return record

@@ -13,11 +13,11 @@ from enum import IntEnum
 from typing import Any, Final, TypeAlias
 
 from sparkstorm.errors import InvalidConfigError
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.requests import LOG_LEVELS
+from sparkstorm.model.strict import named_errors, read_as
 
 MAX_LINE_BYTES = 1024 * 1024
-HUNG: Final = "hung"
-"""First word of the ComponentError that a hung worker sends when its slot asks for its stack."""
 
 
 class ExitCode(IntEnum):
@@ -83,9 +83,7 @@ class Passed:
 class ComponentError:
     """Report that user code raised or a row was parked; it becomes a record under errors/<topology>/<component>."""
 
-    component: str
-    task: int
-    text: str
+    failure: Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +109,7 @@ _FIELDS: Final[dict[type, dict[str, type]]] = {
     Beat: {"stats": dict},
     Trying: {"task": int, "entry": str, "row": int},
     Passed: {},
-    ComponentError: {"component": str, "task": int, "text": str},
+    ComponentError: {"failure": dict},
     Exiting: {"code": int, "reason": str},
 }
 
@@ -139,6 +137,9 @@ def encode_report(report: WorkerReport) -> bytes:
 def decode_report(line: bytes) -> WorkerReport:
     """Return the report of a line; InvalidConfigError if it is none."""
     report: WorkerReport = _decode("type", _REPORT_BY_NAME, line)
+    if isinstance(report, ComponentError):
+        with named_errors(InvalidConfigError, prefix="worker line ComponentError: "):
+            return ComponentError(read_as(Failure, report.failure))
     return report
 
 

@@ -16,6 +16,7 @@ from sparkstorm.executor.emitter import Route
 from sparkstorm.grouping.routes import Target
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.replay.plan import Plan, make_plan
@@ -24,11 +25,11 @@ from sparkstorm.replay.tasks.task import TICK, ReplayContext, ReplayTask, TaskMo
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Result of one tuple: emitted values by stream, the reason if it failed, and the state after it."""
+    """Result of one tuple: emitted values by stream, why it failed if it did, and the state after it."""
 
     input: Tuple
     emitted: Mapping[str, list[tuple[Any, ...]]]
-    failure: str | None
+    failure: Failure | None
     state: Mapping[Any, Any]
 
 
@@ -85,7 +86,7 @@ class Stepper:
         for rows in self._rows.values():
             rows.clear()
         state = dict(self._run.state.items()) if self._run.state is not None else {}
-        return Step(tup, emitted, dead[0].reason if dead else None, state)
+        return Step(tup, emitted, dead[0].failure if dead else None, state)
 
     def through(self, rows: Iterable[Sequence[Any]], component: str, stream: str = DEFAULT_STREAM) -> Iterator[Step]:
         """Step through recorded rows, lazily."""

@@ -11,11 +11,11 @@ from pathlib import Path
 from sparkstorm.config import Conf, default_conf, merge
 from sparkstorm.errors import SparkStormError, StoreInconsistentError
 from sparkstorm.hosting.base import SlotSpec
-from sparkstorm.model.assignment import ExecutorId, TaskError, WorkerBeat, WorkerSlot
+from sparkstorm.model.assignment import ExecutorId, WorkerBeat, WorkerSlot
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.names import file_name
 from sparkstorm.model.status import JsonValue
 from sparkstorm.model.worker_messages import (
-    HUNG,
     Beat,
     ComponentError,
     ExitCode,
@@ -192,17 +192,18 @@ class Slot:
         elif isinstance(report, Beat):
             child.stats = dict(report.stats)
         elif isinstance(report, ComponentError):
-            self._report_error(child, report, now_ms)
+            self._report_error(child, report.failure, now_ms)
         elif isinstance(report, Exiting):
             child.last_words = report.reason
 
-    def _report_error(self, child: Child, error: ComponentError, now_ms: int) -> None:
-        place, text = self._place, error.text
-        if child.hung_s and text.startswith(HUNG):
-            silence, where = f"hung: no progress for {child.hung_s} s", text.removeprefix(HUNG)
-            text, child.last_words = silence + where, f"{silence} in '{error.component}'#{error.task}{where}"
-        record = TaskError(now_ms, error.component, error.task, place.host, place.slot.port, text)
-        self._sync.report(child.spec.topology_id, record)
+    def _report_error(self, child: Child, failure: Failure, now_ms: int) -> None:
+        text = failure.text
+        if child.hung_s and failure.kind is FailureKind.HUNG:
+            silence = f"hung: no progress for {child.hung_s} s"
+            text, child.last_words = silence + text, f"{silence} in '{failure.component}'#{failure.task}{text}"
+        slot, version = self._place.slot, child.spec.code_key
+        placed = replace(failure, text=text, time_ms=now_ms, host=self._place.host, worker=str(slot), code_version=version)
+        self._sync.report(child.spec.topology_id, placed)
 
     # -- the machine acts ----------------------------------------------------------------------------------------
 

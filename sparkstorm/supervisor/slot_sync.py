@@ -17,7 +17,8 @@ from typing import TypeVar
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import SparkStormError, StoreInconsistentError, StoreUnavailableError, TamperedBlobError
-from sparkstorm.model.assignment import Assignment, TaskError, WorkerBeat, WorkerSlot
+from sparkstorm.model.assignment import Assignment, WorkerBeat, WorkerSlot
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.status import JsonValue, TopologyStatus
 from sparkstorm.supervisor.base import LogSink, NodeStorage
 from sparkstorm.supervisor.seen_versions import VersionGuard
@@ -77,7 +78,7 @@ class SlotSync:
         self._refused: dict[str, int] = {}  # versions that were said to be refused
         self._refusals: deque[WorkerBeat] = deque(maxlen=1)
         self._beats: deque[WorkerBeat] = deque(maxlen=1)
-        self._errors: deque[tuple[str, TaskError]] = deque(maxlen=MAX_ERRORS_WAITING)
+        self._errors: deque[tuple[str, Failure]] = deque(maxlen=MAX_ERRORS_WAITING)
         self._left: deque[str] = deque()
         self._orders: deque[LocalAssignment] = deque(maxlen=1)
         self._code: dict[LocalAssignment, Code | BlobView] = {}
@@ -91,7 +92,7 @@ class SlotSync:
         """Leave the newest beat; an older one that still waits is replaced."""
         self._beats.append(beat)
 
-    def report(self, topology_id: str, error: TaskError) -> None:
+    def report(self, topology_id: str, error: Failure) -> None:
         """Leave an error; when hundreds wait, the oldest go."""
         self._errors.append((topology_id, error))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sparkstorm.errors import CodecError, SparkStormError, WorkerFailedError
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.worker_messages import (
     ComponentError,
     ExitCode,
@@ -83,10 +84,10 @@ class DrawnBudget(Budget):
 class _Reporter(SlotReporter):
     """Reports of a simulated worker: all errors are kept for the test, those that are not throttled go to the slot."""
 
-    def error(self, component: str, task: int, text: str) -> None:
+    def error(self, failure: Failure) -> None:
         """User code raised, or an input was parked."""
-        self._control.data.errors.append(ComponentError(component, task, text))  # type: ignore[attr-defined]
-        self._send(component, task, text)
+        self._control.data.errors.append(failure)  # type: ignore[attr-defined]
+        self._send(failure)
 
 
 class InProcessWorker:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.failure import Failure, pack_failures, unpack_failures
 from sparkstorm.model.tuples import Roots
 
 Ids = npt.NDArray[np.uint64]
@@ -61,19 +62,19 @@ class AckerMessages:
     init_tasks: Ids = field(default_factory=lambda: NO_IDS)
     ack_roots: Ids = field(default_factory=lambda: NO_IDS)
     ack_values: Ids = field(default_factory=lambda: NO_IDS)
-    fail_reasons: dict[int, str] = field(default_factory=dict)
+    failures: dict[int, Failure] = field(default_factory=dict)
     oldest_ms: int = 0  # no root in here was born before: while this frame waits, none of them may time out
 
     def __len__(self) -> int:
-        return len(self.init_roots) + len(self.ack_roots) + len(self.fail_reasons)
+        return len(self.init_roots) + len(self.ack_roots) + len(self.failures)
 
 
 @dataclass(frozen=True, slots=True)
 class SettledRoots:
-    """Message of an acker to a spout task: trees fully processed, and trees that failed with the reason."""
+    """Message of an acker to a spout task: trees fully processed, and trees that failed and why."""
 
     acked: list[int]
-    failed: dict[int, str]
+    failed: dict[int, Failure]
     oldest_ms: int = 0  # as in AckerMessages
 
     def __len__(self) -> int:
@@ -140,14 +141,14 @@ def encode_messages(codec: Codec, messages: AckerMessages) -> bytes:
         _column(m.init_tasks),
         _column(m.ack_roots),
         _column(m.ack_values),
-        m.fail_reasons,
+        pack_failures(m.failures),
     ]
     return _framed(MESSAGES, m.oldest_ms, codec.pack(body))
 
 
 def encode_settled(codec: Codec, settled: SettledRoots) -> bytes:
     """Bytes of an acker's verdicts for one spout task."""
-    return _framed(SETTLED, settled.oldest_ms, codec.pack([_column(settled.acked), settled.failed]))
+    return _framed(SETTLED, settled.oldest_ms, codec.pack([_column(settled.acked), pack_failures(settled.failed)]))
 
 
 def decode(codec: Codec, data: bytes) -> Frame:
@@ -184,7 +185,7 @@ def _decode_rows(body: list[Any], oldest_ms: int) -> RowFrame:
 
 
 def _decode_messages(body: list[Any], oldest_ms: int) -> AckerMessages:
-    init_roots, init_values, init_tasks, ack_roots, ack_values, reasons = body
+    init_roots, init_values, init_tasks, ack_roots, ack_values, failures = body
     roots, values, tasks = (_numbers(column) for column in (init_roots, init_values, init_tasks))
     acked, edges = (_numbers(column) for column in (ack_roots, ack_values))
     _check(len(roots) == len(values) == len(tasks) and len(acked) == len(edges), "uneven columns")
@@ -193,14 +194,14 @@ def _decode_messages(body: list[Any], oldest_ms: int) -> AckerMessages:
     for column in (values, edges):
         _check_ids(column, 0, "a value")
     _check(not len(tasks) or int(tasks.max()) < TASK_LIMIT, "a spout task is above 2**31 - 1")
-    return AckerMessages(roots, values, tasks, acked, edges, _reasons(reasons), oldest_ms)
+    return AckerMessages(roots, values, tasks, acked, edges, unpack_failures(failures, ID_LIMIT), oldest_ms)
 
 
 def _decode_settled(body: list[Any], oldest_ms: int) -> SettledRoots:
     acked, failed = body
     roots = _numbers(acked)
     _check_ids(roots, 1, "a root")
-    return SettledRoots(roots.tolist(), _reasons(failed), oldest_ms)
+    return SettledRoots(roots.tolist(), unpack_failures(failed, ID_LIMIT), oldest_ms)
 
 
 def _decode_replayed(body: list[Any], oldest_ms: int) -> RowFrame:
@@ -234,14 +235,6 @@ def _numbers(data: Any, count: int | None = None) -> Ids:
 
 def _check_ids(ids: Ids, least: int, name: str) -> None:
     _check(not len(ids) or (int(ids.min()) >= least and int(ids.max()) < ID_LIMIT), f"{name} is not between {least} and 2**63 - 1")
-
-
-def _reasons(reasons: Any) -> dict[int, str]:
-    _check(type(reasons) is dict, "fail reasons are not a mapping")
-    _check(
-        all(type(k) is int and 0 < k < ID_LIMIT and type(v) is str for k, v in reasons.items()), "fail reasons are not text by root"
-    )
-    return dict(reasons)
 
 
 def _check(holds: bool, complaint: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.tuples import Roots, each_root
 from sparkstorm.transport.frames import NO_IDS, AckerMessages, Ids, Row
 
@@ -51,7 +52,7 @@ class Epoch:
         self._ids = ids
         self.is_tracking = is_tracking
         self.value_by_root: dict[int, int] = {}
-        self.failed: dict[int, str] = {}
+        self.failed: dict[int, Failure] = {}
         self.births: dict[int, int] = {}  # root -> spout task
         self.messages: dict[int, AckerMessages] = {}
         self.rows = 0  # executed: the measure of the row budget
@@ -70,7 +71,7 @@ class Epoch:
         xor_by_root(self.value_by_root, [row[1] for row in rows], ids)
         return ids
 
-    def fail(self, roots: Roots, reason: str) -> None:
+    def fail(self, roots: Roots, failure: Failure) -> None:
         """Fail the trees of these roots: each gets an edge that is never consumed.
 
         Without it a tree whose last tuple failed inside the epoch could end at zero, and an ack is tested before a fail
@@ -78,7 +79,7 @@ class Epoch:
         """
         for root in each_root(roots):
             if root and root not in self.failed:
-                self.failed[root] = reason
+                self.failed[root] = failure
                 self.value_by_root[root] = self.value_by_root.get(root, 0) ^ self._ids.root()
 
     def messages_to(self, acker: int) -> AckerMessages:

@@ -15,6 +15,7 @@ import numpy as np
 from sparkstorm.errors import CodecError, MalformedFrameError
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.state import MemoryState
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.unfolding import require_bounded
 from sparkstorm.settings import EpochSettings
@@ -194,8 +195,8 @@ class CommitBuilder:
             self._settle_here(spout_task, roots, {})
         self._address_inits(epoch, *(np.array(c, np.uint64) for c in (begun, values, spout_tasks)))
         self._address_acks(epoch, np.fromiter(edges, np.uint64, len(edges)), np.fromiter(edges.values(), np.uint64, len(edges)))
-        for root, reason in failed.items():
-            epoch.messages_to(self._ackers[root % len(self._ackers)]).fail_reasons[root] = reason
+        for root, failure in failed.items():
+            epoch.messages_to(self._ackers[root % len(self._ackers)]).failures[root] = failure
 
     def _address_inits(self, epoch: Epoch, roots: Ids, values: Ids, spout_tasks: Ids) -> None:
         for acker, rows in self._by_acker(roots):
@@ -219,7 +220,7 @@ class CommitBuilder:
         for home in np.unique(homes).tolist():
             yield self._ackers[home], homes == home
 
-    def _settle_here(self, spout_task: int, acked: list[int], failed: dict[int, str]) -> None:
+    def _settle_here(self, spout_task: int, acked: list[int], failed: dict[int, Failure]) -> None:
         self.latencies_ms += self._crew.spouts[spout_task].settle(acked, failed, self._now_ms())
 
     def _write_journals(self, commit: Commit) -> None:

@@ -28,10 +28,10 @@ from sparkstorm.errors import (
     StoreUnavailableError,
     WorkerFailedError,
 )
-from sparkstorm.executor.user_traceback import busy_in
+from sparkstorm.executor.user_traceback import busy_in, stacks_of_threads
 from sparkstorm.hosting.base import WorkerControl
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.worker_messages import (
-    HUNG,
     MAX_LINE_BYTES,
     Beat,
     ComponentError,
@@ -223,8 +223,9 @@ def _answer_where_it_hangs(control: PipeControl) -> None:
 
     def report(_number: int, frame: FrameType | None) -> None:
         found = None if frame is None else busy_in(frame)
-        if found is not None:
-            control.send(ComponentError(found.component, found.task, HUNG + found.place))
+        if frame is not None and found is not None:
+            stacks = stacks_of_threads(frame)
+            control.send(ComponentError(Failure(FailureKind.HUNG, found.place, found.component, found.task, traceback=stacks)))
 
     signal.signal(signal.SIGUSR1, report)
     faulthandler.register(signal.SIGUSR1, 2, chain=True)

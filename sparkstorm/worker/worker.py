@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from sparkstorm.clock import Clock
 from sparkstorm.errors import MalformedFrameError, StoreFullError
 from sparkstorm.executor.manual_runner import ManualRunner
+from sparkstorm.model.failure import Failure, FailureKind, killed
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.settings import EpochSettings
 from sparkstorm.transport.base import Commit, Transport
@@ -55,7 +57,7 @@ class Reporter(Protocol):
     def passed(self) -> None:
         """No input is under suspicion any more."""
 
-    def error(self, component: str, task: int, text: str) -> None:
+    def error(self, failure: Failure) -> None:
         """User code raised, or an input was parked."""
 
 
@@ -82,14 +84,14 @@ class Worker:
         self._keys = 0
         with reading(f"{{{plan.topology_id}}}:progress"):
             self.progress = Progress.decode(claim.progress) if claim.progress else Progress(started_ms=clock.now_ms())
-        assembly = TaskFactory(plan, WorkerServices(clock.now_ms, ids, reporter.error, wake, self._new_key))
+        assembly = TaskFactory(plan, WorkerServices(clock.now_ms, ids, self._report, wake, self._new_key))
         self._crew = assembly.build(claim)
         self._closing = CommitBuilder(plan, self._crew, clock.now_ms)
         self._gates = Backpressure(plan)
         self._tally = Tally(plan, self._crew, self.progress)
-        self._failures = RetryPolicy(plan, self._tally.of, reporter.error, clock.now_ms)
-        self._timeouts = Timeouts(plan, self._crew, transport, clock.now_ms())
-        self._pulse = TimerService(plan, self._crew, clock, self._gates, reporter.error, self._failures.park)
+        self._failures = RetryPolicy(plan, self._tally.of, self._report, clock.now_ms)
+        self._timeouts = Timeouts(plan, self._crew, transport, clock.now_ms(), self._report)
+        self._pulse = TimerService(plan, self._crew, clock, self._gates, self._report, self._failures.park)
         self._waiting = Waiting(plan, self._crew, self._gates)
         self._refused: Commit | None = None
         self._refusal = ""  # why the store refuses that commit
@@ -182,11 +184,8 @@ class Worker:
             except MalformedFrameError as error:
                 self._quarantined.append(entry.data)
                 self.progress.quarantined += 1
-                self._reporter.error(
-                    self._plan.component_by_task[entry.task],
-                    entry.task,
-                    f"undecodable frame {entry.id} put into quarantine: {error}",
-                )
+                text = f"undecodable frame {entry.id} put into quarantine: {error}"
+                self._report(Failure(FailureKind.SYSTEM, text, self._plan.component_by_task[entry.task], entry.task))
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -248,6 +247,7 @@ class Worker:
         did = bool(bolt.local)
         if bolt.local:
             tuples, oldest_ms = bolt.local.popleft()
+            bolt.read_from = ""
             if len(tuples) > bolt.pace:
                 bolt.local.appendleft((tuples[bolt.pace :], oldest_ms))
                 tuples = tuples[: bolt.pace]
@@ -261,6 +261,7 @@ class Worker:
     def _run_chunk(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
         frame = chunk.frame
         assert isinstance(frame, RowFrame)
+        bolt.read_from = chunk.entry
         stop = min(chunk.done + rows, chunk.total)
         self._execute(epoch, bolt, chunk.tuples[chunk.done : stop], frame.ids[chunk.done : stop], frame.oldest_ms)
         self._consume(bolt, chunk, stop - chunk.done)
@@ -280,8 +281,8 @@ class Worker:
         bolt.begin(oldest_ms)
         started_ms, sent_bytes = self._clock.now_ms(), epoch.bytes
         failed = bolt.execute(epoch, tuples, ids)
-        for tup, edge, reason in failed:
-            self._failures.settle(epoch, bolt, tup, edge, reason)
+        for tup, edge, failure in failed:
+            self._failures.settle(epoch, bolt, tup, edge, failure)
         self._finish(epoch, bolt)
         took_ms = self._clock.now_ms() - started_ms
         bolt.pace = self._budget.pace(bolt.pace, len(tuples), took_ms, _ROWS_PER_TURN, epoch.bytes - sent_bytes)
@@ -356,7 +357,7 @@ class Worker:
         for held in bolt.due(now_ms, most=1):
             if deaths := self._failures.deaths_of(row := (bolt.task, f"held:{held.key}", 0)):
                 bolt.let_go(held.key)
-                self._failures.park(epoch, bolt, held.tuple, deaths, f"killed its worker {deaths} times")
+                self._failures.park(epoch, bolt, held.tuple, deaths, killed(deaths))
             else:
                 self._reporter.trying(*row)
                 self._failures.try_again(epoch, bolt, held)
@@ -369,7 +370,7 @@ class Worker:
         if chunk is None or bolt.is_full:
             return False
         if deaths := self._failures.deaths_of(row := (bolt.task, chunk.entry, chunk.done)):
-            self._failures.park(epoch, bolt, chunk.tuples[chunk.done], deaths, f"killed its worker {deaths} times")
+            self._failures.park(epoch, bolt, chunk.tuples[chunk.done], deaths, killed(deaths))
             self._consume(bolt, chunk, 1)
             return True
         self._reporter.trying(*row)
@@ -417,6 +418,12 @@ class Worker:
             if self._is_active and not spout.is_exhausted and spout.pending.room:
                 due.append(max(spout.wait_until_ms, now_ms + (_GATED_MS if self._gates.must_ask else 1)))
         return min((d for d in due if d is not None), default=None)
+
+    def _report(self, failure: Failure, count: int = 1) -> None:
+        """Count failures by their cause, and tell the first."""
+        placed = self._plan.placed(replace(failure, time_ms=failure.time_ms or self._clock.now_ms()))
+        self.progress.count_failure(placed, count)
+        self._reporter.error(placed)
 
     def _new_key(self) -> str:
         self._keys += 1

@@ -262,7 +262,7 @@ def test_errors_of_components_land_in_the_tree(bench: SlotBench, start: Start) -
     start("reports_an_error")
     wait_until(lambda: bench.state.read_errors("words-1", "count"), "error")
     (error,) = bench.state.read_errors("words-1", "count")
-    assert (error.task, error.host, error.port, error.text) == (3, "test-host", 6700, "ValueError: not a word")
+    assert (error.task, error.place, error.text) == (3, "test-host:6700", "ValueError: not a word")
 
 
 def test_the_stop_node_ends_slots_and_workers_gently(bench: SlotBench, start: Start) -> None:

@@ -9,6 +9,7 @@ import time
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
 from sparkstorm.errors import FencedError, WorkerFailedError
 from sparkstorm.hosting.base import WorkerControl
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.worker_messages import Beat, ComponentError, Ready, SetLogLevels, SetStatus, Stop, Trying
 from sparkstorm.model.worker_spec import WorkerSpec
 
@@ -108,7 +109,7 @@ def reads_stdin(spec: WorkerSpec, control: WorkerControl) -> int:
 
 def reports_an_error(spec: WorkerSpec, control: WorkerControl) -> int:
     control.send(Ready())
-    control.send(ComponentError("count", 3, "ValueError: not a word"))
+    control.send(ComponentError(Failure(FailureKind.RAISED, "ValueError: not a word", "count", 3)))
     return _serve(control, [])
 
 
@@ -117,7 +118,7 @@ def dies_of_a_row(spec: WorkerSpec, control: WorkerControl) -> int:
     control.send(Ready())
     parked = any(suspect.row == 5 and suspect.deaths >= 3 for suspect in spec.suspects)
     if parked:
-        control.send(ComponentError("count", 3, "row 5 parked"))
+        control.send(ComponentError(Failure(FailureKind.PARKED, "row 5 parked", "count", 3)))
         return _serve(control, [])
     if spec.careful:
         control.send(Trying(3, "1-0", 4))

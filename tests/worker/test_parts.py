@@ -14,6 +14,7 @@ from sparkstorm.executor.runner import BasicCollector, BasicRunner
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import describe_error
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tasks import number_tasks
 from sparkstorm.model.tuples import Source, Tuple, union_roots
 from sparkstorm.testing import FeederSpout
@@ -58,10 +59,11 @@ def test_a_failed_tree_never_ends_at_zero() -> None:
     edges = epoch.leave([(("a",), 5)])
     epoch.consume([5], edges)
     assert epoch.value_by_root[5] == 0
-    epoch.fail(5, "why")
-    epoch.fail(5, "again")
+    why = Failure(FailureKind.FAILED, "why")
+    epoch.fail(5, why)
+    epoch.fail(5, Failure(FailureKind.FAILED, "again"))
     assert epoch.take_edges()[5] != 0
-    assert epoch.failed == {5: "why"}
+    assert epoch.failed == {5: why}
 
 
 def test_anchors_are_united_without_repeats_and_untracked_ones() -> None:

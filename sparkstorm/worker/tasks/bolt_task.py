@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.event_time import TaskEventTime
 from sparkstorm.executor.manual_runner import ManualRunner as ManualRunner
-from sparkstorm.executor.runner import Failure as Failure
+from sparkstorm.executor.runner import FailedInput as FailedInput
 from sparkstorm.executor.runner import ReportError as ReportError
 from sparkstorm.executor.runner import Runner
 from sparkstorm.executor.state import MemoryState
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import WATERMARK_STREAM
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.recording.recorder import Recorder
@@ -51,6 +52,7 @@ class BoltTask:
         self.oldest_ms = 0  # birth of the oldest root among the inputs of this epoch
         self.spilled = 0  # frames of this worker's own tasks that lie in this task's stream: later rows queue behind them
         self.caught_up_at = (0, 0)  # newest frame of former owners; until it is consumed, local rows queue behind it too
+        self.read_from = ""  # entry of the frame that is executed; empty for rows of this worker
         self.pace = 1  # rows between two looks at the clock: few until the bolt has shown that it is fast
         self.new_key = new_key
         self.time: TaskEventTime | None = None  # none: nobody who lives by time is here or behind it
@@ -58,8 +60,8 @@ class BoltTask:
         self._held_by_tuple: dict[int, str] = {}
         self._births: list[tuple[int, str]] = []  # heap over held inputs; those let go of are dropped when they surface
 
-    def execute(self, epoch: Epoch, tuples: Sequence[Tuple], ids: Ids = NO_IDS) -> list[tuple[Tuple, int, str]]:
-        """Run rows; returns failed ones as (tuple, edge id, reason). Everything else is done or waits for its ack."""
+    def execute(self, epoch: Epoch, tuples: Sequence[Tuple], ids: Ids = NO_IDS) -> list[tuple[Tuple, int, Failure]]:
+        """Run rows; returns failed ones as (tuple, edge id, failure). Everything else is done or waits for its ack."""
         if tuples[0].source.stream == WATERMARK_STREAM:
             if self.time is not None:
                 self.time.hear(tuples)
@@ -83,7 +85,7 @@ class BoltTask:
             known = self._held_by_tuple.get(id(tup))
             if known is None:  # else it is tried again, and keeps its record
                 self.hold(PendingInput(tup, edge_by_tuple[id(tup)], self.oldest_ms, self.new_key()))
-        return [(tup, edge_by_tuple[id(tup)], reason) for tup, reason in failures]
+        return [(tup, edge_by_tuple[id(tup)], failure) for tup, failure in failures]
 
     def begin(self, oldest_ms: int) -> None:
         """Inputs with this oldest root are about to run; what they bring about may descend from held inputs as well."""
@@ -93,15 +95,15 @@ class BoltTask:
             oldest_ms = min(oldest_ms, self._births[0][0])
         self.oldest_ms = min(self.oldest_ms or oldest_ms, oldest_ms)
 
-    def tick(self, epoch: Epoch, tick: Tuple) -> list[str]:
-        """Run a tick; returns the reasons when it failed. A tick needs no ack and does not outlive the call."""
+    def tick(self, epoch: Epoch, tick: Tuple) -> list[Failure]:
+        """Run a tick; returns why it failed. A tick needs no ack and does not outlive the call."""
         self.executed += 1
         epoch.rows += 1
         failures = self.runner.run([tick])
         if self.recorder is not None:
             self.recorder.note([tick], failures)
         self.runner.forget(tick)
-        return [reason for _, reason in failures]
+        return [failure for _, failure in failures]
 
     def hold(self, held: PendingInput) -> None:
         """Keep an input that is not done."""

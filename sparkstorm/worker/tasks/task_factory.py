@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 from zlib import crc32
@@ -25,6 +25,7 @@ from sparkstorm.executor.watermark_routes import MARK_FIELDS, TimePlan, add_lane
 from sparkstorm.executor.windowed_runner import Patience, TimedRunner
 from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import ACKER, LATE_PREFIX, WATERMARK_STREAM, Topology
 from sparkstorm.model.tuples import Source
@@ -61,6 +62,12 @@ class WorkerPlan:
     deaths_by_row: Mapping[tuple[int, str, int], int] = field(default_factory=dict)
     log_dir: str = ""  # of a worker process; a simulated one has none
     executors: tuple[ExecutorId, ...] = ()
+    host: str = ""
+    code_key: str = ""
+
+    def placed(self, failure: Failure) -> Failure:
+        """Return a failure with the host, the worker and the version of the code."""
+        return replace(failure, host=self.host, worker=self.owner, code_version=self.code_key)
 
     @property
     def ackers(self) -> tuple[int, ...]:
