@@ -87,6 +87,7 @@ class WorkerSettings(Settings):
     prefers_local_ackers: Annotated[bool, "topology.acker.local"]
     recorded_components: Annotated[list[str], "topology.record.components"]
     record_directory: Annotated[str | None, "topology.record.directory"]
+    failure_capsules: Annotated[int, "topology.failure.capsules"]
     from_checkpoint: Annotated[str | None, "topology.from.checkpoint"]
     error_interval_ms: Annotated[int, "topology.error.throttle.interval.secs"]
     errors_per_interval: Annotated[int, "topology.max.error.report.per.interval"]

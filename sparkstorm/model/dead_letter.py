@@ -97,7 +97,7 @@ class DeadLetter:
         try:
             entry = from_json(line)
             return str(entry.pop("id", "")), cls.from_record(entry)
-        except (CodecError, AttributeError, TypeError) as error:
+        except (CodecError, AttributeError, TypeError, StoreInconsistentError) as error:
             raise StoreInconsistentError(f"not a line of dead letters: {error}") from error
 
     def encode(self, codec: Codec) -> bytes:

@@ -55,6 +55,7 @@ class Stepper:
         state: Mapping[Any, Any] | None = None,
         task_index: int = 0,
     ) -> None:
+        """Prepare a task; with fewer tasks than the recorded run had, the index is taken modulo their number."""
         self._plan = make_plan(
             topology,
             merge(check(conf or {}, "the settings of the steps")).as_dict(),
@@ -95,12 +96,22 @@ class Stepper:
     def _prepared(self, bolt: Any, task_index: int, state: Mapping[Any, Any]) -> ReplayTask:
         plan, id = self._plan, self._component.id
         tasks = plan.tasks(id)
+        task = tasks[task_index % len(tasks)]
         conf = {**plan.conf, **self._component.conf}
-        run = ReplayTask(bolt, self._routes(tasks[task_index]), Codec(), TaskMode(False, True, 0, True), TickSchedule(conf, False))
+        run = ReplayTask(bolt, self._routes(task), Codec(), TaskMode(False, True, 0, True), TickSchedule(conf, False))
         if run.state is not None:
             run.state.load(state.items())
         run.prepare(
-            ReplayContext("steps-0-0", tasks[task_index], id, plan.component_by_task, (tasks[task_index],), conf, run.now_ms, {})
+            ReplayContext(
+                "steps-0-0",
+                task,
+                id,
+                plan.component_by_task,
+                (task,),
+                conf,
+                run.now_ms,
+                {},
+            )
         )
         return run
 

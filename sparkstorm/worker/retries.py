@@ -7,15 +7,16 @@ at-most-once: dropped and counted.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from sparkstorm.executor.runner import ReportError
-from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tuples import Tuple
+from sparkstorm.worker.capsules import Capsules
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.progress import TaskCounts
 from sparkstorm.worker.tasks.bolt_task import BoltTask
@@ -36,6 +37,7 @@ class RetryPolicy:
         self._report = report
         self._now_ms = now_ms
         self._delivery = plan.delivery
+        self._capsules = Capsules(plan)
         self.parked: list[bytes] = []
 
     def deaths_of(self, row: tuple[int, str, int]) -> int:
@@ -46,6 +48,7 @@ class RetryPolicy:
     def settle(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, edge: int, failure: Failure) -> None:
         """A first failure of an input."""
         failure = self._noted(bolt, failure, self._waited_ms(bolt))
+        self._capsules.write(bolt, tup, failure)
         if self._delivery.is_exactly_once:
             self._retry_or_park(epoch, bolt, PendingInput(tup, edge, bolt.oldest_ms, bolt.new_key()), failure)
         else:
@@ -55,7 +58,9 @@ class RetryPolicy:
         """A held input is due."""
         bolt.begin(held.born_ms)
         held.due_ms = None
-        failed = bolt.execute(epoch, [held.tuple], np.array([held.edge], np.uint64))
+        is_last = held.attempts == self._delivery.retries
+        with self._capsules.noting(bolt) if is_last else contextlib.nullcontext():
+            failed = bolt.execute(epoch, [held.tuple], np.array([held.edge], np.uint64))
         if failed:
             self._retry_or_park(epoch, bolt, held, self._noted(bolt, failed[0][2], self._held_ms(held)))
         elif not any(held.tuple is t for t in bolt.runner.unfinished([held.tuple])):
@@ -81,8 +86,7 @@ class RetryPolicy:
     def park(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, attempts: int, failure: Failure) -> None:
         """Put an input into the dead-letter stream with its cause; its tree fails."""
         failure = self._complete(bolt, failure, failure.waited_ms)
-        letter = DeadLetter(failure, tup.component, tup.task, tup.stream, tup.fields, tup.values, attempts)
-        self.parked.append(letter.encode(self._plan.codec))
+        self.parked.append(self._capsules.letter(bolt, tup, attempts, failure).encode(self._plan.codec))
         self._count(bolt.task).parked += 1
         text = f"parked after {attempts} tries: {failure.text}"
         self._report(replace(failure, kind=FailureKind.PARKED, text=text, traceback=""))

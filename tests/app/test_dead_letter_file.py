@@ -23,7 +23,7 @@ LETTER = DeadLetter(FAILURE, "lines", 1, "default", ("line",), ("x",), 4)
 
 
 def letter_with(values: tuple[Any, ...] = ("x",), **changes: Any) -> DeadLetter:
-    return replace(LETTER, values=values, failure=replace(FAILURE, **changes))
+    return replace(LETTER, values=values, fields=("line",) * len(values), failure=replace(FAILURE, **changes))
 
 
 VALUES: list[tuple[Any, ...]] = [("x",), (b"\xff\x00",), (1, None, [True, 2.5]), ({1: "a"},), ("line\nbreak",), (float("inf"),)]
