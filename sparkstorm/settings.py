@@ -89,6 +89,7 @@ class WorkerSettings(Settings):
     record_directory: Annotated[str | None, "topology.record.directory"]
     failure_capsules: Annotated[int, "topology.failure.capsules"]
     from_checkpoint: Annotated[str | None, "topology.from.checkpoint"]
+    sink_patience_ms: Annotated[int, "topology.sink.patience.secs"]
     error_interval_ms: Annotated[int, "topology.error.throttle.interval.secs"]
     errors_per_interval: Annotated[int, "topology.max.error.report.per.interval"]
     environment: Annotated[dict[str, Any] | None, "topology.environment"]

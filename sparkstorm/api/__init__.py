@@ -21,6 +21,7 @@ from sparkstorm.api.components import (
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.functions import bolt, fold, session, sliding, spout, tumbling, windowed
 from sparkstorm.api.inputs import custom, fields, partial_key
+from sparkstorm.api.sinks import RefusedRows, TransactionalSink
 from sparkstorm.api.state import KeyValueState
 from sparkstorm.api.windows import Count, Duration, FoldingBolt, TimedBolt, Timers, Window, WindowedBolt
 from sparkstorm.errors import InvalidTopologyError, SparkStormError
@@ -54,6 +55,7 @@ __all__ = [
     "OutputCollector",
     "Outputs",
     "RebalanceOptions",
+    "RefusedRows",
     "ReplayableSpout",
     "SharedMemory",
     "Source",
@@ -69,6 +71,7 @@ __all__ = [
     "Topology",
     "TopologyBuilder",
     "TopologyContext",
+    "TransactionalSink",
     "Tuple",
     "Values",
     "Window",

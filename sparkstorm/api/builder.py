@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from sparkstorm.api.columns import ColumnBolt
-from sparkstorm.api.components import BasicBolt, Bolt, Outputs, Spout, Stateful, check_effects
+from sparkstorm.api.components import BasicBolt, Bolt, Effects, Outputs, Spout, Stateful, check_effects
 from sparkstorm.api.function_components import component_of
 from sparkstorm.api.inputs import Inputs, inputs_of
 from sparkstorm.api.signatures import check_grouping, check_methods
+from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_times, late_stream_of
 from sparkstorm.errors import InvalidTopologyError, show
 from sparkstorm.model.column_types import ANY, ColumnType, parse_type
@@ -66,7 +67,7 @@ class TopologyBuilder:
     def set_bolt(
         self,
         id: str,
-        bolt: Bolt | BasicBolt | WindowedBolt | TimedBolt | Callable[..., Any],
+        bolt: Bolt | BasicBolt | WindowedBolt | TimedBolt | TransactionalSink | Callable[..., Any],
         parallelism: int = 1,
         *,
         inputs: Inputs | None = None,
@@ -81,9 +82,10 @@ class TopologyBuilder:
         grouped by the bolt's key if it has one, else shuffled. The grouping methods of the returned declarer do the same.
         """
         bolt = component_of(id, bolt, ("bolt", "windowed", "fold"), outputs)
-        if not isinstance(bolt, Bolt | BasicBolt | WindowedBolt | TimedBolt):
+        if not isinstance(bolt, Bolt | BasicBolt | WindowedBolt | TimedBolt | TransactionalSink):
             raise InvalidTopologyError(f"component '{id}': set_bolt needs an instance of Bolt or BasicBolt, not {_shown(bolt)}")
         check_methods(id, bolt)
+        _check_sink(id, bolt, outputs)
         _check_state(id, bolt)
         if getattr(bolt, "effects", None) is not None:
             check_effects(id, bolt.effects)  # type: ignore[union-attr]
@@ -225,6 +227,19 @@ def _stream(id: str, name: str, declared: Any) -> Stream:
         if kind != ANY:
             _check_type(f"component '{id}', stream '{name}', field '{field}'", kind)
     return stream
+
+
+def _check_sink(id: str, bolt: Any, outputs: Outputs | None) -> None:
+    if isinstance(bolt, TransactionalSink):
+        if bolt.outputs or outputs:
+            raise InvalidTopologyError(f"component '{id}' is a TransactionalSink and emits nothing: drop its outputs")
+        if bolt.blocking or isinstance(bolt, Stateful):
+            raise InvalidTopologyError(f"component '{id}': a TransactionalSink has no state and no thread of its own; drop these")
+        if bolt.effects in (Effects.RUN, Effects.IDEMPOTENT):
+            raise InvalidTopologyError(
+                f"component '{id}': a TransactionalSink writes by epochs of a live worker and cannot run in a replay; "
+                "use Effects.REDIRECT or Effects.MUTE"
+            )
 
 
 def _check_state(id: str, bolt: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.combining import CombiningBolt
 from sparkstorm.api.components import BasicBolt, Bolt
+from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
 from sparkstorm.errors import InvalidTopologyError
 
@@ -25,6 +26,7 @@ _REQUIRED: dict[type, tuple[str, ...]] = {
     TimedBolt: ("execute",),
     WindowedBolt: ("execute",),
     FoldingBolt: ("initial", "fold"),
+    TransactionalSink: ("write", "prepare", "commit"),
 }
 
 

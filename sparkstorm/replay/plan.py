@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkstorm.api.components import Effects, Stateful, check_effects
+from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.normalise import normalise_topology
 from sparkstorm.model.tasks import number_tasks, tasks_by_component
@@ -117,6 +118,10 @@ def _effects(topology: Topology, given: Mapping[str, Effects]) -> dict[str, Effe
     effects = {id: given.get(id) or effect_of(bolt) for id, bolt in bolts.items()}
     for id, how in effects.items():
         check_effects(id, how)
+        if how not in NOT_RUN and isinstance(bolts[id].instance, TransactionalSink):
+            raise InvalidTopologyError(
+                f"component '{id}' is a TransactionalSink, which cannot run in a replay: use Effects.REDIRECT or Effects.MUTE"
+            )
         listeners = [c.id for c in topology.bolts for s in c.inputs if s.component == id]
         running = [c for c in listeners if effects[c] not in NOT_RUN]
         if how in NOT_RUN and running:

@@ -14,6 +14,7 @@ import numpy as np
 
 from sparkstorm.errors import CodecError, MalformedFrameError
 from sparkstorm.executor.emitter import Emitter
+from sparkstorm.executor.sink_runner import SinkRunner
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.tuples import Source
@@ -238,6 +239,8 @@ class CommitBuilder:
                 journals[task].write(commit, {"l": ledger}, partial(_whole_of_acker, acker))
         for task, bolt in self._crew.bolts.items():
             delta = _changed(bolt.state, "s", "d") | _changed_times(bolt)
+            if isinstance(bolt.runner, SinkRunner):
+                delta |= bolt.runner.take_news()
             journals[task].write(commit, delta, partial(_whole_of_bolt, bolt))
 
 
@@ -266,7 +269,8 @@ def _whole_of_acker(acker: AckerTask) -> Whole:
 
 
 def _whole_of_bolt(bolt: BoltTask) -> Whole:
-    return {}, {**({} if bolt.state is None else {"s": bolt.state}), **_times(bolt)}
+    sink = bolt.runner.whole() if isinstance(bolt.runner, SinkRunner) else {}
+    return sink, {**({} if bolt.state is None else {"s": bolt.state}), **_times(bolt)}
 
 
 def _times(task: SpoutTask | BoltTask) -> dict[str, MemoryState]:

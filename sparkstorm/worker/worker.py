@@ -29,6 +29,7 @@ from sparkstorm.worker.journal import reading
 from sparkstorm.worker.metrics import Tally
 from sparkstorm.worker.progress import Progress
 from sparkstorm.worker.retries import RetryPolicy
+from sparkstorm.worker.sinks import Sinks
 from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.inbox import Chunk, entry_order
@@ -93,6 +94,8 @@ class Worker:
         self._timeouts = Timeouts(plan, self._crew, transport, clock.now_ms(), self._report)
         self._pulse = TimerService(plan, self._crew, clock, self._gates, self._report, self._failures.park)
         self._waiting = Waiting(plan, self._crew, self._gates)
+        self._sinks = Sinks(self._crew, plan.settings.sink_patience_ms, self._failures, reporter.error)
+        self._unprepared: Epoch | None = None  # an epoch that a sink could not prepare yet
         self._refused: Commit | None = None
         self._refusal = ""  # why the store refuses that commit
         self._refusals = 0
@@ -105,6 +108,7 @@ class Worker:
         self._has_news = False
         self._turns = deque(self._crew.bolts.values())
         self._spouts_ran_ms = 0
+        self._sinks.finish(clock.now_ms())
 
     def set_active(self, is_active: bool) -> None:
         """Follow the topology's status: spouts rest while it is inactive."""
@@ -118,6 +122,21 @@ class Worker:
         """Run one epoch; returns when to be called next, None when only input can wake us."""
         if self._refused is not None:
             return self._commit(self._refused, now_ms)
+        if (due_ms := self._sinks.finish(now_ms)) is not None:
+            return due_ms
+        epoch, self._unprepared = self._unprepared or self._run_epoch(now_ms), None
+        if (due_ms := self._sinks.prepare(epoch, now_ms)) is not None:
+            self._unprepared = epoch
+            return due_ms
+        commit = Commit(
+            self._plan.owner, self._plan.token_by_task, self._generation, self._seq + 1, watched=self._gates.watched, low_ms=0
+        )
+        commit.parked, self._failures.parked = self._failures.parked, []
+        commit.quarantined, self._quarantined = self._quarantined, []
+        self._closing.close(epoch, commit)
+        return self._commit(commit, now_ms)
+
+    def _run_epoch(self, now_ms: int) -> Epoch:
         self._read()
         epoch = Epoch(self._ids, bool(self._plan.ackers))
         for spout in self._crew.spouts.values():
@@ -128,13 +147,7 @@ class Worker:
         else:
             self._run(epoch, now_ms)
         self._timeouts.check(now_ms)
-        commit = Commit(
-            self._plan.owner, self._plan.token_by_task, self._generation, self._seq + 1, watched=self._gates.watched, low_ms=0
-        )
-        commit.parked, self._failures.parked = self._failures.parked, []
-        commit.quarantined, self._quarantined = self._quarantined, []
-        self._closing.close(epoch, commit)
-        return self._commit(commit, now_ms)
+        return epoch
 
     def close(self) -> None:
         """Clean up components after the last commit."""
@@ -149,7 +162,7 @@ class Worker:
         """Counts by executor, and why spouts emit nothing, for the heartbeat."""
         found: dict[str, Any] = {**self._tally.by_executor(), "epochs": self._seq}
         if self._is_active:
-            found |= {"blocked": self._waiting.blocked(self._refusal), "gated": self._waiting.gated()}
+            found |= {"blocked": self._waiting.blocked(self._refusal or self._sinks.problem), "gated": self._waiting.gated()}
         return found
 
     @property
@@ -397,6 +410,9 @@ class Worker:
         self._seq, self._low_ms = commit.seq, commit.low_ms
         self._gates.note(pressure)
         self._crew.settle()
+        self._sinks.note_commit()
+        if (due_ms := self._sinks.finish(self._clock.now_ms())) is not None:
+            return due_ms
         return self._next_due(self._clock.now_ms(), did=self._has_news)
 
     def _keep_refused(self, commit: Commit, error: StoreFullError, now_ms: int) -> int:

@@ -12,6 +12,7 @@ from sparkstorm.executor.manual_runner import ManualRunner as ManualRunner
 from sparkstorm.executor.runner import FailedInput as FailedInput
 from sparkstorm.executor.runner import ReportError as ReportError
 from sparkstorm.executor.runner import Runner
+from sparkstorm.executor.sink_runner import SinkRunner
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import WATERMARK_STREAM
@@ -176,7 +177,8 @@ class BoltTask:
     def is_waiting(self) -> bool:
         """Whether anything of this task is in memory and not done."""
         is_firing = self.time is not None and self.time.is_firing
-        return bool(self.inbox.chunks or self.local or self.held) or is_firing
+        is_open = isinstance(self.runner, SinkRunner) and self.runner.is_waiting
+        return bool(self.inbox.chunks or self.local or self.held) or is_firing or is_open
 
     @property
     def has_ended(self) -> bool:

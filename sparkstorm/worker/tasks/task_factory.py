@@ -12,6 +12,7 @@ from sparkstorm.acking.pending import Pending
 from sparkstorm.acking.table_ledger import TableLedger
 from sparkstorm.api.components import BasicBolt, Bolt, Spout, Stateful
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
 from sparkstorm.errors import MalformedFrameError, SparkStormError, StoreInconsistentError, WorkerFailedError
@@ -19,6 +20,7 @@ from sparkstorm.executor.emitter import Emitter, build_routes
 from sparkstorm.executor.event_time import InputWatermarks, OutputWatermarks, TaskEventTime
 from sparkstorm.executor.manual_runner import ManualRunner
 from sparkstorm.executor.runner import BasicCollector, BasicRunner, ReportError, Runner
+from sparkstorm.executor.sink_runner import SinkRunner
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import describe_error
 from sparkstorm.executor.watermark_routes import MARK_FIELDS, TimePlan, add_lanes, add_routes
@@ -149,6 +151,7 @@ class TaskFactory:
         self._plan = plan
         self._around = around
         self._sources: dict[tuple[int, str], Source] = {}
+        self._generation = 0
         self._resources: dict[str, Any] = {}
         self._tasks = tasks_by_component(plan.component_by_task)
         self._spout_tasks = frozenset(
@@ -162,6 +165,7 @@ class TaskFactory:
     def build(self, claim: Claim) -> TaskSet:
         """Every task of the plan, restored from what the claim found, with `open`/`prepare` called."""
         crew = TaskSet()
+        self._generation = claim.generation
         for task in sorted(self._plan.tasks):
             record = claim.record_by_task[task]
             crew.journals[task] = Journal(task, self._plan.codec)
@@ -280,13 +284,16 @@ class TaskFactory:
         return made
 
     def _bolt(self, task: int, component: str, crew: TaskSet, record: TaskRecord) -> BoltTask:
-        bolt: Bolt | BasicBolt | WindowedBolt | TimedBolt = self._plan.make_instance(component)
+        bolt: Bolt | BasicBolt | WindowedBolt | TimedBolt | TransactionalSink = self._plan.make_instance(component)
         emitter = self._emitter(task, component)
         with reading(self._key("journal", task)):
             fields = list(crew.journals[task].read(record))
             state = self._stored(fields, "s", "d") if isinstance(bolt, Stateful) else None
             times = self._stored(fields, "w", "x") if self._time_plan.is_told(component) else None
-            runner = self._runner(bolt, emitter, state, times, task)
+            if isinstance(bolt, TransactionalSink):
+                runner: Runner = self._sink_runner(bolt, component, fields)
+            else:
+                runner = self._runner(bolt, emitter, state, times, task)
             made = BoltTask(task, component, runner, emitter, state, crew.inboxes[task], self._around.new_key)
             self._add_time(made, times)
         made.caught_up_at = entry_order(record.last_entry)
@@ -297,6 +304,8 @@ class TaskFactory:
         context, conf = self._context(task, component), self._conf(component)
         if isinstance(runner, ManualRunner):
             runner.bolt.prepare(conf, context, runner)
+        elif isinstance(bolt, TransactionalSink):
+            bolt.open(conf, context)
         else:
             bolt.prepare(conf, context)  # type: ignore[call-arg]
         if isinstance(bolt, Stateful) and state is not None:
@@ -338,6 +347,12 @@ class TaskFactory:
         return ManualRunner(
             bolt, emitter, state, task, around.report_error, around.wake, is_answering=self._plan.delivery.is_exactly_once
         )
+
+    def _sink_runner(self, sink: TransactionalSink, component: str, fields: list[dict[str, Any]]) -> SinkRunner:
+        last, prepared = next((each["e"] for each in reversed(fields) if "e" in each), (0, None))
+        if type(last) is not int or last < 0:
+            raise ValueError(f"the last epoch of a sink is {last!r:.40}")
+        return SinkRunner(sink, component, self._plan.codec, last, prepared, self._generation)
 
     def _copy(self, state: MemoryState | None) -> MemoryState | None:
         """A copy for a thread to work on; the loop's own follows when an execute is taken in."""

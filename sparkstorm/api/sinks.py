@@ -1,0 +1,75 @@
+"""TransactionalSink: a bolt without outputs that writes to an outside system in step with the epochs of its worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from sparkstorm.api.components import Conf, Effects, Outputs
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.model.tuples import Tuple
+
+
+class RefusedRows(Exception):
+    """Raised by `TransactionalSink.prepare` for tuples that the target will never take: they are parked, each with its reason.
+
+    The worker then calls `prepare` again; the sink must have dropped these rows. Arguments: (tuple, reason) pairs.
+    """
+
+    def __init__(self, rows: Sequence[tuple[Tuple, str]]) -> None:
+        super().__init__(f"{len(rows)} rows were refused: {rows[0][1] if rows else ''}")
+        self.rows = list(rows)
+
+
+class TransactionalSink:
+    """Bolt that writes each epoch of its task to an outside system exactly once, in two phases (Flink's TwoPhaseCommitSink).
+
+    The worker calls, for every epoch with tuples: `begin(epoch)`; `write(tup)` for each tuple; `prepare(epoch)`; then it
+    writes the epoch's number and what `prepare` returned into the epoch's own commit; then `commit(epoch, prepared)`. A worker that
+    starts calls `recover(epoch, prepared)` with the last committed epoch before anything else. So an epoch that was prepared is
+    either committed in the target, by this worker or its successor, or was never committed in the store and must be thrown away.
+
+    Epoch numbers of a task only grow; gaps occur. `open` and `begin` should not talk to the target. What `prepare`, `commit` and
+    `recover` raise is tried again for `topology.sink.patience.secs`, while the worker waits; errors of SparkStorm's own
+    (`SparkStormError`) end the worker at once. A tuple on which `write` raises is tried again, then parked, as in any bolt;
+    `write` must then have left nothing of it.
+
+    In a batch replay a sink is redirected (its input is a result) or muted.
+    """
+
+    outputs: Outputs = ()
+    blocking: ClassVar[bool] = False
+    effects: Effects | None = None
+    order_insensitive: bool = False
+
+    def open(self, conf: Conf, context: TopologyContext) -> None:
+        """Prepare the task: called once in the worker, before any other method."""
+
+    def begin(self, epoch: int) -> None:
+        """Begin an epoch: its first tuple follows."""
+
+    def write(self, tup: Tuple) -> None:
+        """Take one tuple; nothing of it may be seen in the target before `commit`."""
+        raise NotImplementedError
+
+    def prepare(self, epoch: int) -> Any:
+        """Return what `commit` needs, also in another process: any value that a tuple may carry, but None.
+
+        Either the rows themselves (an outbox, kept in the store), or the name of what was staged in the target.
+        """
+        raise NotImplementedError
+
+    def commit(self, epoch: int, prepared: Any) -> None:
+        """Make an epoch visible in the target; a second call for the same epoch, also from another process, must change nothing."""
+        raise NotImplementedError
+
+    def recover(self, epoch: int, prepared: Any) -> None:
+        """Bring the last committed epoch to its end, and throw away what was prepared for later ones.
+
+        `epoch` is 0 when there is none; `prepared` is None when the epoch is known to be in the target.
+        """
+        if prepared is not None:
+            self.commit(epoch, prepared)
+
+    def cleanup(self) -> None:
+        """Release resources: called when the worker stops in an orderly way, not when it is killed."""

@@ -1,0 +1,78 @@
+"""Transactional sinks of a worker: their phases around its commits, tried again while a target is away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sparkstorm.api.sinks import RefusedRows
+from sparkstorm.errors import SparkStormError, WorkerFailedError
+from sparkstorm.executor.runner import ReportError
+from sparkstorm.executor.sink_runner import SinkRunner
+from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.worker.epoch import Epoch
+from sparkstorm.worker.retries import RetryPolicy
+from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.worker.tasks.task_factory import TaskSet
+
+_FIRST_PAUSE_MS = 50
+_LONGEST_PAUSE_MS = 5_000
+
+
+class Sinks:
+    """The sinks among a worker's tasks; does nothing where there are none.
+
+    Every method that calls a target returns None when it is done, else the time at which to call it again.
+    """
+
+    def __init__(self, crew: TaskSet, patience_ms: int, failures: RetryPolicy, report: ReportError) -> None:
+        self._sinks = [(bolt, bolt.runner) for bolt in crew.bolts.values() if isinstance(bolt.runner, SinkRunner)]
+        self._patience_ms, self._failures, self._report = patience_ms, failures, report
+        self._since_ms: int | None = None  # when a target began to refuse
+        self._due_ms = self._tries = 0
+        self.problem = ""  # why a target keeps the worker waiting
+
+    def finish(self, now_ms: int) -> int | None:
+        """Recover, or commit in the targets what the store has committed."""
+        return self._try(lambda bolt, runner: runner.finish(), now_ms) if self._sinks else None
+
+    def prepare(self, epoch: Epoch, now_ms: int) -> int | None:
+        """Prepare the epoch at hand in every sink that has tuples of it; rows that a sink refuses are parked."""
+        return self._try(lambda bolt, runner: self._prepare(epoch, bolt, runner), now_ms) if self._sinks else None
+
+    def note_commit(self) -> None:
+        """Take note that the store has what was prepared."""
+        for _, runner in self._sinks:
+            runner.note_commit()
+
+    def _prepare(self, epoch: Epoch, bolt: BoltTask, runner: SinkRunner) -> None:
+        try:
+            runner.prepare()
+        except RefusedRows as refusal:
+            for tup, reason in refusal.rows:
+                self._failures.park(epoch, bolt, tup, 1, reason)
+            runner.prepare()
+
+    def _try(self, call: Callable[[BoltTask, SinkRunner], None], now_ms: int) -> int | None:
+        if self._since_ms is not None and now_ms < self._due_ms:
+            return self._due_ms
+        for bolt, runner in self._sinks:
+            try:
+                call(bolt, runner)
+            except WorkerFailedError:
+                raise
+            except SparkStormError as error:
+                raise WorkerFailedError(f"component '{bolt.component}' (task {bolt.task}): {error}") from error
+            except (Exception, SystemExit) as error:
+                return self._put_off(bolt, describe_error(error), now_ms)
+        self._since_ms, self._tries, self.problem = None, 0, ""
+        return None
+
+    def _put_off(self, bolt: BoltTask, reason: str, now_ms: int) -> int:
+        self._since_ms = now_ms if self._since_ms is None else self._since_ms
+        self.problem = f"component '{bolt.component}' (task {bolt.task}) waits for its target: {reason}"
+        self._report(bolt.component, bolt.task, f"the target refuses: {reason}")
+        if now_ms - self._since_ms >= self._patience_ms:
+            raise WorkerFailedError(f"{self.problem}; given up after {self._patience_ms / 1000:g} s (topology.sink.patience.secs)")
+        self._tries += 1
+        self._due_ms = now_ms + min(_FIRST_PAUSE_MS * 2**self._tries, _LONGEST_PAUSE_MS)
+        return self._due_ms
