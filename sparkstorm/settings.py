@@ -92,6 +92,7 @@ class WorkerSettings(Settings):
     sink_patience_ms: Annotated[int, "topology.sink.patience.secs"]
     error_interval_ms: Annotated[int, "topology.error.throttle.interval.secs"]
     errors_per_interval: Annotated[int, "topology.max.error.report.per.interval"]
+    worker_hooks: Annotated[list[str], "topology.worker.hooks"]
     environment: Annotated[dict[str, Any] | None, "topology.environment"]
 
 
@@ -100,6 +101,7 @@ class ComponentSettings(Settings):
     """Settings that a component may have of its own."""
 
     max_spout_pending: Annotated[int | None, "topology.max.spout.pending"]
+    task_hooks: Annotated[list[str], "topology.auto.task.hooks"]
     tick_ms: Annotated[int | None, "topology.tick.tuple.freq.secs"]
     record_rows: Annotated[int, "topology.record.max.rows"]
     record_bytes: Annotated[int, "topology.record.max.bytes"]

@@ -142,6 +142,15 @@ class ManualRunner:
         else:
             self._failed.append((tup, verdict(reason)))
 
+    def reset_timeout(self, tup: Tuple) -> None:
+        """Let the time-out of this input's trees begin anew."""
+        if get_ident() != self._thread:
+            self.post(lambda: self.reset_timeout(tup))
+        elif id(tup) in self._outstanding:
+            self._emitter.renewed.append(tup.roots)
+        elif not tup.is_tick:
+            self.report_error(f"reset_timeout of a tuple that is not outstanding: {tup!r}")
+
     def report_error(self, error: BaseException | str | Failure) -> None:
         """Record an error without failing anything."""
         self._report(report_of(error, self._emitter.component, self._task))

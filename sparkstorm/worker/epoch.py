@@ -53,6 +53,7 @@ class Epoch:
         self.is_tracking = is_tracking
         self.value_by_root: dict[int, int] = {}
         self.failed: dict[int, Failure] = {}
+        self.renewed: set[int] = set()  # roots whose time-out begins anew
         self.births: dict[int, int] = {}  # root -> spout task
         self.messages: dict[int, AckerMessages] = {}
         self.rows = 0  # executed: the measure of the row budget
@@ -81,6 +82,10 @@ class Epoch:
             if root and root not in self.failed:
                 self.failed[root] = failure
                 self.value_by_root[root] = self.value_by_root.get(root, 0) ^ self._ids.root()
+
+    def renew(self, roots: Iterable[Roots]) -> None:
+        """Let the time-outs of these trees begin anew."""
+        self.renewed.update(root for of_input in roots for root in each_root(of_input) if root)
 
     def messages_to(self, acker: int) -> AckerMessages:
         """Return the messages of this epoch for one acker task."""

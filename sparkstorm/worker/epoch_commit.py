@@ -152,7 +152,7 @@ class CommitBuilder:
             if told is None:
                 commit.frames.append((spout_task, frames.encode_settled(self._plan.codec, verdict), 0))
             else:
-                self.latencies_ms += told.settle(verdict.acked, verdict.failed, self._now_ms())
+                self.latencies_ms += told.settle(verdict.acked, verdict.failed, self._now_ms(), verdict.renewed)
         for acker_task, messages in epoch.messages.items():
             commit.frames.append((acker_task, frames.encode_messages(self._plan.codec, messages), 0))
 
@@ -198,6 +198,9 @@ class CommitBuilder:
         self._address_acks(epoch, np.fromiter(edges, np.uint64, len(edges)), np.fromiter(edges.values(), np.uint64, len(edges)))
         for root, failure in failed.items():
             epoch.messages_to(self._ackers[root % len(self._ackers)]).failures[root] = failure
+        renewed = np.fromiter(epoch.renewed - epoch.births.keys(), np.uint64)
+        for acker, rows in self._by_acker(renewed):
+            epoch.messages_to(acker).renewed = renewed[rows]
 
     def _address_inits(self, epoch: Epoch, roots: Ids, values: Ids, spout_tasks: Ids) -> None:
         for acker, rows in self._by_acker(roots):

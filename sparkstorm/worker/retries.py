@@ -71,6 +71,7 @@ class RetryPolicy:
         runner = bolt.runner
         acks, runner.late_acks = runner.late_acks, []
         failures, runner.late_failures = runner.late_failures, []
+        bolt.hooks.settled_late(acks, failures)
         for tup in acks:
             key = bolt.held_key(tup)
             if key is not None:

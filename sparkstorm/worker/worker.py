@@ -327,6 +327,9 @@ class Worker:
     def _deliver(self, epoch: Epoch, sender: BoltTask | SpoutTask) -> None:
         """Hand rows for tasks of this worker over in memory; rows behind a spill or for others stay for the closing."""
         emitter = sender.emitter
+        if emitter.renewed:
+            epoch.renew(emitter.renewed)
+            emitter.renewed.clear()
         epoch.bytes += emitter.weight()
         counts = self._tally.of(sender.task)
         emitted, transferred = emitter.take_counts()

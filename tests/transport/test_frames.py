@@ -58,23 +58,24 @@ def test_rows_come_back_as_they_went(data: st.DataObject) -> None:
     st.lists(st.tuples(IDS, IDS, st.integers(1, 2**31 - 1)), max_size=5),
     st.lists(st.tuples(IDS, IDS), max_size=5),
     st.dictionaries(IDS, st.text("abc'\n é", max_size=9).map(failed), max_size=3),
+    st.lists(IDS, max_size=3),
 )
 @settings(max_examples=50, deadline=None, derandomize=True)
 def test_acker_messages_and_verdicts_come_back_as_they_went(
-    inits: list[tuple[int, int, int]], acks: list[tuple[int, int]], failures: dict[int, Failure]
+    inits: list[tuple[int, int, int]], acks: list[tuple[int, int]], failures: dict[int, Failure], renewed: list[int]
 ) -> None:
     roots, values, tasks = (ids_of([init[n] for init in inits]) for n in range(3))
     acked, edges = (ids_of([ack[n] for ack in acks]) for n in range(2))
-    sent = AckerMessages(roots, values, tasks, acked, edges, failures, 77)
+    sent = AckerMessages(roots, values, tasks, acked, edges, failures, ids_of(renewed), 77)
     found = frames.decode(CODEC, frames.encode_messages(CODEC, sent))
     assert isinstance(found, AckerMessages)
     for name in ("init_roots", "init_values", "init_tasks", "ack_roots", "ack_values"):
         assert getattr(found, name).tolist() == getattr(sent, name).tolist()
-    assert (found.failures, found.oldest_ms) == (failures, 77)
-    assert len(found) == len(inits) + len(acks) + len(failures)
-    verdicts = SettledRoots([a[0] for a in acks], failures, 78)
+    assert (found.failures, found.oldest_ms) == (failures, 77) and found.renewed.tolist() == renewed
+    assert len(found) == len(inits) + len(acks) + len(failures) + len(renewed)
+    verdicts = SettledRoots([a[0] for a in acks], failures, 78, renewed)
     assert frames.decode(CODEC, frames.encode_settled(CODEC, verdicts)) == verdicts
-    assert len(verdicts) == len(acks) + len(failures)
+    assert len(verdicts) == len(acks) + len(failures) + len(renewed)
 
 
 def test_multi_anchored_untracked_and_single_roots_share_a_frame() -> None:
@@ -136,6 +137,7 @@ def messages_body(**changes: Any) -> bytes:
         "ack_roots": ONE,
         "ack_values": bytes(8),
         "failures": [],
+        "renewed": b"",
     } | changes
     return framed(frames.MESSAGES, list(fields.values()))
 
@@ -205,9 +207,9 @@ def test_the_crafted_bodies_are_sound_before_they_are_spoilt() -> None:
         (rows_body(ids=ONE + TOO_LARGE), "an edge id is not between 0"),
         (rows_body(several={0: [1 << 63]}), "not ids"),
         (frames.encode_rows(Codec(), 1, "s", 0, [((1,), 0)] * 2, frames.NO_IDS).replace(b"SF\x01\x01", b"SF\x01\x04"), "one row"),
-        (framed(frames.SETTLED, [bytes(8), []]), "a root is not between 1"),
-        (framed(frames.SETTLED, [b"", [], 1]), "too many"),
-        (framed(frames.SETTLED, [bytes(9), []]), "64-bit"),
+        (framed(frames.SETTLED, [bytes(8), [], b""]), "a root is not between 1"),
+        (framed(frames.SETTLED, [b"", [], b"", 1]), "too many"),
+        (framed(frames.SETTLED, [bytes(9), [], b""]), "64-bit"),
         (framed(frames.SETTLED, None), "not a list"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

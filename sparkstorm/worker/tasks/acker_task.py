@@ -11,7 +11,7 @@ from sparkstorm.transport.frames import AckerMessages, SettledRoots
 from sparkstorm.worker.tasks.inbox import Inbox
 
 UNKNOWN = Failure(FailureKind.FAILED, "failed; its acker was started again since, and does not know why")
-_COLUMNS = ("init_roots", "init_values", "init_tasks", "ack_roots", "ack_values")
+_COLUMNS = ("init_roots", "init_values", "init_tasks", "ack_roots", "ack_values", "renewed")
 
 
 class AckerTask:
@@ -32,7 +32,12 @@ class AckerTask:
         self.executed += len(m)
         self._failure_by_root.update(m.failures)
         settled = self.ledger.apply((m.init_roots, m.init_values, m.init_tasks), (m.ack_roots, m.ack_values), list(m.failures))
-        return self._verdicts(settled, min(m.oldest_ms for m in messages)) if settled else {}
+        oldest_ms = min(m.oldest_ms for m in messages)
+        verdicts = self._verdicts(settled, oldest_ms) if settled else {}
+        if len(m.renewed):
+            for task, roots in self.ledger.reset_timeouts(m.renewed).items():
+                verdicts.setdefault(task, SettledRoots([], {}, oldest_ms)).renewed.extend(roots)
+        return verdicts
 
     def rotate(self, keeps_begun: bool = False) -> None:
         """Age the ledger by one bucket; what drops out is forgotten silently (S1.19)."""

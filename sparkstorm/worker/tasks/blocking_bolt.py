@@ -143,6 +143,9 @@ class _Recorder:
     def fail(self, tup: Tuple, reason: str = "") -> None:
         self._call("fail", tup, reason)
 
+    def reset_timeout(self, tup: Tuple) -> None:
+        self._collector.reset_timeout(tup)  # at once: it does not depend on the success of the call
+
     def report_error(self, error: BaseException | str) -> None:
         self._call("report_error", error)
 

@@ -21,6 +21,7 @@ from sparkstorm.recording.recorder import Recorder
 from sparkstorm.transport.frames import NO_IDS, Ids
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
+from sparkstorm.worker.tasks.hooks import NO_HOOKS
 from sparkstorm.worker.tasks.inbox import Chunk, Inbox, entry_order
 from sparkstorm.worker.tasks.pending_inputs import PendingInput
 
@@ -58,6 +59,7 @@ class BoltTask:
         self.new_key = new_key
         self.time: TaskEventTime | None = None  # none: nobody who lives by time is here or behind it
         self.recorder: Recorder | None = None
+        self.hooks = NO_HOOKS
         self._held_by_tuple: dict[int, str] = {}
         self._births: list[tuple[int, str]] = []  # heap over held inputs; those let go of are dropped when they surface
 
@@ -73,6 +75,8 @@ class BoltTask:
         if self.recorder is not None:
             self.recorder.note(tuples, failures)
         waiting = self.runner.unfinished(tuples)
+        if self.hooks:
+            self.hooks.executed(tuples, failures, waiting)
         if not failures and not waiting:
             epoch.consume([t.roots for t in tuples] if len(ids) else (), ids)
             return []

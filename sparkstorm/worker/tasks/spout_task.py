@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sparkstorm.acking.pending import Outcome, Pending
@@ -16,6 +16,7 @@ from sparkstorm.model.codec import INT_MAX, INT_MIN, Codec
 from sparkstorm.model.failure import Failure
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout, teller
+from sparkstorm.worker.tasks.hooks import NO_HOOKS, TaskHooks
 from sparkstorm.worker.tasks.inbox import Inbox
 
 _FAILURES_IN_A_ROW = 10
@@ -91,7 +92,15 @@ class SpoutTask:
     """One task of a spout: its pending messages, its position and its pace."""
 
     def __init__(
-        self, task: int, component: str, spout: Spout, emitter: Emitter, collector: SpoutCollector, pending: Pending, inbox: Inbox
+        self,
+        task: int,
+        component: str,
+        spout: Spout,
+        emitter: Emitter,
+        collector: SpoutCollector,
+        pending: Pending,
+        inbox: Inbox,
+        hooks: TaskHooks = NO_HOOKS,
     ) -> None:
         self.task = task
         self.component = component
@@ -101,6 +110,7 @@ class SpoutTask:
         self.pending = pending
         self.inbox = inbox  # verdicts of the ackers
         self._tell = teller(spout)
+        self._hooks = hooks
         self.oldest_ms = 0
         self.is_open = False
         self.is_active = False
@@ -168,8 +178,9 @@ class SpoutTask:
         """Something came: ask again at once."""
         self._idle_ms = 0
 
-    def settle(self, acked: list[int], failed: dict[int, Failure], now_ms: int) -> list[int]:
+    def settle(self, acked: list[int], failed: dict[int, Failure], now_ms: int, renewed: Sequence[int] = ()) -> list[int]:
         """Verdicts of an acker; returns complete latencies in milliseconds."""
+        self.pending.renew(renewed, now_ms)
         done = self.pending.settle(acked, (), now_ms)
         self.acked += done.acked
         for root, failure in failed.items():
@@ -183,8 +194,10 @@ class SpoutTask:
         self.collector.immediate.clear()
         if isinstance(self.spout, ThreadedSpout):
             self.spout.call_back([*outcomes, *immediate])
-            self.pending.confirm(self.spout.take_called())
+            self._hooks.settled(called := self.spout.take_called())
+            self.pending.confirm(called)
             return False  # what it emits on that occasion comes as a batch
+        self._hooks.settled([*outcomes, *immediate])
         for outcome in [*outcomes, *immediate]:
             self._call(lambda o=outcome: self._tell(o))  # type: ignore[misc]
         self.pending.confirm(outcomes)
