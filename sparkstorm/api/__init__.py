@@ -22,6 +22,7 @@ from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.functions import bolt, fold, session, sliding, spout, tumbling, windowed
 from sparkstorm.api.hooks import TaskHook, WorkerContext, WorkerHook
 from sparkstorm.api.inputs import custom, fields, partial_key
+from sparkstorm.api.joins import JoinBolt
 from sparkstorm.api.sinks import RefusedRows, TransactionalSink
 from sparkstorm.api.state import KeyValueState
 from sparkstorm.api.windows import Count, Duration, FoldingBolt, TimedBolt, Timers, Window, WindowedBolt
@@ -55,6 +56,7 @@ __all__ = [
     "FoldingBolt",
     "Grouping",
     "InvalidTopologyError",
+    "JoinBolt",
     "KeyValueState",
     "OutputCollector",
     "Outputs",
