@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Self, get_type_hints
 
 from sparkstorm.config import keys, milliseconds
@@ -30,6 +31,13 @@ class Settings:
         keys_by_field = _keys_of(cls)  # type: ignore[arg-type]  # mypy takes a class with slots for unhashable
         return cls(**{name: _value(key, conf, own or {}) for name, key in keys_by_field.items()})
 
+    @classmethod
+    def of_partial(cls, conf: Mapping[str, Any]) -> Self:
+        """Read every field of a scheduling problem: null is absent, and numbers out of range are the scheduler's to answer."""
+        keys_by_field = _keys_of(cls)  # type: ignore[arg-type]
+        given = {key: conf[key] for key in keys_by_field.values() if conf.get(key) is not None}
+        return cls(**{name: _value(key, given, {}, in_range=False) for name, key in keys_by_field.items()})
+
 
 @functools.cache
 def _keys_of(kind: type[Settings]) -> Mapping[str, str]:
@@ -37,13 +45,99 @@ def _keys_of(kind: type[Settings]) -> Mapping[str, str]:
     return {name: hint.__metadata__[0] for name, hint in get_type_hints(kind, include_extras=True).items()}
 
 
-def _value(name: str, conf: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
+def _value(name: str, conf: Mapping[str, Any], own: Mapping[str, Any], in_range: bool = True) -> Any:
     known = keys()[name]
     value = own.get(name)
     value = conf.get(name, known.default) if value is None else value
-    if problem := known.problem(value):
+    if problem := known.problem(value, in_range):
         raise InvalidConfigError(f"{name}: {problem}")
     return milliseconds(known, value) if known.is_time and value is not None else value
+
+
+@dataclass(frozen=True, slots=True)
+class DriverSettings(Settings):
+    """Settings of a driver: its folder, its slots, its waits and what it reports."""
+
+    local_dir: Annotated[str, "storm.local.dir"]
+    supervisors: Annotated[int, "sparkstorm.supervisors"]
+    slots_per_supervisor: Annotated[int, "sparkstorm.slots.per.supervisor"]
+    slots_start_ms: Annotated[int, "sparkstorm.slots.start.timeout.ms"]
+    authenticates: Annotated[bool, "sparkstorm.spark.authenticate"]
+    patience_ms: Annotated[int, "sparkstorm.stores.patience.secs"]
+    progress_ms: Annotated[int, "sparkstorm.progress.interval.ms"]
+    dead_letters_bytes: Annotated[int, "sparkstorm.dead.letters.file.max.bytes"]
+
+    @property
+    def slots(self) -> int:
+        """Slots that this driver starts."""
+        return self.supervisors * self.slots_per_supervisor
+
+    @property
+    def folder(self) -> Path:
+        """The local folder."""
+        return Path(self.local_dir)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings(Settings):
+    """Addresses of Redis and ZooKeeper, and settings of those that are embedded."""
+
+    local_dir: Annotated[str, "storm.local.dir"]
+    connection_file: Annotated[str | None, "sparkstorm.connection.file"]
+    redis_url: Annotated[str | None, "sparkstorm.redis.url"]
+    redis_viewer: Annotated[str | None, "sparkstorm.redis.viewer.user"]
+    redis_port: Annotated[int | None, "sparkstorm.embedded.redis.port"]
+    redis_memory_mb: Annotated[int, "sparkstorm.embedded.redis.maxmemory.mb"]
+    redis_appendfsync: Annotated[str, "sparkstorm.embedded.redis.appendfsync"]
+    zookeeper_servers: Annotated[list[str] | None, "storm.zookeeper.servers"]
+    zookeeper_default_port: Annotated[int, "storm.zookeeper.port"]
+    zookeeper_root: Annotated[str, "storm.zookeeper.root"]
+    zookeeper_user: Annotated[str | None, "storm.zookeeper.auth.user"]
+    zookeeper_port: Annotated[int | None, "sparkstorm.embedded.zookeeper.port"]
+
+    def embedded(self) -> list[str]:
+        """Return the names of the servers that are to be embedded."""
+        addresses = {"redis": self.redis_url, "zookeeper": self.zookeeper_servers}
+        return [name for name, address in addresses.items() if not address]
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperSettings(Settings):
+    """Time limits and retries of a ZooKeeper client."""
+
+    session_ms: Annotated[int, "storm.zookeeper.session.timeout"]
+    connection_ms: Annotated[int, "storm.zookeeper.connection.timeout"]
+    retries: Annotated[int, "storm.zookeeper.retry.times"]
+    retry_ms: Annotated[int, "storm.zookeeper.retry.interval"]
+    longest_retry_ms: Annotated[int, "storm.zookeeper.retry.intervalceiling.millis"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrackingSettings(Settings):
+    """Settings that decide how many ackers a topology has."""
+
+    guarantee: Annotated[str, "topology.delivery.guarantee"]
+    workers: Annotated[int, "topology.workers"]
+    ackers: Annotated[int | None, "topology.acker.executors"]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings(Settings):
+    """Number of a component's tasks."""
+
+    tasks: Annotated[int | None, "topology.tasks"]
+    cap: Annotated[int | None, "topology.max.task.parallelism"]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSettings(Settings):
+    """Resources asked for by each executor."""
+
+    on_heap_mb: Annotated[float, "topology.component.resources.onheap.memory.mb"]
+    off_heap_mb: Annotated[float, "topology.component.resources.offheap.memory.mb"]
+    cpu: Annotated[float, "topology.component.cpu.pcore.percent"]
+    others: Annotated[dict[str, Any] | None, "topology.component.resources.map"]
+    shared: Annotated[dict[str, Any] | None, "topology.component.shared.memory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,4 +267,6 @@ class SubmissionSettings(Settings):
     copies: Annotated[int, "topology.min.replication.count"]
     copies_wait_ms: Annotated[int, "topology.max.replication.wait.time.sec"]
     is_hot_deploy: Annotated[bool, "topology.hot.deploy.enable"]
+    message_timeout_ms: Annotated[int, "topology.message.timeout.secs"]
+    keeps_old_places: Annotated[bool, "use.old.assignment"]
     from_checkpoint: Annotated[str | None, "topology.from.checkpoint"]

@@ -246,8 +246,8 @@ class FoldingBolt(WindowedBolt):
 
 def late_stream_of(conf: Mapping[str, Any]) -> dict[str, Stream]:
     """Return the late stream that a timed component's settings declare, by its name."""
-    name = conf.get(settings.LATE_STREAM) if settings.TIMESTAMP_FIELD in conf else None
-    return {name: Stream(settings.LATE_FIELDS)} if isinstance(name, str) else {}
+    name = settings.late_stream_of(conf)
+    return {} if name is None else {name: Stream(settings.LATE_FIELDS)}
 
 
 def check_times(topology: Topology) -> None:

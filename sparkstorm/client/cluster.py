@@ -12,7 +12,7 @@ from typing import Any
 from sparkstorm.blobs.local_modules import pack_sources
 from sparkstorm.blobs.topology_code import modules_of, pack_topology
 from sparkstorm.checkpoint.files import read_checkpoint
-from sparkstorm.checkpoint.restore import FROM_CHECKPOINT, Seeds
+from sparkstorm.checkpoint.restore import Seeds
 from sparkstorm.client.dead_letters import StoredLetters, kept_in
 from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
@@ -26,6 +26,7 @@ from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.request_client import Progress
 from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.nimbus.submission import SubmitOptions
+from sparkstorm.settings import SubmissionSettings
 from sparkstorm.transport.initial_state import RedisSeeding
 from sparkstorm.transport.reader import RedisReader
 
@@ -146,7 +147,7 @@ class ClusterClient:
         self.require_writer()
         conf = conf or {}
         seeds = None
-        if folder := conf.get(FROM_CHECKPOINT):
+        if folder := SubmissionSettings.of(conf).from_checkpoint:
             seeds = Seeds.of(read_checkpoint(Path(folder)), topology)
             topology = seeds.topology
         code = packed(topology, by_value)

@@ -8,14 +8,15 @@ from typing import Any
 
 from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.model.topology import ACKER, Component, Topology
+from sparkstorm.settings import TaskSettings, TrackingSettings
 
 
 def acker_count(conf: Mapping[str, Any]) -> int:
     """Return the number of ackers: none if nothing is tracked, else the configured number, else one per worker (as Storm)."""
-    if conf.get("topology.delivery.guarantee") == "at-most-once":
+    settings = TrackingSettings.of_partial(conf)
+    if settings.guarantee == "at-most-once":
         return 0
-    count = conf.get("topology.acker.executors")
-    return int(conf.get("topology.workers") or 1) if count is None else int(count)
+    return settings.workers if settings.ackers is None else settings.ackers
 
 
 def system_topology(topology: Topology, conf: Mapping[str, Any]) -> Topology:
@@ -29,9 +30,9 @@ def system_topology(topology: Topology, conf: Mapping[str, Any]) -> Topology:
 
 def task_count(component: Component, conf: Mapping[str, Any]) -> int:
     """Return the number of tasks: the component's own or its parallelism, never above topology.max.task.parallelism."""
-    wanted = component.num_tasks or component.conf.get("topology.tasks") or component.parallelism
-    cap = component.conf.get("topology.max.task.parallelism", conf.get("topology.max.task.parallelism"))
-    return int(wanted) if cap is None else min(int(wanted), int(cap))
+    settings = TaskSettings.of(conf, component.conf)
+    wanted = component.num_tasks or settings.tasks or component.parallelism
+    return wanted if settings.cap is None else min(wanted, settings.cap)
 
 
 def number_tasks(topology: Topology, conf: Mapping[str, Any]) -> dict[int, str]:

@@ -19,6 +19,7 @@ from sparkstorm.scheduling.round import plan_round
 from sparkstorm.scheduling.round_memory import RoundMemory
 from sparkstorm.scheduling.snapshot import KnownTopology, Plan, Snapshot
 from sparkstorm.scheduling.view import Scheduler
+from sparkstorm.settings import SubmissionSettings
 
 _LOG = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ class Assigner:
 
     def _with_backup(self, snapshot: Snapshot, base: TopologyBase) -> Snapshot:
         """Add the last assignment of the name when the topology wants its old places back (S0.84)."""
-        if not snapshot.topologies[base.topology_id].conf.get("use.old.assignment"):
+        if not SubmissionSettings.of(snapshot.topologies[base.topology_id].conf).keeps_old_places:
             return snapshot
         try:
             last = self._state.read_backup_assignment(base.name)

@@ -16,6 +16,7 @@ from sparkstorm.nimbus.parts import NimbusParts
 from sparkstorm.scheduling.lifecycle import ActionRequest, Decision, transition
 from sparkstorm.scheduling.resource.resources import normalised
 from sparkstorm.scheduling.snapshot import KnownTopology
+from sparkstorm.settings import RequestSettings
 
 _LOG = logging.getLogger(__name__)
 _RESOURCES_MAP = "topology.component.resources.map"
@@ -43,8 +44,7 @@ def rebalanced_outline(outline: TopologyOutline, options: RebalanceOptions) -> T
         part = components[component_id]
         asked = {_RESOURCE_KEYS.get(name, name): amount for name, amount in resources.items()}
         # The map goes before single keys and holds resources of any name (Storm's rebalance writes it too).
-        before: Any = part.conf.get(_RESOURCES_MAP)
-        amounts: dict[str, JsonValue] = {**normalised(before), **normalised(asked)}
+        amounts: dict[str, JsonValue] = {**normalised(RequestSettings.of_partial(part.conf).others), **normalised(asked)}
         components[component_id] = replace(part, conf={**part.conf, _RESOURCES_MAP: amounts})
     return replace(outline, components=components)
 

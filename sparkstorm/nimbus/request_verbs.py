@@ -9,6 +9,7 @@ from sparkstorm.cluster.nimbus_state import Deploy
 from sparkstorm.errors import (
     AlreadyAliveError,
     IllegalTransitionError,
+    InvalidConfigError,
     InvalidTopologyError,
     NotAliveError,
     StoreInconsistentError,
@@ -35,6 +36,7 @@ from sparkstorm.nimbus.rebalance import Rebalancer
 from sparkstorm.nimbus.validation import checked_rebalance
 from sparkstorm.scheduling.lifecycle import ActionRequest, transition
 from sparkstorm.scheduling.reconcile import restarted
+from sparkstorm.settings import SubmissionSettings
 
 _SIMPLE = {
     RequestKind.KILL: (Action.KILL, "killTopology"),
@@ -189,10 +191,9 @@ class RequestVerbs:
     def _message_timeout_ms(self, base: TopologyBase) -> int:
         try:
             conf = self._parts.reader.topology_conf(base.conf_key)
-        except (StoreInconsistentError, TamperedBlobError):
-            conf = {}  # a topology with a broken conf must still be killed
-        value = {**self._parts.conf, **conf}.get("topology.message.timeout.secs")
-        return round(1000 * value) if isinstance(value, (int, float)) and value >= 0 else 30_000
+            return SubmissionSettings.of({**self._parts.conf, **conf}).message_timeout_ms
+        except (StoreInconsistentError, TamperedBlobError, InvalidConfigError):  # it must still be killed
+            return SubmissionSettings.of(self._parts.conf).message_timeout_ms
 
     # -- rebalance -----------------------------------------------------------------------------------------------
 

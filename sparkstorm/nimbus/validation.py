@@ -20,6 +20,7 @@ from sparkstorm.model.status import RebalanceOptions
 from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.cluster_reader import conf_bytes
 from sparkstorm.nimbus.guarded_scheduler import check_choice
+from sparkstorm.settings import RequestSettings
 
 _WORKERS_KEY = "topology.workers"
 # Tasks, and with them ackers, are fixed at submission (S3.12); ids are Nimbus's.
@@ -75,7 +76,7 @@ def _checked_conf(where: str, name: str, conf: Mapping[str, Any], cluster_conf: 
     if fixed:
         raise InvalidConfigError(f"{where}: {fixed[0]} is fixed for a topology's life")
     conf_bytes(checked)
-    check_resources(where, checked.get("topology.component.resources.map") or {})
+    check_resources(where, RequestSettings.of_partial(checked).others or {})
     check_choice({**cluster_conf, **checked})
     return checked
 
@@ -85,7 +86,6 @@ def _is_count(value: object) -> bool:
 
 
 _TASKS_KEY = "topology.tasks"
-_RESOURCES_KEY = "topology.component.resources.map"
 
 
 def check_components(topology: Topology, cluster_conf: Mapping[str, Any], name: str) -> None:
@@ -95,7 +95,7 @@ def check_components(topology: Topology, cluster_conf: Mapping[str, Any], name: 
         where = f"component '{component.id}' of {name}"
         own = check_own_conf(_without_tasks(component.conf), cluster_conf, where)
         conf_bytes(own)
-        check_resources(where, own.get(_RESOURCES_KEY) or {})
+        check_resources(where, RequestSettings.of_partial(own).others or {})
         tasks = component.conf.get(_TASKS_KEY)
         if tasks is not None and (isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 1):
             raise InvalidTopologyError(f"{where}: {_TASKS_KEY} must be a whole number of at least 1, not {tasks!r:.60}")

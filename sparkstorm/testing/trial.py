@@ -14,6 +14,7 @@ from sparkstorm.model.requests import LogLevel, Request, RequestKind
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.request_client import PendingRequest
+from sparkstorm.settings import DeliverySettings
 from sparkstorm.testing.components import FeederSpout, Nothing
 from sparkstorm.testing.faults import Fault, Scale
 from sparkstorm.testing.harmed_cluster import HarmedCluster
@@ -245,7 +246,9 @@ class Trial:
             return [f"topology {MAIN} is gone"]
         found = [f"{each} has left traces" for each in sorted(state.known_ids() - set(ids))]
         found += [
-            f"data of {each} are left" for each, data in cluster.data_plane.all().items() if each not in ids and not data.is_late
+            f"data of {each} are left"
+            for each, data in cluster.data_plane.all().items()
+            if each not in ids and data.store.holds_data()
         ]
         found += [f"a hot deploy of {each} is not finished" for each in state.deploy_names()]
         offers = {each: state.read_supervisor(each) for each in state.supervisor_ids()}
@@ -266,7 +269,7 @@ class Trial:
         reference, topology = self._reference, self.cluster.topology(MAIN)
         if self._subject.check is not None:
             self._subject.check(self.cluster, MAIN)
-        if reference is None or self._conf.get("topology.delivery.guarantee", "exactly-once") != "exactly-once":
+        if reference is None or not DeliverySettings.of(self._conf).is_exactly_once:
             return
         for spout, feeder in self.feeders.items():
             missing = sorted(feeder.fed_ids - set(feeder.acked), key=repr)

@@ -36,6 +36,7 @@ from sparkstorm.replay.tasks.out_edges import OutEdges
 from sparkstorm.replay.tasks.task import ReplayContext, ReplayTask, TaskMode, TickSchedule
 from sparkstorm.replay.tasks.untimed_task import UntimedTask, may_be_untimed
 from sparkstorm.replay.tasks.window_task import TimeInputs, WindowTask
+from sparkstorm.settings import DeliverySettings
 from sparkstorm.windowing.watermarks import NEVER
 
 Report = Callable[[Evidence], None]
@@ -406,7 +407,4 @@ class _Partition:
 
 def _retries(conf: Mapping[str, Any]) -> int:
     """Return the retries of a failed input: as live under exactly-once; none under other guarantees, where the source retries."""
-    if (conf.get("topology.delivery.guarantee") or "exactly-once") != "exactly-once":
-        return 0
-    retries = conf.get("topology.max.retries")
-    return 3 if retries is None else int(retries)
+    return DeliverySettings.of(conf).retries

@@ -33,6 +33,7 @@ from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import SYSTEM, TICK_STREAM
 from sparkstorm.model.tuples import Roots, Source, Tuple
 from sparkstorm.replay.tasks.attributes import Attributes
+from sparkstorm.settings import ComponentSettings
 from sparkstorm.windowing.watermarks import NEVER
 
 TICK = Source(SYSTEM, -1, TICK_STREAM, ("rate_secs",))
@@ -42,8 +43,7 @@ class TickSchedule:
     """Tick schedule of one task in virtual time."""
 
     def __init__(self, conf: Mapping[str, Any], is_timed: bool) -> None:
-        seconds = conf.get("topology.tick.tuple.freq.secs") if is_timed else None
-        self._every_ms = max(1, int(float(seconds) * 1000)) if seconds else 0
+        self._every_ms = (ComponentSettings.of(conf).tick_ms or 0) if is_timed else 0
         self._due_ms: int | None = None
 
     def due_ms(self, first_ms: Roots) -> int | None:
