@@ -270,3 +270,11 @@ class SubmissionSettings(Settings):
     message_timeout_ms: Annotated[int, "topology.message.timeout.secs"]
     keeps_old_places: Annotated[bool, "use.old.assignment"]
     from_checkpoint: Annotated[str | None, "topology.from.checkpoint"]
+
+
+@dataclass(frozen=True, slots=True)
+class BuilderSettings(Settings):
+    """The function that built a topology, for tests made from its failures."""
+
+    function: Annotated[str | None, "topology.builder"]
+    arguments: Annotated[dict[str, Any], "topology.builder.arguments"]

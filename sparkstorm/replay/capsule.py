@@ -19,6 +19,7 @@ from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.topology import Topology
 from sparkstorm.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS, ENDING, read_capsule
 from sparkstorm.replay.stepper import Step, Stepper
+from sparkstorm.settings import BuilderSettings
 
 _FUNCTION = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)", re.ASCII)
 _OURS = str(Path(__file__).parents[1])
@@ -71,15 +72,16 @@ class Capsule:
     def pytest(self, test: Path, builder: str | None = None) -> str:
         """Return the text of a test that executes the capsule and fails as the run did; `test` is where it will be."""
         letter = self.letter
-        named = builder or letter.conf.get(BUILDER)
+        built_by = BuilderSettings.of(letter.conf)
+        named = builder or built_by.function
         if named is None:
             raise InvalidConfigError(
                 f"{self.path} does not say which function builds the topology: give --topology MODULE:FUNCTION"
             )
-        found = _FUNCTION.fullmatch(named) if isinstance(named, str) else None
+        found = _FUNCTION.fullmatch(named)
         if found is None:
             raise InvalidConfigError(f"{self.path}: topology {named!r:.80} is not of the form module:function")
-        arguments = {} if builder is not None else letter.conf.get(BUILDER_ARGUMENTS, {})
+        arguments = {} if builder is not None else built_by.arguments
         return _TEST.format(
             about="\n".join(f"# {line}" for line in _about(self.path, letter)),
             module=found[1],
