@@ -110,3 +110,17 @@ def stacks_of_threads(frame: FrameType) -> str:
         text = "".join(_frame_text(*call) for call in calls)
         found.append(f"thread {names.get(ident, ident)}:\n" + (text if len(text) <= half else f"...\n{text[-half:]}"))
     return "\n".join(found)[:MAX_TRACEBACK]
+
+
+def stack_of_thread(ident: int | None) -> tuple[str, str]:
+    """Return the place of user code in which a thread is, as in `place_of`, and its frames of user code; empty when it is gone."""
+    top = sys._current_frames().get(ident or 0)
+    if top is None:
+        return "", ""
+    calls = [(each.f_code.co_filename, line, each.f_code.co_name) for each, line in reversed(list(walk_stack(top)))]
+    ours = max((at for at, call in enumerate(calls) if call[0].startswith(_OURS)), default=-1)
+    theirs = calls[ours + 1 :]
+    if not theirs:
+        return "", "".join(_frame_text(*call) for call in calls)[-MAX_TRACEBACK:]
+    file, line = _entered([call[:2] for call in theirs])
+    return f" ({Path(file).name}, line {line})", "".join(_frame_text(*call) for call in theirs)[-MAX_TRACEBACK:]

@@ -59,8 +59,13 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class Alive:
+    """Report of a thread beside the loop: the process runs, whatever its loop does."""
+
+
+@dataclass(frozen=True, slots=True)
 class Beat:
-    """Report that the loop is alive; `stats` become part of the worker's heartbeat."""
+    """Report that the loop gets on; `stats` become part of the worker's heartbeat."""
 
     stats: Mapping[str, Any] = field(default_factory=dict)
 
@@ -95,17 +100,18 @@ class Exiting:
 
 
 WorkerCommand: TypeAlias = SetStatus | SetLogLevels | Stop
-WorkerReport: TypeAlias = Ready | Beat | Trying | Passed | ComponentError | Exiting
+WorkerReport: TypeAlias = Ready | Alive | Beat | Trying | Passed | ComponentError | Exiting
 
 _COMMAND_BY_NAME: Final[dict[str, type]] = {"status": SetStatus, "log": SetLogLevels, "stop": Stop}
 _REPORT_BY_NAME: Final[dict[str, type]] = {
-    "ready": Ready, "beat": Beat, "trying": Trying, "passed": Passed, "error": ComponentError, "exit": Exiting,
+    "ready": Ready, "alive": Alive, "beat": Beat, "trying": Trying, "passed": Passed, "error": ComponentError, "exit": Exiting,
 }  # fmt: skip
 _FIELDS: Final[dict[type, dict[str, type]]] = {
     SetStatus: {"status": str},
     SetLogLevels: {"levels": dict},
     Stop: {},
     Ready: {},
+    Alive: {},
     Beat: {"stats": dict},
     Trying: {"task": int, "entry": str, "row": int},
     Passed: {},

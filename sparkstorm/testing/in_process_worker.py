@@ -25,6 +25,7 @@ from sparkstorm.model.worker_messages import (
 )
 from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.settings import EpochSettings, WorkerSettings
+from sparkstorm.supervisor.worker_memory import Usage
 from sparkstorm.testing.sim_data import DataPlane, TopologyData
 from sparkstorm.testing.sim_transport import SimTransport
 from sparkstorm.testing.simulated_time import WorkerClock
@@ -165,6 +166,10 @@ class InProcessWorker:
     def close(self) -> None:
         """End it if it still lives."""
         self.kill()
+
+    def usage(self) -> Usage | None:
+        """None: the simulation has one process for all."""
+        return None
 
     def rotate_log(self, cap_bytes: int) -> bool:
         """There is no log."""

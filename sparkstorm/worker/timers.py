@@ -11,9 +11,12 @@ from sparkstorm.executor.event_time import TaskEventTime
 from sparkstorm.executor.runner import ReportError, Timing
 from sparkstorm.grouping.routes import Target
 from sparkstorm.model.failure import Failure, killed
+from sparkstorm.settings import WorkerTimers
 from sparkstorm.worker.backpressure import Backpressure
 from sparkstorm.worker.epoch import Epoch
+from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.worker.tasks.call_watch import ThreadWatch
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 from sparkstorm.worker.tasks.task_factory import TaskSet, WorkerPlan
 from sparkstorm.worker.tick_schedule import Ticks
@@ -29,6 +32,8 @@ class TimerService:
     def __init__(self, plan: WorkerPlan, crew: TaskSet, clock: Clock, gates: Backpressure, report: ReportError, park: Park) -> None:
         self._ticks = Ticks(plan, crew.bolts, clock.now_ms())
         self._bolts = crew.bolts
+        threads = [(b.component, t, b.runner.bolt) for t, b in crew.bolts.items() if isinstance(b.runner.bolt, ThreadedBolt)]
+        self._threads = ThreadWatch(threads, WorkerTimers.of(plan.conf).progress_ms, report)
         self._timed = [(bolt, bolt.time) for bolt in crew.bolts.values() if bolt.time is not None]
         self._senders = [sender.time for sender in crew.senders() if sender.time is not None]
         self._clock = clock
@@ -38,6 +43,7 @@ class TimerService:
 
     def run(self, epoch: Epoch, now_ms: int) -> Iterator[BoltTask]:
         """Run ticks; names every bolt that had one, or that has something due by the clock."""
+        self._threads.look(now_ms)
         for bolt, tick in self._ticks.due(now_ms):
             bolt.begin(now_ms)
             for failure in bolt.tick(epoch, tick):

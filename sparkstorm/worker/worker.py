@@ -160,7 +160,7 @@ class Worker:
 
     def summary(self) -> dict[str, Any]:
         """Counts by executor, and why spouts emit nothing, for the heartbeat."""
-        found: dict[str, Any] = {**self._tally.by_executor(), "epochs": self._seq}
+        found: dict[str, Any] = {**self._tally.by_executor(), "epochs": self._seq, "keeps": self._tally.keeps()}
         if self._is_active:
             found |= {"blocked": self._waiting.blocked(self._refusal or self._sinks.problem), "gated": self._waiting.gated()}
         return found

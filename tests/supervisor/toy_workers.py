@@ -4,13 +4,14 @@ import os
 import select
 import subprocess
 import sys
+import threading
 import time
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
 from sparkstorm.errors import FencedError, WorkerFailedError
 from sparkstorm.hosting.base import WorkerControl
 from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.worker_messages import Beat, ComponentError, Ready, SetLogLevels, SetStatus, Stop, Trying
+from sparkstorm.model.worker_messages import Alive, Beat, ComponentError, Ready, SetLogLevels, SetStatus, Stop, Trying
 from sparkstorm.model.worker_spec import WorkerSpec
 
 BEAT_S = 0.1
@@ -90,6 +91,30 @@ def hangs_in_a_bolt(spec: WorkerSpec, control: WorkerControl) -> int:
         spout.feed([1])
         cluster.run_until_idle()
     return 0
+
+
+def hangs_while_alive(spec: WorkerSpec, control: WorkerControl) -> int:
+    """A loop that stands in a call while a thread of the process says that it runs."""
+
+    def say_alive() -> None:
+        while True:
+            time.sleep(BEAT_S)
+            control.send(Alive())
+
+    threading.Thread(target=say_alive, daemon=True).start()
+    return hangs_in_a_bolt(spec, control)
+
+
+def leaks(spec: WorkerSpec, control: WorkerControl) -> int:
+    """A worker that keeps 8 MiB more every tenth of a second, and ends when it is asked to."""
+    control.send(Ready())
+    kept = []
+    while True:
+        select.select([control.fileno()], [], [], BEAT_S)
+        if any(isinstance(command, Stop) for command in control.poll()):
+            return 0
+        kept.append(b"x" * (8 << 20))
+        control.send(Beat({"keeps": [f"{len(kept) * 10_000:,} items in 'cache' of count#1"]}))
 
 
 def leaves_children(spec: WorkerSpec, control: WorkerControl) -> int:

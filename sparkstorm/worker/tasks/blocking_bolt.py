@@ -34,7 +34,13 @@ class ThreadedBolt(Bolt):
         self.state = state
         self._queue: queue.SimpleQueue[Tuple | None] = queue.SimpleQueue()
         self._open: dict[int, Tuple] = {}  # handed to the thread, outcome not taken in yet
+        self.since_ms: int | None = None  # when the call that the thread is in began
         self._thread = threading.Thread(target=self._run, name="blocking-bolt", daemon=True)
+
+    @property
+    def thread_ident(self) -> int | None:
+        """Identifier of the thread."""
+        return self._thread.ident
 
     @property
     def is_full(self) -> bool:
@@ -53,7 +59,7 @@ class ThreadedBolt(Bolt):
 
     def prepare(self, conf: Conf, context: TopologyContext, collector: Any) -> None:
         """Prepare the user's bolt, then start its thread."""
-        self._runner = collector
+        self._runner, self._now_ms = collector, context.now_ms
         self._recorder = _Recorder(isinstance(self._bolt, BasicBolt), collector)
         if isinstance(self._bolt, BasicBolt):
             self._bolt.prepare(conf, context)
@@ -82,7 +88,9 @@ class ThreadedBolt(Bolt):
     def _run(self) -> None:
         self._recorder.thread = threading.get_ident()
         while (tup := self._queue.get()) is not None:
+            self.since_ms = self._now_ms()
             failure = self._execute(tup)
+            self.since_ms = None
             if failure is not None and self.state is not None:
                 self.state.roll_back(0)
             calls = self._recorder.take(None if failure is None else tup)

@@ -21,6 +21,7 @@ from sparkstorm.recording.recorder import Recorder
 from sparkstorm.transport.frames import NO_IDS, Ids
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
+from sparkstorm.worker.tasks.call_watch import CallWatch
 from sparkstorm.worker.tasks.hooks import NO_HOOKS
 from sparkstorm.worker.tasks.inbox import Chunk, Inbox, entry_order
 from sparkstorm.worker.tasks.pending_inputs import PendingInput
@@ -60,6 +61,7 @@ class BoltTask:
         self.time: TaskEventTime | None = None  # none: nobody who lives by time is here or behind it
         self.recorder: Recorder | None = None
         self.hooks = NO_HOOKS
+        self.watch: CallWatch | None = None
         self._held_by_tuple: dict[int, str] = {}
         self._births: list[tuple[int, str]] = []  # heap over held inputs; those let go of are dropped when they surface
 
@@ -71,7 +73,7 @@ class BoltTask:
             return []
         self.executed += len(tuples)
         epoch.rows += len(tuples)
-        failures = self.runner.run(tuples)
+        failures = self.runner.run(tuples) if self.watch is None else self.watch.run(self.runner.run, tuples)
         if self.recorder is not None:
             self.recorder.note(tuples, failures)
         waiting = self.runner.unfinished(tuples)

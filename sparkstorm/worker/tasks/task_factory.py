@@ -42,6 +42,7 @@ from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout, threaded
 from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.worker.tasks.call_watch import CallWatch
 from sparkstorm.worker.tasks.hooks import NO_HOOKS, TaskHooks, hooked_emitter, task_hooks, worker_hooks
 from sparkstorm.worker.tasks.inbox import Inbox, entry_order
 from sparkstorm.worker.tasks.pending_inputs import decode_held
@@ -288,7 +289,7 @@ class TaskFactory:
         hooks = self._hooks_of[task]
         has_callbacks = bool(hooks) or type(spout).ack is not Spout.ack or type(spout).fail is not Spout.fail
         pending = Pending(self._plan.component_settings(component).max_spout_pending, has_callbacks)
-        if spout.blocking:
+        if spout.blocking or self._plan.component_settings(component).executor_threads:
             spout = threaded(spout, self._around.wake)
         made = SpoutTask(task, component, spout, emitter, collector, pending, crew.inboxes[task], hooks)
         with reading(self._key("journal", task)):
@@ -316,6 +317,8 @@ class TaskFactory:
                 runner = self._runner(bolt, emitter, state, times, task)
             made = BoltTask(task, component, runner, emitter, state, crew.inboxes[task], self._around.new_key)
             made.hooks = self._hooks_of[task]
+            if self._plan.log_dir and not isinstance(runner.bolt, ThreadedBolt):  # a simulation has no time of its own to measure
+                made.watch = CallWatch(component, task, self._around.report_error)
             self._add_time(made, times)
         made.caught_up_at = entry_order(record.last_entry)
         for key in sorted(record.held):
@@ -361,7 +364,7 @@ class TaskFactory:
         if isinstance(bolt, WindowedBolt | TimedBolt):
             assert state is not None and times is not None
             return self._timed_runner(bolt, emitter, state, times, task)
-        if bolt.blocking:
+        if bolt.blocking or self._plan.component_settings(emitter.component).executor_threads:
             bolt = ThreadedBolt(bolt, self._copy(state))
         if isinstance(bolt, BasicBolt):
             return BasicRunner(bolt, emitter, state, BasicCollector(emitter, task, around.report_error))
