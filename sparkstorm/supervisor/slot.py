@@ -11,7 +11,7 @@ from pathlib import Path
 from sparkstorm.config import Conf, default_conf, merge
 from sparkstorm.errors import SparkStormError, StoreInconsistentError
 from sparkstorm.hosting.base import SlotSpec
-from sparkstorm.model.assignment import ExecutorId, WorkerBeat, WorkerSlot
+from sparkstorm.model.assignment import ExecutorId, WorkerBeat, WorkerCode, WorkerSlot
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.names import file_name
 from sparkstorm.model.status import JsonValue
@@ -359,6 +359,8 @@ class Slot:
             message=self._message if word == FAILED else "",
         )
         self._sync.beat(beat)
+        if child is not None and child.stats and self._state.phase is Phase.RUNNING:
+            self._sync.runs(child.spec.topology_id, WorkerCode(child.spec.code_key, child.spec.conf_key))
 
     def _figures(self, now_ms: int) -> dict[str, JsonValue]:
         own: dict[str, JsonValue] = {"deaths": self._deaths, "last_end": self._last_end, "silent_ms": self._silent_ms(now_ms)}

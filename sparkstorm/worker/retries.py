@@ -11,8 +11,6 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-import numpy as np
-
 from sparkstorm.executor.runner import ReportError
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tuples import Tuple
@@ -45,12 +43,12 @@ class RetryPolicy:
         deaths = self._plan.deaths_by_row.get(row, 0)
         return deaths if deaths >= self._plan.settings.max_worker_deaths else 0
 
-    def settle(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, edge: int, failure: Failure) -> None:
+    def settle(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, failure: Failure) -> None:
         """A first failure of an input."""
         failure = self._noted(bolt, failure, self._waited_ms(bolt))
         self._capsules.write(bolt, tup, failure)
         if self._delivery.is_exactly_once:
-            self._retry_or_park(epoch, bolt, PendingInput(tup, edge, bolt.oldest_ms, bolt.new_key()), failure)
+            self._retry_or_park(epoch, bolt, PendingInput(tup, 0, bolt.oldest_ms, bolt.new_key()), failure)
         else:
             self._fail(epoch, bolt, tup, failure)
 
@@ -60,11 +58,13 @@ class RetryPolicy:
         held.due_ms = None
         is_last = held.attempts == self._delivery.retries
         with self._capsules.noting(bolt) if is_last else contextlib.nullcontext():
-            failed = bolt.execute(epoch, [held.tuple], np.array([held.edge], np.uint64))
+            failed = bolt.run(epoch, [held.tuple])
         if failed:
-            self._retry_or_park(epoch, bolt, held, self._noted(bolt, failed[0][2], self._held_ms(held)))
+            self._retry_or_park(epoch, bolt, held, self._noted(bolt, failed[0][1], self._held_ms(held)))
         elif not any(held.tuple is t for t in bolt.runner.unfinished([held.tuple])):
             bolt.let_go(held.key)
+            bolt.done_since.append(held.since_us)
+            epoch.let_go(held.tuple.roots, held.edge)
 
     def take_late(self, epoch: Epoch, bolt: BoltTask) -> None:
         """Acks and fails of inputs held since an earlier epoch."""
@@ -76,8 +76,8 @@ class RetryPolicy:
             key = bolt.held_key(tup)
             if key is not None:
                 held = bolt.let_go(key)
-                if held.edge:
-                    epoch.consume([tup.roots], np.array([held.edge], np.uint64))
+                bolt.done_since.append(held.since_us)
+                epoch.let_go(tup.roots, held.edge)
         for tup, failure in failures:
             key = bolt.held_key(tup)
             if key is not None:
@@ -134,11 +134,12 @@ class RetryPolicy:
                 bolt.let_go(held.key)
             self.park(epoch, bolt, held.tuple, held.attempts, failure)
             return
+        self._count(bolt.task).retried += 1
         back_off_ms = min(self._delivery.back_off_ms * 2 ** (held.attempts - 1), _LONGEST_BACK_OFF_MS)
         held.due_ms = self._now_ms() + back_off_ms
         bolt.hold(held)
 
     def _fail(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, failure: Failure) -> None:
-        """Fail the tree of an input; its own edge is not consumed, so the tree cannot end as acked."""
+        """Fail the tree of an input: the epoch puts an edge into it that nobody consumes, so it cannot end as acked."""
         epoch.fail(tup.roots, failure)
         self._count(bolt.task).failed += 1

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from sparkstorm.executor.runner import FailedInput, ReportError
+from sparkstorm.executor.runner import ReportError
 from sparkstorm.executor.user_traceback import stack_of_thread
 from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.tuples import Tuple
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 
-Run = Callable[[Sequence[Tuple]], list[FailedInput]]
+RowT = TypeVar("RowT")
+FailedT = TypeVar("FailedT")
 _SLOW_S = 0.01  # a call that takes less is not measured further: reading a thread's times costs some 20 us
 _WINDOW_S = 10.0
 _SHARE = 0.2  # of the loop's time, waited for nothing: every other task of the worker waits too
@@ -45,7 +46,7 @@ class CallWatch:
         self._began = self._next_word = wall()
         self._waited = 0.0
 
-    def run(self, run: Run, tuples: Sequence[Tuple]) -> list[FailedInput]:
+    def run(self, run: Callable[[Sequence[RowT]], list[FailedT]], tuples: Sequence[RowT]) -> list[FailedT]:
         """Execute tuples and measure it."""
         wall = self._wall()
         busy = self._busy() if self._is_slow else 0.0

@@ -15,6 +15,7 @@ from sparkstorm.executor.user_traceback import describe_error, failure_of
 from sparkstorm.model.codec import INT_MAX, INT_MIN, Codec
 from sparkstorm.model.failure import Failure
 from sparkstorm.worker.epoch import Epoch
+from sparkstorm.worker.open_blocks import Births
 from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout, teller
 from sparkstorm.worker.tasks.hooks import NO_HOOKS, TaskHooks
 from sparkstorm.worker.tasks.inbox import Inbox
@@ -100,6 +101,7 @@ class SpoutTask:
         collector: SpoutCollector,
         pending: Pending,
         inbox: Inbox,
+        births: Births,
         hooks: TaskHooks = NO_HOOKS,
     ) -> None:
         self.task = task
@@ -111,13 +113,13 @@ class SpoutTask:
         self.inbox = inbox  # verdicts of the ackers
         self._tell = teller(spout)
         self._hooks = hooks
-        self.oldest_ms = 0
         self.is_open = False
         self.is_active = False
         self.wait_until_ms = 0
         self.pace = 1  # calls between two looks at the clock: few until the source has shown that it is fast
         self.acked = self.failed = 0
         self.time: TaskEventTime | None = None  # none: nobody behind it lives by time
+        self._births = births
         self._idle_ms = 0
         self._failures = 0
         self._position: Any = None
@@ -137,6 +139,10 @@ class SpoutTask:
     def has_said_all(self) -> bool:
         """Return whether the end of this source was sent to all subscribers."""
         return self.time is None or self.time.outlook.has_ended or not self.spout.has_ended()
+
+    def begin(self, now_ms: int) -> None:
+        """Trees may begin now."""
+        self._births.note(now_ms)
 
     def run(self, epoch: Epoch, calls: int, now_ms: int) -> bool:
         """Call next_tuple up to `calls` times; return False when the source had nothing."""

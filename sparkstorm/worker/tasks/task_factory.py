@@ -38,6 +38,7 @@ from sparkstorm.transport.base import Claim, TaskRecord
 from sparkstorm.transport.frames import MESSAGES, ROWS, SETTLED
 from sparkstorm.worker.epoch import IdSource
 from sparkstorm.worker.journal import Journal, reading, whole_and_deltas
+from sparkstorm.worker.open_blocks import OpenBlocks
 from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout, threaded
@@ -118,11 +119,13 @@ class TaskSet:
     recording: Recording | None = None
     hooks: list[TaskHooks] = field(default_factory=list)
     worker_hooks: list[WorkerHook] = field(default_factory=list)
+    blocks: OpenBlocks = field(default_factory=lambda: OpenBlocks(frozenset()))
 
     def settle(self) -> None:
         """Take note of a successful commit."""
-        for sender in self.senders():
-            sender.oldest_ms = 0
+        for bolt in self.bolts.values():
+            bolt.oldest_ms = 0
+        self.blocks.settle()
         for recorder in self.recorders:
             recorder.settle()
 
@@ -171,10 +174,11 @@ class TaskFactory:
             for task in self._tasks.get(name, ())
         )
         self._time_plan = TimePlan(plan.topology, plan.conf)
+        self._blocks = OpenBlocks(frozenset(plan.tasks))
 
     def build(self, claim: Claim) -> TaskSet:
         """Every task of the plan, restored from what the claim found, with `open`/`prepare` called."""
-        crew = TaskSet(worker_hooks=started_hooks(self._plan, self._resources))
+        crew = TaskSet(blocks=self._blocks, worker_hooks=started_hooks(self._plan, self._resources))
         self._generation = claim.generation
         for task in sorted(self._plan.tasks):
             record = claim.record_by_task[task]
@@ -251,8 +255,9 @@ class TaskFactory:
     def _emitter(self, task: int, component: str) -> Emitter:
         seed = crc32(f"{self._plan.topology_id.rsplit('-', 2)[0]}/{task}".encode())
         topology, codec, local_tasks = self._plan.topology, self._plan.codec, frozenset(self._plan.tasks)
-        lanes = add_lanes(self._time_plan, topology, component, task, self._tasks, local_tasks)
-        routes = build_routes(topology, component, task, self._tasks, local_tasks, codec, seed, lanes)
+        make_target = self._blocks.targets_of(component)
+        lanes = add_lanes(self._time_plan, topology, component, task, self._tasks, make_target)
+        routes = build_routes(topology, component, task, self._tasks, local_tasks, codec, seed, lanes, make_target)
         add_routes(routes, lanes, component, task, codec)
         hooks, is_strict = self._hooks_of[task], self._plan.is_strict or self._plan.is_careful
         emitter = hooked_emitter(component, routes, hooks) if hooks else Emitter(component, routes, is_strict)
@@ -291,7 +296,8 @@ class TaskFactory:
         pending = Pending(self._plan.component_settings(component).max_spout_pending, has_callbacks)
         if spout.blocking or self._plan.component_settings(component).executor_threads:
             spout = threaded(spout, self._around.wake)
-        made = SpoutTask(task, component, spout, emitter, collector, pending, crew.inboxes[task], hooks)
+        births = self._blocks.births(component)
+        made = SpoutTask(task, component, spout, emitter, collector, pending, crew.inboxes[task], births, hooks)
         with reading(self._key("journal", task)):
             fields = list(crew.journals[task].read(record))
             if self._time_plan.is_told(component):
@@ -315,7 +321,8 @@ class TaskFactory:
                 runner: Runner = self._sink_runner(bolt, component, fields)
             else:
                 runner = self._runner(bolt, emitter, state, times, task)
-            made = BoltTask(task, component, runner, emitter, state, crew.inboxes[task], self._around.new_key)
+            births, feed = self._blocks.births(component), self._blocks.feeds[task]
+            made = BoltTask(task, component, runner, emitter, state, crew.inboxes[task], self._around.new_key, births, feed)
             made.hooks = self._hooks_of[task]
             if self._plan.log_dir and not isinstance(runner.bolt, ThreadedBolt):  # a simulation has no time of its own to measure
                 made.watch = CallWatch(component, task, self._around.report_error)
@@ -334,8 +341,21 @@ class TaskFactory:
             bolt.prepare(conf, context)  # type: ignore[call-arg]
         if isinstance(bolt, Stateful) and state is not None:
             thread = runner.bolt if isinstance(runner.bolt, ThreadedBolt) else None
-            bolt.init_state(state if thread is None or thread.state is None else thread.state)
+            own = state if thread is None or thread.state is None else thread.state
+            self._migrate(made, bolt, own, fields)
+            bolt.init_state(own)
         return made
+
+    def _migrate(self, made: BoltTask, bolt: Stateful, state: Any, fields: list[dict[str, Any]]) -> None:
+        """Have a state of another version brought into the form of this code; the change is part of the first commit."""
+        made.state_version = bolt.state_version
+        made.stored_version = next((each["v"] for each in reversed(fields) if "v" in each), 1)
+        if made.stored_version == made.state_version or not any("s" in each for each in fields):
+            return
+        try:
+            bolt.migrate_state(state, made.stored_version)
+        except SparkStormError as error:
+            raise WorkerFailedError(f"component '{made.component}' (task {made.task}) cannot read its state: {error}") from error
 
     def _key(self, part: str, task: int) -> str:
         """Name of a task's key in Redis (docs/keys.md)."""
