@@ -192,7 +192,7 @@ class WorkerSettings(Settings):
 class ComponentSettings(Settings):
     """Settings that a component may have of its own."""
 
-    max_spout_pending: Annotated[int | None, "topology.max.spout.pending"]
+    max_spout_pending: Annotated[int | str | None, "topology.max.spout.pending"]
     tick_ms: Annotated[int | None, "topology.tick.tuple.freq.secs"]
     record_rows: Annotated[int, "topology.record.max.rows"]
     record_bytes: Annotated[int, "topology.record.max.bytes"]
