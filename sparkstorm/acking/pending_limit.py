@@ -36,16 +36,21 @@ class AdaptiveLimit:
         """Take in complete latencies in milliseconds, and the number of trees that were open before they ended."""
         if self._since_ms is None:
             self._since_ms = now_ms
+        if now_ms < self._since_ms:
+            return
         self._latencies_ms += latencies_ms
         self._was_full |= open_trees >= _FULL * self.limit
         if now_ms - self._since_ms >= WINDOW_MS and len(self._latencies_ms) >= _LEAST_TREES:
-            self._move(statistics.median_low(self._latencies_ms))
-            self._latencies_ms, self._since_ms, self._was_full = [], now_ms, False
+            median_ms = statistics.median_low(self._latencies_ms)
+            has_moved = self._move(median_ms)
+            self._latencies_ms, self._was_full = [], False
+            self._since_ms = now_ms + has_moved * median_ms  # trees that were opened under the former limit say nothing of this one
 
-    def _move(self, median_ms: int) -> None:
-        wanted = TARGET_MS / max(median_ms, 1)
-        if wanted > 1 + _TOLERANCE and not self._was_full:
-            return  # the source, or a bolt, is what limits: room that nobody needs would be a burst later
+    def _move(self, median_ms: int) -> bool:
+        wanted, former = TARGET_MS / max(median_ms, 1), self.limit
+        if wanted > 1 and not self._was_full:
+            return False  # the source, or a bolt, is what limits: room that is not used would be a burst later
         if abs(wanted - 1) > _TOLERANCE:
             step = min(_LARGEST_STEP, max(1 / _LARGEST_STEP, wanted))
-            self.limit = min(MOST, max(LEAST, round(self.limit * step)))
+            self.limit = min(MOST, max(LEAST, round(former * step)))
+        return self.limit != former

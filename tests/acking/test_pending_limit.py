@@ -10,10 +10,11 @@ from sparkstorm.acking.pending_limit import FIRST, LEAST, MOST, TARGET_MS, WINDO
 
 def driven(per_ms: float, floor_ms: int, windows: int = 40, former: AdaptiveLimit | None = None) -> AdaptiveLimit:
     """Drive a limit as a task does that keeps it full: so many trees a millisecond, none faster than the floor."""
-    limit, first = (AdaptiveLimit(), 0) if former is None else (former, 1_000)
-    for window in range(first + 1, first + windows + 1):
+    limit, now_ms = (AdaptiveLimit(), 0) if former is None else (former, 10**9)
+    for _ in range(windows):
         latency_ms = max(floor_ms, round(limit.limit / per_ms))
-        limit.note([latency_ms] * 50, limit.limit, window * WINDOW_MS)
+        now_ms += 2 * max(WINDOW_MS, latency_ms)
+        limit.note([latency_ms] * 50, limit.limit, now_ms)
     return limit
 
 
