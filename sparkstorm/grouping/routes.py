@@ -35,6 +35,15 @@ class Target:
     is_local: bool
 
 
+MakeTarget = Callable[[str, int], Target]
+"""Returns the target of a channel (a stream's name in frames) and a task."""
+
+
+def own_targets(local_tasks: frozenset[int]) -> MakeTarget:
+    """Return a maker of targets with lists of their own."""
+    return lambda channel, task: Target(task, [], task in local_tasks)
+
+
 def is_single(grouping: Grouping) -> bool:
     """Return whether a grouping always picks exactly one task."""
     return grouping.kind not in ("all", "custom", "direct")
