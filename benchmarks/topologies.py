@@ -73,8 +73,7 @@ class CountColumns(ColumnBolt, StatefulBolt):
     def execute_batch(self, batch: Any, source: Source, collector: BatchCollector) -> None:
         """Count the words of a batch."""
         found = batch.column(0).value_counts()
-        for word, count in zip(found.field(0).to_pylist(), found.field(1).to_pylist(), strict=True):
-            self.state.add(word, count)
+        self.state.add_batch(found.field(0), found.field(1))
 
 
 def column_count(paths: Sequence[str], tasks: int = 2) -> Topology:

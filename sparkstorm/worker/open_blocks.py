@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparkstorm.executor.pieces import take
 from sparkstorm.grouping.routes import MakeTarget, Rows, Target
 from sparkstorm.model.topology import LATE_PREFIX, WATERMARK_STREAM
 
@@ -28,7 +29,7 @@ class Births:
 class OpenBlock:
     """Rows of one channel for one task."""
 
-    __slots__ = ("channel", "component", "target", "births", "rows", "is_late", "stream")
+    __slots__ = ("channel", "component", "target", "births", "rows", "is_late", "stream", "has_pieces")
 
     def __init__(self, component: str, channel: str, target: Target, births: Births) -> None:
         self.component = component
@@ -38,10 +39,13 @@ class OpenBlock:
         self.rows: Rows = target.rows
         self.is_late = channel.startswith(LATE_PREFIX)
         self.stream = channel.removeprefix(LATE_PREFIX)
+        self.has_pieces = False  # whether batches may lie among the rows
 
     def take(self, most: int) -> Rows:
         """Remove and return the oldest rows, `most` at the most."""
         rows = self.rows
+        if self.has_pieces:
+            return take(rows, most)
         if len(rows) <= most:
             taken = rows[:]
             rows.clear()
@@ -71,7 +75,7 @@ class Feed:
         if self.marks and not any(block.rows for block in self.data):
             for block in self.marks:
                 if block.rows:
-                    yield block, block.take(len(block.rows))
+                    yield block, block.take(1 << 30)
 
 
 class OpenBlocks:
@@ -88,6 +92,11 @@ class OpenBlocks:
     def births(self, component: str) -> Births:
         """Return the births of a component's tasks in this worker."""
         return self._births.setdefault(component, Births())
+
+    def expect_batches(self, component: str) -> None:
+        """Let the tasks of a component emit batches."""
+        for block in self.data:
+            block.has_pieces |= block.component == component
 
     def targets_of(self, component: str) -> MakeTarget:
         """Return the maker of targets for the tasks of a component: one list per channel and receiver, shared by all."""

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from sparkstorm.clock import Clock
 from sparkstorm.errors import MalformedFrameError, StoreFullError
 from sparkstorm.executor.manual_runner import ManualRunner
+from sparkstorm.executor.pieces import unfold
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.settings import EpochSettings
 from sparkstorm.transport.base import Commit, Transport
@@ -45,6 +46,7 @@ _PATIENCE = 50  # refusals, after which a commit goes through: this worker may b
 _GATED_MS = 5  # between two looks whether those that hold a task back have drained
 _CALLS_PER_TURN = 512
 _ROWS_PER_TURN = 4096
+_ROWS_PER_BATCH = 1 << 16  # for bolts that take batches
 _SPOUTS_WAIT_MS = 200  # bolts go first, but spouts elsewhere must not be able to keep them busy for ever
 
 
@@ -275,7 +277,7 @@ class Worker:
         did = self._run_local(epoch, bolt, bolt.pace)
         chunk = bolt.next_chunk()
         if chunk is not None:
-            self._run_chunk(epoch, bolt, chunk, bolt.pace)
+            self._run_chunk(epoch, bolt, chunk, _ROWS_PER_BATCH if bolt.takes_batches else bolt.pace)
             did = True
         return did
 
@@ -283,8 +285,8 @@ class Worker:
         """Run rows of this worker's own tasks, unless older ones lie in the stream."""
         did = False
         if bolt.feed and not bolt.is_behind:
-            for block, rows in bolt.feed.take(most):
-                self._execute(epoch, bolt, self._handed_over(block, rows), block.births.oldest_ms)
+            for block, rows in bolt.feed.take(_ROWS_PER_BATCH if bolt.takes_batches else most):
+                self._execute(epoch, bolt, self._handed_over(block, rows), block.births.oldest_ms, block.has_pieces)
                 did = True
         return did
 
@@ -297,7 +299,7 @@ class Worker:
 
     def _run_chunk(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
         stop = min(chunk.done + rows, chunk.total)
-        self._execute(epoch, bolt, chunk.rows[chunk.done : stop], chunk.oldest_ms)
+        self._execute(epoch, bolt, chunk.part(chunk.done, stop), chunk.oldest_ms, chunk.is_batch)
         self._consume(epoch, bolt, chunk, stop - chunk.done)
 
     def _consume(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
@@ -307,10 +309,10 @@ class Worker:
         if is_done and bolt.spilled and chunk.origin == self._origin:
             bolt.spilled -= 1
 
-    def _execute(self, epoch: Epoch, bolt: BoltTask, rows: Sequence[Row], oldest_ms: int) -> None:
+    def _execute(self, epoch: Epoch, bolt: BoltTask, rows: Sequence[Row], oldest_ms: int, may_have_pieces: bool) -> None:
         bolt.begin(oldest_ms)
         started_ms, sent_bytes = self._clock.now_ms(), epoch.bytes
-        for tup, reason in bolt.execute(epoch, rows):
+        for tup, reason in bolt.execute(epoch, rows, may_have_pieces):
             self._failures.settle(epoch, bolt, tup, reason)
         self._finish(epoch, bolt)
         took_ms = self._clock.now_ms() - started_ms
@@ -390,7 +392,7 @@ class Worker:
         if chunk is None or bolt.is_full:
             return False
         if deaths := self._failures.deaths_of(row := (bolt.task, chunk.entry, chunk.done)):
-            tup = Tuple(*chunk.rows[chunk.done])
+            tup = Tuple(*unfold(chunk.part(chunk.done, chunk.done + 1))[0])
             self._failures.park(epoch, bolt, tup, deaths, f"killed its worker {deaths} times")
             self._consume(epoch, bolt, chunk, 1)
             return True

@@ -10,6 +10,7 @@ from zlib import crc32
 
 from sparkstorm.acking.pending import Pending
 from sparkstorm.acking.table_ledger import TableLedger
+from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.components import BasicBolt, Bolt, Spout, Stateful
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import TransactionalSink
@@ -342,6 +343,11 @@ class TaskFactory:
             return self._timed_runner(bolt, emitter, state, times, task)
         if bolt.blocking:
             bolt = ThreadedBolt(bolt, self._copy(state))
+        if isinstance(bolt, ColumnBolt):
+            from sparkstorm.executor.column_runner import ColumnRunner  # needs Arrow
+
+            self._blocks.expect_batches(emitter.component)
+            return ColumnRunner(bolt, emitter, state, BasicCollector(emitter, task, around.report_error))
         if isinstance(bolt, BasicBolt):
             return BasicRunner(bolt, emitter, state, BasicCollector(emitter, task, around.report_error))
         return ManualRunner(
