@@ -70,18 +70,15 @@ class ColumnRunner(BasicRunner):
         return batch_of(part[0][2].fields, columns, self._column_bolt.types)
 
 
-class _Columns:
-    """BatchCollector."""
+class BatchEmitter:
+    """Emits batches of one task: as pieces where types and groupings allow it, else row by row."""
 
-    def __init__(self, emitter: Emitter, collector: BasicCollector) -> None:
+    def __init__(self, emitter: Emitter) -> None:
         self._emitter = emitter
         self._divide_by_stream: dict[str, list[Divide] | None] = {}
-        self.emit = collector.emit
-        self.emit_direct = collector.emit_direct
-        self.report_error = collector.report_error
 
     def emit_batch(self, batch: Any, stream: str = "default") -> None:
-        """Send every row of a batch; row by row where a grouping or a type asks for it."""
+        """Send every row of a batch."""
         emitter = self._emitter
         route = emitter.routes.get(stream)
         if route is None or route.is_direct or batch.num_columns != route.width:
@@ -100,8 +97,17 @@ class _Columns:
             for values in rows_of(batch):
                 emitter.emit(values, stream)
             return
-        pieces = [piece for divide in dividers for piece in divide(plain)]
-        emitter.put_pieces(route, pieces, plain.num_rows)
+        emitter.put_pieces(route, [piece for divide in dividers for piece in divide(plain)], plain.num_rows)
+
+
+class _Columns(BatchEmitter):
+    """BatchCollector."""
+
+    def __init__(self, emitter: Emitter, collector: BasicCollector) -> None:
+        super().__init__(emitter)
+        self.emit = collector.emit
+        self.emit_direct = collector.emit_direct
+        self.report_error = collector.report_error
 
 
 def _joined(pieces: list[Any]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 from zlib import crc32
 
@@ -264,7 +264,8 @@ class TaskFactory:
     def _spout(self, task: int, component: str, crew: TaskSet, record: TaskRecord) -> SpoutTask:
         spout: Spout = self._plan.make_instance(component)
         emitter = self._emitter(task, component)
-        collector = SpoutCollector(emitter, task, self._root_maker(), self._around.report_error, self._plan.codec)
+        expect_batches = partial(self._blocks.expect_batches, component)
+        collector = SpoutCollector(emitter, task, self._root_maker(), self._around.report_error, self._plan.codec, expect_batches)
         has_callbacks = type(spout).ack is not Spout.ack or type(spout).fail is not Spout.fail
         pending = Pending(self._plan.component_settings(component).max_spout_pending, has_callbacks)
         if spout.blocking:
