@@ -266,4 +266,21 @@ class SubmissionSettings(Settings):
     is_hot_deploy: Annotated[bool, "topology.hot.deploy.enable"]
     message_timeout_ms: Annotated[int, "topology.message.timeout.secs"]
     keeps_old_places: Annotated[bool, "use.old.assignment"]
+    is_upgrade: Annotated[bool, "topology.upgrade"]
     from_checkpoint: Annotated[str | None, "topology.from.checkpoint"]
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeSettings(Settings):
+    """Settings of a gray upgrade, of the new code's configuration (S0.6)."""
+
+    workers: Annotated[list[str] | None, "topology.upgrade.workers"]
+    component: Annotated[str | None, "topology.upgrade.component"]
+    worker_num: Annotated[int, "topology.upgrade.worker.num"]
+    ttl_ms: Annotated[int, "topology.upgrade.ttl"]
+    is_forced: Annotated[bool, "topology.upgrade.force"]
+    takes_back: Annotated[bool, "topology.upgrade.rollback.enable"]
+    least_executed: Annotated[int, "topology.upgrade.rollback.min.executed"]
+    failed_share: Annotated[float, "topology.upgrade.rollback.failed.share"]
+    deaths: Annotated[int, "topology.upgrade.rollback.deaths"]
+    latency_factor: Annotated[float, "topology.upgrade.rollback.latency.factor"]

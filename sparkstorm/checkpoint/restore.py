@@ -48,10 +48,13 @@ class Seeds:
         for component, tasks in tasks_by_component(component_by_task).items():
             if component == ACKER:
                 continue
+            known = self.topology.components.get(component)
+            version = getattr(known.instance, "state_version", 1) if known else 1
             contents = self.checkpoint.content(component) if component in self.checkpoint.parts else {}
             dealt = self._dealt(component, [contents[task] for task in sorted(contents)], len(tasks))
             for task, content in zip(tasks, dealt, strict=True):
                 head = {"o": content.position} if content.is_positioned and component not in self.positioned else {}
+                head |= {} if version == 1 else {"v": version}
                 pairs = {"s": content.state, "w": _renamed(content.time, former, component_by_task)}
                 yield task, map(codec.pack, [head, *_parts(pairs)])
 

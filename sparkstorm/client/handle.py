@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sparkstorm.client.dead_letters import StoredLetters
+from sparkstorm.client.upgrade import Upgrades
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.assignment import TaskError, TaskInfo, TopologySummary, WorkerBeat, WorkerSlot
 from sparkstorm.model.codec import Codec
@@ -147,6 +148,11 @@ class TopologyHandle:
         """Inputs that its bolts have given up: to be read, replayed and dropped."""
         return StoredLetters(self.topology_id, self._reader, self.tasks, self.status, self._cluster.require_writer)
 
+    @property
+    def upgrade(self) -> Upgrades:
+        """Its gray upgrade: start, go on, complete, roll back, status."""
+        return Upgrades(self.topology_id, self.name, self._cluster)
+
     def log_slots(self) -> list[str]:
         """Return the slots ("node:port") of the workers whose last lines are kept."""
         return self._reader.log_slots()
@@ -158,7 +164,9 @@ class TopologyHandle:
     def blob_keys(self) -> frozenset[str]:
         """Return the keys of its code and configuration, as when they were first asked for; empty if it was gone by then."""
         if not self._blob_keys and (base := self._state.read_base(self.topology_id)):
-            self._blob_keys = frozenset({base.code_key, base.conf_key})
+            assignment = self._state.read_assignment(self.topology_id)
+            own = assignment.blob_keys() if assignment else set()
+            self._blob_keys = frozenset({base.code_key, base.conf_key} | own)
         return self._blob_keys
 
     # -- changing ----------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from itertools import cycle, groupby
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from sparkstorm.api.columns import ColumnBolt, batch_of, rows_of
 from sparkstorm.errors import CodecError, InvalidTopologyError
@@ -88,7 +87,7 @@ class BatchEmitter:
             return
         try:
             plain = plain_batch(batch, route.source.fields)
-        except pa.ArrowInvalid as error:
+        except ValueError as error:  # ArrowInvalid
             raise CodecError(f"component '{emitter.component}', stream '{stream}': {error}") from error
         if stream not in self._divide_by_stream:
             self._divide_by_stream[stream] = _dividers(route)
@@ -111,6 +110,8 @@ class _Columns(BatchEmitter):
 
 
 def _joined(pieces: list[Any]) -> Any:
+    import pyarrow as pa
+
     return pieces[0][0] if len(pieces) == 1 else pa.concat_batches([piece[0] for piece in pieces])
 
 
@@ -160,6 +161,8 @@ class _ByKey:
         self._kind = np.int16 if len(lists) < 1 << 15 else np.int32  # short numbers are sorted in one pass
 
     def __call__(self, batch: Any) -> list[tuple[Rows, Any]]:
+        import pyarrow as pa
+
         places = self._places(batch)
         order = np.argsort(places, kind="stable")
         bounds = np.concatenate(([0], np.cumsum(np.bincount(places, minlength=len(self._lists)))))

@@ -26,6 +26,7 @@ import numpy.typing as npt
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tuples import Roots, Source, each_root
+from sparkstorm.transport.batch_columns import pack_columns, unpack_columns
 
 Ids = npt.NDArray[np.uint64]
 Row = tuple[tuple[Any, ...], Roots, Source]
@@ -184,8 +185,6 @@ def encode_pieces(
     """Bytes of a block of pieces (Arrow batches of the same columns in place of values), as `encode_rows`."""
     import pyarrow as pa
 
-    from sparkstorm.transport.batch_columns import pack_columns
-
     sizes = [batch.num_rows for batch, _, _ in pieces]  # type: ignore[attr-defined]
     whole = pieces[0][0] if len(pieces) == 1 else pa.concat_batches([batch for batch, _, _ in pieces])
     senders = [source.task for _, _, source in pieces], sizes
@@ -308,8 +307,6 @@ def _decode_rows(body: list[Any], oldest_ms: int) -> RowFrame:
 
 
 def _unpacked(columns: dict[Any, Any], count: int) -> Any:
-    from sparkstorm.transport.batch_columns import unpack_columns
-
     _check(set(columns) == {"arrow"}, "columns are no list and no batch")
     return unpack_columns(columns["arrow"], count)
 

@@ -247,6 +247,8 @@ class CommitBuilder:
             delta = _changed(bolt.state, "s", "d") | _changed_times(bolt)
             if isinstance(bolt.runner, SinkRunner):
                 delta |= bolt.runner.take_news()
+            if delta and bolt.stored_version != bolt.state_version:
+                delta["v"] = bolt.stored_version = bolt.state_version
             journals[task].write(commit, delta, partial(_whole_of_bolt, bolt))
 
 
@@ -311,8 +313,10 @@ def _whole_of_acker(acker: AckerTask) -> Whole:
 
 
 def _whole_of_bolt(bolt: BoltTask) -> Whole:
-    sink = bolt.runner.whole() if isinstance(bolt.runner, SinkRunner) else {}
-    return sink, {**({} if bolt.state is None else {"s": bolt.state}), **_times(bolt)}
+    first = bolt.runner.whole() if isinstance(bolt.runner, SinkRunner) else {}
+    if bolt.stored_version != 1:
+        first = {**first, "v": bolt.stored_version}
+    return first, {**({} if bolt.state is None else {"s": bolt.state}), **_times(bolt)}
 
 
 def _times(task: SpoutTask | BoltTask) -> dict[str, MemoryState]:

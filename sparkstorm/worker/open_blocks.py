@@ -9,7 +9,10 @@ from collections.abc import Iterator
 
 from sparkstorm.executor.pieces import take
 from sparkstorm.grouping.routes import MakeTarget, Rows, Target
+from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import LATE_PREFIX, WATERMARK_STREAM
+from sparkstorm.transport.frames import travelled
+from sparkstorm.worker.tasks.inbox import FindSource
 
 
 class Births:
@@ -81,8 +84,11 @@ class Feed:
 class OpenBlocks:
     """All open blocks of a worker, in the order in which they leave: data, then marks."""
 
-    def __init__(self, local_tasks: frozenset[int]) -> None:
+    def __init__(self, local_tasks: frozenset[int], find_source: FindSource, strict_codec: Codec | None = None) -> None:
+        """With a codec, rows for tasks of this worker go through bytes too: what one receiver does to values, no other sees."""
         self._local = local_tasks
+        self._find_source = find_source
+        self._strict_codec = strict_codec
         self._blocks: dict[tuple[str, str, int], OpenBlock] = {}
         self._births: dict[str, Births] = {}
         self.data: list[OpenBlock] = []
@@ -106,6 +112,14 @@ class OpenBlocks:
             return (block or self._add(component, channel, task)).target
 
         return target
+
+    def handed_over(self, block: OpenBlock, rows: Rows) -> Rows:
+        """Return rows taken from a block as their task of this worker gets them."""
+        if self._strict_codec is not None:
+            rows = travelled(self._strict_codec, rows)
+        if block.is_late:
+            rows = [(values, roots, self._find_source(source.task, block.channel)) for values, roots, source in rows]
+        return rows
 
     def oldest_ms(self) -> int | None:
         """Return the birth of the oldest root that this epoch can have touched; None when nothing has run."""

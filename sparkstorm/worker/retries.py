@@ -57,6 +57,7 @@ class RetryPolicy:
             self._retry_or_park(epoch, bolt, held, failed[0][1])
         elif not any(held.tuple is t for t in bolt.runner.unfinished([held.tuple])):
             bolt.let_go(held.key)
+            bolt.done_since.append(held.since_us)
             epoch.let_go(held.tuple.roots, held.edge)
 
     def take_late(self, epoch: Epoch, bolt: BoltTask) -> None:
@@ -67,7 +68,9 @@ class RetryPolicy:
         for tup in acks:
             key = bolt.held_key(tup)
             if key is not None:
-                epoch.let_go(tup.roots, bolt.let_go(key).edge)
+                held = bolt.let_go(key)
+                bolt.done_since.append(held.since_us)
+                epoch.let_go(tup.roots, held.edge)
         for tup, reason in failures:
             key = bolt.held_key(tup)
             if key is not None:
@@ -99,6 +102,7 @@ class RetryPolicy:
                 bolt.let_go(held.key)
             self.park(epoch, bolt, held.tuple, held.attempts, reason)
             return
+        self._count(bolt.task).retried += 1
         back_off_ms = min(self._delivery.back_off_ms * 2 ** (held.attempts - 1), _LONGEST_BACK_OFF_MS)
         held.due_ms = self._now_ms() + back_off_ms
         bolt.hold(held)

@@ -14,19 +14,19 @@ from typing import Any, Protocol
 from sparkstorm.clock import Clock
 from sparkstorm.errors import MalformedFrameError, StoreFullError
 from sparkstorm.executor.manual_runner import ManualRunner
-from sparkstorm.executor.pieces import unfold
+from sparkstorm.executor.pieces import count_rows, unfold
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.settings import EpochSettings
 from sparkstorm.transport.base import Commit, Transport
-from sparkstorm.transport.frames import Row, travelled
+from sparkstorm.transport.frames import Row
 from sparkstorm.worker.backpressure import Backpressure
 from sparkstorm.worker.epoch import Epoch, IdSource
 from sparkstorm.worker.epoch_budget import Budget
 from sparkstorm.worker.epoch_commit import CommitBuilder
 from sparkstorm.worker.idle_reasons import Waiting
 from sparkstorm.worker.journal import reading
+from sparkstorm.worker.meters import Meters
 from sparkstorm.worker.metrics import Tally
-from sparkstorm.worker.open_blocks import OpenBlock
 from sparkstorm.worker.progress import Progress
 from sparkstorm.worker.retries import RetryPolicy
 from sparkstorm.worker.sinks import Sinks
@@ -86,16 +86,17 @@ class Worker:
         self._keys = 0
         with reading(f"{{{plan.topology_id}}}:progress"):
             self.progress = Progress.decode(claim.progress) if claim.progress else Progress(started_ms=clock.now_ms())
-        assembly = TaskFactory(plan, WorkerServices(clock.now_ms, ids, reporter.error, wake, self._new_key))
+        self._meters = Meters(clock.now_ms)
+        report = self._meters.reporting(reporter.error)
+        assembly = TaskFactory(plan, WorkerServices(clock.now_ms, ids, report, wake, self._new_key))
         self._crew = assembly.build(claim)
-        self._find_source = assembly.source
         self._origin = ids.root()
         self._closing = CommitBuilder(plan, self._crew, clock.now_ms, self._origin)
         self._gates = Backpressure(plan)
-        self._tally = Tally(plan, self._crew, self.progress)
-        self._failures = RetryPolicy(plan, self._tally.of, reporter.error, clock.now_ms)
+        self._tally = Tally(plan, self._crew, self.progress, self._meters)
+        self._failures = RetryPolicy(plan, self._tally.of, report, clock.now_ms)
         self._timeouts = Timeouts(plan, self._crew, transport, clock.now_ms())
-        self._pulse = TimerService(plan, self._crew, clock, self._gates, reporter.error, self._failures.park)
+        self._pulse = TimerService(plan, self._crew, clock, self._gates, report, self._failures.park)
         self._waiting = Waiting(plan, self._crew, self._gates)
         self._sinks = Sinks(self._crew, plan.settings.sink_patience_ms, self._failures, reporter.error)
         self._unprepared: Epoch | None = None  # an epoch that a sink could not prepare yet
@@ -267,6 +268,8 @@ class Worker:
         """Move the results of a user call into the epoch as a whole: its emissions, and its acks of earlier inputs."""
         if bolt.runner.late_acks or bolt.runner.late_failures:
             self._failures.take_late(epoch, bolt)
+        if bolt.done_since:
+            self._meters.note_done(bolt, self._clock.now_us())
         if not self._careful_left:
             self._pulse.advance(epoch, bolt)
         self._deliver(epoch, bolt)
@@ -275,27 +278,19 @@ class Worker:
         if self._gates.is_shut(bolt.task) or bolt.is_full:
             return False
         did = self._run_local(epoch, bolt, bolt.pace)
-        chunk = bolt.next_chunk()
-        if chunk is not None:
-            self._run_chunk(epoch, bolt, chunk, _ROWS_PER_BATCH if bolt.takes_batches else bolt.pace)
-            did = True
-        return did
+        if (chunk := bolt.next_chunk()) is None:
+            return did
+        self._run_chunk(epoch, bolt, chunk, _ROWS_PER_BATCH if bolt.takes_batches else bolt.pace)
+        return True
 
     def _run_local(self, epoch: Epoch, bolt: BoltTask, most: int) -> bool:
         """Run rows of this worker's own tasks, unless older ones lie in the stream."""
         did = False
         if bolt.feed and not bolt.is_behind:
             for block, rows in bolt.feed.take(_ROWS_PER_BATCH if bolt.takes_batches else most):
-                self._execute(epoch, bolt, self._handed_over(block, rows), block.births.oldest_ms, block.has_pieces)
+                self._execute(epoch, bolt, self._crew.blocks.handed_over(block, rows), block.births.oldest_ms, block.has_pieces)
                 did = True
         return did
-
-    def _handed_over(self, block: OpenBlock, rows: list[Row]) -> list[Row]:
-        if self._plan.is_strict:
-            rows = travelled(self._plan.codec, rows)
-        if block.is_late:
-            rows = [(values, roots, self._find_source(source.task, block.channel)) for values, roots, source in rows]
-        return rows
 
     def _run_chunk(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
         stop = min(chunk.done + rows, chunk.total)
@@ -311,12 +306,13 @@ class Worker:
 
     def _execute(self, epoch: Epoch, bolt: BoltTask, rows: Sequence[Row], oldest_ms: int, may_have_pieces: bool) -> None:
         bolt.begin(oldest_ms)
-        started_ms, sent_bytes = self._clock.now_ms(), epoch.bytes
+        bolt.began_us, sent_bytes, held = self._clock.now_us(), epoch.bytes, len(bolt.held)
         for tup, reason in bolt.execute(epoch, rows, may_have_pieces):
             self._failures.settle(epoch, bolt, tup, reason)
         self._finish(epoch, bolt)
-        took_ms = self._clock.now_ms() - started_ms
-        bolt.pace = self._budget.pace(bolt.pace, len(rows), took_ms, _ROWS_PER_TURN, epoch.bytes - sent_bytes)
+        took_us, count = self._clock.now_us() - bolt.began_us, count_rows(rows) if may_have_pieces else len(rows)
+        self._meters.of(bolt.task).add(count, took_us, min(count, max(0, len(bolt.held) - held)))
+        bolt.pace = self._budget.pace(bolt.pace, count, took_us // 1000, _ROWS_PER_TURN, epoch.bytes - sent_bytes)
 
     def _run_spout(self, epoch: Epoch, spout: SpoutTask, calls: int) -> bool:
         now_ms = self._clock.now_ms()
@@ -328,8 +324,7 @@ class Worker:
         calls, sent_bytes = min(calls, spout.pace), epoch.bytes
         did = spout.run(epoch, calls, now_ms)
         self._deliver(epoch, spout)
-        took_ms = self._clock.now_ms() - now_ms
-        spout.pace = self._budget.pace(spout.pace, calls, took_ms, _CALLS_PER_TURN, epoch.bytes - sent_bytes)
+        spout.pace = self._budget.pace(spout.pace, calls, self._clock.now_ms() - now_ms, _CALLS_PER_TURN, epoch.bytes - sent_bytes)
         if did:
             spout.wake()
         else:

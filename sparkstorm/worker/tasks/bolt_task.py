@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from sparkstorm.executor.column_runner import ColumnRunner
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.event_time import TaskEventTime
 from sparkstorm.executor.manual_runner import ManualRunner as ManualRunner
@@ -48,6 +48,7 @@ class BoltTask:
         self.state = state
         self.inbox = inbox
         self.feed = feed  # rows from tasks of this worker
+        self.state_version = self.stored_version = 1  # form of the state that this code writes, and of the journal's
         self.held: dict[str, PendingInput] = {}
         self.changed_held: dict[str, None] = {}
         self.released: list[str] = []
@@ -62,7 +63,9 @@ class BoltTask:
         self.recorder: Recorder | None = None
         self._all_births = births
         self._rows_runner = runner if isinstance(runner, BasicRunner) else None
-        self._columns_runner: Any = runner if hasattr(runner, "execute_columns") else None  # its module is Arrow's
+        self._columns_runner = runner if isinstance(runner, ColumnRunner) else None
+        self.began_us = 0  # when the call under way began
+        self.done_since: list[int] = []  # begin of the first execute of inputs that are done since the meter has looked
         self._held_by_tuple: dict[int, str] = {}
         self._births: list[tuple[int, str]] = []  # heap over held inputs; those let go of are dropped when they surface
 
@@ -129,6 +132,7 @@ class BoltTask:
         if held.key not in self.held:
             heapq.heappush(self._births, (held.born_ms, held.key))
         self.held[held.key] = held
+        held.since_us = held.since_us or self.began_us
         self._held_by_tuple[id(held.tuple)] = held.key
         self.changed_held[held.key] = None
         if held.due_ms is not None:

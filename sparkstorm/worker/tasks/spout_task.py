@@ -8,6 +8,7 @@ from typing import Any
 from sparkstorm.acking.pending import Outcome, Pending
 from sparkstorm.api.components import ReplayableSpout, Spout
 from sparkstorm.errors import CodecError, WorkerFailedError
+from sparkstorm.executor.column_runner import BatchEmitter
 from sparkstorm.executor.emitter import Emitter, fast_emit
 from sparkstorm.executor.event_time import TaskEventTime
 from sparkstorm.executor.runner import ReportError
@@ -40,7 +41,7 @@ class SpoutCollector:
         self._codec = codec
         self._task = task
         self._expect_batches = expect_batches
-        self._batches: Any = None
+        self._batches: BatchEmitter | None = None
         self._new_root = new_root  # None: nothing is tracked
         self._report = report
         self.born: list[tuple[int, Any]] = []
@@ -66,8 +67,6 @@ class SpoutCollector:
     def emit_batch(self, batch: Any, message_id: Any = None, stream: str = "default") -> None:
         """Send every row of an Arrow batch, all under one message id."""
         if self._batches is None:
-            from sparkstorm.executor.column_runner import BatchEmitter  # needs Arrow
-
             self._batches = BatchEmitter(self._emitter)
             self._expect_batches()
         if message_id is not None:

@@ -17,6 +17,7 @@ from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
 from sparkstorm.errors import MalformedFrameError, SparkStormError, StoreInconsistentError, WorkerFailedError
+from sparkstorm.executor.column_runner import ColumnRunner
 from sparkstorm.executor.emitter import Emitter, build_routes
 from sparkstorm.executor.event_time import InputWatermarks, OutputWatermarks, TaskEventTime
 from sparkstorm.executor.manual_runner import ManualRunner
@@ -101,6 +102,7 @@ class WorkerServices:
 class TaskSet:
     """A worker's tasks by kind, and where each component's sources are found."""
 
+    blocks: OpenBlocks
     spouts: dict[int, SpoutTask] = field(default_factory=dict)
     bolts: dict[int, BoltTask] = field(default_factory=dict)
     ackers: dict[int, AckerTask] = field(default_factory=dict)
@@ -108,7 +110,6 @@ class TaskSet:
     inboxes: dict[int, Inbox] = field(default_factory=dict)
     recorders: list[Recorder] = field(default_factory=list)
     recording: Recording | None = None
-    blocks: OpenBlocks = field(default_factory=lambda: OpenBlocks(frozenset()))
 
     def settle(self) -> None:
         """Take note of a successful commit."""
@@ -158,11 +159,11 @@ class TaskFactory:
             for task in self._tasks.get(name, ())
         )
         self._time_plan = TimePlan(plan.topology, plan.conf)
-        self._blocks = OpenBlocks(frozenset(plan.tasks))
+        self._blocks = OpenBlocks(frozenset(plan.tasks), self.source, plan.codec if plan.is_strict else None)
 
     def build(self, claim: Claim) -> TaskSet:
         """Every task of the plan, restored from what the claim found, with `open`/`prepare` called."""
-        crew = TaskSet(blocks=self._blocks)
+        crew = TaskSet(self._blocks)
         self._generation = claim.generation
         for task in sorted(self._plan.tasks):
             record = claim.record_by_task[task]
@@ -312,8 +313,21 @@ class TaskFactory:
             bolt.prepare(conf, context)  # type: ignore[call-arg]
         if isinstance(bolt, Stateful) and state is not None:
             thread = runner.bolt if isinstance(runner.bolt, ThreadedBolt) else None
-            bolt.init_state(state if thread is None or thread.state is None else thread.state)
+            own = state if thread is None or thread.state is None else thread.state
+            self._migrate(made, bolt, own, fields)
+            bolt.init_state(own)
         return made
+
+    def _migrate(self, made: BoltTask, bolt: Stateful, state: Any, fields: list[dict[str, Any]]) -> None:
+        """Have a state of another version brought into the form of this code; the change is part of the first commit."""
+        made.state_version = bolt.state_version
+        made.stored_version = next((each["v"] for each in reversed(fields) if "v" in each), 1)
+        if made.stored_version == made.state_version or not any("s" in each for each in fields):
+            return
+        try:
+            bolt.migrate_state(state, made.stored_version)
+        except SparkStormError as error:
+            raise WorkerFailedError(f"component '{made.component}' (task {made.task}) cannot read its state: {error}") from error
 
     def _key(self, part: str, task: int) -> str:
         """Name of a task's key in Redis (docs/keys.md)."""
@@ -345,8 +359,6 @@ class TaskFactory:
         if bolt.blocking:
             bolt = ThreadedBolt(bolt, self._copy(state))
         if isinstance(bolt, ColumnBolt):
-            from sparkstorm.executor.column_runner import ColumnRunner  # needs Arrow
-
             self._blocks.expect_batches(emitter.component)
             return ColumnRunner(bolt, emitter, state, BasicCollector(emitter, task, around.report_error))
         if isinstance(bolt, BasicBolt):
