@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 from zlib import crc32
 
 from sparkstorm.acking.pending import Pending
 from sparkstorm.acking.table_ledger import TableLedger
+from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.components import BasicBolt, Bolt, Spout, Stateful
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.hooks import WorkerContext, WorkerHook
@@ -17,6 +18,7 @@ from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
 from sparkstorm.errors import MalformedFrameError, SparkStormError, StoreInconsistentError, WorkerFailedError
+from sparkstorm.executor.column_runner import ColumnRunner
 from sparkstorm.executor.emitter import Emitter, build_routes
 from sparkstorm.executor.event_time import InputWatermarks, OutputWatermarks, TaskEventTime
 from sparkstorm.executor.manual_runner import ManualRunner
@@ -110,6 +112,7 @@ class WorkerServices:
 class TaskSet:
     """A worker's tasks by kind, and where each component's sources are found."""
 
+    blocks: OpenBlocks
     spouts: dict[int, SpoutTask] = field(default_factory=dict)
     bolts: dict[int, BoltTask] = field(default_factory=dict)
     ackers: dict[int, AckerTask] = field(default_factory=dict)
@@ -119,7 +122,6 @@ class TaskSet:
     recording: Recording | None = None
     hooks: list[TaskHooks] = field(default_factory=list)
     worker_hooks: list[WorkerHook] = field(default_factory=list)
-    blocks: OpenBlocks = field(default_factory=lambda: OpenBlocks(frozenset()))
 
     def settle(self) -> None:
         """Take note of a successful commit."""
@@ -174,11 +176,11 @@ class TaskFactory:
             for task in self._tasks.get(name, ())
         )
         self._time_plan = TimePlan(plan.topology, plan.conf)
-        self._blocks = OpenBlocks(frozenset(plan.tasks))
+        self._blocks = OpenBlocks(frozenset(plan.tasks), self.source, plan.codec if plan.is_strict else None)
 
     def build(self, claim: Claim) -> TaskSet:
         """Every task of the plan, restored from what the claim found, with `open`/`prepare` called."""
-        crew = TaskSet(blocks=self._blocks, worker_hooks=started_hooks(self._plan, self._resources))
+        crew = TaskSet(self._blocks, worker_hooks=started_hooks(self._plan, self._resources))
         self._generation = claim.generation
         for task in sorted(self._plan.tasks):
             record = claim.record_by_task[task]
@@ -294,7 +296,8 @@ class TaskFactory:
     def _spout(self, task: int, component: str, crew: TaskSet, record: TaskRecord) -> SpoutTask:
         spout: Spout = self._plan.make_instance(component)
         emitter = self._emitter(task, component)
-        collector = SpoutCollector(emitter, task, self._root_maker(), self._around.report_error, self._plan.codec)
+        expect_batches = partial(self._blocks.expect_batches, component)
+        collector = SpoutCollector(emitter, task, self._root_maker(), self._around.report_error, self._plan.codec, expect_batches)
         hooks = self._hooks_of[task]
         has_callbacks = bool(hooks) or type(spout).ack is not Spout.ack or type(spout).fail is not Spout.fail
         pending = Pending(self._plan.component_settings(component).max_spout_pending, has_callbacks)
@@ -390,6 +393,9 @@ class TaskFactory:
             return self._timed_runner(bolt, emitter, state, times, task)
         if bolt.blocking or self._plan.component_settings(emitter.component).executor_threads:
             bolt = ThreadedBolt(bolt, self._copy(state))
+        if isinstance(bolt, ColumnBolt):
+            self._blocks.expect_batches(emitter.component)
+            return ColumnRunner(bolt, emitter, state, BasicCollector(emitter, task, around.report_error))
         if isinstance(bolt, BasicBolt):
             return BasicRunner(bolt, emitter, state, BasicCollector(emitter, task, around.report_error))
         return ManualRunner(
