@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.columns import rows_of
@@ -262,16 +264,12 @@ def _reader(source: DataSource, schema: StructType) -> DataSourceStreamReader:
 
 def _latest(reader: DataSourceStreamReader, start: Any) -> Any:
     """Return the end of the next range; sources written for Spark before 4.2 take no arguments."""
-    import inspect
-
     if len(inspect.signature(reader.latestOffset).parameters) >= 2:
         return reader.latestOffset(start, reader.getDefaultReadLimit())
     return reader.latestOffset()  # type: ignore[call-arg]
 
 
 def _share(key: Any, tasks: int) -> int:
-    from zlib import crc32
-
     return key % tasks if type(key) is int else crc32(str(key).encode()) % tasks
 
 
