@@ -85,7 +85,8 @@ class SinkRunner:
     @property
     def is_waiting(self) -> bool:
         """Whether the target lacks anything that was written or committed, or the store does not know that it has it."""
-        return self._is_open or self._is_prepared or self._is_committed or self._news is not None
+        is_open = self._is_open or self._is_prepared or self._is_committed
+        return is_open or self._news is not None or not self._is_recovered
 
     def next_due_ms(self) -> int | None:
         """Return when the epoch at hand ends by itself; None without one."""
