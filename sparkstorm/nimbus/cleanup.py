@@ -1,7 +1,9 @@
 """The end of topologies: workers stopped first, then everything the topology left, then unused blobs and orphans.
 
 Laws: nothing is removed that an open request or a hot deploy names; each step may be cut and is taken up again by the next
-Nimbus, because the base goes last.
+Nimbus, because the base goes last. What is done in Redis may be done again, however late, by a leader that was deposed
+meanwhile: an id ends once and never comes back (listeners.TopologyRetirement), and an id that is forgotten has lost the mark
+of its initial state first, by a write that only the leader can make.
 """
 
 import logging
@@ -102,6 +104,8 @@ class TopologyCleanup:
                 ids |= {each for each in self._state.known_ids() if is_id_of(each, name)}
                 is_whole = False
                 continue
+            if deploy:
+                ids.add(deploy.old_id)  # after a retreat: the refused one, which still holds the data
             for base in deploy.bases() if deploy else []:
                 ids.add(base.topology_id)
                 keys |= {base.code_key, base.conf_key}

@@ -125,9 +125,8 @@ class Deploys:
     def _retreat(self, name: str, deploy: Deploy, error: SparkStormError) -> None:
         _LOG.warning("hot deploy of %s: %s is refused, the old one comes back: %s", name, deploy.base.topology_id, error)
         assert deploy.fallback is not None
-        if deploy.inherits:
-            self._parts.cleanup.retirement.hand_over(deploy.base.topology_id, deploy.old_id)
-        back = Deploy(deploy.old_id, deploy.fallback, True, None, deploy.request_id, str(error))
+        holder = deploy.base.topology_id if deploy.inherits else deploy.old_id  # data is handed on, never back
+        back = Deploy(holder, deploy.fallback, True, None, deploy.request_id, str(error))
         self._parts.state.write_deploy(name, back)
         self._parts.state.remove_topology(deploy.base.topology_id)
 

@@ -12,14 +12,17 @@ class TopologyActionListener(Protocol):
 
 
 class TopologyRetirement(Protocol):
-    """Told when a topology is removed, to delete what it left elsewhere (streams and state); must bear repetition."""
+    """Told when a topology is removed, to delete what it left elsewhere (streams and state).
+
+    Each call ends an id for good, and may come again at any later time from a leader that was deposed: it changes nothing then.
+    """
 
     def retire(self, topology_id: str) -> None:
         """Delete what the topology left."""
         ...
 
     def hand_over(self, old_id: str, new_id: str) -> None:
-        """Give what the old topology left to its successor (hot deploy); undone by the call the other way round."""
+        """Give what the old topology left to its successor (hot deploy), once: a second heir gets nothing."""
         ...
 
 

@@ -1,16 +1,16 @@
 """Clean-up of a removed topology's data in Redis: deleted, or handed to the successor of a hot deploy.
 
-Handing over renames streams, cursors, journals and held inputs; fences, owners, sequence numbers and
-progress belong to dead processes and are dropped, so a zombie finds no fence of its own and is turned away. Each rename
-can be repeated, so a hand-over that was cut is finished by the next call.
+Both begin with the tombstone (transport/end.lua), which fences all processes of the topology off for good. A hand-over then renames
+streams, cursors, journals and held inputs in one script. An id ends once: a call that is repeated, also by a leader
+that was deposed long ago, finds the tombstone and changes nothing.
 """
 
 from sparkstorm.model.redis_address import RedisAddress
-from sparkstorm.transport.connection import Link
+from sparkstorm.transport.base import TOMBSTONE_MS
+from sparkstorm.transport.connection import Link, Script
 from sparkstorm.transport.keys import Keys
-from sparkstorm.transport.reader import RedisReader, names_of
+from sparkstorm.transport.reader import RedisReader, end, names_of
 
-_OF_PROCESSES = ("fence", "owner", "seq", "low", "progress")
 _PATIENCE_S = 10.0
 
 
@@ -21,7 +21,7 @@ class RedisRetirement:
         self._address = address
 
     def retire(self, topology_id: str) -> None:
-        """Delete every key of the topology."""
+        """Delete every key of the topology but its dead letters and its tombstone."""
         reader = RedisReader(self._address, topology_id, _PATIENCE_S)
         try:
             reader.delete()
@@ -29,15 +29,17 @@ class RedisRetirement:
             reader.close()
 
     def hand_over(self, old_id: str, new_id: str) -> None:
-        """Rename the old topology's keys to the new one's."""
-        old, new = Keys(old_id), Keys(new_id)
+        """Rename the old topology's keys to the new one's, unless the old one has ended before."""
+        old = Keys(old_id)
         link = Link(self._address, _PATIENCE_S)
         try:
-            link.ask(("DEL", *(old(part) for part in _OF_PROCESSES)))
-            for name in sorted(names_of(link, f"{old.prefix}:")):
-                if name.startswith(old.log("")):  # of workers that are gone; a slot may still write its last lines
-                    link.ask(("UNLINK", name))
-                    continue
-                link.ask(("RENAME", name, new.prefix + name.removeprefix(old.prefix)))
+            if end(link, old, new_id) != new_id:
+                return
+            names = sorted(set(names_of(link, f"{old.prefix}:")) - {old("ended")})
+            logs = [name for name in names if name.startswith(old.log(""))]  # of workers that are gone
+            moved = [name.removeprefix(old.prefix) for name in names if name not in logs]
+            Script("hand_over.lua", link).run(old.prefix, lambda: [new_id, TOMBSTONE_MS, *moved])
+            if logs:
+                link.ask(("UNLINK", *logs))
         finally:
             link.close()

@@ -112,6 +112,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("SET_LOG_LEVEL", Trigger.TIME, 1, 3_000),
     Kind("SUBMIT_OTHER", Trigger.TIME, 4),
     Kind("KILL_OTHER", Trigger.TIME, 3, 2_000),
+    Kind("LATE_CLEANUP", Trigger.TIME),
 )
 KIND_BY_NAME = {kind.name: kind for kind in KINDS}
 

@@ -370,6 +370,10 @@ class HarmedCluster(LocalCluster):
         self.after(fault.size, come_back)
         return ""
 
+    def _late_cleanup(self, fault: Fault) -> str:
+        self.data_plane.repeat_ends()
+        return ""
+
     def _disk_full(self, fault: Fault) -> str:
         def set_full(is_full: bool) -> None:
             for data in self.data_plane.all().values():

@@ -26,7 +26,6 @@ class TopologyData:
         self.failure: Exception | None = None  # of a worker, that another start would find again
         self.activity = 0  # grows with every step in which anything was emitted or sent
         self.codec = Codec()
-        self.is_late = False  # written by a worker that was started after its topology had ended
         self.has_inherited = False  # its predecessor's counts are gone, its spouts' positions are not
 
 
@@ -38,13 +37,14 @@ class DataPlane:
         self._by_id: dict[str, TopologyData] = {}
         self._opened: dict[str, Opened] = {}
         self._ended: set[str] = set()
+        self._ends: list[Callable[[], None]] = []
 
     def of(self, topology_id: str) -> TopologyData:
         """The data of a topology, empty at first."""
         found = self._by_id.get(topology_id)
         if found is None:
             found = self._by_id[topology_id] = TopologyData(topology_id, self._max_bytes)
-            found.is_late = topology_id in self._ended
+            found.store.has_ended = topology_id in self._ended
         return found
 
     def all(self) -> Mapping[str, TopologyData]:
@@ -57,8 +57,15 @@ class DataPlane:
             self._opened[key] = open_topology(code, key)
         return self._opened[key]
 
+    def repeat_ends(self) -> None:
+        """Carry out once more all ends so far, as a leader does that was deposed in the middle of one and goes on late."""
+        self._ends, calls = [], self._ends
+        for call in calls:
+            call()
+
     def retire(self, topology_id: str) -> None:
-        """Delete what a topology left; zombies of it keep their own reference."""
+        """Delete what a topology left; zombies of it keep their own reference, to a store that has ended."""
+        self._ends.append(lambda: self.retire(topology_id))
         self._ended.add(topology_id)
         data = self._by_id.pop(topology_id, None)
         if data is not None:
@@ -66,12 +73,12 @@ class DataPlane:
 
     def hand_over(self, old_id: str, new_id: str) -> None:
         """Give streams, cursors, journals and held inputs to the successor; what belongs to processes is dropped."""
-        if old_id not in self._by_id:
-            return  # a hand-over that is repeated
+        self._ends.append(lambda: self.hand_over(old_id, new_id))
+        if old_id in self._ended:
+            return  # a hand-over that is repeated, maybe late and by a deposed leader
+        old, new = self.of(old_id), self.of(new_id)
         self._ended.add(old_id)
-        self._ended.discard(new_id)  # a deploy that is undone
-        old, new = self._by_id.pop(old_id), self.of(new_id)
-        new.is_late = False
+        del self._by_id[old_id]
         for task, keys in old.store.task_keys.items():
             keys.fence, keys.owner = 0, ""
             new.store.task_keys[task] = keys
@@ -80,4 +87,5 @@ class DataPlane:
         new.store.quarantine += old.store.quarantine
         new.arrivals.follow(old.arrivals)
         new.has_inherited = True
-        old.store.__init__(self._max_bytes)  # type: ignore[misc]
+        old.store.dead_letters, old.store.letters_so_far = [], 0
+        old.store.end()

@@ -245,7 +245,9 @@ class Trial:
             return [f"topology {MAIN} is gone"]
         found = [f"{each} has left traces" for each in sorted(state.known_ids() - set(ids))]
         found += [
-            f"data of {each} are left" for each, data in cluster.data_plane.all().items() if each not in ids and not data.is_late
+            f"data of {each} are left"
+            for each, data in cluster.data_plane.all().items()
+            if each not in ids and data.store.holds_data()
         ]
         found += [f"a hot deploy of {each} is not finished" for each in state.deploy_names()]
         offers = {each: state.read_supervisor(each) for each in state.supervisor_ids()}

@@ -11,7 +11,9 @@ Laws of every Transport (tests/contracts/test_transport.py runs them against eac
 6. A commit refused for lack of memory (StoreFullError) changed nothing. One that sends no more bytes of rows than it
    consumes, or is urgent, is never refused for that (acks and states are how a full store gets drained), nor is a claim;
    `release` frees what stored cursors have passed.
-7. A store whose disk is full refuses every write, claims and `release` included (StoreFullError), and keeps nothing of
+7. A topology that has ended (`Reader.delete`, TopologyRetirement) leaves a tombstone: no task of it can be claimed or sown,
+   no commit is applied, and nothing that was handed over is handed over again (FencedError), for as long as it is kept.
+8. A store whose disk is full refuses every write, claims and `release` included (StoreFullError), and keeps nothing of
    it; once there is room again, the same calls go through.
 """
 
@@ -20,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+from sparkstorm.errors import FencedError
 
 
 class Cursor(NamedTuple):
@@ -32,6 +36,13 @@ class Cursor(NamedTuple):
 START = Cursor("0-0", 0)
 MOST_DEAD_LETTERS = 100_000
 """Letters that a topology's store keeps at least; older ones may be dropped."""
+TOMBSTONE_MS = 7 * 24 * 3_600_000
+"""How long Redis keeps the tombstone of a topology: longer than any worker of it can go on while cut off from its slot."""
+
+
+def ended_error(topology_id: str) -> FencedError:
+    """Return the refusal of a claim on a topology that has ended."""
+    return FencedError(f"{topology_id} has ended; this worker belongs to a slot that has not heard of it yet")
 
 
 class Entry(NamedTuple):
@@ -131,7 +142,7 @@ class Transport(Protocol):
         """Block until entries may be there, a file descriptor is readable, or the time is over."""
 
     def release(self) -> None:
-        """Free what stored cursors have passed, without a commit (a full store refuses those); StoreFullError by law 7."""
+        """Free what stored cursors have passed, without a commit (a full store refuses those); StoreFullError by law 8."""
 
     def oldest_waiting_ms(self, also: Sequence[int] = (), floor_ms: int = 0) -> int | None:
         """Birth of the oldest root that waits, everywhere at one moment; None when nothing does.
@@ -178,4 +189,4 @@ class Reader(Protocol):
         """Delete the topology's dead letters; return how many there were."""
 
     def delete(self) -> None:
-        """Delete everything of the topology but its dead letters, which stay until they are dropped."""
+        """End the topology: leave a tombstone, delete all but the dead letters, which stay until they are dropped."""

@@ -1,5 +1,6 @@
 -- The change of owners. Keys it writes: {p}:fence, {p}:owner, {p}:low, {p}:steps (see commit.lua).
--- ARGV: owner, k tasks, then their k tokens. Answers {'OK'}, or {'FENCED'|'HALF', detail}.
+-- ARGV: owner, k tasks, then their k tokens. Answers {'OK'}, {'ENDED'} when the topology has ended ({p}:ended, see end.lua),
+-- or {'FENCED'|'HALF', detail}.
 -- Writes every token before anything is read by the new owner, or none at all when one of them is older than the stored one.
 -- A former owner that has lost its last task no longer holds the low watermark down.
 local p = KEYS[1]
@@ -9,6 +10,9 @@ local function number(value, key)
     error('DAMAGED[' .. key .. '][' .. tostring(value) .. ']')
   end
   return found
+end
+if redis.call('EXISTS', p .. ':ended') == 1 then
+  return {'ENDED'}
 end
 local k = (#ARGV - 1) / 2
 for i = 2, k + 1 do

@@ -1,7 +1,7 @@
 """Writer of initial journals into Redis, from which the tasks of a new topology start.
 
 Laws, the same for LocalSeeding: a task's journal is there wholly or not at all; the same one again changes nothing; once a
-task of the topology was ever claimed, nothing is sown any more (FencedError), since what is there is newer.
+task of the topology was ever claimed, or it has ended, nothing is sown any more (FencedError).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RedisSeeding:
     def _write(self, task: int, what: str, entries: Sequence[bytes]) -> None:
         answer = self._script.run(self._keys.prefix, lambda: [task, what, *entries])
         if answer[0] != b"OK":
-            raise FencedError(f"{self._topology_id} has run already: what its tasks have is newer than any checkpoint")
+            raise FencedError(f"{self._topology_id} has run or ended already: what its tasks have is newer than any checkpoint")
 
     def close(self) -> None:
         """Let go of the connection."""

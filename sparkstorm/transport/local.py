@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sparkstorm.errors import FencedError, NotAliveError, StoreFullError, StoreRolledBackError
-from sparkstorm.transport.base import MOST_DEAD_LETTERS, START, Claim, Commit, Cursor, Entry, Pressure, TaskRecord
+from sparkstorm.transport.base import MOST_DEAD_LETTERS, START, Claim, Commit, Cursor, Entry, Pressure, TaskRecord, ended_error
 from sparkstorm.transport.frames import birth_of
 
 
@@ -39,6 +39,7 @@ class LocalStore:
         self.max_bytes = max_bytes
         self.is_disk_full = False  # every write is refused, whatever it frees
         self.restores = 0
+        self.has_ended = False  # the tombstone; no time takes it away
 
     def task(self, task: int) -> _TaskKeys:
         """The keys of one task."""
@@ -55,6 +56,16 @@ class LocalStore:
         """StoreFullError while the disk is full."""
         if self.is_disk_full:
             raise StoreFullError("the disk under the store is full")
+
+    def holds_data(self) -> bool:
+        """Whether anything but dead letters and tombstone is stored."""
+        return bool(self.seq_by_owner or self.progress_by_owner or any(keys != _TaskKeys() for keys in self.task_keys.values()))
+
+    def end(self) -> None:
+        """Become empty but for the dead letters, for good."""
+        letters, so_far = self.dead_letters, self.letters_so_far
+        self.__init__(self.max_bytes)  # type: ignore[misc]
+        self.dead_letters, self.letters_so_far, self.has_ended = letters, so_far, True
 
     def checkpoint(self) -> dict[str, object]:
         """A copy to go back to, as a store that loses its tail would."""
@@ -83,6 +94,8 @@ class LocalTransport:
         """Fence, then read."""
         store = self._store
         store.refuse_without_disk()
+        if store.has_ended:
+            raise ended_error("the topology")
         for task, token in token_by_task.items():
             if store.task(task).fence > token:
                 raise FencedError(f"task {task} belongs to token {store.task(task).fence} now")
@@ -280,11 +293,8 @@ class LocalReader:
         return count
 
     def delete(self) -> None:
-        """Forget everything but the dead letters."""
-        store = self._store
-        letters, so_far = store.dead_letters, store.letters_so_far
-        store.__init__(store.max_bytes)  # type: ignore[misc]
-        store.dead_letters, store.letters_so_far = letters, so_far
+        """Forget everything but the dead letters, and leave a tombstone."""
+        self._store.end()
 
 
 class LocalSeeding:
@@ -295,8 +305,8 @@ class LocalSeeding:
 
     def sow(self, task: int, entries: Iterable[bytes]) -> None:
         """Give a task its journal."""
-        if any(keys.fence for keys in self._store.task_keys.values()):
-            raise FencedError("the topology has run already: what its tasks have is newer than any checkpoint")
+        if self._store.has_ended or any(keys.fence for keys in self._store.task_keys.values()):
+            raise FencedError("the topology has run or ended already: what its tasks have is newer than any checkpoint")
         self._store.task(task).journal = list(entries)
 
 

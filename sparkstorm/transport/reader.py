@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkstorm.errors import NotAliveError, StoreInconsistentError
 from sparkstorm.model.redis_address import RedisAddress
-from sparkstorm.transport.base import START, TaskRecord
+from sparkstorm.transport.base import START, TOMBSTONE_MS, TaskRecord
 from sparkstorm.transport.connection import Link, Script, text
 from sparkstorm.transport.keys import Keys, read_cursor, read_number
 
@@ -85,15 +85,21 @@ class RedisReader:
         return [(text(id), fields[1]) for id, fields in entries]
 
     def delete(self) -> None:
-        """Delete everything of the topology but its dead letters, in steps that do not block the server."""
-        kept = self._keys("dead")
-        names = [name for name in names_of(self._link, f"{self._keys.prefix}:") if name != kept]
+        """Leave a tombstone, then delete everything but the dead letters, in steps that do not block the server."""
+        end(self._link, self._keys, "")
+        kept = (self._keys("dead"), self._keys("ended"))
+        names = [name for name in names_of(self._link, f"{self._keys.prefix}:") if name not in kept]
         for at in range(0, len(names), _NAMES_AT_ONCE):
             self._link.ask(("UNLINK", *names[at : at + _NAMES_AT_ONCE]))
 
     def close(self) -> None:
         """Let go of the connection."""
         self._link.close()
+
+
+def end(link: Link, k: Keys, heir: str) -> str:
+    """Fence all processes of a topology off for good; return what its tombstone says: the heir, or "" when no data is to move."""
+    return text(Script("end.lua", link).run(k.prefix, lambda: [TOMBSTONE_MS, heir])[0])
 
 
 def names_of(link: Link, prefix: str) -> list[str]:

@@ -27,7 +27,7 @@ from sparkstorm.errors import (
     StoreUnavailableError,
 )
 from sparkstorm.model.redis_address import RedisAddress
-from sparkstorm.transport.base import MOST_DEAD_LETTERS, Claim, Commit, Cursor, Entry, Pressure, TaskRecord
+from sparkstorm.transport.base import MOST_DEAD_LETTERS, Claim, Commit, Cursor, Entry, Pressure, TaskRecord, ended_error
 from sparkstorm.transport.connection import (
     LOST,
     AccessRefusedError,
@@ -77,6 +77,8 @@ class RedisTransport:
         arguments = [owner, *tasks, *(token_by_task[t] for t in tasks)]
         answer = self._claim_script.run(self._keys.prefix, lambda: arguments)
         self._require_whole(owner, answer)
+        if answer[0] == b"ENDED":
+            raise ended_error(self._topology_id)
         if answer[0] != b"OK":
             raise FencedError(f"task {text(answer[1])} belongs to token {text(answer[2])} now")
         proven = self._link.number

@@ -1,9 +1,10 @@
 -- Owns the beginning of a task's journal, written before any worker lives. Keys it writes: {p}:seed:<task>, {p}:journal:<task>.
 -- ARGV: task, what it is ('begin': forget what an earlier try left, 'more', 'end': give it its place), then entries.
 -- Any call may come twice: entries set keys to values, and so may stand twice.
--- Refused once anybody has ever claimed a task of the topology: what is there then is newer than any checkpoint.
+-- Refused once anybody has ever claimed a task of the topology, what is there then is newer than any checkpoint, and once it
+-- has ended.
 local p = KEYS[1]
-if redis.call('EXISTS', p .. ':fence') == 1 then
+if redis.call('EXISTS', p .. ':fence', p .. ':ended') > 0 then
   return {'CLAIMED'}
 end
 local sown = p .. ':seed:' .. ARGV[1]

@@ -11,6 +11,9 @@ import redis
 
 from sparkstorm.embedded import RedisServer
 from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.nimbus.listeners import TopologyRetirement
+from sparkstorm.nimbus.redis_cleanup import RedisRetirement
+from sparkstorm.testing.sim_data import DataPlane
 from sparkstorm.testing.system.proxy import TcpProxy, redis_request
 from sparkstorm.transport.base import Cursor, Entry, Reader, Transport
 from sparkstorm.transport.local import LocalReader, LocalStore, LocalTransport
@@ -26,6 +29,7 @@ class LocalBench:
 
     def __init__(self) -> None:
         self.store = LocalStore()
+        self._plane = DataPlane()
 
     def open(self) -> Transport:
         return LocalTransport(self.store)
@@ -60,6 +64,15 @@ class LocalBench:
     def put_garbage(self, task: int, cursor: str) -> None:
         """Nothing can be left behind a cursor here."""
 
+    def retirement(self) -> TopologyRetirement:
+        """Return the twin of Nimbus's clean-up, over stores of its own."""
+        return self._plane
+
+    def of(self, topology_id: str) -> tuple[Transport, Reader]:
+        """Return the two ways to a topology's data by its id."""
+        store = self._plane.of(topology_id).store
+        return LocalTransport(store), LocalReader(store)
+
     def close(self) -> None:
         pass
 
@@ -80,13 +93,17 @@ class RedisBench:
         """Where owners connect: the proxy."""
         return RedisAddress(self.proxy.host, self.proxy.port, self.server.password)
 
+    @property
+    def _direct(self) -> RedisAddress:
+        return RedisAddress(self.server.host, self.server.port, self.server.password)
+
     def open(self) -> RedisTransport:
         made = RedisTransport(self.address, self.topology, self.patience_s)
         self._opened.append(made)
         return made
 
     def reader(self) -> RedisReader:
-        made = RedisReader(RedisAddress(self.server.host, self.server.port, self.server.password), self.topology)
+        made = RedisReader(self._direct, self.topology)
         self._opened.append(made)
         return made
 
@@ -126,6 +143,16 @@ class RedisBench:
         """Write a cursor without trimming, as no commit does."""
         client: Any = self.client
         client.hset(self.key("cursor"), task, cursor)
+
+    def retirement(self) -> TopologyRetirement:
+        """Return Nimbus's clean-up."""
+        return RedisRetirement(self._direct)
+
+    def of(self, topology_id: str) -> tuple[Transport, Reader]:
+        """Return the two ways to a topology's data by its id."""
+        made = RedisTransport(self._direct, topology_id, self.patience_s), RedisReader(self._direct, topology_id)
+        self._opened += made
+        return made
 
     def close(self) -> None:
         for made in self._opened:

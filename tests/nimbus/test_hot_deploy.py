@@ -47,18 +47,33 @@ class Mortal:
 
 
 class Keeper:
-    """Keeps what topologies leave; a hand-over may be cut before it is whole."""
+    """Keeps what topologies leave, by the law of TopologyRetirement: an id ends once."""
 
     def __init__(self) -> None:
         self.data: dict[str, set[str]] = {}
+        self.ended: set[str] = set()
+        self.calls: list[tuple[str, ...]] = []
 
     def retire(self, topology_id: str) -> None:
+        self.calls.append((topology_id,))
+        self.ended.add(topology_id)
         self.data.pop(topology_id, None)
 
     def hand_over(self, old_id: str, new_id: str) -> None:
-        moved = self.data.pop(old_id, set())
+        self.calls.append((old_id, new_id))
+        assert new_id not in self.ended, "data may not be handed to an id that has ended"
+        moved = self.data.pop(old_id, set()) if old_id not in self.ended else set()
+        self.ended.add(old_id)
         if moved:
             self.data.setdefault(new_id, set()).update(moved)
+
+    def repeat_all(self) -> None:
+        """Make every call once more, as a leader that was deposed in the middle of one may."""
+        for call in list(self.calls):
+            if len(call) == 1:
+                self.retire(*call)
+            elif call[0] not in self.ended or call[1] not in self.ended:
+                self.hand_over(*call)
 
 
 def deploy_and_die(at: int, is_written: bool, topology: Topology) -> tuple[Bench, Keeper, str, bool]:
@@ -98,6 +113,8 @@ def test_wherever_the_driver_dies_one_topology_runs_with_its_data_and_nothing_el
         assert (code == CODE) == (now == old), at
         is_heir = now == old or split == 4
         assert keeper.data == ({now: {"streams", "states"}} if is_heir else {}), at
+        keeper.repeat_all()
+        assert keeper.data == ({now: {"streams", "states"}} if is_heir else {}), f"{at}: a deposed leader did harm"
         assert bench.state.known_ids() == {now}, at
         assert not bench.state.deploy_names() and bench.state.open_requests() == ([], {}), at
         outcomes.add(code)

@@ -18,7 +18,7 @@ from sparkstorm.transport.base import Commit, Pressure
 from sparkstorm.worker.worker import Worker
 from tests.sim.topologies import subject
 
-SEEDS = 200
+SEEDS = 1000
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -129,7 +129,7 @@ def nimbus_that_forgets_what_another_accepted(patch: pytest.MonkeyPatch) -> None
     (transport(NoFence), "word_count", 10, 3),
     (transport(AppliesTwice), "word_count", 10, 3),
     (transport(ForgetsState), "word_count", 10, 3),
-    (transport(ForgetsHeldInputs), "fan_out_fan_in", 10, 3),
+    (transport(ForgetsHeldInputs), "fan_out_fan_in", 10, 5),
     (transport(ForgetsCursors), "word_count", 10, 3),
     (worker_that_numbers_a_refused_commit_anew, "word_count", 10, 3),
     (slot_that_never_wakes_a_worker, "word_count", 10, 3),

@@ -1,0 +1,89 @@
+"""Checks on both transports that a topology's end is final: for its own workers, and for leaders that repeat its clean-up late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from sparkstorm.errors import FencedError, NotAliveError
+from sparkstorm.transport.base import Commit, Reader, Transport
+from tests.contracts.benches import Bench, LocalBench, RedisBench
+
+_numbers = count(1)
+TASK = 3
+
+
+@pytest.fixture(params=["local", pytest.param("redis", marks=pytest.mark.system)])
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    made: Bench = LocalBench() if request.param == "local" else RedisBench(request.getfixturevalue("redis_server"))
+    yield made
+    made.close()
+
+
+def running(bench: Bench, name: str) -> tuple[str, Transport, Reader]:
+    """Return a topology's id and its data: one commit of a worker that claimed one task."""
+    topology_id = f"{name}-{next(_numbers)}"
+    transport, reader = bench.of(topology_id)
+    transport.claim("worker", {TASK: 5})
+    transport.commit(work(1))
+    return topology_id, transport, reader
+
+
+def work(seq: int) -> Commit:
+    return Commit(
+        "worker", {TASK: 5}, 0, seq, frames=[(TASK, b"frame", 5)], journal=[(TASK, b"state")],
+        held=[(TASK, "1-0", b"held")], parked=[b"letter"], progress=b"counts", low_ms=7,
+    )  # fmt: skip
+
+
+def assert_nothing_can_be_done(transport: Transport, reader: Reader) -> None:
+    """A worker that was cut off, and the next one that its slot starts, are turned away and leave nothing."""
+    with pytest.raises(FencedError):
+        transport.commit(work(2))
+    with pytest.raises(FencedError, match="has ended"):
+        transport.claim("worker", {TASK: 999})
+    with pytest.raises(NotAliveError):
+        reader.put_back("1-0", TASK, b"frame")
+    assert reader.progress() == {} and reader.backlog().get(TASK, 0) == 0
+    record = reader.record(TASK)
+    assert (record.journal, record.held, record.last_entry) == ([], {}, "0-0")
+
+
+def test_a_topology_that_ended_turns_its_workers_away_and_keeps_its_dead_letters(bench: Bench) -> None:
+    topology_id, transport, reader = running(bench, "ended")
+    bench.retirement().retire(topology_id)
+    assert_nothing_can_be_done(transport, reader)
+    assert [data for _, data in reader.parked(10)] == [b"letter"]
+    bench.retirement().retire(topology_id)
+    assert_nothing_can_be_done(transport, bench.of(topology_id)[1])
+
+
+def test_data_is_handed_on_once_and_a_deposed_leader_that_repeats_it_changes_nothing(bench: Bench) -> None:
+    old, transport, reader = running(bench, "old")
+    retirement = bench.retirement()
+    for heir in ("new", "again", "back"):
+        bench.of(f"{old}-{heir}")
+    retirement.hand_over(old, f"{old}-new")
+    assert_nothing_can_be_done(transport, reader)
+    retirement.hand_over(f"{old}-new", f"{old}-back")  # the deploy was refused: the data goes on, never back
+    successor, its_reader = bench.of(f"{old}-back")
+    for _ in range(2):
+        retirement.hand_over(old, f"{old}-new")
+        retirement.hand_over(old, f"{old}-again")
+        retirement.retire(old)
+    claim = successor.claim("worker", {TASK: 1})
+    assert claim.record_by_task[TASK].journal == [b"state"] and claim.record_by_task[TASK].held == {"1-0": b"held"}
+    assert claim.record_by_task[TASK].last_entry != "0-0" and claim.seq == 0 and claim.progress == b""
+    assert [data for _, data in its_reader.parked(10)] == [b"letter"]
+    for stale in ("new", "again"):
+        assert bench.of(f"{old}-{stale}")[1].record(TASK).journal == []
+
+
+def test_nothing_is_handed_on_by_a_topology_whose_data_was_deleted(bench: Bench) -> None:
+    old, transport, reader = running(bench, "dropped")
+    bench.retirement().retire(old)
+    bench.retirement().hand_over(old, f"{old}-new")
+    assert_nothing_can_be_done(transport, reader)
+    assert bench.of(f"{old}-new")[1].record(TASK).journal == []
