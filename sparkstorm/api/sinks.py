@@ -11,9 +11,10 @@ from sparkstorm.model.tuples import Tuple
 
 
 class RefusedRows(Exception):
-    """Raised by `TransactionalSink.prepare` for tuples that the target will never take: they are parked, each with its reason.
+    """Raised by a TransactionalSink for tuples that the target will never take: they are parked, each with its reason.
 
-    The worker then calls `prepare` again; the sink must have dropped these rows. Arguments: (tuple, reason) pairs.
+    After `prepare` has raised it, the worker calls `prepare` again; the sink must have dropped these rows. Raised by `commit` or
+    `recover`, it says that the epoch is in the target but for these rows. Arguments: (tuple, reason) pairs.
     """
 
     def __init__(self, rows: Sequence[tuple[Tuple, str]]) -> None:

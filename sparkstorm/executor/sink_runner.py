@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from sparkstorm.api.sinks import TransactionalSink
+from sparkstorm.api.sinks import RefusedRows, TransactionalSink
 from sparkstorm.errors import CodecError, WorkerFailedError
 from sparkstorm.executor.runner import Failure
 from sparkstorm.executor.state import MemoryState
@@ -131,17 +131,26 @@ class SinkRunner:
         self._is_committed |= self._is_prepared
         self._is_prepared = False
 
-    def finish(self) -> None:
-        """Recover after a start, or commit what the store has committed; may be called again after an error."""
+    def finish(self) -> list[tuple[Tuple, str]]:
+        """Recover after a start, or commit what the store has committed; may be called again after an error.
+
+        Returns rows that the target has refused for good, each with its reason; they must be parked by the next commit.
+        """
+        refused: list[tuple[Tuple, str]] = []
+        try:
+            if not self._is_recovered:
+                self.bolt.recover(self._epoch, self._value)
+            elif self._is_committed:
+                self.bolt.commit(self._epoch, self._value)
+        except RefusedRows as refusal:
+            refused = refusal.rows
         if not self._is_recovered:
-            self.bolt.recover(self._epoch, self._value)
             self._is_recovered = True
             self._write_again()
-        elif self._is_committed:
-            self.bolt.commit(self._epoch, self._value)
         if self._is_committed:
             self._is_committed, self._value = False, None
             self._news = [self._epoch, None]
+        return refused
 
     def _write_again(self) -> None:
         """Write what an earlier owner has kept of an epoch that had not ended."""
