@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sparkstorm.embedded.connection import read_private
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 
 _FIRST_PAUSE_MS = 100
 _LONGEST_PAUSE_MS = 5_000
+_MOST_BYTES = 4096
 
 
 class Patience:
@@ -55,12 +55,23 @@ class Secret:
     def read(self) -> str | None:
         """Return the password; None when no place was given."""
         if self._file:
-            return read_private(Path(self._file).expanduser(), "password file").decode().rstrip("\r\n")
+            return self._read_file(Path(self._file).expanduser())
         if not self._variable:
             return None
         if (found := os.environ.get(self._variable)) is None:
             raise InvalidConfigError(f"{self._what}: the environment variable {self._variable} is not set on this host")
         return found
+
+    def _read_file(self, path: Path) -> str:
+        try:
+            mode, text = path.stat().st_mode, path.read_bytes()[:_MOST_BYTES].decode().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidConfigError(f"{self._what}: the password file {path} cannot be read: {error}") from error
+        if mode & 0o077:
+            raise InvalidConfigError(f"{self._what}: others may read the password file {path}; chmod 600 {path}")
+        if not text or "\n" in text:
+            raise InvalidConfigError(f"{self._what}: the password file {path} must hold one line, the password")
+        return text
 
 
 def without_password(url: str, what: str) -> str:
