@@ -67,8 +67,8 @@ class Key:
         """Whether the values are lengths of time."""
         return self.unit in _MS_PER_UNIT
 
-    def problem(self, value: Value) -> str:
-        """What is wrong with a value for this key, or nothing."""
+    def problem(self, value: Value, in_range: bool = True) -> str:
+        """What is wrong with a value for this key, or nothing; without `in_range` any number of its type will do."""
         if value is None:
             return "" if self.default is None else f"expected {self._expected()}, got null"
         accepted = isinstance(value, _ACCEPTED_BY_TYPE[self.type])
@@ -78,7 +78,7 @@ class Key:
             return f"expected one of {', '.join(self.choices)}, got {value!r}"
         if isinstance(value, float) and not math.isfinite(value):
             return f"expected a finite number, got {value}"
-        return self._range_problem(value) if self.type in ("integer", "number") else ""
+        return self._range_problem(value) if in_range and self.type in ("integer", "number") else ""
 
     def _expected(self) -> str:
         word = _WORD_BY_TYPE[_ACCEPTED_BY_TYPE[self.type][-1]] if self.type != "any" else "a value"

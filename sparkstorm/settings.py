@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Self, get_type_hints
 
 from sparkstorm.config import keys, milliseconds
@@ -30,6 +31,13 @@ class Settings:
         keys_by_field = _keys_of(cls)  # type: ignore[arg-type]  # mypy takes a class with slots for unhashable
         return cls(**{name: _value(key, conf, own or {}) for name, key in keys_by_field.items()})
 
+    @classmethod
+    def of_partial(cls, conf: Mapping[str, Any]) -> Self:
+        """Read every field of a scheduling problem: null is absent, and numbers out of range are the scheduler's to answer."""
+        keys_by_field = _keys_of(cls)  # type: ignore[arg-type]
+        given = {key: conf[key] for key in keys_by_field.values() if conf.get(key) is not None}
+        return cls(**{name: _value(key, given, {}, in_range=False) for name, key in keys_by_field.items()})
+
 
 @functools.cache
 def _keys_of(kind: type[Settings]) -> Mapping[str, str]:
@@ -37,13 +45,100 @@ def _keys_of(kind: type[Settings]) -> Mapping[str, str]:
     return {name: hint.__metadata__[0] for name, hint in get_type_hints(kind, include_extras=True).items()}
 
 
-def _value(name: str, conf: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
+def _value(name: str, conf: Mapping[str, Any], own: Mapping[str, Any], in_range: bool = True) -> Any:
     known = keys()[name]
     value = own.get(name)
     value = conf.get(name, known.default) if value is None else value
-    if problem := known.problem(value):
+    if problem := known.problem(value, in_range):
         raise InvalidConfigError(f"{name}: {problem}")
     return milliseconds(known, value) if known.is_time and value is not None else value
+
+
+@dataclass(frozen=True, slots=True)
+class DriverSettings(Settings):
+    """Settings of a driver: its folder, its slots, its waits and what it reports."""
+
+    local_dir: Annotated[str, "storm.local.dir"]
+    supervisors: Annotated[int, "sparkstorm.supervisors"]
+    slots_per_supervisor: Annotated[int, "sparkstorm.slots.per.supervisor"]
+    slots_start_ms: Annotated[int, "sparkstorm.slots.start.timeout.ms"]
+    authenticates: Annotated[bool, "sparkstorm.spark.authenticate"]
+    patience_ms: Annotated[int, "sparkstorm.stores.patience.secs"]
+    progress_ms: Annotated[int, "sparkstorm.progress.interval.ms"]
+    dead_letters_bytes: Annotated[int, "sparkstorm.dead.letters.file.max.bytes"]
+
+    @property
+    def slots(self) -> int:
+        """Slots that this driver starts."""
+        return self.supervisors * self.slots_per_supervisor
+
+    @property
+    def folder(self) -> Path:
+        """The local folder."""
+        return Path(self.local_dir)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings(Settings):
+    """Addresses of Redis and ZooKeeper, and settings of those that are embedded."""
+
+    local_dir: Annotated[str, "storm.local.dir"]
+    connection_file: Annotated[str | None, "sparkstorm.connection.file"]
+    redis_url: Annotated[str | None, "sparkstorm.redis.url"]
+    redis_viewer: Annotated[str | None, "sparkstorm.redis.viewer.user"]
+    redis_port: Annotated[int | None, "sparkstorm.embedded.redis.port"]
+    redis_memory_mb: Annotated[int, "sparkstorm.embedded.redis.maxmemory.mb"]
+    redis_appendfsync: Annotated[str, "sparkstorm.embedded.redis.appendfsync"]
+    zookeeper_servers: Annotated[list[str] | None, "storm.zookeeper.servers"]
+    zookeeper_default_port: Annotated[int, "storm.zookeeper.port"]
+    zookeeper_root: Annotated[str, "storm.zookeeper.root"]
+    zookeeper_user: Annotated[str | None, "storm.zookeeper.auth.user"]
+    zookeeper_port: Annotated[int | None, "sparkstorm.embedded.zookeeper.port"]
+
+    def embedded(self) -> list[str]:
+        """Return the names of the servers that are to be embedded."""
+        addresses = {"redis": self.redis_url, "zookeeper": self.zookeeper_servers}
+        return [name for name, address in addresses.items() if not address]
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperSettings(Settings):
+    """Time limits and retries of a ZooKeeper client."""
+
+    session_ms: Annotated[int, "storm.zookeeper.session.timeout"]
+    connection_ms: Annotated[int, "storm.zookeeper.connection.timeout"]
+    retries: Annotated[int, "storm.zookeeper.retry.times"]
+    retry_ms: Annotated[int, "storm.zookeeper.retry.interval"]
+    longest_retry_ms: Annotated[int, "storm.zookeeper.retry.intervalceiling.millis"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrackingSettings(Settings):
+    """Settings that decide how many ackers a topology has."""
+
+    guarantee: Annotated[str, "topology.delivery.guarantee"]
+    workers: Annotated[int, "topology.workers"]
+    ackers: Annotated[int | None, "topology.acker.executors"]
+    master: Annotated[bool | None, "topology.master.single.worker"]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings(Settings):
+    """Number of a component's tasks."""
+
+    tasks: Annotated[int | None, "topology.tasks"]
+    cap: Annotated[int | None, "topology.max.task.parallelism"]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSettings(Settings):
+    """Resources asked for by each executor."""
+
+    on_heap_mb: Annotated[float, "topology.component.resources.onheap.memory.mb"]
+    off_heap_mb: Annotated[float, "topology.component.resources.offheap.memory.mb"]
+    cpu: Annotated[float, "topology.component.cpu.pcore.percent"]
+    others: Annotated[dict[str, Any] | None, "topology.component.resources.map"]
+    shared: Annotated[dict[str, Any] | None, "topology.component.shared.memory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +182,12 @@ class WorkerSettings(Settings):
     prefers_local_ackers: Annotated[bool, "topology.acker.local"]
     recorded_components: Annotated[list[str], "topology.record.components"]
     record_directory: Annotated[str | None, "topology.record.directory"]
+    failure_capsules: Annotated[int, "topology.failure.capsules"]
     from_checkpoint: Annotated[str | None, "topology.from.checkpoint"]
     sink_patience_ms: Annotated[int, "topology.sink.patience.secs"]
     error_interval_ms: Annotated[int, "topology.error.throttle.interval.secs"]
     errors_per_interval: Annotated[int, "topology.max.error.report.per.interval"]
+    worker_hooks: Annotated[list[str], "topology.worker.hooks"]
     environment: Annotated[dict[str, Any] | None, "topology.environment"]
 
 
@@ -99,6 +196,8 @@ class ComponentSettings(Settings):
     """Settings that a component may have of its own."""
 
     max_spout_pending: Annotated[int | None, "topology.max.spout.pending"]
+    executor_threads: Annotated[bool, "topology.executor.threads"]
+    task_hooks: Annotated[list[str], "topology.auto.task.hooks"]
     tick_ms: Annotated[int | None, "topology.tick.tuple.freq.secs"]
     record_rows: Annotated[int, "topology.record.max.rows"]
     record_bytes: Annotated[int, "topology.record.max.bytes"]
@@ -112,6 +211,7 @@ class SupervisorSettings(Settings):
     heartbeat_ms: Annotated[int, "supervisor.heartbeat.frequency.secs"]
     monitor_ms: Annotated[int, "supervisor.monitor.frequency.secs"]
     worker_heartbeat_ms: Annotated[int, "worker.heartbeat.frequency.secs"]
+    task_heartbeat_ms: Annotated[int, "task.heartbeat.frequency.secs"]
     worker_timeout_ms: Annotated[int, "supervisor.worker.timeout.secs"]
     cpu: Annotated[float, "supervisor.cpu.capacity"]
     memory_mb: Annotated[float, "supervisor.memory.capacity.mb"]
@@ -134,16 +234,22 @@ class WorkerTimers(Settings):
     supervisor_timeout_ms: Annotated[int, "supervisor.worker.timeout.secs"]
     topology_timeout_ms: Annotated[int | None, "topology.worker.timeout.secs"]
     longest_timeout_ms: Annotated[int, "worker.max.timeout.secs"]
+    progress_timeout_ms: Annotated[int | None, "topology.worker.progress.timeout.secs"]
     start_timeout_ms: Annotated[int, "supervisor.worker.start.timeout.secs"]
     soft_kill_ms: Annotated[int, "supervisor.worker.shutdown.sleep.secs"]
     failed_starts: Annotated[int, "topology.worker.max.start.failures"]
 
     @property
     def timeout_ms(self) -> int:
-        """Age of a heartbeat at which a worker is restarted: the topology's own within worker.max.timeout.secs."""
+        """Age of the last sign of life at which a worker is restarted: the topology's own within worker.max.timeout.secs."""
         if self.topology_timeout_ms is None:
             return self.supervisor_timeout_ms
         return min(max(self.supervisor_timeout_ms, self.topology_timeout_ms), self.longest_timeout_ms)
+
+    @property
+    def progress_ms(self) -> int:
+        """Time without progress of the loop at which a worker is restarted; without a setting that of the sign of life."""
+        return self.timeout_ms if self.progress_timeout_ms is None else self.progress_timeout_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +257,7 @@ class NimbusSettings(Settings):
     """Periods and time limits of Nimbus."""
 
     round_ms: Annotated[int, "nimbus.monitor.freq.secs"]
+    task_heartbeat_ms: Annotated[int, "task.heartbeat.frequency.secs"]
     task_timeout_ms: Annotated[int, "nimbus.task.timeout.secs"]
     task_launch_ms: Annotated[int, "nimbus.task.launch.secs"]
     supervisor_timeout_ms: Annotated[int, "nimbus.supervisor.timeout.secs"]
@@ -170,4 +277,38 @@ class SubmissionSettings(Settings):
     copies: Annotated[int, "topology.min.replication.count"]
     copies_wait_ms: Annotated[int, "topology.max.replication.wait.time.sec"]
     is_hot_deploy: Annotated[bool, "topology.hot.deploy.enable"]
+    message_timeout_ms: Annotated[int, "topology.message.timeout.secs"]
+    keeps_old_places: Annotated[bool, "use.old.assignment"]
+    is_upgrade: Annotated[bool, "topology.upgrade"]
     from_checkpoint: Annotated[str | None, "topology.from.checkpoint"]
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySettings(Settings):
+    """Memory of one worker process."""
+
+    limit_mb: Annotated[float | None, "worker.memory.limit.mb"]
+
+
+@dataclass(frozen=True, slots=True)
+class BuilderSettings(Settings):
+    """The function that built a topology, for tests made from its failures."""
+
+    function: Annotated[str | None, "topology.builder"]
+    arguments: Annotated[dict[str, Any], "topology.builder.arguments"]
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeSettings(Settings):
+    """Settings of a gray upgrade, of the new code's configuration (S0.6)."""
+
+    workers: Annotated[list[str] | None, "topology.upgrade.workers"]
+    component: Annotated[str | None, "topology.upgrade.component"]
+    worker_num: Annotated[int, "topology.upgrade.worker.num"]
+    ttl_ms: Annotated[int, "topology.upgrade.ttl"]
+    is_forced: Annotated[bool, "topology.upgrade.force"]
+    takes_back: Annotated[bool, "topology.upgrade.rollback.enable"]
+    least_executed: Annotated[int, "topology.upgrade.rollback.min.executed"]
+    failed_share: Annotated[float, "topology.upgrade.rollback.failed.share"]
+    deaths: Annotated[int, "topology.upgrade.rollback.deaths"]
+    latency_factor: Annotated[float, "topology.upgrade.rollback.latency.factor"]

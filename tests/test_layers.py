@@ -1,6 +1,6 @@
 """Layers of the package: which package may import which, and which effects the pure ranks may not have.
 
-Ranks: 0 errors, config; 1 clock, settings, model; 2 scheduling, acking, grouping, windowing; 3 api; 4 transport, cluster, hosting,
+Ranks: 0 errors, config, settings; 1 clock, model; 2 scheduling, acking, grouping, windowing; 3 api; 4 transport, cluster, hosting,
 embedded, connectors; 5 blobs, executor, checkpoint; 6 recording; 7 worker, replay; 8 nimbus, supervisor; 9 client;
 10 notebook; 11 app, testing; 12 cli. A package imports itself and lower ranks.
 """
@@ -8,17 +8,20 @@ embedded, connectors; 5 blobs, executor, checkpoint; 6 recording; 7 worker, repl
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from sparkstorm.config import keys
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sparkstorm"
 RANK_BY_PART = {
     "errors": 0,
     "config": 0,
-    "settings": 1,
+    "settings": 0,
     "clock": 1,
     "model": 1,
     "scheduling": 2,
@@ -50,8 +53,8 @@ EFFECTS = {"random", "secrets", "logging", "socket", "subprocess", "threading", 
 # the one effect below rank 4: the real clock
 EFFECTS_ALLOWED = {"clock.py": {"time"}}
 PYSPARK_ALLOWED = ("hosting/spark", "replay/", "app", "connectors/spark")
-# imported inside functions: slow to import and needed by few (seconds for numba's first compile)
-LAZY = {"numba", "pyarrow", "pandas", "matplotlib", "pyspark", "IPython", "sqlalchemy", "confluent_kafka", "fsspec"}
+# imported inside functions: slow to import and needed by few
+LAZY = {"pyarrow", "pandas", "matplotlib", "pyspark", "IPython", "sqlalchemy", "confluent_kafka", "fsspec"}
 DRIVER_LIBRARIES = {"redis", "kazoo"}
 # the entry points parse arguments and read files, and tests run without Spark, before they import what brings Spark along
 LAZY_WITHIN = {"app": "sparkstorm.app.", "cli": "sparkstorm.", "testing": "sparkstorm.replay"}
@@ -117,7 +120,7 @@ def test_a_part_imports_only_itself_and_lower_ranks(path: Path) -> None:
         if not module.startswith("sparkstorm."):
             continue
         other = module.split(".")[1]
-        if other in (part, "errors", "__version__"):
+        if other in (part, "errors", "config", "__version__"):
             continue
         assert RANK_BY_PART[other] < RANK_BY_PART[part], f"{names_of(path)}:{line}: {part} imports {other}, of no lower rank"
 
@@ -158,6 +161,57 @@ def test_imports_stand_at_the_top_unless_they_are_slow_and_rare(path: Path) -> N
     for module, is_inner, line in imports_of(path):
         fine = not is_inner or module.split(".")[0] in allowed or module.startswith(lazy_within)
         assert fine, f"{names_of(path)}:{line}: {module} inside a function"
+
+
+KEYS_READ_IN = (
+    "config.py",
+    "settings.py",
+    "scheduling/settings.py",
+    "windowing/settings.py",  # shapes of windows depend on which keys are set
+    "scheduling/form/",  # a problem's JSON
+    "scheduling/jstorm/",  # a problem in JStorm's form, in which flags and numbers may be texts
+)
+# raw values that are checked before anything may read them, and a key that is refused
+KEYS_CHECKED_IN = {"model/normalise.py", "model/shared_memory.py", "nimbus/validation.py", "nimbus/service.py"}
+READERS = {"get", "pop", "text", "integer", "flag", "millis"}
+
+
+def keys_read_by(path: Path) -> Iterator[tuple[str, int]]:
+    """Configuration keys that a module takes out of a mapping by their names, or by constants that hold them."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        place: ast.expr | None = None
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in READERS and node.args:
+            place = node.args[0]
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            place = node.slice
+        if isinstance(place, ast.Constant) and isinstance(place.value, str) and place.value in keys():
+            yield place.value, node.lineno  # type: ignore[attr-defined]
+        elif isinstance(place, ast.Name | ast.Attribute):
+            name = place.id if isinstance(place, ast.Name) else place.attr
+            if value := key_constants().get(name):
+                yield value, node.lineno  # type: ignore[attr-defined]
+
+
+@functools.cache
+def key_constants() -> dict[str, str]:
+    """Constants of all modules whose values are keys."""
+    found = {}
+    for path in FILES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target if isinstance(node, ast.AnnAssign) else None
+            value = getattr(node, "value", None)
+            if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and value.value in keys():
+                found[target.id] = str(value.value)
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=names_of)
+def test_keys_are_read_by_typed_settings_and_nowhere_else(path: Path) -> None:
+    if names_of(path).startswith(KEYS_READ_IN) or names_of(path) in KEYS_CHECKED_IN:
+        return
+    for key, line in keys_read_by(path):
+        raise AssertionError(f"{names_of(path)}:{line} reads {key} by its name: add it to a record of settings.py")
 
 
 @pytest.mark.parametrize("path", FILES, ids=names_of)

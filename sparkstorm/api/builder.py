@@ -25,8 +25,7 @@ from sparkstorm.model.topology import (
     Topology,
     validate,
 )
-
-_TICKS = "topology.tick.tuple.freq.secs"
+from sparkstorm.settings import ComponentSettings
 
 
 class TopologyBuilder:
@@ -103,7 +102,7 @@ class TopologyBuilder:
         topology = Topology(dict(self._components))
         validate(topology)
         for bolt in topology.bolts:
-            if not bolt.inputs and bolt.conf.get(_TICKS) is None:
+            if not bolt.inputs and ComponentSettings.of({}, bolt.conf).tick_ms is None:
                 raise InvalidTopologyError(
                     f"bolt '{bolt.id}' has no inputs, so its execute is never called: add a grouping, as in "
                     f"set_bolt('{bolt.id}', ...).shuffle_grouping('{topology.spouts[0].id}'), or drop it"

@@ -37,7 +37,7 @@ from sparkstorm.embedded.stores import Stores, connection_path, not_configured, 
 from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError, StoreUnavailableError, TamperedBlobError
 from sparkstorm.hosting.base import SlotSpec, StateAddress
 from sparkstorm.hosting.spark import SparkSlots, make_context, slot_conf
-from sparkstorm.hosting.spark_security import SWITCH, check_given, remove_at_exit, secured, with_private_scratch
+from sparkstorm.hosting.spark_security import check_given, remove_at_exit, secured, with_private_scratch
 from sparkstorm.model.names import driver_of_node
 from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.guarded_scheduler import GuardedScheduler
@@ -48,6 +48,7 @@ from sparkstorm.nimbus.redis_cleanup import RedisRetirement
 from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.nimbus.submission import SubmitOptions
 from sparkstorm.scheduling.per_topology import chosen_scheduler
+from sparkstorm.settings import DriverSettings, ZooKeeperSettings
 from sparkstorm.supervisor.slot_main import main_by_ticket
 
 SLOT_DAEMON = "sparkstorm.app.spark_daemon"
@@ -84,7 +85,8 @@ class Cluster:
         self._closers = contextlib.ExitStack()
         at = stores.connection
         self.redis_address = at.redis
-        self.log_dir = Path(conf.text("storm.local.dir"), "logs").resolve()
+        self.settings = DriverSettings.of(conf)
+        self.log_dir = (self.settings.folder / "logs").resolve()
 
     @classmethod
     @contextlib.contextmanager
@@ -100,7 +102,7 @@ class Cluster:
         With `is_shared`, and no embedded server, other drivers may share the ZooKeeper root: one Nimbus leads, others stand by.
         """
         conf = conf or merge({})
-        if sc is not None and (warning := check_given(sc, conf.flag(SWITCH))):
+        if sc is not None and (warning := check_given(sc, DriverSettings.of(conf).authenticates)):
             _LOG.warning(warning)
         if sc is None and _is_submitted():  # its master is known before anything has to wait for it
             refuse_remote_master(context_conf(conf).get("spark.master") or "", not_configured(conf))
@@ -189,9 +191,8 @@ class Cluster:
 
     def _join(self) -> None:
         """Register this driver; InvalidConfigError when it and the drivers that are there have different secrets."""
-        session_ms = self.conf.integer("storm.zookeeper.session.timeout")
-        folder = Path(self.conf.text("storm.local.dir"))
-        self._office.take(session_ms, folder, self._is_alone, "zookeeper" in self.stores.embedded)
+        session_ms = ZooKeeperSettings.of(self.conf).session_ms
+        self._office.take(session_ms, self.settings.folder, self._is_alone, "zookeeper" in self.stores.embedded)
         if not self._office.others():
             self._publish_conf()
             return
@@ -245,18 +246,18 @@ class Cluster:
         for gone in set(self.state.store.children(paths.STOP_SLOTS)) - living:
             self.state.store.delete(f"{paths.STOP_SLOTS}/{gone}")
         spec = self._slot_spec()
-        count = self.conf.integer("sparkstorm.supervisors") * self.conf.integer("sparkstorm.slots.per.supervisor")
+        count = self.settings.slots
         ticket = partial(self._tickets.ticket, spec.to_json())
         slots = SparkSlots(self.sc, count, main_by_ticket, ticket, lambda: self.state.store.ensure_path(spec.stop_path))
         self._closers.callback(slots.stop)
-        slots.start(self.conf.millis("sparkstorm.slots.start.timeout.ms"))
+        slots.start(self.settings.slots_start_ms)
         self.slots = slots
         self._wait_for_slots(count)
 
     def _slot_spec(self) -> SlotSpec:
         at = self.stores.connection
         is_emulated = (self.sc.master or "").startswith("local")
-        supervisors = self.conf.integer("sparkstorm.supervisors") if is_emulated else 0
+        supervisors = self.settings.supervisors if is_emulated else 0
         nodes = tuple(f"node-{i + 1}" for i in range(supervisors))
         return SlotSpec(
             zookeeper=StateAddress(
@@ -264,14 +265,14 @@ class Cluster:
                 at.zookeeper.root,
                 at.zookeeper.user,
                 at.zookeeper.password,
-                self.conf.millis("storm.zookeeper.session.timeout"),
+                ZooKeeperSettings.of(self.conf).session_ms,
                 self._viewer,
             ),
             redis=at.redis,
-            local_dir=str(Path(self.conf.text("storm.local.dir"), "supervisors").resolve()),
+            local_dir=str((self.settings.folder / "supervisors").resolve()),
             log_dir=str(self.log_dir),
             # on other masters a host has as many ports as slots land there
-            slots_per_node=self.conf.integer("sparkstorm.slots.per.supervisor") if is_emulated else 0,
+            slots_per_node=self.settings.slots_per_supervisor if is_emulated else 0,
             nodes=nodes,
             hmac_key=self._key.hex(),
             conf=self.conf.for_slots(),
@@ -284,14 +285,13 @@ class Cluster:
 
         SlotsUnavailableError when they do not come in time, or Spark ends.
         """
-        timeout_ms = self.conf.millis("sparkstorm.slots.start.timeout.ms")
         hopeless = _TRIES_PER_SLOT * wanted
 
         def is_settled() -> bool:
             self.check_spark()
             return self._registered_slots() >= wanted or self.slots.ends >= hopeless
 
-        wait_until(is_settled, timeout_ms)
+        wait_until(is_settled, self.settings.slots_start_ms)
         there = self._registered_slots()
         if there < wanted:
             end = f"; the last slot job ended with {self.slots.last_end}" if self.slots.last_end else ""
@@ -345,15 +345,14 @@ def quiet_spark() -> None:
 def context_conf(conf: Conf) -> SparkConf:
     """What Spark is told; `spark-submit` names the master, without it it is local with cores enough."""
     SparkContext._ensure_initialized()  # a SparkConf made before it knows nothing of spark-submit's --master and --conf
-    spark_conf = slot_conf(SparkConf())
+    spark_conf, settings = slot_conf(SparkConf()), DriverSettings.of(conf)
     # A gateway of plain Python's own (a notebook's, say) says local[*] when nobody has named a master.
     if spark_conf.get("spark.master") in (None, "", "local[*]") and not _is_submitted():
-        slots = conf.integer("sparkstorm.supervisors") * conf.integer("sparkstorm.slots.per.supervisor")
-        spark_conf.setMaster(f"local[{max(os.cpu_count() or 1, slots + 1)}]")
+        spark_conf.setMaster(f"local[{max(os.cpu_count() or 1, settings.slots + 1)}]")
     if (spark_conf.get("spark.master") or "").startswith("local") and not spark_conf.get("spark.pyspark.python"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark would take any python3 of the PATH for slots
     named = with_slot_daemon(spark_conf).setIfMissing("spark.app.name", "sparkstorm")
-    return secured(named, conf.flag(SWITCH))
+    return secured(named, settings.authenticates)
 
 
 def with_slot_daemon(conf: SparkConf) -> SparkConf:

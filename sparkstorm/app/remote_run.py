@@ -18,6 +18,7 @@ from sparkstorm.app.run import Run, Signals, StoppedError, kept_where
 from sparkstorm.app.watch import PublishedLogs, Watch
 from sparkstorm.client import ClusterClient, connect
 from sparkstorm.config import keys
+from sparkstorm.settings import DriverSettings
 
 # keys of the cluster that concern whoever follows a run
 _OF_FOLLOWERS = ("sparkstorm.progress.", "sparkstorm.dead.letters.file.", "sparkstorm.stores.patience.", "nimbus.request.")
@@ -46,12 +47,12 @@ def run_remotely(run: Run, job: JobFile, connection: str, is_detached: bool, is_
 
 def follow(cluster: ClusterClient, name: str, is_json: bool = False) -> int:
     """Follow a topology until its sources are drained; the topology stays."""
-    console, conf = Console(sys.stderr if is_json else None), cluster.conf
+    console, settings = Console(sys.stderr if is_json else None), DriverSettings.of(cluster.conf)
     handle = cluster.topology(name)
     path = result_folder({}, handle.topology_id) / DEAD_LETTERS
-    letters = DeadLetterFile(path, handle.dead_letters.stored, conf.integer("sparkstorm.dead.letters.file.max.bytes"))
-    patience_s = conf.millis("sparkstorm.stores.patience.secs") / 1000
-    line_every_s = conf.millis("sparkstorm.progress.interval.ms") / 1000
+    letters = DeadLetterFile(path, handle.dead_letters.stored, settings.dead_letters_bytes)
+    patience_s = settings.patience_ms / 1000
+    line_every_s = settings.progress_ms / 1000
     watch = Watch(handle, console, PublishedLogs(handle), line_every_s, patience_s, letters)
     status = INTERRUPTED
     with _leaving(console, lambda: f"{name} goes on in the cluster: sparkstorm follow {name} follows it again"):

@@ -21,7 +21,7 @@ from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.replay_file import ReplayFile
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.hosting.spark_security import SWITCH, remove_at_exit, secured, with_private_scratch
+from sparkstorm.hosting.spark_security import remove_at_exit, secured, with_private_scratch
 from sparkstorm.model.names import file_name
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import EventTime, Replay, back_fill, replay
@@ -31,6 +31,7 @@ from sparkstorm.replay.inputs import parse_name
 from sparkstorm.replay.job import STATE_MARK
 from sparkstorm.replay.results.files import check_columns, writable
 from sparkstorm.replay.spark import SMALL_MEMORY
+from sparkstorm.settings import DriverSettings
 
 _LINE_EVERY_S = 5.0
 _WRITING = {"json": {"ignoreNullFields": "false"}, "csv": {"header": "true"}}  # what is none is no absence; CSV is read with names
@@ -56,7 +57,7 @@ class ReplayRun:
 
     def _write_all(self, folder: Path, written: str) -> int:
         began = time.monotonic()
-        spark = _session(self._job.name, self._job.conf.flag(SWITCH))
+        spark = _session(self._job.name, DriverSettings.of(self._job.conf).authenticates)
         if self._file.checkpoint:
             results = self.back_fill(spark, self._file.checkpoint)
             names = list(self._file.outputs) or results.sinks

@@ -19,7 +19,6 @@ from sparkstorm.app.job_file import JobFile, topology_conf
 from sparkstorm.app.results import DEAD_LETTERS, collect, result_folder
 from sparkstorm.app.waits import Absence
 from sparkstorm.app.watch import FileLogs, Outcome, PublishedLogs, Watch
-from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
 from sparkstorm.client.handle import TopologyHandle, TopologyProgress
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import (
@@ -32,6 +31,7 @@ from sparkstorm.errors import (
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.request_client import wait_in_real_time
+from sparkstorm.settings import DriverSettings, SubmissionSettings
 
 _END_WAIT_MS = 30_000
 _RETRY_S = 0.5
@@ -64,7 +64,8 @@ class Run:
         self._job, self._topology, self._by_value, self._is_fresh = job, topology, by_value, is_fresh
         self._is_shared = is_shared
         self.console = console or Console()
-        self._patience_s = job.conf.millis("sparkstorm.stores.patience.secs") / 1000
+        self._settings = DriverSettings.of(job.conf)
+        self._patience_s = self._settings.patience_ms / 1000
         self.stop = threading.Event()  # sources rest, what is under way is finished
         self.has_begun = False
         self.topology_id = ""  # once it has begun
@@ -86,7 +87,7 @@ class Run:
         """Run to the end of a finite source, or until `stop`; what is unfinished then stays for another run."""
         handle = self.begin(cluster, log_dir)
         logs = FileLogs(log_dir, handle.topology_id) if log_dir else PublishedLogs(handle)
-        line_every_s = self._job.conf.millis("sparkstorm.progress.interval.ms") / 1000
+        line_every_s = self._settings.progress_ms / 1000
         letters = self._dead_letters(handle)
         try:
             watch = Watch(handle, self.console, logs, line_every_s, self._patience_s, letters)
@@ -117,7 +118,7 @@ class Run:
         if handle is None:
             return cluster.submit(self._job.name, self._topology, topology_conf(self._job), self._by_value)
         self.console.say(f"going on with unfinished run {handle.topology_id}, in the code it began with (--fresh drops it)")
-        if self._job.own_conf.get(FROM_CHECKPOINT):
+        if SubmissionSettings.of(self._job.own_conf).from_checkpoint:
             self.console.say("what it has is newer than the checkpoint, which is for new runs")
         handle.activate()
         return handle
@@ -152,7 +153,7 @@ class Run:
 
     def _dead_letters(self, handle: TopologyHandle) -> DeadLetterFile:
         path = result_folder(self._job.results, handle.topology_id) / DEAD_LETTERS
-        return DeadLetterFile(path, handle.dead_letters.stored, self._job.conf.integer("sparkstorm.dead.letters.file.max.bytes"))
+        return DeadLetterFile(path, handle.dead_letters.stored, self._settings.dead_letters_bytes)
 
     def _judge(self, letters: DeadLetterFile, progress: TopologyProgress) -> int:
         if progress.parked:

@@ -18,6 +18,7 @@ from sparkstorm.embedded.connection import read_only_path
 from sparkstorm.embedded.stores import connection_path, not_configured
 from sparkstorm.errors import SparkStormError, StoreUnavailableError
 from sparkstorm.model.status import TopologyStatus
+from sparkstorm.settings import DriverSettings
 
 OK = 0
 _LOOK_EVERY_S = 1.0
@@ -51,7 +52,7 @@ def cluster_conf(own: Mapping[str, Any]) -> Conf:
     conf = merge(own)
     if "storm.local.dir" in own or not not_configured(conf):
         return conf
-    return merge(conf, {"storm.local.dir": str(Path(conf.text("storm.local.dir"), "cluster"))})
+    return merge(conf, {"storm.local.dir": str(Path(DriverSettings.of(conf).local_dir, "cluster"))})
 
 
 def hold(conf: Conf) -> int:

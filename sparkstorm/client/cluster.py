@@ -12,7 +12,7 @@ from typing import Any
 from sparkstorm.blobs.local_modules import pack_sources
 from sparkstorm.blobs.topology_code import modules_of, pack_topology
 from sparkstorm.checkpoint.files import read_checkpoint
-from sparkstorm.checkpoint.restore import FROM_CHECKPOINT, Seeds
+from sparkstorm.checkpoint.restore import Seeds
 from sparkstorm.client.dead_letters import StoredLetters, kept_in
 from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
@@ -26,6 +26,7 @@ from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.request_client import Progress
 from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.nimbus.submission import SubmitOptions
+from sparkstorm.settings import SubmissionSettings
 from sparkstorm.transport.initial_state import RedisSeeding
 from sparkstorm.transport.reader import RedisReader
 
@@ -146,7 +147,7 @@ class ClusterClient:
         self.require_writer()
         conf = conf or {}
         seeds = None
-        if folder := conf.get(FROM_CHECKPOINT):
+        if folder := SubmissionSettings.of(conf).from_checkpoint:
             seeds = Seeds.of(read_checkpoint(Path(folder)), topology)
             topology = seeds.topology
         code = packed(topology, by_value)
@@ -165,6 +166,10 @@ class ClusterClient:
         self.require_writer()
         code = packed(topology, by_value)
         return self.handle(self.service.update(name, topology, conf or {}, code, progress=progress))
+
+    def packed(self, topology: Topology, by_value: Sequence[str] | None = None) -> bytes:
+        """Return the bytes of a topology with the modules that workers do not have."""
+        return packed(topology, by_value)
 
     def _sow(self, seeds: Seeds, topology_id: str, component_by_task: Mapping[int, str]) -> None:
         with contextlib.closing(RedisSeeding(self._redis, topology_id)) as seeding:

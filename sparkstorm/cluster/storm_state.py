@@ -11,28 +11,29 @@ from dataclasses import replace
 
 from sparkstorm.cluster import paths
 from sparkstorm.cluster.base import MAX_NODE_BYTES, Hint
+from sparkstorm.cluster.gray_upgrade_state import GrayUpgradeState
 from sparkstorm.cluster.nimbus_state import NimbusState
 from sparkstorm.errors import FailedAssignTopologyError, StateConflictError, StoreInconsistentError
 from sparkstorm.model.assignment import (
     Assignment,
     BlobMetadata,
     SupervisorInfo,
-    TaskBeats,
-    TaskError,
     TaskTable,
     TopologyBase,
     WorkerBeat,
     WorkerSlot,
 )
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.records import encode_record
+from sparkstorm.model.task_beats import TaskBeats
 
 ERRORS_KEPT = 10  # per component (S3.42)
 _MAX_BEAT_BYTES = 256 * 1024
 _MAX_ERROR_TEXT = 64 * 1024
 
 
-class StormState(NimbusState):
+class StormState(NimbusState, GrayUpgradeState):
     """Storm's ClusterState: domain verbs over a StateStore; `key` signs and checks what Nimbus writes."""
 
     # -- topologies ----------------------------------------------------------------------------------------------
@@ -76,11 +77,6 @@ class StormState(NimbusState):
     def read_task_beats(self, topology_id: str) -> TaskBeats | None:
         """A topology's task heartbeats."""
         return self._read_record(TaskBeats, paths.taskbeats(topology_id))
-
-    def prepare_gray_upgrade(self, topology_id: str) -> None:
-        """Make the paths a gray upgrade will use (S0.46-S0.48)."""
-        self.store.ensure_path(paths.under(paths.gray_upgrade(topology_id), "upgrading_workers"))
-        self.store.ensure_path(paths.under(paths.gray_upgrade(topology_id), "upgraded_workers"))
 
     def remove_topology(self, topology_id: str) -> None:
         """Forget everything about a topology; its base goes last, so that a cut half-way is taken up again."""
@@ -222,9 +218,9 @@ class StormState(NimbusState):
         """Make the topology's error root (S0.45)."""
         self.store.ensure_path(paths.errors(topology_id))
 
-    def report_error(self, topology_id: str, error: TaskError) -> None:
+    def report_error(self, topology_id: str, error: Failure) -> None:
         """Add an error and keep the newest ten of its component (S3.42)."""
-        short = replace(error, text=error.text[:_MAX_ERROR_TEXT])
+        short = replace(error, text=error.text[:_MAX_ERROR_TEXT], traceback=error.traceback[:_MAX_ERROR_TEXT])
         self.store.create_sequential(paths.error_prefix(topology_id, error.component), encode_record(short))
         folder = paths.under(paths.errors(topology_id), error.component)
         for name in sorted(self.store.children(folder), key=lambda name: name[1:])[:-ERRORS_KEPT]:
@@ -234,10 +230,10 @@ class StormState(NimbusState):
         """Components that reported errors."""
         return self._names(paths.errors(topology_id))
 
-    def read_errors(self, topology_id: str, component: str) -> list[TaskError]:
+    def read_errors(self, topology_id: str, component: str) -> list[Failure]:
         """A component's last errors, oldest first."""
         folder = paths.under(paths.errors(topology_id), component)
-        found = (self._read_plain(TaskError, f"{folder}/{name}") for name in self.store.children(folder))
+        found = (self._read_plain(Failure, f"{folder}/{name}") for name in self.store.children(folder))
         return [error for error in found if error]
 
     # -- blobs ---------------------------------------------------------------------------------------------------

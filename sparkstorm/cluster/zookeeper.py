@@ -31,6 +31,7 @@ from kazoo.security import ACL, Id, Permissions, make_digest_acl, make_digest_ac
 
 from sparkstorm.cluster.base import Hint, Stored, check_path, check_size
 from sparkstorm.errors import ReadOnlyConnectionError, StateConflictError, StoreUnavailableError
+from sparkstorm.settings import ZooKeeperSettings
 
 _NO_ANSWER = (RetryFailedError, RetryInterruptedError, ConnectionClosedError, KazooTimeoutError, KazooException)
 
@@ -58,18 +59,14 @@ class ZooKeeperAddress:
 
     def with_patience_of(self, conf: Mapping[str, Any]) -> "ZooKeeperAddress":
         """The same address with the timeouts and retries of the storm.zookeeper.* keys."""
-
-        def number(key: str, usual: int) -> int:
-            value = conf.get(key)
-            return usual if value is None else int(value)
-
+        found = ZooKeeperSettings.of(conf)
         return replace(
             self,
-            session_timeout_ms=number("storm.zookeeper.session.timeout", self.session_timeout_ms),
-            connection_timeout_ms=number("storm.zookeeper.connection.timeout", self.connection_timeout_ms),
-            retries=number("storm.zookeeper.retry.times", self.retries),
-            retry_interval_ms=number("storm.zookeeper.retry.interval", self.retry_interval_ms),
-            retry_ceiling_ms=number("storm.zookeeper.retry.intervalceiling.millis", self.retry_ceiling_ms),
+            session_timeout_ms=found.session_ms,
+            connection_timeout_ms=found.connection_ms,
+            retries=found.retries,
+            retry_interval_ms=found.retry_ms,
+            retry_ceiling_ms=found.longest_retry_ms,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -29,10 +29,10 @@ from sparkstorm.embedded.redis import RedisServer, check_redis_settings, client_
 from sparkstorm.embedded.zookeeper import ZooKeeperServer, start_zookeeper
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.settings import StoreSettings
 
 _ZOOKEEPER_USER = "sparkstorm"
 _CHECK_LIMIT_S = 5.0
-_ADDRESS_KEYS = {"redis": "sparkstorm.redis.url", "zookeeper": "storm.zookeeper.servers"}
 
 
 EmbeddedServer = RedisServer | ZooKeeperServer
@@ -73,13 +73,13 @@ class Stores:
 
 def not_configured(conf: Conf) -> list[str]:
     """Names of the servers that will be embedded."""
-    return [name for name, key in _ADDRESS_KEYS.items() if not conf[key]]
+    return StoreSettings.of(conf).embedded()
 
 
 def connection_path(conf: Conf) -> Path:
     """Return the path of this configuration's connection file."""
-    named = conf["sparkstorm.connection.file"]
-    return Path(named) if named else Path(conf.text("storm.local.dir"), "connection.json")
+    settings = StoreSettings.of(conf)
+    return Path(settings.connection_file or Path(settings.local_dir, "connection.json"))
 
 
 def open_stores(conf: Conf) -> Stores:
@@ -89,7 +89,7 @@ def open_stores(conf: Conf) -> Stores:
     Raises InvalidConfigError, StoreUnavailableError or EmbeddedServerError; nothing is left running then.
     """
     path = connection_path(conf)
-    _make_local_dir(Path(conf.text("storm.local.dir")))
+    _make_local_dir(Path(StoreSettings.of(conf).local_dir))
     secret = _kept_secret(path)
     embedded: dict[str, EmbeddedServer] = {}
     with ExitStack() as undo:
@@ -108,7 +108,7 @@ def _save_read_only(conf: Conf, path: Path, connection: Connection, is_embedded:
     redis, keeper, secret = connection.redis, connection.zookeeper, connection.secret
     user, password = VIEWER, viewer_redis_password(secret)
     if not is_embedded:
-        user, password = conf["sparkstorm.redis.viewer.user"] or "", password_of(conf, REDIS_VIEWER) or ""
+        user, password = StoreSettings.of(conf).redis_viewer or "", password_of(conf, REDIS_VIEWER) or ""
     if not user or not password:
         read_only_path(path).unlink(missing_ok=True)
         return
@@ -134,16 +134,17 @@ def _kept_secret(path: Path) -> str:
 
 
 def _open_redis(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) -> RedisAddress:
-    if conf["sparkstorm.redis.url"]:
-        endpoint = parse_redis_url(conf.text("sparkstorm.redis.url"), password_of(conf, REDIS))
+    settings = StoreSettings.of(conf)
+    if settings.redis_url:
+        endpoint = parse_redis_url(settings.redis_url, password_of(conf, REDIS))
         check_redis(endpoint)
         return endpoint
     server = start_redis(
-        own_folder(Path(conf.text("storm.local.dir"), "redis")),
+        own_folder(Path(settings.local_dir, "redis")),
         password=redis_password(secret),
-        maxmemory_mb=conf.integer("sparkstorm.embedded.redis.maxmemory.mb"),
-        port=conf["sparkstorm.embedded.redis.port"],
-        appendfsync=conf.text("sparkstorm.embedded.redis.appendfsync"),
+        maxmemory_mb=settings.redis_memory_mb,
+        port=settings.redis_port,
+        appendfsync=settings.redis_appendfsync,
         viewer=(VIEWER, viewer_redis_password(secret)),
     )
     embedded["redis"] = server
@@ -157,20 +158,19 @@ def check_redis(endpoint: RedisAddress) -> None:
 
 
 def _open_zookeeper(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) -> ZooKeeperEndpoint:
-    root = conf.text("storm.zookeeper.root")
-    user = conf["storm.zookeeper.auth.user"] or _ZOOKEEPER_USER
+    settings = StoreSettings.of(conf)
+    root, user = settings.zookeeper_root, settings.zookeeper_user or _ZOOKEEPER_USER
     password = password_of(conf, ZOOKEEPER) or zookeeper_password(secret)
-    if conf["storm.zookeeper.servers"]:
-        return ZooKeeperEndpoint(_zookeeper_hosts(conf), root, user, password)
-    folder = own_folder(Path(conf.text("storm.local.dir"), "zookeeper"))
-    server = start_zookeeper(folder, password=password, user=user, port=conf["sparkstorm.embedded.zookeeper.port"])
+    if settings.zookeeper_servers:
+        hosts = _zookeeper_hosts(settings.zookeeper_servers, settings.zookeeper_default_port)
+        return ZooKeeperEndpoint(hosts, root, user, password)
+    folder = own_folder(Path(settings.local_dir, "zookeeper"))
+    server = start_zookeeper(folder, password=password, user=user, port=settings.zookeeper_port)
     embedded["zookeeper"] = server
     return ZooKeeperEndpoint(server.hosts, root, user, password)
 
 
-def _zookeeper_hosts(conf: Conf) -> str:
-    port = conf.integer("storm.zookeeper.port")
-    hosts = conf["storm.zookeeper.servers"]
+def _zookeeper_hosts(hosts: Sequence[object], port: int) -> str:
     if odd := [host for host in hosts if not isinstance(host, str) or not host or "," in host or "/" in host]:
         raise InvalidConfigError(f"storm.zookeeper.servers: {odd[0]!r} is no host name or host:port")
-    return ",".join(host if ":" in host else f"{host}:{port}" for host in hosts)
+    return ",".join(host if ":" in host else f"{host}:{port}" for host in map(str, hosts))

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from sparkstorm.api.sinks import RefusedRows, TransactionalSink
 from sparkstorm.errors import CodecError, WorkerFailedError
-from sparkstorm.executor.runner import Failure
+from sparkstorm.executor.runner import FailedInput
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.executor.user_traceback import describe_error, failure_of
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tuples import Source, Tuple
 
@@ -44,7 +44,7 @@ class SinkRunner:
     ) -> None:
         self.bolt = sink
         self.late_acks: list[Tuple] = []
-        self.late_failures: list[Failure] = []
+        self.late_failures: list[FailedInput] = []
         self._component, self._store, self._kept, self._now_ms = component, store, store.kept, now_ms
         self._epoch, self._value = last
         self._next = max(last.number, store.generation << _GENERATION_BITS) + 1
@@ -56,9 +56,9 @@ class SinkRunner:
         self._rows = 0
         self._due_ms = 0
 
-    def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
+    def run(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Write every tuple; a failed one leaves no trace but its entry in the result."""
-        failures: list[Failure] = []
+        failures: list[FailedInput] = []
         if not self._is_open:
             self._begin()
         write, keep = self.bolt.write, self._fresh.append if self._flush_ms else None
@@ -68,7 +68,7 @@ class SinkRunner:
             try:
                 write(tup)
             except (Exception, SystemExit) as error:
-                failures.append((tup, describe_error(error)))
+                failures.append((tup, failure_of(error)))
                 continue
             self._rows += 1
             if keep is not None:

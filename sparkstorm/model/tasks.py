@@ -7,15 +7,21 @@ from itertools import pairwise
 from typing import Any
 
 from sparkstorm.model.assignment import ExecutorId
-from sparkstorm.model.topology import ACKER, Component, Topology
+from sparkstorm.model.topology import ACKER, MASTER, Component, Topology
+from sparkstorm.settings import TaskSettings, TrackingSettings
 
 
 def acker_count(conf: Mapping[str, Any]) -> int:
     """Return the number of ackers: none if nothing is tracked, else the configured number, else one per worker (as Storm)."""
-    if conf.get("topology.delivery.guarantee") == "at-most-once":
+    settings = TrackingSettings.of_partial(conf)
+    if settings.guarantee == "at-most-once":
         return 0
-    count = conf.get("topology.acker.executors")
-    return int(conf.get("topology.workers") or 1) if count is None else int(count)
+    return settings.workers if settings.ackers is None else settings.ackers
+
+
+def has_master(conf: Mapping[str, Any]) -> bool:
+    """Return whether the topology has a master: topology.master.single.worker says so, whether it is alone or not."""
+    return TrackingSettings.of_partial(conf).master is not None
 
 
 def system_topology(topology: Topology, conf: Mapping[str, Any]) -> Topology:
@@ -24,14 +30,16 @@ def system_topology(topology: Topology, conf: Mapping[str, Any]) -> Topology:
     components = dict(topology.components)
     if ackers:
         components[ACKER] = Component(ACKER, "system", None, parallelism=ackers)
+    if has_master(conf):
+        components[MASTER] = Component(MASTER, "system", None)
     return Topology(components)
 
 
 def task_count(component: Component, conf: Mapping[str, Any]) -> int:
     """Return the number of tasks: the component's own or its parallelism, never above topology.max.task.parallelism."""
-    wanted = component.num_tasks or component.conf.get("topology.tasks") or component.parallelism
-    cap = component.conf.get("topology.max.task.parallelism", conf.get("topology.max.task.parallelism"))
-    return int(wanted) if cap is None else min(int(wanted), int(cap))
+    settings = TaskSettings.of(conf, component.conf)
+    wanted = component.num_tasks or settings.tasks or component.parallelism
+    return wanted if settings.cap is None else min(wanted, settings.cap)
 
 
 def number_tasks(topology: Topology, conf: Mapping[str, Any]) -> dict[int, str]:

@@ -9,6 +9,7 @@ import threading
 from sparkstorm.errors import FailedAssignTopologyError, InvalidConfigError, SparkStormError
 from sparkstorm.scheduling import per_topology
 from sparkstorm.scheduling.records import Conf, Topologies
+from sparkstorm.scheduling.settings import ChoiceSettings
 from sparkstorm.scheduling.view import ClusterView, Scheduler
 
 
@@ -55,5 +56,5 @@ def check_choice(conf: Conf) -> None:
         reason = str(error).removeprefix(f"{per_topology.TOPOLOGY_KEY}: ").removeprefix(f"{per_topology.CLUSTER_KEY}: ")
         raise InvalidConfigError(f"{per_topology.TOPOLOGY_KEY}: {reason}") from error
     except Exception as error:  # user code
-        name = conf.get(per_topology.TOPOLOGY_KEY)
+        name = ChoiceSettings.of(conf).topology
         raise InvalidConfigError(f"{per_topology.TOPOLOGY_KEY}: {name} cannot be made: {type(error).__name__}: {error}") from error

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from sparkstorm.errors import FailedAssignTopologyError, NotAliveError, SparkStormError
-from sparkstorm.model.assignment import TaskError, TopologyBase
+from sparkstorm.model.assignment import TopologyBase
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.requests import RebalancePlan
 from sparkstorm.model.status import Action, JsonValue, RebalanceOptions, TopologyStatus
@@ -15,6 +16,7 @@ from sparkstorm.nimbus.parts import NimbusParts
 from sparkstorm.scheduling.lifecycle import ActionRequest, Decision, transition
 from sparkstorm.scheduling.resource.resources import normalised
 from sparkstorm.scheduling.snapshot import KnownTopology
+from sparkstorm.settings import RequestSettings
 
 _LOG = logging.getLogger(__name__)
 _RESOURCES_MAP = "topology.component.resources.map"
@@ -42,8 +44,7 @@ def rebalanced_outline(outline: TopologyOutline, options: RebalanceOptions) -> T
         part = components[component_id]
         asked = {_RESOURCE_KEYS.get(name, name): amount for name, amount in resources.items()}
         # The map goes before single keys and holds resources of any name (Storm's rebalance writes it too).
-        before: Any = part.conf.get(_RESOURCES_MAP)
-        amounts: dict[str, JsonValue] = {**normalised(before), **normalised(asked)}
+        amounts: dict[str, JsonValue] = {**normalised(RequestSettings.of_partial(part.conf).others), **normalised(asked)}
         components[component_id] = replace(part, conf={**part.conf, _RESOURCES_MAP: amounts})
     return replace(outline, components=components)
 
@@ -106,7 +107,7 @@ class Rebalancer:
         _LOG.error("the rebalance of %s is given up: %s", base.topology_id, error)
         component = next(iter(sorted(known.outline.components)))
         text = f"rebalance given up: {error}"
-        self._parts.state.report_error(base.topology_id, TaskError(now_ms, component, 0, "nimbus", 0, text))
+        self._parts.state.report_error(base.topology_id, Failure(FailureKind.SYSTEM, text, component, 0, "nimbus", time_ms=now_ms))
         status = base.previous_status or TopologyStatus.ACTIVE
         self._settle(base, replace(base, status=status, previous_status=None, pending=None))
 

@@ -19,9 +19,9 @@ from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology, validate, validate_name
 from sparkstorm.nimbus.cluster_reader import conf_bytes
 from sparkstorm.nimbus.guarded_scheduler import check_choice
-from sparkstorm.nimbus.validation import check_components, check_resources
+from sparkstorm.nimbus.validation import check_components, check_master, check_resources
 from sparkstorm.recording.recorder import check_recorded
-from sparkstorm.settings import NimbusSettings, SubmissionSettings
+from sparkstorm.settings import NimbusSettings, RequestSettings, SubmissionSettings
 
 _LOG = logging.getLogger(__name__)
 
@@ -64,10 +64,11 @@ def prepare(
     total = {**cluster_conf, **conf}
     validate(topology)
     check_components(topology, cluster_conf, name)
-    check_resources(f"configuration of {name}", conf.get("topology.component.resources.map") or {})
+    check_resources(f"configuration of {name}", RequestSettings.of_partial(conf).others or {})
     check_recorded(topology, total)
     validate_sizes(total, topology_id)
     check_choice(total)
+    check_master(total)
     ask_validator(total, name, topology)
     conf_bytes(conf)
     whole = normalise_topology(topology, total)

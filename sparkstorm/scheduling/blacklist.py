@@ -9,17 +9,11 @@ from sparkstorm.errors import InvalidConfigError
 from sparkstorm.scheduling.records import ComponentView, Conf, Topologies, TopologyView
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.scheduling.resource.resources import ACKER, MEMORY, Request, Requests, Vector, minus, plus
+from sparkstorm.scheduling.settings import BlacklistSettings, WorkerLimits
 from sparkstorm.scheduling.view import ClusterView, Scheduler
+from sparkstorm.settings import TrackingSettings
 
-TOLERANCE_SECS_KEY = "blacklist.scheduler.tolerance.time.secs"
-TOLERANCE_COUNT_KEY = "blacklist.scheduler.tolerance.count"
-RESUME_SECS_KEY = "blacklist.scheduler.resume.time.secs"
-BAD_SLOT_KEY = "blacklist.scheduler.assume.supervisor.bad.based.on.bad.slot"
-SEND_FAILURES_KEY = "blacklist.scheduler.enable.send.assignment.failures"
 STRATEGY_KEY = "blacklist.scheduler.strategy"
-MONITOR_SECS_KEY = "nimbus.monitor.freq.secs"
-ACKERS_KEY = "topology.acker.executors"
-MAX_HEAP_KEY = "topology.worker.max.heap.size.mb"
 
 
 class Sighting(NamedTuple):
@@ -56,15 +50,15 @@ class BlacklistScheduler:
 
     def prepare(self, conf: Conf) -> None:
         """Read the window, the tolerance and the time to resume, all in rounds of `nimbus.monitor.freq.secs`."""
-        every = _positive(conf, MONITOR_SECS_KEY, 10)
-        self._rounds = _positive(conf, TOLERANCE_SECS_KEY, 300) // every
-        self._tolerance = _positive(conf, TOLERANCE_COUNT_KEY, 3)
+        settings = BlacklistSettings.of(conf)
+        every = settings.monitor_ms
+        self._rounds = settings.tolerance_ms // every
+        self._tolerance = settings.tolerance_count
         # Storm counts zero rounds for a time below one round, and then never resumes.
-        self._resume_rounds = max(_positive(conf, RESUME_SECS_KEY, 1800) // every, 1)
-        self._counts_bad_ports = conf.get(BAD_SLOT_KEY) is not False
-        self._counts_sends = conf.get(SEND_FAILURES_KEY) is True
-        name = str(conf.get(STRATEGY_KEY) or "default").rpartition(".")[2]
-        self._release = _release_rule(name)
+        self._resume_rounds = max(settings.resume_ms // every, 1)
+        self._counts_bad_ports = settings.counts_bad_ports
+        self._counts_sends = settings.counts_sends
+        self._release = _release_rule(settings.strategy.rpartition(".")[2])
         self._window = deque(maxlen=self._rounds)
         self._send_window = deque(maxlen=self._rounds)
         self.inner.prepare(conf)
@@ -134,14 +128,6 @@ class BlacklistScheduler:
                 self._known[node].discard(port)
 
 
-def _positive(conf: Conf, key: str, default: int) -> int:
-    value = conf.get(key)
-    number = default if value is None else value
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise InvalidConfigError(f"{key}: expected a positive integer, got {number!r}")
-    return number
-
-
 def _release_rule(name: str) -> ReleaseRule:
     rules: Mapping[str, ReleaseRule] = {
         "default": _release_by_slots,
@@ -185,9 +171,9 @@ def _estimated_workers(topology: TopologyView, requests: Requests, acker: Reques
     """Return the heap of the user's components and the configured ackers, divided by the maximum heap of a worker."""
     users = [part for part in topology.components if not part.is_system]
     heap = sum(requests.of(executor).on_heap for part in users for executor in part.executors)
-    ackers = topology.conf.get(ACKERS_KEY)
-    heap += (topology.num_workers if ackers is None else int(ackers)) * acker.vector[MEMORY]
-    max_heap = float(topology.conf.get(MAX_HEAP_KEY, 768.0))
+    ackers = TrackingSettings.of_partial(topology.conf).ackers
+    heap += (topology.num_workers if ackers is None else ackers) * acker.vector[MEMORY]
+    max_heap = WorkerLimits.of_partial(topology.conf).max_heap_mb
     return math.ceil(heap / max_heap) if max_heap > 0 else 1
 
 

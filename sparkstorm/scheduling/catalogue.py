@@ -12,6 +12,7 @@ from sparkstorm.scheduling.jstorm.adapter import JStormScheduler
 from sparkstorm.scheduling.multitenant.scheduler import MultitenantScheduler
 from sparkstorm.scheduling.records import Conf
 from sparkstorm.scheduling.resource.scheduler import ResourceAwareScheduler
+from sparkstorm.scheduling.settings import ChoiceSettings
 from sparkstorm.scheduling.view import Scheduler
 
 BLACKLIST = "blacklist"
@@ -43,8 +44,7 @@ def _made(name: str, conf: Conf) -> Scheduler:
 
 
 def _plugged_in(path: str, conf: Conf) -> Callable[[], Scheduler]:
-    allowed = conf.get(ALLOWED_KEY) or ()
-    if path not in allowed:
+    if path not in ChoiceSettings.of_partial(conf).allowed:
         names = ", ".join(sorted([*BUILT_IN, BLACKLIST, JSTORM]))
         raise InvalidConfigError(f"storm.scheduler: {path!r} is neither one of {names} nor listed in {ALLOWED_KEY}")
     module_name, _, class_name = path.rpartition(".")

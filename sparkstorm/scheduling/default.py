@@ -4,9 +4,8 @@ from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.scheduling.even import schedule_evenly
 from sparkstorm.scheduling.placement import Placement
 from sparkstorm.scheduling.records import Conf, Topologies, TopologyView
+from sparkstorm.scheduling.settings import DefaultSettings
 from sparkstorm.scheduling.view import ClusterView
-
-SCOPE_KEY = "default.scheduler.scope"
 
 
 def integer_divided(total: int, pieces: int) -> dict[int, int]:
@@ -65,7 +64,7 @@ class DefaultScheduler:
 
     def prepare(self, conf: Conf) -> None:
         """Read `default.scheduler.scope`: "cluster" (Storm 2) or "topology" (Storm 0.9)."""
-        self._one_by_one = conf.get(SCOPE_KEY) == "topology"
+        self._one_by_one = DefaultSettings.of_partial(conf).scope == "topology"
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
         """Schedule every topology of the cluster that needs it."""

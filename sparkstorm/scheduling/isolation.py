@@ -7,6 +7,7 @@ from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.scheduling.default import integer_divided, schedule_by_default
 from sparkstorm.scheduling.records import Conf, Topologies, TopologyView
+from sparkstorm.scheduling.settings import IsolationSettings
 from sparkstorm.scheduling.view import ClusterView
 
 MACHINES_KEY = "isolation.scheduler.machines"
@@ -42,7 +43,7 @@ class IsolationScheduler:
 
     def prepare(self, conf: Conf) -> None:
         """Read how many machines each topology gets; InvalidConfigError when the map is missing, empty or unfit."""
-        machines = conf.get(MACHINES_KEY)
+        machines = IsolationSettings.of_partial(conf).machines
         if not isinstance(machines, Mapping) or not machines:
             raise InvalidConfigError(f"{MACHINES_KEY}: expected a map of topology name to machines, got {machines!r}")
         for name, count in machines.items():

@@ -17,6 +17,7 @@ from sparkstorm.scheduling.reconcile import check_answer
 from sparkstorm.scheduling.records import Conf, SupervisorView, Topologies
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.scheduling.resource.resources import CPU, FIRST_GENERIC, MEMORY
+from sparkstorm.scheduling.settings import ChoiceSettings
 from sparkstorm.scheduling.view import ClusterView, Scheduler
 
 CLUSTER_KEY = "storm.scheduler"
@@ -37,7 +38,7 @@ def chosen_scheduler(conf: Conf, fence: Fence = lambda scheduler: scheduler) -> 
         made = scheduler_by_name(name, conf)
         return fence(made) if "." in name else made
 
-    name = str(conf.get(CLUSTER_KEY) or DEFAULT)
+    name = ChoiceSettings.of_partial(conf).cluster or DEFAULT
     if name != BLACKLIST:
         return PerTopologySchedulers(name, make, conf)
     scheduler = BlacklistScheduler(PerTopologySchedulers(DEFAULT, make, conf))
@@ -57,11 +58,11 @@ def dry_run_copy(scheduler: Scheduler) -> Scheduler:
 
 def check_choice(conf: Conf) -> None:
     """Refuse a `topology.scheduler` that cannot be made; `conf` is the topology's configuration over the cluster's."""
-    name = conf.get(TOPOLOGY_KEY)
+    name = ChoiceSettings.of_partial(conf).topology
     if name == BLACKLIST:
         raise InvalidConfigError(f"{TOPOLOGY_KEY}: {BLACKLIST} is for the whole cluster; set {CLUSTER_KEY}")
     if name is not None:
-        scheduler_by_name(str(name), conf)
+        scheduler_by_name(name, conf)
 
 
 class PerTopologySchedulers:
@@ -82,7 +83,7 @@ class PerTopologySchedulers:
         """Run the cluster's scheduler, then the topologies' own schedulers by name."""
         groups: dict[str, list[str]] = {self._name: []}
         for topology_id, topology in sorted(topologies.items()):
-            groups.setdefault(str(topology.conf.get(TOPOLOGY_KEY) or self._name), []).append(topology_id)
+            groups.setdefault(ChoiceSettings.of_partial(topology.conf).topology or self._name, []).append(topology_id)
         if len(groups) == 1 and len(topologies) == len(cluster.topologies):
             self._own.schedule(topologies, cluster)
             return

@@ -14,6 +14,7 @@ from sparkstorm.model.requests import LogLevel, Request, RequestKind
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.request_client import PendingRequest
+from sparkstorm.settings import DeliverySettings
 from sparkstorm.testing.components import FeederSpout, Nothing
 from sparkstorm.testing.faults import Fault, Scale
 from sparkstorm.testing.harmed_cluster import HarmedCluster
@@ -268,7 +269,7 @@ class Trial:
         reference, topology = self._reference, self.cluster.topology(MAIN)
         if self._subject.check is not None:
             self._subject.check(self.cluster, MAIN)
-        if reference is None or self._conf.get("topology.delivery.guarantee", "exactly-once") != "exactly-once":
+        if reference is None or not DeliverySettings.of(self._conf).is_exactly_once:
             return
         for spout, feeder in self.feeders.items():
             missing = sorted(feeder.fed_ids - set(feeder.acked), key=repr)

@@ -88,6 +88,12 @@ def read_settings(id: str, conf: Mapping[str, Any], own: Mapping[str, Any]) -> T
     return settings
 
 
+def late_stream_of(conf: Mapping[str, Any]) -> str | None:
+    """Return the late stream that a timed component declares in its configuration."""
+    name = conf.get(LATE_STREAM) if TIMESTAMP_FIELD in conf else None
+    return name if isinstance(name, str) else None
+
+
 def check_fields(
     id: str, settings: TimeSettings, keys: tuple[str, ...], streams: Mapping[tuple[str, str], tuple[str, ...]]
 ) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, repeat
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from sparkstorm.executor.emitter import Route
 from sparkstorm.executor.watermark_routes import MARK_FIELDS
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import DEFAULT_STREAM, LATE_PREFIX, WATERMARK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
@@ -35,6 +36,7 @@ from sparkstorm.replay.tasks.out_edges import OutEdges
 from sparkstorm.replay.tasks.task import ReplayContext, ReplayTask, TaskMode, TickSchedule
 from sparkstorm.replay.tasks.untimed_task import UntimedTask, may_be_untimed
 from sparkstorm.replay.tasks.window_task import TimeInputs, WindowTask
+from sparkstorm.settings import DeliverySettings
 from sparkstorm.windowing.watermarks import NEVER
 
 Report = Callable[[Evidence], None]
@@ -172,20 +174,10 @@ class _Partition:
         """Yield the rows that have a time; one without is put aside, or ends the replay."""
         for values, at_ms in zip(*batch, strict=True):
             if at_ms is not None:
-                yield values, at_ms
+                yield values, at_ms, source
             elif self._job.skip_bad:
-                letter = DeadLetter(
-                    source.component,
-                    source.task,
-                    source.component,
-                    source.task,
-                    source.stream,
-                    source.fields,
-                    values,
-                    0,
-                    NO_TIME,
-                    0,
-                )
+                failure = Failure(FailureKind.FAILED, NO_TIME, source.component, source.task)
+                letter = DeadLetter(failure, source.component, source.task, source.stream, source.fields, values, 0)
                 self._timeless.append((source.task, letter.encode(self._codec)))
             else:
                 raise ReplayFailedError(
@@ -228,14 +220,15 @@ class _Partition:
                 batch_partitioner.spread(batch, 0)
                 return
             batch = rows_of(batch), [0] * batch.num_rows
-        rows = zip(*batch, strict=True) if None not in batch[1] else self._with_times(route.source, batch)
+        source = route.source
+        rows = zip(*batch, repeat(source)) if None not in batch[1] else self._with_times(source, batch)
         pick = route.pick
         if pick is not None:
             for row in rows:
                 pick(row[0]).append(row)
             return
         unused: list[Any] = []
-        for values, at_ms in rows:
+        for values, at_ms, _ in rows:
             route.spread(values, at_ms or 0, unused)
             unused.clear()
 
@@ -415,7 +408,4 @@ class _Partition:
 
 def _retries(conf: Mapping[str, Any]) -> int:
     """Return the retries of a failed input: as live under exactly-once; none under other guarantees, where the source retries."""
-    if (conf.get("topology.delivery.guarantee") or "exactly-once") != "exactly-once":
-        return 0
-    retries = conf.get("topology.max.retries")
-    return 3 if retries is None else int(retries)
+    return DeliverySettings.of(conf).retries

@@ -7,9 +7,8 @@ from sparkstorm.scheduling.multitenant.node import Node, free_on, used_on
 from sparkstorm.scheduling.multitenant.round_robin import RoundRobinWorkers
 from sparkstorm.scheduling.multitenant.shared_pools import LendingPool, count_for_slots, take_nodes, take_slots
 from sparkstorm.scheduling.records import TopologyView
+from sparkstorm.scheduling.settings import MachineSettings
 from sparkstorm.scheduling.view import ClusterView
-
-MACHINES_KEY = "topology.isolate.machines"
 
 
 class IsolatedPool:
@@ -56,8 +55,8 @@ class IsolatedPool:
             self._cluster.status[topology_id] = f"Scheduled Isolated on {len(self._nodes_of[topology_id])} Nodes"
 
     def _machines(self, topology: TopologyView) -> int | None:
-        wanted = topology.conf.get(MACHINES_KEY)
-        return None if wanted is None else min(len(topology.executors), int(wanted))
+        wanted = MachineSettings.of_partial(topology.conf).machines
+        return None if wanted is None else min(len(topology.executors), wanted)
 
     def _fill(self, workers: RoundRobinWorkers, topology_id: str) -> None:
         """Place each worker on the node with fewest used slots, then most free slots, then by id."""
@@ -122,7 +121,7 @@ class IsolatedPool:
         return to_use
 
     def _is_open(self, topology_id: str) -> bool:
-        return self._topologies[topology_id].conf.get(MACHINES_KEY) is None
+        return MachineSettings.of_partial(self._topologies[topology_id].conf).machines is None
 
     def _adopt(self, topology_id: str, nodes: Sequence[Node]) -> None:
         self._used_nodes += len(nodes)

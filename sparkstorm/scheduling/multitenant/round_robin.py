@@ -3,9 +3,8 @@
 from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.scheduling.multitenant.node import Node
 from sparkstorm.scheduling.records import TopologyView
+from sparkstorm.scheduling.settings import MachineSettings
 from sparkstorm.scheduling.view import ClusterView
-
-SPREAD_KEY = "topology.spread.components"
 
 
 class RoundRobinWorkers:
@@ -14,7 +13,7 @@ class RoundRobinWorkers:
     def __init__(self, topology: TopologyView, num_workers: int, cluster: ClusterView) -> None:
         self._topology = topology
         self._cluster = cluster
-        self._spread: dict[str, list[ExecutorId]] = {name: [] for name in topology.conf.get(SPREAD_KEY) or ()}
+        self._spread: dict[str, list[ExecutorId]] = {name: [] for name in MachineSettings.of_partial(topology.conf).spread or ()}
         self._workers: list[list[ExecutorId]] = [[] for _ in range(num_workers)]
         self._next = 0
         self._components_by_node: dict[str, set[str]] = {}

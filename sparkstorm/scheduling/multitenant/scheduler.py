@@ -8,6 +8,7 @@ from sparkstorm.scheduling.multitenant.isolated_pool import IsolatedPool
 from sparkstorm.scheduling.multitenant.node import nodes_of
 from sparkstorm.scheduling.multitenant.shared_pools import DefaultPool, FreePool
 from sparkstorm.scheduling.records import Conf, Topologies
+from sparkstorm.scheduling.settings import MultitenantSettings
 from sparkstorm.scheduling.view import ClusterView
 
 POOLS_KEY = "multitenant.scheduler.user.pools"
@@ -31,7 +32,7 @@ class MultitenantScheduler:
 
     def prepare(self, conf: Conf) -> None:
         """Read the users' limits; InvalidConfigError when they are not a map of user to a count."""
-        pools = conf.get(POOLS_KEY) or {}
+        pools = MultitenantSettings.of_partial(conf).pools or {}
         if not isinstance(pools, Mapping):
             raise InvalidConfigError(f"{POOLS_KEY}: expected a map of user to nodes, got {pools!r}")
         for user, nodes in pools.items():

@@ -10,11 +10,7 @@ from sparkstorm.scheduling.resource.constraints import Constraints
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.scheduling.resource.node_order import Ints
 from sparkstorm.scheduling.resource.resources import ACKER, CPU, FIRST_GENERIC, MEMORY, Load, SharedRegions, Vector
-
-MAX_HEAP_KEY = "topology.worker.max.heap.size.mb"
-ONE_EXECUTOR_KEY = "topology.ras.one.executor.per.worker"
-ONE_COMPONENT_KEY = "topology.ras.one.component.per.worker"
-ACKERS_PER_WORKER_KEY = "topology.ras.acker.executors.per.worker"
+from sparkstorm.scheduling.settings import WorkerLimits
 
 
 def fits(left: Vector, asked: Vector, min_cpu: float) -> bool:
@@ -29,7 +25,6 @@ class Attempt:
     """Tentative workers of one topology; the scheduler commits them, `undo` removes them."""
 
     def __init__(self, topology: TopologyView, ledger: ResourceLedger, constraints: Constraints | None) -> None:
-        conf = topology.conf
         self.topology = topology
         self.ledger = ledger
         self._requests = ledger.requests(topology)
@@ -37,10 +32,9 @@ class Attempt:
         self._shares_on_nodes = self._requests.shared.is_on_nodes
         self._executors_by_node: dict[str, set[ExecutorId]] = {}  # used only if memory is shared within nodes
         self._constraints = constraints
-        self._max_heap = float(conf.get(MAX_HEAP_KEY, 768.0))
-        self._one_executor = bool(conf.get(ONE_EXECUTOR_KEY, False))
-        self._one_component = bool(conf.get(ONE_COMPONENT_KEY, False))
-        self._ackers_per_worker = int(conf.get(ACKERS_PER_WORKER_KEY, 1))
+        limits = WorkerLimits.of_partial(topology.conf)
+        self._max_heap, self._ackers_per_worker = limits.max_heap_mb, limits.ackers
+        self._one_executor, self._one_component = limits.one_executor, limits.one_component
         self.executors_by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
         self._load_by_slot: dict[WorkerSlot, Load] = {}  # of what this attempt put there
         self.slot_by_executor: dict[ExecutorId, WorkerSlot] = {}

@@ -5,9 +5,9 @@ from typing import Any
 
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.scheduling.records import TopologyView
+from sparkstorm.scheduling.settings import MachineSettings, StrategySettings
 
 CONSTRAINTS_KEY = "topology.ras.constraints"
-SPREAD_KEY = "topology.spread.components"
 
 
 class Constraints:
@@ -19,7 +19,7 @@ class Constraints:
     def __init__(self, topology: TopologyView) -> None:
         self.incompatible: dict[str, set[str]] = {part.id: set() for part in topology.components if part.executors}
         self.max_on_node: dict[str, int] = {}
-        wanted = topology.conf.get(CONSTRAINTS_KEY)
+        wanted = StrategySettings.of_partial(topology.conf).constraints
         if isinstance(wanted, Mapping):
             for component, rules in wanted.items():
                 self._add_rules(component, rules)
@@ -28,7 +28,7 @@ class Constraints:
                 self._add_pair(first, second)
         elif wanted is not None:
             raise InvalidTopologyError(f"{CONSTRAINTS_KEY}: expected {{component: rules}} or pairs, got {wanted!r:.100}")
-        for component in topology.conf.get(SPREAD_KEY) or ():
+        for component in MachineSettings.of_partial(topology.conf).spread or ():
             if component in self.incompatible:
                 self.max_on_node.setdefault(component, 1)
 

@@ -6,12 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.model.shared_memory import SHARED_MEMORY_KEY
 from sparkstorm.scheduling.records import TopologyView
 from sparkstorm.scheduling.resource.resources import CPU, MEMORY, Requests, Shape, Vector, minus, plus
+from sparkstorm.scheduling.settings import ResourceAwareSettings
 from sparkstorm.scheduling.view import ClusterView
-
-MIN_CPU_KEY = "storm.worker.min.cpu.pcore.percent"
+from sparkstorm.settings import RequestSettings
 
 
 class ResourceLedger:
@@ -21,8 +20,8 @@ class ResourceLedger:
         self.cluster = cluster
         self.shape = Shape(cluster.supervisors.values(), cluster.topologies.values())
         parts = (part for each in cluster.topologies.values() for part in each.components)
-        self.shares_memory = any(part.conf.get(SHARED_MEMORY_KEY) for part in parts)
-        self.min_cpu = float(cluster.conf.get(MIN_CPU_KEY) or 0.0)
+        self.shares_memory = any(RequestSettings.of_partial(part.conf).shared for part in parts)
+        self.min_cpu = float(ResourceAwareSettings.of_partial(cluster.conf).min_cpu)
         self._requests: dict[str, Requests] = {}
         self.node_ids = sorted({*cluster.supervisors, *(slot.node for slot in cluster.used_slots())})
         self.index_by_node = {node: index for index, node in enumerate(self.node_ids)}

@@ -9,10 +9,9 @@ import numpy.typing as npt
 from sparkstorm.scheduling.records import TopologyView
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.scheduling.resource.resources import FIRST_GENERIC, Request
+from sparkstorm.scheduling.settings import StrategySettings
 
 DEFAULT_RACK = "/default-rack"
-FAVORED_KEY = "topology.scheduler.favored.nodes"
-UNFAVORED_KEY = "topology.scheduler.unfavored.nodes"
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -98,10 +97,11 @@ class Preferences:
 
     def __init__(self, topology: TopologyView, nodes: NodeMap) -> None:
         self.grey = sorted(nodes.ledger.cluster.greylisted_nodes)
-        favored = _nodes_on(topology.conf.get(FAVORED_KEY), nodes.nodes_by_host)
+        settings = StrategySettings.of_partial(topology.conf)
+        favored = _nodes_on(settings.favored, nodes.nodes_by_host)
         self.favored = [node for node in favored if node not in self.grey]
         kept = {*self.grey, *self.favored}
-        self.unfavored = [node for node in _nodes_on(topology.conf.get(UNFAVORED_KEY), nodes.nodes_by_host) if node not in kept]
+        self.unfavored = [node for node in _nodes_on(settings.unfavored, nodes.nodes_by_host) if node not in kept]
         self.special = frozenset([*self.favored, *self.unfavored, *self.grey])
 
 

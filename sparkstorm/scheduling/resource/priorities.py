@@ -8,8 +8,8 @@ from sparkstorm.errors import InvalidConfigError
 from sparkstorm.scheduling.records import TopologyView
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.scheduling.resource.resources import CPU, FIRST_GENERIC, MEMORY, Vector, plus
+from sparkstorm.scheduling.settings import PrioritySettings
 
-PRIORITY_KEY = "topology.priority"
 POOLS_KEY = "resource.aware.scheduler.user.pools"
 STRATEGY_KEY = "resource.aware.scheduler.priority.strategy"
 DEFAULT_PRIORITY = 29
@@ -26,7 +26,7 @@ class Claimant:
 
 
 def _by_priority(topology: TopologyView) -> tuple[int, int, str]:
-    return (int(topology.conf.get(PRIORITY_KEY, DEFAULT_PRIORITY)), -topology.uptime_ms, topology.id)
+    return (PrioritySettings.of_partial(topology.conf).priority, -topology.uptime_ms, topology.id)
 
 
 class PriorityOrder:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.model.shared_memory import SharedMemory, regions_of
 from sparkstorm.scheduling.records import ComponentView, Conf, SupervisorView, TopologyView
+from sparkstorm.settings import RequestSettings
 
 MEMORY, CPU, FIRST_GENERIC = 0, 1, 2
 Vector: TypeAlias = tuple[float, ...]  # memory in MB, CPU in percent of a core, then the generic resources by name
@@ -24,16 +25,15 @@ _WORDS = {
 }
 _PLAIN = frozenset(_WORDS.values())
 _COMPONENT_KEYS = (
-    ("topology.component.resources.onheap.memory.mb", 128.0),
-    ("topology.component.resources.offheap.memory.mb", 0.0),
-    ("topology.component.cpu.pcore.percent", 10.0),
+    "topology.component.resources.onheap.memory.mb",
+    "topology.component.resources.offheap.memory.mb",
+    "topology.component.cpu.pcore.percent",
 )
 _SYSTEM_KEYS = {
     "onheap.memory.mb": "topology.{}.resources.onheap.memory.mb",
     "offheap.memory.mb": "topology.{}.resources.offheap.memory.mb",
     "cpu.pcore.percent": "topology.{}.cpu.pcore.percent",
 }
-_RESOURCES_MAP = "topology.component.resources.map"
 
 
 def normalised(resources: Mapping[str, Any] | None) -> dict[str, float]:
@@ -42,20 +42,19 @@ def normalised(resources: Mapping[str, Any] | None) -> dict[str, float]:
 
 
 def _own_requests(conf: Conf) -> dict[str, float]:
-    own = {_WORDS[key]: float(conf[key]) for key, _ in _COMPONENT_KEYS if conf.get(key) is not None}
-    return own | normalised(conf.get(_RESOURCES_MAP))
+    own = {_WORDS[key]: float(conf[key]) for key in _COMPONENT_KEYS if conf.get(key) is not None}
+    return own | normalised(RequestSettings.of_partial(conf).others)
 
 
 def _default_requests(topology_conf: Conf, component_id: str) -> dict[str, float]:
-    wanted = normalised(topology_conf.get(_RESOURCES_MAP))
+    settings = RequestSettings.of_partial(topology_conf)
+    wanted = normalised(settings.others)
     if component_id == ACKER:
         wanted |= _system_requests(topology_conf, "acker")
     elif component_id.startswith(METRICS_PREFIX):
         wanted |= _system_requests(topology_conf, "metrics.consumer")
-    for key, default in _COMPONENT_KEYS:
-        if _WORDS[key] not in wanted:
-            value = topology_conf.get(key)
-            wanted[_WORDS[key]] = default if value is None else float(value)
+    for key, value in zip(_COMPONENT_KEYS, (settings.on_heap_mb, settings.off_heap_mb, settings.cpu), strict=True):
+        wanted.setdefault(_WORDS[key], float(value))
     return wanted
 
 
@@ -103,9 +102,9 @@ class Shape:
         for supervisor in supervisors:
             names |= normalised(supervisor.resources).keys()
         for topology in topologies:
-            names |= normalised(topology.conf.get(_RESOURCES_MAP)).keys()
+            names |= normalised(RequestSettings.of_partial(topology.conf).others).keys()
             for component in topology.components:
-                names |= normalised(component.conf.get(_RESOURCES_MAP)).keys()
+                names |= normalised(RequestSettings.of_partial(component.conf).others).keys()
         self.generic = tuple(sorted(names - _PLAIN))
         self.zero: Vector = (0.0, 0.0, *(0.0 for _ in self.generic))
         self.no_load = Load(self.zero)

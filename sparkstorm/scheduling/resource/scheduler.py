@@ -7,13 +7,12 @@ from sparkstorm.scheduling.records import Conf, Topologies, TopologyView
 from sparkstorm.scheduling.resource.attempt import Attempt
 from sparkstorm.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.scheduling.resource.node_order import NodeMap
-from sparkstorm.scheduling.resource.priorities import POOLS_KEY, STRATEGY_KEY, priority_order
+from sparkstorm.scheduling.resource.priorities import POOLS_KEY, priority_order
 from sparkstorm.scheduling.resource.resources import MEMORY, Vector, minus, plus
 from sparkstorm.scheduling.resource.search import Outcome, Result, SearchOptions
 from sparkstorm.scheduling.resource.strategies import Strategy, strategy_of
+from sparkstorm.scheduling.settings import ResourceAwareSettings
 from sparkstorm.scheduling.view import ClusterView
-
-ATTEMPTS_KEY = "resource.aware.scheduler.max.topology.scheduling.attempts"
 
 
 class _Need:
@@ -89,12 +88,13 @@ class ResourceAwareScheduler:
 
     def prepare(self, conf: Conf) -> None:
         """Read the priority strategy, the users' guarantees and the number of attempts."""
-        guarantees = conf.get(POOLS_KEY) or {}
+        settings = ResourceAwareSettings.of_partial(conf)
+        guarantees = settings.guarantees or {}
         if not isinstance(guarantees, Mapping) or not all(isinstance(each, Mapping) for each in guarantees.values()):
             raise InvalidConfigError(f"{POOLS_KEY}: expected {{user: {{resource: amount}}}}, got {guarantees!r:.100}")
         self._guarantees = guarantees
-        self._attempts = int(conf.get(ATTEMPTS_KEY) or 5)
-        self._order_by = priority_order(str(conf.get(STRATEGY_KEY) or "default"))
+        self._attempts = settings.attempts
+        self._order_by = priority_order(settings.strategy)
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
         """Place every topology with missing executors, whole or not at all."""

@@ -9,6 +9,7 @@ from sparkstorm.scheduling.reasons import Reasons
 from sparkstorm.scheduling.resource.attempt import Attempt
 from sparkstorm.scheduling.resource.node_order import NodeMap, NodeOrder, NodeSort, Preferences
 from sparkstorm.scheduling.resource.resources import CPU, MEMORY
+from sparkstorm.scheduling.settings import MachineSettings
 
 
 class Outcome(Enum):
@@ -173,9 +174,9 @@ class Search:
 
     def _own_nodes(self) -> list[str]:
         attempt = self._attempt
-        wanted = attempt.topology.conf.get("topology.isolate.machines")
+        wanted = MachineSettings.of_partial(attempt.topology.conf).machines
         alone = [node for node in self.order_for(None) if attempt.ledger.topologies_on(node) <= {attempt.topology.id}]
-        return alone if wanted is None else alone[: int(wanted)]
+        return alone if wanted is None else alone[:wanted]
 
     def _first_slot(self, executor: ExecutorId, node: str) -> WorkerSlot | None:
         if not self._attempt.could_ever_fit(executor, node):

@@ -10,11 +10,9 @@ from sparkstorm.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.scheduling.resource.node_order import NodeMap, NodeSort
 from sparkstorm.scheduling.resource.resources import ACKER
 from sparkstorm.scheduling.resource.search import Outcome, Result, Search, SearchOptions
+from sparkstorm.scheduling.settings import ResourceAwareSettings, StrategySettings
 
 STRATEGY_KEY = "topology.scheduler.strategy"
-PROXIMITY_KEY = "topology.ras.order.executors.by.proximity.needs"
-MAX_STATES_KEY = "topology.ras.constraint.max.state.search"
-CLUSTER_MAX_STATES_KEY = "resource.aware.scheduler.constraint.max.state.search"
 
 _BY_NAME = {
     each.title: each
@@ -37,7 +35,7 @@ _SHORT = {
 
 def strategy_of(topology: TopologyView) -> SearchOptions:
     """Return the topology's strategy, by Storm's class name (any package) or a short name; InvalidTopologyError if unknown."""
-    name = str(topology.conf.get(STRATEGY_KEY) or "default")
+    name = StrategySettings.of_partial(topology.conf).strategy
     options = _BY_NAME.get(_SHORT.get(name, name.rpartition(".")[2]))
     if options is None:
         raise InvalidTopologyError(f"{STRATEGY_KEY}: no strategy is called {name!r}; expected one of {', '.join(_SHORT)}")
@@ -57,8 +55,8 @@ class Strategy:
 
     def run(self) -> Result:
         """Search, unless a preliminary check fails."""
-        conf, cluster_conf = self._topology.conf, self._ledger.cluster.conf
-        max_states = min(int(conf.get(MAX_STATES_KEY, 10_000)), int(cluster_conf.get(CLUSTER_MAX_STATES_KEY, 100_000)))
+        settings = StrategySettings.of_partial(self._topology.conf)
+        max_states = min(settings.max_states, ResourceAwareSettings.of_partial(self._ledger.cluster.conf).max_states)
         hopeless = self._hopeless(max_states)
         if hopeless is not None:
             return hopeless
@@ -69,7 +67,7 @@ class Strategy:
         missing = self.attempt.missing
         if self._constraints is not None:
             ordered = by_constraint_severity(self._topology, missing, self._constraints)
-        elif self._topology.conf.get(PROXIMITY_KEY):
+        elif StrategySettings.of_partial(self._topology.conf).is_by_proximity:
             ordered = by_proximity(self._topology, missing)
         else:
             ordered = by_connection_count(self._topology, missing)

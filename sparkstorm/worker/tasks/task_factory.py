@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 from zlib import crc32
@@ -12,6 +12,7 @@ from sparkstorm.acking.pending import Pending
 from sparkstorm.acking.table_ledger import TableLedger
 from sparkstorm.api.components import BasicBolt, Bolt, Spout, Stateful
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.hooks import WorkerContext, WorkerHook
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
@@ -27,8 +28,9 @@ from sparkstorm.executor.watermark_routes import MARK_FIELDS, TimePlan, add_lane
 from sparkstorm.executor.windowed_runner import Patience, TimedRunner
 from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.topology import ACKER, LATE_PREFIX, WATERMARK_STREAM, Topology
+from sparkstorm.model.topology import ACKER, LATE_PREFIX, MASTER, WATERMARK_STREAM, Topology
 from sparkstorm.model.tuples import Source
 from sparkstorm.recording.recorder import COMPONENTS, Recorder, Recording
 from sparkstorm.settings import ComponentSettings, DeliverySettings, WorkerSettings
@@ -36,10 +38,13 @@ from sparkstorm.transport.base import Claim, TaskRecord
 from sparkstorm.transport.frames import MESSAGES, ROWS, SETTLED
 from sparkstorm.worker.epoch import IdSource
 from sparkstorm.worker.journal import Journal, reading, whole_and_deltas
+from sparkstorm.worker.open_blocks import OpenBlocks
 from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout, threaded
 from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.worker.tasks.call_watch import CallWatch
+from sparkstorm.worker.tasks.hooks import NO_HOOKS, TaskHooks, hooked_emitter, task_hooks, worker_hooks
 from sparkstorm.worker.tasks.inbox import Inbox, entry_order
 from sparkstorm.worker.tasks.pending_inputs import decode_held
 from sparkstorm.worker.tasks.spout_task import SpoutCollector, SpoutTask
@@ -63,6 +68,12 @@ class WorkerPlan:
     deaths_by_row: Mapping[tuple[int, str, int], int] = field(default_factory=dict)
     log_dir: str = ""  # of a worker process; a simulated one has none
     executors: tuple[ExecutorId, ...] = ()
+    host: str = ""
+    code_key: str = ""
+
+    def placed(self, failure: Failure) -> Failure:
+        """Return a failure with the host, the worker and the version of the code."""
+        return replace(failure, host=self.host, worker=self.owner, code_version=self.code_key)
 
     @property
     def ackers(self) -> tuple[int, ...]:
@@ -106,11 +117,15 @@ class TaskSet:
     inboxes: dict[int, Inbox] = field(default_factory=dict)
     recorders: list[Recorder] = field(default_factory=list)
     recording: Recording | None = None
+    hooks: list[TaskHooks] = field(default_factory=list)
+    worker_hooks: list[WorkerHook] = field(default_factory=list)
+    blocks: OpenBlocks = field(default_factory=lambda: OpenBlocks(frozenset()))
 
     def settle(self) -> None:
         """Take note of a successful commit."""
-        for sender in self.senders():
-            sender.oldest_ms = 0
+        for bolt in self.bolts.values():
+            bolt.oldest_ms = 0
+        self.blocks.settle()
         for recorder in self.recorders:
             recorder.settle()
 
@@ -121,6 +136,10 @@ class TaskSet:
             spout.spout.close()
         for bolt in self.bolts.values():
             bolt.runner.bolt.cleanup()
+        for hooks in self.hooks:
+            hooks.call("cleanup")
+        for hook in self.worker_hooks:
+            hook.shutdown()
         if self.recording is not None:
             self.recording.close()
 
@@ -146,6 +165,7 @@ class TaskFactory:
         self._sources: dict[tuple[int, str], Source] = {}
         self._generation = 0
         self._resources: dict[str, Any] = {}
+        self._hooks_of: dict[int, TaskHooks] = {}
         self._tasks = tasks_by_component(plan.component_by_task)
         self._spout_tasks = frozenset(
             task
@@ -154,19 +174,21 @@ class TaskFactory:
             for task in self._tasks.get(name, ())
         )
         self._time_plan = TimePlan(plan.topology, plan.conf)
+        self._blocks = OpenBlocks(frozenset(plan.tasks))
 
     def build(self, claim: Claim) -> TaskSet:
         """Every task of the plan, restored from what the claim found, with `open`/`prepare` called."""
-        crew = TaskSet()
+        crew = TaskSet(blocks=self._blocks, worker_hooks=started_hooks(self._plan, self._resources))
         self._generation = claim.generation
         for task in sorted(self._plan.tasks):
             record = claim.record_by_task[task]
             crew.journals[task] = Journal(task, self._plan.codec)
             component = self._plan.component_by_task[task]
+            self._add_hooks(crew, task, component)
             crew.inboxes[task] = Inbox(
                 task, self._plan.codec, self.source, record.cursor, self._kind_of_frames(component), self._spout_tasks
             )
-            if component != ACKER and self._plan.settings.from_checkpoint and not record.journal:
+            if component not in (ACKER, MASTER) and self._plan.settings.from_checkpoint and not record.journal:
                 raise StoreInconsistentError(
                     f"component '{component}' (task {task}) was given a part of {FROM_CHECKPOINT}, but "
                     "the store has it no more: kill the topology and submit it again"
@@ -181,9 +203,19 @@ class TaskFactory:
                 ) from error
         return crew
 
+    def _add_hooks(self, crew: TaskSet, task: int, component: str) -> None:
+        hooks = NO_HOOKS
+        if component not in (ACKER, MASTER) and (names := self._plan.component_settings(component).task_hooks):
+            hooks = TaskHooks(task_hooks(names), component, task, self._around.report_error)
+            hooks.call("prepare", self._conf(component), self._context(task, component))
+            crew.hooks.append(hooks)
+        self._hooks_of[task] = hooks
+
     def _add(self, crew: TaskSet, task: int, component: str, record: TaskRecord) -> None:
         if component == ACKER:
             crew.ackers[task] = self._acker(task, crew, record)
+        elif component == MASTER:
+            return  # its slot does its duties; the task has its place, its fence and its heartbeat
         elif self._plan.topology.components[component].kind == "spout":
             crew.spouts[task] = self._spout(task, component, crew, record)
         else:
@@ -196,6 +228,8 @@ class TaskFactory:
         """Return the kind of frame that a task of this component receives: acker messages, settled roots, or rows."""
         if component == ACKER:
             return MESSAGES
+        if component == MASTER:
+            return ROWS
         return SETTLED if self._plan.topology.components[component].kind == "spout" else ROWS
 
     def _recorder(self, bolt: BoltTask, crew: TaskSet) -> Recorder:
@@ -225,10 +259,12 @@ class TaskFactory:
     def _emitter(self, task: int, component: str) -> Emitter:
         seed = crc32(f"{self._plan.topology_id.rsplit('-', 2)[0]}/{task}".encode())
         topology, codec, local_tasks = self._plan.topology, self._plan.codec, frozenset(self._plan.tasks)
-        lanes = add_lanes(self._time_plan, topology, component, task, self._tasks, local_tasks)
-        routes = build_routes(topology, component, task, self._tasks, local_tasks, codec, seed, lanes)
+        make_target = self._blocks.targets_of(component)
+        lanes = add_lanes(self._time_plan, topology, component, task, self._tasks, make_target)
+        routes = build_routes(topology, component, task, self._tasks, local_tasks, codec, seed, lanes, make_target)
         add_routes(routes, lanes, component, task, codec)
-        emitter = Emitter(component, routes, self._plan.is_strict or self._plan.is_careful)
+        hooks, is_strict = self._hooks_of[task], self._plan.is_strict or self._plan.is_careful
+        emitter = hooked_emitter(component, routes, hooks) if hooks else Emitter(component, routes, is_strict)
         emitter.lanes = tuple(lanes.values())
         return emitter
 
@@ -259,11 +295,13 @@ class TaskFactory:
         spout: Spout = self._plan.make_instance(component)
         emitter = self._emitter(task, component)
         collector = SpoutCollector(emitter, task, self._root_maker(), self._around.report_error, self._plan.codec)
-        has_callbacks = type(spout).ack is not Spout.ack or type(spout).fail is not Spout.fail
+        hooks = self._hooks_of[task]
+        has_callbacks = bool(hooks) or type(spout).ack is not Spout.ack or type(spout).fail is not Spout.fail
         pending = Pending(self._plan.component_settings(component).max_spout_pending, has_callbacks)
-        if spout.blocking:
+        if spout.blocking or self._plan.component_settings(component).executor_threads:
             spout = threaded(spout, self._around.wake)
-        made = SpoutTask(task, component, spout, emitter, collector, pending, crew.inboxes[task])
+        births = self._blocks.births(component)
+        made = SpoutTask(task, component, spout, emitter, collector, pending, crew.inboxes[task], births, hooks)
         with reading(self._key("journal", task)):
             fields = list(crew.journals[task].read(record))
             if self._time_plan.is_told(component):
@@ -288,7 +326,11 @@ class TaskFactory:
                 runner: Runner = self._sink_runner(bolt, component, fields, state)
             else:
                 runner = self._runner(bolt, emitter, state, times, task)
-            made = BoltTask(task, component, runner, emitter, state, crew.inboxes[task], self._around.new_key)
+            births, feed = self._blocks.births(component), self._blocks.feeds[task]
+            made = BoltTask(task, component, runner, emitter, state, crew.inboxes[task], self._around.new_key, births, feed)
+            made.hooks = self._hooks_of[task]
+            if self._plan.log_dir and not isinstance(runner.bolt, ThreadedBolt):  # a simulation has no time of its own to measure
+                made.watch = CallWatch(component, task, self._around.report_error)
             self._add_time(made, times)
         made.caught_up_at = entry_order(record.last_entry)
         for key in sorted(record.held):
@@ -304,8 +346,21 @@ class TaskFactory:
             bolt.prepare(conf, context)  # type: ignore[call-arg]
         if isinstance(bolt, Stateful) and state is not None:
             thread = runner.bolt if isinstance(runner.bolt, ThreadedBolt) else None
-            bolt.init_state(state if thread is None or thread.state is None else thread.state)
+            own = state if thread is None or thread.state is None else thread.state
+            self._migrate(made, bolt, own, fields)
+            bolt.init_state(own)
         return made
+
+    def _migrate(self, made: BoltTask, bolt: Stateful, state: Any, fields: list[dict[str, Any]]) -> None:
+        """Have a state of another version brought into the form of this code; the change is part of the first commit."""
+        made.state_version = bolt.state_version
+        made.stored_version = next((each["v"] for each in reversed(fields) if "v" in each), 1)
+        if made.stored_version == made.state_version or not any("s" in each for each in fields):
+            return
+        try:
+            bolt.migrate_state(state, made.stored_version)
+        except SparkStormError as error:
+            raise WorkerFailedError(f"component '{made.component}' (task {made.task}) cannot read its state: {error}") from error
 
     def _key(self, part: str, task: int) -> str:
         """Name of a task's key in Redis (docs/keys.md)."""
@@ -334,7 +389,7 @@ class TaskFactory:
         if isinstance(bolt, WindowedBolt | TimedBolt):
             assert state is not None and times is not None
             return self._timed_runner(bolt, emitter, state, times, task)
-        if bolt.blocking:
+        if bolt.blocking or self._plan.component_settings(emitter.component).executor_threads:
             bolt = ThreadedBolt(bolt, self._copy(state))
         if isinstance(bolt, BasicBolt):
             return BasicRunner(bolt, emitter, state, BasicCollector(emitter, task, around.report_error))
@@ -380,3 +435,12 @@ class TaskFactory:
             return root if 0 < root < 2**63 else draw_local()
 
         return draw_local
+
+
+def started_hooks(plan: WorkerPlan, resources: dict[str, Any]) -> list[WorkerHook]:
+    """Return the worker's hooks, started; an exception of one is that of a component's `prepare`."""
+    hooks = worker_hooks(plan.settings.worker_hooks)
+    own = {task: plan.component_by_task[task] for task in sorted(plan.tasks)}
+    for hook in hooks:
+        hook.start(WorkerContext(plan.topology_id, plan.owner, own, plan.conf, resources))
+    return hooks
