@@ -23,7 +23,7 @@ from sparkstorm.executor.emitter import Emitter, build_routes
 from sparkstorm.executor.event_time import InputWatermarks, OutputWatermarks, TaskEventTime
 from sparkstorm.executor.manual_runner import ManualRunner
 from sparkstorm.executor.runner import BasicCollector, BasicRunner, ReportError, Runner
-from sparkstorm.executor.sink_runner import SinkRunner
+from sparkstorm.executor.sink_runner import LastEpoch, SinkRunner, SinkStore
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import describe_error
 from sparkstorm.executor.watermark_routes import MARK_FIELDS, TimePlan, add_lanes, add_routes
@@ -325,7 +325,8 @@ class TaskFactory:
             state = self._stored(fields, "s", "d") if isinstance(bolt, Stateful) else None
             times = self._stored(fields, "w", "x") if self._time_plan.is_told(component) else None
             if isinstance(bolt, TransactionalSink):
-                runner: Runner = self._sink_runner(bolt, component, fields)
+                state = self._stored(fields, "s", "d")
+                runner: Runner = self._sink_runner(bolt, component, fields, state)
             else:
                 runner = self._runner(bolt, emitter, state, times, task)
             births, feed = self._blocks.births(component), self._blocks.feeds[task]
@@ -402,11 +403,12 @@ class TaskFactory:
             bolt, emitter, state, task, around.report_error, around.wake, is_answering=self._plan.delivery.is_exactly_once
         )
 
-    def _sink_runner(self, sink: TransactionalSink, component: str, fields: list[dict[str, Any]]) -> SinkRunner:
-        last, prepared = next((each["e"] for each in reversed(fields) if "e" in each), (0, None))
-        if type(last) is not int or last < 0:
-            raise ValueError(f"the last epoch of a sink is {last!r:.40}")
-        return SinkRunner(sink, component, self._plan.codec, last, prepared, self._generation)
+    def _sink_runner(self, sink: TransactionalSink, component: str, fields: list[dict[str, Any]], kept: MemoryState) -> SinkRunner:
+        last = LastEpoch(*next((each["e"] for each in reversed(fields) if "e" in each), (0, None)))
+        if type(last.number) is not int or last.number < 0:
+            raise ValueError(f"the last epoch of a sink is {last.number!r:.40}")
+        store = SinkStore(self._plan.codec, kept, self.source, self._generation)
+        return SinkRunner(sink, component, last, store, self._around.now_ms)
 
     def _copy(self, state: MemoryState | None) -> MemoryState | None:
         """A copy for a thread to work on; the loop's own follows when an execute is taken in."""
