@@ -240,6 +240,8 @@ class CommitBuilder:
                 delta["p"] = pending
             if (position := spout.take_position()) is not None:
                 delta["o"] = position
+            if handed := spout.take_handed():
+                delta["h"] = handed
             delta |= _changed_times(spout)
             journals[task].write(commit, delta, partial(_whole_of_spout, spout))
         for task, acker in self._crew.ackers.items():
@@ -271,6 +273,7 @@ def _changed_times(task: SpoutTask | BoltTask) -> dict[str, Any]:
 
 def _whole_of_spout(spout: SpoutTask) -> Whole:
     position = {} if spout.position is None else {"o": spout.position}
+    position |= {"h": spout.handed} if spout.handed else {}
     return {"P": spout.pending.snapshot(), **position}, _times(spout)
 
 

@@ -109,7 +109,7 @@ class Worker:
             return
         self._is_active = is_active
         for spout in self._crew.spouts.values():
-            (spout.spout.activate if is_active else spout.spout.deactivate)()
+            spout.set_active(is_active)
 
     def step(self, now_ms: int) -> int | None:
         """Run one epoch; returns when to be called next, None when only input can wake us."""
