@@ -119,6 +119,7 @@ class TrackingSettings(Settings):
     guarantee: Annotated[str, "topology.delivery.guarantee"]
     workers: Annotated[int, "topology.workers"]
     ackers: Annotated[int | None, "topology.acker.executors"]
+    master: Annotated[bool | None, "topology.master.single.worker"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,7 @@ class SupervisorSettings(Settings):
     heartbeat_ms: Annotated[int, "supervisor.heartbeat.frequency.secs"]
     monitor_ms: Annotated[int, "supervisor.monitor.frequency.secs"]
     worker_heartbeat_ms: Annotated[int, "worker.heartbeat.frequency.secs"]
+    task_heartbeat_ms: Annotated[int, "task.heartbeat.frequency.secs"]
     worker_timeout_ms: Annotated[int, "supervisor.worker.timeout.secs"]
     cpu: Annotated[float, "supervisor.cpu.capacity"]
     memory_mb: Annotated[float, "supervisor.memory.capacity.mb"]
@@ -255,6 +257,7 @@ class NimbusSettings(Settings):
     """Periods and time limits of Nimbus."""
 
     round_ms: Annotated[int, "nimbus.monitor.freq.secs"]
+    task_heartbeat_ms: Annotated[int, "task.heartbeat.frequency.secs"]
     task_timeout_ms: Annotated[int, "nimbus.task.timeout.secs"]
     task_launch_ms: Annotated[int, "nimbus.task.launch.secs"]
     supervisor_timeout_ms: Annotated[int, "nimbus.supervisor.timeout.secs"]

@@ -16,6 +16,7 @@ from sparkstorm.model.assignment import TaskInfo, TopologySummary, WorkerBeat, W
 from sparkstorm.model.failure import Failure, FailureGroup, group_failures
 from sparkstorm.model.requests import LogLevel, RebalancePlan, topology_name
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.model.task_beats import TaskBeats
 from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.request_client import Progress as Steps
 from sparkstorm.transport.reader import RedisReader
@@ -134,6 +135,10 @@ class TopologyHandle:
         """Return the heartbeats of its workers."""
         slots = self._state.worker_beat_slots(self.topology_id)
         return [beat for slot in slots if (beat := self._state.read_worker_beat(self.topology_id, slot)) is not None]
+
+    def task_beats(self) -> TaskBeats:
+        """Return what each task last reported: counts, latencies, what waits, its last error; empty before the first record."""
+        return self._state.read_task_beats(self.topology_id) or TaskBeats(self.topology_id)
 
     def slots(self) -> frozenset[WorkerSlot]:
         """Return the slots of its assignment; empty while it has none."""

@@ -121,4 +121,7 @@ class Upgrades:
         if upgrade is None:
             base = self._cluster.state.read_base(self.topology_id)
             return base is not None and base.status in ("UPGRADING", "ROLLBACK")
-        return upgrade.continue_upgrading or bool(upgrade.completed_ms or upgrade.rollback) or bool(self.status().upgrading)
+        if upgrade.continue_upgrading or upgrade.completed_ms or upgrade.rollback:
+            return True
+        found = self.status()
+        return bool(found.upgrading) or not found.remaining  # all are upgraded: its end follows

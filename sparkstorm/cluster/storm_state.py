@@ -18,7 +18,6 @@ from sparkstorm.model.assignment import (
     Assignment,
     BlobMetadata,
     SupervisorInfo,
-    TaskBeats,
     TaskTable,
     TopologyBase,
     WorkerBeat,
@@ -27,6 +26,7 @@ from sparkstorm.model.assignment import (
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.records import encode_record
+from sparkstorm.model.task_beats import TaskBeats
 
 ERRORS_KEPT = 10  # per component (S3.42)
 _MAX_BEAT_BYTES = 256 * 1024

@@ -179,18 +179,6 @@ class TaskTable:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskBeats:
-    """A topology's task heartbeats (JStorm's TopologyTaskHbInfo, S0.52): written empty at submission, read by nobody yet.
-
-    There is no topology master, and workers beat for their tasks.
-    """
-
-    topology_id: str
-    master_task: int | None = None
-    time_ms_by_task: Mapping[int, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class BlobMetadata:
     """Record in the state store of a blob whose bytes are elsewhere."""
 

@@ -307,6 +307,7 @@ class Slot:
         if child is None:
             return
         child.process.close()
+        self._sync.runs_nothing()
         words = child.last_words or _cause_of(action.exit_code)
         _LOG.info("slot %s: worker %d ended: %s", self._place.slot, child.process.pid, words)
         if action.blameless:

@@ -224,8 +224,7 @@ class Worker:
 
     def _run_spouts(self, epoch: Epoch, calls: int) -> bool:
         self._spouts_ran_ms = self._clock.now_ms()
-        did = [self._run_spout(epoch, spout, calls) for spout in self._crew.spouts.values()]
-        return any(did)
+        return sum(self._run_spout(epoch, spout, calls) for spout in self._crew.spouts.values()) > 0
 
     def _run_timed(self, epoch: Epoch, now_ms: int) -> bool:
         """Ticks, what other threads have asked for, and second tries, before anything newer; whether the budget is over."""

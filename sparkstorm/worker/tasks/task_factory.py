@@ -30,7 +30,7 @@ from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.topology import ACKER, LATE_PREFIX, WATERMARK_STREAM, Topology
+from sparkstorm.model.topology import ACKER, LATE_PREFIX, MASTER, WATERMARK_STREAM, Topology
 from sparkstorm.model.tuples import Source
 from sparkstorm.recording.recorder import COMPONENTS, Recorder, Recording
 from sparkstorm.settings import ComponentSettings, DeliverySettings, WorkerSettings
@@ -188,7 +188,7 @@ class TaskFactory:
             crew.inboxes[task] = Inbox(
                 task, self._plan.codec, self.source, record.cursor, self._kind_of_frames(component), self._spout_tasks
             )
-            if component != ACKER and self._plan.settings.from_checkpoint and not record.journal:
+            if component not in (ACKER, MASTER) and self._plan.settings.from_checkpoint and not record.journal:
                 raise StoreInconsistentError(
                     f"component '{component}' (task {task}) was given a part of {FROM_CHECKPOINT}, but "
                     "the store has it no more: kill the topology and submit it again"
@@ -214,6 +214,8 @@ class TaskFactory:
     def _add(self, crew: TaskSet, task: int, component: str, record: TaskRecord) -> None:
         if component == ACKER:
             crew.ackers[task] = self._acker(task, crew, record)
+        elif component == MASTER:
+            return  # its slot does its duties; the task has its place, its fence and its heartbeat
         elif self._plan.topology.components[component].kind == "spout":
             crew.spouts[task] = self._spout(task, component, crew, record)
         else:
@@ -226,6 +228,8 @@ class TaskFactory:
         """Return the kind of frame that a task of this component receives: acker messages, settled roots, or rows."""
         if component == ACKER:
             return MESSAGES
+        if component == MASTER:
+            return ROWS
         return SETTLED if self._plan.topology.components[component].kind == "spout" else ROWS
 
     def _recorder(self, bolt: BoltTask, crew: TaskSet) -> Recorder:
