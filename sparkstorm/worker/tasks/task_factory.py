@@ -205,7 +205,8 @@ class TaskFactory:
 
     def _add_hooks(self, crew: TaskSet, task: int, component: str) -> None:
         hooks = NO_HOOKS
-        if component != ACKER and (names := self._plan.component_settings(component).task_hooks):
+        is_own = component in self._plan.topology.components  # not an acker or the topology master
+        if is_own and (names := self._plan.component_settings(component).task_hooks):
             hooks = TaskHooks(task_hooks(names), component, task, self._around.report_error)
             hooks.call("prepare", self._conf(component), self._context(task, component))
             crew.hooks.append(hooks)
