@@ -19,6 +19,7 @@ from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.upgrade import UpgradeStage
 
 _LOOK_SECS = 0.2
+_SHADOW = "exit status: 0 no difference, 1 differences or failed (one sentence on stderr), 2 wrong arguments"
 _DEFAULT_PATIENCE_SECS = 300.0
 
 
@@ -33,6 +34,15 @@ def add_verbs(verbs: Any) -> None:
     verb.add_argument("--name", help="name of the topology")
     verb.add_argument("--force", action="store_true", help="also when the code before could not read the new code's state")
     _add_batch(verb)
+    verb.add_argument("--shadow", metavar="RECORDING", help="first compare both codes over this recording of a live task")
+    verb.add_argument("--tuples", type=int, default=0, metavar="N", help="with --shadow: that many without a difference")
+    verb = add_verb(under, "shadow", shadow, "step new code and the code that runs through a live task's recording", epilog=_SHADOW)
+    verb.add_argument("conf", metavar="CONF.yaml", help="the job file with the new code")
+    verb.add_argument("--recording", required=True, metavar="FOLDER", help="of one task (topology.record.components)")
+    verb.add_argument("--tuples", type=int, default=0, metavar="N", help="the newest N at least; else all")
+    verb.add_argument("--input", nargs="+", default=[], metavar="PATH", help="files or folders, the factory's `input`")
+    verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
+    verb.add_argument("--name", help="name of the topology")
     verb = _of_one(under, "continue", go_on, "upgrade the next batch")
     _add_batch(verb)
     _add_patience(_of_one(under, "complete", complete, "end it as it is; the other workers keep their code"))
@@ -75,9 +85,30 @@ def start(arguments: argparse.Namespace) -> int:
             worker_num=arguments.num,
             is_forced=arguments.force,
             by_value=by_value,
+            shadow=arguments.shadow,
+            shadow_tuples=arguments.tuples,
             progress=steps(arguments),
         )
         return _follow(arguments, handle)
+
+
+def shadow(arguments: argparse.Namespace) -> int:
+    """Give new code what a live task was given, beside the code that runs, and compare what each row comes to."""
+    from sparkstorm.app.job import read_job
+    from sparkstorm.app.job_file import make_topology, topology_conf
+
+    job = read_job(arguments)
+    topology, by_value = make_topology(job)
+    with opened(arguments) as cluster:
+        handle = cluster.topology(job.name)
+        found = handle.upgrade.shadow(topology, topology_conf(job), arguments.recording, arguments.tuples, by_value)
+    if arguments.json:
+        write_json(asdict(found))
+    else:
+        for each in found.differences:
+            print(shown(str(each)))
+        print(f"{found.compared:,} tuples compared, {found.different:,} come out differently")
+    return FAILED if found.different else OK
 
 
 def go_on(arguments: argparse.Namespace) -> int:
