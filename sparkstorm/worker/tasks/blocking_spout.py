@@ -16,6 +16,7 @@ from typing import Any
 from sparkstorm.acking.pending import Outcome
 from sparkstorm.api.components import Conf, ReplayableSpout, Spout
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.signatures import accepts
 
 MAX_AHEAD = 256  # batches that wait for the loop
 _LONGEST_REST_S = 0.01
@@ -35,6 +36,7 @@ class ThreadedSpout(Spout):
 
     def __init__(self, spout: Spout, wake: Callable[[], None]) -> None:
         self.inner = spout
+        self._call_back = teller(spout)
         self._wake = wake
         self._batches: deque[_Batch] = deque()
         self._orders: deque[Callable[[], None]] = deque()
@@ -148,7 +150,7 @@ class ThreadedSpout(Spout):
 
     def _tell(self, outcome: Outcome) -> None:
         try:
-            (self.inner.ack if outcome.acked else self.inner.fail)(outcome.message_id)
+            self._call_back(outcome)
         finally:
             self._called.append(outcome)
             self._wake()
@@ -175,6 +177,21 @@ def threaded(spout: Spout, wake: Callable[[], None]) -> ThreadedSpout:
     return (ThreadedReplayableSpout if isinstance(spout, ReplayableSpout) else ThreadedSpout)(spout, wake)
 
 
+def teller(spout: Spout) -> Callable[[Outcome], None]:
+    """Return the call of a spout's `ack` or `fail`; `fail` gets the failure where it takes a second argument."""
+    takes_failure = accepts(spout.fail, "message_id", "failure")
+
+    def tell(outcome: Outcome) -> None:
+        if outcome.failure is None:
+            spout.ack(outcome.message_id)
+        elif takes_failure:
+            spout.fail(outcome.message_id, outcome.failure)  # type: ignore[call-arg]
+        else:
+            spout.fail(outcome.message_id)
+
+    return tell
+
+
 class _Recorder:
     """A SpoutOutputCollector that checks and writes down what user code asks for, on the thread."""
 
@@ -189,6 +206,9 @@ class _Recorder:
     def emit(self, values: Any, message_id: Any = None, stream: str = "default") -> None:
         values, message_id = self._collector.check(values, message_id, stream)
         self._calls.append(("emit", (values, message_id, stream)))
+
+    def emit_batch(self, batch: Any, message_id: Any = None, stream: str = "default") -> None:
+        self._calls.append(("emit_batch", (batch, message_id, stream)))
 
     def emit_direct(self, task: int, values: Any, message_id: Any = None, stream: str = "default") -> None:
         values, message_id = self._collector.check(values, message_id, stream, task)
