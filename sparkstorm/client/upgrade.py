@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkstorm.blobs.trial import try_code
-from sparkstorm.client.shadow import ShadowReport, check_shadow, compare_versions
 from sparkstorm.clock import SystemClock
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.failure import Failure
@@ -60,15 +58,12 @@ class Upgrades:
         worker_num: int = 0,
         is_forced: bool = False,
         by_value: Sequence[str] | None = None,
-        shadow: str | Path | None = None,
-        shadow_tuples: int = 0,
         progress: Steps | None = None,
     ) -> None:
         """Begin an upgrade to new code: its first batch restarts with it (named workers, else of a component, else any).
 
         The new code is opened in a fresh process first. InvalidTopologyError when it does not open, or when it has other
-        components, tasks, inputs or fields; IllegalTransitionError unless the topology is ACTIVE. With `shadow`, the recording of
-        a live task, both codes are stepped through it first: at least `shadow_tuples` without a difference are asked for.
+        components, tasks, inputs or fields; IllegalTransitionError unless the topology is ACTIVE.
         """
         self._cluster.require_writer()
         chosen: dict[str, Any] = {"topology.upgrade.force": True} if is_forced else {}
@@ -80,27 +75,7 @@ class Upgrades:
             chosen["topology.upgrade.worker.num"] = worker_num
         code = self._cluster.packed(topology, by_value)
         try_code(self._name, code)
-        if shadow is not None:
-            check_shadow(self._name, self._shadow(code, conf or {}, shadow, shadow_tuples), shadow_tuples)
         self._cluster.service.upgrade(self._name, topology, {**(conf or {}), **chosen}, code, progress)
-
-    def shadow(
-        self,
-        topology: Topology,
-        conf: Mapping[str, Any] | None,
-        recording: str | Path,
-        most: int = 0,
-        by_value: Sequence[str] | None = None,
-    ) -> ShadowReport:
-        """Step new code and the code that runs through the recording of a live task, and compare them row by row.
-
-        Nothing is changed. `recording` is a folder that `topology.record.components` has filled; the newest rows are compared,
-        `most` at least (0: all).
-        """
-        return self._shadow(self._cluster.packed(topology, by_value), conf or {}, recording, most)
-
-    def _shadow(self, code: bytes, conf: Mapping[str, Any], recording: str | Path, most: int) -> ShadowReport:
-        return compare_versions(self._cluster.running_code(self.topology_id), (code, conf), recording, most)
 
     def go_on(self, workers: Iterable[WorkerSlot] = (), component: str = "", worker_num: int = 0) -> None:
         """Upgrade the next batch."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,6 +79,13 @@ def terminals(tmp_path: Path) -> Iterator[Terminals]:
             made.process.wait(60)
 
 
+def shadowed(terminals: Terminals, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a verb of upgrades in a Python with pyspark: that is where the replay's steps are."""
+    environment = {**os.environ, "SPARKSTORM_CLUSTER": str(terminals.connection)}
+    command = [sys.executable, "-m", "sparkstorm.cli", "upgrade", *arguments]
+    return subprocess.run(command, cwd=terminals.folder, env=environment, capture_output=True, text=True, timeout=180, check=False)
+
+
 def test_three_batches_a_rollback_by_hand_and_one_by_itself(terminals: Terminals) -> None:
     run = terminals.run
     (terminals.folder / "lines.txt").write_text("\n".join(LINES) + "\n")
@@ -90,10 +100,10 @@ def test_three_batches_a_rollback_by_hand_and_one_by_itself(terminals: Terminals
 
         works()
         (recording, *_) = sorted((terminals.folder / "recordings").rglob("task-*"))
-        compared = terminals.json("upgrade", "shadow", "two.yaml", "--recording", str(recording), "--tuples", "200")
-        assert compared["compared"] >= 200 and compared["different"] == 0, compared
-        status, _, err = run("upgrade", "start", "odd.yaml", "--num", "1", "--shadow", str(recording), "--tuples", "200")
-        assert status == 1 and "recorded tuples come out differently with the new code; first split#" in err, err
+        same = shadowed(terminals, "shadow", "two.yaml", "--recording", str(recording), "--tuples", "200", "--json")
+        assert same.returncode == 0 and json.loads(same.stdout)["compared"] >= 200, same
+        odd = shadowed(terminals, "start", "odd.yaml", "--num", "1", "--shadow", str(recording), "--tuples", "200")
+        assert odd.returncode == 1 and "tuples come out differently with the new code; first split#" in odd.stderr, odd
         assert handle.status() == "ACTIVE"
 
         first = terminals.json("upgrade", "start", "two.yaml", "--num", "1")

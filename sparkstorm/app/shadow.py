@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sparkstorm.client import ClusterClient, TopologyHandle
 from sparkstorm.errors import InvalidTopologyError, RecordingError, WorkerFailedError
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.topology import Topology
 from sparkstorm.replay.recorded import RecordedTuple, Slice, recorded
 from sparkstorm.replay.step_server import read_frame, write_frame
 
@@ -93,6 +95,23 @@ class _Version:
                 pipe.close()
         self._process.kill()
         self._process.wait()
+
+
+def shadow(
+    handle: TopologyHandle,
+    cluster: ClusterClient,
+    topology: Topology,
+    conf: Mapping[str, Any],
+    recording: str | Path,
+    most: int = 0,
+    by_value: Sequence[str] | None = None,
+) -> ShadowReport:
+    """Step new code and the code that runs through the recording of a live task, and compare them row by row.
+
+    Nothing is changed. `recording` is a folder that `topology.record.components` has filled; the newest rows are compared,
+    `most` at least (0: all).
+    """
+    return compare_versions(cluster.running_code(handle.topology_id), (cluster.packed(topology, by_value), conf), recording, most)
 
 
 def compare_versions(
