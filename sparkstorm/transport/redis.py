@@ -49,6 +49,7 @@ _BLOCK_MS = 5_000
 _READ_TIMEOUT_S = 5.0
 _FULLNESS_EVERY_S = 0.5
 _UNASKED_WAIT_MS = 20
+_TASKS_AT_ONCE = 1000  # Lua hands on some thousands of words at most
 _PROVEN = -1  # in place of the number of frames in doubt
 
 
@@ -194,15 +195,19 @@ class RedisTransport:
 
     def _commands(self, commit: Commit) -> Iterable[tuple[Any, ...]]:
         k = self._keys
+        waiting = {task: -size for task, size in commit.drained_bytes.items()}
         for task, data, counted in commit.frames:
             yield ("XADD", k.stream(task), "*", _FIELD, data)
             if counted:
-                yield ("HINCRBY", k("backlog"), task, counted)
+                waiting[task] = waiting.get(task, 0) + counted
+        for tasks in _some(list(commit.cursors)):
+            cursors = [(task, commit.cursors[task]) for task in tasks]
+            yield ("HSET", k("cursor"), *(word for task, cursor in cursors for word in (task, f"{cursor.entry} {cursor.row}")))
         for task, cursor in commit.cursors.items():
-            yield ("HSET", k("cursor"), task, f"{cursor.entry} {cursor.row}")
             yield _trim(k, task, cursor)
-        for task, size in commit.drained_bytes.items():
-            yield ("DRAIN", k("backlog"), task, -size, k.stream(task))
+        for tasks in _some(list(waiting)):
+            changes = (word for task in tasks for word in (task, waiting[task], int(task in commit.drained_bytes)))
+            yield ("COUNT", k("backlog"), k.stream(""), *changes)
         for task, delta in commit.journal:
             yield ("RPUSH", k("journal", task), delta)
         for task, count in commit.dropped.items():
@@ -339,6 +344,11 @@ class _Reading:
         except redis.ResponseError as error:
             self.drop()
             raise translated(error) from error
+
+
+def _some(tasks: list[int]) -> Iterable[list[int]]:
+    """Tasks in parts that fit into one command."""
+    return (tasks[start : start + _TASKS_AT_ONCE] for start in range(0, len(tasks), _TASKS_AT_ONCE))
 
 
 def _trim(keys: Keys, task: int, cursor: Cursor) -> tuple[Any, ...]:
