@@ -80,6 +80,12 @@ class RedisTransport:
         self._require_whole(owner, answer)
         if answer[0] == b"ENDED":
             raise ended_error(self._topology_id)
+        if answer[0] == b"FORMAT":
+            raise StoreInconsistentError(
+                f"the data of topology {self._topology_id} in Redis were written by another version of SparkStorm (frames of "
+                f"version {text(answer[1])}, here {text(answer[2])}): finish the run with that version, or kill the topology "
+                "and submit it again (a run of your own: --fresh)"
+            )
         if answer[0] != b"OK":
             raise FencedError(f"task {text(answer[1])} belongs to token {text(answer[2])} now")
         proven = self._link.number
