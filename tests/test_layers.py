@@ -53,8 +53,8 @@ EFFECTS = {"random", "secrets", "logging", "socket", "subprocess", "threading", 
 # the one effect below rank 4: the real clock
 EFFECTS_ALLOWED = {"clock.py": {"time"}}
 PYSPARK_ALLOWED = ("hosting/spark", "replay/", "app")
-# imported inside functions: slow to import and needed by few (seconds for numba's first compile)
-LAZY = {"numba", "pyarrow", "pandas", "matplotlib", "pyspark", "IPython"}
+# imported inside functions: slow to import and needed by few
+LAZY = {"pyarrow", "pandas", "matplotlib", "pyspark", "IPython"}
 DRIVER_LIBRARIES = {"redis", "kazoo"}
 # the entry points parse arguments and read files, and tests run without Spark, before they import what brings Spark along
 LAZY_WITHIN = {"app": "sparkstorm.app.", "cli": "sparkstorm.", "testing": "sparkstorm.replay"}

@@ -17,18 +17,17 @@ Edges that begin and end inside one epoch never come here. What comes is combine
 """
 
 from sparkstorm.acking.batch import Settled
-from sparkstorm.acking.compiled import Kernels, load_kernels
 from sparkstorm.acking.ledger import DictLedger
 from sparkstorm.acking.pending import Completion, Outcome, Pending
+from sparkstorm.acking.pending_limit import AdaptiveLimit
 from sparkstorm.acking.table_ledger import TableLedger
 
 __all__ = [
+    "AdaptiveLimit",
     "Completion",
     "DictLedger",
-    "Kernels",
     "Outcome",
     "Pending",
     "Settled",
     "TableLedger",
-    "load_kernels",
 ]

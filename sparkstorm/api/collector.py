@@ -40,6 +40,9 @@ class OutputCollector(Protocol):
     def ack(self, tup: Tuple) -> None:
         """Mark an input as done."""
 
+    def reset_timeout(self, tup: Tuple) -> None:
+        """Let topology.message.timeout.secs of an input that is still worked on begin anew (Storm's resetTimeout)."""
+
     def fail(self, tup: Tuple, reason: str = "") -> None:
         """Mark an input as failed; what `execute` emitted for it is dropped if it was not committed yet."""
 

@@ -19,7 +19,7 @@ from sparkstorm.errors import CheckpointError
 from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.topology import ACKER, Component, Topology
+from sparkstorm.model.topology import ACKER, MASTER, Component, Topology
 
 FROM_CHECKPOINT = "topology.from.checkpoint"
 _KEYS_PER_ENTRY = 256
@@ -46,7 +46,7 @@ class Seeds:
         """Each task's first entries, one component in memory at a time; CheckpointError when tasks are too many or too few."""
         codec, former = Codec(), self.checkpoint.component_by_task
         for component, tasks in tasks_by_component(component_by_task).items():
-            if component == ACKER:
+            if component in (ACKER, MASTER):
                 continue
             known = self.topology.components.get(component)
             version = getattr(known.instance, "state_version", 1) if known else 1

@@ -1,4 +1,4 @@
-"""Verbs that look at topologies: list, status, errors."""
+"""Verbs that look at topologies: list, status, tasks, errors."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from sparkstorm.client import TopologyHandle
 from sparkstorm.client.logs import shown
 from sparkstorm.clock import SystemClock
 from sparkstorm.cluster.nimbus_state import DriverInfo
-from sparkstorm.model.assignment import TaskError, TopologySummary
+from sparkstorm.model.assignment import TopologySummary
+from sparkstorm.model.failure import Failure, FailureGroup
 from sparkstorm.model.names import driver_of_node
+from sparkstorm.model.task_beats import TaskBeat
 from sparkstorm.worker.progress import TaskCounts
 
 _COUNTS = ("emitted", "executed", "acked", "failed", "parked", "pending")
@@ -21,12 +23,17 @@ _COUNTS = ("emitted", "executed", "acked", "failed", "parked", "pending")
 
 def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
+    verb = add_verb(verbs, "tasks", tasks, "what each task of a topology does: counts, latencies, what waits, its last error")
+    verb.add_argument("name", metavar="NAME", help="name or id of the topology")
     add_verb(verbs, "list", list_topologies, "topologies of the cluster")
     verb = add_verb(
         verbs, "status", status, "status, workers, counts and problems of a topology; without a name, the cluster's drivers"
     )
     verb.add_argument("name", metavar="NAME", nargs="?", help="name or id of the topology")
     verb = add_verb(verbs, "errors", errors, "last errors of a topology's components")
+    verb.add_argument("name", metavar="NAME", help="name or id of the topology")
+    verb.add_argument("--component", metavar="ID", help="of this component alone")
+    verb = add_verb(verbs, "failures", failures, "why tuples failed, by cause: counts, the newest of each, its traceback")
     verb.add_argument("name", metavar="NAME", help="name or id of the topology")
     verb.add_argument("--component", metavar="ID", help="of this component alone")
 
@@ -63,6 +70,30 @@ def status(arguments: argparse.Namespace) -> int:
     else:
         print(status_text(found, SystemClock().now_ms()))
     return OK
+
+
+def tasks(arguments: argparse.Namespace) -> int:
+    """Show the task heartbeats of a topology, gathered every task.heartbeat.frequency.secs."""
+    with opened(arguments) as cluster:
+        handle = cluster.topology(arguments.name)
+        found = handle.task_beats()
+    if arguments.json:
+        write_json(asdict(found))
+        return OK
+    if not found.by_task:
+        print(f"no task of {handle.topology_id} has reported yet")
+        return OK
+    titles = ("task", "worker", "up", "emitted", "executed", "failed", "queued", "execute us p50/p95/p99", "last error")
+    print(table(titles, [_task_row(task, each) for task, each in found.by_task.items()]))
+    print(f"as of {lasted(SystemClock().now_ms() - found.time_ms)} ago")
+    return OK
+
+
+def _task_row(task: int, each: TaskBeat) -> tuple[Any, ...]:
+    latencies = "/".join(f"{each.execute_us[word]:.0f}" for word in ("p50", "p95", "p99") if word in each.execute_us)
+    name, up = f"{each.component}#{task}", lasted(each.uptime_ms)
+    counts = (each.emitted, each.executed, each.failed + each.retried, each.queued)
+    return (name, str(each.slot), up, *counts, latencies or "-", shown(each.last_error)[:60] or "-")
 
 
 def cluster_status(arguments: argparse.Namespace) -> int:
@@ -173,7 +204,31 @@ def errors(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def error_text(error: TaskError) -> str:
+def failures(arguments: argparse.Namespace) -> int:
+    """Show why tuples failed, by cause, the most frequent first, each with its newest failure and the user's frames."""
+    with opened(arguments) as cluster:
+        found = cluster.topology(arguments.name).failures(arguments.component)
+    if arguments.json:
+        write_json([{**asdict(each), "text": str(each.cause)} for each in found])
+    else:
+        print("\n".join(map(failures_text, found)) or f"nothing of {arguments.name} has failed")
+    return OK
+
+
+def failures_text(group: FailureGroup) -> str:
+    """Return the failures of one cause for people."""
+    lines = [f"{group.count:>9,}  {shown(str(group.cause))}"]
+    newest = group.newest
+    if newest is not None:
+        waits = ", ".join(f"{name} {ms:,} ms" for name, ms in newest.waited_ms.items())
+        code = f", code {newest.code_version[:12]}" if newest.code_version else ""
+        waited = f"; waited: {waits}" if waits else ""
+        lines += [f"{newest.kind} {when(newest.time_ms)} on {newest.place or '?'}{code}{waited}", *newest.text.splitlines()]
+        lines += [f"  {line}" for line in newest.traceback.splitlines()]
+    return "\n".join([lines[0], *(f"{'':11}{shown(line)}" for line in lines[1:])])
+
+
+def error_text(error: Failure) -> str:
     """Return one error for people."""
     text = "\n".join(map(shown, error.text.splitlines()))
-    return f"{when(error.time_ms)}  {error.component}#{error.task} on {error.host}:{error.port}: {text}"
+    return f"{when(error.time_ms)}  {error.component}#{error.task} on {error.place}: {text}"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sparkstorm.cli.common import FAILED, OK, add_verb, lasted, opened, say, steps, table, write_json
+from sparkstorm.cli.common import FAILED, OK, add_verb, lasted, opened, say, steps, table, when, write_json
 from sparkstorm.client import TopologyHandle
 from sparkstorm.client.logs import shown
 from sparkstorm.client.upgrade import UpgradeStatus
@@ -144,7 +144,7 @@ def status_text(found: UpgradeStatus, now_ms: int) -> str:
         if found.other_code:
             line += f"\nother code than the rest runs at {', '.join(map(str, found.other_code))}"
         if found.last_rollback:
-            line += f"\nlast: {shown(found.last_rollback.text)}"
+            line += f"\n{when(found.last_rollback.time_ms)}: {shown(found.last_rollback.text)}"
         return line
     ages = f"began {lasted(now_ms - found.started_ms)} ago, ends in {lasted(found.expires_ms - now_ms)} at the latest"
     lines = [f"{found.topology_id} is {found.status}: {found.stage}, batch {found.batches}; {ages}"]

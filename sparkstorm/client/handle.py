@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 from sparkstorm.client.dead_letters import StoredLetters
 from sparkstorm.client.upgrade import Upgrades
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.model.assignment import TaskError, TaskInfo, TopologySummary, WorkerBeat, WorkerSlot
+from sparkstorm.model.assignment import TaskInfo, TopologySummary, WorkerBeat, WorkerSlot
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.failure import Failure, FailureGroup, group_failures
 from sparkstorm.model.requests import LogLevel, RebalancePlan, topology_name
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.model.task_beats import TaskBeats
 from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.request_client import Progress as Steps
 from sparkstorm.transport.reader import RedisReader
@@ -126,6 +128,10 @@ class TopologyHandle:
         slots = self._state.worker_beat_slots(self.topology_id)
         return [beat for slot in slots if (beat := self._state.read_worker_beat(self.topology_id, slot)) is not None]
 
+    def task_beats(self) -> TaskBeats:
+        """Return what each task last reported: counts, latencies, what waits, its last error; empty before the first record."""
+        return self._state.read_task_beats(self.topology_id) or TaskBeats(self.topology_id)
+
     def slots(self) -> frozenset[WorkerSlot]:
         """Return the slots of its assignment; empty while it has none."""
         assignment = self._state.read_assignment(self.topology_id)
@@ -137,11 +143,20 @@ class TopologyHandle:
         held = [f"slots may be held by {', '.join(others)}"] if others else []
         return self._cluster.service.problems_of(self.topology_id) + held
 
-    def errors(self, component: str | None = None) -> list[TaskError]:
+    def errors(self, component: str | None = None) -> list[Failure]:
         """Return the last errors of every component, or of one; oldest first."""
         components = self._state.error_components(self.topology_id) if component is None else [component]
         found = [error for each in components for error in self._state.read_errors(self.topology_id, each)]
         return sorted(found, key=lambda error: error.time_ms)
+
+    def failures(self, component: str | None = None) -> list[FailureGroup]:
+        """Return failed calls, time-outs, reports and deaths by cause, the most frequent first.
+
+        Counts are exact: workers commit them with their epochs. Time-outs belong to the component of their spout.
+        """
+        letters = (letter.failure for letter in self.dead_letters.read().values())
+        groups = group_failures(self._merged().failures, [*self.errors(component), *letters])
+        return [group for group in groups if component in (None, group.cause.component)]
 
     @property
     def dead_letters(self) -> StoredLetters:

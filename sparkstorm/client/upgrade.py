@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from sparkstorm.blobs.trial import try_code
 from sparkstorm.clock import SystemClock
-from sparkstorm.model.assignment import TaskError, WorkerSlot
+from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import MASTER, Topology
 from sparkstorm.model.upgrade import UpgradeOptions, UpgradeStage, code_text
 from sparkstorm.nimbus.request_client import Progress as Steps
@@ -33,7 +34,7 @@ class UpgradeStatus:
     expires_ms: int = 0
     rollback: str = ""  # why it is taken back
     other_code: tuple[WorkerSlot, ...] = ()  # by the assignment
-    last_rollback: TaskError | None = None
+    last_rollback: Failure | None = None
 
     @property
     def is_resting(self) -> bool:
@@ -120,4 +121,7 @@ class Upgrades:
         if upgrade is None:
             base = self._cluster.state.read_base(self.topology_id)
             return base is not None and base.status in ("UPGRADING", "ROLLBACK")
-        return upgrade.continue_upgrading or bool(upgrade.completed_ms or upgrade.rollback) or bool(self.status().upgrading)
+        if upgrade.continue_upgrading or upgrade.completed_ms or upgrade.rollback:
+            return True
+        found = self.status()
+        return bool(found.upgrading) or not found.remaining  # all are upgraded: its end follows

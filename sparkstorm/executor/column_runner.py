@@ -16,6 +16,7 @@ from sparkstorm.executor.runner import BasicCollector, BasicRunner, Row
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.grouping.routes import Rows
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.tuples import Roots, union_roots
 from sparkstorm.transport.batch_columns import plain_batch
 
@@ -36,9 +37,9 @@ class ColumnRunner(BasicRunner):
         self._columns = _Columns(emitter, collector)
         self._takes_rows = type(bolt).execute is not ColumnBolt.execute
 
-    def execute_columns(self, rows: Sequence[Any]) -> list[tuple[Row, str]]:
-        """Execute rows and pieces of one channel; return the failed rows, which leave no other trace, with the reasons."""
-        failures: list[tuple[Row, str]] = []
+    def execute_columns(self, rows: Sequence[Any]) -> list[tuple[Row, Failure]]:
+        """Execute rows and pieces of one channel; return the failed rows, which leave no other trace, and why."""
+        failures: list[tuple[Row, Failure]] = []
         for is_batch, group in groupby(rows, key=is_piece):
             part = list(group)
             if is_batch:
@@ -48,7 +49,7 @@ class ColumnRunner(BasicRunner):
                 failures += self._run(part, self._from_rows)
         return failures
 
-    def _run(self, part: list[Any], make: Callable[[list[Any]], Any]) -> list[tuple[Row, str]]:
+    def _run(self, part: list[Any], make: Callable[[list[Any]], Any]) -> list[tuple[Row, Failure]]:
         if len(part) >= _FEW_ROWS or not self._takes_rows or is_piece(part[0]):
             emitter, state = self._emitter, self._state
             mark, undo_mark = len(emitter.log), 0 if state is None else len(state.undo)
@@ -62,7 +63,7 @@ class ColumnRunner(BasicRunner):
                 if state is not None:
                     state.roll_back(undo_mark)
         singles = unfold(part)
-        return [(singles[place], reason) for place, reason in self.execute_rows(singles)]
+        return [(singles[place], failure) for place, failure in self.execute_rows(singles)]
 
     def _from_rows(self, part: list[Any]) -> Any:
         columns = list(zip(*[row[0] for row in part], strict=True))

@@ -122,7 +122,7 @@ class Route:
 class Emitter:
     """A task's output streams; `roots` is what new rows descend from."""
 
-    __slots__ = ("routes", "log", "roots", "is_strict", "component", "spreads", "lanes")
+    __slots__ = ("renewed", "routes", "log", "roots", "is_strict", "component", "spreads", "lanes")
 
     def __init__(self, component: str, routes: Mapping[str, Route], is_strict: bool) -> None:
         self.component = component
@@ -130,6 +130,7 @@ class Emitter:
         self.log: list[Rows] = []
         self.spreads: list[tuple[int, int, int]] = []  # place in log, and what to add to its length for (emitted, transferred)
         self.roots: Roots = 0
+        self.renewed: list[Roots] = []  # of inputs whose time-out a bolt has reset
         self.lanes: Sequence[OutputClock] = ()  # ways to subscribers that are told about time
         self.is_strict = is_strict  # check every value, not only those of unusual types
 

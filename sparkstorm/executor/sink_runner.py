@@ -7,8 +7,8 @@ from typing import Any
 
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.errors import CodecError, WorkerFailedError
-from sparkstorm.executor.runner import Failure
-from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.executor.runner import FailedInput
+from sparkstorm.executor.user_traceback import describe_error, failure_of
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tuples import Tuple
 
@@ -25,7 +25,7 @@ class SinkRunner:
     def __init__(self, sink: TransactionalSink, component: str, codec: Codec, last: int, prepared: Any, generation: int) -> None:
         self.bolt = sink
         self.late_acks: list[Tuple] = []
-        self.late_failures: list[Failure] = []
+        self.late_failures: list[FailedInput] = []
         self._component = component
         self._codec = codec
         self._epoch, self._value = last, prepared
@@ -34,9 +34,9 @@ class SinkRunner:
         self._is_committed = prepared is not None  # in the store, and not yet in the target
         self._news: list[Any] | None = None  # [epoch, prepared] for the next commit
 
-    def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
+    def run(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Write every tuple; a failed one leaves no trace but its entry in the result."""
-        failures: list[Failure] = []
+        failures: list[FailedInput] = []
         if not self._is_open:
             self._begin()
         write = self.bolt.write
@@ -46,7 +46,7 @@ class SinkRunner:
             try:
                 write(tup)
             except (Exception, SystemExit) as error:
-                failures.append((tup, describe_error(error)))
+                failures.append((tup, failure_of(error)))
         return failures
 
     def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:

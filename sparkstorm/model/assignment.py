@@ -179,18 +179,6 @@ class TaskTable:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskBeats:
-    """A topology's task heartbeats (JStorm's TopologyTaskHbInfo, S0.52): written empty at submission, read by nobody yet.
-
-    There is no topology master, and workers beat for their tasks.
-    """
-
-    topology_id: str
-    master_task: int | None = None
-    time_ms_by_task: Mapping[int, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class BlobMetadata:
     """Record in the state store of a blob whose bytes are elsewhere."""
 
@@ -199,18 +187,6 @@ class BlobMetadata:
     chunks: int
     created_ms: int
     signature: str  # HMAC-SHA256 of the bytes under the cluster's key, in hex
-
-
-@dataclass(frozen=True, slots=True)
-class TaskError:
-    """One error that a task reported (S3.57)."""
-
-    time_ms: int
-    component: str
-    task: int
-    host: str
-    port: int
-    text: str
 
 
 @dataclass(frozen=True, slots=True)

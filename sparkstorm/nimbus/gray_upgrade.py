@@ -1,6 +1,7 @@
 """Gray upgrades (S0.4-S0.31): requests that begin, continue, complete and take one back, and the duty that carries it on.
 
-The handler (`scheduling/gray_upgrade.py`) picks workers and adds them under upgrading_workers; Nimbus gives them the new code in
+The handler (`scheduling/gray_upgrade.py`) picks workers and adds them under upgrading_workers; it is run by the
+topology master's slot, for a topology without a master by Nimbus. Nimbus gives them the new code in
 the assignment; their slots restart them and add them under upgraded_workers. All that is decided is in one record, so a Nimbus
 that dies at any write is followed by one that goes on.
 """
@@ -11,8 +12,10 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from sparkstorm.cluster.master_duties import UpgradeHandler, master_task
 from sparkstorm.errors import FailedAssignTopologyError, IllegalTransitionError, NotAliveError
-from sparkstorm.model.assignment import Assignment, TaskError, TopologyBase, WorkerCode, WorkerSlot
+from sparkstorm.model.assignment import Assignment, TopologyBase, WorkerCode, WorkerSlot
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.requests import Outcome, Request, RequestKind
 from sparkstorm.model.status import Action, TopologyStatus
@@ -33,7 +36,6 @@ from sparkstorm.scheduling.gray_upgrade import (
 )
 from sparkstorm.scheduling.lifecycle import ActionRequest, transition
 from sparkstorm.scheduling.reconcile import with_codes
-from sparkstorm.scheduling.upgrade_judgement import Sightings, judge
 from sparkstorm.settings import UpgradeSettings
 
 _LOG = logging.getLogger(__name__)
@@ -47,7 +49,7 @@ class GrayUpgrades:
 
     def __init__(self, parts: NimbusParts, wake: Callable[[], None]) -> None:
         self._parts, self._wake = parts, wake
-        self._sightings: dict[str, Sightings] = {}
+        self._handlers: dict[str, UpgradeHandler] = {}
         self.problems: dict[str, str] = {}
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -177,7 +179,8 @@ class GrayUpgrades:
         """Carry every upgrade on; whether something was written."""
         self.problems, did = {}, False
         upgrading = [base for base in reading.bases.values() if base.status in _UPGRADES]
-        self._sightings = {each.topology_id: self._sightings.get(each.topology_id, Sightings()) for each in upgrading}
+        known = self._handlers
+        self._handlers = {each.topology_id: known.get(each.topology_id) or UpgradeHandler(self._parts.state) for each in upgrading}
         for base in upgrading:
             try:
                 did |= self._go_on(base, reading, now_ms)
@@ -200,28 +203,14 @@ class GrayUpgrades:
         if upgrade.completed_ms:
             self._finish(base, upgrade, assignment, workers, now_ms)
             return True
-        if why := self._judged(upgrade, assignment, reading, now_ms):
-            _LOG.warning("the gray upgrade of %s is rolled back: %s", topology_id, why)
-            changed = taken_back(upgrade, state, assignment, workers, why)
-            store.change_upgrade(topology_id, lambda found: changed if found == upgrade else None)
-            return True
-        step = advance(upgrade, state, workers, now_ms)
-        if step.is_rolled_back:
-            return self._end_rollback(base, upgrade, assignment, now_ms)
-        if not step.is_idle:
-            store.carry_out(upgrade, step)
-            return True
-        return self._publish(base, assignment, codes_wanted(upgrade, state, assignment), upgrade.former, now_ms)
-
-    def _judged(self, upgrade: GrayUpgrade, assignment: Assignment, reading: Reading, now_ms: int) -> str:
-        """Return why the upgrade is to be taken back; nothing when it is not."""
-        if upgrade.rollback or not upgrade.bounds.is_enabled:
-            return ""
-        topology_id = upgrade.topology_id
-        beats = [beat for beat in reading.beats if beat.topology_id == topology_id]
         components = reading.snapshot.topologies[topology_id].outline.component_by_task
-        seen = self._sightings[topology_id] = self._sightings[topology_id].with_beats(beats, assignment, upgrade)
-        return judge(upgrade, assignment, beats, seen, components)
+        if master_task(components) is None:
+            beats = [beat for beat in reading.beats if beat.topology_id == topology_id]
+            if self._handlers[topology_id].step(state, assignment, components, beats, now_ms):
+                return True
+        if advance(upgrade, state, workers, now_ms).is_rolled_back:
+            return self._end_rollback(base, upgrade, assignment, now_ms)
+        return self._publish(base, assignment, codes_wanted(upgrade, state, assignment), upgrade.former, now_ms)
 
     def _publish(
         self, base: TopologyBase, assignment: Assignment, codes: Mapping[WorkerSlot, WorkerCode], former: WorkerCode, now_ms: int
@@ -263,7 +252,7 @@ class GrayUpgrades:
         self._parts.state.update_base(base.topology_id, changed)
 
     def _report(self, base: TopologyBase, text: str, now_ms: int) -> None:
-        self._parts.state.report_error(base.topology_id, TaskError(now_ms, MASTER, 0, "nimbus", 0, text))
+        self._parts.state.report_error(base.topology_id, Failure(FailureKind.SYSTEM, text, MASTER, 0, "nimbus", time_ms=now_ms))
 
 
 def _check_options(base: TopologyBase, options: UpgradeOptions, workers: Workers) -> None:

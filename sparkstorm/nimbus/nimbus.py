@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkstorm.blobs.store import BlobStore
+from sparkstorm.cluster.master_duties import TaskBeatGatherer, master_task
 from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import FailedAssignTopologyError, SparkStormError, StoreUnavailableError
@@ -93,7 +94,8 @@ class Nimbus:
         self._requests = RequestDuty(parts, verbs, self._read, self._ask)
         restorer = AssignmentRestorer(state, self._assigner.publish)
         self._duties: tuple[Callable[[Reading, int], bool], ...] = (restorer.restore, self._run_timers, self._serve, self._upgrade)
-        self._round_duties = (self._monitor, self.cleanup.sweep, self._requests.sweep)
+        self._round_duties = (self._monitor, self._gather, self.cleanup.sweep, self._requests.sweep)
+        self._gatherer = TaskBeatGatherer(state, self._settings.task_heartbeat_ms)
         self._found: Mapping[str, str] = {}  # problems that the last round found
         self._shown: Mapping[str, str] | None = None  # problems as clients see them
 
@@ -248,6 +250,16 @@ class Nimbus:
         for assignment in plan.assignments:
             self._assigner.publish(assignment, reading.bases[assignment.topology_id].name)
         self._remove_beats_of_gone(reading)
+        return False
+
+    def _gather(self, reading: Reading, now_ms: int) -> bool:
+        """Write the task heartbeats of topologies without a topology master."""
+        self._gatherer.keep_only(set(reading.bases))
+        for topology_id, known in reading.snapshot.topologies.items():
+            components = known.outline.component_by_task
+            if master_task(components) is None and self._gatherer.is_due(topology_id, now_ms):
+                beats = [beat for beat in reading.beats if beat.topology_id == topology_id]
+                self._gatherer.step(topology_id, beats, components, now_ms)
         return False
 
     def _remove_beats_of_gone(self, reading: Reading) -> None:

@@ -22,7 +22,8 @@ from sparkstorm.model.topology import Topology
 from sparkstorm.model.upgrade import UpgradeOptions
 from sparkstorm.nimbus.cluster_reader import conf_bytes
 from sparkstorm.nimbus.guarded_scheduler import check_choice
-from sparkstorm.settings import RequestSettings
+from sparkstorm.scheduling.settings import ChoiceSettings
+from sparkstorm.settings import RequestSettings, TrackingSettings
 
 _WORKERS_KEY = "topology.workers"
 # Tasks, and with them ackers, are fixed at submission (S3.12); ids are Nimbus's.
@@ -93,6 +94,17 @@ def check_upgraded_outline(name: str, before: TopologyOutline, after: TopologyOu
                 f"{here}: its state has version {was.state_version}, that of the new code {now.state_version}: after a rollback "
                 "the code that runs now could not read it; set topology.upgrade.force to upgrade nevertheless"
             )
+
+
+def check_master(conf: Mapping[str, Any]) -> None:
+    """InvalidConfigError when a topology master is to be alone in its worker under a scheduler that cannot see to it."""
+    choice = ChoiceSettings.of_partial(conf)
+    name = choice.topology or choice.cluster
+    if TrackingSettings.of_partial(conf).master and name != "jstorm":
+        raise InvalidConfigError(
+            f"topology.master.single.worker: the scheduler {name or 'default'!r} gives no task a worker of its own; "
+            "set topology.scheduler to jstorm, or leave the key out: Nimbus then does the master's work"
+        )
 
 
 def _workers(where: str, asked: int | None, conf: Mapping[str, Any]) -> int | None:

@@ -15,14 +15,17 @@ from pathlib import Path
 from typing import TypeVar
 
 from sparkstorm.blobs.store import BlobStore
+from sparkstorm.cluster.master_duties import master_task
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import SparkStormError, StoreInconsistentError, StoreUnavailableError, TamperedBlobError
-from sparkstorm.model.assignment import Assignment, TaskError, WorkerBeat, WorkerCode, WorkerSlot
+from sparkstorm.model.assignment import Assignment, WorkerBeat, WorkerCode, WorkerSlot
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.status import JsonValue, TopologyStatus
 from sparkstorm.supervisor.base import LogSink, NodeStorage
 from sparkstorm.supervisor.seen_versions import VersionGuard
 from sparkstorm.supervisor.slot_machine import BlobView, LocalAssignment
 from sparkstorm.supervisor.supervisor import Supervisor, part_of
+from sparkstorm.supervisor.topology_master import TopologyMaster
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -60,6 +63,7 @@ class SlotStores:
     blobs: BlobStore
     supervisor: Supervisor
     logs: LogSink | None = None
+    master: TopologyMaster | None = None
 
 
 class SlotSync:
@@ -78,12 +82,14 @@ class SlotSync:
         self._refused: dict[str, int] = {}  # versions that were said to be refused
         self._refusals: deque[WorkerBeat] = deque(maxlen=1)
         self._beats: deque[WorkerBeat] = deque(maxlen=1)
-        self._errors: deque[tuple[str, TaskError]] = deque(maxlen=MAX_ERRORS_WAITING)
+        self._errors: deque[tuple[str, Failure]] = deque(maxlen=MAX_ERRORS_WAITING)
         self._left: deque[str] = deque()
         self._orders: deque[LocalAssignment] = deque(maxlen=1)
         self._code: dict[LocalAssignment, Code | BlobView] = {}
         self._status_read: TopologyStatus | None = None  # of the topology of the wish
         self._runs: tuple[str, WorkerCode] | None = None  # topology and code of a worker that has beaten
+        parts = (self._follow, self._supervise, self._fetch, self._deliver, self._tell_upgraded, self._master, self._publish)
+        self._duties: tuple[Callable[[int], None], ...] = parts
         self.wish: DesiredState | None = None
         self.stop = False
         self.notify: Callable[[], None] = lambda: None
@@ -98,7 +104,11 @@ class SlotSync:
         """The worker of that topology has beaten under that code."""
         self._runs = (topology_id, code)
 
-    def report(self, topology_id: str, error: TaskError) -> None:
+    def runs_nothing(self) -> None:
+        """The worker has ended."""
+        self._runs = None
+
+    def report(self, topology_id: str, error: Failure) -> None:
         """Leave an error; when hundreds wait, the oldest go."""
         self._errors.append((topology_id, error))
 
@@ -126,7 +136,7 @@ class SlotSync:
     def step(self, now_ms: int) -> int:
         """Do what is due; returns when to come back. A store that does not answer is asked again next time."""
         try:
-            for duty in (self._follow, self._supervise, self._fetch, self._deliver, self._tell_upgraded, self._publish):
+            for duty in self._duties:
                 duty(now_ms)
         except StoreUnavailableError as fault:
             # Every wait for it may take many seconds: the other duties would only add theirs.
@@ -247,6 +257,16 @@ class SlotSync:
         is_listed = state.is_upgrading(topology_id, self._slot, self.wake)
         if is_listed or (not upgrade.rollback and code != upgrade.former and not state.is_upgraded(topology_id, self._slot, code)):
             state.write_upgraded(topology_id, self._slot, code)
+
+    def _master(self, now_ms: int) -> None:
+        """Do the duties of the topology master while its worker beats."""
+        if self.wish is not None and self._runs is not None and self._runs[0] == self.wish.assignment.topology_id:
+            part = self.wish.assignment
+            if master_task(self.wish.component_by_task) in {task for each in part.executors for task in each.executor.tasks}:
+                found, opened = self._assignments.get(part.topology_id), self._desk()
+                if found is not None and opened.master is not None:
+                    is_upgrading = self._status_read in _UPGRADES
+                    opened.master.step(found, self.wish.component_by_task, is_upgrading, now_ms)
 
     def _status(self, topology_id: str) -> str:
         base = self._desk().state.read_base(topology_id, self.wake)

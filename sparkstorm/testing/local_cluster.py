@@ -24,9 +24,9 @@ from sparkstorm.config import merge
 from sparkstorm.errors import NotAliveError, StoreUnavailableError
 from sparkstorm.executor.state import merged_states
 from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.failure import Failure, FailureGroup, group_failures
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology
-from sparkstorm.model.worker_messages import ComponentError
 from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.scheduling.per_topology import chosen_scheduler
@@ -354,9 +354,15 @@ class LocalCluster:
         return self.topology(name).counts(component)
 
     @property
-    def errors(self) -> list[ComponentError]:
-        """What components have reported or raised so far, in order: component, task, text."""
+    def errors(self) -> list[Failure]:
+        """What components have reported or raised so far, in order."""
         return [error for topology in self._topologies() for error in topology.errors]
+
+    def failures(self, name: str | None = None) -> list[FailureGroup]:
+        """Return failures by cause, the most frequent first, as a handle's `failures` does."""
+        topology = self.topology(name)
+        letters = (letter.failure for letter in topology.dead_letters())
+        return group_failures(topology.progress().failures, [*topology.errors, *letters])
 
     @property
     def dead_letters(self) -> list[DeadLetter]:

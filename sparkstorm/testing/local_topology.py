@@ -9,9 +9,9 @@ from typing import Any
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import NotAliveError
 from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.worker_messages import ComponentError
 from sparkstorm.supervisor.slot_machine import LocalAssignment
 from sparkstorm.supervisor.supervisor import part_of
 from sparkstorm.testing.sim_data import TopologyData
@@ -59,7 +59,7 @@ class LocalTopology:
         return self.data.activity
 
     @property
-    def errors(self) -> list[ComponentError]:
+    def errors(self) -> list[Failure]:
         """What its components have reported or raised."""
         return self.data.errors
 

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.failure import Failure, pack_failures, unpack_failures
 from sparkstorm.model.tuples import Roots, Source, each_root
 from sparkstorm.transport.batch_columns import pack_columns, unpack_columns
 
@@ -124,30 +125,32 @@ class RowFrame:
 
 @dataclass(slots=True)
 class AckerMessages:
-    """Messages to ackers of one epoch, combined per root (streams __ack_init, __ack_ack and __ack_fail)."""
+    """Messages to ackers of one epoch, combined per root (streams __ack_init, __ack_ack, __ack_fail, __ack_reset_timeout)."""
 
     init_roots: Ids = field(default_factory=lambda: NO_IDS)
     init_values: Ids = field(default_factory=lambda: NO_IDS)
     init_tasks: Ids = field(default_factory=lambda: NO_IDS)
     ack_roots: Ids = field(default_factory=lambda: NO_IDS)
     ack_values: Ids = field(default_factory=lambda: NO_IDS)
-    fail_reasons: dict[int, str] = field(default_factory=dict)
+    failures: dict[int, Failure] = field(default_factory=dict)
+    renewed: Ids = field(default_factory=lambda: NO_IDS)  # roots whose time-out begins anew
     oldest_ms: int = 0  # no root in here was born before: while this frame waits, none of them may time out
 
     def __len__(self) -> int:
-        return len(self.init_roots) + len(self.ack_roots) + len(self.fail_reasons)
+        return len(self.init_roots) + len(self.ack_roots) + len(self.failures) + len(self.renewed)
 
 
 @dataclass(frozen=True, slots=True)
 class SettledRoots:
-    """Message of an acker to a spout task: trees fully processed, and trees that failed with the reason."""
+    """Message of an acker to a spout task: trees fully processed, and trees that failed and why."""
 
     acked: list[int]
-    failed: dict[int, str]
+    failed: dict[int, Failure]
     oldest_ms: int = 0  # as in AckerMessages
+    renewed: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return len(self.acked) + len(self.failed)
+        return len(self.acked) + len(self.failed) + len(self.renewed)
 
 
 Frame = RowFrame | AckerMessages | SettledRoots
@@ -271,14 +274,17 @@ def encode_messages(codec: Codec, messages: AckerMessages) -> bytes:
         _column(m.init_tasks),
         _column(m.ack_roots),
         _column(m.ack_values),
-        m.fail_reasons,
+        pack_failures(m.failures),
+        _column(m.renewed),
     ]
     return _framed(MESSAGES, m.oldest_ms, codec.pack(body))
 
 
 def encode_settled(codec: Codec, settled: SettledRoots) -> bytes:
     """Bytes of an acker's verdicts for one spout task."""
-    return _framed(SETTLED, settled.oldest_ms, codec.pack([_column(settled.acked), settled.failed]))
+    return _framed(
+        SETTLED, settled.oldest_ms, codec.pack([_column(settled.acked), pack_failures(settled.failed), _column(settled.renewed)])
+    )
 
 
 def decode(codec: Codec, data: bytes) -> Frame:
@@ -353,23 +359,24 @@ def _checked_roots(roots: Any, lengths: Any, several: Any, count: int) -> RootRu
 
 
 def _decode_messages(body: list[Any], oldest_ms: int) -> AckerMessages:
-    init_roots, init_values, init_tasks, ack_roots, ack_values, reasons = body
+    init_roots, init_values, init_tasks, ack_roots, ack_values, failures, renewed = body
     roots, values, tasks = (_numbers(column) for column in (init_roots, init_values, init_tasks))
-    acked, edges = (_numbers(column) for column in (ack_roots, ack_values))
+    acked, edges, reset = (_numbers(column) for column in (ack_roots, ack_values, renewed))
     _check(len(roots) == len(values) == len(tasks) and len(acked) == len(edges), "uneven columns")
-    for column in (roots, acked):
+    for column in (roots, acked, reset):
         _check_ids(column, 1, "a root")
     for column in (values, edges):
         _check_ids(column, 0, "a value")
     _check(not len(tasks) or int(tasks.max()) < TASK_LIMIT, "a spout task is above 2**31 - 1")
-    return AckerMessages(roots, values, tasks, acked, edges, _reasons(reasons), oldest_ms)
+    return AckerMessages(roots, values, tasks, acked, edges, unpack_failures(failures, ID_LIMIT), reset, oldest_ms)
 
 
 def _decode_settled(body: list[Any], oldest_ms: int) -> SettledRoots:
-    acked, failed = body
-    roots = _numbers(acked)
+    acked, failed, renewed = body
+    roots, reset = _numbers(acked), _numbers(renewed)
     _check_ids(roots, 1, "a root")
-    return SettledRoots(roots.tolist(), _reasons(failed), oldest_ms)
+    _check_ids(reset, 1, "a root")
+    return SettledRoots(roots.tolist(), unpack_failures(failed, ID_LIMIT), oldest_ms, reset.tolist())
 
 
 def _decode_replayed(body: list[Any], oldest_ms: int) -> RowFrame:
@@ -402,14 +409,6 @@ def _numbers(data: Any, kind: str = "<u8") -> Ids:
 
 def _check_ids(ids: Ids, least: int, name: str) -> None:
     _check(not len(ids) or (int(ids.min()) >= least and int(ids.max()) < ID_LIMIT), f"{name} is not between {least} and 2**63 - 1")
-
-
-def _reasons(reasons: Any) -> dict[int, str]:
-    _check(type(reasons) is dict, "fail reasons are not a mapping")
-    _check(
-        all(type(k) is int and 0 < k < ID_LIMIT and type(v) is str for k, v in reasons.items()), "fail reasons are not text by root"
-    )
-    return dict(reasons)
 
 
 def _check(holds: bool, complaint: str) -> None:

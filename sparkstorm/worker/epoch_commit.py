@@ -19,6 +19,7 @@ from sparkstorm.executor.emitter import weigh
 from sparkstorm.executor.pieces import is_piece
 from sparkstorm.executor.sink_runner import SinkRunner
 from sparkstorm.executor.state import MemoryState
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.unfolding import require_bounded
 from sparkstorm.settings import EpochSettings
 from sparkstorm.transport import frames
@@ -161,7 +162,7 @@ class CommitBuilder:
             if told is None:
                 commit.frames.append((spout_task, frames.encode_settled(self._plan.codec, verdict), 0))
             else:
-                self.latencies_ms += told.settle(verdict.acked, verdict.failed, self._now_ms())
+                self.latencies_ms += told.settle(verdict.acked, verdict.failed, self._now_ms(), verdict.renewed)
         for acker_task, messages in epoch.messages.items():
             commit.frames.append((acker_task, frames.encode_messages(self._plan.codec, messages), 0))
 
@@ -204,8 +205,11 @@ class CommitBuilder:
             self._settle_here(spout_task, roots, {})
         self._address_inits(epoch, *(np.array(c, np.uint64) for c in (begun, values, spout_tasks)))
         self._address_acks(epoch, np.fromiter(edges, np.uint64, len(edges)), np.fromiter(edges.values(), np.uint64, len(edges)))
-        for root, reason in failed.items():
-            epoch.messages_to(self._ackers[root % len(self._ackers)]).fail_reasons[root] = reason
+        for root, failure in failed.items():
+            epoch.messages_to(self._ackers[root % len(self._ackers)]).failures[root] = failure
+        renewed = np.fromiter(epoch.renewed - epoch.births.keys(), np.uint64)
+        for acker, rows in self._by_acker(renewed):
+            epoch.messages_to(acker).renewed = renewed[rows]
 
     def _address_inits(self, epoch: Epoch, roots: Ids, values: Ids, spout_tasks: Ids) -> None:
         for acker, rows in self._by_acker(roots):
@@ -229,7 +233,7 @@ class CommitBuilder:
         for home in np.unique(homes).tolist():
             yield self._ackers[home], homes == home
 
-    def _settle_here(self, spout_task: int, acked: list[int], failed: dict[int, str]) -> None:
+    def _settle_here(self, spout_task: int, acked: list[int], failed: dict[int, Failure]) -> None:
         self.latencies_ms += self._crew.spouts[spout_task].settle(acked, failed, self._now_ms())
 
     def _write_journals(self, commit: Commit) -> None:

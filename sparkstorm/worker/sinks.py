@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from sparkstorm.api.sinks import RefusedRows
 from sparkstorm.errors import SparkStormError, WorkerFailedError
 from sparkstorm.executor.runner import ReportError
 from sparkstorm.executor.sink_runner import SinkRunner
-from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.executor.user_traceback import failure_of
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.retries import RetryPolicy
 from sparkstorm.worker.tasks.bolt_task import BoltTask
@@ -49,7 +51,7 @@ class Sinks:
             runner.prepare()
         except RefusedRows as refusal:
             for tup, reason in refusal.rows:
-                self._failures.park(epoch, bolt, tup, 1, reason)
+                self._failures.park(epoch, bolt, tup, 1, Failure(FailureKind.FAILED, reason))
             runner.prepare()
 
     def _try(self, call: Callable[[BoltTask, SinkRunner], None], now_ms: int) -> int | None:
@@ -63,14 +65,15 @@ class Sinks:
             except SparkStormError as error:
                 raise WorkerFailedError(f"component '{bolt.component}' (task {bolt.task}): {error}") from error
             except (Exception, SystemExit) as error:
-                return self._put_off(bolt, describe_error(error), now_ms)
+                return self._put_off(bolt, failure_of(error), now_ms)
         self._since_ms, self._tries, self.problem = None, 0, ""
         return None
 
-    def _put_off(self, bolt: BoltTask, reason: str, now_ms: int) -> int:
+    def _put_off(self, bolt: BoltTask, failure: Failure, now_ms: int) -> int:
         self._since_ms = now_ms if self._since_ms is None else self._since_ms
-        self.problem = f"component '{bolt.component}' (task {bolt.task}) waits for its target: {reason}"
-        self._report(bolt.component, bolt.task, f"the target refuses: {reason}")
+        self.problem = f"component '{bolt.component}' (task {bolt.task}) waits for its target: {failure.text}"
+        text = f"the target refuses: {failure.text}"
+        self._report(replace(failure, text=text, component=bolt.component, task=bolt.task))
         if now_ms - self._since_ms >= self._patience_ms:
             raise WorkerFailedError(f"{self.problem}; given up after {self._patience_ms / 1000:g} s (topology.sink.patience.secs)")
         self._tries += 1

@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 from sparkstorm.clock import Clock
 from sparkstorm.errors import MalformedFrameError, StoreFullError
 from sparkstorm.executor.manual_runner import ManualRunner
 from sparkstorm.executor.pieces import count_rows, unfold
+from sparkstorm.model.failure import Failure, FailureKind, killed
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.settings import EpochSettings
 from sparkstorm.transport.base import Commit, Transport
@@ -26,6 +28,7 @@ from sparkstorm.worker.epoch_commit import CommitBuilder
 from sparkstorm.worker.idle_reasons import Waiting
 from sparkstorm.worker.journal import reading
 from sparkstorm.worker.meters import Meters
+from sparkstorm.worker.meters import Reporter as Reporter
 from sparkstorm.worker.metrics import Tally
 from sparkstorm.worker.progress import Progress
 from sparkstorm.worker.retries import RetryPolicy
@@ -48,19 +51,6 @@ _CALLS_PER_TURN = 512
 _ROWS_PER_TURN = 4096
 _ROWS_PER_BATCH = 1 << 16  # for bolts that take batches
 _SPOUTS_WAIT_MS = 200  # bolts go first, but spouts elsewhere must not be able to keep them busy for ever
-
-
-class Reporter(Protocol):
-    """Reports of a worker to its slot."""
-
-    def trying(self, task: int, entry: str, row: int) -> None:
-        """The next commit holds this one input; should the process die now, it is the suspect."""
-
-    def passed(self) -> None:
-        """No input is under suspicion any more."""
-
-    def error(self, component: str, task: int, text: str) -> None:
-        """User code raised, or an input was parked."""
 
 
 class Worker:
@@ -87,18 +77,17 @@ class Worker:
         with reading(f"{{{plan.topology_id}}}:progress"):
             self.progress = Progress.decode(claim.progress) if claim.progress else Progress(started_ms=clock.now_ms())
         self._meters = Meters(clock.now_ms)
-        report = self._meters.reporting(reporter.error)
-        assembly = TaskFactory(plan, WorkerServices(clock.now_ms, ids, report, wake, self._new_key))
+        assembly = TaskFactory(plan, WorkerServices(clock.now_ms, ids, self._report, wake, self._new_key))
         self._crew = assembly.build(claim)
         self._origin = ids.root()
         self._closing = CommitBuilder(plan, self._crew, clock.now_ms, self._origin)
         self._gates = Backpressure(plan)
         self._tally = Tally(plan, self._crew, self.progress, self._meters)
-        self._failures = RetryPolicy(plan, self._tally.of, report, clock.now_ms)
-        self._timeouts = Timeouts(plan, self._crew, transport, clock.now_ms())
-        self._pulse = TimerService(plan, self._crew, clock, self._gates, report, self._failures.park)
+        self._failures = RetryPolicy(plan, self._tally.of, self._report, clock.now_ms)
+        self._timeouts = Timeouts(plan, self._crew, transport, clock.now_ms(), self._report)
+        self._pulse = TimerService(plan, self._crew, clock, self._gates, self._report, self._failures.park)
         self._waiting = Waiting(plan, self._crew, self._gates)
-        self._sinks = Sinks(self._crew, plan.settings.sink_patience_ms, self._failures, reporter.error)
+        self._sinks = Sinks(self._crew, plan.settings.sink_patience_ms, self._failures, self._report)
         self._unprepared: Epoch | None = None  # an epoch that a sink could not prepare yet
         self._refused: Commit | None = None
         self._refusal = ""  # why the store refuses that commit
@@ -164,7 +153,7 @@ class Worker:
 
     def summary(self) -> dict[str, Any]:
         """Counts by executor, and why spouts emit nothing, for the heartbeat."""
-        found: dict[str, Any] = {**self._tally.by_executor(), "epochs": self._seq}
+        found: dict[str, Any] = {**self._tally.by_executor(), "epochs": self._seq, "keeps": self._tally.keeps()}
         if self._is_active:
             found |= {"blocked": self._waiting.blocked(self._refusal or self._sinks.problem), "gated": self._waiting.gated()}
         return found
@@ -201,11 +190,8 @@ class Worker:
             except MalformedFrameError as error:
                 self._quarantined.append(entry.data)
                 self.progress.quarantined += 1
-                self._reporter.error(
-                    self._plan.component_by_task[entry.task],
-                    entry.task,
-                    f"undecodable frame {entry.id} put into quarantine: {error}",
-                )
+                text = f"undecodable frame {entry.id} put into quarantine: {error}"
+                self._report(Failure(FailureKind.SYSTEM, text, self._plan.component_by_task[entry.task], entry.task))
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -238,8 +224,7 @@ class Worker:
 
     def _run_spouts(self, epoch: Epoch, calls: int) -> bool:
         self._spouts_ran_ms = self._clock.now_ms()
-        did = [self._run_spout(epoch, spout, calls) for spout in self._crew.spouts.values()]
-        return any(did)
+        return sum(self._run_spout(epoch, spout, calls) for spout in self._crew.spouts.values()) > 0
 
     def _run_timed(self, epoch: Epoch, now_ms: int) -> bool:
         """Ticks, what other threads have asked for, and second tries, before anything newer; whether the budget is over."""
@@ -287,13 +272,14 @@ class Worker:
         """Run rows of this worker's own tasks, unless older ones lie in the stream."""
         did = False
         if bolt.feed and not bolt.is_behind:
+            bolt.read_from = ""
             for block, rows in bolt.feed.take(_ROWS_PER_BATCH if bolt.takes_batches else most):
                 self._execute(epoch, bolt, self._crew.blocks.handed_over(block, rows), block.births.oldest_ms, block.has_pieces)
                 did = True
         return did
 
     def _run_chunk(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
-        stop = min(chunk.done + rows, chunk.total)
+        stop, bolt.read_from = min(chunk.done + rows, chunk.total), chunk.entry
         self._execute(epoch, bolt, chunk.part(chunk.done, stop), chunk.oldest_ms, chunk.is_batch)
         self._consume(epoch, bolt, chunk, stop - chunk.done)
 
@@ -307,8 +293,8 @@ class Worker:
     def _execute(self, epoch: Epoch, bolt: BoltTask, rows: Sequence[Row], oldest_ms: int, may_have_pieces: bool) -> None:
         bolt.begin(oldest_ms)
         bolt.began_us, sent_bytes, held = self._clock.now_us(), epoch.bytes, len(bolt.held)
-        for tup, reason in bolt.execute(epoch, rows, may_have_pieces):
-            self._failures.settle(epoch, bolt, tup, reason)
+        for tup, failure in bolt.execute(epoch, rows, may_have_pieces):
+            self._failures.settle(epoch, bolt, tup, failure)
         self._finish(epoch, bolt)
         took_us, count = self._clock.now_us() - bolt.began_us, count_rows(rows) if may_have_pieces else len(rows)
         self._meters.of(bolt.task).add(count, took_us, min(count, max(0, len(bolt.held) - held)))
@@ -340,6 +326,9 @@ class Worker:
     def _deliver(self, epoch: Epoch, sender: BoltTask | SpoutTask) -> None:
         """Make what a task has emitted final: count it, and put marks behind rows for tasks of this worker."""
         emitter = sender.emitter
+        if emitter.renewed:
+            epoch.renew(emitter.renewed)
+            emitter.renewed.clear()
         epoch.bytes += emitter.weight()
         counts = self._tally.of(sender.task)
         emitted, transferred = emitter.take_counts()
@@ -374,7 +363,7 @@ class Worker:
         for held in bolt.due(now_ms, most=1):
             if deaths := self._failures.deaths_of(row := (bolt.task, f"held:{held.key}", 0)):
                 bolt.let_go(held.key)
-                self._failures.park(epoch, bolt, held.tuple, deaths, f"killed its worker {deaths} times")
+                self._failures.park(epoch, bolt, held.tuple, deaths, killed(deaths))
             else:
                 self._reporter.trying(*row)
                 self._failures.try_again(epoch, bolt, held)
@@ -388,7 +377,7 @@ class Worker:
             return False
         if deaths := self._failures.deaths_of(row := (bolt.task, chunk.entry, chunk.done)):
             tup = Tuple(*unfold(chunk.part(chunk.done, chunk.done + 1))[0])
-            self._failures.park(epoch, bolt, tup, deaths, f"killed its worker {deaths} times")
+            self._failures.park(epoch, bolt, tup, deaths, killed(deaths))
             self._consume(epoch, bolt, chunk, 1)
             return True
         self._reporter.trying(*row)
@@ -439,6 +428,13 @@ class Worker:
             if self._is_active and not spout.is_exhausted and spout.pending.room:
                 due.append(max(spout.wait_until_ms, now_ms + (_GATED_MS if self._gates.must_ask else 1)))
         return min((d for d in due if d is not None), default=None)
+
+    def _report(self, failure: Failure, count: int = 1) -> None:
+        """Count failures by their cause, and tell the first."""
+        placed = self._plan.placed(replace(failure, time_ms=failure.time_ms or self._clock.now_ms()))
+        self.progress.count_failure(placed, count)
+        self._meters.note_failure(placed)
+        self._reporter.error(placed)
 
     def _new_key(self) -> str:
         self._keys += 1

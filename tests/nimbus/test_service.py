@@ -17,8 +17,9 @@ from sparkstorm.errors import (
     NotAliveError,
     SparkStormError,
 )
-from sparkstorm.model.assignment import TaskBeats, WorkerCode
+from sparkstorm.model.assignment import WorkerCode
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.model.task_beats import TaskBeats
 from sparkstorm.model.topology import Component, Grouping, Stream, Subscription, Topology
 from sparkstorm.nimbus.submission import SubmitOptions, prepare
 from sparkstorm.scheduling.default import DefaultScheduler

@@ -19,7 +19,7 @@ from sparkstorm.errors import (
 )
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.topology import Topology
+from sparkstorm.model.topology import MASTER, Topology
 from sparkstorm.model.upgrade import UpgradeOptions
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.testing.sim_slot import SimSlot
@@ -366,13 +366,7 @@ def test_a_slot_that_dies_at_any_write_while_it_upgrades_its_worker_comes_to_the
     """S0.24-S0.27, S0.31."""
     for at in range(1, 40):
         with Bench(make=Doomed) as bench:
-            cluster = bench.cluster
-            assert isinstance(cluster, Doomed)
-            cluster.victim = victim = cluster.topology().workers[1]
-            cluster.restart(victim)
-            bench.run(cluster.topology().is_placed)
-            assert cluster.fuse is not None
-            cluster.fuse._is_written = is_written
+            victim, cluster = doomed(bench, 1, is_written)
             if is_back:
                 bench.upgrade(workers=[str(victim.slot)])
                 bench.run(lambda: bench.rests(1))
@@ -388,7 +382,7 @@ def test_a_slot_that_dies_at_any_write_while_it_upgrades_its_worker_comes_to_the
 
             bench.run(is_done)
             assert bench.new_workers() == (set() if is_back else {victim.slot}), at
-            is_burnt = cluster.fuse.is_burnt
+            is_burnt = cluster.fuse is not None and cluster.fuse.is_burnt
             cluster.arm(NEVER)
             cluster.bury()
             bench.run(cluster.topology().is_placed)
@@ -397,4 +391,98 @@ def test_a_slot_that_dies_at_any_write_while_it_upgrades_its_worker_comes_to_the
             break
     else:
         raise AssertionError("the slot died every time")
+    assert at > 2
+
+
+def doomed(bench: Bench, which: int, is_written: bool) -> tuple[SimSlot, Doomed]:
+    """Put a fuse around the n-th worker's slot."""
+    cluster = bench.cluster
+    assert isinstance(cluster, Doomed)
+    cluster.victim = victim = cluster.topology().workers[which]
+    cluster.restart(victim)
+    bench.run(cluster.topology().is_placed)
+    assert cluster.fuse is not None
+    cluster.fuse._is_written = is_written
+    return victim, cluster
+
+
+# -- topology master -----------------------------------------------------------------------------------------------
+
+MASTERED: dict[str, Any] = {"topology__master__single__worker": True, "topology__scheduler": "jstorm"}
+
+
+def master_slot(bench: Bench) -> int:
+    topology = bench.cluster.topology()
+    (which,) = [
+        n
+        for n, slot in enumerate(topology.workers)
+        if [topology.component_by_task[task] for task in topology.tasks_at(slot)] == [MASTER]
+    ]
+    return which
+
+
+def test_a_topology_master_alone_in_its_worker_gathers_task_heartbeats_and_upgrades_all_others() -> None:
+    """S0.7, S0.21, S0.28, S0.52, S0.53, S0.57, S2.6, S3.38."""
+    with Bench(**MASTERED) as bench:
+        which = master_slot(bench)
+        bench.cluster.advance(25)
+        topology = bench.cluster.topology()
+        beats = bench.state.read_task_beats(bench.id)
+        assert beats.master_task is not None and topology.component_by_task[beats.master_task] == MASTER
+        assert {task: each.component for task, each in beats.by_task.items()} == topology.component_by_task
+        tags = [each for each in beats.by_task.values() if each.component == "tag"]
+        assert sum(each.executed for each in tags) == sum(each.emitted for each in tags) == sum(bench.fed.values())
+        assert all(each.state == "RUNNING" and each.uptime_ms > 0 for each in tags)
+        assert all(each.execute_us.keys() == {"p50", "p95", "p99"} for each in tags)
+        bench.upgrade(worker__num=3)
+        bench.run(lambda: bench.rests(1))
+        victim = topology.workers[which]
+        bench.cluster.kill_worker(which)
+        bench.service.continue_upgrade("test", UpgradeOptions(worker_num=1))
+        bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
+        base = bench.state.read_base(bench.id)
+        bench.run(topology.is_placed)
+        assert victim.process and victim.process.spec and victim.process.spec.code_key == base.code_key, "it follows at the end"
+        assert bench.counts().keys() == {"old", "new"}
+
+
+def test_a_topology_master_beside_other_tasks_cannot_upgrade() -> None:
+    """S0.7, in the seed's words."""
+    with Bench(topology__master__single__worker=False) as bench:
+        words = "Gray upgrade requires that topology master to be a single worker, cannot perform the upgrade!"
+        with pytest.raises(IllegalTransitionError, match=words):
+            bench.upgrade(worker__num=1)
+        bench.counts()
+
+
+def test_a_master_of_its_own_worker_needs_the_scheduler_that_gives_it_one() -> None:
+    with LocalCluster() as cluster, pytest.raises(InvalidConfigError, match=r"set topology\.scheduler to jstorm"):
+        cluster.submit(topology(FeederSpout(["word"])), {**CONF, "topology.master.single.worker": True})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_written", [False, True], ids=["before the write", "after the write"])
+def test_a_master_that_dies_at_any_write_harms_no_upgrade(is_written: bool) -> None:
+    """S0.21-S0.23, S0.28: the slot of the master dies in the middle of a batch."""
+    for at in range(1, 40):
+        with Bench(make=Doomed, **MASTERED) as bench:
+            _, cluster = doomed(bench, master_slot(bench), is_written)
+            cluster.arm(at)
+            bench.upgrade(worker__num=2)
+
+            def is_done(bench: Bench = bench, cluster: Doomed = cluster) -> bool:
+                cluster.bury()
+                return bench.rests(1)
+
+            bench.run(is_done)
+            assert len(bench.new_workers()) == 2, at
+            is_burnt = cluster.fuse is not None and cluster.fuse.is_burnt
+            cluster.arm(NEVER)
+            cluster.bury()
+            bench.run(cluster.topology().is_placed)
+            bench.counts()
+        if not is_burnt:
+            break
+    else:
+        raise AssertionError("the master died every time")
     assert at > 2

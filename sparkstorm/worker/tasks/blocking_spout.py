@@ -16,6 +16,7 @@ from typing import Any
 from sparkstorm.acking.pending import Outcome
 from sparkstorm.api.components import Conf, ReplayableSpout, Spout
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.signatures import accepts
 
 MAX_AHEAD = 256  # batches that wait for the loop
 _LONGEST_REST_S = 0.01
@@ -35,6 +36,7 @@ class ThreadedSpout(Spout):
 
     def __init__(self, spout: Spout, wake: Callable[[], None]) -> None:
         self.inner = spout
+        self._call_back = teller(spout)
         self._wake = wake
         self._batches: deque[_Batch] = deque()
         self._orders: deque[Callable[[], None]] = deque()
@@ -148,7 +150,7 @@ class ThreadedSpout(Spout):
 
     def _tell(self, outcome: Outcome) -> None:
         try:
-            (self.inner.ack if outcome.acked else self.inner.fail)(outcome.message_id)
+            self._call_back(outcome)
         finally:
             self._called.append(outcome)
             self._wake()
@@ -173,6 +175,21 @@ class ThreadedReplayableSpout(ThreadedSpout, ReplayableSpout):
 def threaded(spout: Spout, wake: Callable[[], None]) -> ThreadedSpout:
     """The right wrapper for a blocking spout."""
     return (ThreadedReplayableSpout if isinstance(spout, ReplayableSpout) else ThreadedSpout)(spout, wake)
+
+
+def teller(spout: Spout) -> Callable[[Outcome], None]:
+    """Return the call of a spout's `ack` or `fail`; `fail` gets the failure where it takes a second argument."""
+    takes_failure = accepts(spout.fail, "message_id", "failure")
+
+    def tell(outcome: Outcome) -> None:
+        if outcome.failure is None:
+            spout.ack(outcome.message_id)
+        elif takes_failure:
+            spout.fail(outcome.message_id, outcome.failure)  # type: ignore[call-arg]
+        else:
+            spout.fail(outcome.message_id)
+
+    return tell
 
 
 class _Recorder:

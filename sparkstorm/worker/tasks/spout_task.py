@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sparkstorm.acking.pending import Outcome, Pending
@@ -11,12 +11,14 @@ from sparkstorm.errors import CodecError, WorkerFailedError
 from sparkstorm.executor.column_runner import BatchEmitter
 from sparkstorm.executor.emitter import Emitter, fast_emit
 from sparkstorm.executor.event_time import TaskEventTime
-from sparkstorm.executor.runner import ReportError
-from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.executor.runner import ReportError, report_of
+from sparkstorm.executor.user_traceback import describe_error, failure_of
 from sparkstorm.model.codec import INT_MAX, INT_MIN, Codec
+from sparkstorm.model.failure import Failure
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.open_blocks import Births
-from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout
+from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout, teller
+from sparkstorm.worker.tasks.hooks import NO_HOOKS, TaskHooks
 from sparkstorm.worker.tasks.inbox import Inbox
 
 _FAILURES_IN_A_ROW = 10
@@ -79,9 +81,9 @@ class SpoutCollector:
         """Check values in the emitting thread, so that an error names its line; return them as the loop takes them."""
         return self._emitter.check(values, stream, task), None if message_id is None else self._checked(message_id)
 
-    def report_error(self, error: BaseException | str) -> None:
+    def report_error(self, error: BaseException | str | Failure) -> None:
         """Record an error without failing anything."""
-        self._report(self._emitter.component, self._task, describe_error(error))
+        self._report(report_of(error, self._emitter.component, self._task))
 
     def checked_position(self, position: Any) -> Any:
         """A position that can be written, or WorkerFailedError: the spout could not go on from it after a crash."""
@@ -122,6 +124,7 @@ class SpoutTask:
         pending: Pending,
         inbox: Inbox,
         births: Births,
+        hooks: TaskHooks = NO_HOOKS,
     ) -> None:
         self.task = task
         self.component = component
@@ -130,6 +133,8 @@ class SpoutTask:
         self.collector = collector
         self.pending = pending
         self.inbox = inbox  # verdicts of the ackers
+        self._tell = teller(spout)
+        self._hooks = hooks
         self.is_open = False
         self.is_active = False
         self.wait_until_ms = 0
@@ -201,25 +206,28 @@ class SpoutTask:
         """Something came: ask again at once."""
         self._idle_ms = 0
 
-    def settle(self, acked: list[int], failed: dict[int, str], now_ms: int) -> list[int]:
+    def settle(self, acked: list[int], failed: dict[int, Failure], now_ms: int, renewed: Sequence[int] = ()) -> list[int]:
         """Verdicts of an acker; returns complete latencies in milliseconds."""
+        self.pending.renew(renewed, now_ms)
         done = self.pending.settle(acked, (), now_ms)
         self.acked += done.acked
-        for root, reason in failed.items():
-            self.failed += self.pending.settle((), (root,), now_ms, reason).failed
+        for root, failure in failed.items():
+            self.failed += self.pending.settle((), (root,), now_ms, failure).failed
         return done.latencies_ms
 
     def make_callbacks(self) -> bool:
         """Tell user code what the last commit settled; whether it emitted anything on that occasion."""
         outcomes = [o._replace(message_id=as_message_id(o.message_id)) for o in self.pending.take_callbacks()]
-        immediate = [Outcome(0, message_id, "") for message_id in self.collector.immediate]
+        immediate = [Outcome(0, message_id) for message_id in self.collector.immediate]
         self.collector.immediate.clear()
         if isinstance(self.spout, ThreadedSpout):
             self.spout.call_back([*outcomes, *immediate])
-            self.pending.confirm(self.spout.take_called())
+            self._hooks.settled(called := self.spout.take_called())
+            self.pending.confirm(called)
             return False  # what it emits on that occasion comes as a batch
+        self._hooks.settled([*outcomes, *immediate])
         for outcome in [*outcomes, *immediate]:
-            self._call(self.spout.ack if outcome.acked else self.spout.fail, outcome.message_id)
+            self._call(lambda o=outcome: self._tell(o))  # type: ignore[misc]
         self.pending.confirm(outcomes)
         return bool(self.emitter.log or self.collector.born)
 
@@ -247,18 +255,18 @@ class SpoutTask:
         if isinstance(self.spout, ReplayableSpout):
             self.spout.restore(position)
 
-    def _call(self, callback: Callable[[Any], None], message_id: Any) -> None:
+    def _call(self, callback: Callable[[], None]) -> None:
         mark, born_mark = len(self.emitter.log), len(self.collector.born)
         try:
-            callback(message_id)
+            callback()
         except (Exception, SystemExit) as error:
             self.emitter.roll_back(mark)
             del self.collector.born[born_mark:]
-            self.collector.report_error(error)
+            self.collector.report_error(failure_of(error))
 
     def _note_failure(self, error: BaseException, now_ms: int) -> None:
         self._failures += 1
-        self.collector.report_error(error)
+        self.collector.report_error(failure_of(error))
         if self._failures >= _FAILURES_IN_A_ROW:
             raise WorkerFailedError(
                 f"spout '{self.component}' (task {self.task}) raised {self._failures} times in a row: {describe_error(error)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 from zlib import crc32
@@ -13,6 +13,7 @@ from sparkstorm.acking.table_ledger import TableLedger
 from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.components import BasicBolt, Bolt, Spout, Stateful
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.hooks import WorkerContext, WorkerHook
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
@@ -29,8 +30,9 @@ from sparkstorm.executor.watermark_routes import MARK_FIELDS, TimePlan, add_lane
 from sparkstorm.executor.windowed_runner import Patience, TimedRunner
 from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.topology import ACKER, LATE_PREFIX, WATERMARK_STREAM, Topology
+from sparkstorm.model.topology import ACKER, LATE_PREFIX, MASTER, WATERMARK_STREAM, Topology
 from sparkstorm.model.tuples import Source
 from sparkstorm.recording.recorder import COMPONENTS, Recorder, Recording
 from sparkstorm.settings import ComponentSettings, DeliverySettings, WorkerSettings
@@ -43,6 +45,8 @@ from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout, threaded
 from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.worker.tasks.call_watch import CallWatch
+from sparkstorm.worker.tasks.hooks import NO_HOOKS, TaskHooks, hooked_emitter, task_hooks, worker_hooks
 from sparkstorm.worker.tasks.inbox import Inbox, entry_order
 from sparkstorm.worker.tasks.pending_inputs import decode_held
 from sparkstorm.worker.tasks.spout_task import SpoutCollector, SpoutTask
@@ -66,6 +70,12 @@ class WorkerPlan:
     deaths_by_row: Mapping[tuple[int, str, int], int] = field(default_factory=dict)
     log_dir: str = ""  # of a worker process; a simulated one has none
     executors: tuple[ExecutorId, ...] = ()
+    host: str = ""
+    code_key: str = ""
+
+    def placed(self, failure: Failure) -> Failure:
+        """Return a failure with the host, the worker and the version of the code."""
+        return replace(failure, host=self.host, worker=self.owner, code_version=self.code_key)
 
     @property
     def ackers(self) -> tuple[int, ...]:
@@ -110,6 +120,8 @@ class TaskSet:
     inboxes: dict[int, Inbox] = field(default_factory=dict)
     recorders: list[Recorder] = field(default_factory=list)
     recording: Recording | None = None
+    hooks: list[TaskHooks] = field(default_factory=list)
+    worker_hooks: list[WorkerHook] = field(default_factory=list)
 
     def settle(self) -> None:
         """Take note of a successful commit."""
@@ -126,6 +138,10 @@ class TaskSet:
             spout.spout.close()
         for bolt in self.bolts.values():
             bolt.runner.bolt.cleanup()
+        for hooks in self.hooks:
+            hooks.call("cleanup")
+        for hook in self.worker_hooks:
+            hook.shutdown()
         if self.recording is not None:
             self.recording.close()
 
@@ -151,6 +167,7 @@ class TaskFactory:
         self._sources: dict[tuple[int, str], Source] = {}
         self._generation = 0
         self._resources: dict[str, Any] = {}
+        self._hooks_of: dict[int, TaskHooks] = {}
         self._tasks = tasks_by_component(plan.component_by_task)
         self._spout_tasks = frozenset(
             task
@@ -163,16 +180,17 @@ class TaskFactory:
 
     def build(self, claim: Claim) -> TaskSet:
         """Every task of the plan, restored from what the claim found, with `open`/`prepare` called."""
-        crew = TaskSet(self._blocks)
+        crew = TaskSet(self._blocks, worker_hooks=started_hooks(self._plan, self._resources))
         self._generation = claim.generation
         for task in sorted(self._plan.tasks):
             record = claim.record_by_task[task]
             crew.journals[task] = Journal(task, self._plan.codec)
             component = self._plan.component_by_task[task]
+            self._add_hooks(crew, task, component)
             crew.inboxes[task] = Inbox(
                 task, self._plan.codec, self.source, record.cursor, self._kind_of_frames(component), self._spout_tasks
             )
-            if component != ACKER and self._plan.settings.from_checkpoint and not record.journal:
+            if component not in (ACKER, MASTER) and self._plan.settings.from_checkpoint and not record.journal:
                 raise StoreInconsistentError(
                     f"component '{component}' (task {task}) was given a part of {FROM_CHECKPOINT}, but "
                     "the store has it no more: kill the topology and submit it again"
@@ -187,9 +205,19 @@ class TaskFactory:
                 ) from error
         return crew
 
+    def _add_hooks(self, crew: TaskSet, task: int, component: str) -> None:
+        hooks = NO_HOOKS
+        if component not in (ACKER, MASTER) and (names := self._plan.component_settings(component).task_hooks):
+            hooks = TaskHooks(task_hooks(names), component, task, self._around.report_error)
+            hooks.call("prepare", self._conf(component), self._context(task, component))
+            crew.hooks.append(hooks)
+        self._hooks_of[task] = hooks
+
     def _add(self, crew: TaskSet, task: int, component: str, record: TaskRecord) -> None:
         if component == ACKER:
             crew.ackers[task] = self._acker(task, crew, record)
+        elif component == MASTER:
+            return  # its slot does its duties; the task has its place, its fence and its heartbeat
         elif self._plan.topology.components[component].kind == "spout":
             crew.spouts[task] = self._spout(task, component, crew, record)
         else:
@@ -202,6 +230,8 @@ class TaskFactory:
         """Return the kind of frame that a task of this component receives: acker messages, settled roots, or rows."""
         if component == ACKER:
             return MESSAGES
+        if component == MASTER:
+            return ROWS
         return SETTLED if self._plan.topology.components[component].kind == "spout" else ROWS
 
     def _recorder(self, bolt: BoltTask, crew: TaskSet) -> Recorder:
@@ -235,7 +265,8 @@ class TaskFactory:
         lanes = add_lanes(self._time_plan, topology, component, task, self._tasks, make_target)
         routes = build_routes(topology, component, task, self._tasks, local_tasks, codec, seed, lanes, make_target)
         add_routes(routes, lanes, component, task, codec)
-        emitter = Emitter(component, routes, self._plan.is_strict or self._plan.is_careful)
+        hooks, is_strict = self._hooks_of[task], self._plan.is_strict or self._plan.is_careful
+        emitter = hooked_emitter(component, routes, hooks) if hooks else Emitter(component, routes, is_strict)
         emitter.lanes = tuple(lanes.values())
         return emitter
 
@@ -267,12 +298,13 @@ class TaskFactory:
         emitter = self._emitter(task, component)
         expect_batches = partial(self._blocks.expect_batches, component)
         collector = SpoutCollector(emitter, task, self._root_maker(), self._around.report_error, self._plan.codec, expect_batches)
-        has_callbacks = type(spout).ack is not Spout.ack or type(spout).fail is not Spout.fail
+        hooks = self._hooks_of[task]
+        has_callbacks = bool(hooks) or type(spout).ack is not Spout.ack or type(spout).fail is not Spout.fail
         pending = Pending(self._plan.component_settings(component).max_spout_pending, has_callbacks)
-        if spout.blocking:
+        if spout.blocking or self._plan.component_settings(component).executor_threads:
             spout = threaded(spout, self._around.wake)
         births = self._blocks.births(component)
-        made = SpoutTask(task, component, spout, emitter, collector, pending, crew.inboxes[task], births)
+        made = SpoutTask(task, component, spout, emitter, collector, pending, crew.inboxes[task], births, hooks)
         with reading(self._key("journal", task)):
             fields = list(crew.journals[task].read(record))
             if self._time_plan.is_told(component):
@@ -298,6 +330,9 @@ class TaskFactory:
                 runner = self._runner(bolt, emitter, state, times, task)
             births, feed = self._blocks.births(component), self._blocks.feeds[task]
             made = BoltTask(task, component, runner, emitter, state, crew.inboxes[task], self._around.new_key, births, feed)
+            made.hooks = self._hooks_of[task]
+            if self._plan.log_dir and not isinstance(runner.bolt, ThreadedBolt):  # a simulation has no time of its own to measure
+                made.watch = CallWatch(component, task, self._around.report_error)
             self._add_time(made, times)
         made.caught_up_at = entry_order(record.last_entry)
         for key in sorted(record.held):
@@ -356,7 +391,7 @@ class TaskFactory:
         if isinstance(bolt, WindowedBolt | TimedBolt):
             assert state is not None and times is not None
             return self._timed_runner(bolt, emitter, state, times, task)
-        if bolt.blocking:
+        if bolt.blocking or self._plan.component_settings(emitter.component).executor_threads:
             bolt = ThreadedBolt(bolt, self._copy(state))
         if isinstance(bolt, ColumnBolt):
             self._blocks.expect_batches(emitter.component)
@@ -404,3 +439,12 @@ class TaskFactory:
             return root if 0 < root < 2**63 else draw_local()
 
         return draw_local
+
+
+def started_hooks(plan: WorkerPlan, resources: dict[str, Any]) -> list[WorkerHook]:
+    """Return the worker's hooks, started; an exception of one is that of a component's `prepare`."""
+    hooks = worker_hooks(plan.settings.worker_hooks)
+    own = {task: plan.component_by_task[task] for task in sorted(plan.tasks)}
+    for hook in hooks:
+        hook.start(WorkerContext(plan.topology_id, plan.owner, own, plan.conf, resources))
+    return hooks
