@@ -16,6 +16,7 @@ from sparkstorm.executor.emitter import Route
 from sparkstorm.grouping.routes import Target
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.replay.plan import Plan, make_plan
@@ -24,12 +25,30 @@ from sparkstorm.replay.tasks.task import TICK, ReplayContext, ReplayTask, TaskMo
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Result of one tuple: emitted values by stream, the reason if it failed, and the state after it."""
+    """Result of one tuple: emitted values by stream, why it failed if it did, and the state after it."""
 
     input: Tuple
     emitted: Mapping[str, list[tuple[Any, ...]]]
-    failure: str | None
+    failure: Failure | None
     state: Mapping[Any, Any]
+
+
+class _Undo(list[Any]):
+    """Undo list of a state that keeps the keys which were changed for good."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._touched: dict[Any, None] = {}
+
+    def clear(self) -> None:
+        self._touched.update(dict.fromkeys(self[::2]))
+        super().clear()
+
+    def take(self) -> list[Any]:
+        """Return the keys that were changed since the last call."""
+        self.clear()
+        touched, self._touched = list(self._touched), {}
+        return touched
 
 
 class Stepper:
@@ -54,6 +73,7 @@ class Stepper:
         state: Mapping[Any, Any] | None = None,
         task_index: int = 0,
     ) -> None:
+        """Prepare a task; with fewer tasks than the recorded run had, the index is taken modulo their number."""
         self._plan = make_plan(
             topology,
             merge(check(conf or {}, "the settings of the steps")).as_dict(),
@@ -68,10 +88,30 @@ class Stepper:
             )
         self._component = self._plan.topology.components[component]
         self._rows: dict[str, list[Any]] = {}
+        self._undo = _Undo()
         self._run = self._prepared(cloudpickle.loads(cloudpickle.dumps(self._component.instance)), task_index, state or {})
 
     def execute(self, values: Sequence[Any], component: str, stream: str = DEFAULT_STREAM, at_ms: int = 0) -> Step:
         """Execute one tuple as if sent by that component; a failing one is tried once and its changes are undone."""
+        tup = self._execute(values, component, stream, at_ms)
+        emitted, failure = self._outcome()
+        state = dict(self._run.state.items()) if self._run.state is not None else {}
+        return Step(tup, emitted, failure, state)
+
+    def outcome(self, values: Sequence[Any], component: str, stream: str = DEFAULT_STREAM, at_ms: int = 0) -> list[Any]:
+        """Execute one tuple; return [emitted values by stream, the reason if it failed, changed pairs, deleted keys].
+
+        Unlike `execute`, it copies no state: the cost is that of the tuple.
+        """
+        self._execute(values, component, stream, at_ms)
+        emitted, failure = self._outcome()
+        text = None if failure is None else str(failure)
+        touched, state = self._undo.take(), self._run.state
+        if state is None:
+            return [emitted, text, [], []]
+        return [emitted, text, state.pairs(touched), [key for key in touched if key not in state]]
+
+    def _execute(self, values: Sequence[Any], component: str, stream: str, at_ms: int) -> Tuple:
         source = self._source(component, stream)
         tup = Tuple(tuple(map(Codec().normalise, values)), at_ms, source)
         if len(tup.values) != len(source.fields):
@@ -79,13 +119,15 @@ class Stepper:
                 f"stream '{stream}' of '{component}' has the fields {', '.join(source.fields)}; {len(tup.values)} values were given"
             )
         self._run.run([tup])
+        return tup
+
+    def _outcome(self) -> tuple[dict[str, list[tuple[Any, ...]]], Failure | None]:
         self._run.take_emitted()
         dead = [DeadLetter.decode(Codec(), data) for data in self._run.take_dead()]
         emitted = {stream: [row[0] for row in rows] for stream, rows in self._rows.items() if rows}
         for rows in self._rows.values():
             rows.clear()
-        state = dict(self._run.state.items()) if self._run.state is not None else {}
-        return Step(tup, emitted, dead[0].reason if dead else None, state)
+        return emitted, dead[0].failure if dead else None
 
     def through(self, rows: Iterable[Sequence[Any]], component: str, stream: str = DEFAULT_STREAM) -> Iterator[Step]:
         """Step through recorded rows, lazily."""
@@ -94,12 +136,23 @@ class Stepper:
     def _prepared(self, bolt: Any, task_index: int, state: Mapping[Any, Any]) -> ReplayTask:
         plan, id = self._plan, self._component.id
         tasks = plan.tasks(id)
+        task = tasks[task_index % len(tasks)]
         conf = {**plan.conf, **self._component.conf}
-        run = ReplayTask(bolt, self._routes(tasks[task_index]), Codec(), TaskMode(False, True, 0, True), TickSchedule(conf, False))
+        run = ReplayTask(bolt, self._routes(task), Codec(), TaskMode(False, True, 0, True), TickSchedule(conf, False))
         if run.state is not None:
             run.state.load(state.items())
+            run.state.undo = self._undo
         run.prepare(
-            ReplayContext("steps-0-0", tasks[task_index], id, plan.component_by_task, (tasks[task_index],), conf, run.now_ms, {})
+            ReplayContext(
+                "steps-0-0",
+                task,
+                id,
+                plan.component_by_task,
+                (task,),
+                conf,
+                run.now_ms,
+                {},
+            )
         )
         return run
 

@@ -21,6 +21,7 @@ from sparkstorm.executor.emitter import Route
 from sparkstorm.executor.watermark_routes import MARK_FIELDS
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import DEFAULT_STREAM, LATE_PREFIX, WATERMARK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
@@ -175,18 +176,8 @@ class _Partition:
             if at_ms is not None:
                 yield values, at_ms, source
             elif self._job.skip_bad:
-                letter = DeadLetter(
-                    source.component,
-                    source.task,
-                    source.component,
-                    source.task,
-                    source.stream,
-                    source.fields,
-                    values,
-                    0,
-                    NO_TIME,
-                    0,
-                )
+                failure = Failure(FailureKind.FAILED, NO_TIME, source.component, source.task)
+                letter = DeadLetter(failure, source.component, source.task, source.stream, source.fields, values, 0)
                 self._timeless.append((source.task, letter.encode(self._codec)))
             else:
                 raise ReplayFailedError(
