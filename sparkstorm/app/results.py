@@ -1,33 +1,44 @@
-"""Results of a finished run: the state of one component, written to a file, its greatest values shown."""
+"""Results of a finished run: the states of components, each written to a file, their greatest values shown."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sparkstorm.client.frames import state_table
 from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.names import file_name
 from sparkstorm.model.tagged import to_json
 
 DEAD_LETTERS = "dead-letters.jsonl"
+RESULT_FORMATS = ("jsonl", "csv", "parquet")
 
 
 def collect(results: Mapping[str, Any], handle: TopologyHandle, say: Callable[[str], None]) -> Path | None:
-    """Write `component`'s keys and values as JSON lines below `directory` and say the `top` ones.
+    """Write the keys and values of each component below `directory`, and say the `top` ones; return the first file.
 
+    `format`: "jsonl" (the default), "csv" with a header, or "parquet", whose columns are `key` and `value`.
     InvalidConfigError when the file cannot be written; nothing of the run is lost by it.
     """
-    component = results.get("component")
-    if component is None:
-        return None
-    pairs = sorted(handle.key_values(component), key=_rank)
-    file = result_folder(results, handle.topology_id) / _file_of(component)
+    files = [_collect(component, results, handle, say) for component in result_components(results)]
+    return files[0] if files else None
+
+
+def result_components(results: Mapping[str, Any]) -> list[str]:
+    """Return the components whose states are results: `component`, and those of the list `components`."""
+    named = [results["component"]] if "component" in results else []
+    return list(dict.fromkeys([*named, *results.get("components", ())]))
+
+
+def _collect(component: str, results: Mapping[str, Any], handle: TopologyHandle, say: Callable[[str], None]) -> Path:
+    pairs, kind = sorted(handle.key_values(component), key=_rank), results.get("format", "jsonl")
+    file = result_folder(results, handle.topology_id) / _file_of(component, kind)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("w", encoding="utf-8", errors="backslashreplace") as out:
-            out.writelines(f"{_line(key, value)}\n" for key, value in pairs)
+        _write(file, kind, pairs)
     except OSError as error:
         raise InvalidConfigError(
             f"results cannot be written to {file}: {error.strerror}; mend that or name another `results: {{directory: ...}}`, "
@@ -44,8 +55,28 @@ def result_folder(results: Mapping[str, Any], topology_id: str) -> Path:
     return Path(results.get("directory", "results"), file_name(topology_id)).resolve()
 
 
-def _file_of(component: str) -> str:
-    name = f"{file_name(component)}.jsonl"
+def _write(file: Path, kind: str, pairs: Sequence[tuple[Any, Any]]) -> None:
+    if kind == "parquet":
+        import pyarrow.parquet as pq
+
+        pq.write_table(state_table(pairs), file)
+        return
+    with file.open("w", encoding="utf-8", errors="backslashreplace", newline="") as out:
+        if kind == "csv":
+            rows = csv.writer(out, lineterminator="\n")
+            rows.writerow(("key", "value"))
+            rows.writerows((_cell(key), _cell(value)) for key, value in pairs)
+        else:
+            out.writelines(f"{_line(key, value)}\n" for key, value in pairs)
+
+
+def _cell(value: Any) -> Any:
+    """A cell of CSV: text and numbers as they are, others as JSON."""
+    return value if value is None or type(value) in (str, int, float) else to_json(value)
+
+
+def _file_of(component: str, kind: str) -> str:
+    name = f"{file_name(component)}.{kind}"
     return name if name != DEAD_LETTERS else f"%{name}"  # no quoted id begins like this: that file is the run's own
 
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sparkstorm.client.dead_letters import StoredLetters
+from sparkstorm.client.frames import state_table
 from sparkstorm.client.upgrade import Upgrades
+from sparkstorm.errors import InvalidConfigError
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.assignment import TaskInfo, TopologySummary, WorkerBeat, WorkerSlot
 from sparkstorm.model.codec import Codec
@@ -115,6 +117,20 @@ class TopologyHandle:
                 for fields in Journal(task, Codec()).read(self._reader.record(task)):
                     state.load(fields.get("s", ()), fields.get("d", ()))
                 yield from state.items()
+
+    def frame(self, component: str, kind: str = "pandas", spark: Any = None) -> Any:
+        """Return the committed state of a stateful component as a frame with the columns `key` and `value`.
+
+        `kind` is "pandas", "arrow" (a `pyarrow.Table`) or "spark", which needs a SparkSession. InvalidConfigError for any other.
+        """
+        if kind not in ("pandas", "arrow", "spark") or (kind == "spark" and spark is None):
+            raise InvalidConfigError(f'frame: kind is {kind!r}; it is "pandas", "arrow", or "spark" with spark=SparkSession')
+        if component not in {info.component_id for info in self.tasks().values()}:
+            raise InvalidConfigError(f"frame: topology {self.name} has no component '{component}'")
+        table = state_table(self.key_values(component))
+        if kind == "spark":
+            return spark.createDataFrame(table)
+        return table if kind == "arrow" else table.to_pandas()
 
     def tasks(self) -> Mapping[int, TaskInfo]:
         """Return component and kind of every task; fixed for a topology's life."""

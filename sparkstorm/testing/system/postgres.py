@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 PASSWORD = "of-the-tests"
 _USER = "postgres"
 
@@ -50,8 +52,6 @@ class PostgresServer:
 
     def run(self, *statements: str) -> list[Any]:
         """Run statements; the rows of the last one that has any."""
-        import psycopg
-
         rows: list[Any] = []
         with psycopg.connect(self._address(), autocommit=True) as connection:
             for statement in statements:
@@ -83,8 +83,6 @@ class PostgresServer:
         return f"postgresql://{_USER}:{PASSWORD}@127.0.0.1:{self.port}/postgres"
 
     def _answers(self) -> bool:
-        import psycopg
-
         try:
             return bool(self.run("SELECT 1"))
         except psycopg.OperationalError:
