@@ -1,4 +1,4 @@
-"""ColumnBolt: a bolt that takes whole Arrow batches in a replay, and batches of one row live."""
+"""ColumnBolt: a bolt that takes whole Arrow batches, live and in a replay."""
 
 from __future__ import annotations
 
@@ -28,11 +28,15 @@ class BatchCollector(BasicOutputCollector, Protocol):
 
 
 class ColumnBolt(BasicBolt):
-    """Bolt that processes `pyarrow.RecordBatch`es. The rows of a batch come from one source; its columns are the source's fields.
+    """Bolt that processes `pyarrow.RecordBatch`es. The rows of a batch come from one component and stream; its columns are the
+    stream's fields.
 
-    Results must not depend on how rows are cut into batches. A batch that fails is undone and its rows are executed one by
-    one, so that only the faulty row fails. A class may define `execute` too, which is faster live than batches of one row;
-    both methods must then do the same. `types` gives Arrow types of fields that the values of one row do not determine.
+    Live, a batch is what waits for the task at that moment, 65,536 rows at the most. `source.task` is the task of its first
+    row; others of the component may have sent the rest. Results must not depend on how rows are cut into batches. A batch
+    that fails is undone and its rows are executed one by one, so that only the faulty row fails. What a batch emits descends
+    from all of its rows: their trees are done when all of it is done. A class may define `execute` too, which is faster than
+    batches of a few rows; both methods must then do the same. `types` gives Arrow types of fields that the values of one row
+    do not determine.
     """
 
     types: Mapping[str, DataType] = {}

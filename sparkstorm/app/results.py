@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.client.frames import state_table
 from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.names import file_name
@@ -59,7 +58,7 @@ def _write(file: Path, kind: str, pairs: Sequence[tuple[Any, Any]]) -> None:
     if kind == "parquet":
         import pyarrow.parquet as pq
 
-        pq.write_table(state_table(pairs), file)
+        pq.write_table(_table(pairs), file)
         return
     with file.open("w", encoding="utf-8", errors="backslashreplace", newline="") as out:
         if kind == "csv":
@@ -94,3 +93,31 @@ def _rank(pair: tuple[Any, Any]) -> tuple[float, str]:
 def _line(key: Any, value: Any) -> str:
     """Return one line of JSON that reads back exactly (`sparkstorm.replay.read_json`); other values are tagged objects."""
     return to_json([key, value])
+
+
+def _table(pairs: Iterable[tuple[Any, Any]]) -> Any:
+    """Return the keys and values of a state as a table; keys that are tuples of one length are STRUCT (_1, _2, ...).
+
+    A column whose values have no type in common holds their JSON (`sparkstorm.replay.read_json` reads it back).
+    """
+    import pyarrow as pa
+
+    found = list(pairs)
+    return pa.table({"key": _array([_plain(key) for key, _ in found]), "value": _array([value for _, value in found])})
+
+
+def _plain(key: Any) -> Any:
+    return {f"_{n}": part for n, part in enumerate(key, 1)} if type(key) is tuple else key
+
+
+def _array(values: Sequence[Any]) -> Any:
+    import pyarrow as pa
+
+    kinds = set(map(type, values)) - {type(None)}
+    is_record = kinds == {dict} and len({tuple(value) for value in values if value is not None}) == 1
+    if (len(kinds) <= 1 and (is_record or kinds.isdisjoint({dict, list}))) or kinds == {list}:
+        try:
+            return pa.array(values)
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            pass
+    return pa.array([None if value is None else to_json(value) for value in values], pa.string())

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from types import SimpleNamespace
 from typing import Any
-
-import pytest
 
 from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.failure import Failure, FailureKind
 
 
@@ -32,25 +28,3 @@ def test_the_errors_of_a_topology_are_read_oldest_first_of_all_components_or_of_
     assert handle.errors() == [of_split, of_count]
     assert handle.errors("count") == [of_count]
     assert handle.errors("lines") == []
-
-
-def test_a_state_is_a_frame_of_keys_and_values() -> None:
-    class Kept(TopologyHandle):
-        def tasks(self) -> Any:
-            return {1: SimpleNamespace(component_id="count"), 2: SimpleNamespace(component_id="mixed")}
-
-        def key_values(self, component: str) -> Any:
-            states: dict[str, list[Any]] = {"count": [("a", 1), ("b", 2)], "mixed": [("a", 1), (7, {"x": [b"y"]})]}
-            return iter(states[component])
-
-    cluster: Any = SimpleNamespace(state=None)
-    reader: Any = None
-    handle = Kept("words-1-1", cluster, reader)
-    assert handle.frame("count", "arrow").to_pylist() == [{"key": "a", "value": 1}, {"key": "b", "value": 2}]
-    if importlib.util.find_spec("pandas"):  # a notebook's own: SparkStorm does not ask for it
-        assert handle.frame("count")["value"].sum() == 3
-    assert handle.frame("mixed", "arrow")["value"].to_pylist() == ["1", '{"x":[{"$bytes":"eQ=="}]}']
-    with pytest.raises(InvalidConfigError, match="topology words has no component 'split'"):
-        handle.frame("split")
-    with pytest.raises(InvalidConfigError, match='"spark" with spark=SparkSession'):
-        handle.frame("count", "spark")

@@ -189,7 +189,7 @@ def typed_array(values: Any, kind: pa.DataType, name: str, by_place: bool = True
         return pa.array([None if value is None else tag_text(value) for value in values], pa.string())
     try:
         return _array(values, kind, by_place)
-    except (_Misfit, pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as error:
+    except (_Misfit, pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, UnicodeEncodeError) as error:
         raise ReplayFailedError(
             f"column '{name}' does not hold {kind} throughout ({str(error)[:200]}); declare another type for it"
         ) from error

@@ -8,6 +8,7 @@ from typing import Any
 from sparkstorm.acking.pending import Outcome, Pending
 from sparkstorm.api.components import ReplayableSpout, Spout
 from sparkstorm.errors import CodecError, WorkerFailedError
+from sparkstorm.executor.column_runner import BatchEmitter
 from sparkstorm.executor.emitter import Emitter, fast_emit
 from sparkstorm.executor.event_time import TaskEventTime
 from sparkstorm.executor.runner import ReportError, report_of
@@ -27,12 +28,22 @@ _LONGEST_BACK_OFF_MS = 1000
 class SpoutCollector:
     """SpoutOutputCollector: every tracked emission is a new root."""
 
-    __slots__ = ("_codec", "_emit", "_emitter", "_new_root", "_report", "_task", "born", "immediate")
+    __slots__ = ("_batches", "_codec", "_emit", "_emitter", "_expect_batches", "_new_root", "_report", "_task", "born", "immediate")
 
-    def __init__(self, emitter: Emitter, task: int, new_root: Callable[[], int] | None, report: ReportError, codec: Codec) -> None:
+    def __init__(
+        self,
+        emitter: Emitter,
+        task: int,
+        new_root: Callable[[], int] | None,
+        report: ReportError,
+        codec: Codec,
+        expect_batches: Callable[[], None],
+    ) -> None:
         self._emitter = emitter
         self._codec = codec
         self._task = task
+        self._expect_batches = expect_batches
+        self._batches: BatchEmitter | None = None
         self._new_root = new_root  # None: nothing is tracked
         self._report = report
         self.born: list[tuple[int, Any]] = []
@@ -55,6 +66,17 @@ class SpoutCollector:
         self._emitter.emit_direct(task, values, stream)
         self._note(root, message_id)
 
+    def emit_batch(self, batch: Any, message_id: Any = None, stream: str = "default") -> None:
+        """Send every row of an Arrow batch, all under one message id."""
+        if self._batches is None:
+            self._batches = BatchEmitter(self._emitter)
+            self._expect_batches()
+        if message_id is not None:
+            message_id = self._checked(message_id)
+        self._emitter.roots = root = self._root(message_id)
+        self._batches.emit_batch(batch, stream)
+        self._note(root, message_id)
+
     def check(self, values: Any, message_id: Any, stream: str, task: int | None = None) -> tuple[tuple[Any, ...], Any]:
         """Check values in the emitting thread, so that an error names its line; return them as the loop takes them."""
         return self._emitter.check(values, stream, task), None if message_id is None else self._checked(message_id)
@@ -63,12 +85,12 @@ class SpoutCollector:
         """Record an error without failing anything."""
         self._report(report_of(error, self._emitter.component, self._task))
 
-    def checked_position(self, position: Any) -> Any:
+    def checked_position(self, position: Any, method: str = "snapshot") -> Any:
         """A position that can be written, or WorkerFailedError: the spout could not go on from it after a crash."""
         try:
             return self._codec.normalise(position)
         except CodecError as error:
-            raise WorkerFailedError(f"spout '{self._emitter.component}': snapshot() returned {error}") from error
+            raise WorkerFailedError(f"spout '{self._emitter.component}': {method}() returned {error}") from error
 
     def _checked(self, message_id: Any) -> Any:
         """The id as `ack` and `fail` will be given it, also by a later owner: from the codec's closed set."""
@@ -124,6 +146,8 @@ class SpoutTask:
         self._failures = 0
         self._position: Any = None
         self._has_moved = False
+        self._must_hand_over = True
+        self.handed: list[Any] = []
 
     @property
     def is_exhausted(self) -> bool:
@@ -209,11 +233,25 @@ class SpoutTask:
         self.pending.confirm(outcomes)
         return bool(self.emitter.log or self.collector.born)
 
+    def set_active(self, is_active: bool) -> None:
+        """Follow the topology's status; a spout that rests says what it would hand over."""
+        self._must_hand_over, self.handed = not is_active, []
+        (self.spout.activate if is_active else self.spout.deactivate)()
+
+    def take_handed(self) -> list[Any]:
+        """Return what a later submission needs to go on here, in a list, once the spout rests; empty when it is known already."""
+        if not self._must_hand_over or not isinstance(self.spout, ReplayableSpout):
+            return []
+        self._must_hand_over = False
+        self.handed = [self.collector.checked_position(self.spout.hand_over(), "hand_over")]
+        return self.handed
+
     def take_position(self) -> Any:
         """The source's position if it has moved since the last commit, else None."""
         if not self._has_moved or not isinstance(self.spout, ReplayableSpout):
             return None
         self._has_moved = False
+        self._must_hand_over |= bool(self.handed)  # it has emitted while it rests, in `fail`
         self._position = self.collector.checked_position(self.spout.snapshot())
         return self._position
 

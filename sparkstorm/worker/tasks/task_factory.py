@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from zlib import crc32
 
 from sparkstorm.acking.pending import Pending
 from sparkstorm.acking.table_ledger import TableLedger
+from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.components import BasicBolt, Bolt, Spout, Stateful
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.hooks import WorkerContext, WorkerHook
@@ -17,6 +18,7 @@ from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
 from sparkstorm.errors import MalformedFrameError, SparkStormError, StoreInconsistentError, WorkerFailedError
+from sparkstorm.executor.column_runner import ColumnRunner
 from sparkstorm.executor.emitter import Emitter, build_routes
 from sparkstorm.executor.event_time import InputWatermarks, OutputWatermarks, TaskEventTime
 from sparkstorm.executor.manual_runner import ManualRunner
@@ -26,14 +28,10 @@ from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import describe_error
 from sparkstorm.executor.watermark_routes import MARK_FIELDS, TimePlan, add_lanes, add_routes
 from sparkstorm.executor.windowed_runner import Patience, TimedRunner
-from sparkstorm.model.assignment import ExecutorId
-from sparkstorm.model.codec import Codec
-from sparkstorm.model.failure import Failure
 from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.topology import ACKER, LATE_PREFIX, MASTER, WATERMARK_STREAM, Topology
+from sparkstorm.model.topology import ACKER, LATE_PREFIX, MASTER, WATERMARK_STREAM
 from sparkstorm.model.tuples import Source
 from sparkstorm.recording.recorder import COMPONENTS, Recorder, Recording
-from sparkstorm.settings import ComponentSettings, DeliverySettings, WorkerSettings
 from sparkstorm.transport.base import Claim, TaskRecord
 from sparkstorm.transport.frames import MESSAGES, ROWS, SETTLED
 from sparkstorm.worker.epoch import IdSource
@@ -48,51 +46,7 @@ from sparkstorm.worker.tasks.hooks import NO_HOOKS, TaskHooks, hooked_emitter, t
 from sparkstorm.worker.tasks.inbox import Inbox, entry_order
 from sparkstorm.worker.tasks.pending_inputs import decode_held
 from sparkstorm.worker.tasks.spout_task import SpoutCollector, SpoutTask
-
-
-@dataclass(frozen=True)
-class WorkerPlan:
-    """Everything that a worker runs: `make_instance` returns a fresh copy of a component's instance for one task."""
-
-    topology_id: str
-    topology: Topology
-    component_by_task: Mapping[int, str]
-    tasks: tuple[int, ...]
-    owner: str
-    token_by_task: Mapping[int, int]
-    conf: Mapping[str, Any]
-    make_instance: Callable[[str], Any]
-    codec: Codec = field(default_factory=Codec)
-    is_strict: bool = False
-    is_careful: bool = False
-    deaths_by_row: Mapping[tuple[int, str, int], int] = field(default_factory=dict)
-    log_dir: str = ""  # of a worker process; a simulated one has none
-    executors: tuple[ExecutorId, ...] = ()
-    host: str = ""
-    code_key: str = ""
-
-    def placed(self, failure: Failure) -> Failure:
-        """Return a failure with the host, the worker and the version of the code."""
-        return replace(failure, host=self.host, worker=self.owner, code_version=self.code_key)
-
-    @property
-    def ackers(self) -> tuple[int, ...]:
-        """Task ids of the topology's ackers; empty when nothing is tracked."""
-        return tuple(tasks_by_component(self.component_by_task).get(ACKER, ()))
-
-    @cached_property
-    def settings(self) -> WorkerSettings:
-        """Settings of the topology for its workers."""
-        return WorkerSettings.of(self.conf)
-
-    @cached_property
-    def delivery(self) -> DeliverySettings:
-        """The delivery guarantee and its retries."""
-        return DeliverySettings.of(self.conf)
-
-    def component_settings(self, component: str) -> ComponentSettings:
-        """Settings of one component, over those of the topology."""
-        return ComponentSettings.of(self.conf, self.topology.components[component].conf)
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +64,7 @@ class WorkerServices:
 class TaskSet:
     """A worker's tasks by kind, and where each component's sources are found."""
 
+    blocks: OpenBlocks
     spouts: dict[int, SpoutTask] = field(default_factory=dict)
     bolts: dict[int, BoltTask] = field(default_factory=dict)
     ackers: dict[int, AckerTask] = field(default_factory=dict)
@@ -119,7 +74,6 @@ class TaskSet:
     recording: Recording | None = None
     hooks: list[TaskHooks] = field(default_factory=list)
     worker_hooks: list[WorkerHook] = field(default_factory=list)
-    blocks: OpenBlocks = field(default_factory=lambda: OpenBlocks(frozenset()))
 
     def settle(self) -> None:
         """Take note of a successful commit."""
@@ -174,11 +128,11 @@ class TaskFactory:
             for task in self._tasks.get(name, ())
         )
         self._time_plan = TimePlan(plan.topology, plan.conf)
-        self._blocks = OpenBlocks(frozenset(plan.tasks))
+        self._blocks = OpenBlocks(frozenset(plan.tasks), self.source, plan.codec if plan.is_strict else None)
 
     def build(self, claim: Claim) -> TaskSet:
         """Every task of the plan, restored from what the claim found, with `open`/`prepare` called."""
-        crew = TaskSet(blocks=self._blocks, worker_hooks=started_hooks(self._plan, self._resources))
+        crew = TaskSet(self._blocks, worker_hooks=started_hooks(self._plan, self._resources))
         self._generation = claim.generation
         for task in sorted(self._plan.tasks):
             record = claim.record_by_task[task]
@@ -294,7 +248,8 @@ class TaskFactory:
     def _spout(self, task: int, component: str, crew: TaskSet, record: TaskRecord) -> SpoutTask:
         spout: Spout = self._plan.make_instance(component)
         emitter = self._emitter(task, component)
-        collector = SpoutCollector(emitter, task, self._root_maker(), self._around.report_error, self._plan.codec)
+        expect_batches = partial(self._blocks.expect_batches, component)
+        collector = SpoutCollector(emitter, task, self._root_maker(), self._around.report_error, self._plan.codec, expect_batches)
         hooks = self._hooks_of[task]
         has_callbacks = bool(hooks) or type(spout).ack is not Spout.ack or type(spout).fail is not Spout.fail
         pending = Pending(self._plan.component_settings(component).max_spout_pending, has_callbacks)
@@ -391,6 +346,9 @@ class TaskFactory:
             return self._timed_runner(bolt, emitter, state, times, task)
         if bolt.blocking or self._plan.component_settings(emitter.component).executor_threads:
             bolt = ThreadedBolt(bolt, self._copy(state))
+        if isinstance(bolt, ColumnBolt):
+            self._blocks.expect_batches(emitter.component)
+            return ColumnRunner(bolt, emitter, state, BasicCollector(emitter, task, around.report_error))
         if isinstance(bolt, BasicBolt):
             return BasicRunner(bolt, emitter, state, BasicCollector(emitter, task, around.report_error))
         return ManualRunner(
