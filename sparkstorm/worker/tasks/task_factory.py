@@ -136,6 +136,8 @@ class TaskSet:
             spout.spout.close()
         for bolt in self.bolts.values():
             bolt.runner.bolt.cleanup()
+            if isinstance(bolt.runner, ManualRunner):
+                bolt.runner.close()
         for hooks in self.hooks:
             hooks.call("cleanup")
         for hook in self.worker_hooks:
