@@ -195,7 +195,7 @@ class WorkerSettings(Settings):
 class ComponentSettings(Settings):
     """Settings that a component may have of its own."""
 
-    max_spout_pending: Annotated[int | None, "topology.max.spout.pending"]
+    max_spout_pending: Annotated[int | str | None, "topology.max.spout.pending"]
     executor_threads: Annotated[bool, "topology.executor.threads"]
     task_hooks: Annotated[list[str], "topology.auto.task.hooks"]
     tick_ms: Annotated[int | None, "topology.tick.tuple.freq.secs"]

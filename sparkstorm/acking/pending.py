@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from sparkstorm.acking.batch import ID_LIMIT
+from sparkstorm.acking.pending_limit import AdaptiveLimit
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.model.failure import Failure, FailureKind
 
@@ -56,6 +57,7 @@ class Pending:
 
     __slots__ = (
         "_added",
+        "_adaptive",
         "_renewed",
         "_renewed_unwritten",
         "_due",
@@ -68,10 +70,12 @@ class Pending:
         "_unwritten",
     )
 
-    def __init__(self, max_spout_pending: int | None = None, needs_callbacks: bool = True) -> None:
-        if max_spout_pending is not None and max_spout_pending < 1:
-            raise ValueError(f"topology.max.spout.pending must be 1 or more, not {max_spout_pending}")
-        self._limit = max_spout_pending
+    def __init__(self, max_spout_pending: int | str | None = None, needs_callbacks: bool = True) -> None:
+        self._adaptive = AdaptiveLimit() if max_spout_pending == "auto" else None
+        limit = self._adaptive.limit if self._adaptive is not None else max_spout_pending
+        if isinstance(limit, str) or (limit is not None and limit < 1):
+            raise ValueError(f"topology.max.spout.pending must be 1 or more, or auto, not {max_spout_pending!r}")
+        self._limit = limit
         self._keeps_settled = needs_callbacks
         self._open: dict[int, tuple[Any, int]] = {}
         self._oldest_ms = _FAR_FUTURE_MS  # no open message is older; lets expire() return without looking
@@ -117,12 +121,16 @@ class Pending:
 
     def settle(self, acked: Iterable[int], failed: Iterable[int], now_ms: int, failure: Failure = _UNKNOWN) -> Completion:
         """Close trees the ackers reported; unknown roots (timed out before, or repeated) are ignored."""
-        latencies = []
+        latencies: list[int] = []
+        before = len(self._open)
         for root in acked:
             entry = self._open.pop(root, None)
             if entry is not None:
                 latencies.append(max(0, now_ms - entry[1]))
                 self._close(root, entry[0], None)
+        if self._adaptive is not None:
+            self._adaptive.note(latencies, before, now_ms)
+            self._limit = self._adaptive.limit
         failures = 0
         for root in failed:
             entry = self._open.pop(root, None)

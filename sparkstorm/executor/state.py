@@ -70,6 +70,22 @@ class MemoryState:
         data[key] = total
         return total
 
+    def add_batch(self, keys: Any, amounts: Any = 1) -> None:
+        """Add to the numbers under many keys: lists, Arrow arrays, or one amount for all; all or none when one raises."""
+        keys = keys.to_pylist() if hasattr(keys, "to_pylist") else keys
+        amounts = amounts.to_pylist() if hasattr(amounts, "to_pylist") else amounts
+        mark, add = len(self.undo), self.add
+        try:
+            if isinstance(amounts, int | float):
+                for key in keys:
+                    add(key, amounts)
+            else:
+                for key, amount in zip(keys, amounts, strict=True):
+                    add(key, amount)
+        except BaseException:
+            self.roll_back(mark)
+            raise
+
     def fold(self, key: Any, function: Callable[[Any, Any], Any], item: Any) -> bool:
         """Replace a number or text under a key by function(it, item); False when there is nothing of the kind."""
         former = self._data.get(key, _MISSING)

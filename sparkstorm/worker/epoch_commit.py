@@ -7,14 +7,16 @@ change them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
 
 from sparkstorm.errors import CodecError, MalformedFrameError
 from sparkstorm.executor.emitter import weigh
+from sparkstorm.executor.pieces import is_piece
 from sparkstorm.executor.sink_runner import SinkRunner
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.failure import Failure
@@ -33,6 +35,7 @@ from sparkstorm.worker.tasks.task_factory import TaskSet, WorkerPlan
 
 _ROWS_PER_ENTRY = 8192
 _BUDGETS = 256  # times the byte budget that one commit may carry: half a gigabyte; Redis ends connections at one
+_ROWS_PER_BATCH = 1 << 16
 _BYTES_PER_ENTRY = 256 << 10  # rows that are heavier together leave in several entries
 
 
@@ -79,8 +82,8 @@ class CommitBuilder:
             return
         task, entries = block.target.task, 0
         oldest_ms = block.births.oldest_ms or self._now_ms()
-        for start in range(0, len(block.rows), _ROWS_PER_ENTRY):
-            for data in self._encoded(epoch, block, oldest_ms, block.rows[start : start + _ROWS_PER_ENTRY]):
+        for rows in _cut(block):
+            for data in self._encoded(epoch, block, oldest_ms, rows):
                 self._require_bounded(block, commit, len(data))
                 commit.frames.append((task, data, len(data)))
                 entries += 1
@@ -98,12 +101,12 @@ class CommitBuilder:
             )
 
     def _encoded(self, epoch: Epoch, block: OpenBlock, oldest_ms: int, rows: Sequence[Row]) -> Iterator[bytes]:
-        weight = weigh(rows)
+        weight = 0 if is_piece(rows[0]) else weigh(rows)  # pieces are cut by their bytes already
         if weight <= _BYTES_PER_ENTRY or len(rows) == 1:
             drawn: list[tuple[Ends, int]] = []
             data = self._entry(epoch, block, oldest_ms, rows, drawn)
             weight = len(data)
-            if weight <= 2 * _BYTES_PER_ENTRY or len(rows) == 1:
+            if weight <= 2 * _BYTES_PER_ENTRY or len(rows) == 1 or is_piece(rows[0]):
                 yield data
                 return
             for ends, edge in drawn:  # the sample was too light; each part draws an edge of its own
@@ -118,9 +121,8 @@ class CommitBuilder:
             return drawn[-1][1]
 
         try:
-            data = frames.encode_rows(
-                self._plan.codec, block.channel, oldest_ms, rows, draw if epoch.is_tracking else None, self._origin
-            )
+            encode = frames.encode_pieces if is_piece(rows[0]) else frames.encode_rows
+            data = encode(self._plan.codec, block.channel, oldest_ms, rows, draw if epoch.is_tracking else None, self._origin)
             if len(rows) == 1 and len(data) > frames.MAX_FRAME_BYTES:
                 raise CodecError(f"a tuple of {len(data)} bytes; the limit is {frames.MAX_FRAME_BYTES}")
             if len(rows) == 1:
@@ -254,6 +256,42 @@ class CommitBuilder:
             if delta and bolt.stored_version != bolt.state_version:
                 delta["v"] = bolt.stored_version = bolt.state_version
             journals[task].write(commit, delta, partial(_whole_of_bolt, bolt))
+
+
+def _cut(block: OpenBlock) -> Iterator[Sequence[Row]]:
+    """Parts of a block that may be an entry each: rows, or pieces of batches with the same columns."""
+    if not block.has_pieces:
+        for start in range(0, len(block.rows), _ROWS_PER_ENTRY):
+            yield block.rows[start : start + _ROWS_PER_ENTRY]
+        return
+    for is_batch, group in groupby(block.rows, key=is_piece):
+        if is_batch:
+            small = chain.from_iterable(map(_slices, group))
+            for _, pieces in groupby(small, key=lambda piece: piece[0].schema):
+                yield from _gathered(pieces)
+        else:
+            rows = list(group)
+            yield from (rows[start : start + _ROWS_PER_ENTRY] for start in range(0, len(rows), _ROWS_PER_ENTRY))
+
+
+def _slices(piece: Any) -> Iterator[Any]:
+    batch, roots, source = piece
+    step = max(1, min(_ROWS_PER_BATCH, batch.num_rows * _BYTES_PER_ENTRY // max(1, batch.nbytes)))
+    return ((batch.slice(start, step), roots, source) for start in range(0, batch.num_rows, step))
+
+
+def _gathered(pieces: Iterable[Any]) -> Iterator[list[Any]]:
+    found: list[Any] = []
+    rows = size = 0
+    for piece in pieces:
+        more_rows, more = piece[0].num_rows, piece[0].nbytes
+        if found and (rows + more_rows > _ROWS_PER_BATCH or size + more > _BYTES_PER_ENTRY):
+            yield found
+            found, rows, size = [], 0, 0
+        found.append(piece)
+        rows += more_rows
+        size += more
+    yield found
 
 
 def _changed(state: MemoryState | None, changed: str, deleted: str) -> dict[str, Any]:

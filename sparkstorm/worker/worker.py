@@ -15,11 +15,12 @@ from typing import Any
 from sparkstorm.clock import Clock
 from sparkstorm.errors import MalformedFrameError, StoreFullError
 from sparkstorm.executor.manual_runner import ManualRunner
+from sparkstorm.executor.pieces import count_rows, unfold
 from sparkstorm.model.failure import Failure, FailureKind, killed
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.settings import EpochSettings
 from sparkstorm.transport.base import Commit, Transport
-from sparkstorm.transport.frames import Row, travelled
+from sparkstorm.transport.frames import Row
 from sparkstorm.worker.backpressure import Backpressure
 from sparkstorm.worker.epoch import Epoch, IdSource
 from sparkstorm.worker.epoch_budget import Budget
@@ -29,7 +30,6 @@ from sparkstorm.worker.journal import reading
 from sparkstorm.worker.meters import Meters
 from sparkstorm.worker.meters import Reporter as Reporter
 from sparkstorm.worker.metrics import Tally
-from sparkstorm.worker.open_blocks import OpenBlock
 from sparkstorm.worker.progress import Progress
 from sparkstorm.worker.retries import RetryPolicy
 from sparkstorm.worker.sinks import Sinks
@@ -49,6 +49,7 @@ _PATIENCE = 50  # refusals, after which a commit goes through: this worker may b
 _GATED_MS = 5  # between two looks whether those that hold a task back have drained
 _CALLS_PER_TURN = 512
 _ROWS_PER_TURN = 4096
+_ROWS_PER_BATCH = 1 << 16  # for bolts that take batches
 _SPOUTS_WAIT_MS = 200  # bolts go first, but spouts elsewhere must not be able to keep them busy for ever
 
 
@@ -78,7 +79,6 @@ class Worker:
         self._meters = Meters(clock.now_ms)
         assembly = TaskFactory(plan, WorkerServices(clock.now_ms, ids, self._report, wake, self._new_key))
         self._crew = assembly.build(claim)
-        self._find_source = assembly.source
         self._origin = ids.root()
         self._closing = CommitBuilder(plan, self._crew, clock.now_ms, self._origin)
         self._gates = Backpressure(plan)
@@ -265,7 +265,7 @@ class Worker:
         did = self._run_local(epoch, bolt, bolt.pace)
         if (chunk := bolt.next_chunk()) is None:
             return did
-        self._run_chunk(epoch, bolt, chunk, bolt.pace)
+        self._run_chunk(epoch, bolt, chunk, _ROWS_PER_BATCH if bolt.takes_batches else bolt.pace)
         return True
 
     def _run_local(self, epoch: Epoch, bolt: BoltTask, most: int) -> bool:
@@ -273,20 +273,14 @@ class Worker:
         did = False
         if bolt.feed and not bolt.is_behind:
             bolt.read_from = ""
-            for block, rows in bolt.feed.take(most):
-                self._execute(epoch, bolt, self._handed_over(block, rows), block.births.oldest_ms)
+            for block, rows in bolt.feed.take(_ROWS_PER_BATCH if bolt.takes_batches else most):
+                self._execute(epoch, bolt, self._crew.blocks.handed_over(block, rows), block.births.oldest_ms, block.has_pieces)
                 did = True
         return did
 
-    def _handed_over(self, block: OpenBlock, rows: list[Row]) -> list[Row]:
-        rows = travelled(self._plan.codec, rows) if self._plan.is_strict else rows
-        if block.is_late:
-            rows = [(values, roots, self._find_source(source.task, block.channel)) for values, roots, source in rows]
-        return rows
-
     def _run_chunk(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
         stop, bolt.read_from = min(chunk.done + rows, chunk.total), chunk.entry
-        self._execute(epoch, bolt, chunk.rows[chunk.done : stop], chunk.oldest_ms)
+        self._execute(epoch, bolt, chunk.part(chunk.done, stop), chunk.oldest_ms, chunk.is_batch)
         self._consume(epoch, bolt, chunk, stop - chunk.done)
 
     def _consume(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
@@ -296,15 +290,15 @@ class Worker:
         if is_done and bolt.spilled and chunk.origin == self._origin:
             bolt.spilled -= 1
 
-    def _execute(self, epoch: Epoch, bolt: BoltTask, rows: Sequence[Row], oldest_ms: int) -> None:
+    def _execute(self, epoch: Epoch, bolt: BoltTask, rows: Sequence[Row], oldest_ms: int, may_have_pieces: bool) -> None:
         bolt.begin(oldest_ms)
         bolt.began_us, sent_bytes, held = self._clock.now_us(), epoch.bytes, len(bolt.held)
-        for tup, failure in bolt.execute(epoch, rows):
+        for tup, failure in bolt.execute(epoch, rows, may_have_pieces):
             self._failures.settle(epoch, bolt, tup, failure)
         self._finish(epoch, bolt)
-        took_us = self._clock.now_us() - bolt.began_us
-        self._meters.of(bolt.task).add(len(rows), took_us, min(len(rows), max(0, len(bolt.held) - held)))
-        bolt.pace = self._budget.pace(bolt.pace, len(rows), took_us // 1000, _ROWS_PER_TURN, epoch.bytes - sent_bytes)
+        took_us, count = self._clock.now_us() - bolt.began_us, count_rows(rows) if may_have_pieces else len(rows)
+        self._meters.of(bolt.task).add(count, took_us, min(count, max(0, len(bolt.held) - held)))
+        bolt.pace = self._budget.pace(bolt.pace, count, took_us // 1000, _ROWS_PER_TURN, epoch.bytes - sent_bytes)
 
     def _run_spout(self, epoch: Epoch, spout: SpoutTask, calls: int) -> bool:
         now_ms = self._clock.now_ms()
@@ -382,7 +376,8 @@ class Worker:
         if chunk is None or bolt.is_full:
             return False
         if deaths := self._failures.deaths_of(row := (bolt.task, chunk.entry, chunk.done)):
-            self._failures.park(epoch, bolt, Tuple(*chunk.rows[chunk.done]), deaths, killed(deaths))
+            tup = Tuple(*unfold(chunk.part(chunk.done, chunk.done + 1))[0])
+            self._failures.park(epoch, bolt, tup, deaths, killed(deaths))
             self._consume(epoch, bolt, chunk, 1)
             return True
         self._reporter.trying(*row)

@@ -53,7 +53,7 @@ def rows(draw: Any) -> bytes:
     ids = draw(st.lists(IDS, min_size=count, max_size=count) | st.just([]))
     columns = draw(st.lists(st.lists(VALUES, min_size=count, max_size=count), max_size=3))
     column = np.array(ids, "<u8").tobytes()
-    several = draw(st.none() | st.dictionaries(st.integers(0, 3), st.lists(IDS, max_size=2), max_size=1))
+    several = draw(st.none() | st.dictionaries(st.integers(0, 3), COLUMNS, max_size=1))
     runs = draw(st.sampled_from([[count], [1] * count, [count, 1], [], [0]]))
     lengths = draw(
         st.just(b"") | st.lists(COUNT, max_size=3).map(lambda each: np.array(each, "<u4").tobytes()) | st.binary(max_size=9)

@@ -220,6 +220,9 @@ class _Recorder:
         values, message_id = self._collector.check(values, message_id, stream)
         self._calls.append(("emit", (values, message_id, stream)))
 
+    def emit_batch(self, batch: Any, message_id: Any = None, stream: str = "default") -> None:
+        self._calls.append(("emit_batch", (batch, message_id, stream)))
+
     def emit_direct(self, task: int, values: Any, message_id: Any = None, stream: str = "default") -> None:
         values, message_id = self._collector.check(values, message_id, stream, task)
         self._calls.append(("emit_direct", (task, values, message_id, stream)))

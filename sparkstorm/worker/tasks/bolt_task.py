@@ -5,9 +5,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 
+from sparkstorm.executor.column_runner import ColumnRunner
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.event_time import TaskEventTime
 from sparkstorm.executor.manual_runner import ManualRunner as ManualRunner
+from sparkstorm.executor.pieces import count_rows, unfold
 from sparkstorm.executor.runner import BasicRunner, Runner
 from sparkstorm.executor.runner import FailedInput as FailedInput
 from sparkstorm.executor.runner import ReportError as ReportError
@@ -67,17 +69,30 @@ class BoltTask:
         self.watch: CallWatch | None = None
         self._all_births = births
         self._rows_runner = runner if isinstance(runner, BasicRunner) else None
+        self._columns_runner = runner if isinstance(runner, ColumnRunner) else None
         self.began_us = 0  # when the call under way began
         self.done_since: list[int] = []  # begin of the first execute of inputs that are done since the meter has looked
         self._held_by_tuple: dict[int, str] = {}
         self._births: list[tuple[int, str]] = []  # heap over held inputs; those let go of are dropped when they surface
 
-    def execute(self, epoch: Epoch, rows: Sequence[Row]) -> list[FailedInput]:
-        """Run rows of one channel; returns failed ones. Everything else is done or waits for its ack."""
+    def execute(self, epoch: Epoch, rows: Sequence[Row], may_have_pieces: bool = False) -> list[FailedInput]:
+        """Run rows of one channel, pieces of batches among them; returns failed ones.
+
+        Everything else is done or waits for its ack.
+        """
         if rows[0][2].stream == WATERMARK_STREAM:
             if self.time is not None:
                 self.time.hear([Tuple(*row) for row in rows])
             return []
+        if self._columns_runner is not None and self.recorder is None and not self.hooks:
+            count = count_rows(rows)
+            self.executed += count
+            epoch.rows += count
+            execute = self._columns_runner.execute_columns
+            failed_rows = execute(rows) if self.watch is None else self.watch.run(execute, rows)
+            return [(Tuple(*row), failure) for row, failure in failed_rows]
+        if may_have_pieces:
+            rows = unfold(rows)
         if self._rows_runner is None or self.recorder is not None or self.hooks:
             return self.run(epoch, [Tuple(*row) for row in rows])
         self.executed += len(rows)
@@ -109,6 +124,11 @@ class BoltTask:
             oldest_ms = min(oldest_ms, self._births[0][0])
         self.oldest_ms = min(self.oldest_ms or oldest_ms, oldest_ms)
         self._all_births.note(self.oldest_ms)
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether rows run together as a batch."""
+        return self._columns_runner is not None
 
     def tick(self, epoch: Epoch, tick: Tuple) -> list[Failure]:
         """Run a tick; returns why it failed. A tick needs no ack and does not outlive the call."""
@@ -185,7 +205,9 @@ class BoltTask:
         return min((h.born_ms for h in self.held.values() if h.due_ms is not None or id(h.tuple) in queued), default=None)
 
     def next_due_ms(self) -> int | None:
-        """Return when the next try is due; None while a blocking bolt's thread is busy (it wakes the loop)."""
+        """Return when the next try is due, or a sink's epoch ends; None while a bolt's thread is busy (it wakes the loop)."""
+        if isinstance(self.runner, SinkRunner) and not self.retries:
+            return self.runner.next_due_ms()
         return self.retries[0][0] if self.retries and not self.is_full else None
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 from sparkstorm.acking.pending import Outcome, Pending
 from sparkstorm.api.components import ReplayableSpout, Spout
 from sparkstorm.errors import CodecError, WorkerFailedError
+from sparkstorm.executor.column_runner import BatchEmitter
 from sparkstorm.executor.emitter import Emitter, fast_emit
 from sparkstorm.executor.event_time import TaskEventTime
 from sparkstorm.executor.runner import ReportError, report_of
@@ -27,12 +28,22 @@ _LONGEST_BACK_OFF_MS = 1000
 class SpoutCollector:
     """SpoutOutputCollector: every tracked emission is a new root."""
 
-    __slots__ = ("_codec", "_emit", "_emitter", "_new_root", "_report", "_task", "born", "immediate")
+    __slots__ = ("_batches", "_codec", "_emit", "_emitter", "_expect_batches", "_new_root", "_report", "_task", "born", "immediate")
 
-    def __init__(self, emitter: Emitter, task: int, new_root: Callable[[], int] | None, report: ReportError, codec: Codec) -> None:
+    def __init__(
+        self,
+        emitter: Emitter,
+        task: int,
+        new_root: Callable[[], int] | None,
+        report: ReportError,
+        codec: Codec,
+        expect_batches: Callable[[], None],
+    ) -> None:
         self._emitter = emitter
         self._codec = codec
         self._task = task
+        self._expect_batches = expect_batches
+        self._batches: BatchEmitter | None = None
         self._new_root = new_root  # None: nothing is tracked
         self._report = report
         self.born: list[tuple[int, Any]] = []
@@ -53,6 +64,17 @@ class SpoutCollector:
             message_id = self._checked(message_id)
         self._emitter.roots = root = self._root(message_id)
         self._emitter.emit_direct(task, values, stream)
+        self._note(root, message_id)
+
+    def emit_batch(self, batch: Any, message_id: Any = None, stream: str = "default") -> None:
+        """Send every row of an Arrow batch, all under one message id."""
+        if self._batches is None:
+            self._batches = BatchEmitter(self._emitter)
+            self._expect_batches()
+        if message_id is not None:
+            message_id = self._checked(message_id)
+        self._emitter.roots = root = self._root(message_id)
+        self._batches.emit_batch(batch, stream)
         self._note(root, message_id)
 
     def check(self, values: Any, message_id: Any, stream: str, task: int | None = None) -> tuple[tuple[Any, ...], Any]:

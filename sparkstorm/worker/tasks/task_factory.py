@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 from zlib import crc32
 
 from sparkstorm.acking.pending import Pending
 from sparkstorm.acking.table_ledger import TableLedger
+from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.components import BasicBolt, Bolt, Spout, Stateful
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.hooks import WorkerContext, WorkerHook
@@ -17,11 +18,12 @@ from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
 from sparkstorm.errors import MalformedFrameError, SparkStormError, StoreInconsistentError, WorkerFailedError
+from sparkstorm.executor.column_runner import ColumnRunner
 from sparkstorm.executor.emitter import Emitter, build_routes
 from sparkstorm.executor.event_time import InputWatermarks, OutputWatermarks, TaskEventTime
 from sparkstorm.executor.manual_runner import ManualRunner
 from sparkstorm.executor.runner import BasicCollector, BasicRunner, ReportError, Runner
-from sparkstorm.executor.sink_runner import SinkRunner
+from sparkstorm.executor.sink_runner import LastEpoch, SinkRunner, SinkStore
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import describe_error
 from sparkstorm.executor.watermark_routes import MARK_FIELDS, TimePlan, add_lanes, add_routes
@@ -110,6 +112,7 @@ class WorkerServices:
 class TaskSet:
     """A worker's tasks by kind, and where each component's sources are found."""
 
+    blocks: OpenBlocks
     spouts: dict[int, SpoutTask] = field(default_factory=dict)
     bolts: dict[int, BoltTask] = field(default_factory=dict)
     ackers: dict[int, AckerTask] = field(default_factory=dict)
@@ -119,7 +122,6 @@ class TaskSet:
     recording: Recording | None = None
     hooks: list[TaskHooks] = field(default_factory=list)
     worker_hooks: list[WorkerHook] = field(default_factory=list)
-    blocks: OpenBlocks = field(default_factory=lambda: OpenBlocks(frozenset()))
 
     def settle(self) -> None:
         """Take note of a successful commit."""
@@ -176,11 +178,11 @@ class TaskFactory:
             for task in self._tasks.get(name, ())
         )
         self._time_plan = TimePlan(plan.topology, plan.conf)
-        self._blocks = OpenBlocks(frozenset(plan.tasks))
+        self._blocks = OpenBlocks(frozenset(plan.tasks), self.source, plan.codec if plan.is_strict else None)
 
     def build(self, claim: Claim) -> TaskSet:
         """Every task of the plan, restored from what the claim found, with `open`/`prepare` called."""
-        crew = TaskSet(blocks=self._blocks, worker_hooks=started_hooks(self._plan, self._resources))
+        crew = TaskSet(self._blocks, worker_hooks=started_hooks(self._plan, self._resources))
         self._generation = claim.generation
         for task in sorted(self._plan.tasks):
             record = claim.record_by_task[task]
@@ -297,7 +299,8 @@ class TaskFactory:
     def _spout(self, task: int, component: str, crew: TaskSet, record: TaskRecord) -> SpoutTask:
         spout: Spout = self._plan.make_instance(component)
         emitter = self._emitter(task, component)
-        collector = SpoutCollector(emitter, task, self._root_maker(), self._around.report_error, self._plan.codec)
+        expect_batches = partial(self._blocks.expect_batches, component)
+        collector = SpoutCollector(emitter, task, self._root_maker(), self._around.report_error, self._plan.codec, expect_batches)
         hooks = self._hooks_of[task]
         has_callbacks = bool(hooks) or type(spout).ack is not Spout.ack or type(spout).fail is not Spout.fail
         pending = Pending(self._plan.component_settings(component).max_spout_pending, has_callbacks)
@@ -325,7 +328,8 @@ class TaskFactory:
             state = self._stored(fields, "s", "d") if isinstance(bolt, Stateful) else None
             times = self._stored(fields, "w", "x") if self._time_plan.is_told(component) else None
             if isinstance(bolt, TransactionalSink):
-                runner: Runner = self._sink_runner(bolt, component, fields)
+                state = self._stored(fields, "s", "d")
+                runner: Runner = self._sink_runner(bolt, component, fields, state)
             else:
                 runner = self._runner(bolt, emitter, state, times, task)
             births, feed = self._blocks.births(component), self._blocks.feeds[task]
@@ -393,17 +397,21 @@ class TaskFactory:
             return self._timed_runner(bolt, emitter, state, times, task)
         if bolt.blocking or self._plan.component_settings(emitter.component).executor_threads:
             bolt = ThreadedBolt(bolt, self._copy(state))
+        if isinstance(bolt, ColumnBolt):
+            self._blocks.expect_batches(emitter.component)
+            return ColumnRunner(bolt, emitter, state, BasicCollector(emitter, task, around.report_error))
         if isinstance(bolt, BasicBolt):
             return BasicRunner(bolt, emitter, state, BasicCollector(emitter, task, around.report_error))
         return ManualRunner(
             bolt, emitter, state, task, around.report_error, around.wake, is_answering=self._plan.delivery.is_exactly_once
         )
 
-    def _sink_runner(self, sink: TransactionalSink, component: str, fields: list[dict[str, Any]]) -> SinkRunner:
-        last, prepared = next((each["e"] for each in reversed(fields) if "e" in each), (0, None))
-        if type(last) is not int or last < 0:
-            raise ValueError(f"the last epoch of a sink is {last!r:.40}")
-        return SinkRunner(sink, component, self._plan.codec, last, prepared, self._generation)
+    def _sink_runner(self, sink: TransactionalSink, component: str, fields: list[dict[str, Any]], kept: MemoryState) -> SinkRunner:
+        last = LastEpoch(*next((each["e"] for each in reversed(fields) if "e" in each), (0, None)))
+        if type(last.number) is not int or last.number < 0:
+            raise ValueError(f"the last epoch of a sink is {last.number!r:.40}")
+        store = SinkStore(self._plan.codec, kept, self.source, self._generation)
+        return SinkRunner(sink, component, last, store, self._around.now_ms)
 
     def _copy(self, state: MemoryState | None) -> MemoryState | None:
         """A copy for a thread to work on; the loop's own follows when an execute is taken in."""
