@@ -31,7 +31,8 @@ from sparkstorm.worker.open_blocks import OpenBlock
 from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.spout_task import SpoutTask
-from sparkstorm.worker.tasks.task_factory import TaskSet, WorkerPlan
+from sparkstorm.worker.tasks.task_factory import TaskSet
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 _ROWS_PER_ENTRY = 8192
 _BUDGETS = 256  # times the byte budget that one commit may carry: half a gigabyte; Redis ends connections at one

@@ -37,7 +37,8 @@ from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.inbox import Chunk, entry_order
 from sparkstorm.worker.tasks.spout_task import SpoutTask
-from sparkstorm.worker.tasks.task_factory import TaskFactory, TaskSet, WorkerPlan, WorkerServices
+from sparkstorm.worker.tasks.task_factory import TaskFactory, TaskSet, WorkerServices
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.timeouts import Timeouts
 from sparkstorm.worker.timers import TimerService
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -28,14 +28,10 @@ from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import describe_error
 from sparkstorm.executor.watermark_routes import MARK_FIELDS, TimePlan, add_lanes, add_routes
 from sparkstorm.executor.windowed_runner import Patience, TimedRunner
-from sparkstorm.model.assignment import ExecutorId
-from sparkstorm.model.codec import Codec
-from sparkstorm.model.failure import Failure
 from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.topology import ACKER, LATE_PREFIX, MASTER, WATERMARK_STREAM, Topology
+from sparkstorm.model.topology import ACKER, LATE_PREFIX, MASTER, WATERMARK_STREAM
 from sparkstorm.model.tuples import Source
 from sparkstorm.recording.recorder import COMPONENTS, Recorder, Recording
-from sparkstorm.settings import ComponentSettings, DeliverySettings, WorkerSettings
 from sparkstorm.transport.base import Claim, TaskRecord
 from sparkstorm.transport.frames import MESSAGES, ROWS, SETTLED
 from sparkstorm.worker.epoch import IdSource
@@ -50,51 +46,7 @@ from sparkstorm.worker.tasks.hooks import NO_HOOKS, TaskHooks, hooked_emitter, s
 from sparkstorm.worker.tasks.inbox import Inbox, entry_order
 from sparkstorm.worker.tasks.pending_inputs import decode_held
 from sparkstorm.worker.tasks.spout_task import SpoutCollector, SpoutTask
-
-
-@dataclass(frozen=True)
-class WorkerPlan:
-    """Everything that a worker runs: `make_instance` returns a fresh copy of a component's instance for one task."""
-
-    topology_id: str
-    topology: Topology
-    component_by_task: Mapping[int, str]
-    tasks: tuple[int, ...]
-    owner: str
-    token_by_task: Mapping[int, int]
-    conf: Mapping[str, Any]
-    make_instance: Callable[[str], Any]
-    codec: Codec = field(default_factory=Codec)
-    is_strict: bool = False
-    is_careful: bool = False
-    deaths_by_row: Mapping[tuple[int, str, int], int] = field(default_factory=dict)
-    log_dir: str = ""  # of a worker process; a simulated one has none
-    executors: tuple[ExecutorId, ...] = ()
-    host: str = ""
-    code_key: str = ""
-
-    def placed(self, failure: Failure) -> Failure:
-        """Return a failure with the host, the worker and the version of the code."""
-        return replace(failure, host=self.host, worker=self.owner, code_version=self.code_key)
-
-    @property
-    def ackers(self) -> tuple[int, ...]:
-        """Task ids of the topology's ackers; empty when nothing is tracked."""
-        return tuple(tasks_by_component(self.component_by_task).get(ACKER, ()))
-
-    @cached_property
-    def settings(self) -> WorkerSettings:
-        """Settings of the topology for its workers."""
-        return WorkerSettings.of(self.conf)
-
-    @cached_property
-    def delivery(self) -> DeliverySettings:
-        """The delivery guarantee and its retries."""
-        return DeliverySettings.of(self.conf)
-
-    def component_settings(self, component: str) -> ComponentSettings:
-        """Settings of one component, over those of the topology."""
-        return ComponentSettings.of(self.conf, self.topology.components[component].conf)
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +164,7 @@ class TaskFactory:
 
     def _add_hooks(self, crew: TaskSet, task: int, component: str) -> None:
         hooks = NO_HOOKS
-        is_own = component in self._plan.topology.components  # not an acker or the topology master
-        if is_own and (names := self._plan.component_settings(component).task_hooks):
+        if component not in (ACKER, MASTER) and (names := self._plan.component_settings(component).task_hooks):
             hooks = TaskHooks(task_hooks(names), component, task, self._around.report_error)
             hooks.call("prepare", self._conf(component), self._context(task, component))
             crew.hooks.append(hooks)
