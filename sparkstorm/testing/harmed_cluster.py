@@ -14,10 +14,12 @@ from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.model.worker_messages import ExitCode
 from sparkstorm.supervisor.local import MemoryDisk
-from sparkstorm.testing.faults import CommitFault, Fault, FaultyTransport, Trigger
-from sparkstorm.testing.in_process_worker import InProcessWorker, SimulatedDeath
+from sparkstorm.testing.faults import Fault, Trigger
+from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.local_cluster import LocalCluster
 from sparkstorm.testing.sim_slot import Duty, SimSlot
+from sparkstorm.testing.sim_transport import CommitFault, FaultyTransport
+from sparkstorm.testing.simulated_time import SimulatedDeath
 
 SESSION_MS = 3_000
 QUICK = {
