@@ -22,6 +22,7 @@ import numpy as np
 
 from sparkstorm.errors import CodecError, MalformedFrameError, RecordingError
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.strict import named_errors, read_as
 
 FORMAT = 1
 STATE_STREAM = "__state"
@@ -284,14 +285,11 @@ def read_parquet(path: Path) -> tuple[Header, list[Any], list[Row]]:
 
 def checked_header(path: Path, fields: Any) -> Header:
     """A header as `Header`; RecordingError names the file and the field."""
-    if not isinstance(fields, Mapping) or fields.keys() != Header.__dataclass_fields__.keys():
-        raise RecordingError(f"{path} has no header of a recording")
-    for name, known in Header.__dataclass_fields__.items():
-        if type(fields[name]).__name__ != known.type:
-            raise RecordingError(f"{path}: header: {name} is {fields[name]!r:.60}, which is no {known.type}")
-    if fields["format"] != FORMAT:
-        raise RecordingError(f"{path}: format {fields['format']}; this version reads {FORMAT}")
-    return Header(**fields)
+    with named_errors(RecordingError, prefix=f"{path}: header of a recording: "):
+        header = read_as(Header, fields, needs_all=True)
+    if header.format != FORMAT:
+        raise RecordingError(f"{path}: format {header.format}; this version reads {FORMAT}")
+    return header
 
 
 def _checked_call(path: Path, fields: Any) -> Call:

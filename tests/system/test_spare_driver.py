@@ -145,14 +145,14 @@ def status_of(name: str, wanted: str) -> Callable[[ClusterClient], bool]:
 
 
 KILLS = (
-    Kill("submit", ("submit", "gamma.yaml", "--detach"), True, lambda cluster: len(cluster.topology("gamma").slots()) == 1),
+    Kill("submit", ("submit", "gamma.yaml", "--detach"), False, lambda cluster: len(cluster.topology("gamma").slots()) == 1),
     Kill("deactivate", ("deactivate", "alpha"), False, status_of("alpha", "INACTIVE")),
     Kill("activate", ("activate", "alpha"), False, status_of("alpha", "ACTIVE")),
     Kill("rebalance", ("rebalance", "alpha", "--workers", "2", "--wait", "2", "--yes"), True,
          lambda cluster: len(cluster.topology("alpha").slots()) == 2),
     Kill("update", ("update", "beta-new.yaml"), True, status_of("beta", "ACTIVE")),
     Kill("restart", ("restart", "alpha"), False, status_of("alpha", "ACTIVE")),
-    Kill("kill", ("kill", "gamma", "--wait", "2"), True, lambda cluster: "gamma" not in [t.name for t in cluster.topologies()]),
+    Kill("kill", ("kill", "gamma", "--wait", "2"), False, lambda cluster: "gamma" not in [t.name for t in cluster.topologies()]),
 )  # fmt: skip
 
 
