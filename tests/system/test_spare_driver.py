@@ -24,7 +24,7 @@ from tests.system.test_standing_cluster import JOB, LINES, WORDS, versions_of_ex
 
 pytestmark = pytest.mark.system
 LIMIT_S = 150.0
-SESSION_MS = 4000
+SESSION_MS = 10_000  # a stopped leader keeps its office while clients start
 
 
 class Drivers:
