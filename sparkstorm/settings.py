@@ -186,6 +186,7 @@ class WorkerSettings(Settings):
     error_interval_ms: Annotated[int, "topology.error.throttle.interval.secs"]
     errors_per_interval: Annotated[int, "topology.max.error.report.per.interval"]
     environment: Annotated[dict[str, Any] | None, "topology.environment"]
+    serializers: Annotated[list[str], "topology.serializers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,4 +267,5 @@ class SubmissionSettings(Settings):
     is_hot_deploy: Annotated[bool, "topology.hot.deploy.enable"]
     message_timeout_ms: Annotated[int, "topology.message.timeout.secs"]
     keeps_old_places: Annotated[bool, "use.old.assignment"]
+    serializers: Annotated[list[str], "topology.serializers"]
     from_checkpoint: Annotated[str | None, "topology.from.checkpoint"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sparkstorm.api.collector import BasicOutputCollector
@@ -92,6 +94,9 @@ def fitting_types(kind: DataType) -> frozenset[type] | None:
         (pa.types.is_large_string, frozenset({str})),
         (pa.types.is_binary, frozenset({bytes})),
         (pa.types.is_large_binary, frozenset({bytes})),
+        (pa.types.is_date32, frozenset({datetime.date})),
+        (pa.types.is_timestamp, frozenset({datetime.datetime})),
+        (pa.types.is_decimal, frozenset({Decimal})),
     ]
     return next((types for is_kind, types in families if is_kind(kind)), None)
 
@@ -108,6 +113,8 @@ def plain_values(array: Any) -> list[Any]:
     import pyarrow as pa
 
     values: list[Any] = array.to_pylist()
+    if pa.types.is_timestamp(array.type) and array.type.tz:  # Arrow's zones are those of whatever library is installed
+        return [None if value is None else value.astimezone(datetime.UTC) for value in values]
     return [_plain(value, array.type) for value in values] if pa.types.is_nested(array.type) else values
 
 

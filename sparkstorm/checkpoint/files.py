@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from sparkstorm.errors import CheckpointError, MalformedFrameError
-from sparkstorm.model.codec import SCALARS, Codec
+from sparkstorm.model.codec import KEYS, Codec
 from sparkstorm.model.strict import expected, named_errors, one_of, read_as
 from sparkstorm.model.topology import validate_name
 
@@ -81,7 +81,7 @@ class Checkpoint:
 
     def content(self, component: str) -> dict[int, Content]:
         """Return the content of each task of a component; CheckpointError names the damaged file, row and field."""
-        part, codec = self.parts[component], Codec()
+        part, codec = self.parts[component], Codec(is_lenient=True)
         found = {task: Content() for task in part.tasks}
         path = self.folder / part.file
         for number, row in enumerate(_rows_of(path)):
@@ -117,7 +117,7 @@ class CheckpointWriter:
         validate_name(name)
         self._folder, self._name, self._component_by_task = folder, name, component_by_task
         self._partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
-        self._codec = Codec()
+        self._codec = Codec(is_lenient=True)
         self._parts: dict[str, Part] = {}
         self._writers: dict[str, Any] = {}
         self._open = ExitStack()
@@ -263,7 +263,7 @@ def _checked_row(codec: Codec, where: str, part: Part, row: tuple[Any, ...]) -> 
     except MalformedFrameError as error:
         raise CheckpointError(f"{where}: key or value is {error}") from error
     parts = key if isinstance(key, list) else [key]
-    if any(type(each) not in SCALARS for each in parts) or (name == TIME and not (isinstance(key, list) and key)):
+    if any(type(each) not in KEYS for each in parts) or (name == TIME and not (isinstance(key, list) and key)):
         raise CheckpointError(f"{where}: key {key!r:.80} is no key of a {name}")
     return task, name, tuple(key) if isinstance(key, list) else key, value
 

@@ -109,7 +109,7 @@ class TopologyHandle:
         for task, info in self.tasks().items():
             if info.component_id == component:
                 state = MemoryState(Codec())
-                for fields in Journal(task, Codec()).read(self._reader.record(task)):
+                for fields in Journal(task, Codec(is_lenient=True)).read(self._reader.record(task)):
                     state.load(fields.get("s", ()), fields.get("d", ()))
                 yield from state.items()
 

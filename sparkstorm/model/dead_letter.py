@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from sparkstorm.errors import CodecError, StoreInconsistentError
@@ -54,7 +54,7 @@ class DeadLetter:
 
     def to_line(self, id: str = "") -> str:
         """Return one line of JSON, with the letter's id in its stream if it has one; `from_line` reads it back exactly."""
-        return to_json({**({"id": id} if id else {}), **asdict(self)})
+        return to_json({**({"id": id} if id else {}), **{each.name: getattr(self, each.name) for each in fields(self)}})
 
     @classmethod
     def from_line(cls, line: str) -> tuple[str, DeadLetter]:
