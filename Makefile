@@ -48,16 +48,16 @@ install: $(VENV)/installed
 
 $(VENV)/installed: $(VENV)/made $(SETTINGS)
 	@echo "installing SparkStorm and what it needs into $(VENV) (once; PySpark alone is some 400 MB) ..."
-	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --editable '.[fast]'
+	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --editable '.'
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
 	@echo "installing the test tools into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --editable '.[fast,test,dev]'
+	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --editable '.[test,dev]'
 	@touch $@
 
 $(VENV)/installed-bench: $(VENV)/installed-dev
-	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --editable '.[fast,test,dev,bench]'
+	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --editable '.[test,dev,bench]'
 	@touch $@
 
 # Debian ships venv without ensurepip: its package is added when that may be done, else named

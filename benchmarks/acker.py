@@ -1,4 +1,4 @@
-"""Owns the acker's figures: messages per second and core, bytes per pending root, small epochs, start of the kernels.
+"""Owns the acker's figures: messages per second and core, bytes per pending root, small epochs.
 
 Run: python -m benchmarks.acker [--pending 1000000] [--rounds 7].
 A message is one (root, value) update. All ledgers get the same messages in the same process, in turns. Time is CPU time
@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparkstorm.acking import DictLedger, Pending, TableLedger, load_kernels
+from sparkstorm.acking import DictLedger, Pending, TableLedger
 
 Ledger = DictLedger | TableLedger
 
@@ -103,20 +99,18 @@ def _as_lists(batch: Batch) -> Batch:
     return Batch((inits[0], inits[1], inits[2]), (acks[0], acks[1]))
 
 
-def _subjects(kernels: Any) -> Iterator[Subject]:
+def _subjects() -> Iterator[Subject]:
     for journalled in (False, True):
         note = " + journal" if journalled else ""
         yield Subject(f"dict twin{note}", DictLedger(), True, journalled)
-        yield Subject(f"table, numpy{note}", TableLedger(), False, journalled)
-        if kernels is not None:
-            yield Subject(f"table, compiled{note}", TableLedger(kernels), False, journalled)
+        yield Subject(f"table{note}", TableLedger(), False, journalled)
 
 
-def measure_throughput(pending: int, rounds: int, rows: int, kernels: Any, updates: bool) -> None:
+def measure_throughput(pending: int, rounds: int, rows: int, updates: bool) -> None:
     """Print messages per second and bytes per root, medians over the rounds."""
     traffic = Traffic(pending)
     draw = traffic.updates if updates else lambda count: traffic.epoch(count // 3)
-    subjects = list(_subjects(kernels))
+    subjects = list(_subjects())
     for subject in subjects:
         subject.ledger.apply(traffic.fill().inits)
         if subject.journalled:
@@ -139,12 +133,12 @@ def measure_throughput(pending: int, rounds: int, rows: int, kernels: Any, updat
         print(f"{subject.name:28}{1e-6 / middle:14.2f}{span:>18}{twin / middle:9.1f}{size:12.1f}")
 
 
-def measure_small_epochs(pending: int, rounds: int, kernels: Any) -> None:
+def measure_small_epochs(pending: int, rounds: int) -> None:
     """Print microseconds for epochs of a few messages, as lists, journal included."""
     print(f"\nsmall epochs at {pending:,} pending, journal taken: microseconds per epoch, median of {rounds}")
     sizes = (3, 6, 15, 60, 120, 300, 1200)
     print(f"{'messages per epoch':28}" + "".join(f"{size:>9}" for size in sizes))
-    for subject in _subjects(kernels):
+    for subject in _subjects():
         if not subject.journalled:
             continue
         traffic = Traffic(pending)
@@ -181,28 +175,6 @@ def measure_pending(rounds: int) -> None:
         print(f"{'with callbacks' if needs_callbacks else 'without callbacks':28}{cost * 1e6:9.2f} us/root")
 
 
-_START = """
-import sys, time
-import sparkstorm.acking as acking
-assert "numba" not in sys.modules
-begin = time.perf_counter()
-from pathlib import Path
-acking.load_kernels(Path(sys.argv[1]))
-print(time.perf_counter() - begin)
-"""
-
-
-def measure_start(rounds: int, cache: Path) -> None:
-    """Print how long a fresh process takes to have the kernels: first (compiling), then from the cache."""
-    call: Callable[[], float] = lambda: float(  # noqa: E731
-        subprocess.run([sys.executable, "-c", _START, str(cache)], check=True, capture_output=True, text=True).stdout
-    )
-    first = call()
-    again = [call() for _ in range(rounds)]
-    cached = statistics.median(again)
-    print(f"\nkernels: {first:.2f} s to compile; {cached:.2f} s from the cache, import of numba included")
-
-
 def main() -> None:
     """Run all parts."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -211,15 +183,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.pending < 60_000:
         parser.error("--pending: at least 60000, twice the largest epoch")
-    with tempfile.TemporaryDirectory() as folder:
-        cache = Path(folder) / "kernels"
-        kernels = load_kernels(cache)
-        for rows, updates in ((30_000, True), (30_000, False), (3_000, False)):
-            measure_throughput(options.pending, options.rounds, rows, kernels, updates)
-        measure_small_epochs(min(options.pending, 100_000), options.rounds, kernels)
-        measure_pending(options.rounds)
-        if kernels is not None:
-            measure_start(options.rounds, Path(folder) / "fresh")
+    for rows, updates in ((30_000, True), (30_000, False), (3_000, False)):
+        measure_throughput(options.pending, options.rounds, rows, updates)
+    measure_small_epochs(min(options.pending, 100_000), options.rounds)
+    measure_pending(options.rounds)
 
 
 if __name__ == "__main__":

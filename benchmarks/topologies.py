@@ -9,6 +9,8 @@ from typing import Any
 from sparkstorm.api import (
     BasicBolt,
     BasicOutputCollector,
+    BatchCollector,
+    ColumnBolt,
     ReplayableSpout,
     Spout,
     SpoutOutputCollector,
@@ -19,6 +21,7 @@ from sparkstorm.api import (
 )
 from sparkstorm.connectors import FileLines, find_files
 from sparkstorm.model.topology import Topology
+from sparkstorm.model.tuples import Source
 
 
 class Split(BasicBolt):
@@ -41,12 +44,100 @@ class Count(StatefulBolt):
         self.state.add(tup.values[0], 1)
 
 
-def word_count(paths: Sequence[str]) -> Topology:
-    """Lines of files -> split -> count, two tasks each."""
+def word_count(paths: Sequence[str], tasks: int = 2) -> Topology:
+    """Lines of files -> split -> count, so many tasks each."""
     builder = TopologyBuilder()
-    builder.set_spout("lines", FileLines(find_files(paths)), 2)
-    builder.set_bolt("split", Split(), 2).local_or_shuffle_grouping("lines")
-    builder.set_bolt("count", Count(), 2).fields_grouping("split", "word")
+    builder.set_spout("lines", FileLines(find_files(paths)), tasks)
+    builder.set_bolt("split", Split(), tasks).local_or_shuffle_grouping("lines")
+    builder.set_bolt("count", Count(), tasks).fields_grouping("split", "word")
+    return builder.build()
+
+
+class SplitColumns(ColumnBolt):
+    """A batch of lines in, a batch of their words out."""
+
+    outputs = ("word",)
+
+    def execute_batch(self, batch: Any, source: Source, collector: BatchCollector) -> None:
+        """Emit every word."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        words = pc.list_flatten(pc.utf8_split_whitespace(batch.column(0)))
+        collector.emit_batch(pa.RecordBatch.from_arrays([words.drop_null()], ["word"]))
+
+
+class CountColumns(ColumnBolt, StatefulBolt):
+    """Running count per word."""
+
+    def execute_batch(self, batch: Any, source: Source, collector: BatchCollector) -> None:
+        """Count the words of a batch."""
+        found = batch.column(0).value_counts()
+        for word, count in zip(found.field(0).to_pylist(), found.field(1).to_pylist(), strict=True):
+            self.state.add(word, count)
+
+
+def column_count(paths: Sequence[str], tasks: int = 2) -> Topology:
+    """The word count with bolts of columns."""
+    builder = TopologyBuilder()
+    builder.set_spout("lines", FileLines(find_files(paths)), tasks)
+    builder.set_bolt("split", SplitColumns(), tasks).local_or_shuffle_grouping("lines")
+    builder.set_bolt("count", CountColumns(), tasks).fields_grouping("split", "word")
+    return builder.build()
+
+
+class Large(ReplayableSpout):
+    """Emits texts of a size, its share of so many."""
+
+    outputs = ("text",)
+
+    def __init__(self, count: int, size: int) -> None:
+        self._all, self._size = count, size
+
+    def open(self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector) -> None:
+        """Make the texts once."""
+        self._collector = collector
+        self._count = len(range(context.task_index, self._all, len(context.peers)))
+        self._sent = 0
+        self._texts = [chr(97 + n) * self._size for n in range(16)]
+
+    def next_tuple(self) -> None:
+        """Emit one."""
+        if self._sent < self._count:
+            self._collector.emit((self._texts[self._sent % 16],), self._sent)
+            self._sent += 1
+
+    def is_exhausted(self) -> bool:
+        """Whether all were emitted."""
+        return self._sent >= self._count
+
+    def snapshot(self) -> Any:
+        """How many were sent."""
+        return self._sent
+
+    def restore(self, position: Any) -> None:
+        """Go on."""
+        self._sent = position
+
+
+class Sizes(StatefulBolt):
+    """Counts tuples by their size."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Count one."""
+        self.state.add((len(tup.values[0]), self.task), 1)
+
+    def prepare(self, conf: Mapping[str, Any], context: TopologyContext) -> None:
+        """Keep the task's number."""
+        self.task = context.task_id
+
+
+def large_tuples(count: int, size: int) -> Topology:
+    """Spout -> relay -> sizes, two tasks each, by shuffle: half of the tuples cross at each hop."""
+    builder = TopologyBuilder()
+    builder.set_spout("large", Large(count, size), 2)
+    builder.set_bolt("relay", Relay(), 2).shuffle_grouping("large")
+    builder.set_bolt("sink", Sizes(), 2).shuffle_grouping("relay")
     return builder.build()
 
 

@@ -13,6 +13,10 @@ class Clock(Protocol):
         """The present moment."""
         ...
 
+    def now_us(self) -> int:
+        """The same in microseconds, for durations."""
+        ...
+
 
 class SystemClock:
     """The machine's clock: wall-clock time at its creation, then the steps of the monotonic clock.
@@ -29,6 +33,10 @@ class SystemClock:
         """The present moment."""
         return (time.monotonic_ns() + self._offset_ns) // 1_000_000
 
+    def now_us(self) -> int:
+        """The present moment in microseconds."""
+        return (time.monotonic_ns() + self._offset_ns) // 1_000
+
 
 class SimClock:
     """A clock that stands still until somebody advances it."""
@@ -41,6 +49,10 @@ class SimClock:
     def now_ms(self) -> int:
         """The present simulated moment."""
         return self._now_ms
+
+    def now_us(self) -> int:
+        """The present simulated moment in microseconds."""
+        return 1000 * self._now_ms
 
     def advance(self, delta_ms: int) -> int:
         """Moves time on by `delta_ms` and returns the new moment; ValueError when that would be backwards."""

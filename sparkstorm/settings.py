@@ -119,6 +119,7 @@ class TrackingSettings(Settings):
     guarantee: Annotated[str, "topology.delivery.guarantee"]
     workers: Annotated[int, "topology.workers"]
     ackers: Annotated[int | None, "topology.acker.executors"]
+    master: Annotated[bool | None, "topology.master.single.worker"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +208,7 @@ class SupervisorSettings(Settings):
     heartbeat_ms: Annotated[int, "supervisor.heartbeat.frequency.secs"]
     monitor_ms: Annotated[int, "supervisor.monitor.frequency.secs"]
     worker_heartbeat_ms: Annotated[int, "worker.heartbeat.frequency.secs"]
+    task_heartbeat_ms: Annotated[int, "task.heartbeat.frequency.secs"]
     worker_timeout_ms: Annotated[int, "supervisor.worker.timeout.secs"]
     cpu: Annotated[float, "supervisor.cpu.capacity"]
     memory_mb: Annotated[float, "supervisor.memory.capacity.mb"]
@@ -246,6 +248,7 @@ class NimbusSettings(Settings):
     """Periods and time limits of Nimbus."""
 
     round_ms: Annotated[int, "nimbus.monitor.freq.secs"]
+    task_heartbeat_ms: Annotated[int, "task.heartbeat.frequency.secs"]
     task_timeout_ms: Annotated[int, "nimbus.task.timeout.secs"]
     task_launch_ms: Annotated[int, "nimbus.task.launch.secs"]
     supervisor_timeout_ms: Annotated[int, "nimbus.supervisor.timeout.secs"]
@@ -268,4 +271,21 @@ class SubmissionSettings(Settings):
     message_timeout_ms: Annotated[int, "topology.message.timeout.secs"]
     keeps_old_places: Annotated[bool, "use.old.assignment"]
     serializers: Annotated[list[str], "topology.serializers"]
+    is_upgrade: Annotated[bool, "topology.upgrade"]
     from_checkpoint: Annotated[str | None, "topology.from.checkpoint"]
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeSettings(Settings):
+    """Settings of a gray upgrade, of the new code's configuration (S0.6)."""
+
+    workers: Annotated[list[str] | None, "topology.upgrade.workers"]
+    component: Annotated[str | None, "topology.upgrade.component"]
+    worker_num: Annotated[int, "topology.upgrade.worker.num"]
+    ttl_ms: Annotated[int, "topology.upgrade.ttl"]
+    is_forced: Annotated[bool, "topology.upgrade.force"]
+    takes_back: Annotated[bool, "topology.upgrade.rollback.enable"]
+    least_executed: Annotated[int, "topology.upgrade.rollback.min.executed"]
+    failed_share: Annotated[float, "topology.upgrade.rollback.failed.share"]
+    deaths: Annotated[int, "topology.upgrade.rollback.deaths"]
+    latency_factor: Annotated[float, "topology.upgrade.rollback.latency.factor"]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 _GRACE_S = 5.0  # a closed client's thread may take a moment to end
 _POLL_S = 0.01
-# started once per process and kept on purpose: py4j's connections to the JVM, the JVM itself, the loader of compiled kernels
+# started once per process and kept on purpose: py4j's connections to the JVM, the JVM itself
 _kept_children: set[int] = set()
-_KEPT_THREADS = ("acker-kernels", "py4j", "Thread-serve-DeathWatch")
+_KEPT_THREADS = ("py4j", "Thread-serve-DeathWatch")
 
 
 @dataclass(frozen=True, slots=True)

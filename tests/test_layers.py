@@ -58,8 +58,8 @@ EFFECTS_ALLOWED = {
     "api/columns.py": {"datetime"},
 }
 PYSPARK_ALLOWED = ("hosting/spark", "replay/", "app")
-# imported inside functions: slow to import and needed by few (seconds for numba's first compile)
-LAZY = {"numba", "pyarrow", "pandas", "matplotlib", "pyspark", "IPython"}
+# imported inside functions: slow to import and needed by few
+LAZY = {"pyarrow", "pandas", "matplotlib", "pyspark", "IPython"}
 DRIVER_LIBRARIES = {"redis", "kazoo"}
 # the entry points parse arguments and read files, and tests run without Spark, before they import what brings Spark along
 LAZY_WITHIN = {"app": "sparkstorm.app.", "cli": "sparkstorm.", "testing": "sparkstorm.replay"}

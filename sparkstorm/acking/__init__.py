@@ -17,7 +17,6 @@ Edges that begin and end inside one epoch never come here. What comes is combine
 """
 
 from sparkstorm.acking.batch import Settled
-from sparkstorm.acking.compiled import Kernels, load_kernels
 from sparkstorm.acking.ledger import DictLedger
 from sparkstorm.acking.pending import Completion, Outcome, Pending
 from sparkstorm.acking.table_ledger import TableLedger
@@ -25,10 +24,8 @@ from sparkstorm.acking.table_ledger import TableLedger
 __all__ = [
     "Completion",
     "DictLedger",
-    "Kernels",
     "Outcome",
     "Pending",
     "Settled",
     "TableLedger",
-    "load_kernels",
 ]

@@ -1,7 +1,6 @@
 """Row-by-row operations of the table: probing with open addressing, one batch of messages, removal without tombstones.
 
-These functions run as they stand over memoryviews (an epoch of a few messages) and, compiled, over arrays (a busy one):
-hence plain loops, signed 64-bit integers, and products that agree with wrapped arithmetic in the bits that are kept.
+Plain loops over memoryviews, for an epoch of a few messages; a larger one runs as numpy columns (`columns`).
 A place is empty (id 0), buried (id -1, left by removals in bulk) or holds a root.
 """
 
@@ -9,10 +8,8 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from sparkstorm.acking.batch import TASK_LIMIT
-
 Cells: TypeAlias = Any
-"""An int64, int32 or uint8 column: an array when compiled, a memoryview or list when not."""
+"""An int64, int32 or uint8 column: a memoryview or a list."""
 
 EMPTY, BURIED = 0, -1
 UNKNOWN_TASK = -1
@@ -43,20 +40,6 @@ def place_of(ids: Cells, root: int) -> int:
         at += 1
         if at == places:
             at = 0
-
-
-def is_legal(
-    init_roots: Cells, init_values: Cells, init_tasks: Cells, ack_roots: Cells, ack_values: Cells, fail_roots: Cells
-) -> bool:  # fmt: skip
-    """Whether all numbers of a batch are in range: one pass, no branches in the loops."""
-    wrong = 0
-    for row in range(len(init_roots)):
-        wrong |= (init_roots[row] - 1) | init_values[row] | init_tasks[row] | (TASK_LIMIT - 1 - init_tasks[row])
-    for row in range(len(ack_roots)):
-        wrong |= (ack_roots[row] - 1) | ack_values[row]
-    for row in range(len(fail_roots)):
-        wrong |= fail_roots[row] - 1
-    return wrong >= 0
 
 
 def apply_rows(

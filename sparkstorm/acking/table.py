@@ -25,11 +25,10 @@ from sparkstorm.acking.kernels import (
 )
 
 _LEAST_PLACES = 64
-_FULL = 0.85
-_REFILL, _ROOMY_REFILL = 0.7, 0.5
-"""A table is laid out again when 85 % of its places are used, to 70 %: 25 to 31 bytes per root while it grows.
+_FULL, _REFILL = 0.85, 0.5
+"""A table is laid out again when 85 % of its places are used, to 50 %: up to 43 bytes per root.
 
-Where removals bury places (numpy columns), to 50 % (up to 43 bytes), else layouts would follow too soon on each other.
+Removals bury places, so that layouts would follow too soon on each other in a fuller one.
 """
 _SPARSE = 0.25
 _LOG_SHARE = 16
@@ -40,7 +39,7 @@ class Table:
     """Roots with their value, spout task and flags, in parallel columns."""
 
     __slots__ = (
-        "arrays", "buries", "changed", "counters", "flags", "ids", "limit", "removed", "tasks", "values", "views"
+        "arrays", "changed", "counters", "flags", "ids", "limit", "removed", "tasks", "values", "views"
     )  # fmt: skip
 
     ids: Longs
@@ -50,12 +49,11 @@ class Table:
     changed: Longs
     limit: int
     arrays: Any
-    """Ids, values, tasks, flags, counters, changed, removed, in the order in which the kernels take them."""
+    """Ids, values, tasks, flags, counters, changed, removed."""
     views: Any
-    """The same as memoryviews: what plain loops read fastest."""
+    """The same as memoryviews, in the order in which the kernels take them: what plain loops read fastest."""
 
-    def __init__(self, buries: bool) -> None:
-        self.buries = buries
+    def __init__(self) -> None:
         self.counters = np.zeros(COUNTERS, np.int64)
         self.removed = np.empty(_LEAST_PLACES, np.int64)
         none = np.empty(0, np.int64)
@@ -82,8 +80,7 @@ class Table:
             self.grow(0)
 
     def _lay_out(self, roots: Longs, values: Longs, tasks: Tasks, flags: NDArray[np.uint8], expected: int) -> None:
-        refill = _ROOMY_REFILL if self.buries else _REFILL
-        places = max(_LEAST_PLACES, int((len(roots) + expected) / refill) + 1)
+        places = max(_LEAST_PLACES, int((len(roots) + expected) / _REFILL) + 1)
         self.ids, at = lay_out(roots, places)
         self.values, self.tasks = np.empty(places, np.int64), np.empty(places, np.int32)
         self.flags = np.zeros(places, np.uint8)

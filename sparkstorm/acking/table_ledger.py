@@ -1,13 +1,12 @@
-"""Fast ledger: the laws of the reference ledger over a table, by the cheapest of three ways for each batch.
+"""Fast ledger: the laws of the reference ledger over a table, by the cheaper of two ways for each batch.
 
-A few messages run as plain loops over memoryviews, many as numpy columns; with compiled kernels, loops over arrays do
-all but the smallest batches (figures: benchmarks/README.md).
+A few messages run as plain loops over memoryviews, many as numpy columns (figures: benchmarks/README.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +32,7 @@ from sparkstorm.acking.batch import (
     rows_of,
 )
 from sparkstorm.acking.columns import find_roots
-from sparkstorm.acking.journal import Entries, pack_delta, pack_rows, pack_snapshot, replay
+from sparkstorm.acking.journal import pack_delta, pack_rows, pack_snapshot, replay
 from sparkstorm.acking.kernels import (
     ACKED,
     BUCKET_BITS,
@@ -50,25 +49,19 @@ from sparkstorm.acking.kernels import (
 from sparkstorm.acking.ledger import BUCKETS
 from sparkstorm.acking.table import Table
 
-if TYPE_CHECKING:
-    from sparkstorm.acking.compiled import Kernels
-
 _COLUMNS_FROM = 128
 """Messages in a batch from which numpy beats plain loops (measured)."""
-_COMPILED_FROM = 4
-"""Messages in a batch from which a compiled call, with its fixed cost, beats plain loops (measured)."""
 _ROWS_BELOW = 24
-"""Changes up to which a delta is packed from lists; a third of it beside compiled kernels (measured)."""
+"""Changes up to which a delta is packed from lists (measured)."""
 
 
 class TableLedger:
-    """The ledger as an open-addressing table: about 30 bytes for an open root, same API as `DictLedger`."""
+    """The ledger as an open-addressing table: up to 45 bytes for an open root, same API as `DictLedger`."""
 
-    __slots__ = ("_kernels", "_table")
+    __slots__ = ("_table",)
 
-    def __init__(self, kernels: Kernels | None = None) -> None:
-        self._kernels = kernels
-        self._table = Table(buries=kernels is None)
+    def __init__(self) -> None:
+        self._table = Table()
 
     def __len__(self) -> int:
         return int(self._table.counters[LIVE])
@@ -76,38 +69,25 @@ class TableLedger:
     def __contains__(self, root: int) -> bool:
         return 0 < root < ID_LIMIT and plain.place_of(self._table.views[0], root) >= 0
 
-    def adopt(self, kernels: Kernels) -> None:
-        """Go on with compiled kernels, which may be ready only some time after the worker is."""
-        self._kernels = kernels
-        self._table.buries = False
-
     def apply(self, inits: Inits = NO_INITS, acks: Acks = NO_ACKS, fails: Column = ()) -> Settled:
         """Apply an epoch's inits (roots, values, spout tasks), acks (roots, values) and fails (roots); say what ended.
 
         MalformedFrameError (and nothing applied) when a column is not what it should be.
         """
         rows = count_rows(inits, acks, fails)
-        if self._kernels is not None and rows >= _COMPILED_FROM:
-            return self._apply_compiled(self._kernels, columns_of(inits, acks, fails), rows)
         if rows >= _COLUMNS_FROM:
             return self._apply_columns(columns_of(inits, acks, fails))
         if not rows:
             return NOTHING_SETTLED
+        return self._apply_rows(rows_of(inits, acks, fails), rows)
+
+    def _apply_rows(self, batch: Rows, rows: int) -> Settled:
+        table, done = self._table, 0
+        apply_batch: Callable[..., int] = plain.apply_batch
         scratch = [0] * rows, [0] * rows, [0] * rows
-        return self._run(plain.apply_batch, False, rows_of(inits, acks, fails), scratch)
-
-    def _apply_compiled(self, kernels: Kernels, batch: Columns, rows: int) -> Settled:
-        if not kernels.is_legal(*batch):
-            require_legal(batch)
-        scratch = np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty(rows, np.int32)
-        return self._run(kernels.apply_batch, True, batch, scratch)
-
-    def _run(self, apply_batch: Callable[..., int], compiled: bool, batch: Rows | Columns, scratch: Any) -> Settled:
-        table, rows, done = self._table, len(scratch[0]), 0
         table.reserve_removed(min(rows, len(self)))  # only what was there before can leave the journal
         while True:
-            cells = table.arrays if compiled else table.views
-            done = apply_batch(*cells, *batch, *scratch, done, table.limit)
+            done = apply_batch(*table.views, *batch, *scratch, done, table.limit)
             if done == rows:
                 return self._results(scratch[1], scratch[2])
             table.grow(max(0, len(batch.init_roots) - done))
@@ -184,31 +164,22 @@ class TableLedger:
         table, changes = self._table, self._table.views[4][CHANGED]
         if not changes and not table.views[4][REMOVED]:
             return b""
-        if changes < (_ROWS_BELOW if self._kernels is None else _ROWS_BELOW // 3):
+        if changes < _ROWS_BELOW:
             return self._small_delta(changes)
-        if self._kernels is not None and changes <= len(table.changed):
-            put = self._collect(self._kernels, changes)
-        else:
-            at = table.changed_places()
-            table.flags[at] = (table.flags.take(at) & ~np.uint8(CHANGED_BIT)) | STORED_BIT
-            put = table.entries_at(at)
+        at = table.changed_places()
+        table.flags[at] = (table.flags.take(at) & ~np.uint8(CHANGED_BIT)) | STORED_BIT
+        put = table.entries_at(at)
         table.counters[CHANGED] = 0
         return pack_delta(put, table.take_removed().view(np.uint64))
 
     def _small_delta(self, changes: int) -> bytes:
-        table, collect = self._table, cast("Callable[..., int]", plain.collect_changes)
+        table = self._table
+        collect: Callable[..., int] = plain.collect_changes
         out: list[list[int]] = [[0] * changes for _ in range(4)]
         found = collect(*table.views[:4], table.views[5], changes, *out)
         table.views[4][CHANGED] = 0
         removed = table.take_removed().tolist() if table.views[4][REMOVED] else []
         return pack_rows(out[0][:found], out[1][:found], out[2][:found], out[3][:found], removed)
-
-    def _collect(self, kernels: Kernels, changes: int) -> Entries:
-        table = self._table
-        roots, values = np.empty(changes, np.int64), np.empty(changes, np.int64)
-        tasks, flags = np.empty(changes, np.int32), np.empty(changes, np.uint8)
-        found = kernels.collect_changes(*table.arrays[:4], table.changed, changes, roots, values, tasks, flags)
-        return Entries(roots[:found].view(np.uint64), values[:found].view(np.uint64), tasks[:found], flags[:found])
 
     def snapshot(self) -> bytes:
         """Everything open, as bytes that replace all deltas taken so far; take the delta first."""

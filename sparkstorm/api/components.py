@@ -171,9 +171,13 @@ class Stateful:
 
     `state_key_type` and `state_type` are the types of keys and values in a replay's result ("string",
     "struct<user:bigint,day:string>" for tuples); undeclared, they are found from the values.
+
+    `state_version` numbers the form of keys and values. New code that writes another form, which the code before cannot
+    read, raises it and reads the older one in `migrate_state`.
     """
 
     key_fields: Sequence[str] = ()
+    state_version: ClassVar[int] = 1
     state_keyed_by_grouping: ClassVar[bool] = False
     state_key_type: str = ""
     state_type: str = ""
@@ -181,6 +185,16 @@ class Stateful:
     def init_state(self, state: KeyValueState) -> None:
         """Take the last committed state: called once per task, after `prepare`."""
         self.state = state
+
+    def migrate_state(self, state: KeyValueState, version: int) -> None:
+        """Bring a state that another version of the code has written into this one's form, before `init_state`.
+
+        What it changes is part of the task's first commit. The default refuses.
+        """
+        raise InvalidTopologyError(
+            f"its state has version {version}, this code reads version {self.state_version}: "
+            "override migrate_state(state, version), or go back to the code that wrote it"
+        )
 
 
 class StatefulBolt(Stateful, BasicBolt):

@@ -19,7 +19,7 @@ from sparkstorm.errors import CheckpointError
 from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.topology import ACKER, Component, Topology
+from sparkstorm.model.topology import ACKER, MASTER, Component, Topology
 
 FROM_CHECKPOINT = "topology.from.checkpoint"
 _KEYS_PER_ENTRY = 256
@@ -46,12 +46,15 @@ class Seeds:
         """Each task's first entries, one component in memory at a time; CheckpointError when tasks are too many or too few."""
         codec, former = Codec(is_lenient=True), self.checkpoint.component_by_task
         for component, tasks in tasks_by_component(component_by_task).items():
-            if component == ACKER:
+            if component in (ACKER, MASTER):
                 continue
+            known = self.topology.components.get(component)
+            version = getattr(known.instance, "state_version", 1) if known else 1
             contents = self.checkpoint.content(component) if component in self.checkpoint.parts else {}
             dealt = self._dealt(component, [contents[task] for task in sorted(contents)], len(tasks))
             for task, content in zip(tasks, dealt, strict=True):
                 head = {"o": content.position} if content.is_positioned and component not in self.positioned else {}
+                head |= {} if version == 1 else {"v": version}
                 pairs = {"s": content.state, "w": _renamed(content.time, former, component_by_task)}
                 yield task, map(codec.pack, [head, *_parts(pairs)])
 

@@ -1,4 +1,4 @@
-"""Verbs that look at topologies: list, status, errors."""
+"""Verbs that look at topologies: list, status, tasks, errors."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from sparkstorm.clock import SystemClock
 from sparkstorm.cluster.nimbus_state import DriverInfo
 from sparkstorm.model.assignment import TaskError, TopologySummary
 from sparkstorm.model.names import driver_of_node
+from sparkstorm.model.task_beats import TaskBeat
 from sparkstorm.worker.progress import TaskCounts
 
 _COUNTS = ("emitted", "executed", "acked", "failed", "parked", "pending")
@@ -21,6 +22,8 @@ _COUNTS = ("emitted", "executed", "acked", "failed", "parked", "pending")
 
 def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
+    verb = add_verb(verbs, "tasks", tasks, "what each task of a topology does: counts, latencies, what waits, its last error")
+    verb.add_argument("name", metavar="NAME", help="name or id of the topology")
     add_verb(verbs, "list", list_topologies, "topologies of the cluster")
     verb = add_verb(
         verbs, "status", status, "status, workers, counts and problems of a topology; without a name, the cluster's drivers"
@@ -63,6 +66,30 @@ def status(arguments: argparse.Namespace) -> int:
     else:
         print(status_text(found, SystemClock().now_ms()))
     return OK
+
+
+def tasks(arguments: argparse.Namespace) -> int:
+    """Show the task heartbeats of a topology, gathered every task.heartbeat.frequency.secs."""
+    with opened(arguments) as cluster:
+        handle = cluster.topology(arguments.name)
+        found = handle.task_beats()
+    if arguments.json:
+        write_json(asdict(found))
+        return OK
+    if not found.by_task:
+        print(f"no task of {handle.topology_id} has reported yet")
+        return OK
+    titles = ("task", "worker", "up", "emitted", "executed", "failed", "queued", "execute us p50/p95/p99", "last error")
+    print(table(titles, [_task_row(task, each) for task, each in found.by_task.items()]))
+    print(f"as of {lasted(SystemClock().now_ms() - found.time_ms)} ago")
+    return OK
+
+
+def _task_row(task: int, each: TaskBeat) -> tuple[Any, ...]:
+    latencies = "/".join(f"{each.execute_us[word]:.0f}" for word in ("p50", "p95", "p99") if word in each.execute_us)
+    name, up = f"{each.component}#{task}", lasted(each.uptime_ms)
+    counts = (each.emitted, each.executed, each.failed + each.retried, each.queued)
+    return (name, str(each.slot), up, *counts, latencies or "-", shown(each.last_error)[:60] or "-")
 
 
 def cluster_status(arguments: argparse.Namespace) -> int:

@@ -168,6 +168,10 @@ class ClusterClient:
         code = packed(topology, by_value, SubmissionSettings.of(conf or {}).serializers)
         return self.handle(self.service.update(name, topology, conf or {}, code, progress=progress))
 
+    def packed(self, topology: Topology, by_value: Sequence[str] | None = None) -> bytes:
+        """Return the bytes of a topology with the modules that workers do not have."""
+        return packed(topology, by_value)
+
     def _sow(self, seeds: Seeds, topology_id: str, component_by_task: Mapping[int, str]) -> None:
         with contextlib.closing(RedisSeeding(self._redis, topology_id)) as seeding:
             for task, entries in seeds.journals(component_by_task):

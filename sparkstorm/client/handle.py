@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sparkstorm.client.dead_letters import StoredLetters
+from sparkstorm.client.upgrade import Upgrades
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.assignment import TaskError, TaskInfo, TopologySummary, WorkerBeat, WorkerSlot
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.requests import LogLevel, RebalancePlan, topology_name
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.model.task_beats import TaskBeats
 from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.request_client import Progress as Steps
 from sparkstorm.transport.reader import RedisReader
@@ -125,6 +127,10 @@ class TopologyHandle:
         slots = self._state.worker_beat_slots(self.topology_id)
         return [beat for slot in slots if (beat := self._state.read_worker_beat(self.topology_id, slot)) is not None]
 
+    def task_beats(self) -> TaskBeats:
+        """Return what each task last reported: counts, latencies, what waits, its last error; empty before the first record."""
+        return self._state.read_task_beats(self.topology_id) or TaskBeats(self.topology_id)
+
     def slots(self) -> frozenset[WorkerSlot]:
         """Return the slots of its assignment; empty while it has none."""
         assignment = self._state.read_assignment(self.topology_id)
@@ -147,6 +153,11 @@ class TopologyHandle:
         """Inputs that its bolts have given up: to be read, replayed and dropped."""
         return StoredLetters(self.topology_id, self._reader, self.tasks, self.status, self._cluster.require_writer)
 
+    @property
+    def upgrade(self) -> Upgrades:
+        """Its gray upgrade: start, go on, complete, roll back, status."""
+        return Upgrades(self.topology_id, self.name, self._cluster)
+
     def log_slots(self) -> list[str]:
         """Return the slots ("node:port") of the workers whose last lines are kept."""
         return self._reader.log_slots()
@@ -158,7 +169,9 @@ class TopologyHandle:
     def blob_keys(self) -> frozenset[str]:
         """Return the keys of its code and configuration, as when they were first asked for; empty if it was gone by then."""
         if not self._blob_keys and (base := self._state.read_base(self.topology_id)):
-            self._blob_keys = frozenset({base.code_key, base.conf_key})
+            assignment = self._state.read_assignment(self.topology_id)
+            own = assignment.blob_keys() if assignment else set()
+            self._blob_keys = frozenset({base.code_key, base.conf_key} | own)
         return self._blob_keys
 
     # -- changing ----------------------------------------------------------------------------------------------------

@@ -97,6 +97,16 @@ def gray_upgrade(topology_id: str) -> str:
     return under(GRAY_UPGRADE, topology_id)
 
 
+def upgrading_workers(topology_id: str) -> str:
+    """Parent of the workers that a gray upgrade is to restart."""
+    return under(GRAY_UPGRADE, topology_id, "upgrading_workers")
+
+
+def upgraded_workers(topology_id: str) -> str:
+    """Parent of the workers that run the code that a gray upgrade gave them."""
+    return under(GRAY_UPGRADE, topology_id, "upgraded_workers")
+
+
 def blob(key: str) -> str:
     """Path of a blob's metadata."""
     return under(BLOBS, key)

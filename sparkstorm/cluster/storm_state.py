@@ -11,13 +11,13 @@ from dataclasses import replace
 
 from sparkstorm.cluster import paths
 from sparkstorm.cluster.base import MAX_NODE_BYTES, Hint
+from sparkstorm.cluster.gray_upgrade_state import GrayUpgradeState
 from sparkstorm.cluster.nimbus_state import NimbusState
 from sparkstorm.errors import FailedAssignTopologyError, StateConflictError, StoreInconsistentError
 from sparkstorm.model.assignment import (
     Assignment,
     BlobMetadata,
     SupervisorInfo,
-    TaskBeats,
     TaskError,
     TaskTable,
     TopologyBase,
@@ -26,13 +26,14 @@ from sparkstorm.model.assignment import (
 )
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.records import encode_record
+from sparkstorm.model.task_beats import TaskBeats
 
 ERRORS_KEPT = 10  # per component (S3.42)
 _MAX_BEAT_BYTES = 256 * 1024
 _MAX_ERROR_TEXT = 64 * 1024
 
 
-class StormState(NimbusState):
+class StormState(NimbusState, GrayUpgradeState):
     """Storm's ClusterState: domain verbs over a StateStore; `key` signs and checks what Nimbus writes."""
 
     # -- topologies ----------------------------------------------------------------------------------------------
@@ -76,11 +77,6 @@ class StormState(NimbusState):
     def read_task_beats(self, topology_id: str) -> TaskBeats | None:
         """A topology's task heartbeats."""
         return self._read_record(TaskBeats, paths.taskbeats(topology_id))
-
-    def prepare_gray_upgrade(self, topology_id: str) -> None:
-        """Make the paths a gray upgrade will use (S0.46-S0.48)."""
-        self.store.ensure_path(paths.under(paths.gray_upgrade(topology_id), "upgrading_workers"))
-        self.store.ensure_path(paths.under(paths.gray_upgrade(topology_id), "upgraded_workers"))
 
     def remove_topology(self, topology_id: str) -> None:
         """Forget everything about a topology; its base goes last, so that a cut half-way is taken up again."""

@@ -10,7 +10,17 @@ from typing import Any
 
 from sparkstorm.errors import CodecError, InvalidTopologyError
 from sparkstorm.executor.output_clock import OutputClock
-from sparkstorm.grouping.routes import PickMany, PickOne, Rows, Target, is_single, pick_many, pick_one
+from sparkstorm.grouping.routes import (
+    MakeTarget,
+    PickMany,
+    PickOne,
+    Rows,
+    Target,
+    is_single,
+    own_targets,
+    pick_many,
+    pick_one,
+)
 from sparkstorm.model.codec import SCALARS, Codec
 from sparkstorm.model.topology import DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.model.tuples import Roots, Source
@@ -55,7 +65,7 @@ class Route:
 
     def spread(self, values: tuple[Any, ...], roots: Roots, log: list[Rows]) -> int:
         """Append a row for every target of every subscriber; returns how many."""
-        row = (values, roots)
+        row = (values, roots, self.source)
         chosen = [pick(values) for pick in self.singles]
         for pick_several in self.multis:
             chosen += pick_several(values)
@@ -120,7 +130,7 @@ class Emitter:
             self.spreads.append((place, route.spread(values, self.roots, self.log)))
         else:
             rows = pick(values)
-            rows.append((values, self.roots))
+            rows.append((values, self.roots, route.source))
             self.log.append(rows)
 
     def emit_direct(self, task: int, values: Any, stream: str = "default") -> None:
@@ -132,7 +142,7 @@ class Emitter:
         values = route.checked(values)
         if task in route.direct_lanes:
             rows = route.direct_lanes[task].divert(rows, values)
-        rows.append((values, self.roots))
+        rows.append((values, self.roots, route.source))
         self.log.append(rows)
 
     def check(self, values: Any, stream: str, task: int | None) -> tuple[Any, ...]:
@@ -146,12 +156,12 @@ class Emitter:
 
     def take_counts(self) -> tuple[int, int]:
         """(emitted, transferred) since the last call; what was emitted can no longer be taken back."""
+        for lane in self.lanes:
+            lane.settle(self.log)
         transferred = len(self.log)
         emitted = transferred + sum(1 - rows for _, rows in self.spreads)
         self.log.clear()
         self.spreads.clear()
-        for lane in self.lanes:
-            lane.settle()
         return emitted, transferred
 
     def weight(self) -> int:
@@ -191,6 +201,12 @@ class Emitter:
         return InvalidTopologyError(f"component '{self.component}' emitted to undeclared stream '{stream}'; it declares {known}")
 
 
+def weigh(rows: Sequence[Any]) -> int:
+    """Return about how many bytes these rows take, by a sample."""
+    sample = rows[:: -(-len(rows) // _SAMPLE)]
+    return sum(_size(row[0]) for row in sample) * len(rows) // len(sample)
+
+
 def _size(value: Any) -> int:
     kind = type(value)
     if kind is str or kind is bytes:
@@ -208,14 +224,14 @@ def fast_emit(emitter: Emitter) -> Callable[..., None]:
     route = emitter.routes.get(DEFAULT_STREAM)
     if route is None or route.pick is None or route.is_direct or route.width != 1 or emitter.is_strict:
         return emitter.emit
-    pick, log_row, scalars, plain = route.pick, emitter.log.append, SCALARS, emitter.emit
+    pick, source, log_row, scalars, plain = route.pick, route.source, emitter.log.append, SCALARS, emitter.emit
 
     def emit(values: Any, stream: str = DEFAULT_STREAM) -> None:
         if type(values) is list:
             values = tuple(values)
         if stream == DEFAULT_STREAM and type(values) is tuple and len(values) == 1 and type(values[0]) in scalars:
             rows = pick(values)
-            rows.append((values, emitter.roots))
+            rows.append((values, emitter.roots, source))
             log_row(rows)
         else:
             plain(values, stream)
@@ -232,13 +248,18 @@ def build_routes(
     codec: Codec,
     seed: int,
     lanes: Mapping[tuple[str, str], OutputClock] | None = None,
+    make_target: MakeTarget | None = None,
 ) -> dict[str, Route]:
-    """Routes of a task by stream, with a row list for every target task of every subscriber."""
+    """Routes of a task by stream, with a row list for every target task of every subscriber.
+
+    `make_target` returns the target of a channel and a task; without it each route has lists of its own.
+    """
+    make = make_target or own_targets(local_tasks)
     routes = {}
     for name, stream in topology.components[component].streams.items():
         route = routes[name] = Route(Source(component, task, name, stream.fields), codec, stream.direct)
         for subscriber, grouping in topology.subscribers(component, name):
             lane = (lanes or {}).get((name, subscriber))
-            targets = lane.targets if lane else [Target(t, [], t in local_tasks) for t in tasks_of.get(subscriber, ())]
+            targets = lane.targets if lane else [make(name, t) for t in tasks_of.get(subscriber, ())]
             route.subscribe(grouping, targets, task, seed, lane)
     return routes

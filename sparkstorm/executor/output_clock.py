@@ -22,15 +22,19 @@ class OutputClock:
         "late",
         "base_ms",
         "marks",
+        "mark_source",
         "idle_at_ms",
         "_idle_ms",
         "_has_rows",
         "_position",
         "_sent",
         "_late_by_rows",
+        "_mine",
     )
 
-    def __init__(self, stream: str, subscriber: str, targets: Sequence[Target], marks: Mapping[int, Target]) -> None:
+    def __init__(
+        self, stream: str, subscriber: str, targets: Sequence[Target], marks: Mapping[int, Target], mark_source: Source
+    ) -> None:
         self.stream = stream
         self.subscriber = subscriber
         self.targets = targets
@@ -38,22 +42,25 @@ class OutputClock:
         self.late: list[Target] = []
         self.base_ms = NEVER  # newest time among rows that can no longer be taken back
         self.marks = marks
+        self.mark_source = mark_source  # of this task's rows among those of others
         self.idle_at_ms: int | None = None  # when it counts as idle if no row comes; none: never, or it does already
         self._idle_ms = 0
         self._has_rows = False
         self._position = 0
         self._sent = {target.task: NEVER for target in targets}
         self._late_by_rows: dict[int, Rows] = {}
+        self._mine: frozenset[int] = frozenset()  # Python ids of its row lists
 
-    def watch(self, settings: TimeSettings, source: Source) -> None:
-        """Keep the subscriber's clock for these rows, and rows for late ones."""
+    def watch(self, settings: TimeSettings, source: Source, late: Sequence[Target]) -> None:
+        """Keep the subscriber's clock for these rows; `late` are the targets of late ones, in the order of the others."""
         assert settings.timestamp_field is not None
         self._position = source.position(settings.timestamp_field)
         self.clock = SourceClock(settings.lag_ms, settings.lateness_ms)
         self._idle_ms = settings.idle_ms
         self._has_rows = True  # a beginning counts as well
-        self.late = [Target(target.task, [], target.is_local) for target in self.targets]
+        self.late = list(late)
         self._late_by_rows = {id(on_time.rows): late.rows for on_time, late in zip(self.targets, self.late, strict=True)}
+        self._mine = frozenset(id(target.rows) for target in (*self.targets, *self.late))
 
     def time_of(self, values: tuple[Any, ...]) -> Any:
         """Return what a row has in the field of the subscriber's event time."""
@@ -104,17 +111,18 @@ class OutputClock:
     def recount(self) -> None:
         """Rows were taken back: the clock goes back to what is left of them."""
         if self.clock is not None:
-            left = [row[0][self._position] for target in self.targets for row in target.rows]
+            task = self.mark_source.task
+            left = [row[0][self._position] for target in self.targets for row in target.rows if row[2].task == task]
             self.clock.take_back(max((at_ms for at_ms in left if type(at_ms) is int and at_ms <= LAST_MS), default=NEVER))
             if self.clock.newest_ms < self.base_ms:
                 self.clock.take_back(self.base_ms)
 
-    def settle(self) -> None:
-        """Make emitted rows final."""
+    def settle(self, log: Sequence[Rows]) -> None:
+        """Make emitted rows final; `log` has the list of each."""
         if self.clock is not None:
             self.base_ms = self.clock.newest_ms
             if self._idle_ms and not self._has_rows:
-                self._has_rows = any(target.rows for target in (*self.targets, *self.late))
+                self._has_rows = any(id(rows) in self._mine for rows in log)
 
     def put_marks(self, low_ms: int, has_ended: bool, may_have: Callable[[Target], bool], now_ms: int | None = None) -> bool:
         """Put a mark behind the rows of every target that may have one now and does not know it yet.
@@ -128,8 +136,7 @@ class OutputClock:
         for task, sent_ms in self._sent.items():
             target = self.marks[task]
             if sent_ms < mark_ms and may_have(target):
-                target.rows[:] = [row for row in target.rows if row[0][0] != self.stream]
-                target.rows.append(((self.stream, mark_ms), 0))
+                self._put_mark(target.rows, mark_ms)
                 self._sent[task] = mark_ms
                 did = True
         return did
@@ -143,5 +150,9 @@ class OutputClock:
             self.idle_at_ms = None
             for task, sent_ms in self._sent.items():
                 if sent_ms < END:
-                    rows = self.marks[task].rows
-                    rows[:] = [*(row for row in rows if row[0][0] != self.stream), ((self.stream, IDLE), 0)]
+                    self._put_mark(self.marks[task].rows, IDLE)
+
+    def _put_mark(self, rows: Rows, mark_ms: int) -> None:
+        """Replace this task's former mark of the stream."""
+        rows[:] = [row for row in rows if row[0][0] != self.stream or row[2] is not self.mark_source]
+        rows.append(((self.stream, mark_ms), 0, self.mark_source))

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import length_hint
+from sys import getrefcount
 from typing import Any, Protocol
 
 from sparkstorm.api.components import BasicBolt
 from sparkstorm.executor.emitter import Emitter, fast_emit
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import describe_error
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.tuples import Roots, Source, Tuple
 
+Row = tuple[tuple[Any, ...], Roots, Source]
 Failure = tuple[Tuple, str]
 ReportError = Callable[[str, int, str], None]
 """Component, task and text of what went wrong."""
+_NO_SOURCE = Source("", -1, "", ())
 
 
 class Runner(Protocol):
@@ -87,23 +91,41 @@ class BasicRunner:
 
     def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
         """Execute every tuple; a failed one leaves no trace but its entry in the result."""
-        failures: list[Failure] = []
+        failures = self.execute_rows([(tup.values, tup.roots, tup.source) for tup in tuples])
+        return [(tuples[place], reason) for place, reason in failures]
+
+    def execute_rows(self, rows: Sequence[Row]) -> list[tuple[int, str]]:
+        """Execute every row; return the places of the failed ones, which leave no other trace, with the reasons."""
+        failures: list[tuple[int, str]] = []
         emitter, collector, execute = self._emitter, self._collector, self.bolt.execute
         log, undo = emitter.log, self._state.undo if self._state is not None else emitter.log
         mark = undo_mark = 0
         has_outputs = bool(emitter.routes)
-        rest = iter(tuples)
-        tup = None
+        rest = iter(rows)
+        tup = Tuple((), 0, _NO_SOURCE)
+        ours_alone = getrefcount(tup)  # one object for all rows, unless user code keeps it: making one costs as much as a call
         while True:
             try:
                 if has_outputs:
-                    for tup in rest:
-                        emitter.roots = tup.roots
+                    for values, roots, source in rest:
+                        if getrefcount(tup) != ours_alone:
+                            tup = Tuple(values, roots, source)
+                        else:
+                            tup.values = values
+                            tup.roots = roots
+                            tup.source = source
+                        emitter.roots = roots
                         mark = len(log)
                         undo_mark = len(undo)
                         execute(tup, collector)
                 else:
-                    for tup in rest:
+                    for values, roots, source in rest:
+                        if getrefcount(tup) != ours_alone:
+                            tup = Tuple(values, roots, source)
+                        else:
+                            tup.values = values
+                            tup.roots = roots
+                            tup.source = source
                         undo_mark = len(undo)
                         execute(tup, collector)
                 return failures
@@ -111,8 +133,7 @@ class BasicRunner:
                 emitter.roll_back(mark)
                 if self._state is not None:
                     self._state.roll_back(undo_mark)
-                assert tup is not None
-                failures.append((tup, describe_error(error)))
+                failures.append((len(rows) - length_hint(rest) - 1, describe_error(error)))
 
     def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
         """Inputs of a run that wait for an ack: none."""

@@ -14,15 +14,18 @@ _NUMBERS = frozenset({int, float, bool, Decimal})
 
 
 class MemoryState:
-    """KeyValueState over a dict; each change appends its key and former value to `undo`, from which the commit is made."""
+    """KeyValueState over a dict; each change appends key, former and new value to `undo`, from which the commit is made."""
 
-    __slots__ = ("_codec", "_data", "_unchecked", "undo")
+    __slots__ = ("_codec", "_data", "_has_deleted", "_unchecked", "undo")
 
     def __init__(self, codec: Codec, is_strict: bool = False) -> None:
         self._codec = codec
         self._unchecked = frozenset() if is_strict else SCALARS  # strict: even numbers and text are looked at
         self._data: dict[Any, Any] = {}
-        self.undo: list[Any] = []  # key, former value, key, former value … since the last take_changes(): cheaper than pairs
+        # key, former value, new value, key … since the last take_changes(): cheaper than tuples. With the new values, a commit
+        # is made without looking a key up again: beyond some 50,000 keys each look-up misses the processor's caches.
+        self.undo: list[Any] = []
+        self._has_deleted = False  # since the last take_changes()
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The value under a key; lists and mappings are handed out as copies, so that undo stays possible."""
@@ -40,6 +43,7 @@ class MemoryState:
         undo = self.undo
         undo.append(key)
         undo.append(former)
+        undo.append(value)
         data[key] = value
 
     def add(self, key: Any, amount: float = 1) -> Any:
@@ -61,6 +65,7 @@ class MemoryState:
         undo = self.undo
         undo.append(key)
         undo.append(former)
+        undo.append(total)
         data[key] = total
         return total
 
@@ -72,14 +77,15 @@ class MemoryState:
         value = function(former, item)
         if type(value) not in self._unchecked:
             value = self._codec.normalise(value)
-        self.undo += key, former
+        self.undo += key, former, value
         self._data[key] = value
         return True
 
     def delete(self, key: Any) -> None:
         """Forget a key."""
         if key in self._data:
-            self.undo += key, self._data.pop(key)
+            self.undo += key, self._data.pop(key), _MISSING
+            self._has_deleted = True
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Every key with its value, as of now."""
@@ -110,6 +116,7 @@ class MemoryState:
     def roll_back(self, mark: int) -> None:
         """Undo every change made since `undo` had this length."""
         while len(self.undo) > mark:
+            self.undo.pop()
             former = self.undo.pop()
             key = self.undo.pop()
             if former is _MISSING:
@@ -117,12 +124,15 @@ class MemoryState:
             else:
                 self._data[key] = former
 
-    def take_changes(self) -> tuple[list[list[Any]], list[Any]]:
-        """([key, value] pairs, deleted keys) since the last call."""
-        touched = dict.fromkeys(self.undo[::2])
+    def take_changes(self) -> tuple[list[tuple[Any, Any]], list[Any]]:
+        """Return changed (key, value) pairs and deleted keys since the last call."""
+        value_by_key = dict(zip(self.undo[::3], self.undo[2::3], strict=True))  # the last one of a key wins
         self.undo.clear()
-        data = self._data
-        return [[k, data[k]] for k in touched if k in data], [k for k in touched if k not in data]
+        deleted = [k for k, value in value_by_key.items() if value is _MISSING] if self._has_deleted else []
+        for key in deleted:
+            del value_by_key[key]
+        self._has_deleted = False
+        return list(value_by_key.items()), deleted
 
     def keys(self) -> list[Any]:
         """Every key, as of now."""

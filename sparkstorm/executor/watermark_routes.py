@@ -13,9 +13,9 @@ from typing import Any
 
 from sparkstorm.executor.emitter import Route
 from sparkstorm.executor.output_clock import OutputClock
-from sparkstorm.grouping.routes import Target
+from sparkstorm.grouping.routes import MakeTarget, Target
 from sparkstorm.model.codec import Codec
-from sparkstorm.model.topology import WATERMARK_STREAM, Topology
+from sparkstorm.model.topology import LATE_PREFIX, WATERMARK_STREAM, Topology
 from sparkstorm.model.tuples import Source
 from sparkstorm.windowing.settings import settings_of
 from sparkstorm.windowing.watermarks import Channel
@@ -76,20 +76,22 @@ def add_lanes(
     component: str,
     task: int,
     tasks_of: Mapping[str, Sequence[int]],
-    local_tasks: frozenset[int],
+    make_target: MakeTarget,
 ) -> dict[tuple[str, str], OutputClock]:
     """The lanes of a task by stream and subscriber, before its routes are built."""
     lanes: dict[tuple[str, str], OutputClock] = {}
     marks: dict[int, Target] = {}
+    mark_source = Source(component, task, WATERMARK_STREAM, MARK_FIELDS)
     for stream in topology.components[component].streams:
         for subscriber in plan.listeners(component, stream):
-            targets = [Target(t, [], t in local_tasks) for t in tasks_of.get(subscriber, ())]
+            targets = [make_target(stream, t) for t in tasks_of.get(subscriber, ())]
             for target in targets:
-                marks.setdefault(target.task, Target(target.task, [], target.is_local))
-            lane = lanes[stream, subscriber] = OutputClock(stream, subscriber, targets, marks)
+                marks.setdefault(target.task, make_target(WATERMARK_STREAM, target.task))
+            lane = lanes[stream, subscriber] = OutputClock(stream, subscriber, targets, marks, mark_source)
             settings = plan.settings.get(subscriber)
             if settings is not None and settings.is_event_time:
-                lane.watch(settings, Source(component, task, stream, topology.components[component].streams[stream].fields))
+                source = Source(component, task, stream, topology.components[component].streams[stream].fields)
+                lane.watch(settings, source, [make_target(LATE_PREFIX + stream, target.task) for target in targets])
     return lanes
 
 
@@ -103,5 +105,6 @@ def add_routes(
             route = routes[f"{source.channel}/{subscriber}"] = Route(source, codec, is_direct=True)
             route.targets = lane.late
     if lanes:
-        route = routes[WATERMARK_STREAM] = Route(Source(component, task, WATERMARK_STREAM, MARK_FIELDS), codec, is_direct=True)
-        route.targets = list(next(iter(lanes.values())).marks.values())
+        lane = next(iter(lanes.values()))
+        route = routes[WATERMARK_STREAM] = Route(lane.mark_source, codec, is_direct=True)
+        route.targets = list(lane.marks.values())

@@ -6,6 +6,7 @@ as the worker lives. PURE: first tasks and ties come from the seed.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -19,7 +20,10 @@ Rows = list[Any]
 PickOne = Callable[[tuple[Any, ...]], Rows]
 PickMany = Callable[[tuple[Any, ...]], Sequence[Rows]]
 
-_CACHED_KEYS = 1 << 17  # keys per subscription; when the cache is full it is cleared
+# Keys remembered per subscription: the first ones, which the frequent ones are among. Few, since a large cache misses the
+# processor's caches and is then slower than the hash. It is emptied after so many misses per key, for keys that change with time.
+_CACHED_KEYS = 1 << 11
+_MISSES_PER_KEY = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,15 @@ class Target:
     task: int
     rows: Rows
     is_local: bool
+
+
+MakeTarget = Callable[[str, int], Target]
+"""Returns the target of a channel (a stream's name in frames) and a task."""
+
+
+def own_targets(local_tasks: frozenset[int]) -> MakeTarget:
+    """Return a maker of targets with lists of their own."""
+    return lambda channel, task: Target(task, [], task in local_tasks)
 
 
 def is_single(grouping: Grouping) -> bool:
@@ -45,7 +58,7 @@ def pick_one(grouping: Grouping, positions: Sequence[int], targets: Sequence[Tar
         case "fields" if len(rows) == 1:
             return lambda values: rows[0]
         case "fields":
-            return _by_key(positions, lambda key: rows[stable_hash(key) % len(rows)])
+            return _by_key(positions, rows)
         case "partial_key":
             return _by_least_used(positions, rows)
         case "local_or_shuffle":
@@ -72,30 +85,42 @@ def _in_turn(rows: Sequence[Rows], seed: int) -> PickOne:
     return lambda values: next(turns)
 
 
-def _by_key(positions: Sequence[int], choose: Callable[[Any], Rows]) -> PickOne:
-    cached: dict[Any, Rows] = {}
+def _by_key(positions: Sequence[int], rows: Sequence[Rows]) -> PickOne:
+    count, cached, misses = len(rows), dict[Any, Rows](), 0
+    find = cached.get
 
-    def pick_anew(key: Any) -> Rows:
+    def choose(key: Any) -> Rows:
+        nonlocal misses
+        chosen = rows[stable_hash(key) % count]
+        if len(cached) >= _CACHED_KEYS:
+            misses += 1
+            if misses < _CACHED_KEYS * _MISSES_PER_KEY:
+                return chosen
+            misses = 0
+            cached.clear()
+        with contextlib.suppress(TypeError):  # a list or mapping cannot be a key of the cache
+            cached[key] = chosen
+        return chosen
+
+    def pick(key: Any) -> Rows:
         try:
-            rows = cached.get(key)
-        except TypeError:  # a list or mapping cannot be a key of the cache
-            return choose(key)
-        if rows is None:
-            if len(cached) >= _CACHED_KEYS:
-                cached.clear()
-            rows = cached[key] = choose(key)
-        return rows
+            found = find(key)
+        except TypeError:
+            found = None
+        return choose(key) if found is None else found
 
     def pick_by_one(values: tuple[Any, ...]) -> Rows:
+        key = values[position]
         try:
-            return cached[values[position]]
-        except (KeyError, TypeError):
-            return pick_anew(values[position])
+            found = find(key)
+        except TypeError:
+            found = None
+        return choose(key) if found is None else found
 
     position = positions[0]
     if len(positions) == 1:
         return pick_by_one
-    return lambda values: pick_anew(tuple([values[p] for p in positions]))
+    return lambda values: pick(tuple([values[p] for p in positions]))
 
 
 def _by_least_used(positions: Sequence[int], rows: Sequence[Rows]) -> PickOne:

@@ -67,6 +67,14 @@ class AssignmentKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerCode:
+    """Code and configuration that a worker runs, as content addresses of blobs."""
+
+    code_key: str
+    conf_key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Assignment:
     """Where each executor of one topology runs, and which code it runs (after Storm's Assignment)."""
 
@@ -82,6 +90,17 @@ class Assignment:
     # Executors that a new assignment does not move keep theirs.
     placed_version_by_executor: Mapping[ExecutorId, int] = field(default_factory=dict)
     kind: AssignmentKind = AssignmentKind.NEW
+    # Slots whose worker runs other code than `code_key` and `conf_key`, by a gray upgrade.
+    code_by_slot: Mapping[WorkerSlot, WorkerCode] = field(default_factory=dict)
+
+    def code_at(self, slot: WorkerSlot) -> WorkerCode:
+        """Return the code and configuration of one slot's worker."""
+        return self.code_by_slot.get(slot) or WorkerCode(self.code_key, self.conf_key)
+
+    def blob_keys(self) -> set[str]:
+        """Keys of the blobs that its workers need."""
+        codes = (WorkerCode(self.code_key, self.conf_key), *self.code_by_slot.values())
+        return {key for code in codes for key in (code.code_key, code.conf_key)}
 
     def executors_by_slot(self) -> dict[WorkerSlot, list[ExecutorId]]:
         """Return the executors by slot; slots and executors in sorted order."""
@@ -157,18 +176,6 @@ class TaskTable:
     """Every task of a topology (S0.43, S0.55); it never changes while the topology exists (S3.12)."""
 
     info_by_task: Mapping[int, TaskInfo]
-
-
-@dataclass(frozen=True, slots=True)
-class TaskBeats:
-    """A topology's task heartbeats (JStorm's TopologyTaskHbInfo, S0.52): written empty at submission, read by nobody yet.
-
-    There is no topology master, and workers beat for their tasks.
-    """
-
-    topology_id: str
-    master_task: int | None = None
-    time_ms_by_task: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

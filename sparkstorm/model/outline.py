@@ -17,6 +17,7 @@ class InputOutline:
     component: str
     stream: str
     grouping: str
+    fields: tuple[str, ...] = ()  # of the grouping
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,8 @@ class ComponentOutline:
     kind: str
     conf: Mapping[str, JsonValue] = field(default_factory=dict)
     inputs: tuple[InputOutline, ...] = ()
+    streams: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # declared fields by stream
+    state_version: int = 0  # form of a stateful bolt's state; 0 without state
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,9 @@ def outline_of(topology: Topology, conf: Mapping[str, JsonValue]) -> TopologyOut
         each.id: ComponentOutline(
             each.kind,
             dict(each.conf),
-            tuple(InputOutline(one.component, one.stream, one.grouping.kind) for one in each.inputs),
+            tuple(InputOutline(one.component, one.stream, one.grouping.kind, one.grouping.fields) for one in each.inputs),
+            {name: stream.fields for name, stream in each.streams.items()},
+            getattr(each.instance, "state_version", 0),
         )
         for each in whole
     }

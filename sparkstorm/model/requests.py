@@ -16,6 +16,7 @@ from sparkstorm.model.assignment import ExecutorId, Movement, TopologyBase, Work
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import validate_name
+from sparkstorm.model.upgrade import UpgradeOptions
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _NUMBERS = re.compile(r"-\d{1,19}-\d{1,19}", re.ASCII)
@@ -24,7 +25,7 @@ MAX_WAIT_MS = 365 * 24 * 3600 * 1000
 
 
 class RequestKind(StrEnum):
-    """Kinds of requests; UPDATE is a hot deploy, UPGRADE (gray upgrade) is refused in this release."""
+    """Kinds of requests; UPDATE is a hot deploy, UPGRADE the first batch of a gray upgrade, CONTINUE_UPGRADE the next one."""
 
     SUBMIT = "SUBMIT"
     UPDATE = "UPDATE"
@@ -35,6 +36,12 @@ class RequestKind(StrEnum):
     RESTART_WORKER = "RESTART_WORKER"
     SET_LOG_LEVEL = "SET_LOG_LEVEL"
     UPGRADE = "UPGRADE"
+    CONTINUE_UPGRADE = "CONTINUE_UPGRADE"
+    COMPLETE_UPGRADE = "COMPLETE_UPGRADE"
+    ROLLBACK_UPGRADE = "ROLLBACK_UPGRADE"
+
+
+_WITH_TOPOLOGY = (RequestKind.SUBMIT, RequestKind.UPDATE, RequestKind.UPGRADE)
 
 
 class OutcomeState(StrEnum):
@@ -98,14 +105,16 @@ class Request:
     expires_ms: int  # not carried out when no Nimbus has accepted it by then
     topology_id: str = ""  # SUBMIT, UPDATE: the new one; others: the one that is meant, "" for whichever has the name
     client: str = ""  # "user@host:pid", for people
-    base: TopologyBase | None = None  # SUBMIT, UPDATE
-    outline_key: str = ""  # SUBMIT, UPDATE: blob of the SubmittedOutline
+    base: TopologyBase | None = None  # SUBMIT, UPDATE; UPGRADE: the running topology with the new code and configuration
+    outline_key: str = ""  # with a base: blob of the SubmittedOutline
     has_state: bool = False  # SUBMIT: initial state lies in Redis under the new id
     wait_ms: int | None = None  # KILL, REBALANCE; None for the topology's message timeout
     rebalance: RebalanceOptions | None = None  # REBALANCE
     is_plan: bool = False  # REBALANCE: a dry run
     slot: WorkerSlot | None = None  # RESTART_WORKER; None for all workers
     log_levels: Mapping[str, LogLevel] = field(default_factory=dict)  # SET_LOG_LEVEL
+    upgrade: UpgradeOptions | None = None  # UPGRADE, CONTINUE_UPGRADE: choice of the batch
+    is_forced: bool = False  # UPGRADE: also when the code before cannot read the state of the new one
 
     def blob_keys(self) -> set[str]:
         """Keys of the blobs that it needs."""
@@ -154,8 +163,6 @@ def check_request(request: Request, request_id: str) -> None:
     where = f"request {request_id}"
     if request.id != request_id or not is_request_id(request_id):
         raise InvalidConfigError(f"{where}: its record is that of request {request.id[:60]!r}")
-    if request.kind is RequestKind.UPGRADE:
-        raise InvalidConfigError("gray upgrades are not in this release; use a hot deploy")
     validate_name(request.name)
     if request.topology_id and not is_id_of(request.topology_id, request.name):
         raise InvalidTopologyError(f"{where}: {request.topology_id[:200]!r} is no id of a topology named {request.name}")
@@ -163,10 +170,12 @@ def check_request(request: Request, request_id: str) -> None:
         raise InvalidConfigError(f"{where}: it expires at {request.expires_ms}, before it was made at {request.created_ms}")
     if request.wait_ms is not None and request.wait_ms > MAX_WAIT_MS:
         raise InvalidConfigError(f"{where}: a wait of {request.wait_ms} ms is longer than a year")
-    if (request.base is not None) != (request.kind in (RequestKind.SUBMIT, RequestKind.UPDATE)):
+    if (request.base is not None) != (request.kind in _WITH_TOPOLOGY):
         raise InvalidTopologyError(f"{where}: {request.kind} with {'a' if request.base else 'no'} topology")
     if request.base is not None:
         _check_base(request, request.base, where)
+    if request.upgrade is not None:
+        check_upgrade(request.name, request.upgrade)
     if request.kind is RequestKind.SET_LOG_LEVEL:
         check_log_levels(request.name, request.log_levels)
 
@@ -184,6 +193,17 @@ def _check_base(request: Request, base: TopologyBase, where: str) -> None:
     numbers = (base.num_workers, *base.executors_by_component.values())
     if min(numbers) < 1 or not all((base.code_key, base.conf_key, request.outline_key)):
         raise InvalidTopologyError(f"{where}: its base lacks workers, executors or blobs")
+
+
+def check_upgrade(name: str, options: UpgradeOptions) -> None:
+    """InvalidConfigError for a choice of no worker, or of a negative number."""
+    if options.worker_num < 0:
+        raise InvalidConfigError(f"upgrade of {name}: {options.worker_num} workers; a number from 0 on is needed")
+    if not options.workers and not options.component and not options.worker_num:
+        raise InvalidConfigError(
+            f"upgrade of {name}: no workers are chosen; set topology.upgrade.workers, topology.upgrade.component or "
+            "topology.upgrade.worker.num"
+        )
 
 
 def check_log_levels(name: str, levels: Mapping[str, LogLevel]) -> None:

@@ -31,6 +31,9 @@ class Action(StrEnum):
     REMOVE = "REMOVE"
     REBALANCE = "REBALANCE"
     DO_REBALANCE = "DO_REBALANCE"
+    UPGRADE = "UPGRADE"
+    ROLL_BACK = "ROLL_BACK"
+    END_UPGRADE = "END_UPGRADE"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from sparkstorm.model.assignment import ExecutorId
-from sparkstorm.model.topology import ACKER, Component, Topology
+from sparkstorm.model.topology import ACKER, MASTER, Component, Topology
 from sparkstorm.settings import TaskSettings, TrackingSettings
 
 
@@ -19,12 +19,19 @@ def acker_count(conf: Mapping[str, Any]) -> int:
     return settings.workers if settings.ackers is None else settings.ackers
 
 
+def has_master(conf: Mapping[str, Any]) -> bool:
+    """Return whether the topology has a master: topology.master.single.worker says so, whether it is alone or not."""
+    return TrackingSettings.of_partial(conf).master is not None
+
+
 def system_topology(topology: Topology, conf: Mapping[str, Any]) -> Topology:
     """Return the user's topology with the system's components (StormCommon.systemTopology)."""
     ackers = acker_count(conf)
     components = dict(topology.components)
     if ackers:
         components[ACKER] = Component(ACKER, "system", None, parallelism=ackers)
+    if has_master(conf):
+        components[MASTER] = Component(MASTER, "system", None)
     return Topology(components)
 
 

@@ -12,6 +12,7 @@ from sparkstorm.errors import InvalidTopologyError
 
 DEFAULT_STREAM = "default"
 ACKER = "__acker"
+MASTER = "__topology_master"
 SYSTEM = "__system"
 TICK_STREAM = "__tick"
 WATERMARK_STREAM = "__watermark"

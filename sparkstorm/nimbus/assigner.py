@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from sparkstorm.cluster.master_duties import master_task
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import FailedAssignTopologyError, StateConflictError, StoreInconsistentError, TamperedBlobError
-from sparkstorm.model.assignment import Assignment, TaskBeats, TaskTable, TopologyBase
+from sparkstorm.model.assignment import Assignment, TaskTable, TopologyBase
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.status import RebalanceOptions
+from sparkstorm.model.task_beats import TaskBeats
 from sparkstorm.nimbus.cluster_reader import ClusterReader, Reading
 from sparkstorm.nimbus.heartbeat_monitor import Alive, HeartbeatMonitor
 from sparkstorm.scheduling.per_topology import dry_run_copy
@@ -62,7 +64,7 @@ class Assigner:
         """Record all of a new topology but its assignment and its base (S0.42-S0.52); may be repeated."""
         topology_id, infos = base.topology_id, outline.task_infos()
         self._state.write_outline(topology_id, outline)
-        self._state.write_task_beats(TaskBeats(topology_id))
+        self._state.write_task_beats(TaskBeats(topology_id, master_task(outline.component_by_task)))
         self._state.write_tasks(topology_id, TaskTable(infos))
         self._state.prepare_errors(topology_id)
         self._state.prepare_gray_upgrade(topology_id)

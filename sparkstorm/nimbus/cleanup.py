@@ -109,6 +109,13 @@ class TopologyCleanup:
             for base in deploy.bases() if deploy else []:
                 ids.add(base.topology_id)
                 keys |= {base.code_key, base.conf_key}
+        for topology_id in self._state.topology_ids():
+            try:
+                upgrade = self._state.read_upgrade(topology_id)
+            except (StoreInconsistentError, TamperedBlobError):
+                is_whole = False
+                continue
+            keys |= upgrade.blob_keys() if upgrade else set()
         return keys, is_whole
 
     def _sweep_chunks(self, now_ms: int) -> None:
@@ -126,7 +133,7 @@ class TopologyCleanup:
 
     def _sweep_blobs(self, reading: Reading, named: set[str], now_ms: int) -> None:
         used = named | {key for base in reading.bases.values() for key in (base.code_key, base.conf_key)}
-        used |= {key for each in reading.snapshot.assignments.values() for key in (each.code_key, each.conf_key)}
+        used |= {key for each in reading.snapshot.assignments.values() for key in each.blob_keys()}
         for key in set(self._state.blob_keys()) - used:
             try:
                 metadata = self._state.read_blob_metadata(key)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkstorm.blobs.store import BlobStore
+from sparkstorm.cluster.master_duties import TaskBeatGatherer, master_task
 from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import FailedAssignTopologyError, SparkStormError, StoreUnavailableError
@@ -23,6 +24,7 @@ from sparkstorm.nimbus.cleanup import TopologyCleanup
 from sparkstorm.nimbus.cluster_reader import ClusterReader, Reading
 from sparkstorm.nimbus.deploy import Deploys
 from sparkstorm.nimbus.error_reports import ErrorReports
+from sparkstorm.nimbus.gray_upgrade import GrayUpgrades
 from sparkstorm.nimbus.heartbeat_monitor import HeartbeatMonitor
 from sparkstorm.nimbus.listeners import TopologyActionListener
 from sparkstorm.nimbus.parts import NimbusParts, OutcomeWriter
@@ -36,6 +38,7 @@ from sparkstorm.settings import NimbusSettings
 _LOG = logging.getLogger(__name__)
 _STAND_BY_MS = 1_000  # how often a follower looks at the leader; the end of the leader's session wakes it
 _DYING_RECHECK_MS = 200  # how often a killed topology is looked at until its workers are gone
+_UPGRADE_RECHECK_MS = 1_000  # how often an upgrade's workers are judged and its time limit is looked at
 _MOST_PROBLEMS, _MOST_CHARS = 200, 2000  # that clients are shown
 
 
@@ -86,10 +89,13 @@ class Nimbus:
         parts = NimbusParts(state, self._blobs, conf, self._reader, self._assigner, self.cleanup, outcomes, self.notify)
         self._rebalancer = Rebalancer(parts)
         self._deploys = Deploys(parts)
-        self._requests = RequestDuty(parts, RequestVerbs(parts, self._rebalancer, self._deploys), self._read, self._ask)
+        self._upgrades = GrayUpgrades(parts, self._ask)
+        verbs = RequestVerbs(parts, self._rebalancer, self._deploys, self._upgrades)
+        self._requests = RequestDuty(parts, verbs, self._read, self._ask)
         restorer = AssignmentRestorer(state, self._assigner.publish)
-        self._duties: tuple[Callable[[Reading, int], bool], ...] = (restorer.restore, self._run_timers, self._serve)
-        self._round_duties = (self._monitor, self.cleanup.sweep, self._requests.sweep)
+        self._duties: tuple[Callable[[Reading, int], bool], ...] = (restorer.restore, self._run_timers, self._serve, self._upgrade)
+        self._round_duties = (self._monitor, self._gather, self.cleanup.sweep, self._requests.sweep)
+        self._gatherer = TaskBeatGatherer(state, self._settings.task_heartbeat_ms)
         self._found: Mapping[str, str] = {}  # problems that the last round found
         self._shown: Mapping[str, str] | None = None  # problems as clients see them
 
@@ -137,6 +143,7 @@ class Nimbus:
             if duty(reading, now_ms):
                 reading = self._read(now_ms)
         self.problems = {**reading.problems, **self._found, **self._deploys.problems, **self._requests.problems}
+        self.problems = {**self.problems, **self._upgrades.problems}
         self._show_problems(now_ms)
         self._plan_next_turn(reading, now_ms)
 
@@ -187,6 +194,8 @@ class Nimbus:
             if base.pending:
                 # Late ones wait for their workers, or for records that cannot be read.
                 self._due_ms = min(self._due_ms, max(base.pending.due_ms, now_ms + _DYING_RECHECK_MS))
+            if base.status in (TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK):
+                self._due_ms = min(self._due_ms, now_ms + _UPGRADE_RECHECK_MS)
             if base.status == TopologyStatus.KILLED and base.topology_id not in reading.snapshot.assignments:
                 self._due_ms = min(self._due_ms, now_ms + _DYING_RECHECK_MS)
 
@@ -220,6 +229,12 @@ class Nimbus:
         self._is_dirty |= has_changed
         return has_changed
 
+    def _upgrade(self, reading: Reading, now_ms: int) -> bool:
+        """Carry gray upgrades on; another turn follows at once what was written."""
+        has_changed = self._upgrades.advance(reading, now_ms)
+        self._is_asked |= has_changed
+        return has_changed
+
     def _monitor(self, reading: Reading, now_ms: int) -> bool:
         """Replace what has died; nothing after it in a turn looks at places."""
         alive = self._observer.alive(reading.snapshot, now_ms)
@@ -235,6 +250,16 @@ class Nimbus:
         for assignment in plan.assignments:
             self._assigner.publish(assignment, reading.bases[assignment.topology_id].name)
         self._remove_beats_of_gone(reading)
+        return False
+
+    def _gather(self, reading: Reading, now_ms: int) -> bool:
+        """Write the task heartbeats of topologies without a topology master."""
+        self._gatherer.keep_only(set(reading.bases))
+        for topology_id, known in reading.snapshot.topologies.items():
+            components = known.outline.component_by_task
+            if master_task(components) is None and self._gatherer.is_due(topology_id, now_ms):
+                beats = [beat for beat in reading.beats if beat.topology_id == topology_id]
+                self._gatherer.step(topology_id, beats, components, now_ms)
         return False
 
     def _remove_beats_of_gone(self, reading: Reading) -> None:

@@ -95,8 +95,10 @@ class RequestClient:
         state, named = self.state, set()
         try:
             for topology_id in state.topology_ids():
-                records = (state.read_base(topology_id), state.read_assignment(topology_id))
-                named |= {key for record in records if record for key in (record.code_key, record.conf_key)}
+                records = (state.read_assignment(topology_id), state.read_upgrade(topology_id))
+                named |= {key for record in records if record for key in record.blob_keys()}
+                if base := state.read_base(topology_id):
+                    named |= {base.code_key, base.conf_key}
             for request_id in state.request_ids():
                 if request := state.read_request(request_id):
                     named |= request.blob_keys()

@@ -31,6 +31,7 @@ from sparkstorm.model.requests import (
 from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
 from sparkstorm.nimbus.cluster_reader import Reading
 from sparkstorm.nimbus.deploy import Deploys
+from sparkstorm.nimbus.gray_upgrade import KINDS, GrayUpgrades
 from sparkstorm.nimbus.parts import NimbusParts
 from sparkstorm.nimbus.rebalance import Rebalancer
 from sparkstorm.nimbus.validation import checked_rebalance
@@ -43,7 +44,7 @@ _SIMPLE = {
     RequestKind.ACTIVATE: (Action.ACTIVATE, "activate"),
     RequestKind.DEACTIVATE: (Action.INACTIVATE, "deactivate"),
 }
-_NOT_IN_DEPLOY = (RequestKind.KILL, RequestKind.UPDATE, RequestKind.REBALANCE)
+_NOT_IN_DEPLOY = (RequestKind.KILL, RequestKind.UPDATE, RequestKind.REBALANCE, *KINDS)
 
 
 def _runs(deploy: Deploy, reading: Reading) -> bool:
@@ -53,8 +54,8 @@ def _runs(deploy: Deploy, reading: Reading) -> bool:
 class RequestVerbs:
     """`check` before a request is accepted, `carry_out` at every turn from then on until its outcome is final."""
 
-    def __init__(self, parts: NimbusParts, rebalancer: Rebalancer, deploys: Deploys) -> None:
-        self._parts, self._rebalancer, self._deploys = parts, rebalancer, deploys
+    def __init__(self, parts: NimbusParts, rebalancer: Rebalancer, deploys: Deploys, upgrades: GrayUpgrades) -> None:
+        self._parts, self._rebalancer, self._deploys, self._upgrades = parts, rebalancer, deploys, upgrades
         self._carriers = {
             RequestKind.SUBMIT: self._submit,
             RequestKind.UPDATE: self._update,
@@ -64,9 +65,10 @@ class RequestVerbs:
             RequestKind.REBALANCE: self._rebalance,
             RequestKind.RESTART_WORKER: self._restart_worker,
             RequestKind.SET_LOG_LEVEL: self._set_log_level,
+            **dict.fromkeys(KINDS, self._upgrade),
         }
 
-    def check(self, request: Request, reading: Reading) -> str:
+    def check(self, request: Request, reading: Reading, now_ms: int) -> str:
         """Return the id of the topology that is meant; raises what the request is refused with."""
         if request.kind is RequestKind.SUBMIT:
             self._check_free(request.name, reading)
@@ -78,11 +80,15 @@ class RequestVerbs:
         if deploy and deploy.old_id == base.topology_id and request.kind in _NOT_IN_DEPLOY:
             raise IllegalTransitionError(f"a hot deploy of {base.name} is under way; wait for it, then {verb} what runs")
         if request.kind is RequestKind.UPDATE:
+            if base.status in (TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK):
+                raise IllegalTransitionError(f"a gray upgrade of {base.name} is under way; complete it or roll it back first")
             if base.status is TopologyStatus.KILLED:
                 raise IllegalTransitionError(f"topology {base.name} is KILLED: submit it anew when it is gone")
             return request.topology_id
         if request.kind is RequestKind.REBALANCE:
             self._options(request, base)
+        if request.kind in KINDS:
+            self._upgrades.check(request, base, self._new_outline(request), reading, now_ms)
         return base.topology_id
 
     def _check_free(self, name: str, reading: Reading) -> None:
@@ -230,6 +236,14 @@ class RequestVerbs:
                 f"the rebalance of {outcome.topology_id} was called off: another request came before it fell due"
             )
         return False
+
+    # -- gray upgrades -------------------------------------------------------------------------------------------
+
+    def _new_outline(self, request: Request) -> TopologyOutline | None:
+        return self._outline(request) if request.base is not None else None
+
+    def _upgrade(self, request: Request, outcome: Outcome, reading: Reading, now_ms: int) -> bool:
+        return self._upgrades.carry_out(request, outcome, self._new_outline(request), reading, now_ms)
 
     # -- workers -------------------------------------------------------------------------------------------------
 

@@ -66,7 +66,7 @@ class RequestDuty:
             if now_ms - self._seen_ms[request.id] >= _GRACE_MS:
                 self._expire(request, now_ms)
             return None
-        topology_id = self._verbs.check(request, reading)
+        topology_id = self._verbs.check(request, reading, now_ms)
         outcome = Outcome(request.id, OutcomeState.ACCEPTED, now_ms, topology_id)
         if request.is_plan:
             plan = self._verbs.plan(request, topology_id, reading, now_ms)

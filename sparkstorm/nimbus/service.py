@@ -10,6 +10,7 @@ import contextlib
 import math
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from sparkstorm.blobs.store import BlobStore
@@ -34,15 +35,17 @@ from sparkstorm.model.requests import (
     RequestKind,
     SubmittedOutline,
     check_log_levels,
+    check_upgrade,
     topology_name,
 )
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
-from sparkstorm.model.topology import Topology
+from sparkstorm.model.topology import Topology, validate_name
+from sparkstorm.model.upgrade import UpgradeOptions
 from sparkstorm.nimbus.cluster_reader import conf_bytes
 from sparkstorm.nimbus.request_client import PendingRequest, Progress, RequestClient, WaitUntil, client_name, wait_in_real_time
 from sparkstorm.nimbus.submission import Seed, SubmitOptions, prepare, wait_copies
-from sparkstorm.nimbus.validation import checked_rebalance
-from sparkstorm.settings import SubmissionSettings
+from sparkstorm.nimbus.validation import check_upgraded_outline, checked_rebalance, upgrade_options
+from sparkstorm.settings import SubmissionSettings, UpgradeSettings
 
 
 class NimbusService:
@@ -167,6 +170,8 @@ class NimbusService:
         seed: Seed | None = None,
     ) -> Request:
         """Check a new topology and store its blobs and initial state; make an UPDATE when topology.hot.deploy.enable is set."""
+        if isinstance(conf, Mapping) and conf.get("topology.upgrade"):
+            return self.upgrade_request(name, topology, conf, code)
         topology_id, own_conf, outline = self._prepare(name, topology, conf)
         settings = SubmissionSettings.of(own_conf)
         if settings.is_hot_deploy:
@@ -189,9 +194,37 @@ class NimbusService:
         """Check name, configuration and topology, once; a new id, the topology's own configuration and its outline."""
         topology_id = f"{name}-{self._state.next_submission_number()}-{self._clock.now_ms() // 1000}"
         own_conf, outline = prepare(topology_id, name, topology, conf, self._conf)
-        if own_conf.get("topology.upgrade"):
-            raise InvalidConfigError("topology.upgrade: gray upgrades are not in this release; use a hot deploy")
         return topology_id, own_conf, outline
+
+    def upgrade_request(self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes) -> Request:
+        """Check the new code of a running topology and store its blobs; the batch is chosen by topology.upgrade.* (S0.6)."""
+        validate_name(name)
+        running = self.require(name)
+        own_conf, outline = prepare(running.topology_id, name, topology, conf, self._conf)
+        settings = UpgradeSettings.of(own_conf)
+        options = upgrade_options(settings.workers or (), settings.component or "", settings.worker_num)
+        check_upgrade(name, options)
+        check_upgraded_outline(name, self._outline(running), outline, settings.is_forced)
+        base = replace(running, status=TopologyStatus.ACTIVE, previous_status=None, pending=None)
+        details = {"upgrade": options, "is_forced": settings.is_forced}
+        return self._with_blobs(RequestKind.UPGRADE, base, own_conf, outline, code, **details)
+
+    def upgrade(self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes, progress: Progress | None = None) -> str:
+        """Begin a gray upgrade of a running topology: its first batch of workers restarts with the new code (S0.20)."""
+        return self.begin(self.upgrade_request(name, topology, conf, code)).wait(progress).topology_id
+
+    def continue_upgrade(self, name: str, options: UpgradeOptions) -> None:
+        """Upgrade the next batch."""
+        check_upgrade(name, options)
+        self.begin(self.new_request(RequestKind.CONTINUE_UPGRADE, name, upgrade=options)).wait()
+
+    def complete_upgrade(self, name: str) -> None:
+        """End a gray upgrade as it is: upgraded workers keep the new code, the others theirs (S0.30)."""
+        self.begin(self.new_request(RequestKind.COMPLETE_UPGRADE, name)).wait()
+
+    def roll_back_upgrade(self, name: str) -> None:
+        """Take a gray upgrade back: every upgraded worker restarts with the code that it had."""
+        self.begin(self.new_request(RequestKind.ROLLBACK_UPGRADE, name)).wait()
 
     def _check_options(self, name: str, options: SubmitOptions | None) -> SubmitOptions:
         options = options or SubmitOptions()
@@ -235,13 +268,28 @@ class NimbusService:
             status=options.status,
             num_workers=SubmissionSettings.of(own_conf).workers,
             executors_by_component=dict(outline.executors_by_component),
-            code_key=self._blobs.put(code, now_ms),
-            conf_key=self._blobs.put(conf_bytes(own_conf), now_ms),
+            code_key="",
+            conf_key="",
             owner=options.owner,
         )
+        return self._with_blobs(kind, base, own_conf, outline, code, **details)
+
+    def _with_blobs(
+        self,
+        kind: RequestKind,
+        base: TopologyBase,
+        own_conf: dict[str, Any],
+        outline: TopologyOutline,
+        code: bytes,
+        **details: Any,
+    ) -> Request:
+        """Store code, configuration and outline; make the request that names them."""
+        topology_id, now_ms = base.topology_id, self._clock.now_ms()
+        code_key, conf_key = self._blobs.put(code, now_ms), self._blobs.put(conf_bytes(own_conf), now_ms)
+        base = replace(base, launch_ms=now_ms, code_key=code_key, conf_key=conf_key)
         outline_key = self._blobs.put(encode_record(SubmittedOutline(topology_id, outline)), now_ms)
         wait_copies(self._blobs, topology_id, own_conf)
-        return self.new_request(kind, name, topology_id=topology_id, base=base, outline_key=outline_key, **details)
+        return self.new_request(kind, base.name, topology_id=topology_id, base=base, outline_key=outline_key, **details)
 
     # -- looking -------------------------------------------------------------------------------------------------
 

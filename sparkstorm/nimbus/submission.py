@@ -20,7 +20,7 @@ from sparkstorm.model.topology import Topology, validate, validate_name
 from sparkstorm.model.value_types import register
 from sparkstorm.nimbus.cluster_reader import conf_bytes
 from sparkstorm.nimbus.guarded_scheduler import check_choice
-from sparkstorm.nimbus.validation import check_components, check_resources
+from sparkstorm.nimbus.validation import check_components, check_master, check_resources
 from sparkstorm.recording.recorder import check_recorded
 from sparkstorm.settings import NimbusSettings, RequestSettings, SubmissionSettings
 
@@ -70,6 +70,7 @@ def prepare(
     register(SubmissionSettings.of(total).serializers)
     validate_sizes(total, topology_id)
     check_choice(total)
+    check_master(total)
     ask_validator(total, name, topology)
     conf_bytes(conf)
     whole = normalise_topology(topology, total)

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError
+from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.normalise import check_own_conf
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.shared_memory import check_regions
 from sparkstorm.model.status import RebalanceOptions
 from sparkstorm.model.topology import Topology
+from sparkstorm.model.upgrade import UpgradeOptions
 from sparkstorm.nimbus.cluster_reader import conf_bytes
 from sparkstorm.nimbus.guarded_scheduler import check_choice
-from sparkstorm.settings import RequestSettings
+from sparkstorm.scheduling.settings import ChoiceSettings
+from sparkstorm.settings import RequestSettings, TrackingSettings
 
 _WORKERS_KEY = "topology.workers"
 # Tasks, and with them ackers, are fixed at submission (S3.12); ids are Nimbus's.
@@ -48,6 +51,60 @@ def checked_rebalance(
         check_resources(f"{where}: component '{component}'", resources)
     conf = _checked_conf(where, name, options.conf, cluster_conf)
     return replace(options, num_workers=_workers(where, options.num_workers, conf), conf=conf)
+
+
+def upgrade_options(workers: Iterable[str], component: str, worker_num: int) -> UpgradeOptions:
+    """Return the choice of a batch; InvalidConfigError for a worker that is no NODE:PORT."""
+    found = []
+    for each in workers:
+        try:
+            found.append(WorkerSlot.parse(str(each)))
+        except ValueError as error:
+            raise InvalidConfigError(f"topology.upgrade.workers: {error}") from None
+    return UpgradeOptions(tuple(found), component, worker_num)
+
+
+def check_upgraded_outline(name: str, before: TopologyOutline, after: TopologyOutline, is_forced: bool) -> None:
+    """InvalidTopologyError unless old and new code of a topology can run side by side: same components, tasks and streams.
+
+    A state in another form is refused as well, unless forced: after a rollback the former code could not read it.
+    """
+    where = f"upgrade of {name}: "
+    if added := after.components.keys() ^ before.components.keys():
+        word = "adds" if min(added) in after.components else "lacks"
+        raise InvalidTopologyError(f"{where}the new code {word} component '{min(added)}'; use a hot deploy (sparkstorm update)")
+    for component, was in before.components.items():
+        now, here = after.components[component], f"{where}component '{component}'"
+        tasks = [sum(each == component for each in outline.component_by_task.values()) for outline in (before, after)]
+        if tasks[0] != tasks[1]:
+            raise InvalidTopologyError(f"{here} has {tasks[1]} tasks in the new code, {tasks[0]} run; use a hot deploy")
+        if was.kind != now.kind:
+            raise InvalidTopologyError(f"{here} is a {now.kind} in the new code, a {was.kind} runs; use a hot deploy")
+        for stream in sorted(was.streams.keys() | now.streams.keys()):
+            fields = [each.streams.get(stream) for each in (was, now)]
+            if fields[0] != fields[1]:
+                words = [f"({', '.join(each)})" if each is not None else "nothing" for each in fields]
+                raise InvalidTopologyError(
+                    f"{here}, stream '{stream}': the new code declares {words[1]}, {words[0]} runs; use a hot deploy"
+                )
+        if sorted(map(str, was.inputs)) != sorted(map(str, now.inputs)):
+            raise InvalidTopologyError(f"{here} has other inputs or groupings in the new code; use a hot deploy")
+        if was.state_version != now.state_version and not is_forced:
+            raise InvalidTopologyError(
+                f"{here}: its state has version {was.state_version}, that of the new code {now.state_version}: after a rollback "
+                "the code that runs now could not read it; set topology.upgrade.force to upgrade nevertheless"
+            )
+
+
+def check_master(conf: Mapping[str, Any]) -> None:
+    """InvalidConfigError when a topology master is to be alone in its worker under a scheduler that cannot see to it."""
+    choice = ChoiceSettings.of_partial(conf)
+    name = choice.topology or choice.cluster
+    if TrackingSettings.of_partial(conf).master and name != "jstorm":
+        raise InvalidConfigError(
+            f"topology.master.single.worker: the scheduler {name or 'default'!r} gives no task a worker of its own; "
+            "set topology.scheduler to jstorm, or leave the key out: Nimbus then does the master's work"
+        )
 
 
 def _workers(where: str, asked: int | None, conf: Mapping[str, Any]) -> int | None:

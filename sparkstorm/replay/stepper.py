@@ -81,7 +81,7 @@ class Stepper:
         self._run.run([tup])
         self._run.take_emitted()
         dead = [DeadLetter.decode(Codec(), data) for data in self._run.take_dead()]
-        emitted = {stream: [row for row, _ in rows] for stream, rows in self._rows.items() if rows}
+        emitted = {stream: [row[0] for row in rows] for stream, rows in self._rows.items() if rows}
         for rows in self._rows.values():
             rows.clear()
         state = dict(self._run.state.items()) if self._run.state is not None else {}

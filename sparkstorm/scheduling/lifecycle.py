@@ -112,12 +112,21 @@ def _do_rebalance(base: TopologyBase, request: ActionRequest, _now_ms: int) -> D
     return Decision(after, Effect.REBALANCE, options)
 
 
+def _upgrade(base: TopologyBase, _request: ActionRequest, _now_ms: int) -> Decision:
+    return Decision(replace(base, status=TopologyStatus.UPGRADING))
+
+
+def _roll_back(base: TopologyBase, _request: ActionRequest, _now_ms: int) -> Decision:
+    return Decision(replace(base, status=TopologyStatus.ROLLBACK))
+
+
 _TABLE: Mapping[TopologyStatus, Mapping[Action, _Row]] = {
     TopologyStatus.ACTIVE: {
         Action.ACTIVATE: _stay,
         Action.INACTIVATE: _inactivate,
         Action.REBALANCE: _rebalance,
         Action.KILL: _kill,
+        Action.UPGRADE: _upgrade,
     },
     TopologyStatus.INACTIVE: {
         Action.ACTIVATE: _activate,
@@ -131,6 +140,6 @@ _TABLE: Mapping[TopologyStatus, Mapping[Action, _Row]] = {
         Action.DO_REBALANCE: _do_rebalance,
         Action.KILL: _kill,
     },
-    TopologyStatus.UPGRADING: {Action.KILL: _kill},
-    TopologyStatus.ROLLBACK: {Action.KILL: _kill},
+    TopologyStatus.UPGRADING: {Action.KILL: _kill, Action.ROLL_BACK: _roll_back, Action.END_UPGRADE: _activate},
+    TopologyStatus.ROLLBACK: {Action.KILL: _kill, Action.END_UPGRADE: _activate},
 }

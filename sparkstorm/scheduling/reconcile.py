@@ -8,7 +8,7 @@ from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, replace
 
 from sparkstorm.errors import FailedAssignTopologyError
-from sparkstorm.model.assignment import Assignment, AssignmentKind, ExecutorId, WorkerSlot
+from sparkstorm.model.assignment import Assignment, AssignmentKind, ExecutorId, WorkerCode, WorkerSlot
 
 Placements = Mapping[str, Mapping[ExecutorId, WorkerSlot]]
 
@@ -51,7 +51,34 @@ def next_assignment(
             each: old.placed_version_by_executor.get(each, version) if old and each in stays else version for each in placed
         },
         kind=wanted.kind,
+        code_by_slot=_codes_after(old, wanted, placed) if old and old.code_by_slot else {},
     )
+
+
+def _codes_after(old: Assignment, wanted: Wanted, placed: Mapping[ExecutorId, WorkerSlot]) -> dict[WorkerSlot, WorkerCode]:
+    """Return the slots with code of their own: those that had it, and new ones whose executors all come from the same code."""
+    held, base = set(old.slot_by_executor.values()), WorkerCode(wanted.code_key, wanted.conf_key)
+    former: dict[WorkerSlot, set[WorkerCode]] = {}
+    for executor, slot in placed.items():
+        source = slot if slot in held else old.slot_by_executor.get(executor)
+        if source is not None:
+            former.setdefault(slot, set()).add(old.code_by_slot.get(source, base))
+    found = {slot: next(iter(codes)) for slot, codes in sorted(former.items()) if len(codes) == 1}
+    return {slot: code for slot, code in found.items() if code != base}
+
+
+def with_codes(old: Assignment, base: WorkerCode, code_by_slot: Mapping[WorkerSlot, WorkerCode], now_ms: int) -> Assignment | None:
+    """Return the same placement with these codes, `base` where a slot has none of its own; None when nothing changes.
+
+    Fences of the workers whose code changes are raised to the new version: the store then refuses commits of the former code.
+    """
+    slots = sorted(set(old.slot_by_executor.values()))
+    codes = {slot: code for slot in slots if (code := code_by_slot.get(slot, base)) != base}
+    after = replace(old, code_key=base.code_key, conf_key=base.conf_key, code_by_slot=codes)
+    if after == old:
+        return None
+    changed = {slot for slot in slots if after.code_at(slot) != old.code_at(slot)}
+    return replace(restarted(after, changed, now_ms), kind=AssignmentKind.UPDATE)
 
 
 def _same_content(old: Assignment, wanted: Wanted) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from sparkstorm.config import Conf, default_conf, merge
 from sparkstorm.errors import SparkStormError, StoreInconsistentError
 from sparkstorm.hosting.base import SlotSpec
-from sparkstorm.model.assignment import ExecutorId, TaskError, WorkerBeat, WorkerSlot
+from sparkstorm.model.assignment import ExecutorId, TaskError, WorkerBeat, WorkerCode, WorkerSlot
 from sparkstorm.model.names import file_name
 from sparkstorm.model.status import JsonValue
 from sparkstorm.model.worker_messages import (
@@ -294,6 +294,7 @@ class Slot:
         if child is None:
             return
         child.process.close()
+        self._sync.runs_nothing()
         words = child.last_words or _cause_of(action.exit_code)
         _LOG.info("slot %s: worker %d ended: %s", self._place.slot, child.process.pid, words)
         if action.blameless:
@@ -346,6 +347,8 @@ class Slot:
             message=self._message if word == FAILED else "",
         )
         self._sync.beat(beat)
+        if child is not None and child.stats and self._state.phase is Phase.RUNNING:
+            self._sync.runs(child.spec.topology_id, WorkerCode(child.spec.code_key, child.spec.conf_key))
 
     def _silent_ms(self, now_ms: int) -> int:
         """Milliseconds since the running child's last word."""

@@ -35,6 +35,7 @@ from sparkstorm.supervisor.node_dir import NodeDir
 from sparkstorm.supervisor.slot import Place, Slot, worker_log_name
 from sparkstorm.supervisor.slot_sync import SlotStores, SlotSync
 from sparkstorm.supervisor.supervisor import Supervisor, SupervisorDuties
+from sparkstorm.supervisor.topology_master import TopologyMaster
 from sparkstorm.supervisor.worker_process import WorkerChild
 from sparkstorm.worker.main import DEFAULT_ENTRY
 
@@ -164,7 +165,9 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
     )
     log_of = lambda topology_id: Path(spec.log_dir) / worker_log_name(topology_id, place.slot)  # noqa: E731 - short, and used once
     logs = LogPublisher(place.slot, client_of(spec.redis, LOG_PATIENCE_S), log_of)
-    return SlotStores(state, blobs, Supervisor(duties, place.node_dir, state), logs)
+    return SlotStores(
+        state, blobs, Supervisor(duties, place.node_dir, state), logs, TopologyMaster(state, settings.task_heartbeat_ms)
+    )
 
 
 @contextlib.contextmanager

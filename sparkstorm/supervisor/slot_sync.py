@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from sparkstorm.blobs.store import BlobStore
+from sparkstorm.cluster.master_duties import master_task
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import SparkStormError, StoreInconsistentError, StoreUnavailableError, TamperedBlobError
-from sparkstorm.model.assignment import Assignment, TaskError, WorkerBeat, WorkerSlot
+from sparkstorm.model.assignment import Assignment, TaskError, WorkerBeat, WorkerCode, WorkerSlot
 from sparkstorm.model.status import JsonValue, TopologyStatus
 from sparkstorm.supervisor.base import LogSink, NodeStorage
 from sparkstorm.supervisor.seen_versions import VersionGuard
 from sparkstorm.supervisor.slot_machine import BlobView, LocalAssignment
 from sparkstorm.supervisor.supervisor import Supervisor, part_of
+from sparkstorm.supervisor.topology_master import TopologyMaster
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -30,6 +32,7 @@ POLL_MS = 250  # between two readings when no hint came
 MAX_ERRORS_WAITING = 200
 REFUSED = "REFUSED"
 """Report of a slot that was given an older assignment than it has seen before."""
+_UPGRADES = (TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK)
 _WORKING = (TopologyStatus.ACTIVE, TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK)
 
 
@@ -59,6 +62,7 @@ class SlotStores:
     blobs: BlobStore
     supervisor: Supervisor
     logs: LogSink | None = None
+    master: TopologyMaster | None = None
 
 
 class SlotSync:
@@ -81,6 +85,10 @@ class SlotSync:
         self._left: deque[str] = deque()
         self._orders: deque[LocalAssignment] = deque(maxlen=1)
         self._code: dict[LocalAssignment, Code | BlobView] = {}
+        self._status_read: TopologyStatus | None = None  # of the topology of the wish
+        self._runs: tuple[str, WorkerCode] | None = None  # topology and code of a worker that has beaten
+        parts = (self._follow, self._supervise, self._fetch, self._deliver, self._tell_upgraded, self._master, self._publish)
+        self._duties: tuple[Callable[[int], None], ...] = parts
         self.wish: DesiredState | None = None
         self.stop = False
         self.notify: Callable[[], None] = lambda: None
@@ -90,6 +98,14 @@ class SlotSync:
     def beat(self, beat: WorkerBeat) -> None:
         """Leave the newest beat; an older one that still waits is replaced."""
         self._beats.append(beat)
+
+    def runs(self, topology_id: str, code: WorkerCode) -> None:
+        """The worker of that topology has beaten under that code."""
+        self._runs = (topology_id, code)
+
+    def runs_nothing(self) -> None:
+        """The worker has ended."""
+        self._runs = None
 
     def report(self, topology_id: str, error: TaskError) -> None:
         """Leave an error; when hundreds wait, the oldest go."""
@@ -119,7 +135,7 @@ class SlotSync:
     def step(self, now_ms: int) -> int:
         """Do what is due; returns when to come back. A store that does not answer is asked again next time."""
         try:
-            for duty in (self._follow, self._supervise, self._fetch, self._deliver, self._publish):
+            for duty in self._duties:
                 duty(now_ms)
         except StoreUnavailableError as fault:
             # Every wait for it may take many seconds: the other duties would only add theirs.
@@ -206,13 +222,54 @@ class SlotSync:
         part = min(parts, key=lambda part: (part.topology_id != running, part.topology_id))
         try:
             levels = self._log_levels(part.topology_id, now_ms)
-            return DesiredState(part, self._status(part.topology_id), self._components(part.topology_id), levels)
+            wish = DesiredState(part, self._status(part.topology_id), self._components(part.topology_id), levels)
+            return wish if self._has_new_code(wish, now_ms) else self.wish
         except (StoreInconsistentError, TamperedBlobError) as fault:
             _LOG.error("slot %s: %s", self._slot, fault)
             return self.wish
 
+    def _has_new_code(self, wish: DesiredState, now_ms: int) -> bool:
+        """Fetch and check the new code of a gray upgrade (S0.25); a worker that runs is not ended for code that is not here."""
+        old, new = self.wish.assignment if self.wish else None, wish.assignment
+        if old is None or old.topology_id != new.topology_id or (old.code_key, old.conf_key) == (new.code_key, new.conf_key):
+            return True
+        try:
+            self._bring(new, now_ms)
+        except (SparkStormError, OSError) as fault:
+            if isinstance(fault, StoreUnavailableError):
+                raise
+            _LOG.error("slot %s: new code of %s: %s; the worker stays as it is", self._slot, new.topology_id, fault)
+            return False
+        return True
+
+    def _tell_upgraded(self, _now_ms: int) -> None:
+        """Move this worker from upgrading_workers to upgraded_workers when it has beaten under its new code (S0.24-S0.27)."""
+        if self._status_read not in _UPGRADES or self._runs is None or self.wish is None:
+            return
+        topology_id, code = self._runs
+        part, state = self.wish.assignment, self._desk().state
+        if part.topology_id != topology_id or WorkerCode(part.code_key, part.conf_key) != code:
+            return
+        upgrade = state.read_upgrade(topology_id, self.wake)
+        if upgrade is None or upgrade.target(self._slot) != code:
+            return
+        is_listed = state.is_upgrading(topology_id, self._slot, self.wake)
+        if is_listed or (not upgrade.rollback and code != upgrade.former and not state.is_upgraded(topology_id, self._slot, code)):
+            state.write_upgraded(topology_id, self._slot, code)
+
+    def _master(self, now_ms: int) -> None:
+        """Do the duties of the topology master while its worker beats."""
+        if self.wish is not None and self._runs is not None and self._runs[0] == self.wish.assignment.topology_id:
+            part = self.wish.assignment
+            if master_task(self.wish.component_by_task) in {task for each in part.executors for task in each.executor.tasks}:
+                found, opened = self._assignments.get(part.topology_id), self._desk()
+                if found is not None and opened.master is not None:
+                    is_upgrading = self._status_read in _UPGRADES
+                    opened.master.step(found, self.wish.component_by_task, is_upgrading, now_ms)
+
     def _status(self, topology_id: str) -> str:
         base = self._desk().state.read_base(topology_id, self.wake)
+        self._status_read = base.status if base else None
         return "ACTIVE" if base and base.status in _WORKING else "INACTIVE"
 
     def _log_levels(self, topology_id: str, now_ms: int) -> Mapping[str, str]:

@@ -67,7 +67,8 @@ def part_of(assignment: Assignment, slot: WorkerSlot) -> LocalAssignment | None:
     placed = tuple(PlacedExecutor(each, assignment.placed_version_by_executor.get(each, 0)) for each in executors)
     if not placed:
         return None
-    return LocalAssignment(assignment.topology_id, assignment.code_key, assignment.conf_key, placed, assignment.version)
+    code = assignment.code_at(slot)
+    return LocalAssignment(assignment.topology_id, code.code_key, code.conf_key, placed, assignment.version)
 
 
 def local_assignments(

@@ -45,6 +45,7 @@ _LIMIT_SECS = 3600.0
 _LIMIT_STEPS = 100_000
 _PLACED_MS = 300_000
 _LONGEST_KILL_MS = 24 * 3600 * 1000
+_RESTLESS = (TopologyStatus.KILLED, TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK)
 _RETRY_MS = 500  # Nimbus's pause after a store that did not answer
 
 
@@ -157,7 +158,7 @@ class LocalCluster:
         if any(slot.machine is None or not slot.machine.is_settled for slot in self.slots):
             return False
         bases = [self.storm_state.read_base(topology_id) for topology_id in self.storm_state.topology_ids()]
-        if any(base is None or base.pending or base.status is TopologyStatus.KILLED for base in bases):
+        if any(base is None or base.pending or base.status in _RESTLESS for base in bases):
             return False
         return not (self.storm_state.deploy_names() or self.storm_state.request_ids())
 
@@ -226,6 +227,11 @@ class LocalCluster:
         self.service.rebalance(topology.name, RebalanceOptions(workers, dict(executors or {}), reassign=reassign), 0)
         self._run_until(lambda: not self._is_pending(topology.id), _PLACED_MS)
         self._settle(topology.id)
+
+    def upgrade(self, topology: Topology, conf: Mapping[str, Any], name: str | None = None) -> None:
+        """Begin a gray upgrade to new code; `service` continues, completes and takes it back."""
+        self._submitted.append(topology)
+        self.service.upgrade(self.topology(name).name, topology, conf, pack_topology(topology))
 
     def _is_pending(self, topology_id: str) -> bool:
         base = self.storm_state.read_base(topology_id)

@@ -67,7 +67,7 @@ class LocalTopology:
     def is_active(self) -> bool:
         """Whether its spouts may emit."""
         base = self._state.read_base(self.id)
-        return base is not None and base.status is TopologyStatus.ACTIVE
+        return base is not None and base.status in (TopologyStatus.ACTIVE, TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK)
 
     @property
     def workers(self) -> list[SimSlot]:

@@ -20,6 +20,7 @@ from sparkstorm.supervisor.local import MemoryDisk, MemoryNodeDir
 from sparkstorm.supervisor.slot import Place, Slot
 from sparkstorm.supervisor.slot_sync import SlotStores, SlotSync
 from sparkstorm.supervisor.supervisor import Supervisor, SupervisorDuties
+from sparkstorm.supervisor.topology_master import TopologyMaster
 from sparkstorm.testing.in_process_worker import InProcessWorker, WorkerServices
 from sparkstorm.testing.simulated_time import WorkerClock
 from sparkstorm.testing.simulation import Simulation
@@ -235,4 +236,6 @@ class SimSlot:
             worker_timeout_ms=settings.worker_timeout_ms,
             resources=settings.resources,
         )
-        return SlotStores(state, BlobStore(state, self._around.bytes_store, KEY), Supervisor(duties, storage, state))
+        master = TopologyMaster(state, settings.task_heartbeat_ms)
+        blobs = BlobStore(state, self._around.bytes_store, KEY)
+        return SlotStores(state, blobs, Supervisor(duties, storage, state), master=master)

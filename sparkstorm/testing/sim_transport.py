@@ -136,10 +136,12 @@ class FaultyTransport(SimTransport):
             raise SimulatedDeath(fault.value)
         if fault is CommitFault.NOT_SENT:
             self._come_again(commit, fault)
+        in_doubt = self.in_doubt()
         pressure = super().commit(commit)
         if fault is CommitFault.CRASH_AFTER:
             raise SimulatedDeath(fault.value)
         if fault is CommitFault.LOST_ANSWER:
+            self.forget_answer(in_doubt)
             self._come_again(commit, fault)
         return super().commit(commit) if fault is CommitFault.SENT_TWICE else pressure
 

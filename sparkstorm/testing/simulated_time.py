@@ -25,6 +25,10 @@ class WorkerClock:
         """The present moment for this worker."""
         return max(self._clock.now_ms(), self.busy_until_ms)
 
+    def now_us(self) -> int:
+        """The present moment for this worker in microseconds."""
+        return 1000 * self.now_ms()
+
     def spend(self, ms: int) -> None:
         """Be busy for so long from now on."""
         if ms < 0:

@@ -1,16 +1,23 @@
-"""Byte form of a frame: tuples, or acker messages, for one task.
+"""Byte form of an entry of a task's stream: a block of tuples, or acker messages.
 
 Laws: a frame is read completely checked or not at all (MalformedFrameError); sizes are capped before anything is
 allocated; nothing in it is ever executed. Layout: b"SF", version, kind, birth of the oldest root in it (8 bytes, ms),
 then msgpack; ids and roots are columns of little-endian 64-bit integers, values are one list per field. `oldest.lua`
 reads the birth where it stands.
+
+A block has the rows of one channel (component and stream) for one task: runs of senders, roots as runs (a root, or
+several, and their rows), and one edge id, which stands for the block in the value of each of its roots until the last
+row of that root is consumed.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain, groupby, repeat
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -18,12 +25,15 @@ import numpy.typing as npt
 
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.model.codec import Codec
-from sparkstorm.model.tuples import Roots
+from sparkstorm.model.tuples import Roots, Source, each_root
 
 Ids = npt.NDArray[np.uint64]
-Row = tuple[tuple[Any, ...], Roots]
+Row = tuple[tuple[Any, ...], Roots, Source]
+"""Values, roots and source of a tuple on its way."""
+Ends = Sequence[tuple[int, int]]
+"""(root, place of its last row in the block), ascending by place."""
 
-VERSION = 1
+VERSION = 2
 ROWS, MESSAGES, SETTLED, REPLAYED = 1, 2, 3, 4  # REPLAYED: one row of a dead letter, put back by people
 MAX_FRAME_BYTES = 64 << 20
 MAX_ROWS = 1 << 20
@@ -31,6 +41,10 @@ ID_LIMIT = 1 << 63  # roots and edge ids, and so every XOR of them, are below
 TASK_LIMIT = 1 << 31
 MAX_CONTAINERS = 4 << 20  # lists and mappings in a frame, which take 0.4 GB: no frame of several rows has room for more
 NO_IDS: Ids = np.empty(0, np.uint64)
+_FEW_ROWS = 24  # below it plain loops are faster than numpy
+_NO_ROOTS: tuple[bytes, bytes, dict[int, list[int]] | None] = (b"", b"", None)
+_ZERO = np.zeros(1, np.int64)
+_ONES = [1] * 8192
 _MAGIC = b"SF"
 _HEADER = struct.Struct("<2sBBq")
 HEADER_BYTES = _HEADER.size
@@ -38,18 +52,59 @@ HEADER_BYTES = _HEADER.size
 
 @dataclass(frozen=True, slots=True)
 class RowFrame:
-    """Tuples of one stream from one task: values, roots and edge ids row by row."""
+    """A block: tuples of one channel for one task, from any number of tasks of the sending component."""
 
-    source_task: int
+    runs: list[tuple[int, int]]  # (sender task, rows), in the order of the rows
     stream: str
     oldest_ms: int  # birth of the oldest root among the rows: what still waits here cannot have timed out
     values: list[tuple[Any, ...]]
     roots: list[Roots]
-    ids: Ids
+    edge: int = 0  # 0: nothing is tracked
+    ends: Ends = ()
+    origin: int = 0  # of the worker process that has written it
     is_replayed: bool = False  # a dead letter that was put back: its sender has not sent it now, and does not count it
 
     def __len__(self) -> int:
         return len(self.values)
+
+
+class RootRuns:
+    """Roots of a block's rows, run by run: neighbours with the same roots are one run."""
+
+    __slots__ = ("roots", "lengths")
+
+    def __init__(self, roots: Sequence[Roots], lengths: Sequence[int]) -> None:
+        self.roots = roots
+        self.lengths = lengths
+
+    @classmethod
+    def of(cls, roots: Sequence[Roots]) -> RootRuns:
+        """Fold a list of roots, one or several per row."""
+        if len(roots) > _FEW_ROWS:
+            try:
+                column = np.frombuffer(array("Q", roots), np.uint64)  # type: ignore[type-var]
+            except TypeError:
+                pass  # rows with several roots
+            else:
+                starts = np.flatnonzero(column[1:] != column[:-1]) + 1
+                if 4 * len(starts) > 3 * len(roots):
+                    return cls(roots, _ONES[: len(roots)] if len(roots) <= len(_ONES) else [1] * len(roots))
+                bounds = np.concatenate((_ZERO, starts, (len(roots),)))
+                return cls(column[bounds[:-1]].tolist(), np.diff(bounds).tolist())
+        runs = [(root, len(list(group))) for root, group in groupby(roots)]
+        return cls([root for root, _ in runs], [length for _, length in runs])
+
+    def ends(self) -> Ends:
+        """Return each distinct root with the place of its last row; 0, which is no root, is left out."""
+        places = [end - 1 for end in accumulate(self.lengths)]
+        is_single = not _has_tuple(self.roots)
+        if is_single:
+            last: dict[int, int] = dict(zip(self.roots, places, strict=True))  # type: ignore[arg-type]
+        else:
+            last = {root: place for roots, place in zip(self.roots, places, strict=True) for root in each_root(roots)}
+        is_sorted = is_single and len(last) == len(self.roots)
+        last.pop(0, None)
+        return list(last.items()) if is_sorted else sorted(last.items(), key=itemgetter(1))
 
 
 @dataclass(slots=True)
@@ -101,34 +156,62 @@ def birth_of(data: bytes) -> int | None:
     return int(_HEADER.unpack_from(data)[3])
 
 
-def encode_rows(codec: Codec, source_task: int, stream: str, oldest_ms: int, rows: Sequence[Row], ids: Ids) -> bytes:
-    """Bytes of rows; `ids` has one edge id per row, or none when nothing is tracked."""
-    values, roots = zip(*rows, strict=True)
-    several = {i: list(r) for i, r in enumerate(roots) if type(r) is tuple} if tuple in set(map(type, roots)) else None
-    single = [0 if type(r) is tuple else r for r in roots] if several else roots
-    columns = [list(column) for column in zip(*values, strict=True)]
+def encode_rows(
+    codec: Codec,
+    stream: str,
+    oldest_ms: int,
+    rows: Sequence[Row],
+    draw_edge: Callable[[Ends], int] | None = None,
+    origin: int = 0,
+) -> bytes:
+    """Bytes of a block; `draw_edge` is given the last rows of its roots and returns its edge id, None: nothing is tracked."""
+    values, roots, sources = zip(*rows, strict=True)
+    edge, head = 0, _NO_ROOTS
+    if draw_edge is not None:
+        runs = RootRuns.of(roots)
+        if ends := runs.ends():
+            edge, head = draw_edge(ends), _packed_roots(runs, len(rows))
     body = [
-        source_task,
+        origin,
+        edge,
         stream,
+        *_runs_of(sources),
         len(rows),
-        columns,
-        np.array(single, "<u8").tobytes() if len(ids) else b"",
-        ids.astype("<u8").tobytes(),
-        several,
+        [list(column) for column in zip(*values, strict=True)],
+        *head,
     ]
     return _framed(ROWS, oldest_ms, codec.pack(body))
 
 
+def _runs_of(sources: Sequence[Source]) -> tuple[list[int], list[int]]:
+    if sources.count(sources[0]) == len(sources):
+        return [sources[0].task], [len(sources)]
+    runs = [(source.task, len(list(group))) for source, group in groupby(sources)]
+    return [task for task, _ in runs], [count for _, count in runs]
+
+
+def _packed_roots(runs: RootRuns, count: int) -> tuple[bytes, bytes, dict[int, list[int]] | None]:
+    """Roots and lengths of runs as columns (no lengths: each is one row), and the runs of several roots by place."""
+    several = {n: list(roots) for n, roots in enumerate(runs.roots) if type(roots) is tuple} if _has_tuple(runs.roots) else None
+    single = [0 if type(roots) is tuple else roots for roots in runs.roots] if several else runs.roots
+    lengths = b"" if len(runs.roots) == count else np.array(runs.lengths, "<u4").tobytes()
+    return np.array(single, "<u8").tobytes(), lengths, several
+
+
+def _has_tuple(roots: Iterable[Roots]) -> bool:
+    return tuple in set(map(type, roots))
+
+
 def encode_replayed(codec: Codec, source_task: int, stream: str, born_ms: int, values: Sequence[Any]) -> bytes:
     """Bytes of one row that a dead letter keeps: of no tree, since the tree that it belonged to has failed."""
-    body = [source_task, stream, 1, [[value] for value in values], b"", b"", None]
+    body = [0, 0, stream, [source_task], [1], 1, [[value] for value in values], b"", b"", None]
     return _framed(REPLAYED, born_ms, codec.pack(body))
 
 
 def travelled(codec: Codec, rows: Sequence[Row]) -> list[Row]:
     """Rows as they would come out of a frame: what one receiver does to its values, no other sees."""
     values = codec.unpack(codec.pack([list(row[0]) for row in rows]))
-    return [(tuple(mine), row[1]) for mine, row in zip(values, rows, strict=True)]
+    return [(tuple(mine), row[1], row[2]) for mine, row in zip(values, rows, strict=True)]
 
 
 def encode_messages(codec: Codec, messages: AckerMessages) -> bytes:
@@ -164,23 +247,43 @@ def decode(codec: Codec, data: bytes) -> Frame:
 
 
 def _decode_rows(body: list[Any], oldest_ms: int) -> RowFrame:
-    source_task, stream, count, columns, roots, ids, several = body
-    _check(type(source_task) is int and type(stream) is str, "its source has wrong types")
+    origin, edge, stream, tasks, counts, count, columns, roots, lengths, several = body
+    _check(type(origin) is int and type(stream) is str, "its source has wrong types")
+    _check(type(edge) is int and 0 <= edge < ID_LIMIT, "an edge id is not between 0 and 2**63 - 1")
     _check(type(count) is int and 0 < count <= MAX_ROWS, f"it claims {count!r:.40} rows")
     _check(type(columns) is list and all(type(c) is list and len(c) == count for c in columns), "uneven columns")
+    runs = _checked_runs(tasks, counts, count)
     values = list(zip(*columns, strict=True)) if columns else [()] * count
-    row_ids, single = _numbers(ids, count), _numbers(roots, count)
-    _check(len(row_ids) == len(single), "ids without roots, or roots without ids")
-    _check_ids(row_ids, 0, "an edge id")
-    _check_ids(single, 0, "a root")
+    _check(bool(edge) == bool(roots), "an edge without roots, or roots without an edge")
+    if not edge:
+        _check(lengths == b"" and several is None, "anchors without an edge")
+        return RowFrame(runs, stream, oldest_ms, values, [0] * count, origin=origin)
+    of_rows = _checked_roots(roots, lengths, several, count)
+    row_roots = of_rows.roots if lengths == b"" else chain.from_iterable(map(repeat, of_rows.roots, of_rows.lengths))
+    return RowFrame(runs, stream, oldest_ms, values, list(row_roots), edge, of_rows.ends(), origin)
+
+
+def _checked_runs(tasks: Any, counts: Any, count: int) -> list[tuple[int, int]]:
+    _check(type(tasks) is list and type(counts) is list and len(tasks) == len(counts), "its senders are not runs")
+    _check(all(type(t) is int for t in tasks) and all(type(n) is int and n > 0 for n in counts), "its senders are not runs")
+    _check(sum(counts) == count, "its runs of senders have other rows than it claims")
+    return list(zip(tasks, counts, strict=True))
+
+
+def _checked_roots(roots: Any, lengths: Any, several: Any, count: int) -> RootRuns:
+    singles = _numbers(roots)
+    _check_ids(singles, 0, "a root")
+    _check(type(lengths) is bytes and len(lengths) % 4 == 0, "lengths of runs are not bytes of 32-bit integers")
+    sizes: list[int] = np.frombuffer(lengths, "<u4").tolist() if lengths else [1] * len(singles)
+    _check(len(sizes) == len(singles) and 0 not in sizes and sum(sizes) == count, "runs of roots have other rows than it claims")
     _check(several is None or type(several) is dict, "anchors are not a mapping")
-    row_roots: list[Roots] = single.tolist() if len(single) else [0] * count
-    for position, many in (several or {}).items():
-        _check(type(position) is int and 0 <= position < count, "an anchor points outside the rows")
+    found: list[Roots] = singles.tolist()
+    for run, many in (several or {}).items():
+        _check(type(run) is int and 0 <= run < len(found), "an anchor points outside the rows")
         _check(type(many) is list and len(many) > 0, "anchors are not a list")
         _check(all(type(r) is int and 0 < r < ID_LIMIT for r in many), "anchors are not ids")
-        row_roots[position] = tuple(many)
-    return RowFrame(source_task, stream, oldest_ms, values, row_roots, row_ids)
+        found[run] = tuple(many)
+    return RootRuns(found, sizes)
 
 
 def _decode_messages(body: list[Any], oldest_ms: int) -> AckerMessages:
@@ -205,7 +308,7 @@ def _decode_settled(body: list[Any], oldest_ms: int) -> SettledRoots:
 
 def _decode_replayed(body: list[Any], oldest_ms: int) -> RowFrame:
     frame = _decode_rows(body, oldest_ms)
-    _check(frame.roots == [0] and not len(frame.ids), "a replayed dead letter is not one row of no tree")
+    _check(len(frame) == 1 and not frame.edge, "a replayed dead letter is not one row of no tree")
     return replace(frame, is_replayed=True)
 
 
@@ -225,11 +328,9 @@ def _column(numbers: Sequence[int] | Ids) -> bytes:
     return np.array(numbers, "<u8").tobytes()
 
 
-def _numbers(data: Any, count: int | None = None) -> Ids:
+def _numbers(data: Any) -> Ids:
     _check(type(data) is bytes and len(data) % 8 == 0, "a column of ids is not bytes of 64-bit integers")
-    numbers = np.frombuffer(data, "<u8")
-    _check(count is None or len(numbers) in (0, count), "a column of ids has the wrong length")
-    return numbers.astype(np.uint64, copy=False)
+    return np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
 
 
 def _check_ids(ids: Ids, least: int, name: str) -> None:

@@ -81,6 +81,9 @@ class LocalStore:
             self.task(task).last_number = number
 
 
+InDoubt = tuple[Commit, dict[int, deque[tuple[int, int]]]]
+
+
 class LocalTransport:
     """One owner's way to a LocalStore."""
 
@@ -128,6 +131,14 @@ class LocalTransport:
                 brought.popleft()
         fullness = 0.0 if store.max_bytes is None else store.used_bytes() / store.max_bytes
         return Pressure({t: store.task(t).backlog for t in commit.watched}, fullness)
+
+    def in_doubt(self) -> InDoubt:
+        """Return what this owner knows of its last commit, and the entries that it has read and not consumed."""
+        return self._standing, {task: deque(brought) for task, brought in self._brought.items()}
+
+    def forget_answer(self, before: InDoubt) -> None:
+        """Undo what the answer to a commit told its owner: it never arrived."""
+        self._standing, self._brought = before
 
     def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
         """Entries behind the given ids."""

@@ -1,19 +1,20 @@
 """Contents of one epoch until its commit: XOR of edges per root, new roots, failures, frames.
 
-An edge id exists only for a tuple that outlives the epoch: it is drawn when the tuple leaves (to another worker, to
-its own stream, or into the held set) and cancelled when the tuple is done in a later epoch. Tuples that live and die
-inside one epoch never touch the ledger; the algebra per root is that of Storm's acker (seed 001).
+An edge id exists only for what outlives the epoch: one for each block that leaves (to another worker or to the stream of
+a task of this one), and one for each input that is held. A block's id is XORed into the value of each of its roots when it
+leaves, and again when the last row of that root is consumed: while any row of a root waits in a block, its last one does.
+Tuples that live and die inside one epoch never touch the ledger; the algebra per root is that of Storm's acker (seed 001).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
 
 from sparkstorm.model.tuples import Roots, each_root
-from sparkstorm.transport.frames import NO_IDS, AckerMessages, Ids, Row
+from sparkstorm.transport.frames import AckerMessages, Ends, Ids
 
 
 class IdSource(Protocol):
@@ -57,18 +58,33 @@ class Epoch:
         self.rows = 0  # executed: the measure of the row budget
         self.bytes = 0  # of rows emitted, about: the measure of the byte budget
 
-    def consume(self, roots: Sequence[Roots], ids: Ids) -> None:
-        """These rows, which came with these edge ids, are done."""
-        if len(ids):
-            xor_by_root(self.value_by_root, roots, ids)
+    def draw_edge(self, ends: Ends) -> int:
+        """Draw the edge id of a block that leaves, and put it into the value of each of its roots."""
+        edge = self._ids.root()
+        values = self.value_by_root
+        get = values.get
+        for root, _ in ends:
+            values[root] = get(root, 0) ^ edge
+        return edge
 
-    def leave(self, rows: Sequence[Row]) -> Ids:
-        """These rows outlive the epoch: draw their edge ids."""
-        if not self.is_tracking:
-            return NO_IDS
-        ids = self._ids.edges(len(rows))
-        xor_by_root(self.value_by_root, [row[1] for row in rows], ids)
-        return ids
+    def consume(self, roots: Iterable[int], edge: int) -> None:
+        """Take the edge of a block out of the values of these roots: their last rows in it are consumed."""
+        values = self.value_by_root
+        get = values.get
+        for root in roots:
+            values[root] = get(root, 0) ^ edge
+
+    def hold(self, roots: Roots) -> int:
+        """Draw the edge id of an input that is held; 0 when it belongs to no tree."""
+        mine = [root for root in each_root(roots) if root] if self.is_tracking else []
+        edge = self._ids.root() if mine else 0
+        self.consume(mine, edge)
+        return edge
+
+    def let_go(self, roots: Roots, edge: int) -> None:
+        """Take the edge of a held input, which is done, out again; 0: it has none yet."""
+        if edge:
+            self.consume([root for root in each_root(roots) if root], edge)
 
     def fail(self, roots: Roots, reason: str) -> None:
         """Fail the trees of these roots: each gets an edge that is never consumed.
@@ -90,27 +106,6 @@ class Epoch:
         edges, self.value_by_root = self.value_by_root, {}
         edges.pop(0, None)
         return edges
-
-
-def xor_by_root(value_by_root: dict[int, int], roots: Sequence[Roots], ids: Ids) -> None:
-    """Fold ids into the value of their roots; a row with several roots counts for each of them."""
-    try:
-        column = np.array(roots, np.uint64)
-    except (TypeError, ValueError):
-        column = np.empty((0, 0), np.uint64)
-    if column.ndim != 1:  # rows with several roots: as many each makes a matrix, otherwise no array at all
-        _xor_row_by_row(value_by_root, roots, ids.tolist())
-        return
-    starts = np.concatenate(([0], np.flatnonzero(column[1:] != column[:-1]) + 1))
-    get = value_by_root.get
-    for root, value in zip(column[starts].tolist(), np.bitwise_xor.reduceat(ids, starts).tolist(), strict=True):
-        value_by_root[root] = get(root, 0) ^ value
-
-
-def _xor_row_by_row(value_by_root: dict[int, int], roots: Iterable[Roots], ids: Iterable[int]) -> None:
-    for of_row, edge in zip(roots, ids, strict=True):
-        for root in each_root(of_row):
-            value_by_root[root] = value_by_root.get(root, 0) ^ edge
 
 
 def as_roots(value: Any) -> Roots:

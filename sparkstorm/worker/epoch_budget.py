@@ -25,6 +25,12 @@ class Budget:
         """Whether this epoch must end."""
         return epoch.rows >= self.rows or epoch.bytes >= self._bytes or now_ms >= self._deadline_ms
 
+    def left_to_drain(self, epoch: Epoch, now_ms: int) -> int:
+        """Return how many local rows may still run once this epoch is over: up to twice its budget."""
+        if epoch.bytes >= 2 * self._bytes or now_ms >= self._deadline_ms + self._ms:
+            return 0
+        return max(0, 2 * self.rows - epoch.rows)
+
     def end(self, was_over: bool) -> None:
         """An epoch ended because its budget was over, or because there was nothing left to do."""
         self._ms = min(self._ms * 2, self._loaded_ms) if was_over else max(self._ms // 2, self._idle_ms)

@@ -1,7 +1,8 @@
-"""End of an epoch: outgoing rows become frames, edges become acker messages, changes of tasks become one commit.
+"""End of an epoch: open blocks become entries, edges become acker messages, changes of tasks become one commit.
 
-Order matters and is fixed: spilled and remote rows first (they draw edge ids), then held inputs (they do too), then
-the messages to ackers, local verdicts, and last the journals, since all of the former change them.
+Order matters and is fixed: blocks of data first, then those of marks, which may overtake no row (all draw edge ids), then
+held inputs (they do too), then the messages to ackers, local verdicts, and last the journals, since all of the former
+change them.
 """
 
 from __future__ import annotations
@@ -13,48 +14,51 @@ from typing import Any
 import numpy as np
 
 from sparkstorm.errors import CodecError, MalformedFrameError
-from sparkstorm.executor.emitter import Emitter
+from sparkstorm.executor.emitter import weigh
 from sparkstorm.executor.sink_runner import SinkRunner
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.model.tuples import Source
 from sparkstorm.model.unfolding import require_bounded
 from sparkstorm.settings import EpochSettings
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import Commit
-from sparkstorm.transport.frames import AckerMessages, Ids, Row, SettledRoots
+from sparkstorm.transport.frames import AckerMessages, Ends, Ids, Row, SettledRoots
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.journal import Whole
+from sparkstorm.worker.open_blocks import OpenBlock
 from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 from sparkstorm.worker.tasks.task_factory import TaskSet, WorkerPlan
 
-_ROWS_PER_FRAME = 8192
-_BUDGETS = 64  # times the byte budget that one commit may carry: half a gigabyte; Redis ends connections at one
-_BYTES_PER_FRAME = 4 << 20  # rows that are heavier together leave in several frames
+_ROWS_PER_ENTRY = 8192
+_BUDGETS = 256  # times the byte budget that one commit may carry: half a gigabyte; Redis ends connections at one
+_BYTES_PER_ENTRY = 256 << 10  # rows that are heavier together leave in several entries
 
 
 class CommitBuilder:
     """Turns an epoch and its crew into a commit."""
 
-    def __init__(self, plan: WorkerPlan, crew: TaskSet, now_ms: Callable[[], int]) -> None:
+    def __init__(self, plan: WorkerPlan, crew: TaskSet, now_ms: Callable[[], int], origin: int) -> None:
+        """`origin` names this process in the entries that it writes."""
         self._plan = plan
         self._crew = crew
         self._now_ms = now_ms
         self._ackers = plan.ackers
         self._most_bytes = EpochSettings.of(plan.conf).bytes * _BUDGETS
         self._leaving = 0
+        self._origin = origin
         self.latencies_ms: list[int] = []
 
     def close(self, epoch: Epoch, commit: Commit) -> None:
         """Fill the commit; CodecError when some row or state value has no bytes."""
-        for bolt in self._crew.bolts.values():
-            self._spill(epoch, commit, bolt)
+        for block in self._crew.blocks.data:
+            self._send(epoch, commit, block)
         for sender in self._crew.senders():
             if sender.time is not None:
                 sender.time.outlook.has_ended |= sender.has_ended
                 sender.time.put_marks(lambda target: True, self._now_ms())
-            self._send_rows(epoch, commit, sender.emitter, sender.oldest_ms or self._now_ms())
+        for block in self._crew.blocks.marks:
+            self._send(epoch, commit, block)
         for bolt in self._crew.bolts.values():
             self._keep_held(epoch, commit, bolt)
         if epoch.is_tracking:
@@ -68,64 +72,66 @@ class CommitBuilder:
                 inbox.moved, inbox.drained, inbox.consumed = False, 0, 0
         self._write_journals(commit)
 
-    def _spill(self, epoch: Epoch, commit: Commit, bolt: BoltTask) -> None:
-        """Local rows that the budget left over go into the task's own stream."""
-        while bolt.local:
-            tuples, oldest_ms = bolt.local.popleft()
-            bolt.spilled += self._frame(
-                epoch, commit, bolt.task, tuples[0].source, oldest_ms, [(t.values, t.roots) for t in tuples]
-            )
-
-    def _send_rows(self, epoch: Epoch, commit: Commit, emitter: Emitter, oldest_ms: int) -> None:
-        for route in emitter.routes.values():
-            for target in route.targets:
-                if target.rows:
-                    sent = self._frame(epoch, commit, target.task, route.source, oldest_ms, target.rows)
-                    target.rows.clear()
-                    if target.is_local:
-                        self._crew.bolts[target.task].spilled += sent
-
-    def _frame(self, epoch: Epoch, commit: Commit, task: int, source: Source, oldest_ms: int, rows: Sequence[Row]) -> int:
-        count = 0
-        for start in range(0, len(rows), _ROWS_PER_FRAME):
-            part = rows[start : start + _ROWS_PER_FRAME]
-            for data in self._encoded(source, oldest_ms, part, epoch.leave(part)):
-                self._require_bounded(source, commit, len(data))
+    def _send(self, epoch: Epoch, commit: Commit, block: OpenBlock) -> None:
+        """Write what is left of an open block into the stream of its task, also when that is a task of this worker."""
+        if not block.rows:
+            return
+        task, entries = block.target.task, 0
+        oldest_ms = block.births.oldest_ms or self._now_ms()
+        for start in range(0, len(block.rows), _ROWS_PER_ENTRY):
+            for data in self._encoded(epoch, block, oldest_ms, block.rows[start : start + _ROWS_PER_ENTRY]):
+                self._require_bounded(block, commit, len(data))
                 commit.frames.append((task, data, len(data)))
-                count += 1
-        return count
+                entries += 1
+        block.rows.clear()
+        if block.target.is_local:
+            self._crew.bolts[task].spilled += entries
 
-    def _require_bounded(self, source: Source, commit: Commit, size: int) -> None:
+    def _require_bounded(self, block: OpenBlock, commit: Commit, size: int) -> None:
         """An epoch ends long before it is so large, unless one input made all this: the store would hang up."""
         self._leaving = size if not commit.frames else self._leaving + size
         if self._leaving > self._most_bytes:
             raise CodecError(
-                f"component '{source.component}', stream '{source.stream}': more than {self._most_bytes} bytes leave "
+                f"component '{block.component}', stream '{block.stream}': more than {self._most_bytes} bytes leave "
                 f"at once ({_BUDGETS} times topology.epoch.bytes); emit less per input"
             )
 
-    def _encoded(self, source: Source, oldest_ms: int, rows: Sequence[Row], ids: Ids) -> Iterator[bytes]:
+    def _encoded(self, epoch: Epoch, block: OpenBlock, oldest_ms: int, rows: Sequence[Row]) -> Iterator[bytes]:
+        weight = weigh(rows)
+        if weight <= _BYTES_PER_ENTRY or len(rows) == 1:
+            drawn: list[tuple[Ends, int]] = []
+            data = self._entry(epoch, block, oldest_ms, rows, drawn)
+            weight = len(data)
+            if weight <= 2 * _BYTES_PER_ENTRY or len(rows) == 1:
+                yield data
+                return
+            for ends, edge in drawn:  # the sample was too light; each part draws an edge of its own
+                epoch.consume([root for root, _ in ends], edge)
+        step = max(1, min(len(rows) - 1, len(rows) * _BYTES_PER_ENTRY // weight))
+        for start in range(0, len(rows), step):
+            yield from self._encoded(epoch, block, oldest_ms, rows[start : start + step])
+
+    def _entry(self, epoch: Epoch, block: OpenBlock, oldest_ms: int, rows: Sequence[Row], drawn: list[tuple[Ends, int]]) -> bytes:
+        def draw(ends: Ends) -> int:
+            drawn.append((ends, epoch.draw_edge(ends)))
+            return drawn[-1][1]
+
         try:
-            data = frames.encode_rows(self._plan.codec, source.task, source.channel, oldest_ms, rows, ids)
+            data = frames.encode_rows(
+                self._plan.codec, block.channel, oldest_ms, rows, draw if epoch.is_tracking else None, self._origin
+            )
             if len(rows) == 1 and len(data) > frames.MAX_FRAME_BYTES:
                 raise CodecError(f"a tuple of {len(data)} bytes; the limit is {frames.MAX_FRAME_BYTES}")
             if len(rows) == 1:
                 require_bounded(memoryview(data)[frames.HEADER_BYTES :], frames.MAX_CONTAINERS)
         except (CodecError, MalformedFrameError) as error:
-            raise CodecError(f"component '{source.component}', stream '{source.stream}': {error}") from error
-        if len(data) <= _BYTES_PER_FRAME or len(rows) == 1:
-            yield data
-            return
-        step = max(1, len(rows) * _BYTES_PER_FRAME // len(data))
-        for start in range(0, len(rows), step):
-            stop = start + step
-            yield from self._encoded(source, oldest_ms, rows[start:stop], ids[start:stop])
+            raise CodecError(f"component '{block.component}', stream '{block.stream}': {error}") from error
+        return data
 
     def _keep_held(self, epoch: Epoch, commit: Commit, bolt: BoltTask) -> None:
         for key in bolt.changed_held:
             held = bolt.held[key]
-            if not held.edge and held.tuple.roots and epoch.is_tracking:
-                held.edge = int(epoch.leave([(held.tuple.values, held.tuple.roots)])[0])
+            held.edge = held.edge or epoch.hold(held.tuple.roots)
             commit.held.append((bolt.task, key, held.encode(self._plan.codec)))
             held.is_stored = True
         commit.released += [(bolt.task, key) for key in bolt.released]
@@ -162,8 +168,7 @@ class CommitBuilder:
 
     def _oldest_ms(self) -> int:
         """Birth of the oldest root that this epoch can have touched."""
-        births = [s.oldest_ms for s in self._crew.senders() if s.oldest_ms]
-        return min(births, default=self._now_ms())
+        return self._crew.blocks.oldest_ms() or self._now_ms()
 
     def _read_verdicts(self) -> list[tuple[int, SettledRoots]]:
         return [
@@ -240,6 +245,8 @@ class CommitBuilder:
             delta = _changed(bolt.state, "s", "d") | _changed_times(bolt)
             if isinstance(bolt.runner, SinkRunner):
                 delta |= bolt.runner.take_news()
+            if delta and bolt.stored_version != bolt.state_version:
+                delta["v"] = bolt.stored_version = bolt.state_version
             journals[task].write(commit, delta, partial(_whole_of_bolt, bolt))
 
 
@@ -268,8 +275,10 @@ def _whole_of_acker(acker: AckerTask) -> Whole:
 
 
 def _whole_of_bolt(bolt: BoltTask) -> Whole:
-    sink = bolt.runner.whole() if isinstance(bolt.runner, SinkRunner) else {}
-    return sink, {**({} if bolt.state is None else {"s": bolt.state}), **_times(bolt)}
+    first = bolt.runner.whole() if isinstance(bolt.runner, SinkRunner) else {}
+    if bolt.stored_version != 1:
+        first = {**first, "v": bolt.stored_version}
+    return first, {**({} if bolt.state is None else {"s": bolt.state}), **_times(bolt)}
 
 
 def _times(task: SpoutTask | BoltTask) -> dict[str, MemoryState]:

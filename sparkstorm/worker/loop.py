@@ -18,7 +18,6 @@ from sparkstorm.worker.epoch import RandomIds
 from sparkstorm.worker.log_levels import LogLevels
 from sparkstorm.worker.run import BEAT_EVERY_MS, Beats, Control, SlotReporter, WorkerRun, plan_of, start_worker
 from sparkstorm.worker.tasks.task_factory import WorkerPlan
-from sparkstorm.worker.tasks.warm_up import AckerWarmUp
 from sparkstorm.worker.worker import Worker
 
 _LONGEST_WAIT_MS = 1000
@@ -46,15 +45,13 @@ def _drive(run: WorkerRun, control: Control, clock: Clock, transport: RedisTrans
             select.select([control.fileno()], [], [], BEAT_EVERY_MS / 1000)
     gc.freeze()  # what stands now lives as long as the worker: never walk it again
     gc.set_threshold(100_000, 20, 50)
-    warm_up = AckerWarmUp(run.worker.ackers)
     while run.exit_code is None:
         now_ms = clock.now_ms()
         wait_ms = min(_LONGEST_WAIT_MS if due_ms is None else due_ms - now_ms, run.beat_due_ms - now_ms)
         if wait_ms > 0:
             transport.wait(wait_ms, fds)
             _drain(fds)
-        if run.beat():
-            warm_up.step()
+        run.beat()
         try:
             due_ms = run.step()
         except CodecError as error:

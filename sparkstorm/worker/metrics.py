@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from sparkstorm.worker.meters import Meters
 from sparkstorm.worker.progress import Progress, TaskCounts
 from sparkstorm.worker.tasks.task_factory import TaskSet, WorkerPlan
 
-_SHOWN = ("emitted", "transferred", "executed", "acked", "failed", "parked", "pending")
+_SHOWN = ("emitted", "transferred", "executed", "acked", "failed", "parked", "retried", "pending")
 
 
 class Tally:
     """Brings a Progress up to date from the tasks."""
 
-    def __init__(self, plan: WorkerPlan, crew: TaskSet, progress: Progress) -> None:
+    def __init__(self, plan: WorkerPlan, crew: TaskSet, progress: Progress, meters: Meters) -> None:
+        self._meters = meters
         self._plan = plan
         self._crew = crew
         self._progress = progress
@@ -51,10 +53,16 @@ class Tally:
             (c.executed, c.emitted, c.pending, c.is_exhausted, c.is_waiting, c.done) for c in self._progress.counts_by_task.values()
         ]
 
-    def by_executor(self) -> dict[str, dict[str, int]]:
-        """Return the counts of each executor ("1-3") for the heartbeat (S3.38)."""
+    def by_executor(self) -> dict[str, dict[str, Any]]:
+        """Return counts and statistics of each executor ("1-3") for the heartbeat (S3.38), by task too if it has several."""
+        found = {}
+        for executor in self._plan.executors:
+            shown = found[str(executor)] = self._shown(list(executor.tasks))
+            if len(executor.tasks) > 1:
+                shown["tasks"] = {str(task): self._shown([task]) for task in executor.tasks}
+        return found
+
+    def _shown(self, tasks: list[int]) -> dict[str, Any]:
         known = self._progress.counts_by_task
-        return {
-            str(executor): {name: sum(getattr(known[task], name) for task in executor.tasks if task in known) for name in _SHOWN}
-            for executor in self._plan.executors
-        }
+        counts = {name: sum(getattr(known[task], name) for task in tasks if task in known) for name in _SHOWN}
+        return {**counts, **self._meters.shown(tasks, {**self._crew.bolts, **self._crew.spouts})}

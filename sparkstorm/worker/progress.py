@@ -33,6 +33,7 @@ class TaskCounts:
     is_waiting: bool = False
     total: int = 0  # what a spout says it has to emit in all (0: unknown)
     done: int = 0
+    retried: int = 0  # tries that failed and are made again
 
 
 @dataclass(slots=True)
@@ -115,6 +116,6 @@ def merge(records: Iterable[Progress]) -> Progress:
 def _added(one: TaskCounts, other: TaskCounts) -> TaskCounts:
     newest = one if one.token >= other.token else other
     values: dict[str, Any] = {name: getattr(newest, name) for name in _NAMES}
-    for name in ("emitted", "transferred", "executed", "acked", "failed", "parked", "late"):
+    for name in ("emitted", "transferred", "executed", "acked", "failed", "parked", "late", "retried"):
         values[name] = getattr(one, name) + getattr(other, name)
     return TaskCounts(**values)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from sparkstorm.executor.runner import ReportError
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.tuples import Tuple
@@ -41,11 +39,11 @@ class RetryPolicy:
         deaths = self._plan.deaths_by_row.get(row, 0)
         return deaths if deaths >= self._plan.settings.max_worker_deaths else 0
 
-    def settle(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, edge: int, reason: str) -> None:
+    def settle(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, reason: str) -> None:
         """A first failure of an input."""
         self._report(bolt.component, bolt.task, reason)
         if self._delivery.is_exactly_once:
-            self._retry_or_park(epoch, bolt, PendingInput(tup, edge, bolt.oldest_ms, bolt.new_key()), reason)
+            self._retry_or_park(epoch, bolt, PendingInput(tup, 0, bolt.oldest_ms, bolt.new_key()), reason)
         else:
             self._fail(epoch, bolt, tup, reason)
 
@@ -53,12 +51,14 @@ class RetryPolicy:
         """A held input is due."""
         bolt.begin(held.born_ms)
         held.due_ms = None
-        failed = bolt.execute(epoch, [held.tuple], np.array([held.edge], np.uint64))
+        failed = bolt.run(epoch, [held.tuple])
         if failed:
-            self._report(bolt.component, bolt.task, failed[0][2])
-            self._retry_or_park(epoch, bolt, held, failed[0][2])
+            self._report(bolt.component, bolt.task, failed[0][1])
+            self._retry_or_park(epoch, bolt, held, failed[0][1])
         elif not any(held.tuple is t for t in bolt.runner.unfinished([held.tuple])):
             bolt.let_go(held.key)
+            bolt.done_since.append(held.since_us)
+            epoch.let_go(held.tuple.roots, held.edge)
 
     def take_late(self, epoch: Epoch, bolt: BoltTask) -> None:
         """Acks and fails of inputs held since an earlier epoch."""
@@ -69,8 +69,8 @@ class RetryPolicy:
             key = bolt.held_key(tup)
             if key is not None:
                 held = bolt.let_go(key)
-                if held.edge:
-                    epoch.consume([tup.roots], np.array([held.edge], np.uint64))
+                bolt.done_since.append(held.since_us)
+                epoch.let_go(tup.roots, held.edge)
         for tup, reason in failures:
             key = bolt.held_key(tup)
             if key is not None:
@@ -102,11 +102,12 @@ class RetryPolicy:
                 bolt.let_go(held.key)
             self.park(epoch, bolt, held.tuple, held.attempts, reason)
             return
+        self._count(bolt.task).retried += 1
         back_off_ms = min(self._delivery.back_off_ms * 2 ** (held.attempts - 1), _LONGEST_BACK_OFF_MS)
         held.due_ms = self._now_ms() + back_off_ms
         bolt.hold(held)
 
     def _fail(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, reason: str) -> None:
-        """Fail the tree of an input; its own edge is not consumed, so the tree cannot end as acked."""
+        """Fail the tree of an input: the epoch puts an edge into it that nobody consumes, so it cannot end as acked."""
         epoch.fail(tup.roots, f"{bolt.component}: {reason}")
         self._count(bolt.task).failed += 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from sparkstorm.clock import Clock
@@ -17,14 +17,16 @@ from sparkstorm.executor.manual_runner import ManualRunner
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.settings import EpochSettings
 from sparkstorm.transport.base import Commit, Transport
-from sparkstorm.transport.frames import NO_IDS, RowFrame, travelled
+from sparkstorm.transport.frames import Row, travelled
 from sparkstorm.worker.backpressure import Backpressure
 from sparkstorm.worker.epoch import Epoch, IdSource
 from sparkstorm.worker.epoch_budget import Budget
 from sparkstorm.worker.epoch_commit import CommitBuilder
 from sparkstorm.worker.idle_reasons import Waiting
 from sparkstorm.worker.journal import reading
+from sparkstorm.worker.meters import Meters
 from sparkstorm.worker.metrics import Tally
+from sparkstorm.worker.open_blocks import OpenBlock
 from sparkstorm.worker.progress import Progress
 from sparkstorm.worker.retries import RetryPolicy
 from sparkstorm.worker.sinks import Sinks
@@ -83,14 +85,18 @@ class Worker:
         self._keys = 0
         with reading(f"{{{plan.topology_id}}}:progress"):
             self.progress = Progress.decode(claim.progress) if claim.progress else Progress(started_ms=clock.now_ms())
-        assembly = TaskFactory(plan, WorkerServices(clock.now_ms, ids, reporter.error, wake, self._new_key))
+        self._meters = Meters(clock.now_ms)
+        report = self._meters.reporting(reporter.error)
+        assembly = TaskFactory(plan, WorkerServices(clock.now_ms, ids, report, wake, self._new_key))
         self._crew = assembly.build(claim)
-        self._closing = CommitBuilder(plan, self._crew, clock.now_ms)
+        self._find_source = assembly.source
+        self._origin = ids.root()
+        self._closing = CommitBuilder(plan, self._crew, clock.now_ms, self._origin)
         self._gates = Backpressure(plan)
-        self._tally = Tally(plan, self._crew, self.progress)
-        self._failures = RetryPolicy(plan, self._tally.of, reporter.error, clock.now_ms)
+        self._tally = Tally(plan, self._crew, self.progress, self._meters)
+        self._failures = RetryPolicy(plan, self._tally.of, report, clock.now_ms)
         self._timeouts = Timeouts(plan, self._crew, transport, clock.now_ms())
-        self._pulse = TimerService(plan, self._crew, clock, self._gates, reporter.error, self._failures.park)
+        self._pulse = TimerService(plan, self._crew, clock, self._gates, report, self._failures.park)
         self._waiting = Waiting(plan, self._crew, self._gates)
         self._sinks = Sinks(self._crew, plan.settings.sink_patience_ms, self._failures, reporter.error)
         self._unprepared: Epoch | None = None  # an epoch that a sink could not prepare yet
@@ -217,12 +223,22 @@ class Worker:
             if not is_over or now_ms - self._spouts_ran_ms >= _SPOUTS_WAIT_MS:
                 did |= self._run_spouts(epoch, max(1, min(_CALLS_PER_TURN, self._budget.rows - epoch.rows)))
                 is_over |= self._budget.is_over(epoch, self._clock.now_ms())
+        while is_over and self._drain(epoch):
+            pass
         self._budget.end(is_over)
+
+    def _drain(self, epoch: Epoch) -> bool:
+        """Run rows of this worker's own tasks beyond the budget: what is left of them goes through the store."""
+        did = False
+        for bolt in self._crew.bolts.values():
+            left = self._budget.left_to_drain(epoch, self._clock.now_ms())
+            if left and bolt.feed and not bolt.is_full and not self._gates.is_shut(bolt.task):
+                did |= self._run_local(epoch, bolt, min(bolt.pace, left))
+        return did
 
     def _run_spouts(self, epoch: Epoch, calls: int) -> bool:
         self._spouts_ran_ms = self._clock.now_ms()
-        did = [self._run_spout(epoch, spout, calls) for spout in self._crew.spouts.values()]
-        return any(did)
+        return sum(self._run_spout(epoch, spout, calls) for spout in self._crew.spouts.values()) > 0
 
     def _run_timed(self, epoch: Epoch, now_ms: int) -> bool:
         """Ticks, what other threads have asked for, and second tries, before anything newer; whether the budget is over."""
@@ -251,6 +267,8 @@ class Worker:
         """Move the results of a user call into the epoch as a whole: its emissions, and its acks of earlier inputs."""
         if bolt.runner.late_acks or bolt.runner.late_failures:
             self._failures.take_late(epoch, bolt)
+        if bolt.done_since:
+            self._meters.note_done(bolt, self._clock.now_us())
         if not self._careful_left:
             self._pulse.advance(epoch, bolt)
         self._deliver(epoch, bolt)
@@ -258,46 +276,48 @@ class Worker:
     def _run_bolt(self, epoch: Epoch, bolt: BoltTask) -> bool:
         if self._gates.is_shut(bolt.task) or bolt.is_full:
             return False
-        did = bool(bolt.local)
-        if bolt.local:
-            tuples, oldest_ms = bolt.local.popleft()
-            if len(tuples) > bolt.pace:
-                bolt.local.appendleft((tuples[bolt.pace :], oldest_ms))
-                tuples = tuples[: bolt.pace]
-            self._execute(epoch, bolt, tuples, NO_IDS, oldest_ms)
-        chunk = bolt.next_chunk()
-        if chunk is not None:
-            self._run_chunk(epoch, bolt, chunk, bolt.pace)
-            did = True
+        did = self._run_local(epoch, bolt, bolt.pace)
+        if (chunk := bolt.next_chunk()) is None:
+            return did
+        self._run_chunk(epoch, bolt, chunk, bolt.pace)
+        return True
+
+    def _run_local(self, epoch: Epoch, bolt: BoltTask, most: int) -> bool:
+        """Run rows of this worker's own tasks, unless older ones lie in the stream."""
+        did = False
+        if bolt.feed and not bolt.is_behind:
+            for block, rows in bolt.feed.take(most):
+                self._execute(epoch, bolt, self._handed_over(block, rows), block.births.oldest_ms)
+                did = True
         return did
 
-    def _run_chunk(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
-        frame = chunk.frame
-        assert isinstance(frame, RowFrame)
-        stop = min(chunk.done + rows, chunk.total)
-        self._execute(epoch, bolt, chunk.tuples[chunk.done : stop], frame.ids[chunk.done : stop], frame.oldest_ms)
-        self._consume(bolt, chunk, stop - chunk.done)
+    def _handed_over(self, block: OpenBlock, rows: list[Row]) -> list[Row]:
+        rows = travelled(self._plan.codec, rows) if self._plan.is_strict else rows
+        if block.is_late:
+            rows = [(values, roots, self._find_source(source.task, block.channel)) for values, roots, source in rows]
+        return rows
 
-    def _consume(self, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
+    def _run_chunk(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
+        stop = min(chunk.done + rows, chunk.total)
+        self._execute(epoch, bolt, chunk.rows[chunk.done : stop], chunk.oldest_ms)
+        self._consume(epoch, bolt, chunk, stop - chunk.done)
+
+    def _consume(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
         bolt.inbox.consume(chunk, rows)
+        epoch.consume(chunk.take_ended(), chunk.edge)
         is_done = chunk.done == chunk.total and entry_order(chunk.entry) > bolt.caught_up_at
-        if is_done and bolt.spilled and self._is_own(chunk):
+        if is_done and bolt.spilled and chunk.origin == self._origin:
             bolt.spilled -= 1
 
-    def _is_own(self, chunk: Chunk) -> bool:
-        """Return whether a task of this worker has sent that frame; a replayed dead letter comes from outside."""
-        is_replayed = isinstance(chunk.frame, RowFrame) and chunk.frame.is_replayed
-        return not is_replayed and chunk.tuples[0].task in self._plan.token_by_task
-
-    def _execute(self, epoch: Epoch, bolt: BoltTask, tuples: list[Tuple], ids: Any, oldest_ms: int) -> None:
+    def _execute(self, epoch: Epoch, bolt: BoltTask, rows: Sequence[Row], oldest_ms: int) -> None:
         bolt.begin(oldest_ms)
-        started_ms, sent_bytes = self._clock.now_ms(), epoch.bytes
-        failed = bolt.execute(epoch, tuples, ids)
-        for tup, edge, reason in failed:
-            self._failures.settle(epoch, bolt, tup, edge, reason)
+        bolt.began_us, sent_bytes, held = self._clock.now_us(), epoch.bytes, len(bolt.held)
+        for tup, reason in bolt.execute(epoch, rows):
+            self._failures.settle(epoch, bolt, tup, reason)
         self._finish(epoch, bolt)
-        took_ms = self._clock.now_ms() - started_ms
-        bolt.pace = self._budget.pace(bolt.pace, len(tuples), took_ms, _ROWS_PER_TURN, epoch.bytes - sent_bytes)
+        took_us = self._clock.now_us() - bolt.began_us
+        self._meters.of(bolt.task).add(len(rows), took_us, min(len(rows), max(0, len(bolt.held) - held)))
+        bolt.pace = self._budget.pace(bolt.pace, len(rows), took_us // 1000, _ROWS_PER_TURN, epoch.bytes - sent_bytes)
 
     def _run_spout(self, epoch: Epoch, spout: SpoutTask, calls: int) -> bool:
         now_ms = self._clock.now_ms()
@@ -305,12 +325,11 @@ class Worker:
             return False
         if spout.pending.room == 0 or spout.is_exhausted:
             return False
-        spout.oldest_ms = spout.oldest_ms or now_ms
+        spout.begin(now_ms)
         calls, sent_bytes = min(calls, spout.pace), epoch.bytes
         did = spout.run(epoch, calls, now_ms)
         self._deliver(epoch, spout)
-        took_ms = self._clock.now_ms() - now_ms
-        spout.pace = self._budget.pace(spout.pace, calls, took_ms, _CALLS_PER_TURN, epoch.bytes - sent_bytes)
+        spout.pace = self._budget.pace(spout.pace, calls, self._clock.now_ms() - now_ms, _CALLS_PER_TURN, epoch.bytes - sent_bytes)
         if did:
             spout.wake()
         else:
@@ -319,29 +338,20 @@ class Worker:
 
     def _take_emitted(self, epoch: Epoch, spout: SpoutTask, now_ms: int) -> None:
         """Take tuples that a spout emitted outside next_tuple, such as in `fail`."""
-        spout.oldest_ms = spout.oldest_ms or now_ms
+        spout.begin(now_ms)
         spout.take_births(epoch, now_ms)
         self._deliver(epoch, spout)
 
     def _deliver(self, epoch: Epoch, sender: BoltTask | SpoutTask) -> None:
-        """Hand rows for tasks of this worker over in memory; rows behind a spill or for others stay for the closing."""
+        """Make what a task has emitted final: count it, and put marks behind rows for tasks of this worker."""
         emitter = sender.emitter
         epoch.bytes += emitter.weight()
         counts = self._tally.of(sender.task)
         emitted, transferred = emitter.take_counts()
         counts.emitted += emitted
         counts.transferred += transferred
-        if self._careful_left or not (self._pulse.tell(sender) or transferred):
-            return
-        for route in emitter.routes.values():
-            for target in route.targets:
-                if target.is_local and target.rows:
-                    bolt = self._crew.bolts[target.task]
-                    if bolt.is_behind:
-                        continue
-                    source, rows = route.source, travelled(self._plan.codec, target.rows) if self._plan.is_strict else target.rows
-                    bolt.local.append(([Tuple(values, roots, source) for values, roots in rows], sender.oldest_ms))
-                    target.rows.clear()
+        if not self._careful_left:
+            self._pulse.tell(sender)
 
     def _run_carefully(self, epoch: Epoch, now_ms: int) -> None:
         """One input per commit, announced first: an earlier process died in here (finding: poison tuples)."""
@@ -382,8 +392,9 @@ class Worker:
         if chunk is None or bolt.is_full:
             return False
         if deaths := self._failures.deaths_of(row := (bolt.task, chunk.entry, chunk.done)):
-            self._failures.park(epoch, bolt, chunk.tuples[chunk.done], deaths, f"killed its worker {deaths} times")
-            self._consume(bolt, chunk, 1)
+            tup = Tuple(*chunk.rows[chunk.done])
+            self._failures.park(epoch, bolt, tup, deaths, f"killed its worker {deaths} times")
+            self._consume(epoch, bolt, chunk, 1)
             return True
         self._reporter.trying(*row)
         self._run_chunk(epoch, bolt, chunk, 1)

@@ -1,4 +1,4 @@
-"""Owns the proof that the table is the dict: random histories, all three ways of the table beside the plain twin."""
+"""Owns the proof that the table is the dict: random histories, both ways of the table beside the plain twin."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from sparkstorm.acking import DictLedger, Kernels, TableLedger, table_ledger
+from sparkstorm.acking import DictLedger, TableLedger, table_ledger
 from tests.acking.messages import Ledger, acked, failed, rows_of
 
 # Few roots and few values: batches meet, values return to 0, roots come again.
@@ -29,8 +29,6 @@ def _columns(rows: list[Any], width: int) -> Any:
 class LedgersAgree(RuleBasedStateMachine):
     """Says the same to every ledger and compares all that can be seen of them."""
 
-    kernels: Kernels | None = None
-
     def __init__(self) -> None:
         super().__init__()
         self.plain: Ledger = DictLedger()
@@ -40,9 +38,7 @@ class LedgersAgree(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.tables = {"rows": TableLedger(), "columns": TableLedger(), "mixed": TableLedger(self.kernels)}
-        if self.kernels is not None:
-            self.tables["compiled"] = TableLedger(self.kernels)
+        self.tables = {"rows": TableLedger(), "columns": TableLedger(), "mixed": TableLedger()}
         self.journal = {name: [] for name in ("dict", *self.tables)}
         self.snapshots = dict.fromkeys(self.journal, b"")
 
@@ -51,7 +47,6 @@ class LedgersAgree(RuleBasedStateMachine):
 
     def _choose(self, name: str) -> None:
         table_ledger._COLUMNS_FROM = {"columns": 1, "mixed": 12}.get(name, 1 << 60)
-        table_ledger._COMPILED_FROM = 20 if name == "mixed" else 1
         table_ledger._ROWS_BELOW = 10 if name in ("mixed", "rows") else 1
 
     def _each(self, say: Any) -> None:
@@ -137,10 +132,9 @@ class LedgersAgree(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
-def test_the_table_says_and_holds_what_the_dict_does(monkeypatch: pytest.MonkeyPatch, kernels: Kernels) -> None:
-    for name in ("_COLUMNS_FROM", "_COMPILED_FROM", "_ROWS_BELOW"):
+def test_the_table_says_and_holds_what_the_dict_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_COLUMNS_FROM", "_ROWS_BELOW"):
         monkeypatch.setattr(table_ledger, name, getattr(table_ledger, name))  # restored at the end
-    monkeypatch.setattr(LedgersAgree, "kernels", kernels)
     slow = [HealthCheck.too_slow]
     thorough = settings(max_examples=40, stateful_step_count=25, deadline=None, derandomize=True, suppress_health_check=slow)
     run_state_machine_as_test(LedgersAgree, settings=thorough)

@@ -19,6 +19,7 @@ from sparkstorm.model.requests import (
     topology_name,
 )
 from sparkstorm.model.status import Action, PendingAction, RebalanceOptions, TopologyStatus
+from sparkstorm.model.upgrade import UpgradeOptions
 
 ID = "0123456789abcdef" * 2
 BASE = TopologyBase("wc-1-9", "wc", 5, TopologyStatus.ACTIVE, 2, {"split": 4}, "code", "conf")
@@ -36,6 +37,7 @@ PLAN = RebalancePlan("wc-1-9", {ExecutorId(1, 1): WorkerSlot("n", 1)}, {Executor
         LEVELS,
         replace(KILL, kind=RequestKind.REBALANCE, rebalance=RebalanceOptions(2, {"split": 1}, {"app.x": [1]}), is_plan=True),
         replace(KILL, kind=RequestKind.RESTART_WORKER, slot=WorkerSlot("n", 6700)),
+        replace(SUBMIT, kind=RequestKind.UPGRADE, upgrade=UpgradeOptions((WorkerSlot("n", 1),), "split", 2), is_forced=True),
     ],
 )
 def test_a_request_reads_back_and_passes_its_check(request_: Request) -> None:
@@ -55,7 +57,7 @@ def test_an_outcome_reads_back_with_its_plan() -> None:
     [
         (KILL, "f" * 32, "its record is that of request '0123"),
         (replace(KILL, id="../x"), "../x", r"its record is that of request '\.\./x'"),
-        (replace(KILL, kind=RequestKind.UPGRADE), ID, "gray upgrades are not in this release"),
+        (replace(KILL, kind=RequestKind.UPGRADE), ID, "UPGRADE with no topology"),
         (replace(KILL, name="a b"), ID, "'a b' is not a valid topology name"),
         (replace(KILL, topology_id="../../wc-1-9"), ID, r"'\.\./\.\./wc-1-9' is no id of a topology named wc"),
         (replace(KILL, topology_id="other-1-9"), ID, "'other-1-9' is no id of a topology named wc"),

@@ -90,6 +90,13 @@ class FakeSupervisor:
                     dict.fromkeys(executors),
                 )
             )  # fmt: skip
+            self._tell_upgraded(topology_id, slot, assignment)
+
+    def _tell_upgraded(self, topology_id: str, slot: WorkerSlot, assignment: Assignment) -> None:
+        """As a slot does whose worker has beaten under the code that a gray upgrade gave it."""
+        upgrade = self.state.read_upgrade(topology_id)
+        if upgrade and self.state.is_upgrading(topology_id, slot) and upgrade.target(slot) == assignment.code_at(slot):
+            self.state.write_upgraded(topology_id, slot, upgrade.target(slot))
 
     def die(self) -> None:
         """As a host that loses power: no more beats, and its session ends."""

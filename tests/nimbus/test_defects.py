@@ -1,14 +1,16 @@
 """Defects of the originals that Nimbus could share, by number (those of scheduling are in test_jstorm.py): none is copied."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from sparkstorm.blobs.local import LocalBytesStore
 from sparkstorm.errors import IllegalTransitionError, InvalidConfigError, NimbusUnavailableError
-from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
-from sparkstorm.scheduling.lifecycle import ActionRequest, transition
-from tests.nimbus.nimbus_bench import Bench
+from sparkstorm.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.model.upgrade import UpgradeStage
+from sparkstorm.scheduling.gray_upgrade import classify
+from tests.nimbus.nimbus_bench import CODE, Bench, wordcount
 
 
 def test_defect_4_no_task_comes_or_goes_with_a_rebalance_and_each_runs_once() -> None:
@@ -62,23 +64,54 @@ def test_defect_7_a_topology_that_is_still_starting_keeps_nobody_from_looking_at
     assert bench.slots(young) == before
 
 
-@pytest.mark.parametrize("status", list(TopologyStatus))
-def test_defect_11_no_status_but_that_of_a_running_topology_can_be_upgraded_from(status: TopologyStatus) -> None:
+def start_upgrade(bench: Bench, number: int = 1, **conf: object) -> None:
+    own = {"topology.workers": 4, "topology.upgrade.worker.num": number, **{k.replace("__", "."): v for k, v in conf.items()}}
+    bench.service.upgrade("wc", wordcount(), own, b"new code")
+
+
+def test_defect_9_a_gray_upgrade_stores_the_normalised_topology_and_keeps_the_former_conf() -> None:
+    bench = Bench()
+    topology_id = bench.submit(app__colour="blue")
+    before = bench.state.read_base(topology_id)
+    start_upgrade(bench, app__colour="red", topology__max__task__parallelism=4)
+    upgrade = bench.state.read_upgrade(topology_id)
+    assert before and upgrade
+    conf = json.loads(bench.blobs.get(upgrade.code.conf_key))
+    assert conf["app.colour"] == "red" and conf["topology.acker.executors"] == 4 and conf["topology.id"] == topology_id
+    assert upgrade.outline.executors_by_component == {"__acker": 4, "count": 4, "lines": 1, "split": 4}
+    bench.advance(100)  # the sweep comes by
+    assert json.loads(bench.blobs.get(upgrade.former.conf_key))["app.colour"] == "blue"
+    assert bench.blobs.get(upgrade.former.code_key) == CODE
+    bench.service.roll_back_upgrade("wc")
+    bench.advance(5)
+    now = bench.state.read_assignment(topology_id)
+    assert now and now.blob_keys() == {before.code_key, before.conf_key}
+
+
+def test_defect_10_all_times_of_a_gray_upgrade_are_milliseconds() -> None:
     bench = Bench()
     topology_id = bench.submit()
+    start_upgrade(bench, topology__upgrade__ttl=60)
+    upgrade = bench.state.read_upgrade(topology_id)
+    assert upgrade and (upgrade.started_ms, upgrade.expires_ms) == (bench.clock.now_ms(), bench.clock.now_ms() + 60_000)
+    bench.advance(59)
+    assert classify(bench.state.read_upgrade(topology_id), bench.clock.now_ms()) is UpgradeStage.IN_PROGRESS
+    bench.advance(3)
+    base = bench.state.read_base(topology_id)
+    assert base and base.status is TopologyStatus.ACTIVE and bench.state.read_upgrade(topology_id) is None
+
+
+@pytest.mark.parametrize("status", [each for each in TopologyStatus if each is not TopologyStatus.ACTIVE])
+def test_defect_11_only_an_active_topology_can_be_upgraded(status: TopologyStatus) -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    bench.nimbus._duties = bench.nimbus._duties[2:3]  # of a turn only requests: no other duty changes that status
+    bench.nimbus._round_duties = ()  # type: ignore[assignment]
     bench.state.update_base(topology_id, lambda base: replace(base, status=status))
-    before = bench.state.read_base(topology_id)
-    assert before
-    with pytest.raises(InvalidConfigError, match="gray upgrades are not in this release"):
-        bench.submit(topology__upgrade=True)
-    assert bench.state.read_base(topology_id) == before
-    entered = set()
-    for action in Action:
-        try:
-            entered.add(transition(replace(before, previous_status=None), ActionRequest(action), 0, 0).base.status)
-        except IllegalTransitionError:
-            continue
-    assert not entered & {TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK}
+    with pytest.raises(IllegalTransitionError, match=rf"is {status}: upgrade does not apply|is in progress"):
+        start_upgrade(bench)
+    base = bench.state.read_base(topology_id)
+    assert base and base.status is status and bench.state.read_upgrade(topology_id) is None
 
 
 @pytest.mark.parametrize(("secs", "limit_ms"), [(7, 7_000), (0, 0), (-1, 0)])

@@ -28,6 +28,7 @@ from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.records import encode_record
 from sparkstorm.model.requests import LogLevel, Outcome, OutcomeState, Request, RequestKind
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.model.upgrade import UpgradeOptions
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.scheduling.records import Topologies
 from sparkstorm.scheduling.view import ClusterView
@@ -213,7 +214,11 @@ def test_a_request_that_no_node_can_hold_is_refused_by_its_client() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"kind": RequestKind.UPGRADE}, "gray upgrades are not in this release"),
+        ({"kind": RequestKind.UPGRADE}, "UPGRADE with no topology"),
+        ({"kind": RequestKind.CONTINUE_UPGRADE}, "Failed to find a related upgrade conf"),
+        ({"kind": RequestKind.CONTINUE_UPGRADE, "upgrade": UpgradeOptions()}, "no workers are chosen"),
+        ({"kind": RequestKind.CONTINUE_UPGRADE, "upgrade": UpgradeOptions(worker_num=-1)}, "-1 workers"),
+        ({"kind": RequestKind.ROLLBACK_UPGRADE}, "no gray upgrade is under way"),
         ({"name": "../wc"}, "not a valid topology name"),
         ({"name": "other"}, "topology other is not alive"),
         ({"topology_id": "wc-99-99"}, "wc-99-99 is not alive; wc-1-1000 has its name now"),

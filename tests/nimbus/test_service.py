@@ -17,8 +17,9 @@ from sparkstorm.errors import (
     NotAliveError,
     SparkStormError,
 )
-from sparkstorm.model.assignment import TaskBeats
+from sparkstorm.model.assignment import WorkerCode
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.model.task_beats import TaskBeats
 from sparkstorm.model.topology import Component, Grouping, Stream, Subscription, Topology
 from sparkstorm.nimbus.submission import SubmitOptions, prepare
 from sparkstorm.scheduling.default import DefaultScheduler
@@ -85,7 +86,8 @@ def refuse(name: str, conf: Any, topology: Any) -> None:
             "storm.local.dir belongs to the cluster",
         ),
         ("wc", wordcount(), {"topology.bolt.parallelism": {"split": 0}}, InvalidConfigError, "parallelism of 'split'"),
-        ("wc", wordcount(), {"topology.upgrade": True}, InvalidConfigError, "gray upgrades"),
+        ("wc", wordcount(), {"topology.upgrade": True}, NotAliveError, "topology wc is not alive"),
+        ("wc", wordcount(), {"topology.upgrade.wrokers": []}, InvalidConfigError, "did you mean topology.upgrade.workers"),
     ],
 )
 def test_an_illegal_submission_is_refused_by_name_and_leaves_nothing(
@@ -289,12 +291,28 @@ def test_a_hot_deploy_with_other_tasks_starts_afresh_and_leaves_nothing_of_the_o
     assert heirs.state_by_id == {}
 
 
-def test_a_gray_upgrade_is_refused_in_words() -> None:
+def test_a_submission_under_a_running_name_is_a_gray_upgrade_when_its_conf_says_so() -> None:
+    """S0.2, S0.8, S0.14-S0.16, S0.20: a third kind of submission; the topology keeps its id, and the record says all."""
     bench = Bench()
     old = bench.submit()
-    with pytest.raises(InvalidConfigError, match=r"gray upgrades are not in this release"):
-        bench.submit(topology__upgrade=True)
-    assert bench.state.topology_ids() == [old]
+    options = {"topology.upgrade": True, "topology.upgrade.component": "count", "topology.upgrade.worker.num": 1}
+    assert bench.service.submit("wc", wordcount(), {"topology.workers": 4, **options}, b"new") == old
+    bench.advance(3)
+    base, upgrade = bench.state.read_base(old), bench.state.read_upgrade(old)
+    assert base and upgrade and bench.state.topology_ids() == [old]
+    assert (base.status, bench.blobs.get(base.code_key)) == (TopologyStatus.UPGRADING, CODE)
+    assert upgrade.code != upgrade.former == WorkerCode(base.code_key, base.conf_key)
+    assert (upgrade.options.component, upgrade.options.worker_num, len(upgrade.batch)) == ("count", 1, 1)
+
+
+def test_a_gray_upgrade_of_a_topology_without_an_assignment_is_refused_in_the_seeds_words() -> None:
+    """S0.5."""
+    bench = Bench()
+    topology_id = bench.submit()
+    bench.state.remove_assignment(topology_id)
+    bench.store.delete("/assignments_bak/wc")
+    with pytest.raises(NotAliveError, match="Failed to get topology info"):
+        bench.submit(topology__upgrade=True, topology__upgrade__worker__num=1)
 
 
 def test_a_hot_deploy_of_nothing_is_refused() -> None:

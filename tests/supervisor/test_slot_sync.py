@@ -21,10 +21,15 @@ from sparkstorm.model.assignment import (
     TaskTable,
     TopologyBase,
     WorkerBeat,
+    WorkerCode,
     WorkerSlot,
 )
+from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.requests import LogConfig, LogLevel
 from sparkstorm.model.status import TopologyStatus
+from sparkstorm.model.upgrade import GrayUpgrade, code_text
+from sparkstorm.scheduling.gray_upgrade import UpgradeStep
+from sparkstorm.scheduling.reconcile import with_codes
 from sparkstorm.supervisor.node_dir import NodeDir
 from sparkstorm.supervisor.slot_machine import BlobView
 from sparkstorm.supervisor.slot_sync import REFUSED, DesiredState, SlotStores, SlotSync
@@ -310,3 +315,47 @@ def test_log_levels_are_wished_for_until_their_time_is_over(office: Office) -> N
     office.state.store.put(paths.log_config("t"), b"garbage")
     office.sync.step(101)
     assert office.sync.wish.log_levels == {"": "INFO"}
+
+
+def upgraded(office: Office, whole: Assignment, code: bytes = b"new code") -> GrayUpgrade:
+    """Have an upgrade that lists the slot, and an assignment that gives it the new code."""
+    new, former = WorkerCode(office.blobs.put(code, 0), whole.conf_key), WorkerCode(whole.code_key, whole.conf_key)
+    upgrade = GrayUpgrade("t", new, former, TopologyOutline({}, {}, {}), 0, 10**9, batch=(SLOT,))
+    office.state.prepare_gray_upgrade("t")
+    office.state.change_upgrade("t", lambda _: upgrade)
+    office.state.carry_out(upgrade, UpgradeStep(add_upgrading=(SLOT,)))
+    office.state.update_base("t", lambda base: replace(base, status=TopologyStatus.UPGRADING))
+    after = with_codes(whole, former, {SLOT: new}, 5)
+    assert after
+    office.state.write_assignment(after)
+    return upgrade
+
+
+def test_a_worker_is_told_as_upgraded_after_its_first_heartbeat_under_the_new_code(office: Office) -> None:
+    """Defects 17 and 18; S0.27."""
+    whole = office.submit()
+    office.sync.runs("t", WorkerCode(whole.code_key, whole.conf_key))
+    office.sync.step(0)
+    upgrade = upgraded(office, whole)
+    office.sync.step(1)
+    assert office.sync.wish and office.sync.wish.assignment.code_key == upgrade.code.code_key
+    assert office.state.upgrade_state("t").upgrading == {SLOT}, "it was ordered, and has not beaten yet"
+    office.sync.runs("t", upgrade.code)
+    office.sync.step(2)
+    state = office.state.upgrade_state("t")
+    assert (state.upgrading, state.upgraded) == (frozenset(), {SLOT: code_text(upgrade.code)})
+
+
+def test_a_worker_goes_on_when_its_new_code_cannot_be_fetched_or_is_not_what_was_signed(office: Office) -> None:
+    """S0.25: code is fetched and checked before the worker is ended."""
+    whole = office.submit()
+    before = office.wish()
+    upgrade = upgraded(office, whole)
+    metadata = office.state.read_blob_metadata(upgrade.code.code_key)
+    assert metadata
+    office.state.remove_blob_metadata(upgrade.code.code_key)
+    assert office.wish().assignment == before.assignment
+    office.state.write_blob_metadata(replace(metadata, signature="0" * 64))
+    assert office.wish().assignment == before.assignment
+    office.state.write_blob_metadata(metadata)
+    assert office.wish().assignment.code_key == upgrade.code.code_key

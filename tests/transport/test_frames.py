@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.tuples import Roots, Source, each_root
 from sparkstorm.model.unfolding import require_bounded
 from sparkstorm.transport import frames
 from sparkstorm.transport.frames import AckerMessages, RowFrame, SettledRoots
@@ -22,6 +23,8 @@ from tests.transport.values import values
 
 CODEC = Codec({complex: ("complex", lambda v: [v.real, v.imag], lambda v: complex(*v))})
 IDS = st.integers(1, 2**63 - 1)
+SENDERS = [Source("component", task, "words", ("field",)) for task in (7, 8)]
+SENDER = SENDERS[0]
 ROOTS = st.just(0) | IDS | st.lists(IDS, min_size=2, max_size=4, unique=True).map(tuple)
 
 
@@ -36,16 +39,28 @@ def test_rows_come_back_as_they_went(data: st.DataObject) -> None:
     width, count = data.draw(st.integers(0, 4)), data.draw(st.integers(1, 6))
     is_tracked = data.draw(st.booleans())
     rows = [
-        (tuple(CODEC.normalise(data.draw(values)) for _ in range(width)), data.draw(ROOTS) if is_tracked else 0)
+        (
+            tuple(CODEC.normalise(data.draw(values)) for _ in range(width)),
+            data.draw(ROOTS) if is_tracked else 0,
+            data.draw(st.sampled_from(SENDERS)),
+        )
         for _ in range(count)
     ]
-    ids = ids_of(data.draw(st.lists(IDS, min_size=count, max_size=count)) if is_tracked else [])
-    found = frames.decode(CODEC, frames.encode_rows(CODEC, 7, "words", 1234, rows, ids))
+    drawn: list[frames.Ends] = []
+
+    def draw(ends: frames.Ends) -> int:
+        drawn.append(ends)
+        return 5
+
+    found = frames.decode(CODEC, frames.encode_rows(CODEC, "words", 1234, rows, draw if is_tracked else None, 99))
     assert isinstance(found, RowFrame)
-    assert (found.source_task, found.stream, found.oldest_ms, len(found)) == (7, "words", 1234, count)
-    assert found.values == [row for row, _ in rows]
-    assert found.roots == [roots for _, roots in rows]
-    assert found.ids.tolist() == ids.tolist()
+    assert (found.stream, found.oldest_ms, found.origin, len(found)) == ("words", 1234, 99, count)
+    assert found.values == [row for row, _, _ in rows]
+    assert found.roots == [roots for _, roots, _ in rows]
+    assert [task for task, length in found.runs for _ in range(length)] == [source.task for _, _, source in rows]
+    assert (found.edge, list(found.ends)) == ((5, drawn[0]) if drawn else (0, []))
+    last = {root: place for place, (_, roots, _) in enumerate(rows) for root in each_root(roots) if root}
+    assert dict(found.ends) == last and [place for _, place in found.ends] == sorted(last.values())
 
 
 @given(
@@ -72,11 +87,11 @@ def test_acker_messages_and_verdicts_come_back_as_they_went(
 
 
 def test_multi_anchored_untracked_and_single_roots_share_a_frame() -> None:
-    rows: list[frames.Row] = [(("a",), (5, 6)), (("b",), 0), (("c",), 7), (("d",), (8, 9, 2**63 - 1))]
-    found = frames.decode(CODEC, frames.encode_rows(CODEC, 1, "s", 0, rows, ids_of([1, 2, 3, 4])))
+    roots: list[Roots] = [(5, 6), 0, 7, (8, 9, 2**63 - 1)]
+    rows: list[frames.Row] = [((n,), root, SENDER) for n, root in enumerate(roots)]
+    found = frames.decode(CODEC, frames.encode_rows(CODEC, "s", 0, rows, lambda ends: 1))
     assert isinstance(found, RowFrame)
-    assert found.roots == [(5, 6), 0, 7, (8, 9, 2**63 - 1)]
-    assert found.ids.dtype == np.uint64
+    assert found.roots == roots
 
 
 def test_the_kind_of_a_frame_shows_without_decoding_it() -> None:
@@ -89,7 +104,7 @@ def test_the_birth_of_a_frame_shows_without_decoding_it() -> None:
     assert frames.birth_of(a_frame()) == 99
     assert frames.birth_of(frames.encode_messages(CODEC, AckerMessages(oldest_ms=2**50))) == 2**50
     assert frames.birth_of(frames.encode_settled(CODEC, SettledRoots([], {}, 7))) == 7
-    assert [frames.birth_of(data) for data in (b"", b"SF\x01\x01", bytes(20))] == [None] * 3
+    assert [frames.birth_of(data) for data in (b"", b"SF\x02\x01", bytes(20))] == [None] * 3
 
 
 # -- hostile bytes
@@ -97,9 +112,9 @@ def test_the_birth_of_a_frame_shows_without_decoding_it() -> None:
 
 def a_frame() -> bytes:
     rows: list[frames.Row] = [
-        ((f"word{n}", n, [n, None], {"k": 1.5}, 1 + 2j), (n, n + 1) if n % 3 == 0 else n) for n in range(1, 9)
+        ((f"word{n}", n, [n, None], {"k": 1.5}, 1 + 2j), (n, n + 1) if n % 3 == 0 else n, SENDERS[n % 2]) for n in range(1, 9)
     ]
-    return frames.encode_rows(CODEC, 3, "words", 99, rows, ids_of(list(range(1, 9))))
+    return frames.encode_rows(CODEC, "words", 99, rows, lambda ends: 5)
 
 
 ONE, TOO_LARGE = struct.pack("<Q", 1), struct.pack("<Q", 1 << 63)
@@ -111,12 +126,15 @@ def framed(kind: int, body: Any) -> bytes:
 
 def rows_body(**changes: Any) -> bytes:
     fields = {
-        "task": 1,
+        "origin": 3,
+        "edge": 7,
         "stream": "s",
+        "senders": [1],
+        "runs": [2],
         "count": 2,
         "columns": [["a", "b"]],
-        "roots": bytes(16),
-        "ids": bytes(16),
+        "roots": ONE * 2,
+        "lengths": b"",
         "several": None,
     } | changes
     return framed(frames.ROWS, list(fields.values()))
@@ -145,16 +163,25 @@ def test_the_crafted_bodies_are_sound_before_they_are_spoilt() -> None:
         (b"", "begins with b''"),
         (b"SF", "not a frame"),
         (b"PK\x03\x04rest", "begins with b'PK"),
-        (b"SF\x02\x01" + bytes(8) + b"\x90", "not a frame of version 1"),
-        (b"SF\x01\x05" + bytes(8) + b"\x90", "not a frame"),
-        (b"SF\x01\x01" + bytes(7), "not a frame"),
-        (b"SF\x01\x01" + bytes(8), "not a packed value"),
+        (b"SF\x01\x01" + bytes(8) + b"\x90", "not a frame of version 2"),
+        (b"SF\x02\x05" + bytes(8) + b"\x90", "not a frame"),
+        (b"SF\x02\x01" + bytes(7), "not a frame"),
+        (b"SF\x02\x01" + bytes(8), "not a packed value"),
         (framed(frames.ROWS, {"a": 1}), "not a list"),
         (framed(frames.ROWS, [1, 2]), "not enough values"),
         (framed(frames.ROWS, list(range(20))), "too many values"),
-        (rows_body(task="1"), "source"),
-        (rows_body(task=True), "source"),
+        (rows_body(origin="1"), "source"),
+        (rows_body(origin=True), "source"),
         (rows_body(stream=b"s"), "source"),
+        (rows_body(edge=-1), "an edge id is not between"),
+        (rows_body(edge=1 << 63), "an edge id is not between"),
+        (rows_body(edge=True), "an edge id is not between"),
+        (rows_body(senders=[1, 2]), "not runs"),
+        (rows_body(senders=["1"]), "not runs"),
+        (rows_body(senders=1), "not runs"),
+        (rows_body(runs=[0]), "not runs"),
+        (rows_body(runs=[3]), "other rows than it claims"),
+        (rows_body(senders=[], runs=[]), "other rows than it claims"),
         (rows_body(count=0), "claims 0 rows"),
         (rows_body(count=-1), "claims -1 rows"),
         (rows_body(count=True), "claims True rows"),
@@ -163,11 +190,17 @@ def test_the_crafted_bodies_are_sound_before_they_are_spoilt() -> None:
         (rows_body(columns=[["a", "b"], []]), "uneven"),
         (rows_body(columns=["ab"]), "uneven"),
         (rows_body(columns=None), "uneven"),
-        (rows_body(ids=bytes(15)), "64-bit"),
-        (rows_body(ids=bytes(24)), "wrong length"),
-        (rows_body(ids=[1, 2]), "64-bit"),
-        (rows_body(roots=b""), "ids without roots"),
-        (rows_body(ids=b""), "roots without ids"),
+        (rows_body(roots=bytes(15)), "64-bit"),
+        (rows_body(roots=bytes(24)), "other rows than it claims"),
+        (rows_body(roots=[1, 2]), "64-bit"),
+        (rows_body(roots=b""), "an edge without roots"),
+        (rows_body(edge=0), "roots without an edge"),
+        (rows_body(edge=0, roots=b"", several={}), "anchors without an edge"),
+        (rows_body(lengths=b"abc"), "32-bit"),
+        (rows_body(lengths=[1, 1]), "32-bit"),
+        (rows_body(lengths=struct.pack("<II", 2, 0)), "other rows than it claims"),
+        (rows_body(lengths=struct.pack("<I", 2)), "other rows than it claims"),
+        (rows_body(lengths=struct.pack("<II", 1, 0xFFFFFFFF)), "other rows than it claims"),
         (rows_body(several=[1]), "not a mapping"),
         (rows_body(several={2: [1, 2]}), "outside the rows"),
         (rows_body(several={-1: [1, 2]}), "outside the rows"),
@@ -192,9 +225,8 @@ def test_the_crafted_bodies_are_sound_before_they_are_spoilt() -> None:
         (messages_body(init_roots=ONE, init_values=TOO_LARGE, init_tasks=ONE), "a value is not between 0"),
         (messages_body(init_roots=ONE, init_values=ONE, init_tasks=TOO_LARGE), "a spout task is above"),
         (rows_body(roots=ONE + TOO_LARGE), "a root is not between 0"),
-        (rows_body(ids=ONE + TOO_LARGE), "an edge id is not between 0"),
         (rows_body(several={0: [1 << 63]}), "not ids"),
-        (frames.encode_rows(Codec(), 1, "s", 0, [((1,), 0)] * 2, frames.NO_IDS).replace(b"SF\x01\x01", b"SF\x01\x04"), "one row"),
+        (frames.encode_rows(Codec(), "s", 0, [((1,), 0, SENDER)] * 2).replace(b"SF\x02\x01", b"SF\x02\x04"), "one row"),
         (framed(frames.SETTLED, [bytes(8), {}]), "a root is not between 1"),
         (framed(frames.SETTLED, [b"", {}, 1]), "too many"),
         (framed(frames.SETTLED, [bytes(9), {}]), "64-bit"),
@@ -243,7 +275,7 @@ def spoilt(chance: random.Random, data: bytes) -> bytes:
 
 @pytest.mark.parametrize("header", [b"\xdd", b"\xdf", b"\xdb", b"\xc6", b"\xc9"], ids=["array", "map", "text", "bytes", "ext"])
 def test_a_length_that_is_claimed_is_not_allocated(header: bytes) -> None:
-    data = b"SF\x01\x01" + bytes(8) + b"\x98" + header + b"\xff\xff\xff\xff" + b"\x01"
+    data = b"SF\x02\x01" + bytes(8) + b"\x98" + header + b"\xff\xff\xff\xff" + b"\x01"
     tracemalloc.start()
     with pytest.raises(MalformedFrameError):
         frames.decode(CODEC, data)
@@ -268,13 +300,13 @@ def nested_in_extensions(levels: int) -> bytes:
 @pytest.mark.parametrize("body", [b"\x91" * 100_000 + b"\xc0", nested_in_extensions(20_000)], ids=["lists", "extensions"])
 def test_endless_nesting_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedFrameError):
-        frames.decode(CODEC, b"SF\x01\x01" + body)
+        frames.decode(CODEC, b"SF\x02\x01" + body)
 
 
 @pytest.mark.slow
 def test_a_frame_that_would_fill_the_memory_is_refused_before_it_is_unpacked() -> None:
     count = frames.MAX_CONTAINERS + 1
-    data = b"SF\x01\x01" + bytes(8) + b"\x97\x01\xa1s\x01\x91\x91\xdd" + count.to_bytes(4, "big") + b"\x90" * count
+    data = b"SF\x02\x01" + bytes(8) + b"\x97\x01\xa1s\x01\x91\x91\xdd" + count.to_bytes(4, "big") + b"\x90" * count
     with pytest.raises(MalformedFrameError, match="more than 4194304 lists and mappings"):  # else: the rest is missing
         frames.decode(CODEC, data)
 
@@ -302,8 +334,8 @@ def test_lists_and_mappings_are_counted_whatever_lies_between_them(unit: bytes) 
 
 
 def test_large_texts_and_bytes_are_no_lists_whatever_their_bytes_look_like() -> None:
-    row: frames.Row = (("привет " * 400_000, b"\x90" * (6 << 20)), 0)
-    data = frames.encode_rows(CODEC, 1, "s", 0, [row], frames.NO_IDS)
+    row: frames.Row = (("привет " * 400_000, b"\x90" * (6 << 20)), 0, SENDER)
+    data = frames.encode_rows(CODEC, "s", 0, [row])
     found = frames.decode(CODEC, data)
     assert isinstance(found, RowFrame) and found.values == [row[0]]
 
@@ -312,5 +344,5 @@ def test_large_texts_and_bytes_are_no_lists_whatever_their_bytes_look_like() -> 
 def test_a_replayed_row_reads_back_as_one_row_of_no_tree(row: list[Any]) -> None:
     found = frames.decode(Codec(), frames.encode_replayed(Codec(), 7, "default", 123, row))
     assert isinstance(found, frames.RowFrame) and found.is_replayed
-    assert (found.source_task, found.stream, found.oldest_ms, found.roots, len(found.ids)) == (7, "default", 123, [0], 0)
+    assert (found.runs, found.stream, found.oldest_ms, found.roots, found.edge) == ([(7, 1)], "default", 123, [0], 0)
     assert len(found) == 1 and found.values == [tuple(map(CODEC.normalise, row))]

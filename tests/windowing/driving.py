@@ -131,7 +131,7 @@ class Driver:
         self.advance(END)
 
     def emitted(self, stream: str = "default") -> list[Any]:
-        return [values[0] if stream == "default" else values for values, _ in self._targets[stream].rows]
+        return [values[0] if stream == "default" else values for values, _, _ in self._targets[stream].rows]
 
     def stored(self) -> list[Any]:
         """What a commit would keep now."""

@@ -52,7 +52,7 @@ def run_through(bolt: Any, events: list[Event], lag: int, cuts: list[int] | None
             driver = Driver(copy.copy(bolt), driver.stored())
             driver.advance(clock.mark_ms())
     driver.end()
-    driver._targets["default"].rows[:0] = [((row,), 0) for row in emitted]
+    driver._targets["default"].rows[:0] = [((row,), 0, None) for row in emitted]
     return driver
 
 

@@ -101,7 +101,7 @@ def test_an_input_that_makes_more_than_any_commit_may_carry_is_parked_and_the_ot
         outputs = ("value",)
 
         def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-            for _ in range(100 if tup[0] == "bad" else 1):
+            for _ in range(300 if tup[0] == "bad" else 1):
                 collector.emit((tup[0] + "z" * 4 * KB,))
 
     spout, capture = FeederSpout(), CaptureBolt()
@@ -113,7 +113,7 @@ def test_an_input_that_makes_more_than_any_commit_may_carry_is_parked_and_the_ot
         assert sorted(value[0][0] for value in capture.values) == ["a", "b"]
         assert (spout.failed, sorted(spout.acked)) == (["bad"], ["a", "b"])
         deaths = [death for worker in cluster.topology().workers for death in worker.deaths]
-        assert deaths and all("component 'bolt', stream 'default': more than 262144 bytes leave at once" in d for d in deaths)
+        assert deaths and all("component 'bolt', stream 'default': more than 1048576 bytes leave at once" in d for d in deaths)
 
 
 def test_the_pace_falls_with_the_weight_of_what_is_sent() -> None:

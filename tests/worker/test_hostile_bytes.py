@@ -42,7 +42,7 @@ def pack(value: Any) -> bytes:
 
 
 def framed(kind: int, body: Any) -> bytes:
-    return b"SF\x01" + bytes([kind]) + bytes(8) + ormsgpack.packb(body, option=ormsgpack.OPT_NON_STR_KEYS)
+    return b"SF\x02" + bytes([kind]) + bytes(8) + ormsgpack.packb(body, option=ormsgpack.OPT_NON_STR_KEYS)
 
 
 @st.composite
@@ -53,7 +53,15 @@ def rows(draw: Any) -> bytes:
     columns = draw(st.lists(st.lists(VALUES, min_size=count, max_size=count), max_size=3))
     column = np.array(ids, "<u8").tobytes()
     several = draw(st.none() | st.dictionaries(st.integers(0, 3), st.lists(IDS, max_size=2), max_size=1))
-    return framed(frames.ROWS, [draw(TASKS), draw(STREAMS), count, columns, column, column, several])
+    runs = draw(st.sampled_from([[count], [1] * count, [count, 1], [], [0]]))
+    lengths = draw(
+        st.just(b"") | st.lists(COUNT, max_size=3).map(lambda each: np.array(each, "<u4").tobytes()) | st.binary(max_size=9)
+    )
+    senders = [draw(TASKS) for _ in runs]
+    return framed(
+        frames.ROWS,
+        [draw(IDS), draw(IDS), draw(STREAMS), senders, runs, count, columns, draw(st.just(column) | COLUMNS), lengths, several],
+    )
 
 
 @st.composite
@@ -79,9 +87,10 @@ def spoilt(draw: Any) -> bytes:
     return bytes(changed)
 
 
+SENDER = Source("component", 1, "default", ("field",))
 TWO = np.array([1, 2], np.uint64)
 SOUND = [
-    frames.encode_rows(CODEC, 1, "default", 5, [(("a",), 1), (("b",), 2)], TWO),
+    frames.encode_rows(CODEC, "default", 5, [(("a",), 1, SENDER), (("b",), 2, SENDER)], lambda ends: 7, 9),
     frames.encode_messages(CODEC, AckerMessages(TWO, TWO, TWO, TWO, TWO, {3: "why"})),
     frames.encode_settled(CODEC, SettledRoots([1], {2: "late"})),
     CODEC.pack({"s": [["key", 1]], "d": ["gone"]}),
@@ -94,7 +103,7 @@ HOSTILE = (
     | spoilt()
     | rows()
     | messages()
-    | VALUES.map(lambda v: b"SF\x01\x01" + bytes(8) + pack(v))
+    | VALUES.map(lambda v: b"SF\x02\x01" + bytes(8) + pack(v))
     | st.builds(lambda column, why: framed(frames.SETTLED, [column, why]), COLUMNS, REASONS)
     | VALUES.map(pack)
 )

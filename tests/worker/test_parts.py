@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
 
-import numpy as np
 import pytest
 
 from sparkstorm.api import TopologyBuilder
@@ -15,48 +15,110 @@ from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import describe_error
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import number_tasks
-from sparkstorm.model.tuples import Source, Tuple, union_roots
+from sparkstorm.model.tuples import Roots, Source, Tuple, each_root, union_roots
 from sparkstorm.testing import FeederSpout
 from sparkstorm.transport.base import Commit, Cursor, Pressure
+from sparkstorm.transport.frames import RowFrame, decode, encode_rows
 from sparkstorm.worker.backpressure import Backpressure
-from sparkstorm.worker.epoch import Epoch, RandomIds, xor_by_root
+from sparkstorm.worker.epoch import Epoch, RandomIds
+from sparkstorm.worker.open_blocks import Births, Feed
 from sparkstorm.worker.tasks.bolt_task import BoltTask
-from sparkstorm.worker.tasks.inbox import Inbox
+from sparkstorm.worker.tasks.inbox import Chunk, Inbox
 from sparkstorm.worker.tasks.pending_inputs import PendingInput
 from sparkstorm.worker.tasks.task_factory import WorkerPlan
 from tests.worker.building import Pass
 
+CODEC = Codec()
 SOURCE = Source("spout", 1, "default", ("value",))
 
 
+def block_of(roots: list[Roots], epoch: Epoch, codec: Codec = CODEC) -> RowFrame:
+    """A block that has left the epoch and was read again."""
+    rows = [((n,), root, SOURCE) for n, root in enumerate(roots)]
+    frame = decode(codec, encode_rows(codec, "default", 0, rows, epoch.draw_edge if epoch.is_tracking else None))
+    assert isinstance(frame, RowFrame) and frame.roots == roots
+    return frame
+
+
 @pytest.mark.parametrize("roots", [
-    [1, 2, 1], [1], [(1, 2), (2, 3), (1, 3)], [(1, 2)], [(1, 2), 3, (1, 2, 3)], [0, 5, 0], [2**63 - 1, 1, 2**63 - 1],
+    [1, 2, 1], [1], [(1, 2), (2, 3), (1, 3)], [(1, 2)], [(1, 2), 3, (1, 2, 3)], [0, 5, 0], [2**63 - 1, 1, 2**63 - 1], [0, 0],
+    list(range(1, 100)), [n // 7 for n in range(100)], [7] * 30 + [(7, 8)] * 3 + [9] * 30, [1, 2] * 40,
 ])  # fmt: skip
-def test_edges_fold_into_every_root_of_their_row(roots: list[int | tuple[int, ...]]) -> None:
-    ids = [7 * (n + 1) for n in range(len(roots))]
-    wanted: dict[int, int] = {}
-    for root, edge in zip(roots, ids, strict=True):
-        for one in root if isinstance(root, tuple) else (root,):
-            wanted[one] = wanted.get(one, 0) ^ edge
-    found: dict[int, int] = {}
-    xor_by_root(found, roots, np.array(ids, np.uint64))
-    assert found == wanted
-
-
-def test_rows_that_leave_together_have_an_edge_each_even_copies_of_one_tuple() -> None:
+def test_a_block_stands_once_in_the_value_of_each_of_its_roots_until_the_last_row_of_the_root(roots: list[Roots]) -> None:
     epoch = Epoch(RandomIds(1), is_tracking=True)
-    edges = epoch.leave([(("copy",), 7)] * 4000 + [(("other",), (7, 8))]).tolist()
-    assert len(set(edges)) == 4001 and min(edges) > 0 and max(edges) < 2**63
-    value = 0
-    for edge in edges:
-        value ^= edge
-    assert epoch.take_edges() == {7: value, 8: edges[-1]} and value != 0
+    frame = block_of(roots, epoch)
+    waiting = {root: frame.edge for of_row in roots for root in each_root(of_row) if root}
+    assert epoch.value_by_root == waiting
+    chunk = Chunk("1-0", 10, frame, [((n,), root, SOURCE) for n, root in enumerate(roots)])
+    for done in range(1, len(roots) + 1):
+        chunk.done = done
+        epoch.consume(chunk.take_ended(), chunk.edge)
+        left = {root for of_row in roots[done:] for root in each_root(of_row)}
+        assert {root for root, value in epoch.value_by_root.items() if value} == left - {0}
+
+
+def test_a_block_that_is_begun_again_ends_what_lies_behind_the_cursor() -> None:
+    roots: list[Roots] = [1, (1, 2), 3, 2, 4]
+    frame = block_of(roots, Epoch(RandomIds(1), is_tracking=True))
+    chunk = Chunk("1-0", 10, frame, [((n,), root, SOURCE) for n, root in enumerate(roots)], done=2)
+    chunk.done = 5
+    assert sorted(chunk.take_ended()) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_value_is_zero_when_and_only_when_nothing_of_its_root_waits(seed: int) -> None:
+    """Law of edges: blocks with any anchors are cut anywhere, epochs are thrown away, rows are held, acked, failed and sent on."""
+    chance, ids, ledger = random.Random(seed), RandomIds(seed), dict[int, int]()
+    blocks: list[tuple[RowFrame, int]] = []  # with the rows that are done
+    held: list[tuple[Roots, int]] = []
+    failed: set[int] = set()
+    made = 6  # blocks that a source makes
+    while made or blocks or held:
+        epoch = Epoch(ids, is_tracking=True)
+        after_blocks, after_held, sent_on = list(blocks), list(held), list[Roots]()
+        if made and chance.random() < 0.4:
+            sent_on = [anchors(chance) for _ in range(chance.randint(1, 40))]
+        elif held and chance.random() < 0.5:
+            epoch.let_go(*after_held.pop(0))
+        elif blocks:
+            frame, done = after_blocks.pop(0)
+            chunk = Chunk("1-0", 1, frame, [((0,), root, SOURCE) for root in frame.roots], done)
+            chunk.done = chance.randint(done + 1, len(frame))
+            for root in frame.roots[done : chunk.done]:
+                match chance.randrange(8):
+                    case 0:
+                        after_held.append((root, epoch.hold(root)))
+                    case 1 if chance.random() < 0.1:
+                        epoch.fail(root, "why")
+                    case 2 | 3:
+                        sent_on.append(root)
+            epoch.consume(chunk.take_ended(), chunk.edge)
+            if chunk.done < len(frame):
+                after_blocks.insert(0, (frame, chunk.done))
+        if sent_on:
+            after_blocks.append((block_of(sent_on, epoch), 0))
+        if chance.random() < 0.15:
+            continue  # the worker dies before its commit
+        made -= bool(made and sent_on)
+        blocks, held = after_blocks, after_held
+        failed |= set(epoch.failed)
+        for root, value in epoch.take_edges().items():
+            ledger[root] = ledger.get(root, 0) ^ value
+        waiting = {root for frame, done in blocks for of_row in frame.roots[done:] for root in each_root(of_row)}
+        waiting |= {root for of_row, _ in held for root in each_root(of_row)} | failed
+        assert {root for root, value in ledger.items() if value} == waiting - {0}
+
+
+def anchors(chance: random.Random) -> Roots:
+    if chance.random() < 0.2:
+        return tuple(chance.sample(range(1, 9), chance.randint(2, 3)))
+    return chance.randrange(9)
 
 
 def test_a_failed_tree_never_ends_at_zero() -> None:
     epoch = Epoch(RandomIds(1), is_tracking=True)
-    edges = epoch.leave([(("a",), 5)])
-    epoch.consume([5], edges)
+    edge = epoch.hold(5)
+    epoch.let_go(5, edge)
     assert epoch.value_by_root[5] == 0
     epoch.fail(5, "why")
     epoch.fail(5, "again")
@@ -141,7 +203,7 @@ def bolt_task() -> BoltTask:
     emitter = Emitter("bolt", {}, is_strict=True)
     runner = BasicRunner(Pass(), emitter, None, BasicCollector(emitter, 2, lambda *_: None))
     inbox = Inbox(2, Codec(), lambda task, stream: SOURCE)
-    return BoltTask(2, "bolt", runner, emitter, None, inbox, iter("abcdef").__next__)
+    return BoltTask(2, "bolt", runner, emitter, None, inbox, iter("abcdef").__next__, Births(), Feed())
 
 
 def test_the_oldest_birth_counts_held_inputs_until_they_are_let_go() -> None:

@@ -9,8 +9,9 @@ import pytest
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, StatefulBolt, Tuple
 from sparkstorm.errors import StoreInconsistentError
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.tuples import Source
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, PoisonBolt, Shared, die
-from sparkstorm.transport.frames import NO_IDS, encode_rows
+from sparkstorm.transport.frames import encode_rows
 from tests.worker.building import Collecting, Count, Pass, chain
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
@@ -114,15 +115,15 @@ def test_a_blocking_bolts_held_input_that_kills_is_parked_too() -> None:
 # -- damaged frames
 
 
-GARBAGE = [b"", b"not a frame", b"SF\x01\x01", b"SF\x01\x01\x90", b"SF\x02\x01\x90", b"SF\x01\x01" + b"\xff" * 50]
+GARBAGE = [b"", b"not a frame", b"SF\x02\x01", b"SF\x02\x01\x90", b"SF\x01\x01\x90", b"SF\x02\x01" + b"\xff" * 50]
 
 
 @pytest.mark.parametrize(
     "data",
     [
         *GARBAGE,
-        encode_rows(Codec(), 99, "default", 0, [((1,), 0)], NO_IDS),
-        encode_rows(Codec(), 3, "nonsense", 0, [((1,), 0)], NO_IDS),
+        encode_rows(Codec(), "default", 0, [((1,), 0, Source("spout", 99, "default", ("value",)))]),
+        encode_rows(Codec(), "nonsense", 0, [((1,), 0, Source("spout", 3, "default", ("value",)))]),
     ],
 )
 def test_a_damaged_frame_is_put_into_quarantine_and_kills_nobody(data: bytes) -> None:

@@ -10,10 +10,10 @@ from sparkstorm.api import Spout, Tuple
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.manual_runner import ManualRunner
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.tuples import Source
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, PoisonBolt, Shared
 from sparkstorm.testing.simulated_time import spend
 from sparkstorm.transport.frames import encode_rows
-from sparkstorm.worker.epoch import RandomIds
 from tests.worker.building import Collecting, Count, Pass, chain
 
 
@@ -139,16 +139,16 @@ def test_what_a_blocking_bolt_forgets_to_ack_times_out_though_nothing_else_happe
 def test_a_worker_that_starts_on_a_full_store_drains_it_though_its_spout_is_first(delay_ms: int) -> None:
     """What its spout emits must queue behind what lies in the stream, and only this worker can free that."""
     spout = FeederSpout()
-    with LocalCluster(store_max_bytes=10 * 1024) as cluster:
+    with LocalCluster(store_max_bytes=5 * 1024) as cluster:
         cluster.submit(chain(spout, Count()))
         topology = cluster.topology()
         tasks = {component: task for task, component in topology.component_by_task.items()}
         cluster.advance(ms=10)
         keys = topology.store.task(tasks["bolt"])
-        rows = [((n,), 0) for n in range(2000)]
-        keys.stream.append((1, encode_rows(Codec(), tasks["spout"], "default", 0, rows, RandomIds(1).edges(len(rows)))))
+        source = Source("spout", tasks["spout"], "default", ("value",))
+        keys.stream.append((1, encode_rows(Codec(), "default", 0, [((n,), 0, source) for n in range(2000)])))
         keys.last_number, keys.backlog = 1, len(keys.stream[0][1])
-        assert topology.store.used_bytes() > 10 * 1024
+        assert topology.store.used_bytes() > 5 * 1024
         cluster.kill_worker()
         topology.arrivals.delay(tasks["bolt"], 1, cluster.now_ms + delay_ms)
         spout.feed(["a"])

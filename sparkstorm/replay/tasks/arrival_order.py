@@ -75,7 +75,7 @@ class WatchedRunner(TimedRunner):
         for known, count in Counter(map(id, self._emitter.log[place:])).items():
             lane = self._lane_by_rows.get(known)
             if lane is not None:
-                times = (lane.time_of(values) for values, _ in found[known][-count:])
+                times = (lane.time_of(row[0]) for row in found[known][-count:])
                 yield from ((lane, at_ms) for at_ms in times if type(at_ms) is int and 0 <= at_ms <= LAST_MS)
 
     def _call(self, firing: Firing) -> None:

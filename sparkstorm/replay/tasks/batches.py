@@ -77,7 +77,8 @@ class OutEdge:
 
     def take_rows(self) -> list[Any]:
         """Remove and return everything as rows with times."""
-        taken, self.rows[:] = [(values, 0) for values in self.rows] if self.is_bare else list(self.rows), []
+        taken = [(values, 0) for values in self.rows] if self.is_bare else [(values, at_ms) for values, at_ms, _ in self.rows]
+        self.rows.clear()
         for batch, at_ms in self.batches:
             taken += [(values, at_ms) for values in rows_of(batch)]
         self.batches.clear()

@@ -23,8 +23,8 @@ START, STATE, CLOCK, ROWS, DEAD, KEPT_STATE, KEPT_TIME = range(7)  # a task read
 KEPT = 0  # target of rows that no task of the topology waits for: they are results
 FIRST_ROWS, MOST_ROWS = 64, 8192
 _SMALL_BYTES, _LARGE_BYTES = 128 << 10, 1 << 20
-Row = tuple[tuple[Any, ...], int]
-"""Values with the virtual time they were emitted at (in the place where a live row carries its roots)."""
+Row = tuple[tuple[Any, ...], int, Source]
+"""Values with the virtual time they were emitted at (in the place where a live row carries its roots), and the source."""
 
 
 class Chunk(NamedTuple):
@@ -54,7 +54,7 @@ def source_number(stage: int, partition: int) -> int:
 
 def pack_rows(codec: Codec, rows: Sequence[Row], is_timed: bool) -> bytes:
     """Return the bytes of rows, column by column; CodecError for a value outside the codec's closed set."""
-    values, times = zip(*rows, strict=True)
+    values, times, *_ = zip(*rows, strict=True)
     return codec.pack([list(times) if is_timed else None, [list(column) for column in zip(*values, strict=True)]])
 
 

@@ -47,10 +47,10 @@ class Combiner:
         batches, edge.batches[:] = list(edge.batches), []
         for batch, at_ms in batches:
             if not self._combine_batch(batch):
-                edge.rows += rows_of(batch) if edge.is_bare else [(values, at_ms) for values in rows_of(batch)]
-        rows = edge.rows if edge.is_bare else [values for values, _ in edge.rows]
+                edge.rows += rows_of(batch) if edge.is_bare else [(values, at_ms, edge.source) for values in rows_of(batch)]
+        rows = edge.rows if edge.is_bare else [row[0] for row in edge.rows]
         left = self._combine(rows)
-        edge.rows[:] = left if edge.is_bare else [(values, 0) for values in left]
+        edge.rows[:] = left if edge.is_bare else [(values, 0, edge.source) for values in left]
 
     def take(self) -> list[tuple[Any, Any]]:
         """Remove and return every (key, value)."""

@@ -9,7 +9,7 @@ from zlib import crc32
 from sparkstorm.executor.emitter import Route, build_routes
 from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.executor.watermark_routes import TimePlan, add_lanes, add_routes
-from sparkstorm.grouping.routes import Target
+from sparkstorm.grouping.routes import Target, own_targets
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import Grouping, Topology
 from sparkstorm.replay.job import Job, result_names
@@ -49,7 +49,7 @@ class OutEdges:
         """Create and return a task's routes by stream; an untimed task passes bare rows to a row partitioner."""
         plan = self._job.plan
         seed = crc32(f"{plan.name}/{task}".encode())
-        lanes = add_lanes(self.time_plan, self._topology, component, task, self._tasks, self._local)
+        lanes = add_lanes(self.time_plan, self._topology, component, task, self._tasks, own_targets(self._local))
         self.lanes[task] = tuple(lanes.values())
         routes = build_routes(self._topology, component, task, self._tasks, self._local, self._codec, seed, lanes)
         watched = {stream for (stream, _), lane in lanes.items() if lane.clock is not None}

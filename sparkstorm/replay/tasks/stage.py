@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, repeat
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -175,7 +175,7 @@ class _Partition:
         """Yield the rows that have a time; one without is put aside, or ends the replay."""
         for values, at_ms in zip(*batch, strict=True):
             if at_ms is not None:
-                yield values, at_ms
+                yield values, at_ms, source
             elif self._job.skip_bad:
                 letter = DeadLetter(
                     source.component,
@@ -231,14 +231,15 @@ class _Partition:
                 batch_partitioner.spread(batch, 0)
                 return
             batch = rows_of(batch), [0] * batch.num_rows
-        rows = zip(*batch, strict=True) if None not in batch[1] else self._with_times(route.source, batch)
+        source = route.source
+        rows = zip(*batch, repeat(source)) if None not in batch[1] else self._with_times(source, batch)
         pick = route.pick
         if pick is not None:
             for row in rows:
                 pick(row[0]).append(row)
             return
         unused: list[Any] = []
-        for values, at_ms in rows:
+        for values, at_ms, _ in rows:
             route.spread(values, at_ms or 0, unused)
             unused.clear()
 

@@ -225,8 +225,6 @@ class ReplayTask:
     def take_emitted(self) -> None:
         """Count emitted rows; they can no longer be undone."""
         self.counts.emitted += self.emitter.take_counts()[0]
-        for lane in self.emitter.lanes:
-            lane.settle()
         if self.state is not None:
             self.state.undo.clear()
 
@@ -257,7 +255,8 @@ class ReplayTask:
         for lane in self.emitter.lanes:
             if lane.clock is not None and lane.put_marks(self.low_ms, has_ended, _always):
                 for target in lane.marks.values():
-                    target.rows[:] = [(values, at_ms or max(self._reached_ms, self.now_ms())) for values, at_ms in target.rows]
+                    now_ms = max(self._reached_ms, self.now_ms())
+                    target.rows[:] = [(values, at_ms or now_ms, source) for values, at_ms, source in target.rows]
 
     def _execute(self, tuples: Sequence[Tuple]) -> None:
         most = 1 if self._one_by_one else _STRICT_ROWS if self._mode.skip_bad else len(tuples)

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from sparkstorm.model.topology import ACKER
+from sparkstorm.model.topology import MASTER as MASTER
 from sparkstorm.scheduling.records import Conf, InputView
 
-MASTER = "__topology_master"
-SYSTEM = frozenset({"__acker", MASTER})
+SYSTEM = frozenset({ACKER, MASTER})
 
 
 class AssignType(StrEnum):

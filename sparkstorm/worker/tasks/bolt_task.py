@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.event_time import TaskEventTime
 from sparkstorm.executor.manual_runner import ManualRunner as ManualRunner
+from sparkstorm.executor.runner import BasicRunner, Runner
 from sparkstorm.executor.runner import Failure as Failure
 from sparkstorm.executor.runner import ReportError as ReportError
-from sparkstorm.executor.runner import Runner
 from sparkstorm.executor.sink_runner import SinkRunner
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.topology import WATERMARK_STREAM
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.recording.recorder import Recorder
-from sparkstorm.transport.frames import NO_IDS, Ids
+from sparkstorm.transport.frames import Row
 from sparkstorm.worker.epoch import Epoch
+from sparkstorm.worker.open_blocks import Births, Feed
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.worker.tasks.inbox import Chunk, Inbox, entry_order
 from sparkstorm.worker.tasks.pending_inputs import PendingInput
 
 
 class BoltTask:
-    """One task of a bolt: its inbox, its local rows, its held inputs and its runner."""
+    """One task of a bolt: its inbox, the open blocks that feed it, its held inputs and its runner."""
 
     def __init__(
         self,
@@ -36,6 +36,8 @@ class BoltTask:
         state: MemoryState | None,
         inbox: Inbox,
         new_key: Callable[[], str],
+        births: Births,
+        feed: Feed,
     ) -> None:
         self.task = task
         self.component = component
@@ -43,48 +45,50 @@ class BoltTask:
         self.emitter = emitter
         self.state = state
         self.inbox = inbox
-        self.local: deque[tuple[list[Tuple], int]] = deque()  # rows from tasks of this worker, with their oldest birth
+        self.feed = feed  # rows from tasks of this worker
+        self.state_version = self.stored_version = 1  # form of the state that this code writes, and of the journal's
         self.held: dict[str, PendingInput] = {}
         self.changed_held: dict[str, None] = {}
         self.released: list[str] = []
         self.retries: list[tuple[int, str]] = []
         self.executed = 0
         self.oldest_ms = 0  # birth of the oldest root among the inputs of this epoch
-        self.spilled = 0  # frames of this worker's own tasks that lie in this task's stream: later rows queue behind them
+        self.spilled = 0  # entries of this worker's own tasks that lie in this task's stream: later rows queue behind them
         self.caught_up_at = (0, 0)  # newest frame of former owners; until it is consumed, local rows queue behind it too
         self.pace = 1  # rows between two looks at the clock: few until the bolt has shown that it is fast
         self.new_key = new_key
         self.time: TaskEventTime | None = None  # none: nobody who lives by time is here or behind it
         self.recorder: Recorder | None = None
+        self._all_births = births
+        self._rows_runner = runner if isinstance(runner, BasicRunner) else None
+        self.began_us = 0  # when the call under way began
+        self.done_since: list[int] = []  # begin of the first execute of inputs that are done since the meter has looked
         self._held_by_tuple: dict[int, str] = {}
         self._births: list[tuple[int, str]] = []  # heap over held inputs; those let go of are dropped when they surface
 
-    def execute(self, epoch: Epoch, tuples: Sequence[Tuple], ids: Ids = NO_IDS) -> list[tuple[Tuple, int, str]]:
-        """Run rows; returns failed ones as (tuple, edge id, reason). Everything else is done or waits for its ack."""
-        if tuples[0].source.stream == WATERMARK_STREAM:
+    def execute(self, epoch: Epoch, rows: Sequence[Row]) -> list[Failure]:
+        """Run rows of one channel; returns failed ones. Everything else is done or waits for its ack."""
+        if rows[0][2].stream == WATERMARK_STREAM:
             if self.time is not None:
-                self.time.hear(tuples)
+                self.time.hear([Tuple(*row) for row in rows])
             return []
+        if self._rows_runner is None or self.recorder is not None:
+            return self.run(epoch, [Tuple(*row) for row in rows])
+        self.executed += len(rows)
+        epoch.rows += len(rows)
+        return [(Tuple(*rows[place]), reason) for place, reason in self._rows_runner.execute_rows(rows)]
+
+    def run(self, epoch: Epoch, tuples: Sequence[Tuple]) -> list[Failure]:
+        """Run tuples, new ones or held ones that are tried again; returns failed ones."""
         self.executed += len(tuples)
         epoch.rows += len(tuples)
         failures = self.runner.run(tuples)
         if self.recorder is not None:
             self.recorder.note(tuples, failures)
-        waiting = self.runner.unfinished(tuples)
-        if not failures and not waiting:
-            epoch.consume([t.roots for t in tuples] if len(ids) else (), ids)
-            return []
-        edges = ids.tolist() if len(ids) else [0] * len(tuples)
-        edge_by_tuple = {id(t): e for t, e in zip(tuples, edges, strict=True)}
-        open_ids = {id(t) for t in waiting} | {id(t) for t, _ in failures}
-        done = [i for i, t in enumerate(tuples) if id(t) not in open_ids]
-        if len(ids) and done:
-            epoch.consume([tuples[i].roots for i in done], ids[done])
-        for tup in waiting:
-            known = self._held_by_tuple.get(id(tup))
-            if known is None:  # else it is tried again, and keeps its record
-                self.hold(PendingInput(tup, edge_by_tuple[id(tup)], self.oldest_ms, self.new_key()))
-        return [(tup, edge_by_tuple[id(tup)], reason) for tup, reason in failures]
+        for tup in self.runner.unfinished(tuples):
+            if id(tup) not in self._held_by_tuple:  # else it is tried again, and keeps its record
+                self.hold(PendingInput(tup, 0, self.oldest_ms, self.new_key()))
+        return failures
 
     def begin(self, oldest_ms: int) -> None:
         """Inputs with this oldest root are about to run; what they bring about may descend from held inputs as well."""
@@ -93,6 +97,7 @@ class BoltTask:
                 heapq.heappop(self._births)
             oldest_ms = min(oldest_ms, self._births[0][0])
         self.oldest_ms = min(self.oldest_ms or oldest_ms, oldest_ms)
+        self._all_births.note(self.oldest_ms)
 
     def tick(self, epoch: Epoch, tick: Tuple) -> list[str]:
         """Run a tick; returns the reasons when it failed. A tick needs no ack and does not outlive the call."""
@@ -109,6 +114,7 @@ class BoltTask:
         if held.key not in self.held:
             heapq.heappush(self._births, (held.born_ms, held.key))
         self.held[held.key] = held
+        held.since_us = held.since_us or self.began_us
         self._held_by_tuple[id(held.tuple)] = held.key
         self.changed_held[held.key] = None
         if held.due_ms is not None:
@@ -138,7 +144,7 @@ class BoltTask:
         return found
 
     def next_chunk(self) -> Chunk | None:
-        """The oldest frame of rows that is not consumed; control frames do not belong here and are stepped over."""
+        """The oldest entry of rows that is not consumed; control frames do not belong here and are stepped over."""
         self.inbox.take_controls()
         return self.inbox.chunks[0] if self.inbox.chunks else None
 
@@ -176,7 +182,7 @@ class BoltTask:
         """Whether anything of this task is in memory and not done."""
         is_firing = self.time is not None and self.time.is_firing
         is_open = isinstance(self.runner, SinkRunner) and self.runner.is_waiting
-        return bool(self.inbox.chunks or self.local or self.held) or is_firing or is_open
+        return bool(self.inbox.chunks or self.feed or self.held) or is_firing or is_open
 
     @property
     def has_ended(self) -> bool:

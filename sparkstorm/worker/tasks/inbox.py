@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
+from itertools import chain, repeat
+from operator import itemgetter
 
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.model.codec import Codec
-from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.model.tuples import Source
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import START, Cursor, Entry
-from sparkstorm.transport.frames import AckerMessages, Frame, RowFrame, SettledRoots
+from sparkstorm.transport.frames import AckerMessages, Ends, Frame, Row, RowFrame, SettledRoots
 
 FindSource = Callable[[int, str], Source]
 
 
 class Chunk:
-    """One decoded frame and how many of its rows are done."""
+    """One decoded entry and how many of its rows are done."""
 
-    __slots__ = ("entry", "size", "frame", "tuples", "done", "total")
+    __slots__ = ("entry", "size", "frame", "rows", "done", "total", "edge", "origin", "oldest_ms", "_ends", "_ended")
 
-    def __init__(self, entry: str, size: int, frame: Frame, tuples: list[Tuple]) -> None:
+    def __init__(self, entry: str, size: int, frame: Frame, rows: list[Row], done: int = 0) -> None:
         self.entry = entry
         self.size = size  # bytes that count as backlog; 0 for control frames
         self.frame = frame
-        self.tuples = tuples
-        self.done = 0
-        self.total = len(tuples) if isinstance(frame, RowFrame) else 1
+        self.rows = rows
+        self.total = len(rows) or 1
+        self.done = done
+        self.edge = self.origin = 0
+        self.oldest_ms = frame.oldest_ms
+        self._ends: Ends = ()
+        if isinstance(frame, RowFrame):
+            self.edge, self._ends = frame.edge, frame.ends
+            self.origin = 0 if frame.is_replayed else frame.origin
+        self._ended = 0  # roots whose last row is done
+        self.take_ended()
+
+    def take_ended(self) -> list[int]:
+        """Return the roots whose last row was done since the last call."""
+        ends, start, stop = self._ends, self._ended, len(self._ends)
+        if self.done < self.total:
+            stop = bisect_left(ends, self.done, start, key=itemgetter(1))
+        self._ended = stop
+        return [root for root, _ in ends[start:stop]]
 
 
 class Inbox:
@@ -77,16 +96,15 @@ class Inbox:
         skip, self._skip = self._skip, 0
         try:
             frame = self._checked(entry.data)
-            tuples = self._tuples(frame) if isinstance(frame, RowFrame) else []
+            rows = self._rows(frame) if isinstance(frame, RowFrame) else []
         except MalformedFrameError:
             self._step_over(entry.id, size)
             raise
-        chunk = Chunk(entry.id, size, frame, tuples)
-        chunk.done = min(skip, chunk.total)
-        if chunk.done == chunk.total:  # a stored cursor never points behind the last row of a frame
+        total = len(rows) or 1
+        if skip >= total:  # a stored cursor never points behind the last row of a frame
             self._step_over(entry.id, size)
-            raise MalformedFrameError(f"the cursor {skip} rows into a frame of {chunk.total}")
-        self.chunks.append(chunk)
+            raise MalformedFrameError(f"the cursor {skip} rows into a frame of {total}")
+        self.chunks.append(Chunk(entry.id, size, frame, rows, skip))
 
     def consume(self, chunk: Chunk, rows: int) -> None:
         """Mark the next `rows` rows of the oldest frame as done."""
@@ -126,14 +144,18 @@ class Inbox:
             self.cursor, self.moved = Cursor(entry, 0), True
             self.drained += size
 
-    def _tuples(self, frame: RowFrame) -> list[Tuple]:
-        source = self._source(frame.source_task, frame.stream)
-        if len(frame.values[0]) != len(source.fields):
+    def _rows(self, frame: RowFrame) -> list[Row]:
+        senders = [(self._source(task, frame.stream), count) for task, count in frame.runs]
+        first = senders[0][0]
+        for source, _ in senders:
+            if source.component != first.component:
+                raise MalformedFrameError(f"rows of '{first.component}' and '{source.component}' in one frame")
+        if len(frame.values[0]) != len(first.fields):
             raise MalformedFrameError(
-                f"{len(frame.values[0])} columns for the {len(source.fields)} fields of "
-                f"'{source.component}', stream '{source.stream}'"
+                f"{len(frame.values[0])} columns for the {len(first.fields)} fields of '{first.component}', stream '{first.stream}'"
             )
-        return [Tuple(values, roots, source) for values, roots in zip(frame.values, frame.roots, strict=True)]
+        sources = repeat(first) if len(senders) == 1 else chain.from_iterable(repeat(*sender) for sender in senders)
+        return list(zip(frame.values, frame.roots, sources, strict=False))
 
 
 def entry_order(entry: str) -> tuple[int, int]:

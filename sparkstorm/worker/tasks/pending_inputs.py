@@ -18,7 +18,7 @@ from sparkstorm.worker.tasks.inbox import FindSource
 class PendingInput:
     """One input, its edge id (0: not drawn yet), tries so far, and when it is due again (None: user code has it)."""
 
-    __slots__ = ("tuple", "edge", "attempts", "due_ms", "born_ms", "reason", "key", "is_stored")
+    __slots__ = ("tuple", "edge", "attempts", "due_ms", "born_ms", "reason", "key", "is_stored", "since_us")
 
     def __init__(self, tup: Tuple, edge: int, born_ms: int, key: str) -> None:
         self.tuple = tup
@@ -29,6 +29,7 @@ class PendingInput:
         self.reason = ""
         self.key = key
         self.is_stored = False
+        self.since_us = 0  # when its first execute in this process began; 0 for one that was restored
 
     def encode(self, codec: Codec) -> bytes:
         """The record that brings this input back after a crash."""

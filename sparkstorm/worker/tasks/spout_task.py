@@ -14,6 +14,7 @@ from sparkstorm.executor.runner import ReportError
 from sparkstorm.executor.user_traceback import describe_error
 from sparkstorm.model.codec import INT_MAX, INT_MIN, Codec
 from sparkstorm.worker.epoch import Epoch
+from sparkstorm.worker.open_blocks import Births
 from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout
 from sparkstorm.worker.tasks.inbox import Inbox
 
@@ -90,7 +91,15 @@ class SpoutTask:
     """One task of a spout: its pending messages, its position and its pace."""
 
     def __init__(
-        self, task: int, component: str, spout: Spout, emitter: Emitter, collector: SpoutCollector, pending: Pending, inbox: Inbox
+        self,
+        task: int,
+        component: str,
+        spout: Spout,
+        emitter: Emitter,
+        collector: SpoutCollector,
+        pending: Pending,
+        inbox: Inbox,
+        births: Births,
     ) -> None:
         self.task = task
         self.component = component
@@ -99,13 +108,13 @@ class SpoutTask:
         self.collector = collector
         self.pending = pending
         self.inbox = inbox  # verdicts of the ackers
-        self.oldest_ms = 0
         self.is_open = False
         self.is_active = False
         self.wait_until_ms = 0
         self.pace = 1  # calls between two looks at the clock: few until the source has shown that it is fast
         self.acked = self.failed = 0
         self.time: TaskEventTime | None = None  # none: nobody behind it lives by time
+        self._births = births
         self._idle_ms = 0
         self._failures = 0
         self._position: Any = None
@@ -125,6 +134,10 @@ class SpoutTask:
     def has_said_all(self) -> bool:
         """Return whether the end of this source was sent to all subscribers."""
         return self.time is None or self.time.outlook.has_ended or not self.spout.has_ended()
+
+    def begin(self, now_ms: int) -> None:
+        """Trees may begin now."""
+        self._births.note(now_ms)
 
     def run(self, epoch: Epoch, calls: int, now_ms: int) -> bool:
         """Call next_tuple up to `calls` times; return False when the source had nothing."""

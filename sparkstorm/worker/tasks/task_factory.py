@@ -28,7 +28,7 @@ from sparkstorm.executor.windowed_runner import Patience, TimedRunner
 from sparkstorm.model.assignment import ExecutorId
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.topology import ACKER, LATE_PREFIX, WATERMARK_STREAM, Topology
+from sparkstorm.model.topology import ACKER, LATE_PREFIX, MASTER, WATERMARK_STREAM, Topology
 from sparkstorm.model.tuples import Source
 from sparkstorm.recording.recorder import COMPONENTS, Recorder, Recording
 from sparkstorm.settings import ComponentSettings, DeliverySettings, WorkerSettings
@@ -36,6 +36,7 @@ from sparkstorm.transport.base import Claim, TaskRecord
 from sparkstorm.transport.frames import MESSAGES, ROWS, SETTLED
 from sparkstorm.worker.epoch import IdSource
 from sparkstorm.worker.journal import Journal, reading, whole_and_deltas
+from sparkstorm.worker.open_blocks import OpenBlocks
 from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout, threaded
@@ -106,11 +107,13 @@ class TaskSet:
     inboxes: dict[int, Inbox] = field(default_factory=dict)
     recorders: list[Recorder] = field(default_factory=list)
     recording: Recording | None = None
+    blocks: OpenBlocks = field(default_factory=lambda: OpenBlocks(frozenset()))
 
     def settle(self) -> None:
         """Take note of a successful commit."""
-        for sender in self.senders():
-            sender.oldest_ms = 0
+        for bolt in self.bolts.values():
+            bolt.oldest_ms = 0
+        self.blocks.settle()
         for recorder in self.recorders:
             recorder.settle()
 
@@ -154,10 +157,11 @@ class TaskFactory:
             for task in self._tasks.get(name, ())
         )
         self._time_plan = TimePlan(plan.topology, plan.conf)
+        self._blocks = OpenBlocks(frozenset(plan.tasks))
 
     def build(self, claim: Claim) -> TaskSet:
         """Every task of the plan, restored from what the claim found, with `open`/`prepare` called."""
-        crew = TaskSet()
+        crew = TaskSet(blocks=self._blocks)
         self._generation = claim.generation
         for task in sorted(self._plan.tasks):
             record = claim.record_by_task[task]
@@ -166,7 +170,7 @@ class TaskFactory:
             crew.inboxes[task] = Inbox(
                 task, self._plan.codec, self.source, record.cursor, self._kind_of_frames(component), self._spout_tasks
             )
-            if component != ACKER and self._plan.settings.from_checkpoint and not record.journal:
+            if component not in (ACKER, MASTER) and self._plan.settings.from_checkpoint and not record.journal:
                 raise StoreInconsistentError(
                     f"component '{component}' (task {task}) was given a part of {FROM_CHECKPOINT}, but "
                     "the store has it no more: kill the topology and submit it again"
@@ -184,6 +188,8 @@ class TaskFactory:
     def _add(self, crew: TaskSet, task: int, component: str, record: TaskRecord) -> None:
         if component == ACKER:
             crew.ackers[task] = self._acker(task, crew, record)
+        elif component == MASTER:
+            return  # its slot does its duties; the task has its place, its fence and its heartbeat
         elif self._plan.topology.components[component].kind == "spout":
             crew.spouts[task] = self._spout(task, component, crew, record)
         else:
@@ -196,6 +202,8 @@ class TaskFactory:
         """Return the kind of frame that a task of this component receives: acker messages, settled roots, or rows."""
         if component == ACKER:
             return MESSAGES
+        if component == MASTER:
+            return ROWS
         return SETTLED if self._plan.topology.components[component].kind == "spout" else ROWS
 
     def _recorder(self, bolt: BoltTask, crew: TaskSet) -> Recorder:
@@ -225,8 +233,9 @@ class TaskFactory:
     def _emitter(self, task: int, component: str) -> Emitter:
         seed = crc32(f"{self._plan.topology_id.rsplit('-', 2)[0]}/{task}".encode())
         topology, codec, local_tasks = self._plan.topology, self._plan.codec, frozenset(self._plan.tasks)
-        lanes = add_lanes(self._time_plan, topology, component, task, self._tasks, local_tasks)
-        routes = build_routes(topology, component, task, self._tasks, local_tasks, codec, seed, lanes)
+        make_target = self._blocks.targets_of(component)
+        lanes = add_lanes(self._time_plan, topology, component, task, self._tasks, make_target)
+        routes = build_routes(topology, component, task, self._tasks, local_tasks, codec, seed, lanes, make_target)
         add_routes(routes, lanes, component, task, codec)
         emitter = Emitter(component, routes, self._plan.is_strict or self._plan.is_careful)
         emitter.lanes = tuple(lanes.values())
@@ -263,7 +272,8 @@ class TaskFactory:
         pending = Pending(self._plan.component_settings(component).max_spout_pending, has_callbacks)
         if spout.blocking:
             spout = threaded(spout, self._around.wake)
-        made = SpoutTask(task, component, spout, emitter, collector, pending, crew.inboxes[task])
+        births = self._blocks.births(component)
+        made = SpoutTask(task, component, spout, emitter, collector, pending, crew.inboxes[task], births)
         with reading(self._key("journal", task)):
             fields = list(crew.journals[task].read(record))
             if self._time_plan.is_told(component):
@@ -287,7 +297,8 @@ class TaskFactory:
                 runner: Runner = self._sink_runner(bolt, component, fields)
             else:
                 runner = self._runner(bolt, emitter, state, times, task)
-            made = BoltTask(task, component, runner, emitter, state, crew.inboxes[task], self._around.new_key)
+            births, feed = self._blocks.births(component), self._blocks.feeds[task]
+            made = BoltTask(task, component, runner, emitter, state, crew.inboxes[task], self._around.new_key, births, feed)
             self._add_time(made, times)
         made.caught_up_at = entry_order(record.last_entry)
         for key in sorted(record.held):
@@ -303,8 +314,21 @@ class TaskFactory:
             bolt.prepare(conf, context)  # type: ignore[call-arg]
         if isinstance(bolt, Stateful) and state is not None:
             thread = runner.bolt if isinstance(runner.bolt, ThreadedBolt) else None
-            bolt.init_state(state if thread is None or thread.state is None else thread.state)
+            own = state if thread is None or thread.state is None else thread.state
+            self._migrate(made, bolt, own, fields)
+            bolt.init_state(own)
         return made
+
+    def _migrate(self, made: BoltTask, bolt: Stateful, state: Any, fields: list[dict[str, Any]]) -> None:
+        """Have a state of another version brought into the form of this code; the change is part of the first commit."""
+        made.state_version = bolt.state_version
+        made.stored_version = next((each["v"] for each in reversed(fields) if "v" in each), 1)
+        if made.stored_version == made.state_version or not any("s" in each for each in fields):
+            return
+        try:
+            bolt.migrate_state(state, made.stored_version)
+        except SparkStormError as error:
+            raise WorkerFailedError(f"component '{made.component}' (task {made.task}) cannot read its state: {error}") from error
 
     def _key(self, part: str, task: int) -> str:
         """Name of a task's key in Redis (docs/keys.md)."""

@@ -1,0 +1,75 @@
+"""Owns topologies over generated tuples, for the cost curves: any size, any number of hops; imported by workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.topologies import Relay
+from sparkstorm.api import (
+    BasicOutputCollector,
+    ReplayableSpout,
+    SpoutOutputCollector,
+    StatefulBolt,
+    TopologyBuilder,
+    TopologyContext,
+    Tuple,
+)
+from sparkstorm.model.topology import Topology
+
+
+class Payloads(ReplayableSpout):
+    """Emits tuples of a text of one size, each the root of a tree."""
+
+    outputs = ("payload",)
+
+    def __init__(self, count: int, size: int) -> None:
+        self._count, self._size = count, size
+
+    def open(self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector) -> None:
+        """Take this task's share."""
+        self._emit = collector.emit
+        self._payload = "x" * self._size
+        self._left = len(range(context.task_index, self._count, len(context.peers)))
+
+    def next_tuple(self) -> None:
+        """Emit one."""
+        if self._left:
+            self._left -= 1
+            self._emit((self._payload,), self._left)
+
+    def is_exhausted(self) -> bool:
+        """Whether all were emitted."""
+        return not self._left
+
+    def snapshot(self) -> Any:
+        """How many are left."""
+        return self._left
+
+    def restore(self, position: Any) -> None:
+        """Go on."""
+        self._left = position
+
+
+class Sink(StatefulBolt):
+    """Counts tuples, by task."""
+
+    def prepare(self, conf: Mapping[str, Any], context: TopologyContext) -> None:
+        """The task's id is its key."""
+        self._key = context.task_id
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Count one."""
+        self.state.add(self._key, 1)
+
+
+def chain(count: int, hops: int, size: int) -> Topology:
+    """Payloads over so many hops, two tasks each, shuffled: every other tuple crosses to the other worker."""
+    builder = TopologyBuilder()
+    builder.set_spout("payloads", Payloads(count, size), 2)
+    before = "payloads"
+    for hop in range(1, hops):
+        builder.set_bolt(f"relay{hop}", Relay(), 2).shuffle_grouping(before)
+        before = f"relay{hop}"
+    builder.set_bolt("sink", Sink(), 2).shuffle_grouping(before)
+    return builder.build()

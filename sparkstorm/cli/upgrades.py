@@ -1,0 +1,161 @@
+"""Verbs of gray upgrades: upgrade start, continue, complete, rollback, status."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sparkstorm.cli.common import FAILED, OK, add_verb, lasted, opened, say, steps, table, when, write_json
+from sparkstorm.client import TopologyHandle
+from sparkstorm.client.logs import shown
+from sparkstorm.client.upgrade import UpgradeStatus
+from sparkstorm.clock import SystemClock
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.model.upgrade import UpgradeStage
+
+_LOOK_SECS = 0.2
+_DEFAULT_PATIENCE_SECS = 300.0
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add them to the command line."""
+    group = verbs.add_parser("upgrade", help="upgrade a running topology's workers in batches, and back")
+    under = group.add_subparsers(required=True, metavar="VERB")
+    verb = add_verb(under, "start", start, "restart a first batch of workers with the code of a job file")
+    verb.add_argument("conf", metavar="CONF.yaml", help="the job file with the new code")
+    verb.add_argument("--input", nargs="+", default=[], metavar="PATH", help="files or folders, the factory's `input`")
+    verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
+    verb.add_argument("--name", help="name of the topology")
+    verb.add_argument("--force", action="store_true", help="also when the code before could not read the new code's state")
+    _add_batch(verb)
+    verb = _of_one(under, "continue", go_on, "upgrade the next batch")
+    _add_batch(verb)
+    _add_patience(_of_one(under, "complete", complete, "end it as it is; the other workers keep their code"))
+    _add_patience(_of_one(under, "rollback", roll_back, "restart upgraded workers with the code that they had"))
+    _of_one(under, "status", status, "its stage, and which workers run what")
+
+
+def _of_one(verbs: Any, name: str, run: Any, help: str) -> argparse.ArgumentParser:
+    verb = add_verb(verbs, name, run, help)
+    verb.add_argument("name", metavar="NAME", help="name of the topology")
+    return verb
+
+
+def _add_batch(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--workers", nargs="+", default=[], metavar="NODE:PORT", help="these workers")
+    verb.add_argument("--component", default="", metavar="ID", help="workers of this component: --num of them, else all")
+    verb.add_argument("--num", type=int, default=0, metavar="N", help="number of workers")
+    _add_patience(verb)
+
+
+def _add_patience(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--no-wait", action="store_true", help="do not wait until the workers have restarted")
+    verb.add_argument("--timeout", type=float, default=_DEFAULT_PATIENCE_SECS, metavar="SECS", help="longest wait (300)")
+
+
+def start(arguments: argparse.Namespace) -> int:
+    """Begin a gray upgrade: a first batch of workers restarts with the new code beside the others; nothing is lost."""
+    from sparkstorm.app.job import read_job
+    from sparkstorm.app.job_file import make_topology, topology_conf
+
+    job = read_job(arguments)
+    topology, by_value = make_topology(job)
+    with opened(arguments, writes=True) as cluster:
+        handle = cluster.topology(job.name)
+        handle.upgrade.start(
+            topology,
+            topology_conf(job),
+            workers=_slots(arguments.workers),
+            component=arguments.component,
+            worker_num=arguments.num,
+            is_forced=arguments.force,
+            by_value=by_value,
+            progress=steps(arguments),
+        )
+        return _follow(arguments, handle)
+
+
+def go_on(arguments: argparse.Namespace) -> int:
+    """Upgrade the next batch of workers."""
+    with opened(arguments, writes=True) as cluster:
+        handle = cluster.topology(arguments.name)
+        handle.upgrade.go_on(_slots(arguments.workers), arguments.component, arguments.num)
+        return _follow(arguments, handle)
+
+
+def complete(arguments: argparse.Namespace) -> int:
+    """End a gray upgrade as it is: upgraded workers keep the new code, the others theirs."""
+    with opened(arguments, writes=True) as cluster:
+        handle = cluster.topology(arguments.name)
+        handle.upgrade.complete()
+        return _follow(arguments, handle)
+
+
+def roll_back(arguments: argparse.Namespace) -> int:
+    """Take a gray upgrade back: upgraded workers restart with the code that they had; nothing is lost."""
+    with opened(arguments, writes=True) as cluster:
+        handle = cluster.topology(arguments.name)
+        handle.upgrade.roll_back()
+        return _follow(arguments, handle, is_rollback=True)
+
+
+def status(arguments: argparse.Namespace) -> int:
+    """Show the stage of a gray upgrade and which workers run what."""
+    with opened(arguments) as cluster:
+        _show(arguments, cluster.topology(arguments.name).upgrade.status())
+    return OK
+
+
+def _follow(arguments: argparse.Namespace, handle: TopologyHandle, is_rollback: bool = False) -> int:
+    """Wait until the batch is done, the upgrade is over or it is taken back; show what it has come to."""
+    before = handle.upgrade.status().last_rollback
+    until = time.monotonic() + arguments.timeout
+    is_late = False
+    while not arguments.no_wait and handle.upgrade.is_waiting() and not is_late:
+        time.sleep(_LOOK_SECS)
+        is_late = time.monotonic() >= until
+    found = handle.upgrade.status()
+    _show(arguments, found)
+    if is_late:
+        print(f"the workers have not restarted within {arguments.timeout:g} s; the cluster goes on with it", file=sys.stderr)
+    was_taken_back = found.last_rollback != before or found.stage is UpgradeStage.ROLLING_BACK
+    return FAILED if is_late or (was_taken_back and not is_rollback) else OK
+
+
+def _show(arguments: argparse.Namespace, found: UpgradeStatus) -> None:
+    say(arguments, status_text(found, SystemClock().now_ms()), {}) if not arguments.json else write_json(status_record(found))
+
+
+def status_record(found: UpgradeStatus) -> dict[str, Any]:
+    """Return a status for programs."""
+    slots = ("upgraded", "upgrading", "remaining", "other_code")
+    return {**asdict(found), **{name: [str(each) for each in getattr(found, name)] for name in slots}}
+
+
+def status_text(found: UpgradeStatus, now_ms: int) -> str:
+    """Return a status for people."""
+    if found.stage is UpgradeStage.NONE:
+        line = f"{found.topology_id} is {found.status}; no gray upgrade is under way"
+        if found.other_code:
+            line += f"\nother code than the rest runs at {', '.join(map(str, found.other_code))}"
+        if found.last_rollback:
+            line += f"\n{when(found.last_rollback.time_ms)}: {shown(found.last_rollback.text)}"
+        return line
+    ages = f"began {lasted(now_ms - found.started_ms)} ago, ends in {lasted(found.expires_ms - now_ms)} at the latest"
+    lines = [f"{found.topology_id} is {found.status}: {found.stage}, batch {found.batches}; {ages}"]
+    if found.rollback:
+        lines.append(f"it is taken back: {shown(found.rollback)}")
+    rows = [(slot, word) for word in ("upgraded", "upgrading", "remaining") for slot in getattr(found, word)]
+    return "\n".join([*lines, table(("worker", "state"), [(str(slot), word) for slot, word in sorted(rows)])])
+
+
+def _slots(texts: Sequence[str]) -> list[WorkerSlot]:
+    try:
+        return [WorkerSlot.parse(each) for each in texts]
+    except ValueError as error:
+        raise InvalidConfigError(f"--workers: {error}; `sparkstorm status` shows the workers") from None

@@ -1,0 +1,126 @@
+"""Gray upgrades of one topology, seen and asked for from a client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sparkstorm.blobs.trial import try_code
+from sparkstorm.clock import SystemClock
+from sparkstorm.model.assignment import TaskError, WorkerSlot
+from sparkstorm.model.topology import MASTER, Topology
+from sparkstorm.model.upgrade import UpgradeOptions, UpgradeStage, code_text
+from sparkstorm.nimbus.request_client import Progress as Steps
+from sparkstorm.scheduling.gray_upgrade import classify, upgradable
+
+if TYPE_CHECKING:
+    from sparkstorm.client.cluster import ClusterClient
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeStatus:
+    """Stage of a topology's gray upgrade and its workers; without one, the workers that run other code than the others."""
+
+    topology_id: str
+    status: str  # of the topology
+    stage: UpgradeStage
+    upgraded: tuple[WorkerSlot, ...]  # run the new code (in a rollback: their former code again)
+    upgrading: tuple[WorkerSlot, ...]
+    remaining: tuple[WorkerSlot, ...]
+    batches: int = 0
+    started_ms: int = 0
+    expires_ms: int = 0
+    rollback: str = ""  # why it is taken back
+    other_code: tuple[WorkerSlot, ...] = ()  # by the assignment
+    last_rollback: TaskError | None = None
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether nothing happens before another request: the batch is done, or there is no upgrade."""
+        return self.stage is UpgradeStage.NONE or (self.stage is UpgradeStage.IN_PROGRESS and not self.upgrading)
+
+
+class Upgrades:
+    """Requests and looks at the gray upgrade of one topology; changes raise ReadOnlyConnectionError without the right."""
+
+    def __init__(self, topology_id: str, name: str, cluster: ClusterClient) -> None:
+        self.topology_id, self._name, self._cluster = topology_id, name, cluster
+
+    def start(
+        self,
+        topology: Topology,
+        conf: Mapping[str, Any] | None = None,
+        *,
+        workers: Iterable[WorkerSlot] = (),
+        component: str = "",
+        worker_num: int = 0,
+        is_forced: bool = False,
+        by_value: Sequence[str] | None = None,
+        progress: Steps | None = None,
+    ) -> None:
+        """Begin an upgrade to new code: its first batch restarts with it (named workers, else of a component, else any).
+
+        The new code is opened in a fresh process first. InvalidTopologyError when it does not open, or when it has other
+        components, tasks, inputs or fields; IllegalTransitionError unless the topology is ACTIVE.
+        """
+        self._cluster.require_writer()
+        chosen: dict[str, Any] = {"topology.upgrade.force": True} if is_forced else {}
+        if named := [str(each) for each in workers]:
+            chosen["topology.upgrade.workers"] = named
+        if component:
+            chosen["topology.upgrade.component"] = component
+        if worker_num:
+            chosen["topology.upgrade.worker.num"] = worker_num
+        code = self._cluster.packed(topology, by_value)
+        try_code(self._name, code)
+        self._cluster.service.upgrade(self._name, topology, {**(conf or {}), **chosen}, code, progress)
+
+    def go_on(self, workers: Iterable[WorkerSlot] = (), component: str = "", worker_num: int = 0) -> None:
+        """Upgrade the next batch."""
+        self._cluster.requests.continue_upgrade(self._name, UpgradeOptions(tuple(workers), component, worker_num))
+
+    def complete(self) -> None:
+        """End the upgrade as it is: upgraded workers keep the new code, the others theirs."""
+        self._cluster.requests.complete_upgrade(self._name)
+
+    def roll_back(self) -> None:
+        """Take the upgrade back: upgraded workers restart with the code that they had; nothing is lost."""
+        self._cluster.requests.roll_back_upgrade(self._name)
+
+    def status(self) -> UpgradeStatus:
+        """Return the stage, and which workers run what."""
+        store, topology_id = self._cluster.state, self.topology_id
+        state, base = store.upgrade_state(topology_id), store.read_base(topology_id)
+        assignment, table = store.read_assignment(topology_id), store.read_tasks(topology_id)
+        components = {task: info.component_id for task, info in table.info_by_task.items()} if table else {}
+        workers = upgradable(assignment, components) if assignment else {}
+        upgrade, now_ms = state.upgrade, SystemClock().now_ms()
+        done = {s for s, text in state.upgraded.items() if upgrade and s in workers and text == code_text(upgrade.target(s))}
+        under_way = {slot for slot in (*state.upgrading, *(upgrade.batch if upgrade else ())) if slot in workers} - done
+        errors = store.read_errors(topology_id, MASTER)
+        return UpgradeStatus(
+            topology_id,
+            str(base.status) if base else "gone",
+            UpgradeStage.IN_PROGRESS if upgrade and upgrade.continue_upgrading else classify(upgrade, now_ms),
+            tuple(sorted(done)),
+            tuple(sorted(under_way)),
+            tuple(sorted(workers.keys() - done - under_way)),
+            upgrade.batches if upgrade else 0,
+            upgrade.started_ms if upgrade else 0,
+            upgrade.expires_ms if upgrade else 0,
+            upgrade.rollback if upgrade else "",
+            tuple(sorted(assignment.code_by_slot)) if assignment else (),
+            errors[-1] if errors else None,
+        )
+
+    def is_waiting(self) -> bool:
+        """Whether a batch that was asked for is still to be picked or upgraded, or an end or a rollback to be carried out."""
+        upgrade = self._cluster.state.read_upgrade(self.topology_id)
+        if upgrade is None:
+            base = self._cluster.state.read_base(self.topology_id)
+            return base is not None and base.status in ("UPGRADING", "ROLLBACK")
+        if upgrade.continue_upgrading or upgrade.completed_ms or upgrade.rollback:
+            return True
+        found = self.status()
+        return bool(found.upgrading) or not found.remaining  # all are upgraded: its end follows

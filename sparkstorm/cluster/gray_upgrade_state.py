@@ -1,0 +1,94 @@
+"""Records under /gray_upgrade/<id>: the upgrade, and the workers that are being upgraded and that were (S0.15-S0.31).
+
+The record is written by Nimbus and by the handler, always as a change of what was read. The two folders hold one child per
+worker, which is only added and removed: slots that upgrade at the same time never write the same node.
+"""
+
+from collections.abc import Callable
+
+from sparkstorm.cluster import paths
+from sparkstorm.cluster.base import Hint
+from sparkstorm.cluster.record_store import RecordStore
+from sparkstorm.model.assignment import WorkerCode, WorkerSlot
+from sparkstorm.model.names import name_to_node
+from sparkstorm.model.upgrade import GrayUpgrade, UpgradeState, code_text
+from sparkstorm.scheduling.gray_upgrade import UpgradeStep
+
+
+class GrayUpgradeState(RecordStore):
+    """Verbs of gray upgrades."""
+
+    def prepare_gray_upgrade(self, topology_id: str) -> None:
+        """Make the paths that a gray upgrade will use (S0.46-S0.48)."""
+        self.store.ensure_path(paths.upgrading_workers(topology_id))
+        self.store.ensure_path(paths.upgraded_workers(topology_id))
+
+    def read_upgrade(self, topology_id: str, hint: Hint | None = None) -> GrayUpgrade | None:
+        """Return the record of a topology's gray upgrade; None when none is under way."""
+        path = paths.gray_upgrade(topology_id)
+        found = self.store.get(path, hint)
+        return self._read_record(GrayUpgrade, path) if found is not None and found.data else None
+
+    def change_upgrade(self, topology_id: str, change: Callable[[GrayUpgrade | None], GrayUpgrade | None]) -> GrayUpgrade | None:
+        """Change the record by a pure function; StateConflictError when another writer was first. None writes nothing."""
+        path = paths.gray_upgrade(topology_id)
+        found = self.store.get(path)
+        known = self.read_upgrade(topology_id)
+        changed = change(known)
+        if changed is not None and changed != known:
+            self._write(path, changed, found.version if found is not None else None)
+        return changed
+
+    def upgrade_state(self, topology_id: str, hint: Hint | None = None) -> UpgradeState:
+        """Return the record and both folders; names that are no workers are passed over."""
+        upgrade = self.read_upgrade(topology_id, hint)
+        upgrading = self._workers(paths.upgrading_workers(topology_id), hint)
+        folder = paths.upgraded_workers(topology_id)
+        upgraded = {}
+        for slot in self._workers(folder, hint):
+            node = self.store.get(paths.under(folder, str(slot)), hint)
+            if node is not None:
+                upgraded[slot] = node.data.decode(errors="replace")
+        return UpgradeState(upgrade, frozenset(upgrading), upgraded)
+
+    def is_upgrading(self, topology_id: str, slot: WorkerSlot, hint: Hint | None = None) -> bool:
+        """Whether that worker is to be upgraded; the hint fires when the folder changes."""
+        return name_to_node(str(slot)) in self.store.children(paths.upgrading_workers(topology_id), hint)
+
+    def is_upgraded(self, topology_id: str, slot: WorkerSlot, code: WorkerCode) -> bool:
+        """Whether that worker is among the upgraded ones with that code."""
+        found = self.store.get(paths.under(paths.upgraded_workers(topology_id), str(slot)))
+        return found is not None and found.data == code_text(code).encode()
+
+    def write_upgraded(self, topology_id: str, slot: WorkerSlot, code: WorkerCode) -> None:
+        """Tell that a worker runs the code it was to get: first among the upgraded, then no longer among the upgrading."""
+        self.store.put(paths.under(paths.upgraded_workers(topology_id), str(slot)), code_text(code).encode())
+        self.store.delete(paths.under(paths.upgrading_workers(topology_id), str(slot)))
+
+    def carry_out(self, upgrade: GrayUpgrade, step: UpgradeStep) -> None:
+        """Write one step of an upgrade, its record first; nothing when the record has changed since."""
+        topology_id, record = upgrade.topology_id, step.record
+        if record is not None:
+            self.change_upgrade(topology_id, lambda found: record if found == upgrade else None)
+        for slot in step.add_upgrading:
+            self.store.ensure_path(paths.under(paths.upgrading_workers(topology_id), str(slot)))
+        for slot in step.drop_upgrading:
+            self.store.delete(paths.under(paths.upgrading_workers(topology_id), str(slot)))
+        for slot in step.drop_upgraded:
+            self.store.delete(paths.under(paths.upgraded_workers(topology_id), str(slot)))
+
+    def clear_upgrade(self, topology_id: str) -> None:
+        """Remove both folders' children, then the record (S0.29): what is cut in between is cleared again."""
+        for folder in (paths.upgrading_workers(topology_id), paths.upgraded_workers(topology_id)):
+            for name in self.store.children(folder):
+                self.store.delete(f"{folder}/{name}")
+        self.store.put(paths.gray_upgrade(topology_id), b"")
+
+    def _workers(self, folder: str, hint: Hint | None) -> list[WorkerSlot]:
+        found = []
+        for name in self._names(folder, hint):
+            try:
+                found.append(WorkerSlot.parse(name))
+            except ValueError:
+                continue
+        return found

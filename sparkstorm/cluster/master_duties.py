@@ -1,0 +1,95 @@
+"""Duties of a topology master (JStorm's TopologyMaster): gather task heartbeats, run the handler of gray upgrades.
+
+The slot that holds the master's task does them; for a topology without a master, Nimbus. Nothing is in memory that the next
+one needs, so the loss of either harms nothing: it delays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from sparkstorm.cluster.gray_upgrade_state import GrayUpgradeState
+from sparkstorm.model.assignment import Assignment, WorkerBeat
+from sparkstorm.model.task_beats import TaskBeats, gather
+from sparkstorm.model.topology import MASTER
+from sparkstorm.model.upgrade import GrayUpgrade, UpgradeState
+from sparkstorm.scheduling.gray_upgrade import advance, taken_back, upgradable
+from sparkstorm.scheduling.upgrade_judgement import Sightings, judge
+
+
+class TaskBeatStore(Protocol):
+    """The store of task heartbeats."""
+
+    def write_task_beats(self, beats: TaskBeats) -> None:
+        """Record a topology's task heartbeats."""
+
+
+def master_task(component_by_task: Mapping[int, str]) -> int | None:
+    """Return the task of the topology master; None when the topology has none."""
+    return next((task for task, component in sorted(component_by_task.items()) if component == MASTER), None)
+
+
+class UpgradeHandler:
+    """Handler of one topology's gray upgrade (JStorm's GrayUpgradeHandler): judges, picks, lists, tells when it is over."""
+
+    def __init__(self, store: GrayUpgradeState) -> None:
+        self._store = store
+        self._seen = Sightings()
+
+    def step(
+        self,
+        state: UpgradeState,
+        assignment: Assignment,
+        component_by_task: Mapping[int, str],
+        beats: Sequence[WorkerBeat],
+        now_ms: int,
+    ) -> bool:
+        """Carry the upgrade on by one step; whether something was written."""
+        upgrade = state.upgrade
+        if upgrade is None or upgrade.completed_ms:
+            return False
+        workers = upgradable(assignment, component_by_task)
+        if why := self._judged(upgrade, assignment, component_by_task, beats):
+            changed = taken_back(upgrade, state, assignment, workers, why)
+            self._store.change_upgrade(upgrade.topology_id, lambda found: changed if found == upgrade else None)
+            return True
+        step = advance(upgrade, state, workers, now_ms)
+        if step.is_idle or step.is_rolled_back:
+            return False
+        self._store.carry_out(upgrade, step)
+        return True
+
+    def _judged(
+        self, upgrade: GrayUpgrade, assignment: Assignment, component_by_task: Mapping[int, str], beats: Sequence[WorkerBeat]
+    ) -> str:
+        """Return why the upgrade is to be taken back; nothing when it is not."""
+        if upgrade.rollback or not upgrade.bounds.is_enabled:
+            return ""
+        self._seen = self._seen.with_beats(beats, assignment, upgrade)
+        return judge(upgrade, assignment, beats, self._seen, component_by_task)
+
+
+class TaskBeatGatherer:
+    """Writes taskbeats/<id> once per period, when workers have statistics."""
+
+    def __init__(self, store: TaskBeatStore, period_ms: int) -> None:
+        self._store, self._period_ms = store, period_ms
+        self._due_ms: dict[str, int] = {}
+
+    def is_due(self, topology_id: str, now_ms: int) -> bool:
+        """Whether that topology's record is to be written now."""
+        return now_ms >= self._due_ms.get(topology_id, 0)
+
+    def step(self, topology_id: str, beats: Sequence[WorkerBeat], component_by_task: Mapping[int, str], now_ms: int) -> None:
+        """Write the record if it is due."""
+        if not self.is_due(topology_id, now_ms) or not component_by_task:
+            return
+        self._due_ms[topology_id] = now_ms + self._period_ms
+        found = gather(topology_id, master_task(component_by_task), beats, component_by_task, now_ms)
+        if found.by_task:
+            self._store.write_task_beats(found)
+
+    def keep_only(self, topology_ids: set[str]) -> None:
+        """Forget topologies that are gone."""
+        self._due_ms = {each: due_ms for each, due_ms in self._due_ms.items() if each in topology_ids}

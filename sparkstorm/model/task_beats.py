@@ -1,0 +1,91 @@
+"""Task heartbeats of a topology: one record, gathered from the heartbeats of its workers. PURE.
+
+JStorm's TopologyTaskHbInfo (S0.52). The topology master gathers it, for a topology without one Nimbus does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sparkstorm.model.assignment import ExecutorId, WorkerBeat, WorkerSlot
+
+_COUNTS = ("emitted", "transferred", "executed", "acked", "failed", "parked", "retried", "pending", "queued", "queued_ms")
+_NUMBERS = (*_COUNTS, "uptime_ms", "last_error_ms")
+_LATENCIES = ("execute_us", "process_us")
+_ERROR_CHARS = 300
+_MOST_DETAILED = 1500  # tasks with latencies and errors: more would not fit a node
+
+
+@dataclass(frozen=True, slots=True)
+class TaskBeat:
+    """One task: where it runs, exact counts since the topology began, and statistics of its process since its start."""
+
+    component: str
+    executor: ExecutorId
+    slot: WorkerSlot
+    state: str  # of its worker
+    time_ms: int  # of its worker's heartbeat
+    uptime_ms: int = 0
+    emitted: int = 0
+    transferred: int = 0
+    executed: int = 0
+    acked: int = 0
+    failed: int = 0
+    parked: int = 0
+    retried: int = 0
+    pending: int = 0  # trees of a spout that are neither acked nor failed
+    queued: int = 0  # rows that wait to be executed, and inputs that wait for their ack or next try
+    queued_ms: int = 0  # age of the oldest tree of which a row waits
+    execute_us: Mapping[str, float] = field(default_factory=dict)  # p50, p95, p99 in microseconds
+    process_us: Mapping[str, float] = field(default_factory=dict)  # from the execute to the ack
+    last_error: str = ""
+    last_error_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskBeats:
+    """A topology's task heartbeats as of `time_ms`; empty until its workers have beaten."""
+
+    topology_id: str
+    master_task: int | None = None  # task of the topology master
+    time_ms: int = 0
+    by_task: Mapping[int, TaskBeat] = field(default_factory=dict)
+
+
+def gather(
+    topology_id: str, master_task: int | None, beats: Iterable[WorkerBeat], component_by_task: Mapping[int, str], now_ms: int
+) -> TaskBeats:
+    """Return the record of these workers' heartbeats; what is no statistic of ours is left out.
+
+    Of a task that two workers have beaten for, the newer placement counts, then the newer heartbeat.
+    """
+    found: dict[int, TaskBeat] = {}
+    for beat in sorted(beats, key=lambda each: (each.assignment_version, each.time_ms)):
+        for executor, stats in beat.stats_by_executor.items():
+            if not isinstance(stats, Mapping):
+                continue
+            own = stats.get("tasks")
+            for task in executor.tasks:
+                of_task = own.get(str(task), {}) if isinstance(own, Mapping) else stats
+                if task in component_by_task and isinstance(of_task, Mapping):
+                    found[task] = _task_beat(beat, executor, component_by_task[task], of_task)
+    if len(found) > _MOST_DETAILED:
+        found = {task: replace(each, execute_us={}, process_us={}, last_error="") for task, each in found.items()}
+    return TaskBeats(topology_id, master_task, now_ms, dict(sorted(found.items())))
+
+
+def _task_beat(beat: WorkerBeat, executor: ExecutorId, component: str, stats: Mapping[str, Any]) -> TaskBeat:
+    numbers: dict[str, Any] = {name: value for name in _NUMBERS if type(value := stats.get(name)) is int}
+    latencies: dict[str, Any] = {name: _numbers(stats.get(name)) for name in _LATENCIES}
+    error = stats.get("last_error")
+    text = error[:_ERROR_CHARS] if isinstance(error, str) else ""
+    slot = WorkerSlot(beat.node, beat.port)
+    return TaskBeat(component, executor, slot, beat.state, beat.time_ms, last_error=text, **numbers, **latencies)
+
+
+def _numbers(value: Any) -> dict[str, float]:
+    if not isinstance(value, Mapping):
+        return {}
+    return {str(name): float(number) for name, number in value.items() if isinstance(number, int | float)}

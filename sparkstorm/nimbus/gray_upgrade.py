@@ -1,0 +1,266 @@
+"""Gray upgrades (S0.4-S0.31): requests that begin, continue, complete and take one back, and the duty that carries it on.
+
+The handler (`scheduling/gray_upgrade.py`) picks workers and adds them under upgrading_workers; it is run by the
+topology master's slot, for a topology without a master by Nimbus. Nimbus gives them the new code in
+the assignment; their slots restart them and add them under upgraded_workers. All that is decided is in one record, so a Nimbus
+that dies at any write is followed by one that goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from sparkstorm.cluster.master_duties import UpgradeHandler, master_task
+from sparkstorm.errors import FailedAssignTopologyError, IllegalTransitionError, NotAliveError
+from sparkstorm.model.assignment import Assignment, TaskError, TopologyBase, WorkerCode, WorkerSlot
+from sparkstorm.model.outline import TopologyOutline
+from sparkstorm.model.requests import Outcome, Request, RequestKind
+from sparkstorm.model.status import Action, TopologyStatus
+from sparkstorm.model.topology import MASTER
+from sparkstorm.model.upgrade import GrayUpgrade, RollbackBounds, UpgradeOptions, UpgradeStage, UpgradeState
+from sparkstorm.nimbus.cluster_reader import Reading
+from sparkstorm.nimbus.parts import NimbusParts
+from sparkstorm.nimbus.validation import check_upgraded_outline
+from sparkstorm.scheduling.gray_upgrade import (
+    Workers,
+    advance,
+    classify,
+    codes_wanted,
+    final_code,
+    has_single_master,
+    taken_back,
+    upgradable,
+)
+from sparkstorm.scheduling.lifecycle import ActionRequest, transition
+from sparkstorm.scheduling.reconcile import with_codes
+from sparkstorm.settings import UpgradeSettings
+
+_LOG = logging.getLogger(__name__)
+_UPGRADES = (TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK)
+KINDS = (RequestKind.UPGRADE, RequestKind.CONTINUE_UPGRADE, RequestKind.COMPLETE_UPGRADE, RequestKind.ROLLBACK_UPGRADE)
+_BY_HAND = "asked for by a request"
+
+
+class GrayUpgrades:
+    """Begins, continues and ends gray upgrades; runs the handler of topologies without a topology master."""
+
+    def __init__(self, parts: NimbusParts, wake: Callable[[], None]) -> None:
+        self._parts, self._wake = parts, wake
+        self._handlers: dict[str, UpgradeHandler] = {}
+        self.problems: dict[str, str] = {}
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def check(self, request: Request, base: TopologyBase, outline: TopologyOutline | None, reading: Reading, now_ms: int) -> None:
+        """Refuse a request that does not fit what runs; `outline` is that of an UPGRADE's new code."""
+        upgrade = self._parts.state.read_upgrade(base.topology_id)
+        if upgrade is not None and upgrade.request_id == request.id:
+            return
+        if request.kind is RequestKind.UPGRADE:
+            self._check_new(request, base, outline, upgrade, reading, now_ms)
+            return
+        if upgrade is None or base.status not in _UPGRADES:
+            raise IllegalTransitionError(
+                f"Failed to find a related upgrade conf of {base.name}: no gray upgrade is under way; start one with new code"
+            )
+        stage, verb = classify(upgrade, now_ms), request.kind.partition("_")[0].lower()
+        if stage in (UpgradeStage.ROLLING_BACK, UpgradeStage.COMPLETED):
+            raise IllegalTransitionError(f"the gray upgrade of {base.name} is {stage}: {verb} does not apply any more")
+        if request.kind is RequestKind.CONTINUE_UPGRADE:
+            self._check_batch(base, request.upgrade or UpgradeOptions(), upgrade, reading, now_ms)
+
+    def _check_new(
+        self,
+        request: Request,
+        base: TopologyBase,
+        outline: TopologyOutline | None,
+        upgrade: GrayUpgrade | None,
+        reading: Reading,
+        now_ms: int,
+    ) -> None:
+        known, assignment = reading.snapshot.topologies.get(base.topology_id), reading.snapshot.assignments.get(base.topology_id)
+        if known is None or assignment is None or outline is None:
+            raise NotAliveError(f"Failed to get topology info of {base.topology_id}")
+        if base.status in _UPGRADES and classify(upgrade, now_ms) in (UpgradeStage.IN_PROGRESS, UpgradeStage.ROLLING_BACK):
+            raise IllegalTransitionError(
+                f"a gray upgrade of {base.name} is in progress: continue it, complete it or roll it back before another one"
+            )
+        transition(base, ActionRequest(Action.UPGRADE), now_ms, 0)
+        if not has_single_master(assignment, known.outline.component_by_task):
+            raise IllegalTransitionError(
+                "Gray upgrade requires that topology master to be a single worker, cannot perform the upgrade!"
+            )
+        check_upgraded_outline(base.name, known.outline, outline, request.is_forced)
+        _check_options(base, request.upgrade or UpgradeOptions(), upgradable(assignment, known.outline.component_by_task))
+
+    def _check_batch(
+        self, base: TopologyBase, options: UpgradeOptions, upgrade: GrayUpgrade, reading: Reading, now_ms: int
+    ) -> None:
+        if classify(upgrade, now_ms) is UpgradeStage.EXPIRED:
+            raise IllegalTransitionError(f"The upgrade of {base.name} has expired: it is completed as it is")
+        state = self._parts.state.upgrade_state(base.topology_id)
+        workers = self._workers(base, reading)
+        if upgrade.continue_upgrading or not advance(upgrade, state, workers, now_ms).is_idle or state.upgrading:
+            raise IllegalTransitionError("There're still workers under upgrade, please continue after they're done.")
+        _check_options(base, options, workers)
+
+    def carry_out(self, request: Request, outcome: Outcome, outline: TopologyOutline | None, reading: Reading, now_ms: int) -> bool:
+        """Write the change of the record, then the status; both may be repeated."""
+        base = reading.bases.get(outcome.topology_id)
+        if base is None:
+            raise NotAliveError(f"topology {outcome.topology_id} is not alive")
+        self.check(request, base, outline, reading, now_ms)
+        if request.kind is RequestKind.UPGRADE:
+            self._begin(request, base, outline, reading, now_ms)
+        else:
+            self._change(request, base, reading, now_ms)
+        self._parts.outcomes.done(request.id, now_ms, base.topology_id)
+        self._parts.notify(base.name, "grayUpgrade" if request.kind is RequestKind.UPGRADE else request.kind.lower())
+        return True
+
+    def _begin(self, request: Request, base: TopologyBase, outline: TopologyOutline | None, reading: Reading, now_ms: int) -> None:
+        parts, new = self._parts, request.base
+        assignment = reading.snapshot.assignments.get(base.topology_id)
+        assert new is not None and outline is not None and assignment is not None
+        settings = UpgradeSettings.of({**parts.conf, **parts.reader.topology_conf(new.conf_key)})
+        upgrade = GrayUpgrade(
+            topology_id=base.topology_id,
+            code=WorkerCode(new.code_key, new.conf_key),
+            former=WorkerCode(assignment.code_key, assignment.conf_key),
+            outline=outline,
+            started_ms=now_ms,
+            expires_ms=now_ms + settings.ttl_ms,
+            former_by_slot=assignment.code_by_slot,
+            options=request.upgrade or UpgradeOptions(),
+            request_id=request.id,
+            bounds=RollbackBounds(
+                settings.takes_back,
+                settings.least_executed,
+                settings.failed_share,
+                settings.deaths,
+                settings.latency_factor,
+            ),
+        )
+        found = parts.state.read_upgrade(base.topology_id)
+        if found is None or found.request_id != request.id:
+            parts.state.clear_upgrade(base.topology_id)
+            parts.state.change_upgrade(base.topology_id, lambda _: upgrade)
+        self._set_status(base, Action.UPGRADE, TopologyStatus.ACTIVE, now_ms)
+
+    def _change(self, request: Request, base: TopologyBase, reading: Reading, now_ms: int) -> None:
+        state = self._parts.state.upgrade_state(base.topology_id)
+        if state.upgrade is None or state.upgrade.request_id == request.id:
+            return
+        upgrade = replace(state.upgrade, request_id=request.id)
+        if request.kind is RequestKind.CONTINUE_UPGRADE:
+            changed = replace(upgrade, options=request.upgrade or UpgradeOptions(), continue_upgrading=True)
+        elif request.kind is RequestKind.COMPLETE_UPGRADE:
+            changed = replace(upgrade, completed_ms=now_ms, continue_upgrading=False)
+        else:
+            changed = self._taken_back(upgrade, state, base, reading, _BY_HAND)
+        self._parts.state.change_upgrade(base.topology_id, lambda _: changed)
+
+    def _taken_back(self, upgrade: GrayUpgrade, state: UpgradeState, base: TopologyBase, reading: Reading, why: str) -> GrayUpgrade:
+        assignment = reading.snapshot.assignments[base.topology_id]
+        return taken_back(upgrade, state, assignment, self._workers(base, reading), why)
+
+    def _workers(self, base: TopologyBase, reading: Reading) -> Workers:
+        known, assignment = reading.snapshot.topologies.get(base.topology_id), reading.snapshot.assignments.get(base.topology_id)
+        if known is None or assignment is None:
+            raise NotAliveError(f"Failed to get topology info of {base.topology_id}")
+        return upgradable(assignment, known.outline.component_by_task)
+
+    # -- the duty ------------------------------------------------------------------------------------------------
+
+    def advance(self, reading: Reading, now_ms: int) -> bool:
+        """Carry every upgrade on; whether something was written."""
+        self.problems, did = {}, False
+        upgrading = [base for base in reading.bases.values() if base.status in _UPGRADES]
+        known = self._handlers
+        self._handlers = {each.topology_id: known.get(each.topology_id) or UpgradeHandler(self._parts.state) for each in upgrading}
+        for base in upgrading:
+            try:
+                did |= self._go_on(base, reading, now_ms)
+            except NotAliveError as error:
+                self.problems[base.topology_id] = f"gray upgrade waits: {error}"
+        return did
+
+    def _go_on(self, base: TopologyBase, reading: Reading, now_ms: int) -> bool:
+        store, topology_id = self._parts.state, base.topology_id
+        state = store.upgrade_state(topology_id, self._wake)
+        upgrade = state.upgrade
+        if upgrade is None:
+            self._set_status(base, Action.END_UPGRADE, base.status, now_ms)
+            return True
+        workers, assignment = self._workers(base, reading), reading.snapshot.assignments[topology_id]
+        if upgrade.rollback and base.status is TopologyStatus.UPGRADING:
+            self._set_status(base, Action.ROLL_BACK, base.status, now_ms)
+            self._report(base, f"gray upgrade is rolled back: {upgrade.rollback}", now_ms)
+            return True
+        if upgrade.completed_ms:
+            self._finish(base, upgrade, assignment, workers, now_ms)
+            return True
+        components = reading.snapshot.topologies[topology_id].outline.component_by_task
+        if master_task(components) is None:
+            beats = [beat for beat in reading.beats if beat.topology_id == topology_id]
+            if self._handlers[topology_id].step(state, assignment, components, beats, now_ms):
+                return True
+        if advance(upgrade, state, workers, now_ms).is_rolled_back:
+            return self._end_rollback(base, upgrade, assignment, now_ms)
+        return self._publish(base, assignment, codes_wanted(upgrade, state, assignment), upgrade.former, now_ms)
+
+    def _publish(
+        self, base: TopologyBase, assignment: Assignment, codes: Mapping[WorkerSlot, WorkerCode], former: WorkerCode, now_ms: int
+    ) -> bool:
+        after = with_codes(assignment, former, codes, now_ms)
+        if after is not None:
+            self._parts.assigner.publish(after, base.name)
+        return after is not None
+
+    def _finish(self, base: TopologyBase, upgrade: GrayUpgrade, assignment: Assignment, workers: Workers, now_ms: int) -> None:
+        """End a completed upgrade: outline, base, assignment, record, status, in this order; all may be repeated."""
+        parts, topology_id = self._parts, base.topology_id
+        code = final_code(upgrade, assignment, workers)
+        if code == upgrade.code and (base.code_key, base.conf_key) != (code.code_key, code.conf_key):
+            parts.state.write_outline(topology_id, upgrade.outline)
+            parts.reader.forget(topology_id)
+            parts.state.update_base(topology_id, lambda found: replace(found, code_key=code.code_key, conf_key=code.conf_key))
+        codes = {slot: own for slot, own in assignment.code_by_slot.items() if own != code}
+        self._publish(base, assignment, codes, code, now_ms)
+        parts.state.clear_upgrade(topology_id)
+        self._set_status(base, Action.END_UPGRADE, base.status, now_ms)
+        parts.notify(base.name, "completeUpgrade")
+
+    def _end_rollback(self, base: TopologyBase, upgrade: GrayUpgrade, assignment: Assignment, now_ms: int) -> bool:
+        state = UpgradeState(upgrade)
+        if self._publish(base, assignment, codes_wanted(upgrade, state, assignment), upgrade.former, now_ms):
+            return True
+        self._parts.state.clear_upgrade(base.topology_id)
+        self._set_status(base, Action.END_UPGRADE, base.status, now_ms)
+        self._parts.notify(base.name, "rollbackUpgrade")
+        return True
+
+    def _set_status(self, base: TopologyBase, action: Action, expected: TopologyStatus, now_ms: int) -> None:
+        """Change the status unless it is another one by now: a kill goes before everything."""
+
+        def changed(found: TopologyBase) -> TopologyBase:
+            return transition(found, ActionRequest(action), now_ms, 0).base if found.status is expected else found
+
+        self._parts.state.update_base(base.topology_id, changed)
+
+    def _report(self, base: TopologyBase, text: str, now_ms: int) -> None:
+        self._parts.state.report_error(base.topology_id, TaskError(now_ms, MASTER, 0, "nimbus", 0, text))
+
+
+def _check_options(base: TopologyBase, options: UpgradeOptions, workers: Workers) -> None:
+    """Refuse workers and components that the topology does not have."""
+    if unknown := set(options.workers) - workers.keys():
+        there = ", ".join(map(str, workers)) or "nowhere"
+        raise FailedAssignTopologyError(f"upgrade of {base.name}: there is no worker {min(unknown)} to upgrade; it runs at {there}")
+    components = sorted(set().union(*workers.values())) if workers else []
+    if options.component and options.component not in components:
+        raise FailedAssignTopologyError(
+            f"upgrade of {base.name}: no worker runs component {options.component!r:.80}; there are {', '.join(components)}"
+        )

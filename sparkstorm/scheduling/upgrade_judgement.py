@@ -1,0 +1,105 @@
+"""Judgement of upgraded workers against the others: failed tries, parked tuples, deaths, latencies. PURE.
+
+Counts in heartbeats are totals since the topology began. A sighting is the first total that was seen of a worker under its
+present code, so only what the worker did since is compared. A judge that begins afresh sees later and judges later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from sparkstorm.model.assignment import Assignment, ExecutorId, WorkerBeat, WorkerSlot
+from sparkstorm.model.upgrade import GrayUpgrade
+
+_FAILED = "FAILED"
+_SUMMED = ("executed", "failed", "parked", "retried", "busy_us")
+Counts = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Sightings:
+    """First counts of each worker's executors since an upgrade's workers run as they do now, by slot and launch."""
+
+    first: Mapping[tuple[WorkerSlot, int], Mapping[ExecutorId, Counts]] = field(default_factory=dict)
+    deaths: Mapping[WorkerSlot, tuple[int, int]] = field(default_factory=dict)  # of upgraded workers: launch seen last, deaths
+
+    def with_beats(self, beats: Iterable[WorkerBeat], assignment: Assignment, upgrade: GrayUpgrade) -> Sightings:
+        """Return the sightings with what these heartbeats show for the first time."""
+        first, deaths = dict(self.first), dict(self.deaths)
+        for beat in beats:
+            slot = WorkerSlot(beat.node, beat.port)
+            if is_upgraded(slot, assignment, upgrade) and beat.launch:
+                launch, died = deaths.get(slot, (beat.launch, 0))
+                deaths[slot] = (beat.launch, died + (beat.launch != launch))
+            if beat.state == "RUNNING" and beat.stats_by_executor and (slot, beat.launch) not in first:
+                first[slot, beat.launch] = counts_of(beat)
+        return Sightings(first, deaths)
+
+
+def counts_of(beat: WorkerBeat) -> dict[ExecutorId, Counts]:
+    """Return the summed counts of each executor in a heartbeat; what is no number is left out."""
+    found: dict[ExecutorId, Counts] = {}
+    for executor, stats in beat.stats_by_executor.items():
+        if isinstance(stats, Mapping):
+            found[executor] = {name: n for name in _SUMMED if isinstance(n := stats.get(name), int | float)}
+    return found
+
+
+def is_upgraded(slot: WorkerSlot, assignment: Assignment, upgrade: GrayUpgrade) -> bool:
+    """Whether a slot's worker runs, or is starting with, the new code of the upgrade."""
+    return assignment.code_at(slot) == upgrade.code and upgrade.former_by_slot.get(slot, upgrade.former) != upgrade.code
+
+
+def judge(
+    upgrade: GrayUpgrade,
+    assignment: Assignment,
+    beats: Iterable[WorkerBeat],
+    seen: Sightings,
+    component_by_task: Mapping[int, str],
+) -> str:
+    """Return why the upgrade is to be taken back; an empty text while nothing speaks against it."""
+    bounds = upgrade.bounds
+    totals: dict[tuple[bool, str], dict[str, float]] = {}
+    for beat in beats:
+        slot = WorkerSlot(beat.node, beat.port)
+        is_new = is_upgraded(slot, assignment, upgrade)
+        if is_new and beat.state == _FAILED:
+            return f"the upgraded worker {slot} does not start: {beat.message[:500]}"
+        for executor, counts in counts_of(beat).items() if beat.state == "RUNNING" else ():
+            before = seen.first.get((slot, beat.launch), {}).get(executor, {})
+            total = totals.setdefault((is_new, component_by_task.get(executor.first_task, "")), dict.fromkeys(_SUMMED, 0))
+            for name, value in counts.items():
+                total[name] += max(0, value - before.get(name, 0))
+    for slot, (_, died) in sorted(seen.deaths.items()):
+        if died > bounds.deaths and is_upgraded(slot, assignment, upgrade):
+            return f"the upgraded worker {slot} died {died} times, {bounds.deaths} are borne"
+    return _compared(upgrade, totals)
+
+
+def _compared(upgrade: GrayUpgrade, totals: Mapping[tuple[bool, str], Mapping[str, float]]) -> str:
+    bounds, none = upgrade.bounds, dict.fromkeys(_SUMMED, 0)
+    for component in sorted(name for is_new, name in totals if is_new):
+        new, old = totals[True, component], totals.get((False, component), none)
+        if new["executed"] < bounds.least_executed:
+            continue
+        shares = [_share(each) for each in (new, old)]
+        if shares[0] > shares[1] + bounds.failed_share:
+            return (
+                f"component '{component}' fails {100 * shares[0]:.2f} % of its tuples in upgraded workers, "
+                f"{100 * shares[1]:.2f} % in the others; {100 * bounds.failed_share:g} % more are borne"
+            )
+        if bounds.latency_factor and old["executed"] >= bounds.least_executed:
+            took = [each["busy_us"] / each["executed"] for each in (new, old)]
+            if took[1] > 0 and took[0] > bounds.latency_factor * took[1]:
+                return (
+                    f"component '{component}' takes {took[0]:.0f} us per tuple in upgraded workers, "
+                    f"{took[1]:.0f} us in the others; {bounds.latency_factor:g} times as long is borne"
+                )
+    return ""
+
+
+def _share(counts: Mapping[str, float]) -> float:
+    """Return failed tries and parked or failed tuples per executed tuple."""
+    bad = counts["retried"] + counts["failed"]  # a parked tuple has failed too
+    return bad / counts["executed"] if counts["executed"] else 0.0

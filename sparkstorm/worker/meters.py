@@ -1,0 +1,115 @@
+"""Meters of a worker's tasks since its start: execute and process latencies, time spent, waiting rows, the last error.
+
+Statistics, not counts: they are in heartbeats only and begin afresh with every process. Latencies are in buckets 9 % wide;
+the rows of one call of a bolt share its duration evenly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sparkstorm.worker.progress import latency_bucket, percentile_ms
+from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.worker.tasks.spout_task import SpoutTask
+
+_SHARES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+_ERROR_CHARS = 300
+
+
+class TaskMeter:
+    """One task's meter; all durations in microseconds."""
+
+    __slots__ = ("busy_us", "executed", "execute", "process", "last_error", "last_error_ms")
+
+    def __init__(self) -> None:
+        self.busy_us = 0
+        self.executed = 0
+        self.execute: dict[int, int] = {}
+        self.process: dict[int, int] = {}
+        self.last_error = ""
+        self.last_error_ms = 0
+
+    def add(self, rows: int, took_us: int, kept: int) -> None:
+        """Count a call that executed `rows` inputs and left `kept` of them for a later ack or another try."""
+        self.busy_us += took_us
+        self.executed += rows
+        bucket = latency_bucket(took_us // rows)
+        self.execute[bucket] = self.execute.get(bucket, 0) + rows
+        if kept < rows:
+            self.process[bucket] = self.process.get(bucket, 0) + rows - kept
+
+    def add_process(self, took_us: int) -> None:
+        """Count an input that is done after more than its first execute."""
+        bucket = latency_bucket(took_us)
+        self.process[bucket] = self.process.get(bucket, 0) + 1
+
+
+class Meters:
+    """Meters by task."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._started_ms = now_ms()
+        self._by_task: dict[int, TaskMeter] = {}
+
+    def of(self, task: int) -> TaskMeter:
+        """Return one task's meter."""
+        found = self._by_task.get(task)
+        if found is None:
+            found = self._by_task[task] = TaskMeter()
+        return found
+
+    def reporting(self, report: Callable[[str, int, str], None]) -> Callable[[str, int, str], None]:
+        """Return a report of errors that also keeps each task's last one."""
+
+        def keep(component: str, task: int, text: str) -> None:
+            meter = self.of(task)
+            meter.last_error, meter.last_error_ms = (
+                text.strip().splitlines()[0][:_ERROR_CHARS] if text.strip() else "",
+                self._now_ms(),
+            )
+            report(component, task, text)
+
+        return keep
+
+    def note_done(self, bolt: BoltTask, now_us: int) -> None:
+        """Count the inputs of a bolt that were acked after their execute, or done by another try."""
+        meter, since = self.of(bolt.task), bolt.done_since
+        bolt.done_since = []
+        for began_us in since:
+            if began_us:
+                meter.add_process(now_us - began_us)
+
+    def shown(self, tasks: list[int], runners: dict[int, BoltTask | SpoutTask]) -> dict[str, Any]:
+        """Return the statistics of some tasks together, for a heartbeat; latencies are absent before the first input."""
+        meters = [self.of(task) for task in tasks]
+        now_ms = self._now_ms()
+        found: dict[str, Any] = {"uptime_ms": now_ms - self._started_ms, "busy_us": sum(each.busy_us for each in meters)}
+        for name in ("execute", "process"):
+            merged: dict[int, int] = {}
+            for meter in meters:
+                for bucket, count in getattr(meter, name).items():
+                    merged[bucket] = merged.get(bucket, 0) + count
+            if merged:
+                found[f"{name}_us"] = {word: round(percentile_ms(merged, share) or 0, 1) for word, share in _SHARES.items()}
+        bolts = [each for task in tasks if isinstance(each := runners.get(task), BoltTask)]
+        if bolts:
+            found["queued"] = sum(_queued(bolt) for bolt in bolts)
+            found["queued_ms"] = max(_waited_ms(bolt, now_ms) for bolt in bolts)
+        if last := max((each for each in meters if each.last_error), key=lambda each: each.last_error_ms, default=None):
+            found["last_error"], found["last_error_ms"] = last.last_error, last.last_error_ms
+        return found
+
+
+def _queued(bolt: BoltTask) -> int:
+    """Rows that were read or handed over and not executed yet, and inputs that wait for their ack or next try."""
+    read = sum(chunk.total - chunk.done for chunk in bolt.inbox.chunks)
+    return read + sum(len(block.rows) for block in bolt.feed.data) + len(bolt.held)
+
+
+def _waited_ms(bolt: BoltTask, now_ms: int) -> int:
+    """Age of the oldest tree of which a row waits to be executed."""
+    births = [chunk.oldest_ms for chunk in bolt.inbox.chunks if chunk.oldest_ms]
+    births += [block.births.oldest_ms for block in bolt.feed.data if block.rows and block.births.oldest_ms]
+    return max(0, now_ms - min(births)) if births else 0

@@ -1,0 +1,118 @@
+"""Open blocks of a worker: rows emitted in this epoch, one list for each component, channel and receiving task.
+
+All tasks of a component append to the same lists, so that rows for one receiver lie together whoever has emitted them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkstorm.grouping.routes import MakeTarget, Rows, Target
+from sparkstorm.model.topology import LATE_PREFIX, WATERMARK_STREAM
+
+
+class Births:
+    """Birth of the oldest root that the tasks of one component have touched in this epoch; 0: none has run."""
+
+    __slots__ = ("oldest_ms",)
+
+    def __init__(self) -> None:
+        self.oldest_ms = 0
+
+    def note(self, oldest_ms: int) -> None:
+        """Take in what a task is about to run."""
+        if not self.oldest_ms or oldest_ms < self.oldest_ms:
+            self.oldest_ms = oldest_ms
+
+
+class OpenBlock:
+    """Rows of one channel for one task."""
+
+    __slots__ = ("channel", "component", "target", "births", "rows", "is_late", "stream")
+
+    def __init__(self, component: str, channel: str, target: Target, births: Births) -> None:
+        self.component = component
+        self.channel = channel
+        self.target = target
+        self.births = births
+        self.rows: Rows = target.rows
+        self.is_late = channel.startswith(LATE_PREFIX)
+        self.stream = channel.removeprefix(LATE_PREFIX)
+
+    def take(self, most: int) -> Rows:
+        """Remove and return the oldest rows, `most` at the most."""
+        rows = self.rows
+        if len(rows) <= most:
+            taken = rows[:]
+            rows.clear()
+        else:
+            taken = rows[:most]
+            del rows[:most]
+        return taken
+
+
+class Feed:
+    """Open blocks for one task of this worker: marks wait until all rows before them have been taken."""
+
+    __slots__ = ("data", "marks")
+
+    def __init__(self) -> None:
+        self.data: list[OpenBlock] = []
+        self.marks: list[OpenBlock] = []
+
+    def __bool__(self) -> bool:
+        return any(block.rows for block in self.data) or any(block.rows for block in self.marks)
+
+    def take(self, most: int) -> Iterator[tuple[OpenBlock, Rows]]:
+        """Yield the oldest rows of each block, `most` of each at the most; marks when no other rows are left."""
+        for block in self.data:
+            if block.rows:
+                yield block, block.take(most)
+        if self.marks and not any(block.rows for block in self.data):
+            for block in self.marks:
+                if block.rows:
+                    yield block, block.take(len(block.rows))
+
+
+class OpenBlocks:
+    """All open blocks of a worker, in the order in which they leave: data, then marks."""
+
+    def __init__(self, local_tasks: frozenset[int]) -> None:
+        self._local = local_tasks
+        self._blocks: dict[tuple[str, str, int], OpenBlock] = {}
+        self._births: dict[str, Births] = {}
+        self.data: list[OpenBlock] = []
+        self.marks: list[OpenBlock] = []
+        self.feeds: dict[int, Feed] = {task: Feed() for task in local_tasks}
+
+    def births(self, component: str) -> Births:
+        """Return the births of a component's tasks in this worker."""
+        return self._births.setdefault(component, Births())
+
+    def targets_of(self, component: str) -> MakeTarget:
+        """Return the maker of targets for the tasks of a component: one list per channel and receiver, shared by all."""
+
+        def target(channel: str, task: int) -> Target:
+            block = self._blocks.get((component, channel, task))
+            return (block or self._add(component, channel, task)).target
+
+        return target
+
+    def oldest_ms(self) -> int | None:
+        """Return the birth of the oldest root that this epoch can have touched; None when nothing has run."""
+        return min((births.oldest_ms for births in self._births.values() if births.oldest_ms), default=None)
+
+    def settle(self) -> None:
+        """Take note of a successful commit."""
+        for births in self._births.values():
+            births.oldest_ms = 0
+
+    def _add(self, component: str, channel: str, task: int) -> OpenBlock:
+        target = Target(task, [], task in self._local)
+        block = self._blocks[component, channel, task] = OpenBlock(component, channel, target, self.births(component))
+        is_mark = channel == WATERMARK_STREAM
+        (self.marks if is_mark else self.data).append(block)
+        if target.is_local:
+            feed = self.feeds[task]
+            (feed.marks if is_mark else feed.data).append(block)
+        return block

@@ -1,0 +1,203 @@
+"""Decisions of a gray upgrade: its stage, the next batch, when it is over; and the judgement of upgraded workers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sparkstorm.model.assignment import Assignment, AssignmentKind, ExecutorId, WorkerBeat, WorkerCode, WorkerSlot
+from sparkstorm.model.outline import TopologyOutline
+from sparkstorm.model.topology import MASTER
+from sparkstorm.model.upgrade import GrayUpgrade, RollbackBounds, UpgradeOptions, UpgradeStage, UpgradeState, code_text
+from sparkstorm.scheduling.gray_upgrade import (
+    UpgradeStep,
+    advance,
+    classify,
+    codes_wanted,
+    final_code,
+    has_single_master,
+    pick,
+    taken_back,
+    upgradable,
+)
+from sparkstorm.scheduling.reconcile import Wanted, next_assignment, with_codes
+from sparkstorm.scheduling.upgrade_judgement import Sightings, judge
+
+OLD, NEW = WorkerCode("old", "conf"), WorkerCode("new", "conf2")
+A, B, C, D = SLOTS = [WorkerSlot("n1", 1), WorkerSlot("n1", 2), WorkerSlot("n2", 1), WorkerSlot("n2", 2)]
+WORKERS = {A: {"split"}, B: {"count", "split"}, C: {"count"}, D: {"lines"}}
+UPGRADE = GrayUpgrade("wc-1-9", NEW, OLD, TopologyOutline({}, {}, {}), 1000, 9000, options=UpgradeOptions(worker_num=2))
+E = [ExecutorId(n, n) for n in range(1, 5)]
+COMPONENTS = {1: "split", 2: "count", 3: "count", 4: "lines"}
+PLACED = dict(zip(E, SLOTS, strict=True))
+RUNNING = Assignment("wc-1-9", 5, "old", "conf", {}, PLACED, dict.fromkeys(E, 7), dict.fromkeys(E, 3))
+
+
+def state(upgrade: GrayUpgrade, upgrading: Any = (), upgraded: Any = ()) -> UpgradeState:
+    return UpgradeState(upgrade, frozenset(upgrading), {slot: code_text(upgrade.target(slot)) for slot in upgraded})
+
+
+@pytest.mark.parametrize(
+    ("upgrade", "stage"),
+    [
+        (None, UpgradeStage.NONE),
+        (UPGRADE, UpgradeStage.IN_PROGRESS),
+        (replace(UPGRADE, expires_ms=1999), UpgradeStage.EXPIRED),
+        (replace(UPGRADE, completed_ms=1500, expires_ms=1), UpgradeStage.COMPLETED),
+        (replace(UPGRADE, rollback="why", expires_ms=1), UpgradeStage.ROLLING_BACK),
+    ],
+)
+def test_an_upgrade_is_expired_completed_taken_back_or_in_progress(upgrade: GrayUpgrade | None, stage: UpgradeStage) -> None:
+    """S0.17."""
+    assert classify(upgrade, 2000) is stage
+
+
+@pytest.mark.parametrize(
+    ("options", "batch"),
+    [
+        (UpgradeOptions((C, A), "split", 1), {A, C}),  # S0.9: names go first, the rest is ignored
+        (UpgradeOptions((C, WorkerSlot("gone", 1))), {C}),
+        (UpgradeOptions(component="count", worker_num=5), {B, C}),
+        (UpgradeOptions(component="count"), {B, C}),  # S0.12
+        (UpgradeOptions(worker_num=9), set(SLOTS)),
+        (UpgradeOptions(), set()),
+    ],
+)
+def test_named_workers_go_before_the_component_and_that_before_the_number(options: UpgradeOptions, batch: set[WorkerSlot]) -> None:
+    assert set(pick(options, WORKERS, "seed")) == batch
+
+
+def test_a_number_of_workers_is_drawn_and_the_draw_can_be_repeated() -> None:
+    """S0.11, S0.13."""
+    draws = [pick(UpgradeOptions(worker_num=2), WORKERS, f"seed {n}") for n in range(50)]
+    assert {len(set(each)) for each in draws} == {2} and {slot for each in draws for slot in each} == set(SLOTS)
+    assert draws == [pick(UpgradeOptions(worker_num=2), WORKERS, f"seed {n}") for n in range(50)]
+    assert {*pick(UpgradeOptions(component="split", worker_num=1), WORKERS, "x")} < {A, B}
+
+
+def test_a_batch_is_written_before_its_workers_are_listed_and_no_other_follows_by_itself() -> None:
+    """S0.10, S0.22, S0.23."""
+    first = advance(replace(UPGRADE, options=UpgradeOptions((A, B), "x", 3)), state(UPGRADE), WORKERS, 2000)
+    assert first.record is not None and first.add_upgrading == ()
+    assert (first.record.batch, first.record.continue_upgrading, first.record.options.workers) == ((A, B), False, ())
+    listed = advance(first.record, state(first.record), WORKERS, 2000)
+    assert listed == UpgradeStep(add_upgrading=(A, B))
+    for upgrading, upgraded in (((A, B), ()), ((B,), (A,)), ((), (A, B))):
+        assert advance(first.record, state(first.record, upgrading, upgraded), WORKERS, 2000).is_idle
+
+
+def test_a_worker_counts_as_upgraded_only_under_the_code_it_was_to_get() -> None:
+    upgrade = replace(UPGRADE, batch=(A,), continue_upgrading=False)
+    stale = UpgradeState(upgrade, frozenset(), {A: code_text(OLD)})
+    assert advance(upgrade, stale, WORKERS, 2000).add_upgrading == (A,)
+
+
+def test_an_upgrade_is_over_when_every_worker_but_the_masters_is_upgraded() -> None:
+    """S0.28."""
+    with_master = replace(RUNNING, slot_by_executor={**PLACED, ExecutorId(5, 5): WorkerSlot("n3", 1)})
+    workers = upgradable(with_master, {**COMPONENTS, 5: MASTER})
+    assert workers.keys() == set(SLOTS)
+    upgrade = replace(UPGRADE, batch=(D,), continue_upgrading=False)
+    assert advance(upgrade, state(upgrade, (), SLOTS[1:]), workers, 2000).is_idle
+    over = advance(upgrade, state(upgrade, (), SLOTS), workers, 2000)
+    assert over.record is not None and over.record.completed_ms == 2000
+    assert advance(over.record, state(over.record), workers, 2000).is_idle, "what is completed is Nimbus's to end"
+
+
+def test_a_master_among_other_tasks_is_no_single_worker() -> None:
+    """S0.7."""
+    among = replace(RUNNING, slot_by_executor={**PLACED, ExecutorId(5, 5): A})
+    alone = replace(RUNNING, slot_by_executor={**PLACED, ExecutorId(5, 5): WorkerSlot("n3", 1)})
+    components = {**COMPONENTS, 5: MASTER}
+    assert [has_single_master(each, components) for each in (RUNNING, alone, among)] == [True, True, False]
+
+
+def test_workers_that_moved_away_are_forgotten() -> None:
+    upgrade = replace(UPGRADE, batch=(A, B), continue_upgrading=False)
+    gone = {slot: each for slot, each in WORKERS.items() if slot != A}
+    assert advance(upgrade, state(upgrade, (A, B)), gone, 2000) == UpgradeStep(drop_upgrading=(A,))
+    assert advance(upgrade, state(upgrade, (), (A, B)), gone, 2000) == UpgradeStep(drop_upgraded=(A,))
+
+
+def test_a_rollback_restarts_every_worker_with_new_code_and_then_is_over() -> None:
+    now = with_codes(RUNNING, OLD, {A: NEW, B: NEW}, 50)
+    assert now is not None
+    back = taken_back(replace(UPGRADE, batch=(B,)), state(UPGRADE, (B,), (A,)), now, WORKERS, "why")
+    assert (back.batch, back.rollback, back.target(A)) == ((A, B), "why", OLD)
+    held = UpgradeState(back, frozenset({B}), {A: code_text(NEW)})
+    assert codes_wanted(back, held, now) == {}
+    assert advance(back, held, WORKERS, 10**9) == UpgradeStep(add_upgrading=(A,)), "also when its time is over"
+    assert advance(back, state(back, (), (A, B)), WORKERS, 2000).is_rolled_back
+
+
+def test_codes_are_per_worker_and_raise_the_fences_of_those_that_change() -> None:
+    now = with_codes(RUNNING, OLD, {B: NEW, WorkerSlot("gone", 1): NEW, C: OLD}, 50)
+    assert now is not None and now.code_by_slot == {B: NEW} and now.version == 6
+    assert [now.code_at(slot) for slot in SLOTS] == [OLD, NEW, OLD, OLD]
+    assert [now.placed_version_by_executor[each] for each in E] == [3, 6, 3, 3]
+    assert with_codes(now, OLD, {B: NEW}, 60) is None
+    whole = with_codes(now, NEW, {}, 60)
+    assert whole is not None and whole.code_by_slot == {} and (whole.code_key, whole.conf_key) == ("new", "conf2")
+    assert [whole.placed_version_by_executor[each] for each in E] == [7, 6, 7, 7], "the upgraded one is left alone"
+    assert [final_code(UPGRADE, each, WORKERS) for each in (now, whole)] == [OLD, NEW]
+
+
+def test_code_follows_a_worker_that_is_moved_as_a_whole() -> None:
+    now = with_codes(RUNNING, OLD, {A: NEW, B: NEW}, 50)
+    assert now is not None
+    free, wanted = WorkerSlot("n3", 1), Wanted("wc-1-9", "old", "conf", AssignmentKind.MONITOR)
+    moved = next_assignment(now, wanted, {**PLACED, E[0]: free}, {}, 60)
+    assert moved is not None and moved.code_by_slot == {free: NEW, B: NEW}
+    mixed = next_assignment(now, wanted, {**PLACED, E[0]: free, E[2]: free}, {}, 60)
+    assert mixed is not None and mixed.code_by_slot == {B: NEW}, "a worker of both kinds runs the topology's own code"
+
+
+# -- judgement -----------------------------------------------------------------------------------------------------
+
+BOUNDS = RollbackBounds(True, 100, 0.01, 1, 3.0)
+MIXED = with_codes(RUNNING, OLD, {B: NEW}, 50)
+JUDGED = replace(UPGRADE, bounds=BOUNDS, batch=(B,))
+
+
+def beat(slot: WorkerSlot, launch: int = 1, word: str = "RUNNING", **counts: int) -> WorkerBeat:
+    assert MIXED
+    stats: dict[ExecutorId, Any] = {each: dict(counts) for each in MIXED.executors_at(slot)}
+    return WorkerBeat("wc-1-9", slot.node, slot.port, 0, 0, 1, launch, word, 6, stats, {}, "ImportError: no module")
+
+
+def verdict(*rounds: list[WorkerBeat]) -> str:
+    assert MIXED
+    seen = Sightings()
+    for beats in rounds:
+        seen = seen.with_beats(beats, MIXED, JUDGED)
+    return judge(JUDGED, MIXED, rounds[-1], seen, COMPONENTS)
+
+
+NOTHING = [beat(B, executed=5000, failed=900), beat(C, executed=5000)]
+
+
+@pytest.mark.parametrize(
+    ("after", "words"),
+    [
+        ([beat(B, executed=5099, failed=999), beat(C, executed=9000)], ""),  # too few to judge by
+        ([beat(B, executed=5200, failed=901, retried=0), beat(C, executed=9000)], ""),
+        ([beat(B, executed=6000, failed=900, retried=20), beat(C, executed=9000)], "component 'count' fails 2.00 % of its tuples"),
+        ([beat(B, executed=6000, failed=920), beat(C, executed=9000, failed=100)], ""),  # the others fail as many
+        ([beat(B, executed=6000, failed=900, busy_us=9000), beat(C, executed=6000, busy_us=2000)], "takes 9 us per tuple"),
+        ([beat(B, executed=6000, failed=900, busy_us=5000), beat(C, executed=6000, busy_us=2000)], ""),
+        ([beat(B, word="FAILED"), beat(C, executed=9000)], "does not start: ImportError: no module"),
+        ([beat(C, word="FAILED"), beat(B, executed=5000, failed=900)], ""),
+    ],
+)
+def test_upgraded_workers_are_judged_by_what_they_did_since(after: list[WorkerBeat], words: str) -> None:
+    found = verdict(NOTHING, after)
+    assert words in found and bool(words) == bool(found)
+
+
+def test_deaths_of_an_upgraded_worker_are_counted_by_its_launches() -> None:
+    launches = [[beat(B, launch, executed=1)] for launch in (4, 4, 5, 7)]
+    assert verdict(*launches[:3]) == ""
+    assert "died 2 times, 1 are borne" in verdict(*launches)
+    assert verdict(*[[beat(C, launch, executed=1)] for launch in (4, 5, 6, 7)]) == ""

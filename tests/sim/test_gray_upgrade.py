@@ -1,0 +1,488 @@
+"""Gray upgrades on the simulated cluster: old and new code side by side, exact counts, batches, completion, rollback."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api.state import KeyValueState
+from sparkstorm.errors import (
+    FailedAssignTopologyError,
+    IllegalTransitionError,
+    InvalidConfigError,
+    InvalidTopologyError,
+    NotAliveError,
+)
+from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.model.status import TopologyStatus
+from sparkstorm.model.topology import MASTER, Topology
+from sparkstorm.model.upgrade import UpgradeOptions
+from sparkstorm.testing import FeederSpout, LocalCluster
+from sparkstorm.testing.sim_slot import SimSlot
+from tests.nimbus.fuses import Fuse
+
+WORKERS = 4
+NEVER = 10**9
+CONF = {"topology.workers": WORKERS, "topology.acker.executors": 2}
+
+
+class Tag(BasicBolt):
+    """Adds the name of its code to every word; may fail some of them."""
+
+    outputs = ("word", "code")
+
+    def __init__(self, code: str, fails_every: int = 0) -> None:
+        self.code, self.fails_every, self.seen = code, fails_every, 0
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.seen += 1
+        if self.fails_every and self.seen % self.fails_every == 0:
+            raise ValueError("the new code does not like this one")
+        collector.emit((tup["word"], self.code))
+
+
+class Count(StatefulBolt):
+    """Counts by word and code."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.add((tup["word"], tup["code"]), 1)
+
+
+class CountAnew(Count):
+    """Keeps the words in capitals: a state of another form."""
+
+    state_version = 2
+
+    def migrate_state(self, state: KeyValueState, version: int) -> None:
+        for word, code in list(state):
+            if version == 1:
+                state[word.upper(), code] = state[word, code]
+                del state[word, code]
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.add((tup["word"].upper(), tup["code"]), 1)
+
+
+def topology(
+    spout: FeederSpout, code: str = "old", fails_every: int = 0, count: StatefulBolt | None = None, tags: int = 4
+) -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("words", spout)
+    builder.set_bolt("tag", Tag(code, fails_every), tags).shuffle_grouping("words")
+    builder.set_bolt("count", count or Count(), 3).fields_grouping("tag", "word")
+    return builder.build()
+
+
+class Bench:
+    """A running topology of four workers under load."""
+
+    def __init__(self, make: type[LocalCluster] = LocalCluster, **conf: Any) -> None:
+        self.spout, self.fed = FeederSpout(["word"]), Counter[str]()
+        self.cluster = make(2, 3, is_lively=True, conf={"nimbus.monitor.freq.secs": 1})
+        self.conf = {**CONF, **{key.replace("__", "."): value for key, value in conf.items()}}
+        self.id = self.cluster.submit(topology(self.spout), self.conf)
+        self.feed()
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cluster.close()
+
+    @property
+    def state(self) -> Any:
+        return self.cluster.storm_state
+
+    @property
+    def service(self) -> Any:
+        return self.cluster.service
+
+    def feed(self, number: int = 40) -> None:
+        for n in range(number):
+            word = f"word{n % 7}"
+            self.spout.feed([word])
+            self.fed[word] += 1
+
+    def upgrade(self, new: Topology | None = None, **conf: Any) -> None:
+        own = {f"topology.upgrade.{key.replace('__', '.')}": value for key, value in conf.items()}
+        self.cluster.upgrade(new or topology(self.spout, "new"), {**self.conf, **own})
+
+    def run(self, condition: Callable[[], bool], limit_secs: int = 120) -> None:
+        """Let the cluster work, under load, until something holds."""
+        for _ in range(limit_secs):
+            if condition():
+                return
+            self.feed(5)
+            self.cluster.advance(1)
+        raise AssertionError(f"not within {limit_secs} s: {self.status()} {self.state.upgrade_state(self.id)}")
+
+    def status(self) -> TopologyStatus:
+        base = self.state.read_base(self.id)
+        return TopologyStatus(base.status)
+
+    def new_workers(self) -> set[WorkerSlot]:
+        """Workers of which the assignment says that they run other code than the topology's, and that do run it."""
+        assignment = self.state.read_assignment(self.id)
+        live = [(slot, slot.process.spec) for slot in self.cluster.topology().workers if slot.process and slot.worker]
+        running = {slot.slot: spec.code_key for slot, spec in live if spec}
+        assert all(running.get(slot) in (None, assignment.code_at(slot).code_key) for slot in running)
+        return set(assignment.code_by_slot)
+
+    def rests(self, batches: int) -> bool:
+        """Whether so many batches are done and none is under way."""
+        state = self.state.upgrade_state(self.id)
+        return (
+            state.upgrade is not None
+            and state.upgrade.batches == batches
+            and not state.upgrading
+            and set(state.upgrade.batch) <= state.upgraded.keys()
+        )
+
+    def counts(self) -> Mapping[str, Counter[str]]:
+        """Counts by code and word once everything is done; exact in sum, whatever code has counted what."""
+        self.cluster.run_until_idle()
+        found: dict[str, Counter[str]] = {}
+        for (word, code), number in self.cluster.state("count").items():
+            found.setdefault(code, Counter())[word.lower()] += number
+        assert sum(found.values(), Counter()) == self.fed
+        assert sorted(self.spout.acked) == list(range(sum(self.fed.values()))) and not self.spout.failed
+        return found
+
+
+def test_three_batches_of_workers_and_every_count_is_exact() -> None:
+    """S0.13, S0.20-S0.29: batches by number, each after a request; the record and both folders go when all are done."""
+    with Bench() as bench:
+        bench.upgrade(worker__num=1)
+        assert bench.status() is TopologyStatus.UPGRADING
+        bench.run(lambda: bench.rests(1))
+        assert len(bench.new_workers()) == 1
+        bench.run(lambda: bench.fed["word0"] >= 60)
+        assert bench.rests(1), "no second batch begins by itself (S0.23)"
+        bench.service.continue_upgrade("test", UpgradeOptions(worker_num=2))
+        bench.run(lambda: bench.rests(2))
+        assert len(bench.new_workers()) == 3
+        bench.service.continue_upgrade("test", UpgradeOptions(worker_num=5))
+        bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
+        state, assignment, base = (
+            bench.state.upgrade_state(bench.id),
+            bench.state.read_assignment(bench.id),
+            bench.state.read_base(bench.id),
+        )
+        assert (state.upgrade, state.upgrading, state.upgraded, assignment.code_by_slot) == (None, set(), {}, {})
+        assert (assignment.code_key, assignment.conf_key) == (base.code_key, base.conf_key)
+        bench.feed()
+        found = bench.counts()
+        assert found.keys() == {"old", "new"} and bench.new_workers() == set()
+
+
+def test_workers_go_by_name_then_by_component_and_complete_leaves_the_others_on_their_code() -> None:
+    """S0.9, S0.10, S0.12, S0.30."""
+    with Bench() as bench:
+        named = sorted(slot.slot for slot in bench.cluster.topology().workers)[1]
+        bench.upgrade(workers=[str(named)], component="count", worker__num=3)
+        bench.run(lambda: bench.rests(1))
+        assert bench.new_workers() == {named}
+        assert bench.state.read_upgrade(bench.id).options.workers == ()
+        counting = {slot.slot for slot in bench.cluster.topology().workers if _runs(bench, slot, "count")}
+        bench.service.continue_upgrade("test", UpgradeOptions(component="count"))
+        bench.run(lambda: bench.rests(2) or bench.status() is TopologyStatus.ACTIVE)
+        assert bench.new_workers() == counting | {named}
+        bench.service.complete_upgrade("test")
+        bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
+        assert bench.new_workers() == counting | {named} and bench.state.upgrade_state(bench.id).upgraded == {}
+        bench.cluster.kill_worker(0)
+        bench.run(lambda: bench.cluster.topology().is_placed())
+        assert bench.new_workers() == counting | {named}
+        assert bench.counts().keys() == {"old", "new"}
+
+
+def _runs(bench: Bench, slot: Any, component: str) -> bool:
+    tasks = bench.cluster.topology().tasks_at(slot)
+    return any(bench.cluster.topology().component_by_task[task] == component for task in tasks)
+
+
+def test_a_rollback_by_hand_brings_the_code_back_and_loses_nothing() -> None:
+    with Bench() as bench:
+        bench.upgrade(worker__num=2)
+        bench.run(lambda: bench.rests(1))
+        bench.service.roll_back_upgrade("test")
+        bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
+        assert bench.new_workers() == set() and bench.state.upgrade_state(bench.id).upgrade is None
+        before = bench.counts()["new"]
+        bench.feed()
+        assert bench.counts()["new"] == before, "no worker runs the new code any more"
+        assert "rolled back: asked for by a request" in bench.state.read_errors(bench.id, "__topology_master")[0].text
+
+
+def test_an_upgrade_whose_code_fails_tuples_takes_itself_back_and_loses_nothing() -> None:
+    with Bench(topology__max__retries=50, topology__retry__backoff__ms=1) as bench:
+        new = topology(bench.spout, "new", fails_every=50)
+        bench.upgrade(new, component="tag", worker__num=1, rollback__min__executed=100)
+        bench.run(lambda: bench.status() is TopologyStatus.ROLLBACK, 600)
+        bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
+        (error,) = bench.state.read_errors(bench.id, "__topology_master")
+        assert "component 'tag' fails" in error.text and bench.new_workers() == set()
+        assert bench.counts().keys() == {"old", "new"} and not bench.cluster.dead_letters
+
+
+def test_a_state_in_another_form_is_refused_unless_forced_and_then_handed_on() -> None:
+    with Bench() as bench:
+        bench.cluster.advance(2)
+        new = topology(bench.spout, "new", count=CountAnew())
+        with pytest.raises(InvalidTopologyError, match="component 'count': its state has version 1, that of the new code 2"):
+            bench.upgrade(new, worker__num=4)
+        assert bench.status() is TopologyStatus.ACTIVE
+        bench.upgrade(new, worker__num=4, force=True)
+        bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
+        bench.feed()
+        assert bench.counts().keys() == {"old", "new"}
+        assert all(word.isupper() for word, _ in bench.cluster.state("count"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda spout: topology(spout, tags=5), "component 'tag' has 5 tasks in the new code, 4 run"),
+        (lambda spout: _with(spout, "extra"), "the new code adds component 'extra'"),
+        (lambda spout: _with_fields(spout), r"component 'tag', stream 'default': the new code declares \(word, code, more\)"),
+    ],
+    ids=["parallelism", "components", "fields"],
+)
+def test_code_that_cannot_run_beside_the_old_one_is_refused(change: Callable[[FeederSpout], Topology], words: str) -> None:
+    with Bench() as bench:
+        with pytest.raises(InvalidTopologyError, match=words):
+            bench.upgrade(change(bench.spout), worker__num=1)
+        assert bench.status() is TopologyStatus.ACTIVE and bench.state.read_upgrade(bench.id) is None
+
+
+def _with(spout: FeederSpout, name: str) -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("words", spout)
+    builder.set_bolt("tag", Tag("new"), 4).shuffle_grouping("words")
+    builder.set_bolt("count", Count(), 3).fields_grouping("tag", "word")
+    builder.set_bolt(name, Count(), 1).fields_grouping("tag", "word")
+    return builder.build()
+
+
+class Tagged(Tag):
+    outputs = ("word", "code", "more")  # type: ignore[assignment]
+
+
+def _with_fields(spout: FeederSpout) -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("words", spout)
+    builder.set_bolt("tag", Tagged("new"), 4).shuffle_grouping("words")
+    builder.set_bolt("count", Count(), 3).fields_grouping("tag", "word")
+    return builder.build()
+
+
+def test_requests_that_do_not_fit_are_refused_in_words() -> None:
+    """S0.4, S0.6, S0.18, S0.19."""
+    with Bench() as bench:
+        service = bench.service
+        with pytest.raises(InvalidConfigError, match=r"no workers are chosen; set topology\.upgrade\.workers"):
+            bench.upgrade()
+        with pytest.raises(FailedAssignTopologyError, match="there is no worker node-9:1 to upgrade"):
+            bench.upgrade(workers=["node-9:1"])
+        with pytest.raises(FailedAssignTopologyError, match="no worker runs component 'nothing'"):
+            bench.upgrade(component="nothing")
+        with pytest.raises(IllegalTransitionError, match="Failed to find a related upgrade conf"):
+            service.continue_upgrade("test", UpgradeOptions(worker_num=1))
+        with pytest.raises(NotAliveError):
+            service.complete_upgrade("nobody")
+        service.deactivate("test")
+        with pytest.raises(IllegalTransitionError, match="is INACTIVE: upgrade does not apply"):
+            bench.upgrade(worker__num=1)
+        service.activate("test")
+        bench.upgrade(worker__num=1)
+        with pytest.raises(IllegalTransitionError, match="a gray upgrade of test is in progress"):
+            bench.upgrade(worker__num=1)
+        with pytest.raises(
+            IllegalTransitionError, match="There're still workers under upgrade, please continue after they're done"
+        ):
+            service.continue_upgrade("test", UpgradeOptions(worker_num=1))
+        with pytest.raises(IllegalTransitionError, match="is UPGRADING: rebalance does not apply"):
+            bench.cluster.rebalance(workers=2)
+        bench.run(lambda: bench.rests(1))
+        service.roll_back_upgrade("test")
+        bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
+        bench.upgrade(worker__num=4)
+        bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
+        bench.counts()
+
+
+def test_an_upgrade_whose_time_is_over_is_completed_as_it_is() -> None:
+    """S0.17."""
+    with Bench() as bench:
+        bench.upgrade(worker__num=1, ttl=30)
+        bench.run(lambda: bench.rests(1))
+        bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
+        assert len(bench.new_workers()) == 1 and bench.state.read_upgrade(bench.id) is None
+        bench.upgrade(worker__num=1)
+        bench.run(lambda: bench.rests(1))
+        bench.counts()
+
+
+class Doomed(LocalCluster):
+    """A cluster of which one slot's session has a fuse, once it is armed."""
+
+    victim: SimSlot | None = None
+    fuse: Fuse | None = None
+    is_reborn = False
+
+    def open_session(self, who: str) -> Any:
+        store = super().open_session(who)
+        if self.victim is None or who != str(self.victim.slot) or self.fuse is not None:
+            return store
+        self.fuse = Fuse(NEVER)
+        return self.fuse.around(store)
+
+    def arm(self, at: int) -> None:
+        """Have the victim's process end at its n-th write from now on."""
+        assert self.fuse is not None
+        self.fuse._left = at
+
+    def bury(self) -> None:
+        """Start the victim again when it has burnt."""
+        if self.victim is not None and self.fuse is not None and self.fuse.is_burnt and not self.is_reborn:
+            self.restart(self.victim)
+            self.is_reborn = True
+
+    def restart(self, slot: Any) -> None:
+        store = slot.die()
+        if store is not None:
+            store.close()
+        slot.start()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_written", [False, True], ids=["before the write", "after the write"])
+@pytest.mark.parametrize("is_back", [False, True], ids=["upgrade", "rollback"])
+def test_a_slot_that_dies_at_any_write_while_it_upgrades_its_worker_comes_to_the_same_end(is_back: bool, is_written: bool) -> None:
+    """S0.24-S0.27, S0.31."""
+    for at in range(1, 40):
+        with Bench(make=Doomed) as bench:
+            victim, cluster = doomed(bench, 1, is_written)
+            if is_back:
+                bench.upgrade(workers=[str(victim.slot)])
+                bench.run(lambda: bench.rests(1))
+                cluster.arm(at)
+                bench.service.roll_back_upgrade("test")
+            else:
+                cluster.arm(at)
+                bench.upgrade(workers=[str(victim.slot)])
+
+            def is_done(bench: Bench = bench, cluster: Doomed = cluster) -> bool:
+                cluster.bury()
+                return bench.status() is TopologyStatus.ACTIVE if is_back else bench.rests(1)
+
+            bench.run(is_done)
+            assert bench.new_workers() == (set() if is_back else {victim.slot}), at
+            is_burnt = cluster.fuse is not None and cluster.fuse.is_burnt
+            cluster.arm(NEVER)
+            cluster.bury()
+            bench.run(cluster.topology().is_placed)
+            bench.counts()
+        if not is_burnt:
+            break
+    else:
+        raise AssertionError("the slot died every time")
+    assert at > 2
+
+
+def doomed(bench: Bench, which: int, is_written: bool) -> tuple[SimSlot, Doomed]:
+    """Put a fuse around the n-th worker's slot."""
+    cluster = bench.cluster
+    assert isinstance(cluster, Doomed)
+    cluster.victim = victim = cluster.topology().workers[which]
+    cluster.restart(victim)
+    bench.run(cluster.topology().is_placed)
+    assert cluster.fuse is not None
+    cluster.fuse._is_written = is_written
+    return victim, cluster
+
+
+# -- topology master -----------------------------------------------------------------------------------------------
+
+MASTERED: dict[str, Any] = {"topology__master__single__worker": True, "topology__scheduler": "jstorm"}
+
+
+def master_slot(bench: Bench) -> int:
+    topology = bench.cluster.topology()
+    (which,) = [
+        n
+        for n, slot in enumerate(topology.workers)
+        if [topology.component_by_task[task] for task in topology.tasks_at(slot)] == [MASTER]
+    ]
+    return which
+
+
+def test_a_topology_master_alone_in_its_worker_gathers_task_heartbeats_and_upgrades_all_others() -> None:
+    """S0.7, S0.21, S0.28, S0.52, S0.53, S0.57, S2.6, S3.38."""
+    with Bench(**MASTERED) as bench:
+        which = master_slot(bench)
+        bench.cluster.advance(25)
+        topology = bench.cluster.topology()
+        beats = bench.state.read_task_beats(bench.id)
+        assert beats.master_task is not None and topology.component_by_task[beats.master_task] == MASTER
+        assert {task: each.component for task, each in beats.by_task.items()} == topology.component_by_task
+        tags = [each for each in beats.by_task.values() if each.component == "tag"]
+        assert sum(each.executed for each in tags) == sum(each.emitted for each in tags) == sum(bench.fed.values())
+        assert all(each.state == "RUNNING" and each.uptime_ms > 0 for each in tags)
+        assert all(each.execute_us.keys() == {"p50", "p95", "p99"} for each in tags)
+        bench.upgrade(worker__num=3)
+        bench.run(lambda: bench.rests(1))
+        victim = topology.workers[which]
+        bench.cluster.kill_worker(which)
+        bench.service.continue_upgrade("test", UpgradeOptions(worker_num=1))
+        bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
+        base = bench.state.read_base(bench.id)
+        bench.run(topology.is_placed)
+        assert victim.process and victim.process.spec and victim.process.spec.code_key == base.code_key, "it follows at the end"
+        assert bench.counts().keys() == {"old", "new"}
+
+
+def test_a_topology_master_beside_other_tasks_cannot_upgrade() -> None:
+    """S0.7, in the seed's words."""
+    with Bench(topology__master__single__worker=False) as bench:
+        words = "Gray upgrade requires that topology master to be a single worker, cannot perform the upgrade!"
+        with pytest.raises(IllegalTransitionError, match=words):
+            bench.upgrade(worker__num=1)
+        bench.counts()
+
+
+def test_a_master_of_its_own_worker_needs_the_scheduler_that_gives_it_one() -> None:
+    with LocalCluster() as cluster, pytest.raises(InvalidConfigError, match=r"set topology\.scheduler to jstorm"):
+        cluster.submit(topology(FeederSpout(["word"])), {**CONF, "topology.master.single.worker": True})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_written", [False, True], ids=["before the write", "after the write"])
+def test_a_master_that_dies_at_any_write_harms_no_upgrade(is_written: bool) -> None:
+    """S0.21-S0.23, S0.28: the slot of the master dies in the middle of a batch."""
+    for at in range(1, 40):
+        with Bench(make=Doomed, **MASTERED) as bench:
+            _, cluster = doomed(bench, master_slot(bench), is_written)
+            cluster.arm(at)
+            bench.upgrade(worker__num=2)
+
+            def is_done(bench: Bench = bench, cluster: Doomed = cluster) -> bool:
+                cluster.bury()
+                return bench.rests(1)
+
+            bench.run(is_done)
+            assert len(bench.new_workers()) == 2, at
+            is_burnt = cluster.fuse is not None and cluster.fuse.is_burnt
+            cluster.arm(NEVER)
+            cluster.bury()
+            bench.run(cluster.topology().is_placed)
+            bench.counts()
+        if not is_burnt:
+            break
+    else:
+        raise AssertionError("the master died every time")
+    assert at > 2

@@ -1,0 +1,126 @@
+"""Gray upgrades on Spark, Redis and ZooKeeper under load: three batches, a rollback by hand, one by itself; counts exact in all."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkstorm.client import connect
+from sparkstorm.model.assignment import WorkerSlot
+from tests.system.test_standing_cluster import LINES, Terminals, versions_of_exact_counts
+
+pytestmark = pytest.mark.system
+CODE = """
+from sparkstorm.api import TopologyBuilder
+from sparkstorm.connectors import find_files
+from sparkstorm.testing.system.gated_count import Count, GatedLines, Split
+
+
+class SplitBy(Split):
+    seen = 0
+
+    def execute(self, tup, collector):
+        self.seen += 1
+        if FAILS_EVERY and self.seen % FAILS_EVERY == 0:
+            raise ValueError("this code does not like every line")
+        super().execute(tup, collector)
+
+
+class CountBy(Count):
+    def execute(self, tup, collector):
+        super().execute(tup, collector)
+        self.state.add("$VERSION", 1)
+
+
+def build(input, gate):
+    builder = TopologyBuilder()
+    builder.set_spout("lines", GatedLines(find_files(input), gate))
+    builder.set_bolt("split", SplitBy(), parallelism=4).shuffle_grouping("lines")
+    builder.set_bolt("count", CountBy(), parallelism=4).fields_grouping("split", "word")
+    return builder.build()
+"""
+JOB = """
+name: words
+topology: {module}:build
+arguments: {{input: [{folder}/lines.txt], gate: {folder}/gate}}
+results: {{component: count}}
+topology.workers: 4
+topology.acker.executors: 2
+topology.max.spout.pending: 200
+topology.max.retries: 100
+topology.retry.backoff.ms: 10
+topology.upgrade.rollback.min.executed: 300
+"""
+
+
+@pytest.fixture
+def terminals(tmp_path: Path) -> Iterator[Terminals]:
+    made = Terminals(tmp_path)
+    for module, version, fails_every in (("one", "v1", 0), ("two", "v2", 0), ("bad", "v3", 50)):
+        text = CODE.replace("VERSION", version).replace("FAILS_EVERY", str(fails_every))
+        (tmp_path / f"{module}.py").write_text(text)
+        (tmp_path / f"{module}.yaml").write_text(JOB.format(module=module, folder=tmp_path))
+    try:
+        yield made
+    finally:
+        if made.process.poll() is None:
+            made.process.terminate()
+            made.process.wait(60)
+
+
+def test_three_batches_a_rollback_by_hand_and_one_by_itself(terminals: Terminals) -> None:
+    run = terminals.run
+    (terminals.folder / "lines.txt").write_text("\n".join(LINES) + "\n")
+    terminals.wait(lambda: "Ctrl-C stops the cluster" in terminals.output.read_text(), "the cluster")
+    assert run("submit", "one.yaml", "--detach")[0] == 0
+    with connect(terminals.connection) as cluster:
+        handle = cluster.topology("words")
+
+        def works() -> None:
+            before = handle.progress().acked
+            terminals.wait(lambda: handle.progress().acked > before + 200, "more work")
+
+        works()
+        first = terminals.json("upgrade", "start", "two.yaml", "--num", "1")
+        assert (first["status"], len(first["upgraded"]), len(first["remaining"])) == ("UPGRADING", 1, 3), first
+        works()
+        upgraded = WorkerSlot.parse(first["upgraded"][0])
+        (beat,) = [each for each in handle.beats() if (each.node, each.port) == tuple(upgraded)]
+        os.kill(beat.pid, signal.SIGKILL)  # it comes back with the new code
+        second = terminals.json("upgrade", "continue", "words", "--num", "2")
+        assert set(first["upgraded"]) < set(second["upgraded"]) and len(second["remaining"]) == 1, second
+        status, _, err = run("upgrade", "start", "two.yaml", "--num", "1")
+        assert status == 1 and "a gray upgrade of words is in progress" in err
+        works()
+        third = terminals.json("upgrade", "continue", "words", "--num", "1")
+        assert (third["status"], third["stage"], third["other_code"]) == ("ACTIVE", "NONE", []), third
+        works()
+
+        named = sorted(map(str, handle.slots()))[:2]
+        again = terminals.json("upgrade", "start", "one.yaml", "--workers", *named)
+        assert again["upgraded"] == named and again["other_code"] == named, again
+        works()
+        back = terminals.json("upgrade", "rollback", "words")
+        assert (back["status"], back["stage"], back["other_code"]) == ("ACTIVE", "NONE", []), back
+        assert "asked for by a request" in back["last_rollback"]["text"]
+        works()
+
+        bad = terminals.json("upgrade", "start", "bad.yaml", "--component", "split", "--num", "2")
+        assert len(bad["upgraded"]) == 2, bad
+        terminals.wait(lambda: "'split' fails" in handle.upgrade.status().last_rollback.text, "the rollback")  # type: ignore[union-attr]
+        terminals.wait(lambda: handle.status() == "ACTIVE", "its end")
+        status, out, _ = run("upgrade", "status", "words")
+        assert status == 0 and "no gray upgrade is under way" in out and "of its tuples in upgraded workers" in out, out
+        works()
+
+        (terminals.folder / "gate").touch()
+        status, out, err = run("follow", "words")
+        assert status == 0, out + err
+        assert {"$v1", "$v2", "$v3"} == versions_of_exact_counts(handle, terminals.folder)
+        assert handle.progress().parked == 0
+        assert run("kill", "words", "--wait", "0")[0] == 0
+    assert terminals.stop() == 0
