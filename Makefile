@@ -12,7 +12,7 @@ TESTS ?=
 PARALLEL ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder
 VENV := .venv
 BIN := $(VENV)/bin
-SETTINGS := setup.cfg pyproject.toml
+SETTINGS := setup.cfg pyproject.toml requirements.lock
 # Spark's scripts and workers must find this Python and a Java that is new enough, whatever else is on PATH; and a run on
 # one machine opens its ports on loopback alone
 WITH_JAVA = JAVA_HOME="$$($(BIN)/python -m sparkstorm.embedded --install --home)" && export JAVA_HOME \
@@ -48,16 +48,16 @@ install: $(VENV)/installed
 
 $(VENV)/installed: $(VENV)/made $(SETTINGS)
 	@echo "installing SparkStorm and what it needs into $(VENV) (once; PySpark alone is some 400 MB) ..."
-	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --editable '.'
+	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --constraint requirements.lock --editable '.'
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
 	@echo "installing the test tools into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --editable '.[test,dev]'
+	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --constraint requirements.lock --editable '.[test,dev]'
 	@touch $@
 
 $(VENV)/installed-bench: $(VENV)/installed-dev
-	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --editable '.[test,dev,bench]'
+	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --constraint requirements.lock --editable '.[test,dev,bench]'
 	@touch $@
 
 # Debian ships venv without ensurepip: its package is added when that may be done, else named
