@@ -133,6 +133,7 @@ class HarmedCluster(LocalCluster):
 
     def __init__(self, seed: int, faults: Sequence[Fault], conf: Mapping[str, Any], supervisors: int = 3, slots: int = 2) -> None:
         self.log: list[str] = []
+        self.struck: list[Fault] = []  # so far, in order
         self.count: dict[Trigger, int] = defaultdict(int)
         self.is_over = False
         self._sessions: list[FaultySession] = []
@@ -186,10 +187,12 @@ class HarmedCluster(LocalCluster):
         self.count[trigger] += 1
         fault = self._at[trigger].pop(self.count[trigger], None)
         if fault is not None:
+            self.struck.append(fault)
             self.say(str(fault))
         return fault
 
     def _strike(self, fault: Fault) -> None:
+        self.struck.append(fault)
         done = getattr(self, f"_{fault.kind.name.lower()}")(fault)
         self.say(f"{fault}: {done}")
 

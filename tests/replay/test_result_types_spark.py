@@ -127,6 +127,8 @@ def _plain(value: Any) -> Any:
         return list(map(_plain, value))
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, datetime.datetime) and value.tzinfo is None:  # Spark's rows are of this machine's zone
+        return value.astimezone(datetime.UTC)
     return bytes(value) if isinstance(value, bytearray) else value
 
 
