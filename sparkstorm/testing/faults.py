@@ -65,6 +65,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("SUBMIT_OTHER", Trigger.TIME, 4),
     Kind("KILL_OTHER", Trigger.TIME, 3, 2_000),
     Kind("LATE_CLEANUP", Trigger.TIME),
+    Kind("CLOCK_JUMP", Trigger.TIME, 1, 20_000),
 )
 KIND_BY_NAME = {kind.name: kind for kind in KINDS}
 

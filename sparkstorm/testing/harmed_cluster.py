@@ -375,6 +375,10 @@ class HarmedCluster(LocalCluster):
         self.after(fault.size, come_back)
         return ""
 
+    def _clock_jump(self, fault: Fault) -> str:
+        self.simulation.clock.advance(fault.size)
+        return ""
+
     def _late_cleanup(self, fault: Fault) -> str:
         self.data_plane.repeat_ends()
         return ""

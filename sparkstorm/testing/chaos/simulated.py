@@ -17,12 +17,12 @@ from sparkstorm.testing.trials import Trials, quietly
 _NUMBERS = 120
 
 
-def run_simulated(seconds: float, seed: int, report: ChaosReport) -> ChaosReport:
-    """Run seeds of all topologies in turn for so many seconds of real time, each at least once."""
+def run_simulated(seconds: float, seed: int, report: ChaosReport, least_runs: int = len(TOPOLOGIES)) -> ChaosReport:
+    """Run seeds of all topologies in turn for so many seconds of real time, and at least so many runs."""
     until, number = time.monotonic() + seconds, 0
     with tempfile.TemporaryDirectory() as folder, quietly():
         trials = [(each, Trials(_subject(each, str(Path(folder, "gate"))))) for each in TOPOLOGIES]
-        while number < len(TOPOLOGIES) or time.monotonic() < until:
+        while number < least_runs or time.monotonic() < until:
             chaos, drawn = trials[number % len(trials)]
             _run(chaos, drawn, seed + number // len(trials), report)
             number += 1
