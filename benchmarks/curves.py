@@ -169,10 +169,12 @@ def show(name: str, points: Sequence[Point], found: Mapping[int, list[tuple[Run,
             f"{statistics.median(getattr(taken, name) for taken, _ in found[point.at]):.0f}" for name in ("p50_ms", "p99_ms")
         )
         span = f"{min(rates) / 1000:,.0f}-{max(rates) / 1000:,.0f} k"
-        rate, share = f"{medians[-1] / 1000:,.0f} k", f"{statistics.median(shares):.3f}"
-        print(f"| {point.at:,} | {rate} | {span} | {share} | {used} | {slow} | {len(rates)} |")
+
+        cells = f"{medians[-1] / 1000:,.0f} k | {span} | {statistics.median(shares):.3f} | {used} | {slow} | {len(rates)}"
+        print(f"| {f'{point.at:,}' if point.at else 'auto'} | {cells} |")
     PLOTS.mkdir(exist_ok=True)
-    (PLOTS / f"{name}.svg").write_text(line_plot({unit: list(zip(places, medians, strict=True))}, f"{name}: {unit}", axis))
+    drawn = [(place, rate) for place, rate in zip(places, medians, strict=True) if place]
+    (PLOTS / f"{name}.svg").write_text(line_plot({unit: drawn}, f"{name}: {unit}", axis))
     sys.stdout.flush()
 
 

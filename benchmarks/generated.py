@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.topologies import Relay
+from benchmarks.topologies import Count, Relay, Split
 from sparkstorm.api import (
     BasicOutputCollector,
     ReplayableSpout,
@@ -72,4 +72,46 @@ def chain(count: int, hops: int, size: int) -> Topology:
         builder.set_bolt(f"relay{hop}", Relay(), 2).shuffle_grouping(before)
         before = f"relay{hop}"
     builder.set_bolt("sink", Sink(), 2).shuffle_grouping(before)
+    return builder.build()
+
+
+class Sentences(ReplayableSpout):
+    """Emits so many lines of ten words out of 1,000, without a file; message ids count up."""
+
+    outputs = ("line",)
+
+    def __init__(self, lines: int) -> None:
+        self._lines = lines
+
+    def open(self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector) -> None:
+        """Take this task's share."""
+        self._emit = collector.emit
+        self._texts = [" ".join(f"w{(line * 10 + word) * 7 % 1000}" for word in range(10)) for line in range(100)]
+        self._left = len(range(context.task_index, self._lines, len(context.peers)))
+
+    def next_tuple(self) -> None:
+        """Emit one line."""
+        if self._left:
+            self._left -= 1
+            self._emit((self._texts[self._left % 100],), self._left)
+
+    def is_exhausted(self) -> bool:
+        """Whether all were emitted."""
+        return not self._left
+
+    def snapshot(self) -> Any:
+        """How many are left."""
+        return self._left
+
+    def restore(self, position: Any) -> None:
+        """Go on."""
+        self._left = position
+
+
+def endless_words(lines: int) -> Topology:
+    """Generated lines -> split -> count, two tasks each."""
+    builder = TopologyBuilder()
+    builder.set_spout("lines", Sentences(lines), 2)
+    builder.set_bolt("split", Split(), 2).local_or_shuffle_grouping("lines")
+    builder.set_bolt("count", Count(), 2).fields_grouping("split", "word")
     return builder.build()

@@ -60,6 +60,7 @@ class Key:
     min: float | None = None
     max: float | None = None
     choices: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()  # texts that are values as well, whatever the type
     secret: bool = False
 
     @property
@@ -71,6 +72,8 @@ class Key:
         """What is wrong with a value for this key, or nothing; without `in_range` any number of its type will do."""
         if value is None:
             return "" if self.default is None else f"expected {self._expected()}, got null"
+        if isinstance(value, str) and value in self.words:
+            return ""
         accepted = isinstance(value, _ACCEPTED_BY_TYPE[self.type])
         if not accepted or (isinstance(value, bool) and self.type in ("integer", "number")):
             return f"expected {self._expected()}, got {'a secret' if self.secret else _describe(value)}"
@@ -82,7 +85,7 @@ class Key:
 
     def _expected(self) -> str:
         word = _WORD_BY_TYPE[_ACCEPTED_BY_TYPE[self.type][-1]] if self.type != "any" else "a value"
-        return f"{word} ({self.unit})" if self.unit else word
+        return " or ".join([f"{word} ({self.unit})" if self.unit else word, *self.words])
 
     def _range_problem(self, value: float) -> str:
         unit = f" {self.unit}" if self.unit else ""
@@ -192,7 +195,7 @@ def keys() -> Mapping[str, Key]:
     found = {}
     for scope, entries in yaml.load(text, _Loader).items():
         for name, fields in entries.items():
-            fields["choices"] = tuple(fields.get("choices", ()))
+            fields |= {each: tuple(fields.get(each, ())) for each in ("choices", "words")}
             found[name] = Key(name=name, scope=scope, **fields)
     return found
 

@@ -182,10 +182,12 @@ class WorkerSettings(Settings):
     prefers_local_ackers: Annotated[bool, "topology.acker.local"]
     recorded_components: Annotated[list[str], "topology.record.components"]
     record_directory: Annotated[str | None, "topology.record.directory"]
+    failure_capsules: Annotated[int, "topology.failure.capsules"]
     from_checkpoint: Annotated[str | None, "topology.from.checkpoint"]
     sink_patience_ms: Annotated[int, "topology.sink.patience.secs"]
     error_interval_ms: Annotated[int, "topology.error.throttle.interval.secs"]
     errors_per_interval: Annotated[int, "topology.max.error.report.per.interval"]
+    worker_hooks: Annotated[list[str], "topology.worker.hooks"]
     environment: Annotated[dict[str, Any] | None, "topology.environment"]
     serializers: Annotated[list[str], "topology.serializers"]
 
@@ -194,7 +196,9 @@ class WorkerSettings(Settings):
 class ComponentSettings(Settings):
     """Settings that a component may have of its own."""
 
-    max_spout_pending: Annotated[int | None, "topology.max.spout.pending"]
+    max_spout_pending: Annotated[int | str | None, "topology.max.spout.pending"]
+    executor_threads: Annotated[bool, "topology.executor.threads"]
+    task_hooks: Annotated[list[str], "topology.auto.task.hooks"]
     tick_ms: Annotated[int | None, "topology.tick.tuple.freq.secs"]
     record_rows: Annotated[int, "topology.record.max.rows"]
     record_bytes: Annotated[int, "topology.record.max.bytes"]
@@ -231,16 +235,22 @@ class WorkerTimers(Settings):
     supervisor_timeout_ms: Annotated[int, "supervisor.worker.timeout.secs"]
     topology_timeout_ms: Annotated[int | None, "topology.worker.timeout.secs"]
     longest_timeout_ms: Annotated[int, "worker.max.timeout.secs"]
+    progress_timeout_ms: Annotated[int | None, "topology.worker.progress.timeout.secs"]
     start_timeout_ms: Annotated[int, "supervisor.worker.start.timeout.secs"]
     soft_kill_ms: Annotated[int, "supervisor.worker.shutdown.sleep.secs"]
     failed_starts: Annotated[int, "topology.worker.max.start.failures"]
 
     @property
     def timeout_ms(self) -> int:
-        """Age of a heartbeat at which a worker is restarted: the topology's own within worker.max.timeout.secs."""
+        """Age of the last sign of life at which a worker is restarted: the topology's own within worker.max.timeout.secs."""
         if self.topology_timeout_ms is None:
             return self.supervisor_timeout_ms
         return min(max(self.supervisor_timeout_ms, self.topology_timeout_ms), self.longest_timeout_ms)
+
+    @property
+    def progress_ms(self) -> int:
+        """Time without progress of the loop at which a worker is restarted; without a setting that of the sign of life."""
+        return self.timeout_ms if self.progress_timeout_ms is None else self.progress_timeout_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +283,21 @@ class SubmissionSettings(Settings):
     serializers: Annotated[list[str], "topology.serializers"]
     is_upgrade: Annotated[bool, "topology.upgrade"]
     from_checkpoint: Annotated[str | None, "topology.from.checkpoint"]
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySettings(Settings):
+    """Memory of one worker process."""
+
+    limit_mb: Annotated[float | None, "worker.memory.limit.mb"]
+
+
+@dataclass(frozen=True, slots=True)
+class BuilderSettings(Settings):
+    """The function that built a topology, for tests made from its failures."""
+
+    function: Annotated[str | None, "topology.builder"]
+    arguments: Annotated[dict[str, Any], "topology.builder.arguments"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,11 @@ Edges that begin and end inside one epoch never come here. What comes is combine
 from sparkstorm.acking.batch import Settled
 from sparkstorm.acking.ledger import DictLedger
 from sparkstorm.acking.pending import Completion, Outcome, Pending
+from sparkstorm.acking.pending_limit import AdaptiveLimit
 from sparkstorm.acking.table_ledger import TableLedger
 
 __all__ = [
+    "AdaptiveLimit",
     "Completion",
     "DictLedger",
     "Outcome",

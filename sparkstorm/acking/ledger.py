@@ -121,11 +121,16 @@ class DictLedger:
             if entry.task != UNKNOWN_TASK:
                 entry.generation = self._generation
 
-    def reset_timeouts(self, roots: Column) -> None:
-        """Move open roots to the newest bucket (Storm's `__ack_reset_timeout`); unknown ones are ignored."""
+    def reset_timeouts(self, roots: Column) -> dict[int, list[int]]:
+        """Move open roots to the newest bucket (Storm's `__ack_reset_timeout`); return those whose spout task is known, by task."""
+        by_task: dict[int, list[int]] = {}
         for root in roots_of(roots, "__ack_reset_timeout").tolist():
-            if root in self._entries:
-                self._entries[root].generation = self._generation
+            entry = self._entries.get(root)
+            if entry is not None:
+                entry.generation = self._generation
+                if entry.task != UNKNOWN_TASK:
+                    by_task.setdefault(entry.task, []).append(root)
+        return by_task
 
     def take_delta(self) -> bytes:
         """Return the changes since the last call, for the epoch's journal; empty bytes when there are none.

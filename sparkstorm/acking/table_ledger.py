@@ -149,12 +149,17 @@ class TableLedger:
         at = np.flatnonzero((table.ids > 0) & (table.tasks != UNKNOWN_TASK))
         table.flags[at] = (table.flags.take(at) & ~np.uint8(BUCKET_BITS)) | self._newest()
 
-    def reset_timeouts(self, roots: Column) -> None:
-        """Move open roots to the newest bucket (Storm's `__ack_reset_timeout`); unknown ones are ignored."""
+    def reset_timeouts(self, roots: Column) -> dict[int, list[int]]:
+        """Move open roots to the newest bucket (Storm's `__ack_reset_timeout`); return those whose spout task is known, by task."""
         table = self._table
         at = find_roots(table.ids, roots_of(roots, "__ack_reset_timeout"))
         at = at[at >= 0]
         table.flags[at] = (table.flags.take(at) & ~np.uint8(BUCKET_BITS)) | self._newest()
+        by_task: dict[int, list[int]] = {}
+        for root, task in zip(table.ids.take(at).tolist(), table.tasks.take(at).tolist(), strict=True):
+            if task != UNKNOWN_TASK:
+                by_task.setdefault(task, []).append(root)
+        return by_task
 
     def take_delta(self) -> bytes:
         """Return the changes since the last call, for the epoch's journal; empty bytes when there are none.

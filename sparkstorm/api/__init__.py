@@ -20,11 +20,14 @@ from sparkstorm.api.components import (
 )
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.functions import bolt, fold, session, sliding, spout, tumbling, windowed
+from sparkstorm.api.hooks import TaskHook, WorkerContext, WorkerHook
 from sparkstorm.api.inputs import custom, fields, partial_key
+from sparkstorm.api.joins import JoinBolt
 from sparkstorm.api.sinks import RefusedRows, TransactionalSink
 from sparkstorm.api.state import KeyValueState
 from sparkstorm.api.windows import Count, Duration, FoldingBolt, TimedBolt, Timers, Window, WindowedBolt
 from sparkstorm.errors import InvalidTopologyError, SparkStormError
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.shared_memory import (
     SharedMemory,
     shared_off_heap_within_node,
@@ -48,9 +51,12 @@ __all__ = [
     "Declarer",
     "Duration",
     "Effects",
+    "Failure",
+    "FailureKind",
     "FoldingBolt",
     "Grouping",
     "InvalidTopologyError",
+    "JoinBolt",
     "KeyValueState",
     "OutputCollector",
     "Outputs",
@@ -65,6 +71,7 @@ __all__ = [
     "Stateful",
     "StatefulBolt",
     "Stream",
+    "TaskHook",
     "TimedBolt",
     "Timer",
     "Timers",
@@ -76,6 +83,8 @@ __all__ = [
     "Values",
     "Window",
     "WindowedBolt",
+    "WorkerContext",
+    "WorkerHook",
     "bolt",
     "custom",
     "fields",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sparkstorm.model.tuples import Tuple
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
 
 Values = Sequence[Any]
 
@@ -37,6 +40,9 @@ class OutputCollector(Protocol):
     def ack(self, tup: Tuple) -> None:
         """Mark an input as done."""
 
+    def reset_timeout(self, tup: Tuple) -> None:
+        """Let topology.message.timeout.secs of an input that is still worked on begin anew (Storm's resetTimeout)."""
+
     def fail(self, tup: Tuple, reason: str = "") -> None:
         """Mark an input as failed; what `execute` emitted for it is dropped if it was not committed yet."""
 
@@ -49,6 +55,9 @@ class SpoutOutputCollector(Protocol):
 
     def emit(self, values: Values, message_id: Any = None, stream: str = "default") -> None:
         """Send values to every subscriber of a stream."""
+
+    def emit_batch(self, batch: RecordBatch, message_id: Any = None, stream: str = "default") -> None:
+        """Send every row of an Arrow batch; they are one message, acked when all of them are done."""
 
     def emit_direct(self, task: int, values: Values, message_id: Any = None, stream: str = "default") -> None:
         """Send values to one task of a direct stream's subscriber."""

@@ -1,4 +1,4 @@
-"""ColumnBolt: a bolt that takes whole Arrow batches in a replay, and batches of one row live."""
+"""ColumnBolt: a bolt that takes whole Arrow batches, live and in a replay."""
 
 from __future__ import annotations
 
@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sparkstorm.api.collector import BasicOutputCollector
 from sparkstorm.api.components import BasicBolt
+from sparkstorm.model.column_types import ColumnType
 from sparkstorm.model.tuples import Source, Tuple
 
 if TYPE_CHECKING:
     from pyarrow import DataType, RecordBatch
+
+
+_ALIASES = {
+    "boolean": "bool", "tinyint": "int8", "smallint": "int16", "int": "int32", "bigint": "int64",
+    "float": "float", "double": "double", "string": "string", "binary": "binary",
+    "date": "date32",
+}  # fmt: skip
 
 
 class BatchCollector(BasicOutputCollector, Protocol):
@@ -23,11 +31,15 @@ class BatchCollector(BasicOutputCollector, Protocol):
 
 
 class ColumnBolt(BasicBolt):
-    """Bolt that processes `pyarrow.RecordBatch`es. The rows of a batch come from one source; its columns are the source's fields.
+    """Bolt that processes `pyarrow.RecordBatch`es. The rows of a batch come from one component and stream; its columns are the
+    stream's fields.
 
-    Results must not depend on how rows are cut into batches. A batch that fails is undone and its rows are executed one by
-    one, so that only the faulty row fails. A class may define `execute` too, which is faster live than batches of one row;
-    both methods must then do the same. `types` gives Arrow types of fields that the values of one row do not determine.
+    Live, a batch is what waits for the task at that moment, 65,536 rows at the most. `source.task` is the task of its first
+    row; others of the component may have sent the rest. Results must not depend on how rows are cut into batches. A batch
+    that fails is undone and its rows are executed one by one, so that only the faulty row fails. What a batch emits descends
+    from all of its rows: their trees are done when all of it is done. A class may define `execute` too, which is faster than
+    batches of a few rows; both methods must then do the same. `types` gives Arrow types of fields that the values of one row
+    do not determine.
     """
 
     types: Mapping[str, DataType] = {}
@@ -77,6 +89,22 @@ def _array(column: Sequence[Any], kind: DataType | None) -> Any:
     if fitting is not None and (other := set(map(type, column)) - fitting - {type(None)}):
         raise pa.ArrowInvalid(f"a value of type {other.pop().__name__} in a column of {kind}")
     return pa.array(column, kind)
+
+
+def arrow_type(kind: ColumnType) -> DataType:
+    """Return the Arrow type of a declared one."""
+    import pyarrow as pa
+
+    parts = [(name, arrow_type(part)) for name, part in kind.parts]
+    if kind.name == "array":
+        return pa.list_(parts[0][1])
+    if kind.name == "map":
+        return pa.map_(parts[0][1], parts[1][1])
+    if kind.name.startswith("decimal"):
+        return pa.decimal128(*map(int, kind.name[8:-1].split(",")))
+    if kind.name == "timestamp":
+        return pa.timestamp("us", "UTC")
+    return pa.struct(parts) if kind.name == "struct" else pa.type_for_alias(_ALIASES[kind.name])
 
 
 def fitting_types(kind: DataType) -> frozenset[type] | None:

@@ -71,7 +71,10 @@ class Spout:
         """Take note that the tree of a message is fully processed; called after the commit, at least once."""
 
     def fail(self, message_id: Any) -> None:
-        """Take note that the tree of a message failed or timed out (exactly-once: it was parked); called at least once."""
+        """Take note that the tree of a message failed or timed out (exactly-once: it was parked); called at least once.
+
+        A `fail(self, message_id, failure)` is given the Failure as well: kind, text, traceback, component, waits.
+        """
 
     def activate(self) -> None:
         """Take note that the topology was activated."""

@@ -35,8 +35,6 @@ def inputs_of(id: str, bolt: Any, inputs: Inputs | None) -> Iterator[tuple[str, 
     """Yield component, stream and grouping of each input; without a grouping it is the bolt's key, or shuffle."""
     if inputs is None:
         return
-    key = tuple(getattr(bolt, "key_fields", ()))
-    default: Grouping | str = Grouping("fields", key) if key else "shuffle"
     if isinstance(inputs, str):
         inputs = [inputs]
     if not isinstance(inputs, Mapping | Sequence) or not all(isinstance(source, str) for source in inputs):
@@ -45,9 +43,17 @@ def inputs_of(id: str, bolt: Any, inputs: Inputs | None) -> Iterator[tuple[str, 
             f'inputs={{"lines": fields("word")}}, not {show(inputs)}'
         )
     for source in inputs:
-        grouping = inputs[source] if isinstance(inputs, Mapping) else default
         component, colon, stream = source.partition(":")
-        yield component, stream if colon else DEFAULT_STREAM, _grouping(id, source, grouping)
+        stream = stream if colon else DEFAULT_STREAM
+        key = key_of_input(bolt, component, stream)
+        default: Grouping | str = Grouping("fields", key) if key else "shuffle"
+        yield component, stream, _grouping(id, source, inputs[source] if isinstance(inputs, Mapping) else default)
+
+
+def key_of_input(bolt: Any, component: str, stream: str) -> tuple[str, ...]:
+    """Return the fields of an input that must reach the same task; a JoinBolt has a key per input."""
+    own = getattr(bolt, "input_key", None)
+    return tuple(own(component, stream) if own is not None else getattr(bolt, "key_fields", ()))
 
 
 def _grouping(id: str, source: str, grouping: Any) -> Grouping:
@@ -68,15 +74,18 @@ def check_keys(topology: Topology) -> None:
     The groupings `all`, `partial_key`, `direct` and `custom` are the user's choice.
     """
     for component in topology.bolts:
-        if isinstance(component.instance, Stateful) and component.instance.key_fields:
-            _check_key(component, tuple(component.instance.key_fields))
+        if isinstance(component.instance, Stateful):
+            _check_key(component)
 
 
-def _check_key(component: Component, key: tuple[str, ...]) -> None:
+def _check_key(component: Component) -> None:
     tasks = task_count(component, {})
-    where = f"component '{component.id}': tuples of one key ({', '.join(key)}) must reach the same of its {tasks} tasks, but"
     first: Subscription | None = None
     for each in component.inputs if tasks > 1 else ():
+        key = key_of_input(component.instance, each.component, each.stream)
+        if not key:
+            continue
+        where = f"component '{component.id}': tuples of one key ({', '.join(key)}) must reach the same of its {tasks} tasks, but"
         kind, stream = each.grouping.kind, f"stream '{each.stream}' of '{each.component}'"
         names = ", ".join(f"'{name}'" for name in (each.component, *key))
         if kind in ("shuffle", "none", "local_or_shuffle"):
@@ -87,9 +96,15 @@ def _check_key(component: Component, key: tuple[str, ...]) -> None:
             )
         if kind not in ("fields", "global"):
             continue
-        if first is not None and (first.grouping.kind, first.grouping.fields) != (kind, each.grouping.fields):
+        if first is not None and _by(component, first) != _by(component, each):
             raise InvalidTopologyError(
                 f"{where} {stream} and stream '{first.stream}' of '{first.component}' are grouped differently; "
                 "group every input by the same fields in the same order, or use one task"
             )
         first = first or each
+
+
+def _by(component: Component, each: Subscription) -> tuple[str, tuple[int, ...]]:
+    """Return how an input is grouped: the places of its fields in its key, since the keys of a join have several names."""
+    key = key_of_input(component.instance, each.component, each.stream)
+    return each.grouping.kind, tuple(key.index(name) for name in each.grouping.fields)

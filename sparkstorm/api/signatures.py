@@ -88,7 +88,17 @@ def _check_method(where: str, method: Any, name: str, wanted: tuple[str, ...]) -
             raise InvalidTopologyError(f"{where} takes no self; {mend}") from None
         return
     try:
-        signature.bind(*wanted)
+        if not (name == "fail" and accepts(method, *wanted, "failure")):  # Spout.fail may take the failure as well
+            signature.bind(*wanted)
     except TypeError as error:
         given = f"({', '.join(filter(None, ('self', str(signature)[1:].rpartition(')')[0])))})"
         raise InvalidTopologyError(f"{where}{given} cannot be called with {len(wanted)} arguments ({error}); {mend}") from None
+
+
+def accepts(method: Callable[..., Any], *arguments: str) -> bool:
+    """Return whether a method can be called with so many arguments."""
+    try:
+        inspect.signature(method, follow_wrapped=False).bind(*arguments)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -22,6 +22,9 @@ class KeyValueState(Protocol):
     def add(self, key: Any, amount: float = 1) -> Any:
         """Add to the number under a key (0 if there is none) and return the sum."""
 
+    def add_batch(self, keys: Any, amounts: Any = 1) -> None:
+        """Add to the numbers under many keys: lists or Arrow arrays of one length, or one amount for all keys."""
+
     def delete(self, key: Any) -> None:
         """Delete a key if it is there."""
 

@@ -161,6 +161,9 @@ class TimeAware(Stateful):
         """Return these settings as the component's configuration."""
         return dict(self._time)
 
+    def _check_inputs(self, id: str, inputs: Mapping[tuple[str, str], tuple[str, ...]]) -> None:
+        """Refuse inputs that do not fit; `inputs` has the fields by component and stream."""
+
     def _with(self, changed: Mapping[str, Any]) -> Self:
         self._time = {**self._time, **changed}
         return self
@@ -266,6 +269,7 @@ def check_bolt(topology: Topology, component: Component, bolt: TimeAware, conf: 
         )
     inputs = {(s.component, s.stream): topology.components[s.component].streams[s.stream].fields for s in component.inputs}
     settings.check_fields(component.id, read, tuple(bolt.key_fields), inputs)
+    bolt._check_inputs(component.id, inputs)
     where = f"component '{component.id}'"
     if bolt.blocking:
         raise InvalidTopologyError(f"{where}: bolts with windows or timers cannot be blocking; block in a later bolt")

@@ -16,6 +16,7 @@ from sparkstorm.blobs.topology_code import modules_by_value
 from sparkstorm.config import Conf, check, keys, merge, read_yaml
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
 from sparkstorm.model.topology import Topology, validate, validate_name
+from sparkstorm.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS
 from sparkstorm.settings import DriverSettings, StoreSettings
 
 _WORDS: Mapping[str, type] = {"name": str, "topology": str, "arguments": dict, "parallelism": dict, "results": dict, "replay": dict}
@@ -81,8 +82,9 @@ def read_job_file(
 
 
 def topology_conf(job: JobFile) -> dict[str, Any]:
-    """Return the part of a job's configuration that is its topology's."""
-    return {key: value for key, value in job.own_conf.items() if key.startswith(("topology.", "app."))}
+    """Return the part of a job's configuration that is its topology's, with the function that builds it."""
+    built_by = {BUILDER: job.topology, BUILDER_ARGUMENTS: dict(job.arguments)}
+    return built_by | {key: value for key, value in job.own_conf.items() if key.startswith(("topology.", "app."))}
 
 
 def make_topology(job: JobFile) -> tuple[Topology, list[str]]:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from sparkstorm.cli import changes, dead_letters, jobs, logs, offline, topologies, upgrades
+from sparkstorm.cli import capsules, changes, dead_letters, jobs, logs, offline, topologies, upgrades
 from sparkstorm.cli.common import FAILED, Verb
 from sparkstorm.errors import SparkStormError
 
@@ -18,7 +18,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line; a verb is a sub-command that sets `run`."""
     made = argparse.ArgumentParser(prog="sparkstorm", description="Storm topologies in Python, hosted on Spark.")
     verbs = made.add_subparsers(required=True, metavar="VERB")
-    for group in (jobs, topologies, changes, upgrades, dead_letters, logs, offline):
+    for group in (jobs, topologies, changes, upgrades, dead_letters, capsules, logs, offline):
         group.add_verbs(verbs)
     return made
 

@@ -12,7 +12,8 @@ from sparkstorm.client import TopologyHandle
 from sparkstorm.client.logs import shown
 from sparkstorm.clock import SystemClock
 from sparkstorm.cluster.nimbus_state import DriverInfo
-from sparkstorm.model.assignment import TaskError, TopologySummary
+from sparkstorm.model.assignment import TopologySummary
+from sparkstorm.model.failure import Failure, FailureGroup
 from sparkstorm.model.names import driver_of_node
 from sparkstorm.model.task_beats import TaskBeat
 from sparkstorm.worker.progress import TaskCounts
@@ -30,6 +31,9 @@ def add_verbs(verbs: Any) -> None:
     )
     verb.add_argument("name", metavar="NAME", nargs="?", help="name or id of the topology")
     verb = add_verb(verbs, "errors", errors, "last errors of a topology's components")
+    verb.add_argument("name", metavar="NAME", help="name or id of the topology")
+    verb.add_argument("--component", metavar="ID", help="of this component alone")
+    verb = add_verb(verbs, "failures", failures, "why tuples failed, by cause: counts, the newest of each, its traceback")
     verb.add_argument("name", metavar="NAME", help="name or id of the topology")
     verb.add_argument("--component", metavar="ID", help="of this component alone")
 
@@ -200,7 +204,31 @@ def errors(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def error_text(error: TaskError) -> str:
+def failures(arguments: argparse.Namespace) -> int:
+    """Show why tuples failed, by cause, the most frequent first, each with its newest failure and the user's frames."""
+    with opened(arguments) as cluster:
+        found = cluster.topology(arguments.name).failures(arguments.component)
+    if arguments.json:
+        write_json([{**asdict(each), "text": str(each.cause)} for each in found])
+    else:
+        print("\n".join(map(failures_text, found)) or f"nothing of {arguments.name} has failed")
+    return OK
+
+
+def failures_text(group: FailureGroup) -> str:
+    """Return the failures of one cause for people."""
+    lines = [f"{group.count:>9,}  {shown(str(group.cause))}"]
+    newest = group.newest
+    if newest is not None:
+        waits = ", ".join(f"{name} {ms:,} ms" for name, ms in newest.waited_ms.items())
+        code = f", code {newest.code_version[:12]}" if newest.code_version else ""
+        waited = f"; waited: {waits}" if waits else ""
+        lines += [f"{newest.kind} {when(newest.time_ms)} on {newest.place or '?'}{code}{waited}", *newest.text.splitlines()]
+        lines += [f"  {line}" for line in newest.traceback.splitlines()]
+    return "\n".join([lines[0], *(f"{'':11}{shown(line)}" for line in lines[1:])])
+
+
+def error_text(error: Failure) -> str:
     """Return one error for people."""
     text = "\n".join(map(shown, error.text.splitlines()))
-    return f"{when(error.time_ms)}  {error.component}#{error.task} on {error.host}:{error.port}: {text}"
+    return f"{when(error.time_ms)}  {error.component}#{error.task} on {error.place}: {text}"

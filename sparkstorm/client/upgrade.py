@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from sparkstorm.blobs.trial import try_code
 from sparkstorm.clock import SystemClock
-from sparkstorm.model.assignment import TaskError, WorkerSlot
+from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import MASTER, Topology
 from sparkstorm.model.upgrade import UpgradeOptions, UpgradeStage, code_text
 from sparkstorm.nimbus.request_client import Progress as Steps
@@ -33,7 +34,7 @@ class UpgradeStatus:
     expires_ms: int = 0
     rollback: str = ""  # why it is taken back
     other_code: tuple[WorkerSlot, ...] = ()  # by the assignment
-    last_rollback: TaskError | None = None
+    last_rollback: Failure | None = None
 
     @property
     def is_resting(self) -> bool:

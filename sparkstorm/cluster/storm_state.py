@@ -18,12 +18,12 @@ from sparkstorm.model.assignment import (
     Assignment,
     BlobMetadata,
     SupervisorInfo,
-    TaskError,
     TaskTable,
     TopologyBase,
     WorkerBeat,
     WorkerSlot,
 )
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.records import encode_record
 from sparkstorm.model.task_beats import TaskBeats
@@ -218,9 +218,9 @@ class StormState(NimbusState, GrayUpgradeState):
         """Make the topology's error root (S0.45)."""
         self.store.ensure_path(paths.errors(topology_id))
 
-    def report_error(self, topology_id: str, error: TaskError) -> None:
+    def report_error(self, topology_id: str, error: Failure) -> None:
         """Add an error and keep the newest ten of its component (S3.42)."""
-        short = replace(error, text=error.text[:_MAX_ERROR_TEXT])
+        short = replace(error, text=error.text[:_MAX_ERROR_TEXT], traceback=error.traceback[:_MAX_ERROR_TEXT])
         self.store.create_sequential(paths.error_prefix(topology_id, error.component), encode_record(short))
         folder = paths.under(paths.errors(topology_id), error.component)
         for name in sorted(self.store.children(folder), key=lambda name: name[1:])[:-ERRORS_KEPT]:
@@ -230,10 +230,10 @@ class StormState(NimbusState, GrayUpgradeState):
         """Components that reported errors."""
         return self._names(paths.errors(topology_id))
 
-    def read_errors(self, topology_id: str, component: str) -> list[TaskError]:
+    def read_errors(self, topology_id: str, component: str) -> list[Failure]:
         """A component's last errors, oldest first."""
         folder = paths.under(paths.errors(topology_id), component)
-        found = (self._read_plain(TaskError, f"{folder}/{name}") for name in self.store.children(folder))
+        found = (self._read_plain(Failure, f"{folder}/{name}") for name in self.store.children(folder))
         return [error for error in found if error]
 
     # -- blobs ---------------------------------------------------------------------------------------------------

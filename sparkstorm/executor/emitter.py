@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sparkstorm.errors import CodecError, InvalidTopologyError
@@ -29,10 +30,33 @@ MAX_ROWS_PER_TUPLE = 1_000_000  # in strict mode, where the culprit can be named
 _SAMPLE = 16
 
 
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One subscriber of a route: how tasks are picked, and whether its event time has to see every row."""
+
+    grouping: Grouping
+    positions: Sequence[int]
+    targets: Sequence[Target]
+    seed: int
+    has_clock: bool
+
+
 class Route:
     """One output stream of one task: its fields, its subscribers' tasks, and how to pick among them."""
 
-    __slots__ = ("source", "width", "pick", "singles", "multis", "targets", "direct_rows", "direct_lanes", "is_direct", "_codec")
+    __slots__ = (
+        "source",
+        "width",
+        "pick",
+        "singles",
+        "multis",
+        "targets",
+        "direct_rows",
+        "direct_lanes",
+        "is_direct",
+        "subscriptions",
+        "_codec",
+    )
 
     def __init__(self, source: Source, codec: Codec, is_direct: bool) -> None:
         self.source = source
@@ -44,6 +68,7 @@ class Route:
         self.direct_rows: dict[int, Rows] = {}
         self.direct_lanes: dict[int, OutputClock] = {}
         self.is_direct = is_direct
+        self.subscriptions: list[Subscription] = []
         self._codec = codec
 
     def subscribe(
@@ -51,11 +76,13 @@ class Route:
     ) -> None:
         """Add one subscriber component; with a `lane`, one that receives watermarks."""
         self.targets += targets
+        positions = [self.source.position(f) for f in grouping.fields]
+        has_clock = lane is not None and lane.clock is not None
+        self.subscriptions.append(Subscription(grouping, positions, targets, seed, has_clock))
         if grouping.kind == "direct":
             self.direct_rows.update((t.task, t.rows) for t in targets)
             self.direct_lanes.update((t.task, lane) for t in targets if lane is not None)
         elif is_single(grouping):
-            positions = [self.source.position(f) for f in grouping.fields]
             picker = pick_one(grouping, positions, targets, seed)
             self.singles.append(picker if lane is None else lane.one(picker))
         else:
@@ -95,14 +122,15 @@ class Route:
 class Emitter:
     """A task's output streams; `roots` is what new rows descend from."""
 
-    __slots__ = ("routes", "log", "roots", "is_strict", "component", "spreads", "lanes")
+    __slots__ = ("renewed", "routes", "log", "roots", "is_strict", "component", "spreads", "lanes")
 
     def __init__(self, component: str, routes: Mapping[str, Route], is_strict: bool) -> None:
         self.component = component
         self.routes = routes
         self.log: list[Rows] = []
-        self.spreads: list[tuple[int, int]] = []  # (place in log, rows) of emissions that made other than one row
+        self.spreads: list[tuple[int, int, int]] = []  # place in log, and what to add to its length for (emitted, transferred)
         self.roots: Roots = 0
+        self.renewed: list[Roots] = []  # of inputs whose time-out a bolt has reset
         self.lanes: Sequence[OutputClock] = ()  # ways to subscribers that are told about time
         self.is_strict = is_strict  # check every value, not only those of unusual types
 
@@ -127,7 +155,7 @@ class Emitter:
         pick = route.pick
         if pick is None:
             place = len(self.log)
-            self.spreads.append((place, route.spread(values, self.roots, self.log)))
+            self.spreads.append((place, 1 - route.spread(values, self.roots, self.log), 0))
         else:
             rows = pick(values)
             rows.append((values, self.roots, route.source))
@@ -145,6 +173,13 @@ class Emitter:
         rows.append((values, self.roots, route.source))
         self.log.append(rows)
 
+    def put_pieces(self, route: Route, pieces: Sequence[tuple[Rows, Any]], rows: int) -> None:
+        """Send pieces of a batch of so many rows, each to its list."""
+        self.spreads.append((len(self.log), rows - len(pieces), sum(piece.num_rows for _, piece in pieces) - len(pieces)))
+        for target, piece in pieces:
+            target.append((piece, self.roots, route.source))
+            self.log.append(target)
+
     def check(self, values: Any, stream: str, task: int | None) -> tuple[Any, ...]:
         """Values as emit (task None) or emit_direct would send them, or the error that it would raise; changes nothing."""
         route = self.routes.get(stream)
@@ -158,8 +193,10 @@ class Emitter:
         """(emitted, transferred) since the last call; what was emitted can no longer be taken back."""
         for lane in self.lanes:
             lane.settle(self.log)
-        transferred = len(self.log)
-        emitted = transferred + sum(1 - rows for _, rows in self.spreads)
+        emitted = transferred = len(self.log)
+        for _, more_emitted, more_transferred in self.spreads:
+            emitted += more_emitted
+            transferred += more_transferred
         self.log.clear()
         self.spreads.clear()
         return emitted, transferred
@@ -213,7 +250,9 @@ def _size(value: Any) -> int:
         return len(value) + 2
     if kind is list or kind is tuple:
         return 2 + sum(map(_size, value))
-    return 2 + sum(map(_size, value.values())) if kind is dict else 8
+    if kind is dict:
+        return 2 + sum(map(_size, value.values()))
+    return int(getattr(value, "nbytes", 8))  # of a piece of a batch
 
 
 def fast_emit(emitter: Emitter) -> Callable[..., None]:

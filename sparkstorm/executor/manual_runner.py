@@ -10,9 +10,10 @@ from typing import Any
 from sparkstorm.api.components import Bolt
 from sparkstorm.executor.deferred_emits import Anchors, Call, DeferredEmits, anchored, roots_of
 from sparkstorm.executor.emitter import Emitter
-from sparkstorm.executor.runner import Failure, ReportError
+from sparkstorm.executor.runner import FailedInput, ReportError, report_of
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.executor.user_traceback import failure_of
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tuples import Tuple
 
 Changes = tuple[list[list[Any]], list[Any]]
@@ -47,27 +48,27 @@ class ManualRunner:
         self._posts: deque[Call] = deque()
         self._outstanding: dict[int, Tuple] = {}
         self._acked: list[Tuple] = []
-        self._failed: list[Failure] = []
+        self._failed: list[FailedInput] = []
         self.late_acks: list[Tuple] = []
-        self.late_failures: list[Failure] = []
+        self.late_failures: list[FailedInput] = []
         self.held = 0  # inputs so far that were open when their execute had returned
 
-    def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
+    def run(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Execute every tuple; return the inputs that raised or were failed in this run."""
-        failures: list[Failure] = []
+        failures: list[FailedInput] = []
         for tup in tuples:
             self._outstanding[id(tup)] = tup
             marks = self._marks()
             try:
                 self.bolt.execute(tup)
-                reason = next((r for failed, r in self._failed if failed is tup), None)
+                failure = next((f for failed, f in self._failed if failed is tup), None)
             except (Exception, SystemExit) as error:
-                reason = describe_error(error)
-            if reason is not None:
+                failure = failure_of(error)
+            if failure is not None:
                 self._undo(*marks)
                 self._failed = [f for f in self._failed if f[0] is not tup]
                 self.forget(tup)
-                failures.append((tup, reason))
+                failures.append((tup, failure))
             elif id(tup) in self._outstanding:
                 self.held += 1
         return failures + self._sort_out(tuples)
@@ -131,18 +132,28 @@ class ManualRunner:
             del self._outstanding[id(tup)]
             self._acked.append(tup)
 
-    def fail(self, tup: Tuple, reason: str = "") -> None:
+    def fail(self, tup: Tuple, reason: str | Failure = "") -> None:
         """This input failed."""
         if get_ident() != self._thread:
             self.post(lambda: self.fail(tup, reason))
         elif id(tup) not in self._outstanding:
-            self.report_error(f"on a tick: {reason}" if tup.is_tick else f"fail of a tuple that is not outstanding: {tup!r}")
+            text = reason.text if isinstance(reason, Failure) else reason
+            self.report_error(f"on a tick: {text}" if tup.is_tick else f"fail of a tuple that is not outstanding: {tup!r}")
         else:
-            self._failed.append((tup, describe_error(reason or "failed by the bolt")))
+            self._failed.append((tup, verdict(reason)))
 
-    def report_error(self, error: BaseException | str) -> None:
+    def reset_timeout(self, tup: Tuple) -> None:
+        """Let the time-out of this input's trees begin anew."""
+        if get_ident() != self._thread:
+            self.post(lambda: self.reset_timeout(tup))
+        elif id(tup) in self._outstanding:
+            self._emitter.renewed.append(tup.roots)
+        elif not tup.is_tick:
+            self.report_error(f"reset_timeout of a tuple that is not outstanding: {tup!r}")
+
+    def report_error(self, error: BaseException | str | Failure) -> None:
         """Record an error without failing anything."""
-        self._report(self._emitter.component, self._task, describe_error(error))
+        self._report(report_of(error, self._emitter.component, self._task))
 
     def check(self, values: Any, stream: str, task: int | None = None) -> tuple[Any, ...]:
         """Check values in the emitting thread, so that an error names its line; return them as the loop takes them."""
@@ -156,7 +167,7 @@ class ManualRunner:
                 getattr(self, method)(*arguments)
         except (Exception, SystemExit) as error:  # a grouping of the user's
             self._undo(*marks)
-            self.fail(tup, describe_error(error))
+            self.fail(tup, failure_of(error))
             return
         if changes is not None and self._state is not None:
             for key, value in changes[0]:
@@ -184,7 +195,7 @@ class ManualRunner:
             return True
         except (Exception, SystemExit) as error:  # a grouping of the user's
             self._emitter.roll_back(mark)
-            self.fail(tup, describe_error(error))
+            self.fail(tup, failure_of(error))
             return False
 
     def _marks(self) -> tuple[int, int, int]:
@@ -199,14 +210,19 @@ class ManualRunner:
             self._answers.take_back(tup)
         del self._acked[acked_mark:]
 
-    def _sort_out(self, tuples: Sequence[Tuple]) -> list[Failure]:
+    def _sort_out(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Split verdicts into those on this run's inputs and those on inputs held since earlier."""
         mine = {id(t) for t in tuples}
-        failures: list[Failure] = []
-        for tup, reason in self._failed:
+        failures: list[FailedInput] = []
+        for tup, failure in self._failed:
             self.forget(tup)
-            (failures if id(tup) in mine else self.late_failures).append((tup, reason))
+            (failures if id(tup) in mine else self.late_failures).append((tup, failure))
         self.late_acks += [t for t in self._acked if id(t) not in mine]
         self._acked, self._failed = [], []
         self._answers.settle()
         return failures
+
+
+def verdict(reason: str | Failure) -> Failure:
+    """Return the failure that a bolt's `fail` with this reason is."""
+    return reason if isinstance(reason, Failure) else failure_of(reason or "failed by the bolt", FailureKind.FAILED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from operator import length_hint
 from sys import getrefcount
 from typing import Any, Protocol
@@ -10,13 +11,14 @@ from typing import Any, Protocol
 from sparkstorm.api.components import BasicBolt
 from sparkstorm.executor.emitter import Emitter, fast_emit
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.executor.user_traceback import failure_of
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tuples import Roots, Source, Tuple
 
 Row = tuple[tuple[Any, ...], Roots, Source]
-Failure = tuple[Tuple, str]
-ReportError = Callable[[str, int, str], None]
-"""Component, task and text of what went wrong."""
+FailedInput = tuple[Tuple, Failure]
+ReportError = Callable[[Failure], None]
+"""Takes what went wrong, with component and task."""
 _NO_SOURCE = Source("", -1, "", ())
 
 
@@ -25,9 +27,9 @@ class Runner(Protocol):
 
     bolt: Any
     late_acks: list[Tuple]
-    late_failures: list[Failure]
+    late_failures: list[FailedInput]
 
-    def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
+    def run(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Execute every tuple; a failed one leaves no trace but its entry in the result."""
 
     def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
@@ -40,7 +42,7 @@ class Runner(Protocol):
 class Timing(Protocol):
     """Around a bolt with windows or timers."""
 
-    given_up: list[tuple[Tuple, int, str]]
+    given_up: list[tuple[Tuple, int, Failure]]
     late: int
     low_ms: int
 
@@ -54,11 +56,17 @@ class Timing(Protocol):
     def next_name(self, watermark_ms: int, now_ms: int) -> str | None:
         """Return the next firing's name, which is the same after a restart; None when nothing is due."""
 
-    def give_up_next(self, now_ms: int, tries: int, reason: str) -> None:
+    def give_up_next(self, now_ms: int, tries: int, failure: Failure) -> None:
         """Park what would fire next instead of firing it."""
 
     def next_due_ms(self) -> int | None:
         """Return when to call `advance` again without a new watermark."""
+
+
+def report_of(error: BaseException | str | Failure, component: str, task: int) -> Failure:
+    """Return what user code has reported without failing anything, or a failure with its component and task."""
+    failure = error if isinstance(error, Failure) else failure_of(error, FailureKind.REPORTED)
+    return replace(failure, component=component, task=task)
 
 
 class BasicCollector:
@@ -73,9 +81,9 @@ class BasicCollector:
         self.emit = fast_emit(emitter)
         self.emit_direct = emitter.emit_direct
 
-    def report_error(self, error: BaseException | str) -> None:
+    def report_error(self, error: BaseException | str | Failure) -> None:
         """Record an error without failing anything."""
-        self._report(self._emitter.component, self._task, describe_error(error))
+        self._report(report_of(error, self._emitter.component, self._task))
 
 
 class BasicRunner:
@@ -87,16 +95,16 @@ class BasicRunner:
         self._state = state
         self._collector = collector
         self.late_acks: list[Tuple] = []  # of inputs from earlier epochs; basic bolts never have any
-        self.late_failures: list[Failure] = []
+        self.late_failures: list[FailedInput] = []
 
-    def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
+    def run(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Execute every tuple; a failed one leaves no trace but its entry in the result."""
         failures = self.execute_rows([(tup.values, tup.roots, tup.source) for tup in tuples])
-        return [(tuples[place], reason) for place, reason in failures]
+        return [(tuples[place], failure) for place, failure in failures]
 
-    def execute_rows(self, rows: Sequence[Row]) -> list[tuple[int, str]]:
-        """Execute every row; return the places of the failed ones, which leave no other trace, with the reasons."""
-        failures: list[tuple[int, str]] = []
+    def execute_rows(self, rows: Sequence[Row]) -> list[tuple[int, Failure]]:
+        """Execute every row; return the places of the failed ones, which leave no other trace, and why."""
+        failures: list[tuple[int, Failure]] = []
         emitter, collector, execute = self._emitter, self._collector, self.bolt.execute
         log, undo = emitter.log, self._state.undo if self._state is not None else emitter.log
         mark = undo_mark = 0
@@ -133,7 +141,7 @@ class BasicRunner:
                 emitter.roll_back(mark)
                 if self._state is not None:
                     self._state.roll_back(undo_mark)
-                failures.append((len(rows) - length_hint(rest) - 1, describe_error(error)))
+                failures.append((len(rows) - length_hint(rest) - 1, failure_of(error)))
 
     def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
         """Inputs of a run that wait for an ack: none."""

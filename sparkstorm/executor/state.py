@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
@@ -16,12 +17,13 @@ _NUMBERS = frozenset({int, float, bool, Decimal})
 class MemoryState:
     """KeyValueState over a dict; each change appends key, former and new value to `undo`, from which the commit is made."""
 
-    __slots__ = ("_codec", "_data", "_has_deleted", "_unchecked", "undo")
+    __slots__ = ("_codec", "_data", "_has_deleted", "_unchecked", "undo", "used")
 
     def __init__(self, codec: Codec, is_strict: bool = False) -> None:
         self._codec = codec
         self._unchecked = frozenset() if is_strict else SCALARS  # strict: even numbers and text are looked at
         self._data: dict[Any, Any] = {}
+        self.used: dict[Any, None] | None = None  # keys that a NotingState has noted
         # key, former value, new value, key … since the last take_changes(): cheaper than tuples. With the new values, a commit
         # is made without looking a key up again: beyond some 50,000 keys each look-up misses the processor's caches.
         self.undo: list[Any] = []
@@ -68,6 +70,22 @@ class MemoryState:
         undo.append(total)
         data[key] = total
         return total
+
+    def add_batch(self, keys: Any, amounts: Any = 1) -> None:
+        """Add to the numbers under many keys: lists, Arrow arrays, or one amount for all; all or none when one raises."""
+        keys = keys.to_pylist() if hasattr(keys, "to_pylist") else keys
+        amounts = amounts.to_pylist() if hasattr(amounts, "to_pylist") else amounts
+        mark, add = len(self.undo), self.add
+        try:
+            if isinstance(amounts, int | float):
+                for key in keys:
+                    add(key, amounts)
+            else:
+                for key, amount in zip(keys, amounts, strict=True):
+                    add(key, amount)
+        except BaseException:
+            self.roll_back(mark)
+            raise
 
     def fold(self, key: Any, function: Callable[[Any, Any], Any], item: Any) -> bool:
         """Replace a number or text under a key by function(it, item); False when there is nothing of the kind."""
@@ -172,6 +190,50 @@ class MemoryState:
                 )
             if not self._unchecked:
                 self._codec.normalise(part)
+
+
+class NotingState(MemoryState):
+    """A state that notes the keys which are used; `over` makes one of a MemoryState for a while, wherever it is known."""
+
+    __slots__ = ()
+
+    @staticmethod
+    @contextmanager
+    def over(state: MemoryState, used: dict[Any, None]) -> Iterator[None]:
+        """Note in `used` which keys of this state are used in here, whether they are there or not."""
+        state.used, state.__class__ = used, NotingState
+        try:
+            yield
+        finally:
+            state.used, state.__class__ = None, MemoryState
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        self._note(key)
+        return super().get(key, default)
+
+    def put(self, key: Any, value: Any) -> None:
+        self._note(key)
+        super().put(key, value)
+
+    def add(self, key: Any, amount: float = 1) -> Any:
+        self._note(key)
+        return super().add(key, amount)
+
+    def fold(self, key: Any, function: Callable[[Any, Any], Any], item: Any) -> bool:
+        self._note(key)
+        return super().fold(key, function, item)
+
+    def delete(self, key: Any) -> None:
+        self._note(key)
+        super().delete(key)
+
+    def __contains__(self, key: Any) -> bool:
+        self._note(key)
+        return super().__contains__(key)
+
+    def _note(self, key: Any) -> None:
+        if self.used is not None:
+            self.used[key] = None
 
 
 def merged_states(component: str, states: Mapping[int, Mapping[Any, Any]]) -> dict[Any, Any]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
+import sys
+import threading
 from pathlib import Path
 from traceback import walk_stack, walk_tb
 from types import FrameType
 from typing import NamedTuple
+
+from sparkstorm.model.failure import MAX_TEXT, MAX_TRACEBACK, Failure, FailureKind
 
 _OURS = str(Path(__file__).parents[1])
 
@@ -69,4 +74,53 @@ def describe_error(error: BaseException | str) -> str:
     except Exception as fault:  # user code: an error that cannot say what it is
         text = f"{type(error).__name__} (its text raises {type(fault).__name__})"
     place = place_of(error) if isinstance(error, BaseException) else ""
-    return (text[:500] + place).encode(errors="backslashreplace").decode()
+    return (text[:MAX_TEXT] + place).encode(errors="backslashreplace").decode()
+
+
+def failure_of(error: BaseException | str, kind: FailureKind = FailureKind.RAISED) -> Failure:
+    """Return the failure that an error of user code is; a text is the reason of a fail or a report."""
+    if not isinstance(error, BaseException):
+        return Failure(kind, describe_error(error))
+    return Failure(kind, describe_error(error), traceback=traceback_of(error))
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return the frames of an error from the first one of user code on, outermost first; empty when there is none."""
+    frames = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in walk_tb(error.__traceback__)]
+    first = next((at for at, (file, _, _) in enumerate(frames) if not file.startswith(_OURS)), len(frames))
+    text = "".join(_frame_text(*each) for each in frames[first:])
+    return text if len(text) <= MAX_TRACEBACK else f"{text[: MAX_TRACEBACK // 2]}...\n{text[-MAX_TRACEBACK // 2 :]}"
+
+
+@functools.lru_cache(4096)
+def _frame_text(file: str, line: int, function: str) -> str:
+    source = linecache.getline(file, line).strip()
+    text = f'File "{file}", line {line}, in {function}\n' + (f"  {source[:200]}\n" if source else "")
+    return text.encode(errors="backslashreplace").decode()
+
+
+def stacks_of_threads(frame: FrameType) -> str:
+    """Return the stacks of this thread, from a frame on, and of all others, each with the innermost call last."""
+    own, half = threading.get_ident(), MAX_TRACEBACK // 2
+    names = {each.ident: each.name for each in threading.enumerate()}
+    found = []
+    for ident, top in sorted(sys._current_frames().items(), key=lambda pair: pair[0] != own):
+        stack = walk_stack(frame if ident == own else top)
+        calls = reversed([(each.f_code.co_filename, line, each.f_code.co_name) for each, line in stack])
+        text = "".join(_frame_text(*call) for call in calls)
+        found.append(f"thread {names.get(ident, ident)}:\n" + (text if len(text) <= half else f"...\n{text[-half:]}"))
+    return "\n".join(found)[:MAX_TRACEBACK]
+
+
+def stack_of_thread(ident: int | None) -> tuple[str, str]:
+    """Return the place of user code in which a thread is, as in `place_of`, and its frames of user code; empty when it is gone."""
+    top = sys._current_frames().get(ident or 0)
+    if top is None:
+        return "", ""
+    calls = [(each.f_code.co_filename, line, each.f_code.co_name) for each, line in reversed(list(walk_stack(top)))]
+    ours = max((at for at, call in enumerate(calls) if call[0].startswith(_OURS)), default=-1)
+    theirs = calls[ours + 1 :]
+    if not theirs:
+        return "", "".join(_frame_text(*call) for call in calls)[-MAX_TRACEBACK:]
+    file, line = _entered([call[:2] for call in theirs])
+    return f" ({Path(file).name}, line {line})", "".join(_frame_text(*call) for call in theirs)[-MAX_TRACEBACK:]

@@ -8,7 +8,7 @@ their times, each once its call has succeeded; one that keeps failing holds up w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 from zlib import crc32
@@ -16,11 +16,12 @@ from zlib import crc32
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, Window, WindowedBolt
 from sparkstorm.errors import CodecError
 from sparkstorm.executor.emitter import Emitter
-from sparkstorm.executor.runner import BasicCollector, Failure
+from sparkstorm.executor.runner import BasicCollector, FailedInput
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.task_windows import TaskTimers, make_windows, must_reorder
-from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.executor.user_traceback import failure_of
 from sparkstorm.model.codec import SCALARS
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.topology import TICK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.windowing.reorder import Reorder, Row
@@ -63,8 +64,8 @@ class TimedRunner:
     ) -> None:
         self.bolt = bolt
         self.late_acks: list[Tuple] = []  # of inputs from earlier epochs: there never are any
-        self.late_failures: list[Failure] = []
-        self.given_up: list[tuple[Tuple, int, str]] = []  # (window or timer as a tuple, tries, reason)
+        self.late_failures: list[FailedInput] = []
+        self.given_up: list[tuple[Tuple, int, Failure]] = []  # (window or timer as a tuple, tries, failure)
         self.late = 0  # late tuples since somebody last took the number
         self.low_ms = NEVER  # everything that was due until then has fired
         self._settings = settings
@@ -84,9 +85,9 @@ class TimedRunner:
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
-    def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
+    def run(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Take in every tuple; a failed one leaves no trace but its entry in the result."""
-        failures: list[Failure] = []
+        failures: list[FailedInput] = []
         log, undo, times_undo = self._emitter.log, self._state.undo, self._times.undo
         mark = undo_mark = times_mark = 0
         rest = iter(tuples)
@@ -103,7 +104,7 @@ class TimedRunner:
                 return failures
             except (Exception, SystemExit) as error:
                 self._roll_back(mark, undo_mark, times_mark)
-                failures.append((tup, self._reason(tup, error)))
+                failures.append((tup, self._failure(tup, error)))
 
     def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
         """Inputs of a run that wait for an ack: none, since what a window holds is in the store."""
@@ -141,11 +142,11 @@ class TimedRunner:
         due = None if now_ms < self._retry_ms else self._next_due(now_ms)
         return None if due is None else f"due:{_moment(due)}:{crc32(repr(_as_tuple('', due)).encode())}"
 
-    def give_up_next(self, now_ms: int, tries: int, reason: str) -> None:
+    def give_up_next(self, now_ms: int, tries: int, failure: Failure) -> None:
         """Park what would fire next instead of firing it."""
         due = self._next_due(now_ms)
         if due is not None:
-            self._give_up(due, tries, reason)
+            self._give_up(due, tries, failure)
 
     def next_due_ms(self) -> int | None:
         """Return when to call `advance` again without a new watermark; 0 means now."""
@@ -197,7 +198,7 @@ class TimedRunner:
             return True
         except (Exception, SystemExit) as error:
             self._roll_back(*marks)
-            return self._put_off(due, describe_error(error), now_ms)
+            return self._put_off(due, failure_of(error), now_ms)
         finally:
             self._timer_is_firing = False
 
@@ -223,20 +224,20 @@ class TimedRunner:
         elif self._windows is not None:
             self._windows.done(due)
 
-    def _put_off(self, due: Due, reason: str, now_ms: int) -> bool:
+    def _put_off(self, due: Due, failure: Failure, now_ms: int) -> bool:
         self._attempts += 1
-        self._collector.report_error(f"{_as_tuple(self._emitter.component, due)!r}: {reason}")
+        self._collector.report_error(replace(failure, text=f"{_as_tuple(self._emitter.component, due)!r}: {failure.text}"))
         if self._attempts <= self._patience.retries:
             back_off_ms = min(self._patience.back_off_ms * 2 ** (self._attempts - 1), _LONGEST_BACK_OFF_MS)
             self._retry_ms = now_ms + back_off_ms
             self._has_more = True
             self._pause()
             return False
-        self._give_up(due, self._attempts, reason)
+        self._give_up(due, self._attempts, failure)
         return True
 
-    def _give_up(self, due: Due, tries: int, reason: str) -> None:
-        self.given_up.append((_as_tuple(self._emitter.component, due), tries, reason))
+    def _give_up(self, due: Due, tries: int, failure: Failure) -> None:
+        self.given_up.append((_as_tuple(self._emitter.component, due), tries, failure))
         self._attempts = 0
         self._done(due)
 
@@ -375,13 +376,14 @@ class TimedRunner:
         several: Callable[[tuple[Any, ...]], tuple[Any, ...]] = itemgetter(*positions)
         return several
 
-    def _reason(self, tup: Tuple, error: BaseException) -> str:
+    def _failure(self, tup: Tuple, error: BaseException) -> Failure:
         if isinstance(error, TypeError | CodecError):
             for field in self.bolt.key_fields:
                 if isinstance(tup[field], list | dict):
                     kind = type(tup[field]).__name__
-                    return f"key field '{field}' holds a {kind}: keys are text, numbers, bytes, true/false or none"
-        return describe_error(error)
+                    text = f"key field '{field}' holds a {kind}: keys are text, numbers, bytes, true/false or none"
+                    return Failure(FailureKind.RAISED, text)
+        return failure_of(error)
 
 
 def _moment(due: Due) -> int:

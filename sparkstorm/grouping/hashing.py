@@ -22,6 +22,8 @@ def stable_hash(value: Any) -> int:
     """Return a 32-bit hash of a value; numbers that compare equal (1, 1.0, True) hash alike, as in a dict."""
     if type(value) is str:  # as below but without a copy: this is the usual type of a key
         crc = zlib.crc32(value.encode("utf-8", "surrogatepass"), _CRC_OF_TEXT)
+    elif type(value) is int:
+        crc = zlib.crc32(b"i%d" % value)
     else:
         crc = zlib.crc32(canonical_bytes(value))
     return ((crc * _GOLDEN) & _MASK) >> 32

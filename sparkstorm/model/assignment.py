@@ -190,18 +190,6 @@ class BlobMetadata:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskError:
-    """One error that a task reported (S3.57)."""
-
-    time_ms: int
-    component: str
-    task: int
-    host: str
-    port: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class TopologySummary:
     """Line of a list of topologies."""
 

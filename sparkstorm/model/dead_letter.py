@@ -1,104 +1,136 @@
-"""DeadLetter: record of an input that a component could not process, and the cause by which such records are grouped."""
+"""DeadLetter: record of an input that a component could not process, with what is needed to execute it again."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkstorm.errors import CodecError, StoreInconsistentError
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.failure import Cause as Cause
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.tagged import from_json, to_json
 
-_PLACE = re.compile(r" (\([^()/\n]*, line \d+\))$")
-_ERROR = re.compile(r"[A-Za-z_]\w*(?=: |$)")
-_KNOWN_ENDINGS = ("Error", "Exception", "Exit", "Interrupt", "Warning", "Iteration")
-_VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """Key by which dead letters are grouped: component, type of error, and line of user code (empty if there is none)."""
-
-    component: str
-    error: str
-    place: str
-
-    def __str__(self) -> str:
-        return f"{self.component}: {self.error}{' ' if self.place else ''}{self.place}"
+Pair = tuple[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An input that was parked: it failed `attempts` times, and the topology went on without it."""
+    """An input that was parked: it failed `attempts` times, and the topology went on without it.
 
-    component: str  # who could not process it
-    task: int
+    `index` is the task's place among its component's tasks. `state` has the key-value pairs that the failed call could see, as
+    committed before it: the whole state of its task while that is small, else the keys of its grouping and those that the call
+    used; None when the bolt keeps none. `conf` has the settings of the topology that differ from the defaults.
+    """
+
+    failure: Failure
     source_component: str
     source_task: int
     stream: str
     fields: tuple[str, ...]
     values: tuple[Any, ...]
     attempts: int
-    reason: str
-    time_ms: int
+    index: int = 0
+    state: tuple[Pair, ...] | None = None
+    conf: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def component(self) -> str:
+        """Component that could not process it."""
+        return self.failure.component
+
+    @property
+    def task(self) -> int:
+        """Task that could not process it."""
+        return self.failure.task
+
+    @property
+    def reason(self) -> str:
+        """Text of its failure."""
+        return self.failure.text
+
+    @property
+    def time_ms(self) -> int:
+        """Time at which it was parked."""
+        return self.failure.time_ms
 
     @property
     def cause(self) -> Cause:
-        """The letter's group. The text of an error may contain the value; its type and line do not."""
-        place = _PLACE.search(self.reason)
-        error = _ERROR.match(self.reason)
-        if error is not None and (place is not None or error[0].endswith(_KNOWN_ENDINGS)):
-            return Cause(self.component, error[0], place[1] if place else "")
-        return Cause(self.component, _VARYING.sub("*", self.reason)[:100], "")
+        """The letter's group."""
+        return self.failure.cause
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the letter as a mapping of values of the codec; `from_record` reads it back."""
+        failure = dict(zip(_FAILURE, self.failure.to_row(), strict=True))
+        return {
+            "failure": failure,
+            "source_component": self.source_component,
+            "source_task": self.source_task,
+            "stream": self.stream,
+            "fields": list(self.fields),
+            "values": list(self.values),
+            "attempts": self.attempts,
+            "index": self.index,
+            "state": None if self.state is None else [list(pair) for pair in self.state],
+            "conf": dict(self.conf),
+        }
+
+    @classmethod
+    def from_record(cls, record: Any) -> DeadLetter:
+        """Read a mapping from outside; StoreInconsistentError names what is wrong with it."""
+        try:
+            known = dict(record)
+            failure = known.pop("failure")
+            letter = cls(Failure.from_row([failure[name] for name in _FAILURE]), **known)
+            return _checked(letter)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise StoreInconsistentError(f"a dead letter is no record of ours: {error}") from error
 
     def to_line(self, id: str = "") -> str:
         """Return one line of JSON, with the letter's id in its stream if it has one; `from_line` reads it back exactly."""
-        return to_json({**({"id": id} if id else {}), **{each.name: getattr(self, each.name) for each in fields(self)}})
+        return to_json({**({"id": id} if id else {}), **self.as_record()})
 
     @classmethod
     def from_line(cls, line: str) -> tuple[str, DeadLetter]:
         """Return id (empty: none) and letter of a line; StoreInconsistentError when it is not one."""
         try:
             entry = from_json(line)
-            return str(entry.pop("id", "")), cls(**{**entry, "fields": tuple(entry["fields"]), "values": tuple(entry["values"])})
-        except (CodecError, AttributeError, KeyError, TypeError) as error:
+            return str(entry.pop("id", "")), cls.from_record(entry)
+        except (CodecError, AttributeError, TypeError, StoreInconsistentError) as error:
             raise StoreInconsistentError(f"not a line of dead letters: {error}") from error
 
     def encode(self, codec: Codec) -> bytes:
         """Return the bytes that a commit stores."""
-        return codec.pack(
-            [
-                self.component,
-                self.task,
-                self.source_component,
-                self.source_task,
-                self.stream,
-                list(self.fields),
-                list(self.values),
-                self.attempts,
-                self.reason,
-                self.time_ms,
-            ]
-        )
+        return codec.pack(self.as_record())
 
     @classmethod
     def decode(cls, codec: Codec, data: bytes) -> DeadLetter:
         """Read a stored entry; StoreInconsistentError when it is not one."""
-        entry: Any = codec.unpack(data)
-        try:
-            component, task, source, source_task, stream, fields, values, attempts, reason, time_ms = entry
-            return cls(
-                str(component),
-                int(task),
-                str(source),
-                int(source_task),
-                str(stream),
-                tuple(fields),
-                tuple(values),
-                int(attempts),
-                str(reason),
-                int(time_ms),
-            )
-        except (TypeError, ValueError) as error:
-            raise StoreInconsistentError(f"a dead letter is no record of ours: {error}") from error
+        return cls.from_record(codec.unpack(data))
+
+
+_FAILURE = tuple(Failure.__slots__)
+
+
+def _checked(letter: DeadLetter) -> DeadLetter:
+    texts = (letter.source_component, letter.stream)
+    numbers = (letter.source_task, letter.attempts, letter.index)
+    if any(type(text) is not str for text in texts) or any(type(number) is not int for number in numbers):
+        raise ValueError("its source, tries or index are of another type")
+    for name, rows in (("fields", letter.fields), ("values", letter.values), ("state", letter.state or ())):
+        if not isinstance(rows, list | tuple):
+            raise ValueError(f"its {name} are no list")
+    if any(type(name) is not str for name in letter.fields) or len(letter.fields) != len(letter.values):
+        raise ValueError("its values are not those of its fields")
+    if not isinstance(letter.conf, dict) or any(type(key) is not str for key in letter.conf):
+        raise ValueError("its configuration is no mapping by key")
+    pairs = None if letter.state is None else tuple(_pair(each) for each in letter.state)
+    return replace(letter, fields=tuple(letter.fields), values=tuple(letter.values), state=pairs)
+
+
+def _pair(pair: Any) -> Pair:
+    key, value = pair
+    if isinstance(key, dict) or (isinstance(key, list) and any(isinstance(part, list | dict) for part in key)):
+        raise ValueError(f"{key!r:.60} is no key of a state")
+    return (tuple(key) if isinstance(key, list) else key), value

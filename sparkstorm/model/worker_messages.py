@@ -13,11 +13,11 @@ from enum import IntEnum
 from typing import Any, Final, TypeAlias
 
 from sparkstorm.errors import InvalidConfigError
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.requests import LOG_LEVELS
+from sparkstorm.model.strict import named_errors, read_as
 
 MAX_LINE_BYTES = 1024 * 1024
-HUNG: Final = "hung"
-"""First word of the ComponentError that a hung worker sends when its slot asks for its stack."""
 
 
 class ExitCode(IntEnum):
@@ -59,8 +59,13 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class Alive:
+    """Report of a thread beside the loop: the process runs, whatever its loop does."""
+
+
+@dataclass(frozen=True, slots=True)
 class Beat:
-    """Report that the loop is alive; `stats` become part of the worker's heartbeat."""
+    """Report that the loop gets on; `stats` become part of the worker's heartbeat."""
 
     stats: Mapping[str, Any] = field(default_factory=dict)
 
@@ -83,9 +88,7 @@ class Passed:
 class ComponentError:
     """Report that user code raised or a row was parked; it becomes a record under errors/<topology>/<component>."""
 
-    component: str
-    task: int
-    text: str
+    failure: Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +100,22 @@ class Exiting:
 
 
 WorkerCommand: TypeAlias = SetStatus | SetLogLevels | Stop
-WorkerReport: TypeAlias = Ready | Beat | Trying | Passed | ComponentError | Exiting
+WorkerReport: TypeAlias = Ready | Alive | Beat | Trying | Passed | ComponentError | Exiting
 
 _COMMAND_BY_NAME: Final[dict[str, type]] = {"status": SetStatus, "log": SetLogLevels, "stop": Stop}
 _REPORT_BY_NAME: Final[dict[str, type]] = {
-    "ready": Ready, "beat": Beat, "trying": Trying, "passed": Passed, "error": ComponentError, "exit": Exiting,
+    "ready": Ready, "alive": Alive, "beat": Beat, "trying": Trying, "passed": Passed, "error": ComponentError, "exit": Exiting,
 }  # fmt: skip
 _FIELDS: Final[dict[type, dict[str, type]]] = {
     SetStatus: {"status": str},
     SetLogLevels: {"levels": dict},
     Stop: {},
     Ready: {},
+    Alive: {},
     Beat: {"stats": dict},
     Trying: {"task": int, "entry": str, "row": int},
     Passed: {},
-    ComponentError: {"component": str, "task": int, "text": str},
+    ComponentError: {"failure": dict},
     Exiting: {"code": int, "reason": str},
 }
 
@@ -139,6 +143,9 @@ def encode_report(report: WorkerReport) -> bytes:
 def decode_report(line: bytes) -> WorkerReport:
     """Return the report of a line; InvalidConfigError if it is none."""
     report: WorkerReport = _decode("type", _REPORT_BY_NAME, line)
+    if isinstance(report, ComponentError):
+        with named_errors(InvalidConfigError, prefix="worker line ComponentError: "):
+            return ComponentError(read_as(Failure, report.failure))
     return report
 
 

@@ -4,7 +4,8 @@ import logging
 from collections.abc import Iterable
 
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.model.assignment import Assignment, ExecutorId, TaskError, WorkerBeat, WorkerSlot
+from sparkstorm.model.assignment import Assignment, ExecutorId, WorkerBeat, WorkerSlot
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.nimbus.heartbeat_monitor import Alive
 from sparkstorm.scheduling.liveness import RUNNING
@@ -60,4 +61,7 @@ class ErrorReports:
         host = assignment.host_by_node.get(slot.node, slot.node)
         component = known.outline.component_by_task[first.first_task]
         _LOG.warning("%s at %s: %s", assignment.topology_id, slot, text)
-        self._state.report_error(assignment.topology_id, TaskError(now_ms, component, first.first_task, host, slot.port, text))
+        failure = Failure(
+            FailureKind.SYSTEM, text, component, first.first_task, host, str(slot), now_ms, code_version=known.base.code_key
+        )
+        self._state.report_error(assignment.topology_id, failure)

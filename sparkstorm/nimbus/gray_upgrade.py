@@ -14,7 +14,8 @@ from dataclasses import replace
 
 from sparkstorm.cluster.master_duties import UpgradeHandler, master_task
 from sparkstorm.errors import FailedAssignTopologyError, IllegalTransitionError, NotAliveError
-from sparkstorm.model.assignment import Assignment, TaskError, TopologyBase, WorkerCode, WorkerSlot
+from sparkstorm.model.assignment import Assignment, TopologyBase, WorkerCode, WorkerSlot
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.requests import Outcome, Request, RequestKind
 from sparkstorm.model.status import Action, TopologyStatus
@@ -251,7 +252,7 @@ class GrayUpgrades:
         self._parts.state.update_base(base.topology_id, changed)
 
     def _report(self, base: TopologyBase, text: str, now_ms: int) -> None:
-        self._parts.state.report_error(base.topology_id, TaskError(now_ms, MASTER, 0, "nimbus", 0, text))
+        self._parts.state.report_error(base.topology_id, Failure(FailureKind.SYSTEM, text, MASTER, 0, "nimbus", time_ms=now_ms))
 
 
 def _check_options(base: TopologyBase, options: UpgradeOptions, workers: Workers) -> None:

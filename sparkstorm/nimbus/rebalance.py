@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from sparkstorm.errors import FailedAssignTopologyError, NotAliveError, SparkStormError
-from sparkstorm.model.assignment import TaskError, TopologyBase
+from sparkstorm.model.assignment import TopologyBase
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.requests import RebalancePlan
 from sparkstorm.model.status import Action, JsonValue, RebalanceOptions, TopologyStatus
@@ -106,7 +107,7 @@ class Rebalancer:
         _LOG.error("the rebalance of %s is given up: %s", base.topology_id, error)
         component = next(iter(sorted(known.outline.components)))
         text = f"rebalance given up: {error}"
-        self._parts.state.report_error(base.topology_id, TaskError(now_ms, component, 0, "nimbus", 0, text))
+        self._parts.state.report_error(base.topology_id, Failure(FailureKind.SYSTEM, text, component, 0, "nimbus", time_ms=now_ms))
         status = base.previous_status or TopologyStatus.ACTIVE
         self._settle(base, replace(base, status=status, previous_status=None, pending=None))
 

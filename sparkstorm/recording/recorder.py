@@ -17,6 +17,7 @@ from typing import Any
 
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.executor.state import MemoryState
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.names import file_name
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.tuples import Tuple
@@ -27,7 +28,7 @@ COMPONENTS = "topology.record.components"
 FOLDER = "recorded"
 Noted = tuple[Sequence[Tuple], Mapping[int, str]]
 """Tuples of one source that were executed together, and why some of them failed, by identity."""
-Failures = Sequence[tuple[Tuple, str]]
+Failures = Sequence[tuple[Tuple, Failure]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ class Recorder:
 
     def note(self, tuples: Sequence[Tuple], failures: Failures) -> None:
         """These are executed in this epoch."""
-        self._noted.append((tuples, {id(tup): reason for tup, reason in failures}))
+        self._noted.append((tuples, {id(tup): failure.text for tup, failure in failures}))
 
     def settle(self) -> None:
         """Pass the noted rows, which are committed now, to the writer."""

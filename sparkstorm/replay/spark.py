@@ -251,18 +251,22 @@ def _millis(name: str, frame: DataFrame, time: str) -> str:
 def _feeding(
     job: Job, stage: Stage, is_sorted: bool, newest: list[int | None] | None, evidence: Accumulator[Evidence], write: WriteChunks
 ) -> MapBatches:
+    packs_state = write is batches_of
+
     def feed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = _rows(job, stage, is_sorted, newest, batches)
         with _rare_collections():
-            yield from write(run_feed(job, stage, _partition(), rows, evidence.add))
+            yield from write(run_feed(job, stage, _partition(), rows, evidence.add, packs_state))
 
     return feed
 
 
 def _exchanging(job: Job, stage: Stage, evidence: Accumulator[Evidence], write: WriteChunks) -> MapBatches:
+    packs_state = write is batches_of  # else the state goes straight into a result
+
     def exchange(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with _rare_collections():
-            yield from write(run_exchange(job, stage, chunks_in(batches), evidence.add))
+            yield from write(run_exchange(job, stage, chunks_in(batches), evidence.add, packs_state))
 
     return exchange
 
@@ -271,11 +275,13 @@ def _sql_shuffled(job: Job, stage: Stage, only: Subscription, evidence: Accumula
     feed = Feed(only.component, only.stream)
     fields = job.plan.topology.components[feed.spout].streams[feed.stream].fields
 
+    packs_state = write is batches_of
+
     def divide(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         partition = _partition()
         rows = checked_places(batches, [fields.index(f) for f in only.grouping.fields], partition, stage.width)
         with _rare_collections():
-            yield from write(run_sql_shuffled(job, stage, feed, partition, rows, evidence.add))
+            yield from write(run_sql_shuffled(job, stage, feed, partition, rows, evidence.add, packs_state))
 
     return divide
 

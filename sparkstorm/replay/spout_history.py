@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from sparkstorm.api.columns import rows_of
 from sparkstorm.api.components import ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.errors import CodecError, ReplayFailedError
@@ -63,6 +64,10 @@ class _Kept:
             self.rows.append((stream, tuple(map(self.codec.normalise, values))))
         except CodecError as error:
             raise ReplayFailedError(f"spout '{self.component}', stream '{stream}': {error}") from error
+
+    def emit_batch(self, batch: Any, message_id: Any = None, stream: str = "default") -> None:
+        for values in rows_of(batch):
+            self.emit(values, message_id, stream)
 
     def emit_direct(self, task: int, values: Any, message_id: Any = None, stream: str = "default") -> None:
         raise ReplayFailedError(f"spout '{self.component}' names the tasks it emits to; as data, rows do not")

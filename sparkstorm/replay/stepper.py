@@ -16,6 +16,7 @@ from sparkstorm.executor.emitter import Route
 from sparkstorm.grouping.routes import Target
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.replay.plan import Plan, make_plan
@@ -24,11 +25,11 @@ from sparkstorm.replay.tasks.task import TICK, ReplayContext, ReplayTask, TaskMo
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Result of one tuple: emitted values by stream, the reason if it failed, and the state after it."""
+    """Result of one tuple: emitted values by stream, why it failed if it did, and the state after it."""
 
     input: Tuple
     emitted: Mapping[str, list[tuple[Any, ...]]]
-    failure: str | None
+    failure: Failure | None
     state: Mapping[Any, Any]
 
 
@@ -54,6 +55,7 @@ class Stepper:
         state: Mapping[Any, Any] | None = None,
         task_index: int = 0,
     ) -> None:
+        """Prepare a task; with fewer tasks than the recorded run had, the index is taken modulo their number."""
         self._plan = make_plan(
             topology,
             merge(check(conf or {}, "the settings of the steps")).as_dict(),
@@ -85,7 +87,7 @@ class Stepper:
         for rows in self._rows.values():
             rows.clear()
         state = dict(self._run.state.items()) if self._run.state is not None else {}
-        return Step(tup, emitted, dead[0].reason if dead else None, state)
+        return Step(tup, emitted, dead[0].failure if dead else None, state)
 
     def through(self, rows: Iterable[Sequence[Any]], component: str, stream: str = DEFAULT_STREAM) -> Iterator[Step]:
         """Step through recorded rows, lazily."""
@@ -94,12 +96,22 @@ class Stepper:
     def _prepared(self, bolt: Any, task_index: int, state: Mapping[Any, Any]) -> ReplayTask:
         plan, id = self._plan, self._component.id
         tasks = plan.tasks(id)
+        task = tasks[task_index % len(tasks)]
         conf = {**plan.conf, **self._component.conf}
-        run = ReplayTask(bolt, self._routes(tasks[task_index]), Codec(), TaskMode(False, True, 0, True), TickSchedule(conf, False))
+        run = ReplayTask(bolt, self._routes(task), Codec(), TaskMode(False, True, 0, True), TickSchedule(conf, False))
         if run.state is not None:
             run.state.load(state.items())
         run.prepare(
-            ReplayContext("steps-0-0", tasks[task_index], id, plan.component_by_task, (tasks[task_index],), conf, run.now_ms, {})
+            ReplayContext(
+                "steps-0-0",
+                task,
+                id,
+                plan.component_by_task,
+                (task,),
+                conf,
+                run.now_ms,
+                {},
+            )
         )
         return run
 

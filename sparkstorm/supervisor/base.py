@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 
 from sparkstorm.model.worker_messages import WorkerCommand, WorkerReport
 from sparkstorm.model.worker_spec import WorkerSpec
+from sparkstorm.supervisor.worker_memory import Usage
 
 RecordT = TypeVar("RecordT")
 
@@ -121,6 +122,9 @@ class WorkerProcess(Protocol):
 
     def close(self) -> None:
         """Kill what still lives and give everything back."""
+
+    def usage(self) -> Usage | None:
+        """Return the memory and CPU that the process uses; None when that cannot be known."""
 
     def rotate_log(self, cap_bytes: int) -> bool:
         """Move a log that outgrew its cap aside; True if it did."""

@@ -11,11 +11,12 @@ from pathlib import Path
 from sparkstorm.config import Conf, default_conf, merge
 from sparkstorm.errors import SparkStormError, StoreInconsistentError
 from sparkstorm.hosting.base import SlotSpec
-from sparkstorm.model.assignment import ExecutorId, TaskError, WorkerBeat, WorkerCode, WorkerSlot
+from sparkstorm.model.assignment import ExecutorId, WorkerBeat, WorkerCode, WorkerSlot
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.names import file_name
 from sparkstorm.model.status import JsonValue
 from sparkstorm.model.worker_messages import (
-    HUNG,
+    Alive,
     Beat,
     ComponentError,
     ExitCode,
@@ -27,7 +28,7 @@ from sparkstorm.model.worker_messages import (
     WorkerReport,
 )
 from sparkstorm.model.worker_spec import WorkerSpec
-from sparkstorm.settings import SupervisorSettings, WorkerTimers
+from sparkstorm.settings import MemorySettings, SupervisorSettings, WorkerTimers
 from sparkstorm.supervisor.base import Lock, NodeStorage, SpawnWorker, WorkerProcess
 from sparkstorm.supervisor.poison_detector import PoisonDetector
 from sparkstorm.supervisor.slot_machine import (
@@ -49,6 +50,7 @@ from sparkstorm.supervisor.slot_machine import (
 )
 from sparkstorm.supervisor.slot_sync import DesiredState, SlotSync
 from sparkstorm.supervisor.supervisor import LocalBeat, write_local_beat
+from sparkstorm.supervisor.worker_memory import MemoryWatch
 
 _LOG = logging.getLogger(__name__)
 LOG_CAP_BYTES = 64 * 1024 * 1024
@@ -86,7 +88,10 @@ class Child:
         self.log_levels: Mapping[str, str] = {}
         self.stats: dict[str, JsonValue] = {}
         self.last_words = ""
-        self.hung_s = 0  # how long it had been silent when it was asked where it hangs
+        self.hung_s = 0  # how long it had stood still when it was asked where it hangs
+        self.says_alive = False  # a thread of it has said that the process runs, apart from its loop
+        self.memory = MemoryWatch(MemorySettings.of(spec.conf).limit_mb)
+        self.must_end_ms: int | None = None  # when it is killed if it does not end by itself
 
 
 class Slot:
@@ -184,7 +189,9 @@ class Slot:
             child.view = replace(child.view, exit_code=exit_code)
 
     def _take(self, child: Child, report: WorkerReport, now_ms: int) -> None:
-        child.view = replace(child.view, heard_ms=now_ms)
+        child.says_alive |= isinstance(report, Alive)
+        moved_ms = child.view.stuck_since_ms if isinstance(report, Alive) else now_ms
+        child.view = replace(child.view, heard_ms=now_ms, moved_ms=moved_ms)
         self._suspicion = self._suspicion.heard(report)
         if isinstance(report, Ready):
             child.view = replace(child.view, ready=True)
@@ -192,17 +199,18 @@ class Slot:
         elif isinstance(report, Beat):
             child.stats = dict(report.stats)
         elif isinstance(report, ComponentError):
-            self._report_error(child, report, now_ms)
-        elif isinstance(report, Exiting):
+            self._report_error(child, report.failure, now_ms)
+        elif isinstance(report, Exiting) and child.must_end_ms is None:
             child.last_words = report.reason
 
-    def _report_error(self, child: Child, error: ComponentError, now_ms: int) -> None:
-        place, text = self._place, error.text
-        if child.hung_s and text.startswith(HUNG):
-            silence, where = f"hung: no progress for {child.hung_s} s", text.removeprefix(HUNG)
-            text, child.last_words = silence + where, f"{silence} in '{error.component}'#{error.task}{where}"
-        record = TaskError(now_ms, error.component, error.task, place.host, place.slot.port, text)
-        self._sync.report(child.spec.topology_id, record)
+    def _report_error(self, child: Child, failure: Failure, now_ms: int) -> None:
+        text = failure.text
+        if child.hung_s and failure.kind is FailureKind.HUNG:
+            silence = f"hung: no progress for {child.hung_s} s"
+            text, child.last_words = silence + text, f"{silence} in '{failure.component}'#{failure.task}{text}"
+        slot, version = self._place.slot, child.spec.code_key
+        placed = replace(failure, text=text, time_ms=now_ms, host=self._place.host, worker=str(slot), code_version=version)
+        self._sync.report(child.spec.topology_id, placed)
 
     # -- the machine acts ----------------------------------------------------------------------------------------
 
@@ -228,12 +236,17 @@ class Slot:
         elif isinstance(action, StopChild):
             self._child.process.order(Stop())
         elif isinstance(action, DumpStacks):
-            child = self._child
-            child.hung_s = max(1, (now_ms - child.view.heard_ms) // 1000)
-            child.last_words = f"hung: no progress for {child.hung_s} s (its log shows where)"
-            child.process.dump_stacks()
+            self._ask_where_it_hangs(self._child, now_ms)
         elif isinstance(action, KillChild):
             self._child.process.kill()
+
+    def _ask_where_it_hangs(self, child: Child, now_ms: int) -> None:
+        child.hung_s = max(1, (now_ms - child.view.stuck_since_ms) // 1000)
+        child.last_words = f"hung: no progress for {child.hung_s} s (its log shows where)"
+        silent_ms = now_ms - child.view.heard_ms
+        if child.says_alive and silent_ms >= self._timing.worker_timeout_ms:
+            child.last_words = f"no sign of life for {silent_ms // 1000} s: it is stopped, or C code keeps the interpreter"
+        child.process.dump_stacks()
 
     def _start(self, assignment: LocalAssignment, now_ms: int) -> None:
         wish, code = self._sync.wish, self._sync.code(assignment)
@@ -343,16 +356,20 @@ class Slot:
             state=word,
             assignment_version=assignment.version,
             stats_by_executor=by_executor,
-            stats={**of_worker, "deaths": self._deaths, "last_end": self._last_end, "silent_ms": self._silent_ms(now_ms)},
+            stats={**of_worker, **self._figures(now_ms)},
             message=self._message if word == FAILED else "",
         )
         self._sync.beat(beat)
         if child is not None and child.stats and self._state.phase is Phase.RUNNING:
             self._sync.runs(child.spec.topology_id, WorkerCode(child.spec.code_key, child.spec.conf_key))
 
+    def _figures(self, now_ms: int) -> dict[str, JsonValue]:
+        own: dict[str, JsonValue] = {"deaths": self._deaths, "last_end": self._last_end, "silent_ms": self._silent_ms(now_ms)}
+        return {**(self._child.memory.figures() if self._child else {}), **own}
+
     def _silent_ms(self, now_ms: int) -> int:
-        """Milliseconds since the running child's last word."""
-        return now_ms - self._child.view.heard_ms if self._child and self._child.view.ready else 0
+        """Milliseconds since the running child's last sign of getting on."""
+        return now_ms - self._child.view.stuck_since_ms if self._child and self._child.view.ready else 0
 
     def _keep_house(self, now_ms: int) -> None:
         """The local heartbeat, the log below its cap, a spare child at hand for the next start."""
@@ -360,6 +377,7 @@ class Slot:
         if child and child.view.ready and now_ms >= self._house_due_ms:
             self._house_due_ms = now_ms + HOUSE_MS
             child.process.rotate_log(LOG_CAP_BYTES)
+            self._watch_memory(child, now_ms)
             tasks = tuple(child.spec.tasks())
             beat = LocalBeat(child.spec.topology_id, self._place.slot.port, tasks, child.view.heard_ms)
             write_local_beat(self._place.node_dir, beat)
@@ -367,6 +385,23 @@ class Slot:
         if is_calm and self._spec.keep_spare and self._spare is None and now_ms >= self._spare_due_ms:
             self._spare_due_ms = now_ms + SPARE_RETRY_MS
             self._spare = self._spawn()
+
+    def _watch_memory(self, child: Child, now_ms: int) -> None:
+        """Measure the worker; warn when its limit is near, end it after its epoch when it is reached, hard if it must be."""
+        if (usage := child.process.usage()) is not None:
+            child.memory.note(now_ms, usage)
+        if child.must_end_ms is not None and now_ms >= child.must_end_ms:
+            child.process.kill()
+        keeps = child.stats.get("keeps")
+        complaint = child.memory.complaint([str(each) for each in keeps] if isinstance(keeps, list) else [])
+        if not complaint:
+            return
+        first = child.spec.tasks()[0]
+        failure = Failure(FailureKind.SYSTEM, complaint, child.spec.component_by_task[first], first)
+        self._report_error(child, failure, now_ms)
+        if child.memory.is_over:
+            child.last_words, child.must_end_ms = complaint, now_ms + self._timing.soft_kill_ms
+            child.process.order(Stop())
 
     def _take_spare(self) -> WorkerProcess | None:
         spare, self._spare = self._spare, None
@@ -406,6 +441,7 @@ def timing_of(conf: Conf) -> Timing:
     return Timing(
         start_timeout_ms=timers.start_timeout_ms,
         worker_timeout_ms=timers.timeout_ms,
+        progress_timeout_ms=timers.progress_ms,
         soft_kill_ms=timers.soft_kill_ms,
         failed_starts=timers.failed_starts,
     )

@@ -52,11 +52,20 @@ class BlobView(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChildView:
-    """The child as the slot sees it; `heard_ms` is its last report, or its start."""
+    """The child as the slot sees it: `heard_ms` is its last sign of life, `moved_ms` its last sign of getting on.
+
+    Both begin with its start. A process whose loop stands in one call is alive and does not get on.
+    """
 
     heard_ms: int
     ready: bool = False
     exit_code: int | None = None
+    moved_ms: int = -1  # before the first: heard_ms
+
+    @property
+    def stuck_since_ms(self) -> int:
+        """Time of the last sign of getting on."""
+        return self.heard_ms if self.moved_ms < 0 else self.moved_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,7 @@ class Timing:
 
     start_timeout_ms: int = 120_000  # supervisor.worker.start.timeout.secs
     worker_timeout_ms: int = 30_000  # supervisor.worker.timeout.secs
+    progress_timeout_ms: int = 30_000  # topology.worker.progress.timeout.secs
     soft_kill_ms: int = 3_000  # supervisor.worker.shutdown.sleep.secs
     stacks_ms: int = 250  # for a hung child to write its stacks
     blob_retry_ms: int = 3_000
@@ -215,7 +225,7 @@ def _step_waiting_for_start(state: SlotState, seen: Observation, now_ms: int, ti
         return _follow(failed, child.exit_code, now_ms, timing), [WorkerExited(child.exit_code, blameless=False, started=False)]
     if _is_unwanted(state, seen):
         return _enter(state, Phase.KILL, now_ms, now_ms + timing.soft_kill_ms), [StopChild()]
-    if now_ms - child.heard_ms >= max(timing.start_timeout_ms, timing.worker_timeout_ms):
+    if now_ms - child.stuck_since_ms >= max(timing.start_timeout_ms, timing.worker_timeout_ms):
         failed = replace(state, failed_starts=state.failed_starts + 1)
         return _enter(failed, Phase.KILL_AND_RELAUNCH, now_ms, now_ms + timing.stacks_ms), [DumpStacks()]
     return state, []
@@ -228,7 +238,8 @@ def _step_running(state: SlotState, seen: Observation, now_ms: int, timing: Timi
         return _follow(state, child.exit_code, now_ms, timing), [WorkerExited(child.exit_code, blameless=False, started=True)]
     if _is_unwanted(state, seen):
         return _enter(state, Phase.KILL, now_ms, now_ms + timing.soft_kill_ms), [StopChild()]
-    if now_ms - child.heard_ms >= timing.worker_timeout_ms:
+    is_silent = now_ms - child.heard_ms >= timing.worker_timeout_ms
+    if is_silent or now_ms - child.stuck_since_ms >= timing.progress_timeout_ms:
         return _enter(state, Phase.KILL_AND_RELAUNCH, now_ms, now_ms + timing.stacks_ms), [DumpStacks()]
     return state, []
 

@@ -18,7 +18,8 @@ from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.master_duties import master_task
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import SparkStormError, StoreInconsistentError, StoreUnavailableError, TamperedBlobError
-from sparkstorm.model.assignment import Assignment, TaskError, WorkerBeat, WorkerCode, WorkerSlot
+from sparkstorm.model.assignment import Assignment, WorkerBeat, WorkerCode, WorkerSlot
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.status import JsonValue, TopologyStatus
 from sparkstorm.supervisor.base import LogSink, NodeStorage
 from sparkstorm.supervisor.seen_versions import VersionGuard
@@ -81,7 +82,7 @@ class SlotSync:
         self._refused: dict[str, int] = {}  # versions that were said to be refused
         self._refusals: deque[WorkerBeat] = deque(maxlen=1)
         self._beats: deque[WorkerBeat] = deque(maxlen=1)
-        self._errors: deque[tuple[str, TaskError]] = deque(maxlen=MAX_ERRORS_WAITING)
+        self._errors: deque[tuple[str, Failure]] = deque(maxlen=MAX_ERRORS_WAITING)
         self._left: deque[str] = deque()
         self._orders: deque[LocalAssignment] = deque(maxlen=1)
         self._code: dict[LocalAssignment, Code | BlobView] = {}
@@ -107,7 +108,7 @@ class SlotSync:
         """The worker has ended."""
         self._runs = None
 
-    def report(self, topology_id: str, error: TaskError) -> None:
+    def report(self, topology_id: str, error: Failure) -> None:
         """Leave an error; when hundreds wait, the oldest go."""
         self._errors.append((topology_id, error))
 

@@ -20,6 +20,7 @@ from sparkstorm.model.worker_messages import (
     encode_command,
 )
 from sparkstorm.model.worker_spec import WorkerSpec
+from sparkstorm.supervisor.worker_memory import Usage, usage_of
 
 _LOG = logging.getLogger(__name__)
 # Spark's own variables carry its secrets and make a child believe that it is a Spark worker.
@@ -122,6 +123,10 @@ class WorkerChild:
         self._status_fd = -1
         if self._pid_fd is not None:
             os.close(self._pid_fd)
+
+    def usage(self) -> Usage | None:
+        """Return the memory and CPU that the child itself uses, its own children left out."""
+        return usage_of(self.pid)
 
     def rotate_log(self, cap_bytes: int) -> bool:
         """Move a log that outgrew its cap aside; True if it did."""

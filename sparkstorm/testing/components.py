@@ -10,6 +10,7 @@ from sparkstorm.api.collector import BasicOutputCollector, SpoutOutputCollector
 from sparkstorm.api.components import BasicBolt, Conf, Outputs, ReplayableSpout, Stateful, StatefulBolt
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.state import KeyValueState
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.testing.in_process_worker import die
 from sparkstorm.testing.shared import ByReference, Shared
@@ -25,6 +26,7 @@ class AckFailTracker(ByReference):
         super().__init__()
         self.acked: list[Any] = []
         self.failed: list[Any] = []
+        self.failures: dict[str, Failure] = {}  # why, by the repr of the message id
 
     def is_acked(self, message_id: Any) -> bool:
         """Return whether the tree of a message was fully processed."""
@@ -117,8 +119,10 @@ class FeederSpout(ReplayableSpout):
     def ack(self, message_id: Any) -> None:
         self.tracker.acked.append(message_id)
 
-    def fail(self, message_id: Any) -> None:
+    def fail(self, message_id: Any, failure: Failure | None = None) -> None:
         self.tracker.failed.append(message_id)
+        if failure is not None:
+            self.tracker.failures[repr(message_id)] = failure
 
 
 class CaptureBolt(BasicBolt):

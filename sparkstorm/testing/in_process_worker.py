@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sparkstorm.errors import CodecError, SparkStormError, WorkerFailedError
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.worker_messages import (
     ComponentError,
     ExitCode,
@@ -24,6 +25,7 @@ from sparkstorm.model.worker_messages import (
 )
 from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.settings import EpochSettings, WorkerSettings
+from sparkstorm.supervisor.worker_memory import Usage
 from sparkstorm.testing.sim_data import DataPlane, TopologyData
 from sparkstorm.testing.sim_transport import SimTransport
 from sparkstorm.testing.simulated_time import SimulatedDeath, WorkerClock
@@ -34,7 +36,7 @@ from sparkstorm.worker.epoch_budget import Budget
 from sparkstorm.worker.main import exit_code_of
 from sparkstorm.worker.run import Beats, SlotReporter, WorkerRun, plan_of, start_worker
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
-from sparkstorm.worker.tasks.task_factory import WorkerPlan
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.worker import Worker
 
 STEP_MS = 1  # what an epoch with work in it costs: without a price an endless source would stop time
@@ -79,10 +81,10 @@ class DrawnBudget(Budget):
 class _Reporter(SlotReporter):
     """Reports of a simulated worker: all errors are kept for the test, those that are not throttled go to the slot."""
 
-    def error(self, component: str, task: int, text: str) -> None:
+    def error(self, failure: Failure) -> None:
         """User code raised, or an input was parked."""
-        self._control.data.errors.append(ComponentError(component, task, text))  # type: ignore[attr-defined]
-        self._send(component, task, text)
+        self._control.data.errors.append(failure)  # type: ignore[attr-defined]
+        self._send(failure)
 
 
 class InProcessWorker:
@@ -160,6 +162,10 @@ class InProcessWorker:
     def close(self) -> None:
         """End it if it still lives."""
         self.kill()
+
+    def usage(self) -> Usage | None:
+        """None: the simulation has one process for all."""
+        return None
 
     def rotate_log(self, cap_bytes: int) -> bool:
         """There is no log."""

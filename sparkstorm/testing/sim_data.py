@@ -7,8 +7,8 @@ from typing import Any
 
 from sparkstorm.blobs.topology_code import open_topology
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import Topology
-from sparkstorm.model.worker_messages import ComponentError
 from sparkstorm.testing.sim_transport import Arrivals
 from sparkstorm.transport.local import LocalReader, LocalStore
 
@@ -22,7 +22,7 @@ class TopologyData:
         self.id = topology_id
         self.store = LocalStore(max_bytes)
         self.arrivals = Arrivals(self.store)
-        self.errors: list[ComponentError] = []
+        self.errors: list[Failure] = []
         self.failure: Exception | None = None  # of a worker, that another start would find again
         self.activity = 0  # grows with every step in which anything was emitted or sent
         self.codec = Codec()

@@ -25,7 +25,9 @@ import numpy.typing as npt
 
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.failure import Failure, pack_failures, unpack_failures
 from sparkstorm.model.tuples import Roots, Source, each_root
+from sparkstorm.transport.batch_columns import pack_columns, unpack_columns
 
 Ids = npt.NDArray[np.uint64]
 Row = tuple[tuple[Any, ...], Roots, Source]
@@ -42,7 +44,7 @@ TASK_LIMIT = 1 << 31
 MAX_CONTAINERS = 4 << 20  # lists and mappings in a frame, which take 0.4 GB: no frame of several rows has room for more
 NO_IDS: Ids = np.empty(0, np.uint64)
 _FEW_ROWS = 24  # below it plain loops are faster than numpy
-_NO_ROOTS: tuple[bytes, bytes, dict[int, list[int]] | None] = (b"", b"", None)
+_NO_ROOTS: tuple[bytes, bytes, dict[int, bytes] | None] = (b"", b"", None)
 _ZERO = np.zeros(1, np.int64)
 _ONES = [1] * 8192
 _MAGIC = b"SF"
@@ -63,9 +65,11 @@ class RowFrame:
     ends: Ends = ()
     origin: int = 0  # of the worker process that has written it
     is_replayed: bool = False  # a dead letter that was put back: its sender has not sent it now, and does not count it
+    batch: Any = None  # the values as an Arrow batch, in place of `values`; roots are by run then, with their lengths
+    lengths: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self.values) if self.batch is None else int(self.batch.num_rows)
 
 
 class RootRuns:
@@ -91,7 +95,7 @@ class RootRuns:
                     return cls(roots, _ONES[: len(roots)] if len(roots) <= len(_ONES) else [1] * len(roots))
                 bounds = np.concatenate((_ZERO, starts, (len(roots),)))
                 return cls(column[bounds[:-1]].tolist(), np.diff(bounds).tolist())
-        runs = [(root, len(list(group))) for root, group in groupby(roots)]
+        runs = [(group[0], len(group)) for group in (list(each) for _, each in groupby(roots, key=_same))]
         return cls([root for root, _ in runs], [length for _, length in runs])
 
     def ends(self) -> Ends:
@@ -109,30 +113,32 @@ class RootRuns:
 
 @dataclass(slots=True)
 class AckerMessages:
-    """Messages to ackers of one epoch, combined per root (streams __ack_init, __ack_ack and __ack_fail)."""
+    """Messages to ackers of one epoch, combined per root (streams __ack_init, __ack_ack, __ack_fail, __ack_reset_timeout)."""
 
     init_roots: Ids = field(default_factory=lambda: NO_IDS)
     init_values: Ids = field(default_factory=lambda: NO_IDS)
     init_tasks: Ids = field(default_factory=lambda: NO_IDS)
     ack_roots: Ids = field(default_factory=lambda: NO_IDS)
     ack_values: Ids = field(default_factory=lambda: NO_IDS)
-    fail_reasons: dict[int, str] = field(default_factory=dict)
+    failures: dict[int, Failure] = field(default_factory=dict)
+    renewed: Ids = field(default_factory=lambda: NO_IDS)  # roots whose time-out begins anew
     oldest_ms: int = 0  # no root in here was born before: while this frame waits, none of them may time out
 
     def __len__(self) -> int:
-        return len(self.init_roots) + len(self.ack_roots) + len(self.fail_reasons)
+        return len(self.init_roots) + len(self.ack_roots) + len(self.failures) + len(self.renewed)
 
 
 @dataclass(frozen=True, slots=True)
 class SettledRoots:
-    """Message of an acker to a spout task: trees fully processed, and trees that failed with the reason."""
+    """Message of an acker to a spout task: trees fully processed, and trees that failed and why."""
 
     acked: list[int]
-    failed: dict[int, str]
+    failed: dict[int, Failure]
     oldest_ms: int = 0  # as in AckerMessages
+    renewed: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return len(self.acked) + len(self.failed)
+        return len(self.acked) + len(self.failed) + len(self.renewed)
 
 
 Frame = RowFrame | AckerMessages | SettledRoots
@@ -166,21 +172,45 @@ def encode_rows(
 ) -> bytes:
     """Bytes of a block; `draw_edge` is given the last rows of its roots and returns its edge id, None: nothing is tracked."""
     values, roots, sources = zip(*rows, strict=True)
+    columns = [list(column) for column in zip(*values, strict=True)]
+    runs = None if draw_edge is None else RootRuns.of(roots)
+    return _encoded(codec, stream, oldest_ms, _runs_of(sources), len(rows), columns, runs, draw_edge, origin)
+
+
+def encode_pieces(
+    codec: Codec,
+    stream: str,
+    oldest_ms: int,
+    pieces: Sequence[Row],
+    draw_edge: Callable[[Ends], int] | None = None,
+    origin: int = 0,
+) -> bytes:
+    """Bytes of a block of pieces (Arrow batches of the same columns in place of values), as `encode_rows`."""
+    import pyarrow as pa
+
+    sizes = [batch.num_rows for batch, _, _ in pieces]  # type: ignore[attr-defined]
+    whole = pieces[0][0] if len(pieces) == 1 else pa.concat_batches([batch for batch, _, _ in pieces])
+    senders = [source.task for _, _, source in pieces], sizes
+    runs = None if draw_edge is None else RootRuns([roots for _, roots, _ in pieces], sizes)
+    columns = {"arrow": pack_columns(whole)}
+    return _encoded(codec, stream, oldest_ms, senders, sum(sizes), columns, runs, draw_edge, origin)
+
+
+def _encoded(
+    codec: Codec,
+    stream: str,
+    oldest_ms: int,
+    senders: tuple[list[int], list[int]],
+    count: int,
+    columns: Any,
+    runs: RootRuns | None,
+    draw_edge: Callable[[Ends], int] | None,
+    origin: int,
+) -> bytes:
     edge, head = 0, _NO_ROOTS
-    if draw_edge is not None:
-        runs = RootRuns.of(roots)
-        if ends := runs.ends():
-            edge, head = draw_edge(ends), _packed_roots(runs, len(rows))
-    body = [
-        origin,
-        edge,
-        stream,
-        *_runs_of(sources),
-        len(rows),
-        [list(column) for column in zip(*values, strict=True)],
-        *head,
-    ]
-    return _framed(ROWS, oldest_ms, codec.pack(body))
+    if runs is not None and draw_edge is not None and (ends := runs.ends()):
+        edge, head = draw_edge(ends), _packed_roots(runs, count)
+    return _framed(ROWS, oldest_ms, codec.pack([origin, edge, stream, *senders, count, columns, *head]))
 
 
 def _runs_of(sources: Sequence[Source]) -> tuple[list[int], list[int]]:
@@ -190,12 +220,16 @@ def _runs_of(sources: Sequence[Source]) -> tuple[list[int], list[int]]:
     return [task for task, _ in runs], [count for _, count in runs]
 
 
-def _packed_roots(runs: RootRuns, count: int) -> tuple[bytes, bytes, dict[int, list[int]] | None]:
+def _packed_roots(runs: RootRuns, count: int) -> tuple[bytes, bytes, dict[int, bytes] | None]:
     """Roots and lengths of runs as columns (no lengths: each is one row), and the runs of several roots by place."""
-    several = {n: list(roots) for n, roots in enumerate(runs.roots) if type(roots) is tuple} if _has_tuple(runs.roots) else None
+    several = {n: _column(roots) for n, roots in enumerate(runs.roots) if type(roots) is tuple} if _has_tuple(runs.roots) else None
     single = [0 if type(roots) is tuple else roots for roots in runs.roots] if several else runs.roots
     lengths = b"" if len(runs.roots) == count else np.array(runs.lengths, "<u4").tobytes()
     return np.array(single, "<u8").tobytes(), lengths, several
+
+
+def _same(roots: Roots) -> int:
+    return id(roots) if type(roots) is tuple else roots  # type: ignore[return-value]
 
 
 def _has_tuple(roots: Iterable[Roots]) -> bool:
@@ -210,6 +244,8 @@ def encode_replayed(codec: Codec, source_task: int, stream: str, born_ms: int, v
 
 def travelled(codec: Codec, rows: Sequence[Row]) -> list[Row]:
     """Rows as they would come out of a frame: what one receiver does to its values, no other sees."""
+    if any(type(row[0]) is not tuple for row in rows):
+        return [row if type(row[0]) is not tuple else travelled(codec, [row])[0] for row in rows]
     values = codec.unpack(codec.pack([list(row[0]) for row in rows]))
     return [(tuple(mine), row[1], row[2]) for mine, row in zip(values, rows, strict=True)]
 
@@ -223,14 +259,17 @@ def encode_messages(codec: Codec, messages: AckerMessages) -> bytes:
         _column(m.init_tasks),
         _column(m.ack_roots),
         _column(m.ack_values),
-        m.fail_reasons,
+        pack_failures(m.failures),
+        _column(m.renewed),
     ]
     return _framed(MESSAGES, m.oldest_ms, codec.pack(body))
 
 
 def encode_settled(codec: Codec, settled: SettledRoots) -> bytes:
     """Bytes of an acker's verdicts for one spout task."""
-    return _framed(SETTLED, settled.oldest_ms, codec.pack([_column(settled.acked), settled.failed]))
+    return _framed(
+        SETTLED, settled.oldest_ms, codec.pack([_column(settled.acked), pack_failures(settled.failed), _column(settled.renewed)])
+    )
 
 
 def decode(codec: Codec, data: bytes) -> Frame:
@@ -251,16 +290,31 @@ def _decode_rows(body: list[Any], oldest_ms: int) -> RowFrame:
     _check(type(origin) is int and type(stream) is str, "its source has wrong types")
     _check(type(edge) is int and 0 <= edge < ID_LIMIT, "an edge id is not between 0 and 2**63 - 1")
     _check(type(count) is int and 0 < count <= MAX_ROWS, f"it claims {count!r:.40} rows")
-    _check(type(columns) is list and all(type(c) is list and len(c) == count for c in columns), "uneven columns")
     runs = _checked_runs(tasks, counts, count)
-    values = list(zip(*columns, strict=True)) if columns else [()] * count
+    batch, values = None, list[tuple[Any, ...]]()
+    if type(columns) is dict:
+        batch = _unpacked(columns, count)
+    else:
+        _check(type(columns) is list and all(type(c) is list and len(c) == count for c in columns), "uneven columns")
+        values = list(zip(*columns, strict=True)) if columns else [()] * count
     _check(bool(edge) == bool(roots), "an edge without roots, or roots without an edge")
     if not edge:
         _check(lengths == b"" and several is None, "anchors without an edge")
-        return RowFrame(runs, stream, oldest_ms, values, [0] * count, origin=origin)
+        none: list[Roots] = [0] if batch is not None else [0] * count
+        return RowFrame(runs, stream, oldest_ms, values, none, origin=origin, batch=batch, lengths=[count])
     of_rows = _checked_roots(roots, lengths, several, count)
+    if batch is not None:
+        sizes = list(of_rows.lengths)
+        return RowFrame(
+            runs, stream, oldest_ms, values, list(of_rows.roots), edge, of_rows.ends(), origin, batch=batch, lengths=sizes
+        )
     row_roots = of_rows.roots if lengths == b"" else chain.from_iterable(map(repeat, of_rows.roots, of_rows.lengths))
     return RowFrame(runs, stream, oldest_ms, values, list(row_roots), edge, of_rows.ends(), origin)
+
+
+def _unpacked(columns: dict[Any, Any], count: int) -> Any:
+    _check(set(columns) == {"arrow"}, "columns are no list and no batch")
+    return unpack_columns(columns["arrow"], count)
 
 
 def _checked_runs(tasks: Any, counts: Any, count: int) -> list[tuple[int, int]]:
@@ -280,35 +334,37 @@ def _checked_roots(roots: Any, lengths: Any, several: Any, count: int) -> RootRu
     found: list[Roots] = singles.tolist()
     for run, many in (several or {}).items():
         _check(type(run) is int and 0 <= run < len(found), "an anchor points outside the rows")
-        _check(type(many) is list and len(many) > 0, "anchors are not a list")
-        _check(all(type(r) is int and 0 < r < ID_LIMIT for r in many), "anchors are not ids")
-        found[run] = tuple(many)
+        anchors = _numbers(many)
+        _check(len(anchors) > 0, "anchors without a root")
+        _check_ids(anchors, 1, "an anchor")
+        found[run] = tuple(anchors.tolist())
     return RootRuns(found, sizes)
 
 
 def _decode_messages(body: list[Any], oldest_ms: int) -> AckerMessages:
-    init_roots, init_values, init_tasks, ack_roots, ack_values, reasons = body
+    init_roots, init_values, init_tasks, ack_roots, ack_values, failures, renewed = body
     roots, values, tasks = (_numbers(column) for column in (init_roots, init_values, init_tasks))
-    acked, edges = (_numbers(column) for column in (ack_roots, ack_values))
+    acked, edges, reset = (_numbers(column) for column in (ack_roots, ack_values, renewed))
     _check(len(roots) == len(values) == len(tasks) and len(acked) == len(edges), "uneven columns")
-    for column in (roots, acked):
+    for column in (roots, acked, reset):
         _check_ids(column, 1, "a root")
     for column in (values, edges):
         _check_ids(column, 0, "a value")
     _check(not len(tasks) or int(tasks.max()) < TASK_LIMIT, "a spout task is above 2**31 - 1")
-    return AckerMessages(roots, values, tasks, acked, edges, _reasons(reasons), oldest_ms)
+    return AckerMessages(roots, values, tasks, acked, edges, unpack_failures(failures, ID_LIMIT), reset, oldest_ms)
 
 
 def _decode_settled(body: list[Any], oldest_ms: int) -> SettledRoots:
-    acked, failed = body
-    roots = _numbers(acked)
+    acked, failed, renewed = body
+    roots, reset = _numbers(acked), _numbers(renewed)
     _check_ids(roots, 1, "a root")
-    return SettledRoots(roots.tolist(), _reasons(failed), oldest_ms)
+    _check_ids(reset, 1, "a root")
+    return SettledRoots(roots.tolist(), unpack_failures(failed, ID_LIMIT), oldest_ms, reset.tolist())
 
 
 def _decode_replayed(body: list[Any], oldest_ms: int) -> RowFrame:
     frame = _decode_rows(body, oldest_ms)
-    _check(len(frame) == 1 and not frame.edge, "a replayed dead letter is not one row of no tree")
+    _check(len(frame.values) == 1 and not frame.edge, "a replayed dead letter is not one row of no tree")
     return replace(frame, is_replayed=True)
 
 
@@ -335,14 +391,6 @@ def _numbers(data: Any) -> Ids:
 
 def _check_ids(ids: Ids, least: int, name: str) -> None:
     _check(not len(ids) or (int(ids.min()) >= least and int(ids.max()) < ID_LIMIT), f"{name} is not between {least} and 2**63 - 1")
-
-
-def _reasons(reasons: Any) -> dict[int, str]:
-    _check(type(reasons) is dict, "fail reasons are not a mapping")
-    _check(
-        all(type(k) is int and 0 < k < ID_LIMIT and type(v) is str for k, v in reasons.items()), "fail reasons are not text by root"
-    )
-    return dict(reasons)
 
 
 def _check(holds: bool, complaint: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.tuples import Roots, each_root
 from sparkstorm.transport.frames import AckerMessages, Ends, Ids
 
@@ -52,7 +53,8 @@ class Epoch:
         self._ids = ids
         self.is_tracking = is_tracking
         self.value_by_root: dict[int, int] = {}
-        self.failed: dict[int, str] = {}
+        self.failed: dict[int, Failure] = {}
+        self.renewed: set[int] = set()  # roots whose time-out begins anew
         self.births: dict[int, int] = {}  # root -> spout task
         self.messages: dict[int, AckerMessages] = {}
         self.rows = 0  # executed: the measure of the row budget
@@ -86,7 +88,7 @@ class Epoch:
         if edge:
             self.consume([root for root in each_root(roots) if root], edge)
 
-    def fail(self, roots: Roots, reason: str) -> None:
+    def fail(self, roots: Roots, failure: Failure) -> None:
         """Fail the trees of these roots: each gets an edge that is never consumed.
 
         Without it a tree whose last tuple failed inside the epoch could end at zero, and an ack is tested before a fail
@@ -94,8 +96,12 @@ class Epoch:
         """
         for root in each_root(roots):
             if root and root not in self.failed:
-                self.failed[root] = reason
+                self.failed[root] = failure
                 self.value_by_root[root] = self.value_by_root.get(root, 0) ^ self._ids.root()
+
+    def renew(self, roots: Iterable[Roots]) -> None:
+        """Let the time-outs of these trees begin anew."""
+        self.renewed.update(root for of_input in roots for root in each_root(of_input) if root)
 
     def messages_to(self, acker: int) -> AckerMessages:
         """Return the messages of this epoch for one acker task."""

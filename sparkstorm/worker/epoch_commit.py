@@ -7,16 +7,19 @@ change them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
 
 from sparkstorm.errors import CodecError, MalformedFrameError
 from sparkstorm.executor.emitter import weigh
+from sparkstorm.executor.pieces import is_piece
 from sparkstorm.executor.sink_runner import SinkRunner
 from sparkstorm.executor.state import MemoryState
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.unfolding import require_bounded
 from sparkstorm.settings import EpochSettings
 from sparkstorm.transport import frames
@@ -28,10 +31,12 @@ from sparkstorm.worker.open_blocks import OpenBlock
 from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.spout_task import SpoutTask
-from sparkstorm.worker.tasks.task_factory import TaskSet, WorkerPlan
+from sparkstorm.worker.tasks.task_factory import TaskSet
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 _ROWS_PER_ENTRY = 8192
 _BUDGETS = 256  # times the byte budget that one commit may carry: half a gigabyte; Redis ends connections at one
+_ROWS_PER_BATCH = 1 << 16
 _BYTES_PER_ENTRY = 256 << 10  # rows that are heavier together leave in several entries
 
 
@@ -78,8 +83,8 @@ class CommitBuilder:
             return
         task, entries = block.target.task, 0
         oldest_ms = block.births.oldest_ms or self._now_ms()
-        for start in range(0, len(block.rows), _ROWS_PER_ENTRY):
-            for data in self._encoded(epoch, block, oldest_ms, block.rows[start : start + _ROWS_PER_ENTRY]):
+        for rows in _cut(block):
+            for data in self._encoded(epoch, block, oldest_ms, rows):
                 self._require_bounded(block, commit, len(data))
                 commit.frames.append((task, data, len(data)))
                 entries += 1
@@ -97,12 +102,12 @@ class CommitBuilder:
             )
 
     def _encoded(self, epoch: Epoch, block: OpenBlock, oldest_ms: int, rows: Sequence[Row]) -> Iterator[bytes]:
-        weight = weigh(rows)
+        weight = 0 if is_piece(rows[0]) else weigh(rows)  # pieces are cut by their bytes already
         if weight <= _BYTES_PER_ENTRY or len(rows) == 1:
             drawn: list[tuple[Ends, int]] = []
             data = self._entry(epoch, block, oldest_ms, rows, drawn)
             weight = len(data)
-            if weight <= 2 * _BYTES_PER_ENTRY or len(rows) == 1:
+            if weight <= 2 * _BYTES_PER_ENTRY or len(rows) == 1 or is_piece(rows[0]):
                 yield data
                 return
             for ends, edge in drawn:  # the sample was too light; each part draws an edge of its own
@@ -117,9 +122,8 @@ class CommitBuilder:
             return drawn[-1][1]
 
         try:
-            data = frames.encode_rows(
-                self._plan.codec, block.channel, oldest_ms, rows, draw if epoch.is_tracking else None, self._origin
-            )
+            encode = frames.encode_pieces if is_piece(rows[0]) else frames.encode_rows
+            data = encode(self._plan.codec, block.channel, oldest_ms, rows, draw if epoch.is_tracking else None, self._origin)
             if len(rows) == 1 and len(data) > frames.MAX_FRAME_BYTES:
                 raise CodecError(f"a tuple of {len(data)} bytes; the limit is {frames.MAX_FRAME_BYTES}")
             if len(rows) == 1:
@@ -157,7 +161,7 @@ class CommitBuilder:
             if told is None:
                 commit.frames.append((spout_task, frames.encode_settled(self._plan.codec, verdict), 0))
             else:
-                self.latencies_ms += told.settle(verdict.acked, verdict.failed, self._now_ms())
+                self.latencies_ms += told.settle(verdict.acked, verdict.failed, self._now_ms(), verdict.renewed)
         for acker_task, messages in epoch.messages.items():
             commit.frames.append((acker_task, frames.encode_messages(self._plan.codec, messages), 0))
 
@@ -200,8 +204,11 @@ class CommitBuilder:
             self._settle_here(spout_task, roots, {})
         self._address_inits(epoch, *(np.array(c, np.uint64) for c in (begun, values, spout_tasks)))
         self._address_acks(epoch, np.fromiter(edges, np.uint64, len(edges)), np.fromiter(edges.values(), np.uint64, len(edges)))
-        for root, reason in failed.items():
-            epoch.messages_to(self._ackers[root % len(self._ackers)]).fail_reasons[root] = reason
+        for root, failure in failed.items():
+            epoch.messages_to(self._ackers[root % len(self._ackers)]).failures[root] = failure
+        renewed = np.fromiter(epoch.renewed - epoch.births.keys(), np.uint64)
+        for acker, rows in self._by_acker(renewed):
+            epoch.messages_to(acker).renewed = renewed[rows]
 
     def _address_inits(self, epoch: Epoch, roots: Ids, values: Ids, spout_tasks: Ids) -> None:
         for acker, rows in self._by_acker(roots):
@@ -225,7 +232,7 @@ class CommitBuilder:
         for home in np.unique(homes).tolist():
             yield self._ackers[home], homes == home
 
-    def _settle_here(self, spout_task: int, acked: list[int], failed: dict[int, str]) -> None:
+    def _settle_here(self, spout_task: int, acked: list[int], failed: dict[int, Failure]) -> None:
         self.latencies_ms += self._crew.spouts[spout_task].settle(acked, failed, self._now_ms())
 
     def _write_journals(self, commit: Commit) -> None:
@@ -236,6 +243,8 @@ class CommitBuilder:
                 delta["p"] = pending
             if (position := spout.take_position()) is not None:
                 delta["o"] = position
+            if handed := spout.take_handed():
+                delta["h"] = handed
             delta |= _changed_times(spout)
             journals[task].write(commit, delta, partial(_whole_of_spout, spout))
         for task, acker in self._crew.ackers.items():
@@ -248,6 +257,42 @@ class CommitBuilder:
             if delta and bolt.stored_version != bolt.state_version:
                 delta["v"] = bolt.stored_version = bolt.state_version
             journals[task].write(commit, delta, partial(_whole_of_bolt, bolt))
+
+
+def _cut(block: OpenBlock) -> Iterator[Sequence[Row]]:
+    """Parts of a block that may be an entry each: rows, or pieces of batches with the same columns."""
+    if not block.has_pieces:
+        for start in range(0, len(block.rows), _ROWS_PER_ENTRY):
+            yield block.rows[start : start + _ROWS_PER_ENTRY]
+        return
+    for is_batch, group in groupby(block.rows, key=is_piece):
+        if is_batch:
+            small = chain.from_iterable(map(_slices, group))
+            for _, pieces in groupby(small, key=lambda piece: piece[0].schema):
+                yield from _gathered(pieces)
+        else:
+            rows = list(group)
+            yield from (rows[start : start + _ROWS_PER_ENTRY] for start in range(0, len(rows), _ROWS_PER_ENTRY))
+
+
+def _slices(piece: Any) -> Iterator[Any]:
+    batch, roots, source = piece
+    step = max(1, min(_ROWS_PER_BATCH, batch.num_rows * _BYTES_PER_ENTRY // max(1, batch.nbytes)))
+    return ((batch.slice(start, step), roots, source) for start in range(0, batch.num_rows, step))
+
+
+def _gathered(pieces: Iterable[Any]) -> Iterator[list[Any]]:
+    found: list[Any] = []
+    rows = size = 0
+    for piece in pieces:
+        more_rows, more = piece[0].num_rows, piece[0].nbytes
+        if found and (rows + more_rows > _ROWS_PER_BATCH or size + more > _BYTES_PER_ENTRY):
+            yield found
+            found, rows, size = [], 0, 0
+        found.append(piece)
+        rows += more_rows
+        size += more
+    yield found
 
 
 def _changed(state: MemoryState | None, changed: str, deleted: str) -> dict[str, Any]:
@@ -267,6 +312,7 @@ def _changed_times(task: SpoutTask | BoltTask) -> dict[str, Any]:
 
 def _whole_of_spout(spout: SpoutTask) -> Whole:
     position = {} if spout.position is None else {"o": spout.position}
+    position |= {"h": spout.handed} if spout.handed else {}
     return {"P": spout.pending.snapshot(), **position}, _times(spout)
 
 

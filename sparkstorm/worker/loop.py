@@ -5,21 +5,23 @@ from __future__ import annotations
 import gc
 import os
 import select
+import threading
 from pathlib import Path
 
 from sparkstorm.blobs.topology_code import open_topology
 from sparkstorm.clock import Clock, SystemClock
 from sparkstorm.errors import CodecError
-from sparkstorm.model.worker_messages import ExitCode
+from sparkstorm.model.worker_messages import Alive, ExitCode
 from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.settings import WorkerSettings
 from sparkstorm.transport.redis import RedisTransport
 from sparkstorm.worker.epoch import RandomIds
 from sparkstorm.worker.log_levels import LogLevels
 from sparkstorm.worker.run import BEAT_EVERY_MS, Beats, Control, SlotReporter, WorkerRun, plan_of, start_worker
-from sparkstorm.worker.tasks.task_factory import WorkerPlan
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.worker import Worker
 
+ALIVE_EVERY_S = 1.0
 _LONGEST_WAIT_MS = 1000
 
 
@@ -29,11 +31,19 @@ def run_worker(spec: WorkerSpec, control: Control) -> int:
     wake_fd = os.eventfd(0, os.EFD_NONBLOCK) if hasattr(os, "eventfd") else -1
     beats = Beats(control, clock)
     transport = RedisTransport(spec.redis, spec.topology_id, on_wait=beats.while_waiting)
+    threading.Thread(target=_say_alive, args=(control,), name="alive", daemon=True).start()
     try:
         run = WorkerRun(spec, control, clock, beats, lambda: _start(spec, control, clock, transport, wake_fd), LogLevels().apply)
         return _drive(run, control, clock, transport, [fd for fd in (control.fileno(), wake_fd) if fd >= 0])
     finally:
         transport.close()
+
+
+def _say_alive(control: Control) -> None:
+    """Tell the slot that the process runs, apart from whether its loop gets on."""
+    never = threading.Event()
+    while not never.wait(ALIVE_EVERY_S):
+        control.send(Alive())
 
 
 def _drive(run: WorkerRun, control: Control, clock: Clock, transport: RedisTransport, fds: list[int]) -> int:

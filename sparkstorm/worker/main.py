@@ -22,17 +22,20 @@ from typing import Any, NoReturn, TextIO
 
 from sparkstorm.errors import (
     FencedError,
+    InvalidConfigError,
+    InvalidTopologyError,
     SparkStormError,
     StoreInconsistentError,
     StoreRolledBackError,
     StoreUnavailableError,
     WorkerFailedError,
 )
-from sparkstorm.executor.user_traceback import busy_in
+from sparkstorm.executor.user_traceback import busy_in, stacks_of_threads
 from sparkstorm.hosting.base import WorkerControl
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.worker_messages import (
-    HUNG,
     MAX_LINE_BYTES,
+    Alive,
     Beat,
     ComponentError,
     ExitCode,
@@ -53,11 +56,12 @@ WorkerEntry = Callable[[WorkerSpec, WorkerControl], int]
 
 
 class PipeControl:
-    """The child's end of both pipes; made and used by the thread that runs the worker loop."""
+    """The child's end of both pipes: commands are taken by the worker's loop, reports are sent from any thread."""
 
     def __init__(self, control_fd: int, status_fd: int, received: bytes = b"") -> None:
         self._control_fd, self._status_fd = control_fd, status_fd
         self._received, self._unsent = bytearray(received), bytearray()
+        self._lock = threading.RLock()  # a signal's handler may send while the loop does
         for fd in (control_fd, status_fd):
             os.set_blocking(fd, False)
             os.set_inheritable(fd, False)
@@ -66,7 +70,8 @@ class PipeControl:
         return self._control_fd
 
     def poll(self) -> list[WorkerCommand]:
-        self._flush()
+        with self._lock:
+            self._flush()
         try:
             while chunk := os.read(self._control_fd, 65536):
                 self._received += chunk
@@ -79,12 +84,13 @@ class PipeControl:
 
     def send(self, report: WorkerReport) -> None:
         # A slot that does not read now must not stop the epochs: beats are dropped, the rest waits its turn.
-        if self._unsent and (isinstance(report, Beat) or len(self._unsent) > MAX_UNSENT_BYTES):
+        with self._lock:
+            if self._unsent and (isinstance(report, Alive | Beat) or len(self._unsent) > MAX_UNSENT_BYTES):
+                self._flush()
+                if self._unsent:
+                    return
+            self._unsent += encode_report(report)
             self._flush()
-            if self._unsent:
-                return
-        self._unsent += encode_report(report)
-        self._flush()
 
     def _flush(self) -> None:
         try:
@@ -223,8 +229,9 @@ def _answer_where_it_hangs(control: PipeControl) -> None:
 
     def report(_number: int, frame: FrameType | None) -> None:
         found = None if frame is None else busy_in(frame)
-        if found is not None:
-            control.send(ComponentError(found.component, found.task, HUNG + found.place))
+        if frame is not None and found is not None:
+            stacks = stacks_of_threads(frame)
+            control.send(ComponentError(Failure(FailureKind.HUNG, found.place, found.component, found.task, traceback=stacks)))
 
     signal.signal(signal.SIGUSR1, report)
     faulthandler.register(signal.SIGUSR1, 2, chain=True)
@@ -259,6 +266,8 @@ def exit_code_of(fault: SparkStormError) -> ExitCode:
     """The exit code of a worker that ends with an error of ours."""
     codes = {
         WorkerFailedError: ExitCode.FAILED_START,
+        InvalidTopologyError: ExitCode.FAILED_START,  # a connector's open: another start finds the same
+        InvalidConfigError: ExitCode.FAILED_START,
         FencedError: ExitCode.FENCED,
         StoreUnavailableError: ExitCode.STORE_LOST,
         StoreRolledBackError: ExitCode.RELOAD,

@@ -7,14 +7,28 @@ the rows of one call of a bolt share its duration evenly.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
+from sparkstorm.model.failure import Failure
 from sparkstorm.worker.progress import latency_bucket, percentile_ms
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 
 _SHARES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 _ERROR_CHARS = 300
+
+
+class Reporter(Protocol):
+    """Reports of a worker to its slot."""
+
+    def trying(self, task: int, entry: str, row: int) -> None:
+        """The next commit holds this one input; should the process die now, it is the suspect."""
+
+    def passed(self) -> None:
+        """No input is under suspicion any more."""
+
+    def error(self, failure: Failure) -> None:
+        """User code raised, or an input was parked."""
 
 
 class TaskMeter:
@@ -60,18 +74,10 @@ class Meters:
             found = self._by_task[task] = TaskMeter()
         return found
 
-    def reporting(self, report: Callable[[str, int, str], None]) -> Callable[[str, int, str], None]:
-        """Return a report of errors that also keeps each task's last one."""
-
-        def keep(component: str, task: int, text: str) -> None:
-            meter = self.of(task)
-            meter.last_error, meter.last_error_ms = (
-                text.strip().splitlines()[0][:_ERROR_CHARS] if text.strip() else "",
-                self._now_ms(),
-            )
-            report(component, task, text)
-
-        return keep
+    def note_failure(self, failure: Failure) -> None:
+        """Keep it as the last one of its task."""
+        meter, lines = self.of(failure.task), failure.text.strip().splitlines()
+        meter.last_error, meter.last_error_ms = lines[0][:_ERROR_CHARS] if lines else "", self._now_ms()
 
     def note_done(self, bolt: BoltTask, now_us: int) -> None:
         """Count the inputs of a bolt that were acked after their execute, or done by another try."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable
 from typing import Any
 
 from sparkstorm.worker.meters import Meters
 from sparkstorm.worker.progress import Progress, TaskCounts
-from sparkstorm.worker.tasks.task_factory import TaskSet, WorkerPlan
+from sparkstorm.worker.tasks.task_factory import TaskSet
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
+_WORTH_SAYING = 10_000
+_CONTAINERS = frozenset({list, dict, set, deque, defaultdict, OrderedDict, Counter})
 _SHOWN = ("emitted", "transferred", "executed", "acked", "failed", "parked", "retried", "pending")
 
 
@@ -66,3 +70,23 @@ class Tally:
         known = self._progress.counts_by_task
         counts = {name: sum(getattr(known[task], name) for task in tasks if task in known) for name in _SHOWN}
         return {**counts, **self._meters.shown(tasks, {**self._crew.bolts, **self._crew.spouts})}
+
+    def keeps(self) -> list[str]:
+        """Return the largest of what tasks keep in memory, a phrase each: state, inputs, messages, attributes of user code."""
+        found: list[tuple[int, str]] = []
+        for task, bolt in self._crew.bolts.items():
+            where = f"{bolt.component}#{task}"
+            found.append((len(bolt.state) if bolt.state is not None else 0, f"keys of state in {where}"))
+            found.append((len(bolt.held), f"inputs that {where} has not acked"))
+            found += _attributes(bolt.runner.bolt, where)
+        for task, spout in self._crew.spouts.items():
+            found.append((len(spout.pending), f"open messages of {spout.component}#{task}"))
+            found += _attributes(spout.spout, f"{spout.component}#{task}")
+        largest = sorted((each for each in found if each[0] >= _WORTH_SAYING), reverse=True)[:3]
+        return [f"{count:,} {what}" for count, what in largest]
+
+
+def _attributes(instance: Any, where: str) -> list[tuple[int, str]]:
+    """Return the sizes of an instance's containers; a threaded component's own are behind its wrapper and left out."""
+    values = dict(getattr(instance, "__dict__", {}))
+    return [(len(v), f"items in '{name}' of {where}") for name, v in values.items() if type(v) in _CONTAINERS]

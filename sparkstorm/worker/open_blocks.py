@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparkstorm.executor.pieces import take
 from sparkstorm.grouping.routes import MakeTarget, Rows, Target
+from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import LATE_PREFIX, WATERMARK_STREAM
+from sparkstorm.transport.frames import travelled
+from sparkstorm.worker.tasks.inbox import FindSource
 
 
 class Births:
@@ -28,7 +32,7 @@ class Births:
 class OpenBlock:
     """Rows of one channel for one task."""
 
-    __slots__ = ("channel", "component", "target", "births", "rows", "is_late", "stream")
+    __slots__ = ("channel", "component", "target", "births", "rows", "is_late", "stream", "has_pieces")
 
     def __init__(self, component: str, channel: str, target: Target, births: Births) -> None:
         self.component = component
@@ -38,10 +42,13 @@ class OpenBlock:
         self.rows: Rows = target.rows
         self.is_late = channel.startswith(LATE_PREFIX)
         self.stream = channel.removeprefix(LATE_PREFIX)
+        self.has_pieces = False  # whether batches may lie among the rows
 
     def take(self, most: int) -> Rows:
         """Remove and return the oldest rows, `most` at the most."""
         rows = self.rows
+        if self.has_pieces:
+            return take(rows, most)
         if len(rows) <= most:
             taken = rows[:]
             rows.clear()
@@ -71,14 +78,17 @@ class Feed:
         if self.marks and not any(block.rows for block in self.data):
             for block in self.marks:
                 if block.rows:
-                    yield block, block.take(len(block.rows))
+                    yield block, block.take(1 << 30)
 
 
 class OpenBlocks:
     """All open blocks of a worker, in the order in which they leave: data, then marks."""
 
-    def __init__(self, local_tasks: frozenset[int]) -> None:
+    def __init__(self, local_tasks: frozenset[int], find_source: FindSource, strict_codec: Codec | None = None) -> None:
+        """With a codec, rows for tasks of this worker go through bytes too: what one receiver does to values, no other sees."""
         self._local = local_tasks
+        self._find_source = find_source
+        self._strict_codec = strict_codec
         self._blocks: dict[tuple[str, str, int], OpenBlock] = {}
         self._births: dict[str, Births] = {}
         self.data: list[OpenBlock] = []
@@ -89,6 +99,11 @@ class OpenBlocks:
         """Return the births of a component's tasks in this worker."""
         return self._births.setdefault(component, Births())
 
+    def expect_batches(self, component: str) -> None:
+        """Let the tasks of a component emit batches."""
+        for block in self.data:
+            block.has_pieces |= block.component == component
+
     def targets_of(self, component: str) -> MakeTarget:
         """Return the maker of targets for the tasks of a component: one list per channel and receiver, shared by all."""
 
@@ -97,6 +112,14 @@ class OpenBlocks:
             return (block or self._add(component, channel, task)).target
 
         return target
+
+    def handed_over(self, block: OpenBlock, rows: Rows) -> Rows:
+        """Return rows taken from a block as their task of this worker gets them."""
+        if self._strict_codec is not None:
+            rows = travelled(self._strict_codec, rows)
+        if block.is_late:
+            rows = [(values, roots, self._find_source(source.task, block.channel)) for values, roots, source in rows]
+        return rows
 
     def oldest_ms(self) -> int | None:
         """Return the birth of the oldest root that this epoch can have touched; None when nothing has run."""

@@ -10,7 +10,10 @@ from typing import Any
 import ormsgpack
 
 from sparkstorm.errors import StoreInconsistentError
+from sparkstorm.model.failure import Cause, Failure, FailureKind
 
+MOST_CAUSES = 64  # of one worker; it writes them with every commit
+OTHER_CAUSES = Cause("(other components)", "other causes", "")
 _PER_OCTAVE = 8  # latency buckets per doubling: 9 % wide
 _BUCKETS = 20 * _PER_OCTAVE
 
@@ -45,6 +48,16 @@ class Progress:
     quarantined: int = 0
     started_ms: int = 0
     now_ms: int = 0
+    failures: dict[Cause, int] = field(default_factory=dict)  # failed calls, reports and time-outs by cause
+
+    def count_failure(self, failure: Failure, count: int = 1) -> None:
+        """Count failures of one cause; what was given up has been counted when it failed."""
+        if failure.kind is FailureKind.PARKED:
+            return
+        cause = failure.cause
+        if cause not in self.failures and len(self.failures) >= MOST_CAUSES:
+            cause = OTHER_CAUSES
+        self.failures[cause] = self.failures.get(cause, 0) + count
 
     def add_latencies(self, latencies_ms: Iterable[int]) -> None:
         """Count complete latencies."""
@@ -56,19 +69,24 @@ class Progress:
     def encode(self) -> bytes:
         """Bytes for the commit."""
         tasks = {t: [getattr(c, name) for name in _NAMES] for t, c in self.counts_by_task.items()}
+        failures = [[cause.component, cause.error, cause.place, count] for cause, count in self.failures.items()]
         return ormsgpack.packb(
-            [tasks, self.latency_buckets, self.quarantined, self.started_ms, self.now_ms], option=ormsgpack.OPT_NON_STR_KEYS
+            [tasks, self.latency_buckets, self.quarantined, self.started_ms, self.now_ms, failures],
+            option=ormsgpack.OPT_NON_STR_KEYS,
         )
 
     @classmethod
     def decode(cls, data: bytes) -> Progress:
         """Read a stored record; StoreInconsistentError when it is not one."""
         try:
-            tasks, buckets, quarantined, started_ms, now_ms = ormsgpack.unpackb(data, option=ormsgpack.OPT_NON_STR_KEYS)
+            tasks, buckets, quarantined, started_ms, now_ms, failures = ormsgpack.unpackb(data, option=ormsgpack.OPT_NON_STR_KEYS)
             counts = {int(t): _counts(values) for t, values in tasks.items()}
             if any(type(number) is not int for pair in buckets.items() for number in pair):
                 raise ValueError("its latencies are no numbers")
-            return cls(counts, dict(buckets), int(quarantined), int(started_ms), int(now_ms))
+            if any([type(part) for part in row] != [str, str, str, int] for row in failures):
+                raise ValueError("its failures are no counts by cause")
+            causes = {Cause(*row[:3]): row[3] for row in failures}
+            return cls(counts, dict(buckets), int(quarantined), int(started_ms), int(now_ms), causes)
         except (ValueError, TypeError, AttributeError, OverflowError) as error:
             raise StoreInconsistentError(f"a progress record is not one of ours: {error}") from error
 
@@ -109,6 +127,8 @@ def merge(records: Iterable[Progress]) -> Progress:
         for bucket, count in record.latency_buckets.items():
             merged.latency_buckets[bucket] = merged.latency_buckets.get(bucket, 0) + count
         merged.quarantined += record.quarantined
+        for cause, count in record.failures.items():
+            merged.failures[cause] = merged.failures.get(cause, 0) + count
         merged.now_ms = max(merged.now_ms, record.now_ms)
     return merged
 

@@ -7,16 +7,19 @@ at-most-once: dropped and counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from sparkstorm.executor.runner import ReportError
-from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.progress import TaskCounts
 from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.worker.tasks.capsules import Capsules
 from sparkstorm.worker.tasks.pending_inputs import PendingInput
-from sparkstorm.worker.tasks.task_factory import WorkerPlan
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 _LONGEST_BACK_OFF_MS = 30_000
 
@@ -32,6 +35,7 @@ class RetryPolicy:
         self._report = report
         self._now_ms = now_ms
         self._delivery = plan.delivery
+        self._capsules = Capsules(plan)
         self.parked: list[bytes] = []
 
     def deaths_of(self, row: tuple[int, str, int]) -> int:
@@ -39,22 +43,24 @@ class RetryPolicy:
         deaths = self._plan.deaths_by_row.get(row, 0)
         return deaths if deaths >= self._plan.settings.max_worker_deaths else 0
 
-    def settle(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, reason: str) -> None:
+    def settle(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, failure: Failure) -> None:
         """A first failure of an input."""
-        self._report(bolt.component, bolt.task, reason)
+        failure = self._noted(bolt, failure, self._waited_ms(bolt))
+        self._capsules.write(bolt, tup, failure)
         if self._delivery.is_exactly_once:
-            self._retry_or_park(epoch, bolt, PendingInput(tup, 0, bolt.oldest_ms, bolt.new_key()), reason)
+            self._retry_or_park(epoch, bolt, PendingInput(tup, 0, bolt.oldest_ms, bolt.new_key()), failure)
         else:
-            self._fail(epoch, bolt, tup, reason)
+            self._fail(epoch, bolt, tup, failure)
 
     def try_again(self, epoch: Epoch, bolt: BoltTask, held: PendingInput) -> None:
         """A held input is due."""
         bolt.begin(held.born_ms)
         held.due_ms = None
-        failed = bolt.run(epoch, [held.tuple])
+        is_last = held.attempts == self._delivery.retries
+        with self._capsules.noting(bolt) if is_last else contextlib.nullcontext():
+            failed = bolt.run(epoch, [held.tuple])
         if failed:
-            self._report(bolt.component, bolt.task, failed[0][1])
-            self._retry_or_park(epoch, bolt, held, failed[0][1])
+            self._retry_or_park(epoch, bolt, held, self._noted(bolt, failed[0][1], self._held_ms(held)))
         elif not any(held.tuple is t for t in bolt.runner.unfinished([held.tuple])):
             bolt.let_go(held.key)
             bolt.done_since.append(held.since_us)
@@ -65,49 +71,75 @@ class RetryPolicy:
         runner = bolt.runner
         acks, runner.late_acks = runner.late_acks, []
         failures, runner.late_failures = runner.late_failures, []
+        bolt.hooks.settled_late(acks, failures)
         for tup in acks:
             key = bolt.held_key(tup)
             if key is not None:
                 held = bolt.let_go(key)
                 bolt.done_since.append(held.since_us)
                 epoch.let_go(tup.roots, held.edge)
-        for tup, reason in failures:
+        for tup, failure in failures:
             key = bolt.held_key(tup)
             if key is not None:
-                self._report(bolt.component, bolt.task, reason)
-                self._take_late_failure(epoch, bolt, bolt.held[key], reason)
+                held = bolt.held[key]
+                self._take_late_failure(epoch, bolt, held, self._noted(bolt, failure, self._held_ms(held)))
 
-    def park(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, attempts: int, reason: str) -> None:
+    def park(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, attempts: int, failure: Failure) -> None:
         """Put an input into the dead-letter stream with its cause; its tree fails."""
-        letter = DeadLetter(
-            bolt.component, bolt.task, tup.component, tup.task, tup.stream, tup.fields, tup.values, attempts, reason, self._now_ms()
-        )
-        self.parked.append(letter.encode(self._plan.codec))
+        failure = self._complete(bolt, failure, failure.waited_ms)
+        self.parked.append(self._capsules.letter(bolt, tup, attempts, failure).encode(self._plan.codec))
         self._count(bolt.task).parked += 1
-        self._report(bolt.component, bolt.task, f"parked after {attempts} tries: {reason}")
-        self._fail(epoch, bolt, tup, reason)
+        text = f"parked after {attempts} tries: {failure.text}"
+        self._report(replace(failure, kind=FailureKind.PARKED, text=text, traceback=""))
+        self._fail(epoch, bolt, tup, failure)
 
-    def _take_late_failure(self, epoch: Epoch, bolt: BoltTask, held: PendingInput, reason: str) -> None:
+    def _noted(self, bolt: BoltTask, failure: Failure, waited_ms: Mapping[str, int]) -> Failure:
+        """Report a failed execution; return its failure with place, time and waits."""
+        failure = self._complete(bolt, failure, waited_ms)
+        self._report(failure)
+        return failure
+
+    def _complete(self, bolt: BoltTask, failure: Failure, waited_ms: Mapping[str, int]) -> Failure:
+        placed = replace(failure, component=bolt.component, task=bolt.task, time_ms=self._now_ms(), waited_ms=waited_ms)
+        return self._plan.placed(placed)
+
+    def _waited_ms(self, bolt: BoltTask) -> dict[str, int]:
+        """Where an input that fails for the first time has waited."""
+        now_ms = self._now_ms()
+        waited = {"tree": max(0, now_ms - bolt.oldest_ms)} if bolt.oldest_ms else {}
+        sent_ms = int(bolt.read_from.partition("-")[0]) if bolt.read_from else 0  # ids of entries begin with the time in Redis
+        if bolt.oldest_ms <= sent_ms <= now_ms:  # not so in a simulation, whose stores count entries
+            waited["stream"] = now_ms - sent_ms
+        return waited
+
+    def _held_ms(self, held: PendingInput) -> dict[str, int]:
+        """Where an input that fails again has waited: as when it failed first, and since then."""
+        now_ms, last = self._now_ms(), held.failure
+        waited = {} if last is None else dict(last.waited_ms)
+        since_ms = held.born_ms if last is None else last.time_ms - waited.get("retries", 0)
+        return {**waited, "tree": max(0, now_ms - held.born_ms), "retries": max(0, now_ms - since_ms)}
+
+    def _take_late_failure(self, epoch: Epoch, bolt: BoltTask, held: PendingInput, failure: Failure) -> None:
         if self._delivery.is_exactly_once:
-            self._retry_or_park(epoch, bolt, held, reason)
+            self._retry_or_park(epoch, bolt, held, failure)
             return
         bolt.let_go(held.key)
-        self._fail(epoch, bolt, held.tuple, reason)
+        self._fail(epoch, bolt, held.tuple, failure)
 
-    def _retry_or_park(self, epoch: Epoch, bolt: BoltTask, held: PendingInput, reason: str) -> None:
+    def _retry_or_park(self, epoch: Epoch, bolt: BoltTask, held: PendingInput, failure: Failure) -> None:
         held.attempts += 1
-        held.reason = reason
+        held.failure = failure
         if held.attempts > self._delivery.retries:
             if held.key in bolt.held:
                 bolt.let_go(held.key)
-            self.park(epoch, bolt, held.tuple, held.attempts, reason)
+            self.park(epoch, bolt, held.tuple, held.attempts, failure)
             return
         self._count(bolt.task).retried += 1
         back_off_ms = min(self._delivery.back_off_ms * 2 ** (held.attempts - 1), _LONGEST_BACK_OFF_MS)
         held.due_ms = self._now_ms() + back_off_ms
         bolt.hold(held)
 
-    def _fail(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, reason: str) -> None:
+    def _fail(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, failure: Failure) -> None:
         """Fail the tree of an input: the epoch puts an edge into it that nobody consumes, so it cannot end as acked."""
-        epoch.fail(tup.roots, f"{bolt.component}: {reason}")
+        epoch.fail(tup.roots, failure)
         self._count(bolt.task).failed += 1

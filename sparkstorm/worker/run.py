@@ -12,6 +12,7 @@ from sparkstorm.blobs.local_modules import missing_module
 from sparkstorm.clock import Clock
 from sparkstorm.errors import SparkStormError, StoreFullError, WorkerFailedError
 from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.tasks import number_tasks
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.value_types import register
@@ -33,7 +34,7 @@ from sparkstorm.settings import EpochSettings, WorkerSettings
 from sparkstorm.transport.base import Transport
 from sparkstorm.worker.epoch import IdSource
 from sparkstorm.worker.epoch_budget import Budget
-from sparkstorm.worker.tasks.task_factory import WorkerPlan
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.worker import Reporter, Worker
 
 BEAT_EVERY_MS = 1000
@@ -66,18 +67,22 @@ class SlotReporter:
         """Careful mode is over."""
         self._control.send(Passed())
 
-    def error(self, component: str, task: int, text: str) -> None:
-        """Print it to the worker's log, and tell the slot unless there was too much lately."""
-        print(f"ERROR {component}#{task}: {text}", flush=True)
-        self._send(component, task, text)
+    def error(self, failure: Failure) -> None:
+        """Print it to the worker's log, and tell the slot, with the traceback, unless there was too much lately."""
+        is_sent = self._send(failure)
+        frames = failure.traceback.splitlines() if is_sent else ()
+        lines = (f"ERROR {failure.component}#{failure.task}: {failure.text}", *(f"  {line}" for line in frames))
+        print("\n".join(lines), flush=True)
 
-    def _send(self, component: str, task: int, text: str) -> None:
-        now_ms = self._clock.now_ms()
+    def _send(self, failure: Failure) -> bool:
+        now_ms, component = self._clock.now_ms(), failure.component
         if now_ms - self._since_ms.get(component, -self._interval_ms) >= self._interval_ms:
             self._since_ms[component], self._said[component] = now_ms, 0
         self._said[component] += 1
-        if self._said[component] <= self._per_interval:
-            self._control.send(ComponentError(component, task, text))
+        is_sent = self._said[component] <= self._per_interval
+        if is_sent:
+            self._control.send(ComponentError(failure))
+        return is_sent
 
 
 class Beats:
@@ -206,4 +211,6 @@ def plan_of(spec: WorkerSpec, topology: Topology, make_instance: Callable[[str],
         deaths_by_row={(s.task, s.entry_id, s.row): s.deaths for s in spec.suspects},
         log_dir=log_dir,
         executors=tuple(each.executor for each in spec.executors),
+        host=spec.host,
+        code_key=spec.code_key,
     )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from sparkstorm.api.sinks import RefusedRows
 from sparkstorm.errors import SparkStormError, WorkerFailedError
 from sparkstorm.executor.runner import ReportError
 from sparkstorm.executor.sink_runner import SinkRunner
-from sparkstorm.executor.user_traceback import describe_error
-from sparkstorm.worker.epoch import Epoch
+from sparkstorm.executor.user_traceback import failure_of
+from sparkstorm.model.failure import Failure, FailureKind
+from sparkstorm.worker.epoch import Epoch, RandomIds
 from sparkstorm.worker.retries import RetryPolicy
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.task_factory import TaskSet
@@ -27,13 +29,14 @@ class Sinks:
     def __init__(self, crew: TaskSet, patience_ms: int, failures: RetryPolicy, report: ReportError) -> None:
         self._sinks = [(bolt, bolt.runner) for bolt in crew.bolts.values() if isinstance(bolt.runner, SinkRunner)]
         self._patience_ms, self._failures, self._report = patience_ms, failures, report
+        self._aside = Epoch(RandomIds(0), is_tracking=False)  # for rows whose trees have ended
         self._since_ms: int | None = None  # when a target began to refuse
         self._due_ms = self._tries = 0
         self.problem = ""  # why a target keeps the worker waiting
 
     def finish(self, now_ms: int) -> int | None:
         """Recover, or commit in the targets what the store has committed."""
-        return self._try(lambda bolt, runner: runner.finish(), now_ms) if self._sinks else None
+        return self._try(self._finish, now_ms) if self._sinks else None
 
     def prepare(self, epoch: Epoch, now_ms: int) -> int | None:
         """Prepare the epoch at hand in every sink that has tuples of it; rows that a sink refuses are parked."""
@@ -44,12 +47,16 @@ class Sinks:
         for _, runner in self._sinks:
             runner.note_commit()
 
+    def _finish(self, bolt: BoltTask, runner: SinkRunner) -> None:
+        for tup, reason in runner.finish():
+            self._failures.park(self._aside, bolt, tup, 1, Failure(FailureKind.FAILED, reason))
+
     def _prepare(self, epoch: Epoch, bolt: BoltTask, runner: SinkRunner) -> None:
         try:
             runner.prepare()
         except RefusedRows as refusal:
             for tup, reason in refusal.rows:
-                self._failures.park(epoch, bolt, tup, 1, reason)
+                self._failures.park(epoch, bolt, tup, 1, Failure(FailureKind.FAILED, reason))
             runner.prepare()
 
     def _try(self, call: Callable[[BoltTask, SinkRunner], None], now_ms: int) -> int | None:
@@ -63,14 +70,15 @@ class Sinks:
             except SparkStormError as error:
                 raise WorkerFailedError(f"component '{bolt.component}' (task {bolt.task}): {error}") from error
             except (Exception, SystemExit) as error:
-                return self._put_off(bolt, describe_error(error), now_ms)
+                return self._put_off(bolt, failure_of(error), now_ms)
         self._since_ms, self._tries, self.problem = None, 0, ""
         return None
 
-    def _put_off(self, bolt: BoltTask, reason: str, now_ms: int) -> int:
+    def _put_off(self, bolt: BoltTask, failure: Failure, now_ms: int) -> int:
         self._since_ms = now_ms if self._since_ms is None else self._since_ms
-        self.problem = f"component '{bolt.component}' (task {bolt.task}) waits for its target: {reason}"
-        self._report(bolt.component, bolt.task, f"the target refuses: {reason}")
+        self.problem = f"component '{bolt.component}' (task {bolt.task}) waits for its target: {failure.text}"
+        text = f"the target refuses: {failure.text}"
+        self._report(replace(failure, text=text, component=bolt.component, task=bolt.task))
         if now_ms - self._since_ms >= self._patience_ms:
             raise WorkerFailedError(f"{self.problem}; given up after {self._patience_ms / 1000:g} s (topology.sink.patience.secs)")
         self._tries += 1

@@ -8,14 +8,23 @@ that had already ended.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.transport.base import Transport
-from sparkstorm.worker.tasks.task_factory import TaskSet, WorkerPlan
+from sparkstorm.worker.tasks.spout_task import SpoutTask
+from sparkstorm.worker.tasks.task_factory import TaskSet
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
+
+ReportMany = Callable[[Failure, int], None]
+"""Takes a failure and how many trees ended by it."""
 
 
 class Timeouts:
     """Looks about once a second; reads the low watermark only when something is old enough to be given up."""
 
-    def __init__(self, plan: WorkerPlan, crew: TaskSet, transport: Transport, now_ms: int) -> None:
+    def __init__(self, plan: WorkerPlan, crew: TaskSet, transport: Transport, now_ms: int, report: ReportMany) -> None:
         self._timeout_ms = plan.settings.message_timeout_ms
         self._is_tracking = bool(plan.ackers)
         self._gives_up = plan.settings.has_message_timeouts
@@ -23,6 +32,7 @@ class Timeouts:
         self._plan = plan
         self._crew = crew
         self._transport = transport
+        self._report = report
         self._next_ms = now_ms + self._every_ms
         self._rotated_ms = now_ms
         topology = plan.topology.components
@@ -55,11 +65,20 @@ class Timeouts:
         floors = [s.pending.oldest_emit_ms or 0 for s in late] + [old_ms] * must_rotate
         low_ms = self._transport.oldest_waiting_ms(self._told, min(floors))
         for spout in late:
-            spout.failed += len(spout.pending.expire(now_ms, self._timeout_ms, low_ms))
+            failure = self._timed_out(spout)
+            late_roots = spout.pending.expire(now_ms, self._timeout_ms, low_ms, failure)
+            spout.failed += len(late_roots)
+            if late_roots:
+                self._report(replace(failure, time_ms=now_ms), len(late_roots))
         if must_rotate and (low_ms is None or low_ms > old_ms):
             self._rotated_ms = now_ms
             for acker in self._crew.ackers.values():
                 acker.rotate(keeps_begun=not self._gives_up)
+
+    def _timed_out(self, spout: SpoutTask) -> Failure:
+        limit = f"{self._timeout_ms / 1000:g} s (topology.message.timeout.secs)"
+        text = f"not acked within {limit}: a bolt has neither acked nor failed a tuple of its tree"
+        return self._plan.placed(Failure(FailureKind.TIMED_OUT, text, spout.component, spout.task))
 
     def _is_late(self, emit_ms: int | None, now_ms: int) -> bool:
         return self._gives_up and emit_ms is not None and emit_ms <= now_ms - self._timeout_ms

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from sparkstorm.clock import Clock
 from sparkstorm.executor.event_time import TaskEventTime
 from sparkstorm.executor.runner import ReportError, Timing
 from sparkstorm.grouping.routes import Target
+from sparkstorm.model.failure import Failure, killed
+from sparkstorm.settings import WorkerTimers
 from sparkstorm.worker.backpressure import Backpressure
 from sparkstorm.worker.epoch import Epoch
+from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.worker.tasks.call_watch import ThreadWatch
 from sparkstorm.worker.tasks.spout_task import SpoutTask
-from sparkstorm.worker.tasks.task_factory import TaskSet, WorkerPlan
+from sparkstorm.worker.tasks.task_factory import TaskSet
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.tick_schedule import Ticks
 
 _GATED_MS = 5  # between two looks whether those that hold a task back have drained
 
-Park = Callable[[Epoch, BoltTask, Any, int, str], None]
+Park = Callable[[Epoch, BoltTask, Any, int, Failure], None]
 
 
 class TimerService:
@@ -27,6 +33,8 @@ class TimerService:
     def __init__(self, plan: WorkerPlan, crew: TaskSet, clock: Clock, gates: Backpressure, report: ReportError, park: Park) -> None:
         self._ticks = Ticks(plan, crew.bolts, clock.now_ms())
         self._bolts = crew.bolts
+        threads = [(b.component, t, b.runner.bolt) for t, b in crew.bolts.items() if isinstance(b.runner.bolt, ThreadedBolt)]
+        self._threads = ThreadWatch(threads, WorkerTimers.of(plan.conf).progress_ms, report)
         self._timed = [(bolt, bolt.time) for bolt in crew.bolts.values() if bolt.time is not None]
         self._senders = [sender.time for sender in crew.senders() if sender.time is not None]
         self._clock = clock
@@ -36,10 +44,11 @@ class TimerService:
 
     def run(self, epoch: Epoch, now_ms: int) -> Iterator[BoltTask]:
         """Run ticks; names every bolt that had one, or that has something due by the clock."""
+        self._threads.look(now_ms)
         for bolt, tick in self._ticks.due(now_ms):
             bolt.begin(now_ms)
-            for reason in bolt.tick(epoch, tick):
-                self._report(bolt.component, bolt.task, f"on a tick: {reason}")
+            for failure in bolt.tick(epoch, tick):
+                self._report(replace(failure, text=f"on a tick: {failure.text}", component=bolt.component, task=bolt.task))
             yield bolt
         for bolt, time in self._timed:
             due_ms = self._firing_ms(bolt, time, now_ms)
@@ -63,7 +72,7 @@ class TimerService:
                 continue
             bolt.begin(now_ms)
             if deaths := deaths_of((bolt.task, name, 0)):
-                time.timing.give_up_next(now_ms, deaths, f"killed its worker {deaths} times")
+                time.timing.give_up_next(now_ms, deaths, killed(deaths))
             else:
                 trying(bolt.task, name, 0)
                 epoch.rows += time.timing.advance(time.heard_ms, now_ms, 1)
@@ -73,8 +82,8 @@ class TimerService:
 
     def _park_given_up(self, epoch: Epoch, bolt: BoltTask, timing: Timing) -> None:
         given_up, timing.given_up = timing.given_up, []
-        for what, tries, reason in given_up:
-            self._park(epoch, bolt, what, tries, reason)
+        for what, tries, failure in given_up:
+            self._park(epoch, bolt, what, tries, failure)
 
     def tell(self, sender: BoltTask | SpoutTask) -> bool:
         """Put marks behind the rows for tasks of this worker; whether there were any."""

@@ -9,15 +9,18 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 from sparkstorm.clock import Clock
 from sparkstorm.errors import MalformedFrameError, StoreFullError
 from sparkstorm.executor.manual_runner import ManualRunner
+from sparkstorm.executor.pieces import count_rows, unfold
+from sparkstorm.model.failure import Failure, FailureKind, killed
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.settings import EpochSettings
 from sparkstorm.transport.base import Commit, Transport
-from sparkstorm.transport.frames import Row, travelled
+from sparkstorm.transport.frames import Row
 from sparkstorm.worker.backpressure import Backpressure
 from sparkstorm.worker.epoch import Epoch, IdSource
 from sparkstorm.worker.epoch_budget import Budget
@@ -25,8 +28,8 @@ from sparkstorm.worker.epoch_commit import CommitBuilder
 from sparkstorm.worker.idle_reasons import Waiting
 from sparkstorm.worker.journal import reading
 from sparkstorm.worker.meters import Meters
+from sparkstorm.worker.meters import Reporter as Reporter
 from sparkstorm.worker.metrics import Tally
-from sparkstorm.worker.open_blocks import OpenBlock
 from sparkstorm.worker.progress import Progress
 from sparkstorm.worker.retries import RetryPolicy
 from sparkstorm.worker.sinks import Sinks
@@ -34,7 +37,8 @@ from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.inbox import Chunk, entry_order
 from sparkstorm.worker.tasks.spout_task import SpoutTask
-from sparkstorm.worker.tasks.task_factory import TaskFactory, TaskSet, WorkerPlan, WorkerServices
+from sparkstorm.worker.tasks.task_factory import TaskFactory, TaskSet, WorkerServices
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.timeouts import Timeouts
 from sparkstorm.worker.timers import TimerService
 
@@ -46,20 +50,8 @@ _PATIENCE = 50  # refusals, after which a commit goes through: this worker may b
 _GATED_MS = 5  # between two looks whether those that hold a task back have drained
 _CALLS_PER_TURN = 512
 _ROWS_PER_TURN = 4096
+_ROWS_PER_BATCH = 1 << 16  # for bolts that take batches
 _SPOUTS_WAIT_MS = 200  # bolts go first, but spouts elsewhere must not be able to keep them busy for ever
-
-
-class Reporter(Protocol):
-    """Reports of a worker to its slot."""
-
-    def trying(self, task: int, entry: str, row: int) -> None:
-        """The next commit holds this one input; should the process die now, it is the suspect."""
-
-    def passed(self) -> None:
-        """No input is under suspicion any more."""
-
-    def error(self, component: str, task: int, text: str) -> None:
-        """User code raised, or an input was parked."""
 
 
 class Worker:
@@ -86,19 +78,17 @@ class Worker:
         with reading(f"{{{plan.topology_id}}}:progress"):
             self.progress = Progress.decode(claim.progress) if claim.progress else Progress(started_ms=clock.now_ms())
         self._meters = Meters(clock.now_ms)
-        report = self._meters.reporting(reporter.error)
-        assembly = TaskFactory(plan, WorkerServices(clock.now_ms, ids, report, wake, self._new_key))
+        assembly = TaskFactory(plan, WorkerServices(clock.now_ms, ids, self._report, wake, self._new_key))
         self._crew = assembly.build(claim)
-        self._find_source = assembly.source
         self._origin = ids.root()
         self._closing = CommitBuilder(plan, self._crew, clock.now_ms, self._origin)
         self._gates = Backpressure(plan)
         self._tally = Tally(plan, self._crew, self.progress, self._meters)
-        self._failures = RetryPolicy(plan, self._tally.of, report, clock.now_ms)
-        self._timeouts = Timeouts(plan, self._crew, transport, clock.now_ms())
-        self._pulse = TimerService(plan, self._crew, clock, self._gates, report, self._failures.park)
+        self._failures = RetryPolicy(plan, self._tally.of, self._report, clock.now_ms)
+        self._timeouts = Timeouts(plan, self._crew, transport, clock.now_ms(), self._report)
+        self._pulse = TimerService(plan, self._crew, clock, self._gates, self._report, self._failures.park)
         self._waiting = Waiting(plan, self._crew, self._gates)
-        self._sinks = Sinks(self._crew, plan.settings.sink_patience_ms, self._failures, reporter.error)
+        self._sinks = Sinks(self._crew, plan.settings.sink_patience_ms, self._failures, self._report)
         self._unprepared: Epoch | None = None  # an epoch that a sink could not prepare yet
         self._refused: Commit | None = None
         self._refusal = ""  # why the store refuses that commit
@@ -120,7 +110,7 @@ class Worker:
             return
         self._is_active = is_active
         for spout in self._crew.spouts.values():
-            (spout.spout.activate if is_active else spout.spout.deactivate)()
+            spout.set_active(is_active)
 
     def step(self, now_ms: int) -> int | None:
         """Run one epoch; returns when to be called next, None when only input can wake us."""
@@ -164,7 +154,7 @@ class Worker:
 
     def summary(self) -> dict[str, Any]:
         """Counts by executor, and why spouts emit nothing, for the heartbeat."""
-        found: dict[str, Any] = {**self._tally.by_executor(), "epochs": self._seq}
+        found: dict[str, Any] = {**self._tally.by_executor(), "epochs": self._seq, "keeps": self._tally.keeps()}
         if self._is_active:
             found |= {"blocked": self._waiting.blocked(self._refusal or self._sinks.problem), "gated": self._waiting.gated()}
         return found
@@ -201,11 +191,8 @@ class Worker:
             except MalformedFrameError as error:
                 self._quarantined.append(entry.data)
                 self.progress.quarantined += 1
-                self._reporter.error(
-                    self._plan.component_by_task[entry.task],
-                    entry.task,
-                    f"undecodable frame {entry.id} put into quarantine: {error}",
-                )
+                text = f"undecodable frame {entry.id} put into quarantine: {error}"
+                self._report(Failure(FailureKind.SYSTEM, text, self._plan.component_by_task[entry.task], entry.task))
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -279,27 +266,22 @@ class Worker:
         did = self._run_local(epoch, bolt, bolt.pace)
         if (chunk := bolt.next_chunk()) is None:
             return did
-        self._run_chunk(epoch, bolt, chunk, bolt.pace)
+        self._run_chunk(epoch, bolt, chunk, _ROWS_PER_BATCH if bolt.takes_batches else bolt.pace)
         return True
 
     def _run_local(self, epoch: Epoch, bolt: BoltTask, most: int) -> bool:
         """Run rows of this worker's own tasks, unless older ones lie in the stream."""
         did = False
         if bolt.feed and not bolt.is_behind:
-            for block, rows in bolt.feed.take(most):
-                self._execute(epoch, bolt, self._handed_over(block, rows), block.births.oldest_ms)
+            bolt.read_from = ""
+            for block, rows in bolt.feed.take(_ROWS_PER_BATCH if bolt.takes_batches else most):
+                self._execute(epoch, bolt, self._crew.blocks.handed_over(block, rows), block.births.oldest_ms, block.has_pieces)
                 did = True
         return did
 
-    def _handed_over(self, block: OpenBlock, rows: list[Row]) -> list[Row]:
-        rows = travelled(self._plan.codec, rows) if self._plan.is_strict else rows
-        if block.is_late:
-            rows = [(values, roots, self._find_source(source.task, block.channel)) for values, roots, source in rows]
-        return rows
-
     def _run_chunk(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
-        stop = min(chunk.done + rows, chunk.total)
-        self._execute(epoch, bolt, chunk.rows[chunk.done : stop], chunk.oldest_ms)
+        stop, bolt.read_from = min(chunk.done + rows, chunk.total), chunk.entry
+        self._execute(epoch, bolt, chunk.part(chunk.done, stop), chunk.oldest_ms, chunk.is_batch)
         self._consume(epoch, bolt, chunk, stop - chunk.done)
 
     def _consume(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
@@ -309,15 +291,15 @@ class Worker:
         if is_done and bolt.spilled and chunk.origin == self._origin:
             bolt.spilled -= 1
 
-    def _execute(self, epoch: Epoch, bolt: BoltTask, rows: Sequence[Row], oldest_ms: int) -> None:
+    def _execute(self, epoch: Epoch, bolt: BoltTask, rows: Sequence[Row], oldest_ms: int, may_have_pieces: bool) -> None:
         bolt.begin(oldest_ms)
         bolt.began_us, sent_bytes, held = self._clock.now_us(), epoch.bytes, len(bolt.held)
-        for tup, reason in bolt.execute(epoch, rows):
-            self._failures.settle(epoch, bolt, tup, reason)
+        for tup, failure in bolt.execute(epoch, rows, may_have_pieces):
+            self._failures.settle(epoch, bolt, tup, failure)
         self._finish(epoch, bolt)
-        took_us = self._clock.now_us() - bolt.began_us
-        self._meters.of(bolt.task).add(len(rows), took_us, min(len(rows), max(0, len(bolt.held) - held)))
-        bolt.pace = self._budget.pace(bolt.pace, len(rows), took_us // 1000, _ROWS_PER_TURN, epoch.bytes - sent_bytes)
+        took_us, count = self._clock.now_us() - bolt.began_us, count_rows(rows) if may_have_pieces else len(rows)
+        self._meters.of(bolt.task).add(count, took_us, min(count, max(0, len(bolt.held) - held)))
+        bolt.pace = self._budget.pace(bolt.pace, count, took_us // 1000, _ROWS_PER_TURN, epoch.bytes - sent_bytes)
 
     def _run_spout(self, epoch: Epoch, spout: SpoutTask, calls: int) -> bool:
         now_ms = self._clock.now_ms()
@@ -345,6 +327,9 @@ class Worker:
     def _deliver(self, epoch: Epoch, sender: BoltTask | SpoutTask) -> None:
         """Make what a task has emitted final: count it, and put marks behind rows for tasks of this worker."""
         emitter = sender.emitter
+        if emitter.renewed:
+            epoch.renew(emitter.renewed)
+            emitter.renewed.clear()
         epoch.bytes += emitter.weight()
         counts = self._tally.of(sender.task)
         emitted, transferred = emitter.take_counts()
@@ -379,7 +364,7 @@ class Worker:
         for held in bolt.due(now_ms, most=1):
             if deaths := self._failures.deaths_of(row := (bolt.task, f"held:{held.key}", 0)):
                 bolt.let_go(held.key)
-                self._failures.park(epoch, bolt, held.tuple, deaths, f"killed its worker {deaths} times")
+                self._failures.park(epoch, bolt, held.tuple, deaths, killed(deaths))
             else:
                 self._reporter.trying(*row)
                 self._failures.try_again(epoch, bolt, held)
@@ -392,8 +377,8 @@ class Worker:
         if chunk is None or bolt.is_full:
             return False
         if deaths := self._failures.deaths_of(row := (bolt.task, chunk.entry, chunk.done)):
-            tup = Tuple(*chunk.rows[chunk.done])
-            self._failures.park(epoch, bolt, tup, deaths, f"killed its worker {deaths} times")
+            tup = Tuple(*unfold(chunk.part(chunk.done, chunk.done + 1))[0])
+            self._failures.park(epoch, bolt, tup, deaths, killed(deaths))
             self._consume(epoch, bolt, chunk, 1)
             return True
         self._reporter.trying(*row)
@@ -444,6 +429,13 @@ class Worker:
             if self._is_active and not spout.is_exhausted and spout.pending.room:
                 due.append(max(spout.wait_until_ms, now_ms + (_GATED_MS if self._gates.must_ask else 1)))
         return min((d for d in due if d is not None), default=None)
+
+    def _report(self, failure: Failure, count: int = 1) -> None:
+        """Count failures by their cause, and tell the first."""
+        placed = self._plan.placed(replace(failure, time_ms=failure.time_ms or self._clock.now_ms()))
+        self.progress.count_failure(placed, count)
+        self._meters.note_failure(placed)
+        self._reporter.error(placed)
 
     def _new_key(self) -> str:
         self._keys += 1

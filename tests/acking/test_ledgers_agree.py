@@ -90,7 +90,7 @@ class LedgersAgree(RuleBasedStateMachine):
 
     @rule(roots=st.lists(ROOTS, max_size=6))
     def reset_timeouts(self, roots: list[int]) -> None:
-        self._each(lambda _, ledger: ledger.reset_timeouts(roots))
+        self._each(lambda _, ledger: ledger.reset_timeouts(roots))  # the same roots of the same tasks as well
 
     @rule()
     def commit(self) -> None:

@@ -9,6 +9,13 @@ import pytest
 
 from sparkstorm.acking import Outcome, Pending
 from sparkstorm.errors import MalformedFrameError
+from sparkstorm.model.failure import Failure, FailureKind
+
+FAILED = Failure(FailureKind.FAILED, "no", "bolt", 3)
+
+
+def why(outcome: Outcome) -> FailureKind | None:
+    return None if outcome.failure is None else outcome.failure.kind
 
 
 def over_the_wire(value: Any) -> Any:
@@ -25,9 +32,9 @@ def test_s1_2_the_spout_is_told_about_success_and_failure_of_each_message() -> N
     pending = Pending()
     pending.add(1, "a", 0)
     pending.add(2, "b", 0)
-    pending.settle(acked=[1], failed=[2], now_ms=5)
-    assert pending.take_callbacks() == [Outcome(1, "a", ""), Outcome(2, "b", "failed")]
-    assert [outcome.acked for outcome in (Outcome(1, "a", ""), Outcome(2, "b", "failed"))] == [True, False]
+    pending.settle(acked=[1], failed=[2], now_ms=5, failure=FAILED)
+    assert pending.take_callbacks() == [Outcome(1, "a"), Outcome(2, "b", FAILED)]
+    assert [outcome.acked for outcome in (Outcome(1, "a"), Outcome(2, "b", FAILED))] == [True, False]
 
 
 def test_s1_2_a_message_that_is_not_processed_within_the_timeout_failed() -> None:
@@ -35,7 +42,7 @@ def test_s1_2_a_message_that_is_not_processed_within_the_timeout_failed() -> Non
     pending.add(1, "a", 0)
     assert pending.expire(29_999, 30_000, None) == []
     assert pending.expire(30_000, 30_000, None) == [1]
-    assert pending.take_callbacks() == [Outcome(1, "a", "timeout")]
+    assert [(o.message_id, why(o)) for o in pending.take_callbacks()] == [("a", FailureKind.TIMED_OUT)]
 
 
 def test_s1_19_the_spouts_own_pending_fails_what_the_acker_dropped_silently() -> None:
@@ -44,7 +51,7 @@ def test_s1_19_the_spouts_own_pending_fails_what_the_acker_dropped_silently() ->
     pending.expire(60_000, 30_000, None)
     completion = pending.settle(acked=[1], failed=[], now_ms=60_001)
     assert completion.acked == 0
-    assert [outcome.cause for outcome in pending.take_callbacks()] == ["timeout"]
+    assert list(map(why, pending.take_callbacks())) == [FailureKind.TIMED_OUT]
 
 
 def test_a_tuple_that_waits_is_not_a_failed_tuple() -> None:
@@ -134,14 +141,14 @@ def test_a_spout_that_restarts_before_the_settling_commit_still_has_the_message_
     assert 1 in again
     assert again.take_callbacks() == []
     assert again.settle([1], [], 100).latencies_ms == [60]
-    assert again.take_callbacks() == [Outcome(1, ["file", 7], "")]
+    assert again.take_callbacks() == [Outcome(1, ["file", 7])]
 
 
 def test_a_message_that_begins_and_ends_in_one_epoch_is_journalled_only_for_its_callback() -> None:
     pending = Pending()
     pending.add(1, "a", 0)
     pending.settle([1], [], 1)
-    assert pending.take_delta() == [[], [[1, "a", ""]], []]
+    assert pending.take_delta() == [[], [[1, "a", []]], []]
     silent = Pending(needs_callbacks=False)
     silent.add(1, None, 0)
     silent.settle([1], [], 1)
@@ -232,6 +239,7 @@ def test_callbacks_made_before_their_delta_was_taken_leave_nothing_behind() -> N
         [[[1, "a", "now"]], [], []],
         [[], [[1, "a", 0]], []],
         [[], ["abc"], []],
+        [[], [[1, "a", ["failed"]]], []],
         [[], [], ["1"]],
         [[], [], [-1]],
     ],

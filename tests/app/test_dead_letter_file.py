@@ -15,11 +15,17 @@ from sparkstorm.client.dead_letters import StoredLetters
 from sparkstorm.errors import StoreInconsistentError, StoreUnavailableError
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import Cause, DeadLetter
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.transport.local import LocalReader, LocalStore
 
-LETTER = DeadLetter(
-    "parse", 3, "lines", 1, "default", ("line",), ("x",), 4, "ValueError: bad 7 (parse.py, line 12)", 1_700_000_000_000
-)
+FAILURE = Failure(FailureKind.RAISED, "ValueError: bad 7 (parse.py, line 12)", "parse", 3, time_ms=1_700_000_000_000)
+LETTER = DeadLetter(FAILURE, "lines", 1, "default", ("line",), ("x",), 4)
+
+
+def letter_with(values: tuple[Any, ...] = ("x",), **changes: Any) -> DeadLetter:
+    return replace(LETTER, values=values, fields=("line",) * len(values), failure=replace(FAILURE, **changes))
+
+
 VALUES: list[tuple[Any, ...]] = [("x",), (b"\xff\x00",), (1, None, [True, 2.5]), ({1: "a"},), ("line\nbreak",), (float("inf"),)]
 
 
@@ -54,7 +60,7 @@ def test_letters_are_appended_as_they_are_parked_and_read_back_whole(parked: Par
     file = file_of(parked, tmp_path)
     file.collect()
     assert not file.path.exists(), "without letters there is no file"
-    letters = [replace(LETTER, values=values, task=n) for n, values in enumerate(VALUES)]
+    letters = [letter_with(values=values, task=n) for n, values in enumerate(VALUES)]
     for n, letter in enumerate(letters, 1):
         parked.park(letter)
         file.collect()
@@ -63,9 +69,9 @@ def test_letters_are_appended_as_they_are_parked_and_read_back_whole(parked: Par
 
 
 def test_a_run_that_is_taken_up_goes_on_without_doubling(parked: Parked, tmp_path: Path) -> None:
-    parked.park(*[replace(LETTER, task=n) for n in range(250)])
+    parked.park(*[letter_with(task=n) for n in range(250)])
     file_of(parked, tmp_path).collect()
-    parked.park(*[replace(LETTER, task=n) for n in range(250, 260)])
+    parked.park(*[letter_with(task=n) for n in range(250, 260)])
     again = file_of(parked, tmp_path)
     again.collect()
     again.collect()
@@ -75,7 +81,7 @@ def test_a_run_that_is_taken_up_goes_on_without_doubling(parked: Parked, tmp_pat
 
 @pytest.mark.parametrize("kept", range(0, 400, 23))
 def test_a_line_that_was_cut_by_a_crash_is_written_anew(kept: int, parked: Parked, tmp_path: Path) -> None:
-    parked.park(LETTER, replace(LETTER, task=4))
+    parked.park(LETTER, letter_with(task=4))
     file = file_of(parked, tmp_path)
     file.collect()
     whole = file.path.read_bytes()
@@ -89,7 +95,7 @@ def test_letters_that_were_dropped_from_the_store_stay_in_the_file(parked: Parke
     file = file_of(parked, tmp_path)
     file.collect()
     LocalReader(parked.store).drop_dead_letters()
-    parked.park(replace(LETTER, task=9))
+    parked.park(letter_with(task=9))
     file.collect()
     assert [letter.task for letter in in_file(file)] == [3, 9]
 
@@ -115,7 +121,7 @@ def test_a_folder_that_cannot_be_written_ends_nothing_and_is_tried_again(parked:
 
 
 def test_a_store_that_goes_away_half_way_costs_nothing(parked: Parked, tmp_path: Path) -> None:
-    parked.park(*[replace(LETTER, task=n) for n in range(150)])
+    parked.park(*[letter_with(task=n) for n in range(150)])
     calls = 0
 
     def read(limit: int, after: str) -> list[tuple[str, bytes]]:
@@ -174,7 +180,7 @@ def test_a_line_that_is_none_is_named(line: str, tmp_path: Path) -> None:
 def test_letters_with_one_cause_are_one_group_whatever_values_their_text_holds(reasons: list[str], error: str, place: str) -> None:
     groups = Groups()
     for reason in reasons:
-        groups.add(replace(LETTER, reason=reason))
+        groups.add(letter_with(text=reason))
     [(cause, group)] = groups.largest()
     assert (cause, group.count) == (Cause("parse", error, place), len(reasons)) and group.example is not None
     assert group.example.reason == reasons[0]
@@ -183,10 +189,10 @@ def test_letters_with_one_cause_are_one_group_whatever_values_their_text_holds(r
 def test_other_lines_errors_and_components_are_other_groups_the_largest_first() -> None:
     groups = Groups()
     for n in range(900):
-        groups.add(replace(LETTER, values=(n,), reason=f"KeyError: {n} (x.py, line 1)"))
-    groups.add(replace(LETTER, reason="KeyError: 1 (x.py, line 2)"))
-    groups.add(replace(LETTER, reason="ValueError: 1 (x.py, line 1)"))
-    groups.add(replace(LETTER, component="other", reason="KeyError: 1 (x.py, line 1)"))
+        groups.add(letter_with(values=(n,), text=f"KeyError: {n} (x.py, line 1)"))
+    groups.add(letter_with(text="KeyError: 1 (x.py, line 2)"))
+    groups.add(letter_with(text="ValueError: 1 (x.py, line 1)"))
+    groups.add(letter_with(component="other", text="KeyError: 1 (x.py, line 1)"))
     assert len(groups.largest()) == 4
     assert groups.lines(9)[0] == "parse: KeyError (x.py, line 1): 900 tuples, the first [0]: KeyError: 0 (x.py, line 1)"
     assert groups.lines(3)[3:] == ["and 1 more causes"]
@@ -195,7 +201,7 @@ def test_other_lines_errors_and_components_are_other_groups_the_largest_first() 
 def test_many_causes_and_large_values_take_bounded_room() -> None:
     groups = Groups()
     for n in range(3000):
-        groups.add(replace(LETTER, component=f"c{n}", values=("x" * 10_000,)))
+        groups.add(letter_with(component=f"c{n}", values=("x" * 10_000,)))
     assert len(groups.largest()) == 1001 and sum(group.count for _, group in groups.largest()) == 3000
     assert all(len(line) < 400 for line in groups.lines(5))
 
@@ -206,7 +212,7 @@ def test_many_causes_and_large_values_take_bounded_room() -> None:
 def test_the_command_line_lists_a_file_by_cause_and_one_by_one(
     parked: Parked, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    parked.park(LETTER, replace(LETTER, values=(b"\xff",)))
+    parked.park(LETTER, letter_with(values=(b"\xff",)))
     file = file_of(parked, tmp_path)
     file.collect()
     assert cli(["dead-letters", "list", str(file.path)]) == 0
@@ -217,7 +223,7 @@ def test_the_command_line_lists_a_file_by_cause_and_one_by_one(
 
 
 def test_a_replays_folder_of_dead_letters_is_read_like_a_runs_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = replace(LETTER, values=(b"\xff",))
+    other = letter_with(values=(b"\xff",))
     (tmp_path / "part-00000.txt").write_text(LETTER.to_line() + "\n")
     (tmp_path / "part-00001.txt").write_text(other.to_line() + "\n")
     (tmp_path / "_SUCCESS").touch()

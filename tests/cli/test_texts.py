@@ -19,8 +19,9 @@ from sparkstorm.cli.topologies import counts_by_component, error_text, status_te
 from sparkstorm.client.logs import LogReader, last_lines, shown
 from sparkstorm.config import merge
 from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
-from sparkstorm.model.assignment import ExecutorId, TaskError, TaskInfo, WorkerSlot
+from sparkstorm.model.assignment import ExecutorId, TaskInfo, WorkerSlot
 from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.requests import LogLevel, RebalancePlan
 from sparkstorm.model.status import RebalanceOptions
 from sparkstorm.worker.progress import TaskCounts
@@ -144,9 +145,9 @@ def test_a_status_shows_counts_workers_and_what_is_wrong() -> None:
 
 def test_what_workers_say_cannot_command_a_terminal() -> None:
     assert shown("a\x1b[31mred\x07\ttab\x9b") == "a\\x1b[31mred\\x07\ttab\\x9b"
-    error = TaskError(0, "count", 2, "host", 6700, "boom\x1b]0;title\nnext")
+    error = Failure(FailureKind.SYSTEM, "boom\x1b]0;title\nnext", "count", 2, "host", "node-1:6700", 0)
     assert "\x1b" not in error_text(error) and error_text(error).endswith("boom\\x1b]0;title\nnext")
-    letter = DeadLetter("count", 2, "lines", 1, "default", ("word",), ("\x1b[2J",), 4, "bad \x1b", 0)
+    letter = DeadLetter(Failure(FailureKind.RAISED, "bad \x1b", "count", 2), "lines", 1, "default", ("word",), ("\x1b[2J",), 4)
     assert "\x1b" not in letter_text("1-1", letter) and "word: '\\x1b[2J'" in letter_text("1-1", letter)
 
 

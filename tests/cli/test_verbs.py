@@ -26,9 +26,10 @@ from sparkstorm.config import merge
 from sparkstorm.embedded import Connection, RedisServer, ZooKeeperServer, save_connection, signing_key
 from sparkstorm.embedded.connection import ReadOnlyConnection, ZooKeeperEndpoint, new_secret, read_only_path
 from sparkstorm.errors import NimbusUnavailableError
-from sparkstorm.model.assignment import SupervisorInfo, TaskError
+from sparkstorm.model.assignment import SupervisorInfo
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.records import encode_record
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.nimbus.nimbus import Nimbus
@@ -198,7 +199,7 @@ def test_what_cannot_be_done_is_one_sentence(
 
 def test_errors_and_logs_are_shown_from_the_stores(bench: Bench, words: TopologyHandle, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "errors", "words") == "no errors of words are kept\n"
-    bench.state.report_error(words.topology_id, TaskError(1_000, "count", 3, "host", 6700, "boom"))
+    bench.state.report_error(words.topology_id, Failure(FailureKind.SYSTEM, "boom", "count", 3, "host", "node-1:6700", 1_000))
     assert said(capsys, "errors", "words").endswith("count#3 on host:6700: boom\n")
     assert read(capsys, "errors", "words", "--component", "count")[0]["text"] == "boom"
     assert read(capsys, "errors", "words", "--component", "split") == []
@@ -215,7 +216,15 @@ def test_dead_letters_are_listed_shown_replayed_and_dropped(
     table = words.tasks()
     spout = next(task for task, info in table.items() if info.kind == "spout")
     bolt = next(task for task, info in table.items() if info.component_id == "count")
-    letter = DeadLetter("count", bolt, table[spout].component_id, spout, "default", ("word",), ("storm",), 4, "ValueError: no", 1)
+    letter = DeadLetter(
+        Failure(FailureKind.RAISED, "ValueError: no", "count", bolt, time_ms=1),
+        table[spout].component_id,
+        spout,
+        "default",
+        ("word",),
+        ("storm",),
+        4,
+    )
     transport = RedisTransport(bench.redis, words.topology_id)
     with contextlib.closing(transport):
         transport.claim("o", {bolt: 1})

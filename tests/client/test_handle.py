@@ -8,16 +8,16 @@ from typing import Any
 from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.model.assignment import TaskError
+from sparkstorm.model.failure import Failure, FailureKind
 
 
 def test_the_errors_of_a_topology_are_read_oldest_first_of_all_components_or_of_one() -> None:
     """S3.47."""
     state = StormState(LocalStateStore(LocalStateTree()))
     of_count, of_split, of_another = (
-        TaskError(2_000, "count", 3, "host", 6700, "boom"),
-        TaskError(1_000, "split", 1, "host", 6700, "bang"),
-        TaskError(1_500, "count", 3, "host", 6701, "of another topology"),
+        Failure(FailureKind.SYSTEM, "boom", "count", 3, "host", "node-1:6700", 2_000),
+        Failure(FailureKind.SYSTEM, "bang", "split", 1, "host", "node-1:6700", 1_000),
+        Failure(FailureKind.SYSTEM, "of another topology", "count", 3, "host", "node-1:6701", 1_500),
     )
     state.report_error("words-1-1", of_count)
     state.report_error("words-1-1", of_split)

@@ -18,13 +18,13 @@ from sparkstorm.model.assignment import (
     Assignment,
     ExecutorId,
     SupervisorInfo,
-    TaskError,
     TaskInfo,
     TaskTable,
     TopologyBase,
     WorkerBeat,
     WorkerSlot,
 )
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.names import name_to_node, node_to_name
 from sparkstorm.model.requests import Outcome, OutcomeState, Request, RequestKind
 from sparkstorm.model.status import TopologyStatus
@@ -158,8 +158,8 @@ def test_a_supervisor_is_gone_with_its_session(state: StormState, store: LocalSt
 
 def test_the_newest_ten_errors_of_each_component_are_kept(state: StormState) -> None:
     for number in range(13):
-        state.report_error("wc-1-9", TaskError(number, "a/b", 1, "host", 6700, f"error {number}"))
-    state.report_error("wc-1-9", TaskError(0, "other", 1, "host", 6700, "x" * 100_000))
+        state.report_error("wc-1-9", Failure(FailureKind.SYSTEM, f"error {number}", "a/b", 1, "host", "node-1:6700", number))
+    state.report_error("wc-1-9", Failure(FailureKind.SYSTEM, "x" * 100_000, "other", 1, "host", "node-1:6700", 0))
     kept = [error.text for error in state.read_errors("wc-1-9", "a/b")]
     assert kept == [f"error {number}" for number in range(3, 13)]
     assert state.error_components("wc-1-9") == ["a/b", "other"]
@@ -172,7 +172,7 @@ def test_removing_a_topology_leaves_no_trace(state: StormState) -> None:
     state.write_tasks("wc-1-9", TaskTable({1: TaskInfo("split", "bolt")}))
     state.prepare_gray_upgrade("wc-1-9")
     state.write_worker_beat(BEAT)
-    state.report_error("wc-1-9", TaskError(1, "split", 1, "host", 6700, "boom"))
+    state.report_error("wc-1-9", Failure(FailureKind.SYSTEM, "boom", "split", 1, "host", "node-1:6700", 1))
     assert state.known_ids() == {"wc-1-9"}
     state.remove_topology("wc-1-9")
     assert state.known_ids() == set()

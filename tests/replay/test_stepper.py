@@ -29,7 +29,7 @@ def test_a_failing_step_says_why_and_leaves_no_trace() -> None:
     steps = Stepper(picky(), "picky")
     first, second, third = (step.failure for step in steps.through([("a",), ("b",), ("c",)], "source"))
     assert first is None and third is None
-    assert second is not None and second.startswith("ValueError: not this one (bolts.py, line ")
+    assert second is not None and second.text.startswith("ValueError: not this one (bolts.py, line ")
     assert steps.execute(("b",), "source").emitted == {}
 
 

@@ -16,6 +16,7 @@ from sparkstorm.embedded import RedisServer, ZooKeeperServer
 from sparkstorm.errors import SlotsUnavailableError
 from sparkstorm.hosting.local import LocalSlots
 from sparkstorm.model.assignment import SupervisorInfo, WorkerSlot
+from sparkstorm.model.failure import FailureKind
 from sparkstorm.model.requests import LogConfig, LogLevel
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.scheduling.reconcile import restarted
@@ -91,6 +92,42 @@ def test_a_worker_that_hangs_is_replaced_and_its_component_and_line_are_told(ben
     assert re.fullmatch(rf"hung: no progress for \d s in 'sleeps'#\d {place}", str(second.stats["last_end"]))
     (error,) = bench.state.read_errors("words-1", "sleeps")
     assert re.fullmatch(rf"hung: no progress for \d s {place}", error.text)
+    assert error.kind is FailureKind.HUNG and error.worker == "node-1:6700" and error.code_version
+    assert "thread MainThread:" in error.traceback and "in _ask\n  time.sleep(600)" in error.traceback
+
+
+def test_a_living_process_that_does_not_get_on_has_a_time_out_of_its_own(bench: SlotBench, start: Start) -> None:
+    bench.submit("words-1", [FIRST], conf=b'{"topology.worker.progress.timeout.secs": 2}')
+    start("hangs_while_alive", conf={**bench.spec.conf, "supervisor.worker.timeout.secs": 60})
+    first = bench.wait_running("words-1", FIRST)
+    second = bench.wait_running("words-1", FIRST, first.pid)
+    assert re.match(r"hung: no progress for \d s in 'sleeps'#\d \(toy_workers", str(second.stats["last_end"]))
+    os.kill(second.pid, signal.SIGSTOP)  # no loop, no thread: it is not even alive
+    third = bench.wait_running("words-1", FIRST, second.pid)
+    assert "hung: no progress" in str(third.stats["last_end"]) or "no sign of life" in str(third.stats["last_end"])
+
+
+def test_a_stopped_process_is_found_by_its_silence_long_before_a_slow_call_is(bench: SlotBench, start: Start) -> None:
+    bench.submit("words-1", [FIRST], conf=b'{"topology.worker.progress.timeout.secs": 600}')
+    start("hangs_while_alive", conf={**bench.spec.conf, "supervisor.worker.timeout.secs": 2})
+    first = bench.wait_running("words-1", FIRST)
+    bench.wait_beat("words-1", FIRST, lambda beat: beat.pid == first.pid and int(str(beat.stats["silent_ms"])) > 3_000)
+    os.kill(first.pid, signal.SIGSTOP)
+    second = bench.wait_running("words-1", FIRST, first.pid)
+    assert re.match(r"no sign of life for \d s: it is stopped, or C code keeps", str(second.stats["last_end"]))
+
+
+def test_a_leak_is_shown_before_the_worker_is_restarted_at_its_limit(bench: SlotBench, start: Start) -> None:
+    bench.submit("words-1", [FIRST])
+    start("leaks", conf={**bench.spec.conf, "worker.memory.limit.mb": 300})
+    first = bench.wait_running("words-1", FIRST)
+    second = bench.wait_running("words-1", FIRST, first.pid)
+    kept = r"its tasks keep: [\d,]+ items in 'cache' of count#1"
+    assert re.match(rf"restarted: it uses \d+ MiB, and worker.memory.limit.mb is 300; {kept}", str(second.stats["last_end"]))
+    near, reached = bench.state.read_errors("words-1", "count")[:2]
+    assert re.match(rf"it uses 2\d\d MiB.*, and is restarted at 300 \(worker.memory.limit.mb\); {kept}", near.text)
+    assert reached.text.startswith("restarted: it uses 3") and reached.kind is FailureKind.SYSTEM
+    assert isinstance(second.stats.get("memory_mb", 0), int)
 
 
 def test_a_killed_worker_is_replaced_in_well_under_a_second(bench: SlotBench, start: Start) -> None:
@@ -262,7 +299,7 @@ def test_errors_of_components_land_in_the_tree(bench: SlotBench, start: Start) -
     start("reports_an_error")
     wait_until(lambda: bench.state.read_errors("words-1", "count"), "error")
     (error,) = bench.state.read_errors("words-1", "count")
-    assert (error.task, error.host, error.port, error.text) == (3, "test-host", 6700, "ValueError: not a word")
+    assert (error.task, error.place, error.text) == (3, "test-host:6700", "ValueError: not a word")
 
 
 def test_the_stop_node_ends_slots_and_workers_gently(bench: SlotBench, start: Start) -> None:

@@ -16,7 +16,6 @@ from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.model.assignment import (
     Assignment,
     ExecutorId,
-    TaskError,
     TaskInfo,
     TaskTable,
     TopologyBase,
@@ -24,6 +23,7 @@ from sparkstorm.model.assignment import (
     WorkerCode,
     WorkerSlot,
 )
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.requests import LogConfig, LogLevel
 from sparkstorm.model.status import TopologyStatus
@@ -222,7 +222,7 @@ def test_a_worker_that_left_takes_its_beat_along(office: Office) -> None:
 
 def test_errors_are_delivered_in_order(office: Office) -> None:
     for number in range(3):
-        office.sync.report("t", TaskError(number, "count", 1, "host", 6700, f"no. {number}"))
+        office.sync.report("t", Failure(FailureKind.SYSTEM, f"no. {number}", "count", 1, "host", "node-1:6700", number))
     office.sync.step(0)
     assert [error.text for error in office.state.read_errors("t", "count")] == ["no. 0", "no. 1", "no. 2"]
 
@@ -241,7 +241,7 @@ def test_stores_that_cannot_be_reached_are_tried_again_and_nothing_is_lost(offic
 
     office.connections += [refuse] * 2
     office.submit()
-    office.sync.report("t", TaskError(1, "count", 1, "host", 6700, "kept"))
+    office.sync.report("t", Failure(FailureKind.SYSTEM, "kept", "count", 1, "host", "node-1:6700", 1))
     office.sync.step(0)
     office.sync.step(1)
     assert office.sync.wish is None

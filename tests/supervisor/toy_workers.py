@@ -4,12 +4,14 @@ import os
 import select
 import subprocess
 import sys
+import threading
 import time
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
 from sparkstorm.errors import FencedError, WorkerFailedError
 from sparkstorm.hosting.base import WorkerControl
-from sparkstorm.model.worker_messages import Beat, ComponentError, Ready, SetLogLevels, SetStatus, Stop, Trying
+from sparkstorm.model.failure import Failure, FailureKind
+from sparkstorm.model.worker_messages import Alive, Beat, ComponentError, Ready, SetLogLevels, SetStatus, Stop, Trying
 from sparkstorm.model.worker_spec import WorkerSpec
 
 BEAT_S = 0.1
@@ -91,6 +93,30 @@ def hangs_in_a_bolt(spec: WorkerSpec, control: WorkerControl) -> int:
     return 0
 
 
+def hangs_while_alive(spec: WorkerSpec, control: WorkerControl) -> int:
+    """A loop that stands in a call while a thread of the process says that it runs."""
+
+    def say_alive() -> None:
+        while True:
+            time.sleep(BEAT_S)
+            control.send(Alive())
+
+    threading.Thread(target=say_alive, daemon=True).start()
+    return hangs_in_a_bolt(spec, control)
+
+
+def leaks(spec: WorkerSpec, control: WorkerControl) -> int:
+    """A worker that keeps 8 MiB more every tenth of a second, and ends when it is asked to."""
+    control.send(Ready())
+    kept = []
+    while True:
+        select.select([control.fileno()], [], [], BEAT_S)
+        if any(isinstance(command, Stop) for command in control.poll()):
+            return 0
+        kept.append(b"x" * (8 << 20))
+        control.send(Beat({"keeps": [f"{len(kept) * 10_000:,} items in 'cache' of count#1"]}))
+
+
 def leaves_children(spec: WorkerSpec, control: WorkerControl) -> int:
     """User code that started a process of its own."""
     helper = subprocess.Popen(["sleep", "600"])
@@ -108,7 +134,7 @@ def reads_stdin(spec: WorkerSpec, control: WorkerControl) -> int:
 
 def reports_an_error(spec: WorkerSpec, control: WorkerControl) -> int:
     control.send(Ready())
-    control.send(ComponentError("count", 3, "ValueError: not a word"))
+    control.send(ComponentError(Failure(FailureKind.RAISED, "ValueError: not a word", "count", 3)))
     return _serve(control, [])
 
 
@@ -117,7 +143,7 @@ def dies_of_a_row(spec: WorkerSpec, control: WorkerControl) -> int:
     control.send(Ready())
     parked = any(suspect.row == 5 and suspect.deaths >= 3 for suspect in spec.suspects)
     if parked:
-        control.send(ComponentError("count", 3, "row 5 parked"))
+        control.send(ComponentError(Failure(FailureKind.PARKED, "row 5 parked", "count", 3)))
         return _serve(control, [])
     if spec.careful:
         control.send(Trying(3, "1-0", 4))

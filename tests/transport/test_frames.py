@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tuples import Roots, Source, each_root
 from sparkstorm.model.unfolding import require_bounded
 from sparkstorm.transport import frames
@@ -26,6 +27,11 @@ IDS = st.integers(1, 2**63 - 1)
 SENDERS = [Source("component", task, "words", ("field",)) for task in (7, 8)]
 SENDER = SENDERS[0]
 ROOTS = st.just(0) | IDS | st.lists(IDS, min_size=2, max_size=4, unique=True).map(tuple)
+ROW: list[Any] = ["failed", "no", "bolt", 3, "host", "node:1", 5, 0, "", {}]
+
+
+def failed(text: str) -> Failure:
+    return Failure(FailureKind.FAILED, text, "bolt", 3, traceback="frames", waited_ms={"tree": 5})
 
 
 def ids_of(numbers: list[int]) -> frames.Ids:
@@ -64,26 +70,27 @@ def test_rows_come_back_as_they_went(data: st.DataObject) -> None:
 
 
 @given(
-    st.lists(st.tuples(IDS, IDS, st.integers(1, 2**31)), max_size=5),
+    st.lists(st.tuples(IDS, IDS, st.integers(1, 2**31 - 1)), max_size=5),
     st.lists(st.tuples(IDS, IDS), max_size=5),
-    st.dictionaries(IDS, st.text("abc'\n é", max_size=9), max_size=3),
+    st.dictionaries(IDS, st.text("abc'\n é", max_size=9).map(failed), max_size=3),
+    st.lists(IDS, max_size=3),
 )
 @settings(max_examples=50, deadline=None, derandomize=True)
 def test_acker_messages_and_verdicts_come_back_as_they_went(
-    inits: list[tuple[int, int, int]], acks: list[tuple[int, int]], reasons: dict[int, str]
+    inits: list[tuple[int, int, int]], acks: list[tuple[int, int]], failures: dict[int, Failure], renewed: list[int]
 ) -> None:
     roots, values, tasks = (ids_of([init[n] for init in inits]) for n in range(3))
     acked, edges = (ids_of([ack[n] for ack in acks]) for n in range(2))
-    sent = AckerMessages(roots, values, tasks, acked, edges, reasons, 77)
+    sent = AckerMessages(roots, values, tasks, acked, edges, failures, ids_of(renewed), 77)
     found = frames.decode(CODEC, frames.encode_messages(CODEC, sent))
     assert isinstance(found, AckerMessages)
     for name in ("init_roots", "init_values", "init_tasks", "ack_roots", "ack_values"):
         assert getattr(found, name).tolist() == getattr(sent, name).tolist()
-    assert (found.fail_reasons, found.oldest_ms) == (reasons, 77)
-    assert len(found) == len(inits) + len(acks) + len(reasons)
-    verdicts = SettledRoots([a[0] for a in acks], reasons, 78)
+    assert (found.failures, found.oldest_ms) == (failures, 77) and found.renewed.tolist() == renewed
+    assert len(found) == len(inits) + len(acks) + len(failures) + len(renewed)
+    verdicts = SettledRoots([a[0] for a in acks], failures, 78, renewed)
     assert frames.decode(CODEC, frames.encode_settled(CODEC, verdicts)) == verdicts
-    assert len(verdicts) == len(acks) + len(reasons)
+    assert len(verdicts) == len(acks) + len(failures) + len(renewed)
 
 
 def test_multi_anchored_untracked_and_single_roots_share_a_frame() -> None:
@@ -147,7 +154,8 @@ def messages_body(**changes: Any) -> bytes:
         "init_tasks": b"",
         "ack_roots": ONE,
         "ack_values": bytes(8),
-        "reasons": {},
+        "failures": [],
+        "renewed": b"",
     } | changes
     return framed(frames.MESSAGES, list(fields.values()))
 
@@ -202,21 +210,25 @@ def test_the_crafted_bodies_are_sound_before_they_are_spoilt() -> None:
         (rows_body(lengths=struct.pack("<I", 2)), "other rows than it claims"),
         (rows_body(lengths=struct.pack("<II", 1, 0xFFFFFFFF)), "other rows than it claims"),
         (rows_body(several=[1]), "not a mapping"),
-        (rows_body(several={2: [1, 2]}), "outside the rows"),
-        (rows_body(several={-1: [1, 2]}), "outside the rows"),
-        (rows_body(several={"0": [1, 2]}), "outside the rows"),
-        (rows_body(several={0: []}), "not a list"),
-        (rows_body(several={0: 5}), "not a list"),
-        (rows_body(several={0: [0, 1]}), "not ids"),
-        (rows_body(several={0: ["a", "b"]}), "not ids"),
+        (rows_body(several={2: ONE * 2}), "outside the rows"),
+        (rows_body(several={-1: ONE * 2}), "outside the rows"),
+        (rows_body(several={"0": ONE * 2}), "outside the rows"),
+        (rows_body(several={0: b""}), "without a root"),
+        (rows_body(several={0: 5}), "64-bit"),
+        (rows_body(several={0: bytes(8) + ONE}), "an anchor is not between 1"),
+        (rows_body(several={0: ["a", "b"]}), "64-bit"),
         (messages_body(ack_values=b""), "uneven"),
         (messages_body(init_roots=bytes(8)), "uneven"),
         (messages_body(init_tasks="text"), "64-bit"),
-        (messages_body(reasons=[]), "not a mapping"),
-        (messages_body(reasons={1: 2}), "text by root"),
-        (messages_body(reasons={"1": "why"}), "text by root"),
-        (messages_body(reasons={0: "why"}), "text by root"),
-        (messages_body(reasons={1 << 63: "why"}), "text by root"),
+        (messages_body(failures={}), "tracebacks, rows and places"),
+        (messages_body(failures=[[], [], {1: 0}]), "a root has no failure"),
+        (messages_body(failures=[[""], [ROW], {"1": 0}]), "by root"),
+        (messages_body(failures=[[""], [ROW], {0: 0}]), "by root"),
+        (messages_body(failures=[[""], [ROW], {1 << 63: 0}]), "by root"),
+        (messages_body(failures=[[""], [ROW[:-1]], {1: 0}]), "is no failure"),
+        (messages_body(failures=[[1], [ROW], {1: 0}]), "is no failure"),
+        (messages_body(failures=[[""], [["exploded", *ROW[1:]]], {1: 0}]), "exploded"),
+        (messages_body(failures=[[""], [[*ROW[:-1], {"tree": "long"}]], {1: 0}]), "no times by place"),
         (messages_body(ack_roots=bytes(8)), "a root is not between 1"),
         (messages_body(ack_roots=TOO_LARGE), "a root is not between 1"),
         (messages_body(ack_values=TOO_LARGE), "a value is not between 0"),
@@ -225,11 +237,11 @@ def test_the_crafted_bodies_are_sound_before_they_are_spoilt() -> None:
         (messages_body(init_roots=ONE, init_values=TOO_LARGE, init_tasks=ONE), "a value is not between 0"),
         (messages_body(init_roots=ONE, init_values=ONE, init_tasks=TOO_LARGE), "a spout task is above"),
         (rows_body(roots=ONE + TOO_LARGE), "a root is not between 0"),
-        (rows_body(several={0: [1 << 63]}), "not ids"),
+        (rows_body(several={0: TOO_LARGE}), "an anchor is not between 1"),
         (frames.encode_rows(Codec(), "s", 0, [((1,), 0, SENDER)] * 2).replace(b"SF\x02\x01", b"SF\x02\x04"), "one row"),
-        (framed(frames.SETTLED, [bytes(8), {}]), "a root is not between 1"),
-        (framed(frames.SETTLED, [b"", {}, 1]), "too many"),
-        (framed(frames.SETTLED, [bytes(9), {}]), "64-bit"),
+        (framed(frames.SETTLED, [bytes(8), [], b""]), "a root is not between 1"),
+        (framed(frames.SETTLED, [b"", [], b"", 1]), "too many"),
+        (framed(frames.SETTLED, [bytes(9), [], b""]), "64-bit"),
         (framed(frames.SETTLED, None), "not a list"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -245,9 +257,9 @@ def test_a_hundred_thousand_spoilt_frames_raise_nothing_but_malformed_frame_erro
     two, one = ids_of([1, 2]), ids_of([3])
     sound = [
         a_frame(),
-        frames.encode_settled(CODEC, SettledRoots([5, 6], {7: "late", 8: "no"})),
+        frames.encode_settled(CODEC, SettledRoots([5, 6], {7: failed("late"), 8: failed("no")})),
         messages_body(),
-        frames.encode_messages(CODEC, AckerMessages(two, two, two, one, one, {9: "why"})),
+        frames.encode_messages(CODEC, AckerMessages(two, two, two, one, one, {9: failed("why")})),
         rows_body(),
     ]
     refused = 0

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkstorm.api import BasicOutputCollector, FoldingBolt, TimedBolt, Timer, Tuple, Window, WindowedBolt
 from sparkstorm.executor.emitter import Emitter, Route
-from sparkstorm.executor.runner import BasicCollector, Failure
+from sparkstorm.executor.runner import BasicCollector, FailedInput
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.windowed_runner import Patience, TimedRunner
 from sparkstorm.grouping.routes import Target
@@ -96,7 +96,7 @@ class Driver:
         for name, route in routes.items():
             route.subscribe(Grouping("global"), [self._targets[name]], 9, 0)
         emitter = Emitter("bolt", routes, is_strict=True)
-        collector = BasicCollector(emitter, 9, lambda component, task, text: self.errors.append(text))
+        collector = BasicCollector(emitter, 9, lambda failure: self.errors.append(failure.text))
         bolt.init_state(self.state)
         self.runner = TimedRunner(
             bolt,
@@ -115,12 +115,12 @@ class Driver:
     def source(self, task: int, stream: str = "default") -> Source:
         return Source("spout", task, stream, FIELDS)
 
-    def rows(self, events: Iterable[Event], task: int = 1) -> list[Failure]:
+    def rows(self, events: Iterable[Event], task: int = 1) -> list[FailedInput]:
         source = self._sources.setdefault(task, self.source(task))
         tuples = [Tuple(event, 0, source) for event in events]
         return self.runner.run(tuples) if tuples else []
 
-    def late_rows(self, events: Sequence[Event]) -> list[Failure]:
+    def late_rows(self, events: Sequence[Event]) -> list[FailedInput]:
         source = Source("spout", 1, "default", FIELDS, is_late=True)
         return self.runner.run([Tuple(event, 0, source) for event in events])
 

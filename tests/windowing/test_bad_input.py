@@ -96,10 +96,10 @@ def test_a_length_from_the_configuration_serves_a_bolt_that_has_none_of_its_own(
 @pytest.mark.parametrize("at", NO_TIME)
 def test_a_tuple_without_a_time_fails_alone_and_says_why(bolt: WindowedBolt, at: Any) -> None:
     driver = Driver(bolt)
-    ((failed, reason),) = driver.rows([("a", 1, 1), ("a", at, 2), ("a", 3, 3)])
+    ((failed, failure),) = driver.rows([("a", 1, 1), ("a", at, 2), ("a", 3, 3)])
     assert failed.values == ("a", at, 2)
-    assert reason.startswith("ValueError: field 'ts' holds")
-    assert "whole number of milliseconds" in reason
+    assert failure.text.startswith("ValueError: field 'ts' holds")
+    assert "whole number of milliseconds" in failure.text
     driver.end()
     assert len(driver.emitted()) == (4 if isinstance(bolt, Ordered) else 1)
 
@@ -132,8 +132,8 @@ def test_such_a_tuple_is_parked_and_moves_no_clock(at: Any) -> None:
 )
 def test_a_key_that_cannot_be_one_is_named(bolt: WindowedBolt, key: Any) -> None:
     driver = Driver(bolt)
-    ((_, reason),) = driver.rows([("a", 1, 1), (key, 1, 2), ("a", 1, 3)])
-    assert reason.startswith(f"key field 'key' holds a {type(key).__name__}")
+    ((_, failure),) = driver.rows([("a", 1, 1), (key, 1, 2), ("a", 1, 3)])
+    assert failure.text.startswith(f"key field 'key' holds a {type(key).__name__}")
 
 
 def test_keys_of_any_kind_have_windows_side_by_side() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, Spout, TopologyBuilder, TopologyContext, Tuple
+from sparkstorm.model.failure import Failure
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Nothing, SlowBolt
 from tests.worker.building import Collecting, Pass, chain
 
@@ -255,8 +256,8 @@ class Replays(FeederSpout):
     def next_tuple(self) -> None:
         super().next_tuple()
 
-    def fail(self, message_id: Any) -> None:
-        super().fail(message_id)
+    def fail(self, message_id: Any, failure: Failure | None = None) -> None:
+        super().fail(message_id, failure)
         self._collector.emit(self._feed.value[message_id][0], message_id=message_id)
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sparkstorm.errors import MalformedFrameError, StoreInconsistentError
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tuples import Source
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.testing.local_topology import LocalTopology
@@ -52,7 +53,7 @@ def rows(draw: Any) -> bytes:
     ids = draw(st.lists(IDS, min_size=count, max_size=count) | st.just([]))
     columns = draw(st.lists(st.lists(VALUES, min_size=count, max_size=count), max_size=3))
     column = np.array(ids, "<u8").tobytes()
-    several = draw(st.none() | st.dictionaries(st.integers(0, 3), st.lists(IDS, max_size=2), max_size=1))
+    several = draw(st.none() | st.dictionaries(st.integers(0, 3), COLUMNS, max_size=1))
     runs = draw(st.sampled_from([[count], [1] * count, [count, 1], [], [0]]))
     lengths = draw(
         st.just(b"") | st.lists(COUNT, max_size=3).map(lambda each: np.array(each, "<u4").tobytes()) | st.binary(max_size=9)
@@ -91,11 +92,11 @@ SENDER = Source("component", 1, "default", ("field",))
 TWO = np.array([1, 2], np.uint64)
 SOUND = [
     frames.encode_rows(CODEC, "default", 5, [(("a",), 1, SENDER), (("b",), 2, SENDER)], lambda ends: 7, 9),
-    frames.encode_messages(CODEC, AckerMessages(TWO, TWO, TWO, TWO, TWO, {3: "why"})),
-    frames.encode_settled(CODEC, SettledRoots([1], {2: "late"})),
+    frames.encode_messages(CODEC, AckerMessages(TWO, TWO, TWO, TWO, TWO, {3: Failure(FailureKind.FAILED, "why")})),
+    frames.encode_settled(CODEC, SettledRoots([1], {2: Failure(FailureKind.FAILED, "late")})),
     CODEC.pack({"s": [["key", 1]], "d": ["gone"]}),
     CODEC.pack({"p": [[[5, "id", 7]], [], []]}),
-    CODEC.pack([1, "default", ["a"], 1, 2, 0, 5, ""]),
+    CODEC.pack([1, "default", ["a"], 1, 2, 0, 5, None]),
     Progress(started_ms=1).encode(),
 ]
 HOSTILE = (

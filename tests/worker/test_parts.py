@@ -14,6 +14,7 @@ from sparkstorm.executor.runner import BasicCollector, BasicRunner
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import describe_error
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tasks import number_tasks
 from sparkstorm.model.tuples import Roots, Source, Tuple, each_root, union_roots
 from sparkstorm.testing import FeederSpout
@@ -25,7 +26,7 @@ from sparkstorm.worker.open_blocks import Births, Feed
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.inbox import Chunk, Inbox
 from sparkstorm.worker.tasks.pending_inputs import PendingInput
-from sparkstorm.worker.tasks.task_factory import WorkerPlan
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from tests.worker.building import Pass
 
 CODEC = Codec()
@@ -89,7 +90,7 @@ def test_a_value_is_zero_when_and_only_when_nothing_of_its_root_waits(seed: int)
                     case 0:
                         after_held.append((root, epoch.hold(root)))
                     case 1 if chance.random() < 0.1:
-                        epoch.fail(root, "why")
+                        epoch.fail(root, Failure(FailureKind.FAILED, "why"))
                     case 2 | 3:
                         sent_on.append(root)
             epoch.consume(chunk.take_ended(), chunk.edge)
@@ -120,10 +121,11 @@ def test_a_failed_tree_never_ends_at_zero() -> None:
     edge = epoch.hold(5)
     epoch.let_go(5, edge)
     assert epoch.value_by_root[5] == 0
-    epoch.fail(5, "why")
-    epoch.fail(5, "again")
+    why = Failure(FailureKind.FAILED, "why")
+    epoch.fail(5, why)
+    epoch.fail(5, Failure(FailureKind.FAILED, "again"))
     assert epoch.take_edges()[5] != 0
-    assert epoch.failed == {5: "why"}
+    assert epoch.failed == {5: why}
 
 
 def test_anchors_are_united_without_repeats_and_untracked_ones() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparkstorm.model.assignment import ExecutorId
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.worker_messages import (
     Beat,
@@ -218,7 +219,9 @@ def test_nonsense_on_the_status_pipe_is_dropped(spawn: Spawn) -> None:
 
 def test_errors_come_through(spawn: Spawn) -> None:
     watched = spawn("reports_an_error").start().wait_ready()
-    watched.wait_for(lambda: ComponentError("count", 3, "ValueError: not a word") in watched.reports, "error")
+    watched.wait_for(
+        lambda: ComponentError(Failure(FailureKind.RAISED, "ValueError: not a word", "count", 3)) in watched.reports, "error"
+    )
 
 
 def test_a_hung_child_shows_where_it_hangs(spawn: Spawn) -> None:

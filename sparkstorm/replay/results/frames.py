@@ -20,7 +20,7 @@ from sparkstorm.model.tagged import is_tagged, tag_text
 from sparkstorm.model.topology import LATE_PREFIX
 from sparkstorm.replay.arrow_map import MapBatches, chunks_in, map_in_arrow
 from sparkstorm.replay.tasks.batches import is_batch, unpack_batch
-from sparkstorm.replay.tasks.chunks import DEAD, KEPT_STATE, ROWS, Chunk
+from sparkstorm.replay.tasks.chunks import DEAD, KEPT_STATE, ROWS, Chunk, OpenChunk
 from sparkstorm.replay.equality_warnings import ReplayWarning, warnings_of
 from sparkstorm.replay.failures import as_result, unwrapped
 from sparkstorm.replay.job import STATE_MARK, result_names, targets_of
@@ -242,6 +242,8 @@ def _array(name: str, field: str, values: Any, kind: pa.DataType) -> pa.Array:
 
 def _columns(codec: Codec, chunk: Chunk) -> Sequence[Any]:
     """Return a chunk's columns: lists of values or Arrow arrays."""
+    if isinstance(chunk, OpenChunk):
+        return [*chunk.columns, [chunk.target] * chunk.rows]
     if is_batch(chunk.data):
         return list(unpack_batch(chunk.data).columns)
     columns: list[list[Any]] = codec.unpack(chunk.data)[1]

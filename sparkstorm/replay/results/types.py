@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from sparkstorm.model.codec import INT_MAX, INT_MIN
+from sparkstorm.api.columns import arrow_type as arrow_type
 from sparkstorm.api.columns import fitting_types, plain_values
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.model.column_types import ColumnType
@@ -36,19 +37,6 @@ _SCALARS = {
 }
 _MOST_DIGITS = 38  # of Spark's decimals
 _MAP_KEYS = (pa.string(), pa.int64(), pa.binary(), pa.bool_(), pa.large_binary())  # Spark takes 0.0 and -0.0 for one key
-_NAMED = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-}
 _WIDER = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
@@ -83,18 +71,6 @@ def problem_with(kind: pa.DataType) -> str:
     if pa.types.is_map(kind):
         return problem_with(kind.key_type) or problem_with(kind.item_type)
     return f"{kind} is none of true/false, numbers, text, bytes, dates, timestamps with a zone, lists, mappings; cast it"
-
-
-def arrow_type(kind: ColumnType) -> pa.DataType:
-    """Return the Arrow type of a declared one."""
-    parts = [(name, arrow_type(part)) for name, part in kind.parts]
-    if kind.name == "array":
-        return pa.list_(parts[0][1])
-    if kind.name == "map":
-        return pa.map_(parts[0][1], parts[1][1])
-    if kind.name.startswith("decimal"):
-        return pa.decimal128(*map(int, kind.name[8:-1].split(",")))
-    return pa.struct(parts) if kind.name == "struct" else _NAMED[kind.name]
 
 
 # -- types that the values show ----------------------------------------------------------------------------------------
@@ -243,7 +219,7 @@ def typed_array(values: Any, kind: pa.DataType, name: str, by_place: bool = True
         return pa.array([None if value is None else tag_text(value) for value in values], pa.string())
     try:
         return _array(values, kind, by_place)
-    except (_Misfit, pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as error:
+    except (_Misfit, pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, UnicodeEncodeError) as error:
         raise ReplayFailedError(
             f"column '{name}' does not hold {kind} throughout ({str(error)[:200]}); declare another type for it"
         ) from error

@@ -10,7 +10,7 @@ from typing import Any
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.output_clock import OutputClock
-from sparkstorm.executor.runner import Failure
+from sparkstorm.executor.runner import FailedInput
 from sparkstorm.executor.windowed_runner import TimedRunner
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tuples import Tuple
@@ -48,7 +48,7 @@ class WatchedRunner(TimedRunner):
         on_arrival = self._moment_ms - self._oldest_on_arrival.get(lane, self._moment_ms)
         return max(0, on_arrival, self._behind_ms.get(lane, 0))
 
-    def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
+    def run(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Execute every tuple; return the failed ones, whose changes are undone."""
         if not self._lane_by_rows:
             return super().run(tuples)

@@ -120,14 +120,14 @@ class BatchPartitioner:
         self, grouping: Grouping, positions: Sequence[int], edges: Sequence[OutEdge]
     ) -> Callable[[pa.RecordBatch, int], None]:
         """Return a partitioner row by row, for groupings such as partial key and custom."""
-        targets = [Target(edge.target, edge.rows, edge.is_local) for edge in edges]
+        targets, source = [Target(edge.target, edge.rows, edge.is_local) for edge in edges], edges[0].source
         one = pick_one(grouping, positions, targets, self._seed) if is_single(grouping) else None
         many = None if one else pick_many(grouping, self._task, targets)
 
         def divide(batch: pa.RecordBatch, at_ms: int) -> None:
             for values in rows_of(batch):
                 for rows in [one(values)] if one else many(values) if many else ():
-                    rows.append((values, at_ms))
+                    rows.append((values, at_ms, source))
 
         return divide
 

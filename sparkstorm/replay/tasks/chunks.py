@@ -41,6 +41,12 @@ class Chunk(NamedTuple):
     data: bytes
 
 
+class OpenChunk(Chunk):
+    """A chunk of a state that does not leave its process: its columns instead of their bytes."""
+
+    columns: list[list[Any]]
+
+
 DDL = "kind int, target int, first_ms long, source long, seq long, sender int, stream string, rows int, data binary"
 ORDER = ("target", "kind", "first_ms", "source", "seq")
 order_of = attrgetter(*ORDER)
@@ -101,8 +107,9 @@ class ChunkSize:
 class ChunkWriter:
     """Cuts the rows of one partition into chunks, in one sequence."""
 
-    def __init__(self, codec: Codec, source: int, is_timed: bool) -> None:
+    def __init__(self, codec: Codec, source: int, is_timed: bool, packs_state: bool = True) -> None:
         self._codec = codec
+        self._packs_state = packs_state
         self._source = source
         self._is_timed = is_timed
         self._seq = 0
@@ -130,6 +137,10 @@ class ChunkWriter:
     def state(self, kind: int, task: int, pairs: Iterable[Sequence[Any]]) -> Iterator[Chunk]:
         """Yield chunks of a task's keys and values, read lazily."""
         size, rest = ChunkSize(), iter(pairs)
+        while not self._packs_state and (part := list(islice(rest, MOST_ROWS))):
+            chunk = OpenChunk(*self._chunk(kind, task, 0, task, "", len(part), b""))
+            chunk.columns = list(map(list, zip(*part, strict=True)))
+            yield chunk
         while part := list(islice(rest, size.rows)):
             data = self._codec.pack([None, list(map(list, zip(*part, strict=True)))])
             size.learn(len(data), len(part))

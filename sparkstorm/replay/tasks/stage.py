@@ -21,6 +21,7 @@ from sparkstorm.executor.emitter import Route
 from sparkstorm.executor.watermark_routes import MARK_FIELDS
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import DEFAULT_STREAM, LATE_PREFIX, WATERMARK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
@@ -46,11 +47,11 @@ _target = attrgetter("target")
 
 
 def run_feed(
-    job: Job, stage: Stage, partition: int, batches: Iterable[TimedRows | pa.RecordBatch], report: Report
+    job: Job, stage: Stage, partition: int, batches: Iterable[TimedRows | pa.RecordBatch], report: Report, packs_state: bool = True
 ) -> Iterator[Chunk]:
     """Run a spout's data through the bolts of its stage; batches are rows in order, Arrow batches in a replay without times."""
     assert stage.feed is not None
-    run = _Partition(job, stage, partition)
+    run = _Partition(job, stage, partition, packs_state)
     route = run.feed_route(stage.feed)
     run.prepare({})
     for batch in batches:
@@ -58,20 +59,20 @@ def run_feed(
     yield from run.end(report)
 
 
-def run_exchange(job: Job, stage: Stage, chunks: Iterable[Chunk], report: Report) -> Iterator[Chunk]:
+def run_exchange(job: Job, stage: Stage, chunks: Iterable[Chunk], report: Report, packs_state: bool = True) -> Iterator[Chunk]:
     """Run the tasks of a stage over chunks of other stages; chunks come sorted, task by task, each with a START."""
     for target, of_task in groupby(chunks, key=_target):
         first = job.plan.tasks(stage.bolts[0])[0]
-        run = _Partition(job, stage, target - first)
+        run = _Partition(job, stage, target - first, packs_state)
         yield from run.over(of_task)
         yield from run.end(report)
 
 
 def run_sql_shuffled(
-    job: Job, stage: Stage, feed: Feed, partition: int, batches: Iterable[pa.RecordBatch], report: Report
+    job: Job, stage: Stage, feed: Feed, partition: int, batches: Iterable[pa.RecordBatch], report: Report, packs_state: bool = True
 ) -> Iterator[Chunk]:
     """Run one task of a bolt over the rows of data that Spark's shuffle has brought to it, in any order."""
-    run = _Partition(job, stage, partition)
+    run = _Partition(job, stage, partition, packs_state)
     yield from run.over_data(feed, batches)
     yield from run.end(report)
 
@@ -79,7 +80,7 @@ def run_sql_shuffled(
 class _Partition:
     """The tasks of one partition and the rows between them."""
 
-    def __init__(self, job: Job, stage: Stage, partition: int) -> None:
+    def __init__(self, job: Job, stage: Stage, partition: int, packs_state: bool) -> None:
         self._job = job
         self._stage = stage
         self._partition = partition
@@ -93,7 +94,7 @@ class _Partition:
         most = 1 if self._is_sequence else None  # rows of several tasks have no order among them
         local = frozenset(t for b in joined for t in self._mine[b][:most])
         self._edges = OutEdges(job, self._topology, self._tasks, local, self._codec, self._make_instance)
-        self._writer = ChunkWriter(self._codec, source_number(stage.number, partition), job.is_timed)
+        self._writer = ChunkWriter(self._codec, source_number(stage.number, partition), job.is_timed, packs_state)
         self._sources: dict[tuple[int, str], Source] = {}
         self._sizer = BatchSizer()
         self._emitted = 0  # when the batch size was last adapted
@@ -177,18 +178,8 @@ class _Partition:
             if at_ms is not None:
                 yield values, at_ms, source
             elif self._job.skip_bad:
-                letter = DeadLetter(
-                    source.component,
-                    source.task,
-                    source.component,
-                    source.task,
-                    source.stream,
-                    source.fields,
-                    values,
-                    0,
-                    NO_TIME,
-                    0,
-                )
+                failure = Failure(FailureKind.FAILED, NO_TIME, source.component, source.task)
+                letter = DeadLetter(failure, source.component, source.task, source.stream, source.fields, values, 0)
                 self._timeless.append((source.task, letter.encode(self._codec)))
             else:
                 raise ReplayFailedError(

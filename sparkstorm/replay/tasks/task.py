@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any
 
@@ -23,12 +23,13 @@ from sparkstorm.errors import ReplayFailedError
 from sparkstorm.executor.emitter import Emitter, Route
 from sparkstorm.executor.manual_runner import ManualRunner
 from sparkstorm.executor.output_clock import OutputClock
-from sparkstorm.executor.runner import BasicCollector, BasicRunner, Failure
+from sparkstorm.executor.runner import BasicCollector, BasicRunner, FailedInput
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.executor.user_traceback import describe_error, failure_of
 from sparkstorm.grouping.routes import Target
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import SYSTEM, TICK_STREAM
 from sparkstorm.model.tuples import Roots, Source, Tuple
 from sparkstorm.replay.tasks.attributes import Attributes
@@ -220,7 +221,7 @@ class ReplayTask:
         try:
             self._bolt.cleanup()
         except (Exception, SystemExit) as error:  # user code
-            self._report(self.component, self.task, describe_error(error))
+            self._report(failure_of(error))
 
     def take_emitted(self) -> None:
         """Count emitted rows; they can no longer be undone."""
@@ -263,8 +264,8 @@ class ReplayTask:
         for part in (tuples[start : start + most] for start in range(0, len(tuples), most)):
             if isinstance(self.emitter, ClockedEmitter):
                 self.emitter.at_ms = int(part[0].roots)  # type: ignore[arg-type]
-            for failure in self._runner.run(part):
-                self._try_again(failure)
+            for failed in self._runner.run(part):
+                self._try_again(failed)
             self.counts.executed += len(part)
             self._attributes.look(len(part))
             if isinstance(self._runner, ManualRunner):
@@ -275,46 +276,45 @@ class ReplayTask:
     def _tick(self, tick: Tuple) -> None:
         if isinstance(self.emitter, ClockedEmitter):
             self.emitter.at_ms = int(tick.roots)  # type: ignore[arg-type]
-        for _, reason in self._runner.run([tick]):
-            self._report(self.component, self.task, f"on a tick: {reason}")
+        for _, failure in self._runner.run([tick]):
+            self._report(failure)
         self._runner.forget(tick)
 
-    def _try_again(self, failure: Failure) -> None:
+    def _try_again(self, failed_input: FailedInput) -> None:
         """Try a failed input again, as live but at once: virtual time does not pass between two tries."""
-        tup, reason = failure
+        tup, failure = failed_input
         self.counts.failures += 1
         for _ in range(self._mode.retries):
             failed = self._runner.run([tup])
             if not failed:
                 self.counts.recovered += 1
                 return
-            reason = failed[0][1]
-        self._give_up(tup, reason)
+            failure = failed[0][1]
+        self._give_up(tup, failure)
 
-    def _give_up(self, tup: Tuple, reason: str) -> None:
+    def _give_up(self, tup: Tuple, failure: Failure) -> None:
         tries = self._mode.retries + 1
         if not self._mode.skip_bad:
             record = f"{tup!r:.{_SHOWN_RECORD}}"
             raise ReplayFailedError(
                 f"component '{self.component}' (task {self.task}) failed {tries} times on record "
-                f"{record}: {reason}; skip_bad puts such records aside"
+                f"{record}: {failure.text}; skip_bad puts such records aside"
             )
         self._runner.forget(tup)
-        self._put_aside(tup, tries, reason)
+        self._put_aside(tup, tries, failure)
 
-    def _put_aside(self, tup: Tuple, tries: int, reason: str) -> None:
+    def _put_aside(self, tup: Tuple, tries: int, failure: Failure) -> None:
         self.counts.parked += 1
-        letter = DeadLetter(
-            self.component, self.task, tup.component, tup.task, tup.stream, tup.fields, tup.values, tries, reason, self.now_ms()
-        )
+        failure = replace(failure, component=self.component, task=self.task, time_ms=self.now_ms())
+        letter = DeadLetter(failure, tup.component, tup.task, tup.stream, tup.fields, tup.values, tries)
         self._dead.append(letter.encode(self._codec))
 
     def _take_late(self, runner: ManualRunner) -> None:
         runner.take_posts()
         runner.late_acks.clear()
         failures, runner.late_failures = runner.late_failures, []
-        for failure in failures:
-            self._try_again(failure)
+        for failed in failures:
+            self._try_again(failed)
 
     def _wait_for_threads(self, runner: ManualRunner) -> None:
         self._take_late(runner)
@@ -324,7 +324,7 @@ class ReplayTask:
                 self._take_late(runner)
         self.counts.waiting = runner.outstanding
 
-    def _report(self, component: str, task: int, text: str) -> None:
+    def _report(self, failure: Failure) -> None:
         self.counts.reports += 1
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from sparkstorm.api.components import BasicBolt
 from sparkstorm.executor.emitter import Emitter, Route
-from sparkstorm.executor.runner import BasicCollector, BasicRunner, Failure
+from sparkstorm.executor.runner import BasicCollector, BasicRunner, FailedInput, ReportError
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.executor.user_traceback import failure_of
 from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.grouping.routes import PickOne, Rows, Target, pick_one
 from sparkstorm.model.codec import SCALARS
@@ -75,7 +75,7 @@ class GatheringCollector(BasicCollector):
 
     __slots__ = ("out",)
 
-    def __init__(self, emitter: Emitter, task: int, report: Callable[[str, int, str], None], width: int | None) -> None:
+    def __init__(self, emitter: Emitter, task: int, report: ReportError, width: int | None) -> None:
         super().__init__(emitter, task, report)
         self.out: list[Values] = []
         if width is not None:
@@ -118,13 +118,13 @@ class UntimedRunner(BasicRunner):
         self.out = collector.out
         self._new = lru_cache(bare)
 
-    def run(self, tuples: Sequence[Tuple]) -> list[Failure]:
+    def run(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Execute tuples that are tried again."""
         return [failure for tup in tuples for failure in self.run_rows([tup.values], tup.source)]
 
-    def run_rows(self, rows: Iterable[Values], source: Source) -> list[Failure]:
+    def run_rows(self, rows: Iterable[Values], source: Source) -> list[FailedInput]:
         """Execute every row; return the failed ones, whose changes are undone."""
-        failures: list[Failure] = []
+        failures: list[FailedInput] = []
         out, log, execute, collector, new = self.out, self._emitter.log, self.bolt.execute, self._collector, self._new(source)
         undo: list[Any] = self._state.undo if self._state is not None else []
         out_mark = log_mark = 0
@@ -156,7 +156,7 @@ class UntimedRunner(BasicRunner):
                 if self._state is not None:
                     self._state.roll_back(0)
                 assert values is not None
-                failures.append((Tuple(values, 0, source), describe_error(error)))
+                failures.append((Tuple(values, 0, source), failure_of(error)))
 
 
 def bare(source: Source) -> Callable[[], Tuple]:

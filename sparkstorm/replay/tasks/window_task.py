@@ -158,13 +158,13 @@ class WindowTask(ReplayTask):
             now_ms = max(now_ms, self._timed.next_due_ms() or now_ms)
             self._timed.advance(low_ms, now_ms)
         given_up, self._timed.given_up = self._timed.given_up, []
-        for what, tries, reason in given_up:
+        for what, tries, failure in given_up:
             if not self._mode.skip_bad:
                 raise ReplayFailedError(
                     f"component '{self.component}' (task {self.task}) failed {tries} times on {what!r}: "
-                    f"{reason}; skip_bad puts such windows aside"
+                    f"{failure.text}; skip_bad puts such windows aside"
                 )
-            self._put_aside(what, tries, reason)
+            self._put_aside(what, tries, failure)
 
 
 def _is_mark(tup: Tuple) -> bool:

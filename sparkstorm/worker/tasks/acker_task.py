@@ -6,11 +6,12 @@ import numpy as np
 
 from sparkstorm.acking.batch import Settled
 from sparkstorm.acking.table_ledger import TableLedger
+from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.transport.frames import AckerMessages, SettledRoots
 from sparkstorm.worker.tasks.inbox import Inbox
 
-UNKNOWN_REASON = "failed"
-_COLUMNS = ("init_roots", "init_values", "init_tasks", "ack_roots", "ack_values")
+UNKNOWN = Failure(FailureKind.FAILED, "failed; its acker was started again since, and does not know why")
+_COLUMNS = ("init_roots", "init_values", "init_tasks", "ack_roots", "ack_values", "renewed")
 
 
 class AckerTask:
@@ -21,7 +22,7 @@ class AckerTask:
         self.ledger = ledger
         self.inbox = inbox
         self.executed = 0
-        self._reason_by_root: dict[int, str] = {}
+        self._failure_by_root: dict[int, Failure] = {}
 
     def apply(self, messages: list[AckerMessages]) -> dict[int, SettledRoots]:
         """Apply an epoch's messages as one batch; verdicts by spout task."""
@@ -29,28 +30,33 @@ class AckerTask:
             return {}
         m = messages[0] if len(messages) == 1 else _joined(messages)
         self.executed += len(m)
-        self._reason_by_root.update(m.fail_reasons)
-        settled = self.ledger.apply((m.init_roots, m.init_values, m.init_tasks), (m.ack_roots, m.ack_values), list(m.fail_reasons))
-        return self._verdicts(settled, min(m.oldest_ms for m in messages)) if settled else {}
+        self._failure_by_root.update(m.failures)
+        settled = self.ledger.apply((m.init_roots, m.init_values, m.init_tasks), (m.ack_roots, m.ack_values), list(m.failures))
+        oldest_ms = min(m.oldest_ms for m in messages)
+        verdicts = self._verdicts(settled, oldest_ms) if settled else {}
+        if len(m.renewed):
+            for task, roots in self.ledger.reset_timeouts(m.renewed).items():
+                verdicts.setdefault(task, SettledRoots([], {}, oldest_ms)).renewed.extend(roots)
+        return verdicts
 
     def rotate(self, keeps_begun: bool = False) -> None:
         """Age the ledger by one bucket; what drops out is forgotten silently (S1.19)."""
         if keeps_begun:
             self.ledger.renew_begun()
         self.ledger.rotate()
-        self._reason_by_root = {r: why for r, why in self._reason_by_root.items() if r in self.ledger}
+        self._failure_by_root = {r: why for r, why in self._failure_by_root.items() if r in self.ledger}
 
     def _verdicts(self, settled: Settled, oldest_ms: int) -> dict[int, SettledRoots]:
         verdicts: dict[int, SettledRoots] = {}
         for task in np.unique(settled.acked_tasks).tolist():
             verdicts[task] = SettledRoots(settled.acked_roots[settled.acked_tasks == task].tolist(), {}, oldest_ms)
         for root, task in zip(settled.failed_roots.tolist(), settled.failed_tasks.tolist(), strict=True):
-            verdicts.setdefault(task, SettledRoots([], {}, oldest_ms)).failed[root] = self._reason_by_root.pop(root, UNKNOWN_REASON)
+            verdicts.setdefault(task, SettledRoots([], {}, oldest_ms)).failed[root] = self._failure_by_root.pop(root, UNKNOWN)
         return verdicts
 
 
 def _joined(messages: list[AckerMessages]) -> AckerMessages:
-    joined = AckerMessages(fail_reasons={root: why for m in messages for root, why in m.fail_reasons.items()})
+    joined = AckerMessages(failures={root: why for m in messages for root, why in m.failures.items()})
     for name in _COLUMNS:
         setattr(joined, name, np.concatenate([getattr(m, name) for m in messages]))
     return joined

@@ -15,8 +15,10 @@ from typing import Any, cast
 from sparkstorm.api.collector import BasicOutputCollector
 from sparkstorm.api.components import BasicBolt, Bolt, Conf
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.executor.manual_runner import verdict
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.executor.user_traceback import failure_of
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.tuples import Tuple
 
 MAX_QUEUED = 256
@@ -32,7 +34,13 @@ class ThreadedBolt(Bolt):
         self.state = state
         self._queue: queue.SimpleQueue[Tuple | None] = queue.SimpleQueue()
         self._open: dict[int, Tuple] = {}  # handed to the thread, outcome not taken in yet
+        self.since_ms: int | None = None  # when the call that the thread is in began
         self._thread = threading.Thread(target=self._run, name="blocking-bolt", daemon=True)
+
+    @property
+    def thread_ident(self) -> int | None:
+        """Identifier of the thread."""
+        return self._thread.ident
 
     @property
     def is_full(self) -> bool:
@@ -51,7 +59,7 @@ class ThreadedBolt(Bolt):
 
     def prepare(self, conf: Conf, context: TopologyContext, collector: Any) -> None:
         """Prepare the user's bolt, then start its thread."""
-        self._runner = collector
+        self._runner, self._now_ms = collector, context.now_ms
         self._recorder = _Recorder(isinstance(self._bolt, BasicBolt), collector)
         if isinstance(self._bolt, BasicBolt):
             self._bolt.prepare(conf, context)
@@ -80,14 +88,16 @@ class ThreadedBolt(Bolt):
     def _run(self) -> None:
         self._recorder.thread = threading.get_ident()
         while (tup := self._queue.get()) is not None:
-            reason = self._execute(tup)
-            if reason is not None and self.state is not None:
+            self.since_ms = self._now_ms()
+            failure = self._execute(tup)
+            self.since_ms = None
+            if failure is not None and self.state is not None:
                 self.state.roll_back(0)
-            calls = self._recorder.take(None if reason is None else tup)
+            calls = self._recorder.take(None if failure is None else tup)
             changes = self.state.take_changes() if self.state is not None else None
-            self._runner.post(lambda t=tup, r=reason, c=calls, s=changes: self._take_in(t, r, c, s))
+            self._runner.post(lambda t=tup, f=failure, c=calls, s=changes: self._take_in(t, f, c, s))
 
-    def _execute(self, tup: Tuple) -> str | None:
+    def _execute(self, tup: Tuple) -> Failure | None:
         self._recorder.current = tup
         try:
             if isinstance(self._bolt, BasicBolt):
@@ -97,13 +107,13 @@ class ThreadedBolt(Bolt):
                 self._bolt.execute(tup)
             return self._recorder.failure_of(tup)
         except BaseException as error:  # whatever it is (a cancelled coroutine): without its thread the bolt would hang for ever
-            return describe_error(error)
+            return failure_of(error)
 
-    def _take_in(self, tup: Tuple, reason: str | None, calls: Calls, changes: Changes | None) -> None:
+    def _take_in(self, tup: Tuple, failure: Failure | None, calls: Calls, changes: Changes | None) -> None:
         self._open.pop(id(tup), None)
         self._runner.take_outcome(tup, calls, changes)
-        if reason is not None:
-            self._runner.fail(tup, reason)
+        if failure is not None:
+            self._runner.fail(tup, failure)
 
 
 class _Recorder:
@@ -123,16 +133,9 @@ class _Recorder:
             return calls
         return [c for c in calls if c[0] == "report_error" or (c[0] == "fail" and c[1][0] is not failed)]
 
-    def failure_of(self, tup: Tuple) -> str | None:
-        """Return the reason of the bolt's fail for this input, or nothing."""
-        return next(
-            (
-                describe_error(args[1] or "failed by the bolt")
-                for method, args in self._calls
-                if method == "fail" and args[0] is tup
-            ),
-            None,
-        )
+    def failure_of(self, tup: Tuple) -> Failure | None:
+        """Return the bolt's verdict of failure on this input, or nothing."""
+        return next((verdict(args[1]) for method, args in self._calls if method == "fail" and args[0] is tup), None)
 
     def emit(self, values: Any, anchors: Any = None, stream: str | None = None) -> None:
         anchors, stream = self._basic(anchors, stream)
@@ -147,6 +150,9 @@ class _Recorder:
 
     def fail(self, tup: Tuple, reason: str = "") -> None:
         self._call("fail", tup, reason)
+
+    def reset_timeout(self, tup: Tuple) -> None:
+        self._collector.reset_timeout(tup)  # at once: it does not depend on the success of the call
 
     def report_error(self, error: BaseException | str) -> None:
         self._call("report_error", error)

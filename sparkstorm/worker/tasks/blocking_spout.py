@@ -16,6 +16,7 @@ from typing import Any
 from sparkstorm.acking.pending import Outcome
 from sparkstorm.api.components import Conf, ReplayableSpout, Spout
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.signatures import accepts
 
 MAX_AHEAD = 256  # batches that wait for the loop
 _LONGEST_REST_S = 0.01
@@ -27,6 +28,7 @@ Call = tuple[str, tuple[Any, ...]]
 class _Batch:
     calls: list[Call]
     position: Any
+    handed: Any
     error: BaseException | None
 
 
@@ -35,6 +37,7 @@ class ThreadedSpout(Spout):
 
     def __init__(self, spout: Spout, wake: Callable[[], None]) -> None:
         self.inner = spout
+        self._call_back = teller(spout)
         self._wake = wake
         self._batches: deque[_Batch] = deque()
         self._orders: deque[Callable[[], None]] = deque()
@@ -43,6 +46,7 @@ class ThreadedSpout(Spout):
         self._is_active = self._is_closing = self._is_exhausted = self._has_ended = False
         self._extent = (0, 0)
         self._position: Any = None
+        self._handed: Any = None
         self._thread = threading.Thread(target=self._run, name="blocking-spout", daemon=True)
 
     # -- what the loop calls ---------------------------------------------------------------------------------------
@@ -51,6 +55,7 @@ class ThreadedSpout(Spout):
         self._collector = collector
         self._recorder = _Recorder(collector)
         self.inner.open(conf, context, self._recorder)
+        self._handed = self._hand_over(self._snapshot())
 
     def next_tuple(self) -> None:
         """Emit the next batch, if there is one; raises what the source raised."""
@@ -60,7 +65,7 @@ class ThreadedSpout(Spout):
         self._ring.set()
         for method, arguments in batch.calls:
             getattr(self._collector, method)(*arguments)
-        self._position = batch.position
+        self._position, self._handed = batch.position, batch.handed
         if batch.error is not None:
             raise batch.error
 
@@ -132,12 +137,18 @@ class ThreadedSpout(Spout):
             error = raised
         calls = self._recorder.take()
         if calls or error is not None:
-            self._batches.append(_Batch(calls, self._snapshot(), error))
+            position = self._snapshot()
+            self._batches.append(_Batch(calls, position, self._hand_over(position), error))
             self._wake()
         return bool(calls)
 
     def _snapshot(self) -> Any:
         return self.inner.snapshot() if isinstance(self.inner, ReplayableSpout) else None
+
+    def _hand_over(self, position: Any) -> Any:
+        """Return what the source would hand over behind this batch: by the time the loop emits it, the source is further on."""
+        is_own = isinstance(self.inner, ReplayableSpout) and type(self.inner).hand_over is not ReplayableSpout.hand_over
+        return self.inner.hand_over() if is_own else position  # type: ignore[attr-defined]
 
     def _note_end(self) -> None:
         self._extent = self.inner.extent()
@@ -148,7 +159,7 @@ class ThreadedSpout(Spout):
 
     def _tell(self, outcome: Outcome) -> None:
         try:
-            (self.inner.ack if outcome.acked else self.inner.fail)(outcome.message_id)
+            self._call_back(outcome)
         finally:
             self._called.append(outcome)
             self._wake()
@@ -164,15 +175,34 @@ class ThreadedReplayableSpout(ThreadedSpout, ReplayableSpout):
     def snapshot(self) -> Any:
         return self._position
 
+    def hand_over(self) -> Any:
+        return self._handed
+
     def restore(self, position: Any) -> None:
         assert isinstance(self.inner, ReplayableSpout)
         self._position = position
         self.inner.restore(position)
+        self._handed = self._hand_over(position)
 
 
 def threaded(spout: Spout, wake: Callable[[], None]) -> ThreadedSpout:
     """The right wrapper for a blocking spout."""
     return (ThreadedReplayableSpout if isinstance(spout, ReplayableSpout) else ThreadedSpout)(spout, wake)
+
+
+def teller(spout: Spout) -> Callable[[Outcome], None]:
+    """Return the call of a spout's `ack` or `fail`; `fail` gets the failure where it takes a second argument."""
+    takes_failure = accepts(spout.fail, "message_id", "failure")
+
+    def tell(outcome: Outcome) -> None:
+        if outcome.failure is None:
+            spout.ack(outcome.message_id)
+        elif takes_failure:
+            spout.fail(outcome.message_id, outcome.failure)  # type: ignore[call-arg]
+        else:
+            spout.fail(outcome.message_id)
+
+    return tell
 
 
 class _Recorder:
@@ -189,6 +219,9 @@ class _Recorder:
     def emit(self, values: Any, message_id: Any = None, stream: str = "default") -> None:
         values, message_id = self._collector.check(values, message_id, stream)
         self._calls.append(("emit", (values, message_id, stream)))
+
+    def emit_batch(self, batch: Any, message_id: Any = None, stream: str = "default") -> None:
+        self._calls.append(("emit_batch", (batch, message_id, stream)))
 
     def emit_direct(self, task: int, values: Any, message_id: Any = None, stream: str = "default") -> None:
         values, message_id = self._collector.check(values, message_id, stream, task)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 
+from sparkstorm.executor.column_runner import ColumnRunner
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.event_time import TaskEventTime
 from sparkstorm.executor.manual_runner import ManualRunner as ManualRunner
+from sparkstorm.executor.pieces import count_rows, unfold
 from sparkstorm.executor.runner import BasicRunner, Runner
-from sparkstorm.executor.runner import Failure as Failure
+from sparkstorm.executor.runner import FailedInput as FailedInput
 from sparkstorm.executor.runner import ReportError as ReportError
 from sparkstorm.executor.sink_runner import SinkRunner
 from sparkstorm.executor.state import MemoryState
+from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import WATERMARK_STREAM
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.recording.recorder import Recorder
@@ -20,6 +23,8 @@ from sparkstorm.transport.frames import Row
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.open_blocks import Births, Feed
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
+from sparkstorm.worker.tasks.call_watch import CallWatch
+from sparkstorm.worker.tasks.hooks import NO_HOOKS
 from sparkstorm.worker.tasks.inbox import Chunk, Inbox, entry_order
 from sparkstorm.worker.tasks.pending_inputs import PendingInput
 
@@ -55,37 +60,58 @@ class BoltTask:
         self.oldest_ms = 0  # birth of the oldest root among the inputs of this epoch
         self.spilled = 0  # entries of this worker's own tasks that lie in this task's stream: later rows queue behind them
         self.caught_up_at = (0, 0)  # newest frame of former owners; until it is consumed, local rows queue behind it too
+        self.read_from = ""  # entry of the frame that is executed; empty for rows of this worker
         self.pace = 1  # rows between two looks at the clock: few until the bolt has shown that it is fast
         self.new_key = new_key
         self.time: TaskEventTime | None = None  # none: nobody who lives by time is here or behind it
         self.recorder: Recorder | None = None
+        self.hooks = NO_HOOKS
+        self.watch: CallWatch | None = None
         self._all_births = births
         self._rows_runner = runner if isinstance(runner, BasicRunner) else None
+        self._columns_runner = runner if isinstance(runner, ColumnRunner) else None
         self.began_us = 0  # when the call under way began
         self.done_since: list[int] = []  # begin of the first execute of inputs that are done since the meter has looked
         self._held_by_tuple: dict[int, str] = {}
         self._births: list[tuple[int, str]] = []  # heap over held inputs; those let go of are dropped when they surface
 
-    def execute(self, epoch: Epoch, rows: Sequence[Row]) -> list[Failure]:
-        """Run rows of one channel; returns failed ones. Everything else is done or waits for its ack."""
+    def execute(self, epoch: Epoch, rows: Sequence[Row], may_have_pieces: bool = False) -> list[FailedInput]:
+        """Run rows of one channel, pieces of batches among them; returns failed ones.
+
+        Everything else is done or waits for its ack.
+        """
         if rows[0][2].stream == WATERMARK_STREAM:
             if self.time is not None:
                 self.time.hear([Tuple(*row) for row in rows])
             return []
-        if self._rows_runner is None or self.recorder is not None:
+        if self._columns_runner is not None and self.recorder is None and not self.hooks:
+            count = count_rows(rows)
+            self.executed += count
+            epoch.rows += count
+            execute = self._columns_runner.execute_columns
+            failed_rows = execute(rows) if self.watch is None else self.watch.run(execute, rows)
+            return [(Tuple(*row), failure) for row, failure in failed_rows]
+        if may_have_pieces:
+            rows = unfold(rows)
+        if self._rows_runner is None or self.recorder is not None or self.hooks:
             return self.run(epoch, [Tuple(*row) for row in rows])
         self.executed += len(rows)
         epoch.rows += len(rows)
-        return [(Tuple(*rows[place]), reason) for place, reason in self._rows_runner.execute_rows(rows)]
+        run = self._rows_runner.execute_rows
+        failed = run(rows) if self.watch is None else self.watch.run(run, rows)
+        return [(Tuple(*rows[place]), failure) for place, failure in failed]
 
-    def run(self, epoch: Epoch, tuples: Sequence[Tuple]) -> list[Failure]:
+    def run(self, epoch: Epoch, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Run tuples, new ones or held ones that are tried again; returns failed ones."""
         self.executed += len(tuples)
         epoch.rows += len(tuples)
-        failures = self.runner.run(tuples)
+        failures = self.runner.run(tuples) if self.watch is None else self.watch.run(self.runner.run, tuples)
         if self.recorder is not None:
             self.recorder.note(tuples, failures)
-        for tup in self.runner.unfinished(tuples):
+        waiting = self.runner.unfinished(tuples)
+        if self.hooks:
+            self.hooks.executed(tuples, failures, waiting)
+        for tup in waiting:
             if id(tup) not in self._held_by_tuple:  # else it is tried again, and keeps its record
                 self.hold(PendingInput(tup, 0, self.oldest_ms, self.new_key()))
         return failures
@@ -99,15 +125,20 @@ class BoltTask:
         self.oldest_ms = min(self.oldest_ms or oldest_ms, oldest_ms)
         self._all_births.note(self.oldest_ms)
 
-    def tick(self, epoch: Epoch, tick: Tuple) -> list[str]:
-        """Run a tick; returns the reasons when it failed. A tick needs no ack and does not outlive the call."""
+    @property
+    def takes_batches(self) -> bool:
+        """Whether rows run together as a batch."""
+        return self._columns_runner is not None
+
+    def tick(self, epoch: Epoch, tick: Tuple) -> list[Failure]:
+        """Run a tick; returns why it failed. A tick needs no ack and does not outlive the call."""
         self.executed += 1
         epoch.rows += 1
         failures = self.runner.run([tick])
         if self.recorder is not None:
             self.recorder.note([tick], failures)
         self.runner.forget(tick)
-        return [reason for _, reason in failures]
+        return [failure for _, failure in failures]
 
     def hold(self, held: PendingInput) -> None:
         """Keep an input that is not done."""
@@ -174,7 +205,9 @@ class BoltTask:
         return min((h.born_ms for h in self.held.values() if h.due_ms is not None or id(h.tuple) in queued), default=None)
 
     def next_due_ms(self) -> int | None:
-        """Return when the next try is due; None while a blocking bolt's thread is busy (it wakes the loop)."""
+        """Return when the next try is due, or a sink's epoch ends; None while a bolt's thread is busy (it wakes the loop)."""
+        if isinstance(self.runner, SinkRunner) and not self.retries:
+            return self.runner.next_due_ms()
         return self.retries[0][0] if self.retries and not self.is_full else None
 
     @property

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable
-from itertools import chain, repeat
+from itertools import accumulate, chain, pairwise, repeat
 from operator import itemgetter
 
 from sparkstorm.errors import MalformedFrameError
+from sparkstorm.executor.pieces import part_of
 from sparkstorm.model.codec import Codec
 from sparkstorm.model.tuples import Source
 from sparkstorm.transport import frames
@@ -21,14 +22,15 @@ FindSource = Callable[[int, str], Source]
 class Chunk:
     """One decoded entry and how many of its rows are done."""
 
-    __slots__ = ("entry", "size", "frame", "rows", "done", "total", "edge", "origin", "oldest_ms", "_ends", "_ended")
+    __slots__ = ("entry", "size", "frame", "rows", "done", "total", "edge", "origin", "oldest_ms", "is_batch", "_ends", "_ended")
 
     def __init__(self, entry: str, size: int, frame: Frame, rows: list[Row], done: int = 0) -> None:
         self.entry = entry
         self.size = size  # bytes that count as backlog; 0 for control frames
         self.frame = frame
         self.rows = rows
-        self.total = len(rows) or 1
+        self.total = len(frame) if isinstance(frame, RowFrame) else 1
+        self.is_batch = isinstance(frame, RowFrame) and frame.batch is not None
         self.done = done
         self.edge = self.origin = 0
         self.oldest_ms = frame.oldest_ms
@@ -38,6 +40,10 @@ class Chunk:
             self.origin = 0 if frame.is_replayed else frame.origin
         self._ended = 0  # roots whose last row is done
         self.take_ended()
+
+    def part(self, start: int, stop: int) -> list[Row]:
+        """Return the rows, or pieces of a batch, from one place to another."""
+        return part_of(self.rows, start, stop) if self.is_batch else self.rows[start:stop]
 
     def take_ended(self) -> list[int]:
         """Return the roots whose last row was done since the last call."""
@@ -100,7 +106,7 @@ class Inbox:
         except MalformedFrameError:
             self._step_over(entry.id, size)
             raise
-        total = len(rows) or 1
+        total = len(frame) if isinstance(frame, RowFrame) else 1
         if skip >= total:  # a stored cursor never points behind the last row of a frame
             self._step_over(entry.id, size)
             raise MalformedFrameError(f"the cursor {skip} rows into a frame of {total}")
@@ -150,12 +156,29 @@ class Inbox:
         for source, _ in senders:
             if source.component != first.component:
                 raise MalformedFrameError(f"rows of '{first.component}' and '{source.component}' in one frame")
-        if len(frame.values[0]) != len(first.fields):
+        width = len(frame.values[0]) if frame.batch is None else frame.batch.num_columns
+        if width != len(first.fields):
             raise MalformedFrameError(
-                f"{len(frame.values[0])} columns for the {len(first.fields)} fields of '{first.component}', stream '{first.stream}'"
+                f"{width} columns for the {len(first.fields)} fields of '{first.component}', stream '{first.stream}'"
             )
+        if frame.batch is not None:
+            return _pieces(frame, senders)
         sources = repeat(first) if len(senders) == 1 else chain.from_iterable(repeat(*sender) for sender in senders)
         return list(zip(frame.values, frame.roots, sources, strict=False))
+
+
+def _pieces(frame: RowFrame, senders: list[tuple[Source, int]]) -> list[Row]:
+    """Pieces of a batch: neighbours with the same roots and sender."""
+    batch = frame.batch.rename_columns(list(senders[0][0].fields))
+    root_ends, sender_ends = list(accumulate(frame.lengths)), list(accumulate(count for _, count in senders))
+    return [
+        (
+            batch.slice(start, stop - start),
+            frame.roots[bisect_right(root_ends, start)],
+            senders[bisect_right(sender_ends, start)][0],
+        )
+        for start, stop in pairwise(sorted({0, *root_ends, *sender_ends}))
+    ]
 
 
 def entry_order(entry: str) -> tuple[int, int]:

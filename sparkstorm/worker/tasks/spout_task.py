@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sparkstorm.acking.pending import Outcome, Pending
 from sparkstorm.api.components import ReplayableSpout, Spout
 from sparkstorm.errors import CodecError, WorkerFailedError
+from sparkstorm.executor.column_runner import BatchEmitter
 from sparkstorm.executor.emitter import Emitter, fast_emit
 from sparkstorm.executor.event_time import TaskEventTime
-from sparkstorm.executor.runner import ReportError
-from sparkstorm.executor.user_traceback import describe_error
+from sparkstorm.executor.runner import ReportError, report_of
+from sparkstorm.executor.user_traceback import describe_error, failure_of
 from sparkstorm.model.codec import INT_MAX, INT_MIN, Codec
+from sparkstorm.model.failure import Failure
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.open_blocks import Births
-from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout
+from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout, teller
+from sparkstorm.worker.tasks.hooks import NO_HOOKS, TaskHooks
 from sparkstorm.worker.tasks.inbox import Inbox
 
 _FAILURES_IN_A_ROW = 10
@@ -25,12 +28,22 @@ _LONGEST_BACK_OFF_MS = 1000
 class SpoutCollector:
     """SpoutOutputCollector: every tracked emission is a new root."""
 
-    __slots__ = ("_codec", "_emit", "_emitter", "_new_root", "_report", "_task", "born", "immediate")
+    __slots__ = ("_batches", "_codec", "_emit", "_emitter", "_expect_batches", "_new_root", "_report", "_task", "born", "immediate")
 
-    def __init__(self, emitter: Emitter, task: int, new_root: Callable[[], int] | None, report: ReportError, codec: Codec) -> None:
+    def __init__(
+        self,
+        emitter: Emitter,
+        task: int,
+        new_root: Callable[[], int] | None,
+        report: ReportError,
+        codec: Codec,
+        expect_batches: Callable[[], None],
+    ) -> None:
         self._emitter = emitter
         self._codec = codec
         self._task = task
+        self._expect_batches = expect_batches
+        self._batches: BatchEmitter | None = None
         self._new_root = new_root  # None: nothing is tracked
         self._report = report
         self.born: list[tuple[int, Any]] = []
@@ -53,20 +66,31 @@ class SpoutCollector:
         self._emitter.emit_direct(task, values, stream)
         self._note(root, message_id)
 
+    def emit_batch(self, batch: Any, message_id: Any = None, stream: str = "default") -> None:
+        """Send every row of an Arrow batch, all under one message id."""
+        if self._batches is None:
+            self._batches = BatchEmitter(self._emitter)
+            self._expect_batches()
+        if message_id is not None:
+            message_id = self._checked(message_id)
+        self._emitter.roots = root = self._root(message_id)
+        self._batches.emit_batch(batch, stream)
+        self._note(root, message_id)
+
     def check(self, values: Any, message_id: Any, stream: str, task: int | None = None) -> tuple[tuple[Any, ...], Any]:
         """Check values in the emitting thread, so that an error names its line; return them as the loop takes them."""
         return self._emitter.check(values, stream, task), None if message_id is None else self._checked(message_id)
 
-    def report_error(self, error: BaseException | str) -> None:
+    def report_error(self, error: BaseException | str | Failure) -> None:
         """Record an error without failing anything."""
-        self._report(self._emitter.component, self._task, describe_error(error))
+        self._report(report_of(error, self._emitter.component, self._task))
 
-    def checked_position(self, position: Any) -> Any:
+    def checked_position(self, position: Any, method: str = "snapshot") -> Any:
         """A position that can be written, or WorkerFailedError: the spout could not go on from it after a crash."""
         try:
             return self._codec.normalise(position)
         except CodecError as error:
-            raise WorkerFailedError(f"spout '{self._emitter.component}': snapshot() returned {error}") from error
+            raise WorkerFailedError(f"spout '{self._emitter.component}': {method}() returned {error}") from error
 
     def _checked(self, message_id: Any) -> Any:
         """The id as `ack` and `fail` will be given it, also by a later owner: from the codec's closed set."""
@@ -100,6 +124,7 @@ class SpoutTask:
         pending: Pending,
         inbox: Inbox,
         births: Births,
+        hooks: TaskHooks = NO_HOOKS,
     ) -> None:
         self.task = task
         self.component = component
@@ -108,6 +133,8 @@ class SpoutTask:
         self.collector = collector
         self.pending = pending
         self.inbox = inbox  # verdicts of the ackers
+        self._tell = teller(spout)
+        self._hooks = hooks
         self.is_open = False
         self.is_active = False
         self.wait_until_ms = 0
@@ -119,6 +146,8 @@ class SpoutTask:
         self._failures = 0
         self._position: Any = None
         self._has_moved = False
+        self._must_hand_over = True
+        self.handed: list[Any] = []
 
     @property
     def is_exhausted(self) -> bool:
@@ -179,33 +208,50 @@ class SpoutTask:
         """Something came: ask again at once."""
         self._idle_ms = 0
 
-    def settle(self, acked: list[int], failed: dict[int, str], now_ms: int) -> list[int]:
+    def settle(self, acked: list[int], failed: dict[int, Failure], now_ms: int, renewed: Sequence[int] = ()) -> list[int]:
         """Verdicts of an acker; returns complete latencies in milliseconds."""
+        self.pending.renew(renewed, now_ms)
         done = self.pending.settle(acked, (), now_ms)
         self.acked += done.acked
-        for root, reason in failed.items():
-            self.failed += self.pending.settle((), (root,), now_ms, reason).failed
+        for root, failure in failed.items():
+            self.failed += self.pending.settle((), (root,), now_ms, failure).failed
         return done.latencies_ms
 
     def make_callbacks(self) -> bool:
         """Tell user code what the last commit settled; whether it emitted anything on that occasion."""
         outcomes = [o._replace(message_id=as_message_id(o.message_id)) for o in self.pending.take_callbacks()]
-        immediate = [Outcome(0, message_id, "") for message_id in self.collector.immediate]
+        immediate = [Outcome(0, message_id) for message_id in self.collector.immediate]
         self.collector.immediate.clear()
         if isinstance(self.spout, ThreadedSpout):
             self.spout.call_back([*outcomes, *immediate])
-            self.pending.confirm(self.spout.take_called())
+            self._hooks.settled(called := self.spout.take_called())
+            self.pending.confirm(called)
             return False  # what it emits on that occasion comes as a batch
+        self._hooks.settled([*outcomes, *immediate])
         for outcome in [*outcomes, *immediate]:
-            self._call(self.spout.ack if outcome.acked else self.spout.fail, outcome.message_id)
+            self._call(lambda o=outcome: self._tell(o))  # type: ignore[misc]
         self.pending.confirm(outcomes)
         return bool(self.emitter.log or self.collector.born)
+
+    def set_active(self, is_active: bool) -> None:
+        """Follow the topology's status; a spout that rests says what it would hand over."""
+        self._must_hand_over, self.handed = not is_active, []
+        (self.spout.activate if is_active else self.spout.deactivate)()
+
+    def take_handed(self) -> list[Any]:
+        """Return what a later submission needs to go on here, in a list, once the spout rests; empty when it is known already."""
+        if not self._must_hand_over or not isinstance(self.spout, ReplayableSpout):
+            return []
+        self._must_hand_over = False
+        self.handed = [self.collector.checked_position(self.spout.hand_over(), "hand_over")]
+        return self.handed
 
     def take_position(self) -> Any:
         """The source's position if it has moved since the last commit, else None."""
         if not self._has_moved or not isinstance(self.spout, ReplayableSpout):
             return None
         self._has_moved = False
+        self._must_hand_over |= bool(self.handed)  # it has emitted while it rests, in `fail`
         self._position = self.collector.checked_position(self.spout.snapshot())
         return self._position
 
@@ -225,18 +271,18 @@ class SpoutTask:
         if isinstance(self.spout, ReplayableSpout):
             self.spout.restore(position)
 
-    def _call(self, callback: Callable[[Any], None], message_id: Any) -> None:
+    def _call(self, callback: Callable[[], None]) -> None:
         mark, born_mark = len(self.emitter.log), len(self.collector.born)
         try:
-            callback(message_id)
+            callback()
         except (Exception, SystemExit) as error:
             self.emitter.roll_back(mark)
             del self.collector.born[born_mark:]
-            self.collector.report_error(error)
+            self.collector.report_error(failure_of(error))
 
     def _note_failure(self, error: BaseException, now_ms: int) -> None:
         self._failures += 1
-        self.collector.report_error(error)
+        self.collector.report_error(failure_of(error))
         if self._failures >= _FAILURES_IN_A_ROW:
             raise WorkerFailedError(
                 f"spout '{self.component}' (task {self.task}) raised {self._failures} times in a row: {describe_error(error)}"

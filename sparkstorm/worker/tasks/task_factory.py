@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import partial
 from typing import Any
 from zlib import crc32
 
 from sparkstorm.acking.pending import Pending
 from sparkstorm.acking.table_ledger import TableLedger
+from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.components import BasicBolt, Bolt, Spout, Stateful
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.hooks import WorkerContext, WorkerHook
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
 from sparkstorm.errors import MalformedFrameError, SparkStormError, StoreInconsistentError, WorkerFailedError
+from sparkstorm.executor.column_runner import ColumnRunner
 from sparkstorm.executor.emitter import Emitter, build_routes
 from sparkstorm.executor.event_time import InputWatermarks, OutputWatermarks, TaskEventTime
 from sparkstorm.executor.manual_runner import ManualRunner
 from sparkstorm.executor.runner import BasicCollector, BasicRunner, ReportError, Runner
-from sparkstorm.executor.sink_runner import SinkRunner
+from sparkstorm.executor.sink_runner import LastEpoch, SinkRunner, SinkStore
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import describe_error
 from sparkstorm.executor.watermark_routes import MARK_FIELDS, TimePlan, add_lanes, add_routes
 from sparkstorm.executor.windowed_runner import Patience, TimedRunner
-from sparkstorm.model.assignment import ExecutorId
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.topology import ACKER, LATE_PREFIX, MASTER, WATERMARK_STREAM, Topology
+from sparkstorm.model.topology import ACKER, LATE_PREFIX, MASTER, WATERMARK_STREAM
 from sparkstorm.model.tuples import Source
 from sparkstorm.recording.recorder import COMPONENTS, Recorder, Recording
-from sparkstorm.settings import ComponentSettings, DeliverySettings, WorkerSettings
 from sparkstorm.transport.base import Claim, TaskRecord
 from sparkstorm.transport.frames import MESSAGES, ROWS, SETTLED
 from sparkstorm.worker.epoch import IdSource
@@ -41,48 +41,12 @@ from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout, threaded
 from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.worker.tasks.call_watch import CallWatch
+from sparkstorm.worker.tasks.hooks import NO_HOOKS, TaskHooks, hooked_emitter, task_hooks, worker_hooks
 from sparkstorm.worker.tasks.inbox import Inbox, entry_order
 from sparkstorm.worker.tasks.pending_inputs import decode_held
 from sparkstorm.worker.tasks.spout_task import SpoutCollector, SpoutTask
-
-
-@dataclass(frozen=True)
-class WorkerPlan:
-    """Everything that a worker runs: `make_instance` returns a fresh copy of a component's instance for one task."""
-
-    topology_id: str
-    topology: Topology
-    component_by_task: Mapping[int, str]
-    tasks: tuple[int, ...]
-    owner: str
-    token_by_task: Mapping[int, int]
-    conf: Mapping[str, Any]
-    make_instance: Callable[[str], Any]
-    codec: Codec = field(default_factory=Codec)
-    is_strict: bool = False
-    is_careful: bool = False
-    deaths_by_row: Mapping[tuple[int, str, int], int] = field(default_factory=dict)
-    log_dir: str = ""  # of a worker process; a simulated one has none
-    executors: tuple[ExecutorId, ...] = ()
-
-    @property
-    def ackers(self) -> tuple[int, ...]:
-        """Task ids of the topology's ackers; empty when nothing is tracked."""
-        return tuple(tasks_by_component(self.component_by_task).get(ACKER, ()))
-
-    @cached_property
-    def settings(self) -> WorkerSettings:
-        """Settings of the topology for its workers."""
-        return WorkerSettings.of(self.conf)
-
-    @cached_property
-    def delivery(self) -> DeliverySettings:
-        """The delivery guarantee and its retries."""
-        return DeliverySettings.of(self.conf)
-
-    def component_settings(self, component: str) -> ComponentSettings:
-        """Settings of one component, over those of the topology."""
-        return ComponentSettings.of(self.conf, self.topology.components[component].conf)
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +64,7 @@ class WorkerServices:
 class TaskSet:
     """A worker's tasks by kind, and where each component's sources are found."""
 
+    blocks: OpenBlocks
     spouts: dict[int, SpoutTask] = field(default_factory=dict)
     bolts: dict[int, BoltTask] = field(default_factory=dict)
     ackers: dict[int, AckerTask] = field(default_factory=dict)
@@ -107,7 +72,8 @@ class TaskSet:
     inboxes: dict[int, Inbox] = field(default_factory=dict)
     recorders: list[Recorder] = field(default_factory=list)
     recording: Recording | None = None
-    blocks: OpenBlocks = field(default_factory=lambda: OpenBlocks(frozenset()))
+    hooks: list[TaskHooks] = field(default_factory=list)
+    worker_hooks: list[WorkerHook] = field(default_factory=list)
 
     def settle(self) -> None:
         """Take note of a successful commit."""
@@ -124,6 +90,10 @@ class TaskSet:
             spout.spout.close()
         for bolt in self.bolts.values():
             bolt.runner.bolt.cleanup()
+        for hooks in self.hooks:
+            hooks.call("cleanup")
+        for hook in self.worker_hooks:
+            hook.shutdown()
         if self.recording is not None:
             self.recording.close()
 
@@ -149,6 +119,7 @@ class TaskFactory:
         self._sources: dict[tuple[int, str], Source] = {}
         self._generation = 0
         self._resources: dict[str, Any] = {}
+        self._hooks_of: dict[int, TaskHooks] = {}
         self._tasks = tasks_by_component(plan.component_by_task)
         self._spout_tasks = frozenset(
             task
@@ -157,16 +128,17 @@ class TaskFactory:
             for task in self._tasks.get(name, ())
         )
         self._time_plan = TimePlan(plan.topology, plan.conf)
-        self._blocks = OpenBlocks(frozenset(plan.tasks))
+        self._blocks = OpenBlocks(frozenset(plan.tasks), self.source, plan.codec if plan.is_strict else None)
 
     def build(self, claim: Claim) -> TaskSet:
         """Every task of the plan, restored from what the claim found, with `open`/`prepare` called."""
-        crew = TaskSet(blocks=self._blocks)
+        crew = TaskSet(self._blocks, worker_hooks=started_hooks(self._plan, self._resources))
         self._generation = claim.generation
         for task in sorted(self._plan.tasks):
             record = claim.record_by_task[task]
             crew.journals[task] = Journal(task, self._plan.codec)
             component = self._plan.component_by_task[task]
+            self._add_hooks(crew, task, component)
             crew.inboxes[task] = Inbox(
                 task, self._plan.codec, self.source, record.cursor, self._kind_of_frames(component), self._spout_tasks
             )
@@ -184,6 +156,14 @@ class TaskFactory:
                     f"component '{component}' (task {task}) could not be prepared: {describe_error(error)}"
                 ) from error
         return crew
+
+    def _add_hooks(self, crew: TaskSet, task: int, component: str) -> None:
+        hooks = NO_HOOKS
+        if component not in (ACKER, MASTER) and (names := self._plan.component_settings(component).task_hooks):
+            hooks = TaskHooks(task_hooks(names), component, task, self._around.report_error)
+            hooks.call("prepare", self._conf(component), self._context(task, component))
+            crew.hooks.append(hooks)
+        self._hooks_of[task] = hooks
 
     def _add(self, crew: TaskSet, task: int, component: str, record: TaskRecord) -> None:
         if component == ACKER:
@@ -237,7 +217,8 @@ class TaskFactory:
         lanes = add_lanes(self._time_plan, topology, component, task, self._tasks, make_target)
         routes = build_routes(topology, component, task, self._tasks, local_tasks, codec, seed, lanes, make_target)
         add_routes(routes, lanes, component, task, codec)
-        emitter = Emitter(component, routes, self._plan.is_strict or self._plan.is_careful)
+        hooks, is_strict = self._hooks_of[task], self._plan.is_strict or self._plan.is_careful
+        emitter = hooked_emitter(component, routes, hooks) if hooks else Emitter(component, routes, is_strict)
         emitter.lanes = tuple(lanes.values())
         return emitter
 
@@ -267,13 +248,15 @@ class TaskFactory:
     def _spout(self, task: int, component: str, crew: TaskSet, record: TaskRecord) -> SpoutTask:
         spout: Spout = self._plan.make_instance(component)
         emitter = self._emitter(task, component)
-        collector = SpoutCollector(emitter, task, self._root_maker(), self._around.report_error, self._plan.codec)
-        has_callbacks = type(spout).ack is not Spout.ack or type(spout).fail is not Spout.fail
+        expect_batches = partial(self._blocks.expect_batches, component)
+        collector = SpoutCollector(emitter, task, self._root_maker(), self._around.report_error, self._plan.codec, expect_batches)
+        hooks = self._hooks_of[task]
+        has_callbacks = bool(hooks) or type(spout).ack is not Spout.ack or type(spout).fail is not Spout.fail
         pending = Pending(self._plan.component_settings(component).max_spout_pending, has_callbacks)
-        if spout.blocking:
+        if spout.blocking or self._plan.component_settings(component).executor_threads:
             spout = threaded(spout, self._around.wake)
         births = self._blocks.births(component)
-        made = SpoutTask(task, component, spout, emitter, collector, pending, crew.inboxes[task], births)
+        made = SpoutTask(task, component, spout, emitter, collector, pending, crew.inboxes[task], births, hooks)
         with reading(self._key("journal", task)):
             fields = list(crew.journals[task].read(record))
             if self._time_plan.is_told(component):
@@ -294,11 +277,15 @@ class TaskFactory:
             state = self._stored(fields, "s", "d") if isinstance(bolt, Stateful) else None
             times = self._stored(fields, "w", "x") if self._time_plan.is_told(component) else None
             if isinstance(bolt, TransactionalSink):
-                runner: Runner = self._sink_runner(bolt, component, fields)
+                state = self._stored(fields, "s", "d")
+                runner: Runner = self._sink_runner(bolt, component, fields, state)
             else:
                 runner = self._runner(bolt, emitter, state, times, task)
             births, feed = self._blocks.births(component), self._blocks.feeds[task]
             made = BoltTask(task, component, runner, emitter, state, crew.inboxes[task], self._around.new_key, births, feed)
+            made.hooks = self._hooks_of[task]
+            if self._plan.log_dir and not isinstance(runner.bolt, ThreadedBolt):  # a simulation has no time of its own to measure
+                made.watch = CallWatch(component, task, self._around.report_error)
             self._add_time(made, times)
         made.caught_up_at = entry_order(record.last_entry)
         for key in sorted(record.held):
@@ -357,19 +344,23 @@ class TaskFactory:
         if isinstance(bolt, WindowedBolt | TimedBolt):
             assert state is not None and times is not None
             return self._timed_runner(bolt, emitter, state, times, task)
-        if bolt.blocking:
+        if bolt.blocking or self._plan.component_settings(emitter.component).executor_threads:
             bolt = ThreadedBolt(bolt, self._copy(state))
+        if isinstance(bolt, ColumnBolt):
+            self._blocks.expect_batches(emitter.component)
+            return ColumnRunner(bolt, emitter, state, BasicCollector(emitter, task, around.report_error))
         if isinstance(bolt, BasicBolt):
             return BasicRunner(bolt, emitter, state, BasicCollector(emitter, task, around.report_error))
         return ManualRunner(
             bolt, emitter, state, task, around.report_error, around.wake, is_answering=self._plan.delivery.is_exactly_once
         )
 
-    def _sink_runner(self, sink: TransactionalSink, component: str, fields: list[dict[str, Any]]) -> SinkRunner:
-        last, prepared = next((each["e"] for each in reversed(fields) if "e" in each), (0, None))
-        if type(last) is not int or last < 0:
-            raise ValueError(f"the last epoch of a sink is {last!r:.40}")
-        return SinkRunner(sink, component, self._plan.codec, last, prepared, self._generation)
+    def _sink_runner(self, sink: TransactionalSink, component: str, fields: list[dict[str, Any]], kept: MemoryState) -> SinkRunner:
+        last = LastEpoch(*next((each["e"] for each in reversed(fields) if "e" in each), (0, None)))
+        if type(last.number) is not int or last.number < 0:
+            raise ValueError(f"the last epoch of a sink is {last.number!r:.40}")
+        store = SinkStore(self._plan.codec, kept, self.source, self._generation)
+        return SinkRunner(sink, component, last, store, self._around.now_ms)
 
     def _copy(self, state: MemoryState | None) -> MemoryState | None:
         """A copy for a thread to work on; the loop's own follows when an execute is taken in."""
@@ -402,3 +393,12 @@ class TaskFactory:
             return root if 0 < root < 2**63 else draw_local()
 
         return draw_local
+
+
+def started_hooks(plan: WorkerPlan, resources: dict[str, Any]) -> list[WorkerHook]:
+    """Return the worker's hooks, started; an exception of one is that of a component's `prepare`."""
+    hooks = worker_hooks(plan.settings.worker_hooks)
+    own = {task: plan.component_by_task[task] for task in sorted(plan.tasks)}
+    for hook in hooks:
+        hook.start(WorkerContext(plan.topology_id, plan.owner, own, plan.conf, resources))
+    return hooks

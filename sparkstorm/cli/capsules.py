@@ -1,0 +1,96 @@
+"""Verb `sparkstorm capsule`: a failed input as a file, shown, or turned into a test."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparkstorm.app.dead_letter_file import read_dead_letters
+from sparkstorm.cli.common import EXITS, OK, opened, write_json
+from sparkstorm.cli.dead_letters import letter_text
+from sparkstorm.client.logs import shown
+from sparkstorm.errors import InvalidConfigError, NotAliveError
+from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.names import file_name
+from sparkstorm.recording.capsule_files import ENDING, write_capsule
+
+if TYPE_CHECKING:
+    from sparkstorm.replay.capsule import Capsule
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add it to the command line."""
+    verb = verbs.add_parser("capsule", help="a failed input as a file or a test", description=capsule.__doc__, epilog=EXITS)
+    verb.add_argument("source", metavar="FILE|NAME", help=f"a *{ENDING}; or, with ID, a dead-letters.jsonl or a topology")
+    verb.add_argument("id", nargs="?", metavar="ID", help="a dead letter, as `dead-letters list --lines` shows it")
+    verb.add_argument("--to", metavar="FILE", help=f"where to write the capsule of a dead letter (default: COMPONENT-ID{ENDING})")
+    verb.add_argument("--pytest", nargs="?", const="", metavar="TEST.py", help="write a test that fails as the run did")
+    verb.add_argument("--topology", metavar="MODULE:FUNCTION", help="builds the topology (default: as the job file says)")
+    verb.add_argument("--force", action="store_true", help="write over a test that is there")
+    verb.add_argument("--cluster", metavar="FILE", help="connection file of the cluster; else SPARKSTORM_CLUSTER names it")
+    verb.add_argument("--json", action="store_true", help="write JSON, for programs")
+    verb.set_defaults(run=capsule)
+
+
+def capsule(arguments: argparse.Namespace) -> int:
+    """Show a failure capsule, make one of a dead letter, or write the test that fails as the run did."""
+    from sparkstorm.replay.capsule import open_capsule, test_name
+
+    found = open_capsule(arguments.source) if arguments.id is None else _made(arguments)
+    if arguments.pytest is None:
+        _show(arguments, found)
+        return OK
+    test = Path(arguments.pytest) if arguments.pytest else found.path.with_name(test_name(found.path))
+    if test.exists() and not arguments.force:
+        raise InvalidConfigError(f"{test} is there already: name another file, or give --force")
+    text = found.pytest(test, arguments.topology)
+    try:
+        test.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidConfigError(f"{test} cannot be written: {error.strerror}") from error
+    if arguments.json:
+        write_json({"capsule": str(found.path), "test": str(test)})
+    else:
+        print(f"{test}: run it with python -m pytest {test}")
+    return OK
+
+
+def _made(arguments: argparse.Namespace) -> Capsule:
+    from sparkstorm.replay.capsule import Capsule
+
+    letter = _letter(arguments)
+    path = Path(arguments.to or file_name(f"{letter.component}-{arguments.id}") + ENDING)
+    write_capsule(path, letter)
+    return Capsule(path, letter)
+
+
+def _letter(arguments: argparse.Namespace) -> DeadLetter:
+    if arguments.source.endswith(".jsonl"):
+        letter = next((each for id, each in _lines(Path(arguments.source)) if id == arguments.id), None)
+    else:
+        with opened(arguments) as cluster:
+            kept = cluster.dead_letters(arguments.source).values()
+            letter = next((found for letters in kept if (found := letters.get(arguments.id)) is not None), None)
+    if letter is None:
+        raise NotAliveError(f"{arguments.source} keeps no dead letter {arguments.id} that can be read")
+    return letter
+
+
+def _lines(path: Path) -> Iterator[tuple[str, DeadLetter]]:
+    try:
+        yield from read_dead_letters(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidConfigError(f"{path} cannot be read: {error}") from error
+
+
+def _show(arguments: argparse.Namespace, found: Capsule) -> None:
+    letter = found.letter
+    if arguments.json:
+        write_json({"capsule": str(found.path), "letter": letter.as_record()})
+        return
+    print(letter_text(str(found.path), letter))
+    state = "none" if letter.state is None else f"{len(letter.state):,} keys"
+    print(f"  state: {state}; code {shown(letter.failure.code_version[:12]) or '?'}")
+    print("\n".join(f"  {shown(line)}" for line in letter.failure.traceback.splitlines()))

@@ -1,0 +1,191 @@
+"""Runner of a ColumnBolt: rows and pieces of one channel as Arrow batches, and what it emits as batches into row lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import cycle, groupby
+from typing import Any
+
+import numpy as np
+
+from sparkstorm.api.columns import ColumnBolt, batch_of, rows_of
+from sparkstorm.errors import CodecError, InvalidTopologyError
+from sparkstorm.executor.emitter import Emitter, Route, Subscription
+from sparkstorm.executor.pieces import is_piece, unfold
+from sparkstorm.executor.runner import BasicCollector, BasicRunner, Row
+from sparkstorm.executor.state import MemoryState
+from sparkstorm.grouping.hashing import stable_hash
+from sparkstorm.grouping.routes import Rows
+from sparkstorm.model.failure import Failure
+from sparkstorm.model.tuples import Roots, union_roots
+from sparkstorm.transport.batch_columns import plain_batch
+
+MOST_ROWS = 1 << 16
+"""Rows of one batch."""
+_FEW_ROWS = 32  # below it a bolt that takes rows too gets rows
+_CACHED_KEYS = 1 << 17
+Divide = Callable[[Any], list[tuple[Rows, Any]]]
+"""Batch to pieces, each with the list of rows that it goes to."""
+
+
+class ColumnRunner(BasicRunner):
+    """Runs a ColumnBolt over batches; one that fails is undone, and its rows are executed one by one."""
+
+    def __init__(self, bolt: ColumnBolt, emitter: Emitter, state: MemoryState | None, collector: BasicCollector) -> None:
+        super().__init__(bolt, emitter, state, collector)
+        self._column_bolt = bolt
+        self._columns = _Columns(emitter, collector)
+        self._takes_rows = type(bolt).execute is not ColumnBolt.execute
+
+    def execute_columns(self, rows: Sequence[Any]) -> list[tuple[Row, Failure]]:
+        """Execute rows and pieces of one channel; return the failed rows, which leave no other trace, and why."""
+        failures: list[tuple[Row, Failure]] = []
+        for is_batch, group in groupby(rows, key=is_piece):
+            part = list(group)
+            if is_batch:
+                for _, pieces in groupby(part, key=lambda piece: piece[0].schema):
+                    failures += self._run(list(pieces), _joined)
+            else:
+                failures += self._run(part, self._from_rows)
+        return failures
+
+    def _run(self, part: list[Any], make: Callable[[list[Any]], Any]) -> list[tuple[Row, Failure]]:
+        if len(part) >= _FEW_ROWS or not self._takes_rows or is_piece(part[0]):
+            emitter, state = self._emitter, self._state
+            mark, undo_mark = len(emitter.log), 0 if state is None else len(state.undo)
+            try:
+                batch = make(part)
+                emitter.roots = _union(part)
+                self._column_bolt.execute_batch(batch, part[0][2], self._columns)
+                return []
+            except (Exception, SystemExit):  # of a column that holds no such values together, or the user's
+                emitter.roll_back(mark)
+                if state is not None:
+                    state.roll_back(undo_mark)
+        singles = unfold(part)
+        return [(singles[place], failure) for place, failure in self.execute_rows(singles)]
+
+    def _from_rows(self, part: list[Any]) -> Any:
+        columns = list(zip(*[row[0] for row in part], strict=True))
+        return batch_of(part[0][2].fields, columns, self._column_bolt.types)
+
+
+class BatchEmitter:
+    """Emits batches of one task: as pieces where types and groupings allow it, else row by row."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        self._emitter = emitter
+        self._divide_by_stream: dict[str, list[Divide] | None] = {}
+
+    def emit_batch(self, batch: Any, stream: str = "default") -> None:
+        """Send every row of a batch."""
+        emitter = self._emitter
+        route = emitter.routes.get(stream)
+        if route is None or route.is_direct or batch.num_columns != route.width:
+            emitter.emit(rows_of(batch)[0] if batch.num_rows else (), stream)  # raises the error that names what is wrong
+            raise InvalidTopologyError(f"component '{emitter.component}': stream '{stream}' takes {route and route.width} columns")
+        if not batch.num_rows:
+            return
+        try:
+            plain = plain_batch(batch, route.source.fields)
+        except ValueError as error:  # ArrowInvalid
+            raise CodecError(f"component '{emitter.component}', stream '{stream}': {error}") from error
+        if stream not in self._divide_by_stream:
+            self._divide_by_stream[stream] = _dividers(route)
+        dividers = self._divide_by_stream[stream]
+        if plain is None or dividers is None:
+            for values in rows_of(batch):
+                emitter.emit(values, stream)
+            return
+        emitter.put_pieces(route, [piece for divide in dividers for piece in divide(plain)], plain.num_rows)
+
+
+class _Columns(BatchEmitter):
+    """BatchCollector."""
+
+    def __init__(self, emitter: Emitter, collector: BasicCollector) -> None:
+        super().__init__(emitter)
+        self.emit = collector.emit
+        self.emit_direct = collector.emit_direct
+        self.report_error = collector.report_error
+
+
+def _joined(pieces: list[Any]) -> Any:
+    import pyarrow as pa
+
+    return pieces[0][0] if len(pieces) == 1 else pa.concat_batches([piece[0] for piece in pieces])
+
+
+def _union(part: list[Any]) -> Roots:
+    """Roots of all rows: what a batch emits descends from each of them."""
+    roots = [row[1] for row in part]
+    if set(map(type, roots)) == {int}:
+        found = dict.fromkeys(roots)
+        found.pop(0, None)
+        return tuple(found) if len(found) > 1 else next(iter(found), 0)
+    return union_roots(dict.fromkeys(roots) if int in map(type, roots) else {id(r): r for r in roots}.values())
+
+
+def _dividers(route: Route) -> list[Divide] | None:
+    """Dividers for the subscribers of a route; None when one of them has to see every row."""
+    found = [_divider(subscription) for subscription in route.subscriptions]
+    return None if None in found else found  # type: ignore[return-value]
+
+
+def _divider(to: Subscription) -> Divide | None:
+    lists = [target.rows for target in to.targets]
+    if to.has_clock:
+        return None
+    match to.grouping.kind:
+        case "all":
+            return lambda batch: [(rows, batch) for rows in lists]
+        case "global":
+            return lambda batch: [(lists[0], batch)]
+        case "fields":
+            return _ByKey(to.positions, lists) if len(lists) > 1 else lambda batch: [(lists[0], batch)]
+        case "shuffle" | "none" | "local_or_shuffle":
+            is_local = to.grouping.kind == "local_or_shuffle"
+            preferred = [target.rows for target in to.targets if target.is_local and is_local] or lists
+            start = to.seed % len(preferred)
+            turns = cycle([*preferred[start:], *preferred[:start]])
+            return lambda batch: [(next(turns), batch)]
+    return None
+
+
+class _ByKey:
+    """Fields grouping of a batch: the same task as each row by itself; rows of one task keep their order."""
+
+    def __init__(self, positions: Sequence[int], lists: Sequence[Rows]) -> None:
+        self._positions = positions
+        self._lists = lists
+        self._place_by_key: dict[Any, int] = {}
+        self._kind = np.int16 if len(lists) < 1 << 15 else np.int32  # short numbers are sorted in one pass
+
+    def __call__(self, batch: Any) -> list[tuple[Rows, Any]]:
+        import pyarrow as pa
+
+        places = self._places(batch)
+        order = np.argsort(places, kind="stable")
+        bounds = np.concatenate(([0], np.cumsum(np.bincount(places, minlength=len(self._lists)))))
+        return [
+            (rows, batch.take(pa.array(order[start:stop])))
+            for rows, start, stop in zip(self._lists, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+            if stop > start
+        ]
+
+    def _places(self, batch: Any) -> np.ndarray[Any, Any]:
+        columns = [batch.column(position) for position in self._positions]
+        if len(columns) == 1:
+            encoded = columns[0].dictionary_encode(null_encoding="encode")
+            of_keys = np.array([self._place(key) for key in encoded.dictionary.to_pylist()], self._kind)
+            found: np.ndarray[Any, Any] = of_keys[encoded.indices.to_numpy()]
+            return found
+        return np.array([self._place(key) for key in rows_of(batch.select(list(self._positions)))], self._kind)
+
+    def _place(self, key: Any) -> int:
+        place = self._place_by_key.get(key)
+        if place is None:
+            if len(self._place_by_key) >= _CACHED_KEYS:
+                self._place_by_key.clear()
+            place = self._place_by_key[key] = stable_hash(key) % len(self._lists)
+        return place

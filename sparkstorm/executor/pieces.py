@@ -1,0 +1,70 @@
+"""Pieces: rows of an emitted Arrow batch that lie in a list of rows as one element, (batch, roots, source).
+
+All rows of a piece have the same roots. A list of rows may hold pieces only where a bolt of columns has emitted into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sparkstorm.api.columns import rows_of
+
+
+def is_piece(row: Any) -> bool:
+    """Return whether an element of a list of rows is a piece."""
+    return type(row[0]) is not tuple
+
+
+def size_of(row: Any) -> int:
+    """Return the number of rows of an element."""
+    return row[0].num_rows if is_piece(row) else 1
+
+
+def count_rows(rows: Iterable[Any]) -> int:
+    """Return the number of rows of a list."""
+    return sum(map(size_of, rows))
+
+
+def unfold(rows: Iterable[Any]) -> list[Any]:
+    """Return a list of rows without pieces."""
+    found: list[Any] = []
+    for row in rows:
+        if is_piece(row):
+            found += [(values, row[1], row[2]) for values in rows_of(row[0])]
+        else:
+            found.append(row)
+    return found
+
+
+def part_of(rows: Sequence[Any], start: int, stop: int) -> list[Any]:
+    """Return the elements of rows `start` to `stop`, with pieces cut there."""
+    found: list[Any] = []
+    place = 0
+    for row in rows:
+        if place >= stop:
+            break
+        size = size_of(row)
+        first, last = max(start - place, 0), min(stop - place, size)
+        if first == 0 and last == size:
+            found.append(row)
+        elif first < last:
+            found.append((row[0].slice(first, last - first), row[1], row[2]))
+        place += size
+    return found
+
+
+def take(rows: list[Any], most: int) -> list[Any]:
+    """Remove and return elements of `most` rows at the most, the oldest first; pieces are cut there."""
+    total = at = 0
+    while at < len(rows) and total < most:
+        total += size_of(rows[at])
+        at += 1
+    taken = rows[:at]
+    del rows[:at]
+    if total > most:
+        batch, roots, source = taken[-1]
+        kept = batch.num_rows - (total - most)
+        taken[-1] = (batch.slice(0, kept), roots, source)
+        rows.insert(0, (batch.slice(kept), roots, source))
+    return taken

@@ -1,0 +1,174 @@
+"""Failure: record of why an input or a piece of user code failed, the same in frames, journals, dead letters and errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+from sparkstorm.errors import show
+
+MAX_TEXT = 500
+MAX_TRACEBACK = 4_000
+_PLACE = re.compile(r" (\([^()/\n]*, line \d+\))$")
+_ERROR = re.compile(r"[A-Za-z_]\w*(?=: |$)")
+_KNOWN_ENDINGS = ("Error", "Exception", "Exit", "Interrupt", "Warning", "Iteration")
+_VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
+
+
+class FailureKind(StrEnum):
+    """Kind of a failure: the call, the bolt's verdict, time, or a process."""
+
+    RAISED = "raised"
+    """User code raised."""
+    FAILED = "failed"
+    """The bolt called `collector.fail`."""
+    TIMED_OUT = "timed-out"
+    """A tree was not done within topology.message.timeout.secs."""
+    KILLED = "killed"
+    """Worker processes died while they executed this input."""
+    HUNG = "hung"
+    """A worker stood still within user code."""
+    REPORTED = "reported"
+    """User code called `collector.report_error`; nothing failed by it."""
+    PARKED = "parked"
+    """An input was given up after its tries: a dead letter says more."""
+    SYSTEM = "system"
+    """A worker or Nimbus reports: a death, damaged bytes, a limit that was reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Key by which failures are grouped: component, type of error, and line of user code (empty if there is none)."""
+
+    component: str
+    error: str
+    place: str
+
+    def __str__(self) -> str:
+        return f"{self.component}: {self.error}{' ' if self.place else ''}{self.place}"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why something failed.
+
+    `text` is one sentence that ends with the user's line. `traceback` has the frames of user code, outermost first, without
+    the sentence. `worker` is "node:port", `code_version` the sha256 of the topology's code. `waited_ms` says how long the
+    input had waited, in milliseconds, by place: "tree" since the oldest root of its frame was emitted, "stream" in its task's
+    stream, "retries" since its first failure here.
+    """
+
+    kind: FailureKind
+    text: str
+    component: str = ""
+    task: int = -1
+    host: str = ""
+    worker: str = ""
+    time_ms: int = 0
+    traceback: str = ""
+    code_version: str = ""
+    waited_ms: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def cause(self) -> Cause:
+        """The failure's group. The text of an error may contain the value; its type and line do not."""
+        place = _PLACE.search(self.text)
+        error = _ERROR.match(self.text)
+        if error is not None and (place is not None or error[0].endswith(_KNOWN_ENDINGS)):
+            return Cause(self.component, error[0], place[1] if place else "")
+        return Cause(self.component, _VARYING.sub("*", self.text)[:100], "")
+
+    @property
+    def place(self) -> str:
+        """Host and port of the worker, "host:port"; empty when unknown."""
+        port = self.worker.rpartition(":")[2]
+        return f"{self.host}:{port}" if self.host and port else self.host or self.worker
+
+    def to_row(self) -> list[Any]:
+        """Return the record as values of the codec; `from_row` reads it back."""
+        return [str(self.kind), *(getattr(self, name) for name in _PLAIN[1:]), dict(self.waited_ms)]
+
+    @classmethod
+    def from_row(cls, row: Any) -> Failure:
+        """Read a row from outside; ValueError when it is none."""
+        if type(row) is not list or len(row) != len(_KINDS) or any(type(v) is not k for v, k in zip(row, _KINDS, strict=True)):
+            raise ValueError(f"{show(row)} is no failure")
+        if any(type(name) is not str or type(ms) is not int for name, ms in row[-1].items()):
+            raise ValueError(f"{show(row[-1])} are no times by place")
+        return cls(FailureKind(row[0]), *row[1:])
+
+
+_PLAIN = tuple(each.name for each in fields(Failure))[:-1]
+_KINDS = (str, str, str, int, str, str, int, str, str, dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Failures of one cause: how many since the topology began, and the newest that is kept (None: none is)."""
+
+    cause: Cause
+    count: int
+    newest: Failure | None
+
+
+def group_failures(counts: Mapping[Cause, int], kept: Iterable[Failure]) -> list[FailureGroup]:
+    """Return groups, the largest first; a cause that no worker counts (a death) counts its kept records."""
+    newest: dict[Cause, Failure] = {}
+    records: dict[Cause, int] = {}
+    for failure in sorted(kept, key=lambda each: each.time_ms):
+        if failure.kind is not FailureKind.PARKED:
+            newest[failure.cause] = failure
+            records[failure.cause] = records.get(failure.cause, 0) + 1
+    found = [FailureGroup(cause, count, newest.get(cause)) for cause, count in {**records, **counts}.items()]
+    return sorted(found, key=lambda group: (-group.count, str(group.cause)))
+
+
+def killed(deaths: int) -> Failure:
+    """Return the failure of an input that has killed its worker so often."""
+    return Failure(FailureKind.KILLED, f"killed its worker {deaths} times")
+
+
+def pack_failures(failures: Mapping[int, Failure]) -> list[Any]:
+    """Return failures by root as values of the codec; equal tracebacks are kept once."""
+    if not failures:
+        return []
+    tracebacks: dict[str, int] = {}
+    place_by_id: dict[int, int] = {}
+    rows: list[list[Any]] = []
+    place_by_root: dict[int, int] = {}
+    at = _PLAIN.index("traceback")
+    for root, failure in failures.items():
+        place = place_by_id.get(id(failure))
+        if place is None:
+            place = place_by_id[id(failure)] = len(rows)
+            row = failure.to_row()
+            row[at] = tracebacks.setdefault(failure.traceback, len(tracebacks))
+            rows.append(row)
+        place_by_root[root] = place
+    return [list(tracebacks), rows, place_by_root]
+
+
+def unpack_failures(value: Any, root_limit: int) -> dict[int, Failure]:
+    """Read failures by root from outside; ValueError when they are none."""
+    if value == []:
+        return {}
+    if type(value) is not list or [type(part) for part in value] != [list, list, dict]:
+        raise ValueError("failures are not tracebacks, rows and places")
+    tracebacks, rows, place_by_root = value
+    if any(type(root) is not int or not 0 < root < root_limit for root in place_by_root):
+        raise ValueError("failures are not kept by root")
+    found = list(_with_tracebacks(tracebacks, rows))
+    if any(type(place) is not int or not 0 <= place < len(found) for place in place_by_root.values()):
+        raise ValueError("a root has no failure")
+    return {root: found[place] for root, place in place_by_root.items()}
+
+
+def _with_tracebacks(tracebacks: list[Any], rows: Iterable[Any]) -> Iterable[Failure]:
+    at = _PLAIN.index("traceback")
+    for row in rows:
+        if type(row) is not list or len(row) != len(_KINDS) or type(row[at]) is not int or not 0 <= row[at] < len(tracebacks):
+            raise ValueError(f"{show(row)} is no failure")
+        yield Failure.from_row([*row[:at], tracebacks[row[at]], *row[at + 1 :]])

@@ -1,0 +1,170 @@
+"""Failure capsules: execute a failed input again with the state that it met, as a step, line by line, or as a pytest file."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from sparkstorm.errors import InvalidConfigError, RecordingError
+from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.topology import Topology
+from sparkstorm.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS, ENDING, read_capsule
+from sparkstorm.replay.stepper import Step, Stepper
+from sparkstorm.settings import BuilderSettings
+
+_FUNCTION = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)", re.ASCII)
+_OURS = str(Path(__file__).parents[1])
+_MOST_LINES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Line of user code that was executed, with the local variables that it found changed, as text."""
+
+    file: str
+    number: int
+    source: str
+    changed: Mapping[str, str]
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{name}={value}" for name, value in self.changed.items())
+        return f"{Path(self.file).name}:{self.number}  {self.source}{f'    # {values}' if values else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Capsule:
+    """An opened capsule: `letter` has the input, its failure, the state and the settings of the run."""
+
+    path: Path
+    letter: DeadLetter
+
+    def step(self, topology: Topology, state: Mapping[Any, Any] | None = None) -> Step:
+        """Execute the input once with the state that it met in the run, or a given one; the topology is that of today's code."""
+        letter = self.letter
+        steps = Stepper(
+            topology,
+            letter.component,
+            conf={name: value for name, value in letter.conf.items() if name not in (BUILDER, BUILDER_ARGUMENTS)},
+            state=dict(letter.state or ()) if state is None else state,
+            task_index=letter.index,
+        )
+        return steps.execute(letter.values, letter.source_component, letter.stream, letter.time_ms)
+
+    def trace(self, topology: Topology) -> list[Line]:
+        """Execute the input and return the lines of user code that ran, in order, with what each found changed.
+
+        In a notebook: `for line in open_capsule(path).trace(build()): print(line)`.
+        """
+        lines: list[Line] = []
+        with _tracing(lines):
+            self.step(topology)
+        return lines
+
+    def pytest(self, test: Path, builder: str | None = None) -> str:
+        """Return the text of a test that executes the capsule and fails as the run did; `test` is where it will be."""
+        letter = self.letter
+        built_by = BuilderSettings.of(letter.conf)
+        named = builder or built_by.function
+        if named is None:
+            raise InvalidConfigError(
+                f"{self.path} does not say which function builds the topology: give --topology MODULE:FUNCTION"
+            )
+        found = _FUNCTION.fullmatch(named)
+        if found is None:
+            raise InvalidConfigError(f"{self.path}: topology {named!r:.80} is not of the form module:function")
+        arguments = {} if builder is not None else built_by.arguments
+        return _TEST.format(
+            about="\n".join(f"# {line}" for line in _about(self.path, letter)),
+            module=found[1],
+            function=found[2],
+            name=re.sub(r"\W", "_", letter.component, flags=re.ASCII),
+            path=os.path.relpath(self.path.resolve(), test.resolve().parent),
+            arguments=_literal(self.path, arguments),
+        )
+
+
+def open_capsule(path: str | Path) -> Capsule:
+    """Open a capsule file; RecordingError names the file and what is wrong with it."""
+    return Capsule(Path(path), read_capsule(Path(path)))
+
+
+def test_name(capsule: Path) -> str:
+    """Return the name of the test file of a capsule."""
+    return f"test_{re.sub(r'[^A-Za-z0-9_]', '_', capsule.name.removesuffix(ENDING))}.py"
+
+
+_TEST = """{about}
+
+from pathlib import Path
+
+from {module} import {function}
+from sparkstorm.replay import open_capsule
+
+
+def test_{name}_takes_the_input_that_failed() -> None:
+    step = open_capsule(Path(__file__).parent / {path!r}).step({function}(**{arguments}))
+    assert step.failure is None, f"{{step.failure.text}}\\n{{step.failure.traceback}}"
+"""
+
+
+def _about(path: Path, letter: DeadLetter) -> Iterator[str]:
+    failure = letter.failure
+    yield f"Made from {path.name}: {letter.component!r:.80} failed {letter.attempts} times on this input."
+    yield f"{failure.text!r}"
+    yield f"Code {failure.code_version[:64]!r}, worker {failure.worker!r:.100} on {failure.host!r:.100}."
+    yield "It fails as the run did; when the bolt is mended, it passes."
+
+
+def _literal(path: Path, arguments: Any) -> str:
+    """Return keyword arguments as Python, without trust: plain JSON values by name only."""
+    if not isinstance(arguments, dict) or not all(isinstance(name, str) and name.isidentifier() for name in arguments):
+        raise RecordingError(f"{path}: {BUILDER_ARGUMENTS} are no arguments by name")
+    try:
+        json.dumps(arguments, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise RecordingError(f"{path}: {BUILDER_ARGUMENTS} hold what no job file can: {error}") from error
+    return repr(arguments)
+
+
+@contextmanager
+def _tracing(lines: list[Line]) -> Iterator[None]:
+    known: dict[int, dict[str, str]] = {}
+
+    def local(frame: FrameType, event: str, _argument: Any) -> Any:
+        if event == "line" and len(lines) < _MOST_LINES:
+            before = known.get(id(frame), {})
+            now = {name: _shown(value) for name, value in frame.f_locals.items() if name != "self"}
+            known[id(frame)] = now
+            changed = {name: value for name, value in now.items() if before.get(name) != value}
+            file = frame.f_code.co_filename
+            lines.append(Line(file, frame.f_lineno, linecache.getline(file, frame.f_lineno).rstrip(), changed))
+        return local
+
+    def begin(frame: FrameType, event: str, _argument: Any) -> Any:
+        file = frame.f_code.co_filename
+        is_library = file.startswith((_OURS, sys.prefix, sys.base_prefix)) or not linecache.getline(file, frame.f_lineno)
+        return None if is_library else local(frame, event, _argument)
+
+    former = sys.gettrace()
+    sys.settrace(begin)
+    try:
+        yield
+    finally:
+        sys.settrace(former)
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception as error:  # user code
+        text = f"<its repr raises {type(error).__name__}>"
+    return text if len(text) <= 200 else f"{text[:197]}..."

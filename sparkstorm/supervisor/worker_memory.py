@@ -1,0 +1,89 @@
+"""Memory and CPU of a worker process as its slot measures them, and the watch over its memory limit.
+
+The watch is PURE: figures in, sentences out. It warns once from 80 % of the limit on, with the growth, and asks for a restart
+at the limit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+LIMIT = "worker.memory.limit.mb"
+_WARN_SHARE = 0.8
+_WINDOW_MS = 120_000
+_LEAST_MS = 10_000  # before that a growth per minute would be a guess
+_MB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Resident memory, and processor time since the start, of one process."""
+
+    rss_bytes: int
+    cpu_ms: int
+
+
+def usage_of(pid: int) -> Usage | None:
+    """Return what a process uses, from /proc; None where there is none, or when it is gone."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        ticks = int(fields[11]) + int(fields[12])
+    except (OSError, ValueError, IndexError):
+        return None
+    return Usage(pages * os.sysconf("SC_PAGE_SIZE"), ticks * 1000 // os.sysconf("SC_CLK_TCK"))
+
+
+class MemoryWatch:
+    """Watch over one worker process; `limit_mb` None means that nothing is enforced."""
+
+    def __init__(self, limit_mb: float | None) -> None:
+        self._limit_mb = limit_mb
+        self._samples: deque[tuple[int, Usage]] = deque()
+        self._has_warned = False
+        self.is_over = False
+
+    def note(self, now_ms: int, usage: Usage) -> None:
+        """Take a sample."""
+        self._samples.append((now_ms, usage))
+        while now_ms - self._samples[0][0] > _WINDOW_MS:
+            self._samples.popleft()
+
+    def figures(self) -> dict[str, int]:
+        """Return memory in MiB, its growth in MiB a minute, and CPU in percent of one core, over the last two minutes."""
+        if not self._samples:
+            return {}
+        (first_ms, first), (last_ms, last) = self._samples[0], self._samples[-1]
+        took_ms = max(1, last_ms - first_ms)
+        grown_mb = (last.rss_bytes - first.rss_bytes) // _MB
+        return {
+            "memory_mb": last.rss_bytes // _MB,
+            "memory_growth_mb_per_minute": grown_mb * 60_000 // took_ms if took_ms >= _LEAST_MS else 0,
+            "cpu_percent": (last.cpu_ms - first.cpu_ms) * 100 // took_ms,
+        }
+
+    def complaint(self, keeps: Sequence[str]) -> str:
+        """Return a sentence when the limit is near for the first time, or reached (`is_over`); empty otherwise.
+
+        `keeps`: the largest of what the worker's tasks keep, as it says in its heartbeat.
+        """
+        if self._limit_mb is None or not self._samples or self.is_over:
+            return ""
+        figures = self.figures()
+        used, growth = figures["memory_mb"], figures["memory_growth_mb_per_minute"]
+        kept = f"; its tasks keep: {', '.join(keeps)}" if keeps else ""
+        if used >= self._limit_mb:
+            self.is_over = True
+            return (
+                f"restarted: it uses {used:,} MiB, and {LIMIT} is {self._limit_mb:,.0f}{kept}. "
+                "Raise the limit, spread its executors over more workers, or mend the leak"
+            )
+        if used < _WARN_SHARE * self._limit_mb or self._has_warned:
+            return ""
+        self._has_warned = True
+        grows = f", growing by {growth:,} MiB a minute" if growth > 0 else ""
+        return f"it uses {used:,} MiB{grows}, and is restarted at {self._limit_mb:,.0f} ({LIMIT}){kept}"

@@ -1,0 +1,105 @@
+"""Bytes of Arrow columns in a frame: a type of a closed set and its buffers, without Arrow's own messages.
+
+Laws: what is read is checked in full (sizes of buffers, offsets, UTF-8) before anybody sees it; nothing is decompressed, so a
+frame never takes more memory than it has bytes. Arrow is imported where the first batch is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from sparkstorm.errors import MalformedFrameError
+
+_BUFFERS = {"null": 1, "bool": 2, "int64": 2, "double": 2, "string": 3, "binary": 3}
+"""Number of buffers by type: columns of these types travel as they are, all others as rows."""
+
+
+@cache
+def _kinds() -> dict[str, Any]:
+    import pyarrow as pa
+
+    kinds = (pa.null(), pa.bool_(), pa.int64(), pa.float64(), pa.string(), pa.binary())
+    return dict(zip(_BUFFERS, kinds, strict=True))
+
+
+def plain_batch(batch: Any, fields: Sequence[str]) -> Any:
+    """Return a batch with columns of the closed set under these names; None when a column has no place there.
+
+    ArrowInvalid (a ValueError) for values that do not fit, such as an unsigned number of 64 bits, and for damaged columns.
+    """
+    import pyarrow as pa
+
+    columns = [_plain(column) for column in batch.columns]
+    if not columns or any(column is None for column in columns):
+        return None
+    found = pa.RecordBatch.from_arrays(columns, list(fields))
+    found.validate(full=True)  # else the receiver would refuse the whole block
+    return found
+
+
+def _plain(column: Any) -> Any:
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _plain(column.dictionary_decode())
+    if str(kind) in _BUFFERS:
+        return column
+    for is_kind, wanted in (
+        (pa.types.is_integer, pa.int64()),
+        (pa.types.is_floating, pa.float64()),
+        (pa.types.is_large_string, pa.string()),
+        (pa.types.is_large_binary, pa.binary()),
+    ):
+        if is_kind(kind):
+            return column.cast(wanted)
+    return None
+
+
+def pack_columns(batch: Any) -> list[list[Any]]:
+    """Return [type, buffers] of each column."""
+    return [_packed(column) for column in batch.columns]
+
+
+def _packed(column: Any) -> list[Any]:
+    import pyarrow as pa
+
+    if column.offset or (len(column.buffers()) > 1 and column.nbytes < _held_bytes(column)):
+        column = column.take(pa.array(np.arange(len(column))))  # a slice: its buffers are those of the whole
+    buffers = [None if buffer is None else buffer.to_pybytes() for buffer in column.buffers()]
+    return [str(column.type), buffers]
+
+
+def _held_bytes(column: Any) -> int:
+    return sum(int(buffer.size) for buffer in column.buffers() if buffer is not None) // 2
+
+
+def unpack_columns(packed: Any, count: int, fields: Sequence[str] | None = None) -> Any:
+    """Return the checked batch of so many rows; MalformedFrameError or ValueError when it is none."""
+    import pyarrow as pa
+
+    if type(packed) is not list or not packed:
+        raise MalformedFrameError("columns of a batch are not a list")
+    arrays = [_unpacked(column, count) for column in packed]
+    return pa.RecordBatch.from_arrays(arrays, list(fields or map(str, range(len(arrays)))))
+
+
+def _unpacked(column: Any, count: int) -> Any:
+    import pyarrow as pa
+
+    if type(column) is not list or len(column) != 2 or type(column[0]) is not str or type(column[1]) is not list:
+        raise MalformedFrameError("a column of a batch is not a type and its buffers")
+    name, buffers = column
+    if len(buffers) != _BUFFERS.get(name):
+        raise MalformedFrameError(f"a column of type {name!r:.40} with {len(buffers)} buffers")
+    if any(type(buffer) is not bytes and buffer is not None for buffer in buffers):
+        raise MalformedFrameError("a buffer of a column is not bytes")
+    if any(buffer is None for buffer in buffers[1:]):
+        raise MalformedFrameError("a column without values")
+    made = pa.Array.from_buffers(_kinds()[name], count, [None if b is None else pa.py_buffer(b) for b in buffers])
+    made.validate(full=True)
+    return made

@@ -1,0 +1,109 @@
+"""Contents of failure capsules: the state that a failed call could see, and the settings of its topology.
+
+A state of at most SMALL keys is kept whole. Of a larger one are kept: the keys that the input's grouping and the bolt's
+`key_fields` name, and those that the last try has used (it runs on a state that notes them).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sparkstorm.config import keys
+from sparkstorm.errors import RecordingError
+from sparkstorm.executor.state import NotingState
+from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.failure import Cause, Failure
+from sparkstorm.model.names import file_name
+from sparkstorm.model.tasks import tasks_by_component
+from sparkstorm.model.tuples import Tuple
+from sparkstorm.recording.capsule_files import ENDING, write_capsule
+from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
+
+SMALL = 100
+FOLDER = "capsules"
+_MOST_BYTES = 256 << 10
+_LEFT_OUT = "topology.environment"  # it may hold passwords
+
+
+class Capsules:
+    """Makes the dead letters of a worker, and writes those of failures that are not parked."""
+
+    def __init__(self, plan: WorkerPlan) -> None:
+        self._plan = plan
+        self._indexes = {t: i for tasks in tasks_by_component(plan.component_by_task).values() for i, t in enumerate(sorted(tasks))}
+        self._conf = own_settings(plan.conf)
+        self._used: dict[int, dict[Any, None]] = {}  # keys by task, of the last try
+        self._written: dict[Cause, int] = {}
+
+    def letter(self, bolt: BoltTask, tup: Tuple, attempts: int, failure: Failure) -> DeadLetter:
+        """Return the record of an input that was given up; the state is that of this moment, the failed call undone."""
+        index, pairs = self._indexes[bolt.task], self._pairs(bolt, tup)
+        return DeadLetter(failure, tup.component, tup.task, tup.stream, tup.fields, tup.values, attempts, index, pairs, self._conf)
+
+    @contextlib.contextmanager
+    def noting(self, bolt: BoltTask) -> Iterator[None]:
+        """Note which keys of a large state are used in here."""
+        state = bolt.state
+        if state is None or len(state) <= SMALL:
+            yield
+            return
+        used = self._used[bolt.task] = {}
+        with NotingState.over(state, used):
+            yield
+
+    def write(self, bolt: BoltTask, tup: Tuple, failure: Failure) -> None:
+        """Write a capsule of a failure whose input is not parked, the first so many of each cause (topology.failure.capsules)."""
+        number = self._written.get(failure.cause, 0)
+        folder = self._plan.settings.record_directory or self._plan.log_dir
+        if number >= self._plan.settings.failure_capsules or not folder or len(self._written) > SMALL:
+            return
+        self._written[failure.cause] = number + 1
+        name = f"{bolt.component}-{bolt.task}-{failure.time_ms}-{number}"
+        path = Path(folder, FOLDER, file_name(self._plan.topology_id), file_name(name) + ENDING)
+        with contextlib.suppress(RecordingError, OSError):  # a full disk fails no tuple
+            write_capsule(path, self.letter(bolt, tup, 1, failure))
+
+    def _pairs(self, bolt: BoltTask, tup: Tuple) -> tuple[tuple[Any, Any], ...] | None:
+        state = bolt.state
+        used = self._used.pop(bolt.task, {})
+        if state is None:
+            return None
+        wanted = state.keys() if len(state) <= SMALL else list(dict.fromkeys([*self._named(bolt, tup), *used]))
+        pairs, size = [], 0
+        for key, value in state.pairs(wanted[:10_000]):
+            size += len(self._plan.codec.pack([key, value]))
+            if size > _MOST_BYTES:
+                break
+            pairs.append((key, value))
+        return tuple(pairs)
+
+    def _named(self, bolt: BoltTask, tup: Tuple) -> Iterator[Any]:
+        """Keys that the fields of the input's groupings, or the bolt's own key fields, name: bare and as a tuple."""
+        inputs = self._plan.topology.components[bolt.component].inputs
+        groupings = (each.grouping.fields for each in inputs if (each.component, each.stream) == (tup.component, tup.stream))
+        own = getattr(getattr(bolt.runner, "bolt", None), "key_fields", ())
+        for names in itertools.chain(groupings, [tuple(own)]):
+            values = tuple(tup[name] for name in names if name in tup.fields)
+            if values and not any(isinstance(value, list | dict) for value in values):
+                yield values
+                if len(values) == 1:
+                    yield values[0]
+
+
+def own_settings(conf: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a topology that differ from the defaults; the user's own `app.` keys may be secrets and stay."""
+    known = keys()
+    return {
+        name: value
+        for name, value in conf.items()
+        if name.startswith("topology.")
+        and name != _LEFT_OUT
+        and name in known
+        and not known[name].secret
+        and value != known[name].default
+    }

@@ -1,0 +1,121 @@
+"""Hooks of a worker and of its tasks: found by name, called beside user code, their errors reported."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from sparkstorm.acking.pending import Outcome
+from sparkstorm.api.hooks import TaskHook, WorkerHook
+from sparkstorm.errors import WorkerFailedError, show
+from sparkstorm.executor.emitter import Emitter, Route
+from sparkstorm.executor.runner import FailedInput, ReportError, report_of
+from sparkstorm.model.tuples import Tuple
+
+TASK_HOOKS, WORKER_HOOKS = "topology.auto.task.hooks", "topology.worker.hooks"
+HookT = TypeVar("HookT")
+
+
+def named_hooks(key: str, names: Any, kind: type[HookT]) -> list[HookT]:
+    """Return new hooks by their names "module:name"; WorkerFailedError names the key, the name and the mend."""
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise WorkerFailedError(f'{key}: expected a list of "module:name", got {show(names)}')
+    return [_hook(key, name, kind) for name in names]
+
+
+def _hook(key: str, name: str, kind: type[HookT]) -> HookT:
+    module_name, colon, attribute = name.partition(":")
+    if not colon or not module_name or not attribute:
+        raise WorkerFailedError(f"{key}: {show(name)} is not of the form module:name")
+    try:
+        made = getattr(importlib.import_module(module_name), attribute)()
+    except ModuleNotFoundError as error:
+        raise WorkerFailedError(
+            f"{key}: '{name}' cannot be imported here ({error}): import its module in the topology's module, so that it travels "
+            "with it, or install it on the hosts"
+        ) from None
+    except (Exception, SystemExit) as error:  # user code
+        raise WorkerFailedError(f"{key}: '{name}' cannot be made: {type(error).__name__}: {error}") from error
+    if not isinstance(made, kind):
+        raise WorkerFailedError(f"{key}: '{name}' makes a {type(made).__name__}, which is no {kind.__name__}")
+    return made
+
+
+def task_hooks(names: Any) -> list[TaskHook]:
+    """Return new hooks for one task."""
+    return named_hooks(TASK_HOOKS, names, TaskHook)
+
+
+def worker_hooks(names: Any) -> list[WorkerHook]:
+    """Return the hooks of a worker."""
+    return named_hooks(WORKER_HOOKS, names, WorkerHook)
+
+
+class TaskHooks:
+    """The hooks of one task; methods do nothing where there are none."""
+
+    def __init__(self, hooks: Sequence[TaskHook], component: str, task: int, report: ReportError) -> None:
+        self._hooks, self._component, self._task, self._report = hooks, component, task, report
+
+    def __bool__(self) -> bool:
+        return bool(self._hooks)
+
+    def call(self, method: str, *arguments: Any) -> None:
+        """Call a method of every hook; what one raises is reported."""
+        for hook in self._hooks:
+            try:
+                getattr(hook, method)(*arguments)
+            except (Exception, SystemExit) as error:
+                self._report(report_of(error, self._component, self._task))
+
+    def executed(self, tuples: Sequence[Tuple], failures: Sequence[FailedInput], waiting: Sequence[Tuple]) -> None:
+        """Tell of inputs that were executed together: failed, waiting for an ack, or done."""
+        failed = {id(tup): failure for tup, failure in failures}
+        open_ids = {id(tup) for tup in waiting}
+        for tup in tuples:
+            self.call("bolt_execute", tup)
+            if id(tup) in failed:
+                self.call("bolt_fail", tup, failed[id(tup)])
+            elif id(tup) not in open_ids and not tup.is_tick:
+                self.call("bolt_ack", tup)
+
+    def settled_late(self, acked: Sequence[Tuple], failed: Sequence[FailedInput]) -> None:
+        """Tell of inputs from earlier epochs."""
+        for tup in acked:
+            self.call("bolt_ack", tup)
+        for tup, failure in failed:
+            self.call("bolt_fail", tup, failure)
+
+    def settled(self, outcomes: Iterable[Outcome]) -> None:
+        """Tell of messages that were acked or failed."""
+        for outcome in outcomes if self._hooks else ():
+            if outcome.failure is None:
+                self.call("spout_ack", outcome.message_id)
+            else:
+                self.call("spout_fail", outcome.message_id, outcome.failure)
+
+
+class HookedEmitter(Emitter):
+    """Emitter that tells hooks of every emission; strict, so that no faster way goes around it."""
+
+    __slots__ = ("hooks",)
+    hooks: TaskHooks
+
+    def emit(self, values: Any, stream: str = "default") -> None:
+        super().emit(values, stream)
+        self.hooks.call("emit", tuple(values), stream)
+
+    def emit_direct(self, task: int, values: Any, stream: str = "default") -> None:
+        super().emit_direct(task, values, stream)
+        self.hooks.call("emit", tuple(values), stream)
+
+
+def hooked_emitter(component: str, routes: Mapping[str, Route], hooks: TaskHooks) -> HookedEmitter:
+    """Return a task's emitter that tells its hooks."""
+    emitter = HookedEmitter(component, routes, is_strict=True)
+    emitter.hooks = hooks
+    return emitter
+
+
+NO_HOOKS = TaskHooks((), "", 0, lambda failure: None)

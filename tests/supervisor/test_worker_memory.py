@@ -1,0 +1,43 @@
+"""Figures of a process and the watch over its memory limit."""
+
+from __future__ import annotations
+
+import os
+
+from sparkstorm.supervisor.worker_memory import MemoryWatch, Usage, usage_of
+
+MB = 1 << 20
+
+
+def test_a_process_is_measured_and_one_that_is_gone_is_not() -> None:
+    usage = usage_of(os.getpid())
+    assert usage is not None and usage.rss_bytes > 10 * MB and usage.cpu_ms >= 0
+    assert usage_of(2**22 + 1) is None
+
+
+def test_growth_and_cpu_are_those_of_the_last_two_minutes() -> None:
+    watch = MemoryWatch(None)
+    assert watch.figures() == {}
+    for second in range(0, 200, 10):
+        watch.note(second * 1000, Usage((100 + second) * MB, second * 500))
+    assert watch.figures() == {"memory_mb": 290, "memory_growth_mb_per_minute": 60, "cpu_percent": 50}
+    assert watch.complaint([]) == ""
+
+
+def test_a_limit_is_warned_of_once_with_the_growth_and_reached_once() -> None:
+    watch, said = MemoryWatch(1000), []
+    for second in range(0, 130, 10):
+        watch.note(second * 1000, Usage((100 + 8 * second) * MB, 0))
+        said.append(watch.complaint(["1,200,000 keys of state in count#3"]))
+    near, reached = [each for each in said if each]
+    assert near == (
+        "it uses 820 MiB, growing by 480 MiB a minute, and is restarted at 1,000 (worker.memory.limit.mb); "
+        "its tasks keep: 1,200,000 keys of state in count#3"
+    )
+    assert reached.startswith("restarted: it uses 1,060 MiB, and worker.memory.limit.mb is 1,000; its tasks keep") and watch.is_over
+
+
+def test_a_jump_over_the_limit_needs_no_warning_before() -> None:
+    watch = MemoryWatch(100)
+    watch.note(0, Usage(5000 * MB, 0))
+    assert watch.complaint([]).startswith("restarted: it uses 5,000 MiB, and worker.memory.limit.mb is 100. Raise the limit")

@@ -1,0 +1,269 @@
+"""Bolts of columns live: whole batches through memory and store, mixed with bolts of rows, with equal results."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from itertools import product
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from sparkstorm.api import BasicBolt, BatchCollector, ColumnBolt, Source, Spout, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.errors import MalformedFrameError
+from sparkstorm.executor import pieces
+from sparkstorm.executor.emitter import build_routes
+from sparkstorm.grouping.routes import Target
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.topology import Topology
+from sparkstorm.testing import FeederSpout, LocalCluster, Shared, Subject, die, simulate
+from sparkstorm.transport import frames
+from sparkstorm.transport.batch_columns import pack_columns, plain_batch, unpack_columns
+
+WORDS = ["the", "cow", "jumped", "över", "", "moon", "a", "b"]
+SIZES: Shared[list[int]] = Shared([])
+
+
+class SplitRows(BasicBolt):
+    outputs = ("word", "length")
+
+    def execute(self, tup: Tuple, collector: Any) -> None:
+        for word in tup[0].split("|"):
+            collector.emit((word, len(word)))
+
+
+class SplitColumns(ColumnBolt):
+    outputs = ("word", "length")
+
+    def execute_batch(self, batch: Any, source: Source, collector: BatchCollector) -> None:
+        words = pc.list_flatten(pc.split_pattern(batch.column(0), "|"))
+        collector.emit_batch(pa.RecordBatch.from_arrays([words, pc.utf8_length(words)], ["w", "n"]))
+
+
+class CountRows(StatefulBolt):
+    def execute(self, tup: Tuple, collector: Any) -> None:
+        self.state.add(tup["word"], tup["length"] + 1)
+
+
+class CountColumns(ColumnBolt, StatefulBolt):
+    def execute_batch(self, batch: Any, source: Source, collector: BatchCollector) -> None:
+        SIZES.value.append(batch.num_rows)
+        assert batch.schema.names == ["word", "length"] and source.component == "split"
+        sums = pa.Table.from_batches([batch]).group_by("word").aggregate([("length", "sum"), ("length", "count")])
+        self.state.add_batch(sums["word"], pc.add(sums["length_sum"], sums["length_count"]))
+
+
+class Lines(Spout):
+    """Emits all its lines as batches, each tracked as one message."""
+
+    outputs = ("line",)
+
+    def __init__(self, lines: list[str], size: int) -> None:
+        self._batches = [lines[start : start + size] for start in range(0, len(lines), size)]
+
+    def open(self, conf: Any, context: Any, collector: Any) -> None:
+        self.collector, self.left = collector, list(enumerate(self._batches))
+
+    def next_tuple(self) -> None:
+        if self.left:
+            number, lines = self.left.pop(0)
+            self.collector.emit_batch(pa.RecordBatch.from_arrays([pa.array(lines)], ["line"]), number)
+
+    def is_exhausted(self) -> bool:
+        return not self.left
+
+
+def some_lines(seed: int, count: int) -> list[str]:
+    chance = random.Random(seed)
+    return ["|".join(chance.choices(WORDS, k=chance.randint(1, 6))) for _ in range(count)]
+
+
+def wanted(lines: list[str]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for line in lines:
+        for word in line.split("|"):
+            counts[word] += len(word) + 1
+    return dict(counts)
+
+
+def topology(spout: Spout, split: Any, count: Any, tasks: int = 3) -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("lines", spout)
+    builder.set_bolt("split", split, tasks).shuffle_grouping("lines")
+    builder.set_bolt("count", count, tasks).fields_grouping("split", "word")
+    return builder.build()
+
+
+@pytest.mark.parametrize(("split", "count", "workers", "is_batch"), list(product(
+    [SplitRows, SplitColumns], [CountRows, CountColumns], [1, 3], [False, True]
+)))  # fmt: skip
+def test_rows_and_columns_mix_with_equal_results(split: Any, count: Any, workers: int, is_batch: bool) -> None:
+    lines = some_lines(workers, 700)
+    feeder, SIZES.value[:] = FeederSpout(["line"]), []
+    with LocalCluster() as cluster:
+        cluster.submit(topology(Lines(lines, 60) if is_batch else feeder, split(), count()), {"topology.workers": workers})
+        for number, line in enumerate([] if is_batch else lines):
+            feeder.feed([line], message_id=number)
+        cluster.run_until_idle()
+        assert cluster.state("count") == wanted(lines)
+        counts = {name: cluster.counts(name) for name in ("lines", "split", "count")}
+        words = sum(len(line.split("|")) for line in lines)
+        assert (counts["lines"].emitted, counts["split"].executed) == (700, 700)
+        assert (counts["split"].emitted, counts["count"].executed) == (words, words)
+        assert (counts["lines"].acked, counts["lines"].failed) == (12 if is_batch else 700, 0)
+        assert count is not CountColumns or max(SIZES.value) > 10
+        store = cluster.topology().store
+        assert not store.quarantine and not any(keys.backlog or keys.stream for keys in store.task_keys.values())
+
+
+def test_only_the_row_that_fails_is_parked_and_what_its_batch_emitted_leaves_no_trace() -> None:
+    class Fussy(ColumnBolt, StatefulBolt):
+        outputs = ("word", "length")
+
+        def execute_batch(self, batch: Any, source: Source, collector: BatchCollector) -> None:
+            self.state.add_batch(batch.column(0))
+            collector.emit_batch(pa.RecordBatch.from_arrays([batch.column(0), pc.utf8_length(batch.column(0))], ["w", "n"]))
+            if "bad" in batch.column(0).to_pylist():
+                raise ValueError("no bad lines")
+
+    with LocalCluster() as cluster:
+        lines = ["good"] * 40 + ["bad"] + ["fine"] * 40
+        spout = FeederSpout(["line"])
+        cluster.submit(topology(spout, Fussy(), CountColumns(), 1), {"topology.max.retries": 1, "topology.workers": 2})
+        for number, line in enumerate(lines):
+            spout.feed([line], message_id=number)
+        cluster.run_until_idle()
+        assert cluster.state("split") == {"good": 40, "fine": 40}
+        assert cluster.state("count") == {"good": 200, "fine": 200}
+        assert [letter.values for letter in cluster.dead_letters] == [("bad",)]
+        assert spout.failed == [40] and len(spout.acked) == 80
+
+
+def test_a_row_of_a_batch_that_kills_its_worker_is_found_and_parked() -> None:
+    class Deadly(ColumnBolt, StatefulBolt):
+        def execute_batch(self, batch: Any, source: Source, collector: BatchCollector) -> None:
+            if "poison" in batch.column(0).to_pylist():
+                die()
+            self.state.add_batch(batch.column(0))
+
+    lines = [f"w{n % 3}" for n in range(50)]
+    lines[20] = "poison"
+    with LocalCluster() as cluster:
+        cluster.submit(topology(Lines(lines, 50), SplitColumns(), Deadly(), 1), {"topology.workers": 3})
+        cluster.run_until_idle()
+        assert cluster.state("count") == {f"w{n}": sum(line == f"w{n}" for line in lines) for n in range(3)}
+        assert [letter.values[0] for letter in cluster.dead_letters] == ["poison"]
+
+
+def column_words() -> Topology:
+    return topology(FeederSpout(["line"]), SplitColumns(), CountColumns(), 2)
+
+
+def test_nothing_is_lost_or_doubled_under_faults() -> None:
+    rows = [[line] for line in some_lines(5, 40)]
+    simulate(Subject(column_words, {"lines": rows}), range(25))
+
+
+# -- pieces and their bytes
+
+
+def test_pieces_are_counted_cut_and_taken_as_the_rows_that_they_are() -> None:
+    source = Source("c", 1, "default", ("n",))
+    whole = [((0,), 1, source), (pa.RecordBatch.from_arrays([pa.array([1, 2, 3, 4])], ["n"]), 2, source), ((5,), 3, source)]
+    plain = pieces.unfold(whole)
+    assert [row[:2] for row in plain] == [((0,), 1), ((1,), 2), ((2,), 2), ((3,), 2), ((4,), 2), ((5,), 3)]
+    assert pieces.count_rows(whole) == 6
+    for start in range(6):
+        for stop in range(start + 1, 7):
+            assert pieces.unfold(pieces.part_of(whole, start, stop)) == plain[start:stop]
+    for most in range(1, 8):
+        left, taken = list(whole), []
+        while left:
+            part = pieces.take(left, most)
+            assert pieces.count_rows(part) <= most
+            taken += pieces.unfold(part)
+        assert taken == plain
+
+
+COLUMNS = [
+    pa.array([1, None, 3]), pa.array([1.5, 2.5, None]), pa.array(["a", "", "é"]), pa.array([b"x", None, b""]),
+    pa.array([True, False, None]), pa.array([None, None, None]), pa.array(["a", "b", "a"]).dictionary_encode(),
+    pa.array([1, 2, 3], pa.int8()), pa.array(["q", None, "r"], pa.large_string()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: str(column.type))
+def test_columns_come_back_as_they_went_whole_and_sliced(column: Any) -> None:
+    for start, stop in ((0, 3), (1, 3), (0, 1), (2, 3)):
+        batch = plain_batch(pa.RecordBatch.from_arrays([column.slice(start, stop - start)], ["x"]), ["x"])
+        packed = Codec().unpack(Codec().pack(pack_columns(batch)))
+        found = unpack_columns(packed, stop - start, ["x"])
+        assert found.column(0).to_pylist() == column.to_pylist()[start:stop]
+
+
+def test_a_column_outside_the_closed_set_travels_as_rows() -> None:
+    assert plain_batch(pa.RecordBatch.from_arrays([pa.array([[1], [2]])], ["x"]), ["x"]) is None
+    with pytest.raises(pa.ArrowInvalid):
+        plain_batch(pa.RecordBatch.from_arrays([pa.array([2**64 - 1], pa.uint64())], ["x"]), ["x"])
+
+
+@pytest.mark.parametrize("packed", [
+    None, [], [1], [["string"]], [["string", [None, b"", b""], 1]], [["int64", [None, b"1234567"]]], [["int64", [None, None]]],
+    [["int64", [None]]], [["list", [None]]], [["string", [None, bytes(12), b""]]], [["string", [None, b"\xff" * 16, b"ab"]]],
+    [["string", [None, bytes([0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0]), b"ab"]]], [["string", ["a", "b", "c"]]],
+    [["string", [None, bytes([0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0]), b"\xff\xfe"]]], [["bool", [None, b""]]], [[1, []]],
+])  # fmt: skip
+def test_bytes_that_are_no_columns_are_refused(packed: Any) -> None:
+    body = [1, 0, "s", [1], [3], 3, {"arrow": packed}, b"", b"", None]
+    with pytest.raises(MalformedFrameError):
+        frames.decode(Codec(), frames._framed(frames.ROWS, 0, Codec().pack(body)))
+
+
+def test_spoilt_batches_raise_nothing_but_malformed_frame_error() -> None:
+    chance, source = random.Random(3), Source("c", 1, "default", ("word", "n"))
+    batch = pa.RecordBatch.from_arrays([pa.array(["a", None, "ccc", "dé"]), pa.array([1, 2, None, 4])], ["word", "n"])
+    sound = frames.encode_pieces(Codec(), "s", 0, [(batch, (5, 6), source), (batch, 7, source)], lambda ends: 9)
+    assert frames.decode(Codec(), sound).batch.num_rows == 8  # type: ignore[union-attr]
+    refused = 0
+    for _ in range(3000):
+        data = bytearray(sound)
+        for _ in range(chance.choice((1, 2, 8))):
+            data[chance.randrange(12, len(data))] = chance.randrange(256)
+        try:
+            found = frames.decode(Codec(), bytes(data))
+            assert isinstance(found, frames.RowFrame) and len(found.batch.to_pylist()) == 8
+        except MalformedFrameError:
+            refused += 1
+    assert refused > 500
+
+
+def test_a_batch_is_divided_as_its_rows_would_be_each_by_itself() -> None:
+    from sparkstorm.executor.column_runner import BatchEmitter
+    from sparkstorm.executor.emitter import Emitter
+
+    builder = TopologyBuilder()
+    builder.set_spout("spout", FeederSpout(["a", "b"]))
+    for name, fields in (("one", ("a",)), ("both", ("a", "b"))):
+        builder.set_bolt(name, CountRows(), 5).fields_grouping("spout", *fields)
+    built = builder.build()
+    tasks = {"one": [1, 2, 3, 4, 5], "both": [6, 7, 8, 9, 10]}
+    values = [(random.Random(n).choice([None, "x", "é", ""]), n % 7) for n in range(200)]
+    found = []
+    for is_batch in (False, True):
+        targets: dict[int, Target] = {}
+
+        def make(channel: str, task: int, targets: dict[int, Target] = targets) -> Target:
+            return targets.setdefault(task, Target(task, [], False))
+
+        emitter = Emitter("spout", build_routes(built, "spout", 0, tasks, frozenset(), Codec(), 0, None, make), is_strict=False)
+        if is_batch:
+            columns = [pa.array(column) for column in zip(*values, strict=True)]
+            BatchEmitter(emitter).emit_batch(pa.RecordBatch.from_arrays(columns, ["p", "q"]))
+        else:
+            for row in values:
+                emitter.emit(row)
+        assert emitter.take_counts() == (200, 400)
+        found.append({task: [row[0] for row in pieces.unfold(target.rows)] for task, target in targets.items()})
+    assert found[0] == found[1]

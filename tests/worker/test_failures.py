@@ -1,0 +1,195 @@
+"""The record of a failure on its ways: to the spout, the dead letter, the errors, the held input and the counts by cause."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, Spout, TopologyBuilder, Tuple
+from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.model.failure import Cause, Failure, FailureKind
+from sparkstorm.testing import FeederSpout, LocalCluster, Shared, die
+from tests.worker.building import Collecting, chain
+
+WORKERS = pytest.mark.parametrize("workers", [1, 2])
+
+
+def deep(value: Any) -> None:
+    raise ValueError(f"no {value}")
+
+
+class Raises(BasicBolt):
+    """Raises two calls deep."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        deep(tup[0])
+
+
+def conf(guarantee: str, workers: int = 1, **more: Any) -> dict[str, Any]:
+    return {"topology.delivery.guarantee": guarantee, "topology.workers": workers, **more}
+
+
+def require_whole(failure: Failure, cluster: LocalCluster) -> None:
+    """Every field says where, when, by which code and in which lines it happened."""
+    (worker,) = [slot for slot in cluster.topology().workers if failure.task in slot.tasks]
+    assert (failure.kind, failure.component, failure.worker) == (FailureKind.RAISED, "bolt", str(worker.slot))
+    assert failure.text.startswith("ValueError: no 7 (test_failures.py, line ") and failure.host == worker.node.host
+    frames = failure.traceback.splitlines()
+    assert [line.rpartition(" in ")[2] for line in frames[::2]] == ["execute", "deep"]
+    assert frames[1::2] == ["  deep(tup[0])", '  raise ValueError(f"no {value}")']
+    assert len(failure.code_version) == 64 and failure.time_ms > 0
+
+
+@WORKERS
+def test_at_least_once_the_spout_is_given_the_failure_of_its_tuple(workers: int) -> None:
+    spout = FeederSpout()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Raises()), conf("at-least-once", workers))
+        spout.feed([7], message_id="seven")
+        cluster.run_until_idle()
+        require_whole(spout.tracker.failures["'seven'"], cluster)
+        (group,) = cluster.failures()
+        assert group.newest == spout.tracker.failures["'seven'"] == cluster.errors[0]
+
+
+@WORKERS
+def test_exactly_once_the_dead_letter_and_the_spout_know_how_long_it_waited_for_its_retries(workers: int) -> None:
+    spout = FeederSpout()
+    with LocalCluster() as cluster:
+        retries = {"topology.max.retries": 2, "topology.retry.backoff.ms": 1000}
+        cluster.submit(chain(spout, Raises()), conf("exactly-once", workers, **retries))
+        spout.feed([7], message_id="seven")
+        cluster.advance(1)
+        cluster.kill_worker("bolt")  # the held input keeps its failure
+        cluster.run_until_idle()
+        (letter,) = cluster.dead_letters
+        require_whole(letter.failure, cluster)
+        assert spout.tracker.failures["'seven'"] == letter.failure and letter.attempts == 3
+        assert 2000 <= letter.failure.waited_ms["retries"] <= letter.failure.waited_ms["tree"]
+        (group,) = cluster.failures()
+        line = letter.reason.rpartition(" (")[2].rstrip(")")
+        assert (group.cause, group.count) == (Cause("bolt", "ValueError", f"({line})"), 3)
+
+
+def test_a_reason_of_the_bolt_a_report_and_a_time_out_are_told_apart_and_counted() -> None:
+    class Judges(Collecting):
+        outputs = ()
+
+        def execute(self, tup: Tuple) -> None:
+            if tup[0] == "fail":
+                self.collector.fail(tup, "too old")
+            elif tup[0] == "report":
+                self.collector.report_error("only a remark")
+                self.collector.ack(tup)
+
+    spout = FeederSpout()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Judges()), conf("at-least-once", 2))
+        for word in ("fail", "report", "forget", "fail"):
+            spout.feed([word])
+        cluster.advance(60)  # what is never acked stays with the bolt for ever
+        found = {group.cause.error: (group.count, group.newest.kind) for group in cluster.failures() if group.newest}
+        assert found.pop("too old") == (2, FailureKind.FAILED)
+        assert found.pop("only a remark") == (1, FailureKind.REPORTED)
+        ((late, (count, kind)),) = found.items()
+        assert late.startswith("not acked within * s") and (count, kind) == (1, FailureKind.TIMED_OUT)
+        assert spout.tracker.failures["2"].waited_ms["tree"] >= 30_000 and spout.tracker.failures["2"].component == "spout"
+
+
+def test_an_input_that_kills_its_worker_is_told_as_that() -> None:
+    class Kills(Raises):
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            die()
+
+    spout = FeederSpout()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Kills()), conf("exactly-once"))
+        spout.feed([1])
+        cluster.run_until_idle()
+        (letter,) = cluster.dead_letters
+        assert (letter.failure.kind, letter.reason) == (FailureKind.KILLED, "killed its worker 3 times")
+
+
+def test_causes_are_counted_in_bounded_room_and_survive_their_worker() -> None:
+    class Various(BasicBolt):
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            raise type(f"Odd{tup[0]}Error", (Exception,), {})("x")
+
+    spout = FeederSpout()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Various()), conf("at-most-once"))
+        for n in range(100):
+            spout.feed([n])
+        cluster.run_until_idle()
+        cluster.kill_worker()
+        spout.feed([0])
+        cluster.run_until_idle()
+        counts = cluster.topology().progress().failures
+        assert len(counts) == 65 and sum(counts.values()) == 101
+        assert counts[Cause("(other components)", "other causes", "")] == 36
+
+
+class Old(FeederSpout):
+    """A spout of the first form of `fail`."""
+
+    def fail(self, message_id: Any) -> None:  # type: ignore[override]
+        self.tracker.failed.append(("old", message_id))
+
+
+class Blocking(FeederSpout):
+    """A spout with a thread of its own."""
+
+    blocking = True
+
+
+@pytest.mark.parametrize(("spout", "failed"), [(Old(), [("old", 0)]), (Blocking(), [0])])
+def test_both_forms_of_fail_are_called_on_the_loop_and_on_a_thread(spout: FeederSpout, failed: list[Any]) -> None:
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Raises()), conf("at-least-once"))
+        spout.feed([7])
+        cluster.run_until(lambda: bool(spout.failed))
+        assert spout.failed == failed
+        if isinstance(spout, Blocking):
+            require_whole(spout.tracker.failures["0"], cluster)
+
+
+def test_a_fail_that_takes_three_arguments_is_refused_when_it_is_added() -> None:
+    class Wrong(Spout):
+        outputs = ("n",)
+
+        def fail(self, message_id: Any, failure: Any, more: Any) -> None:  # type: ignore[override]
+            pass
+
+    with pytest.raises(InvalidTopologyError, match=r"Wrong\.fail.* cannot be called"):
+        TopologyBuilder().set_spout("spout", Wrong())
+
+
+def test_a_failure_survives_a_restart_of_the_spout_before_its_callback() -> None:
+    class Tells(Bolt):
+        """Fails every input, and kills the worker of the spout behind it."""
+
+        def prepare(self, conf: Any, context: Any, collector: Any) -> None:
+            self.collector = collector
+
+        def execute(self, tup: Tuple) -> None:
+            self.collector.fail(tup, "not mine")
+
+    class Dies(FeederSpout):
+        """Dies in its first callback: the next owner is called again."""
+
+        died: Shared[bool] = Shared(False)
+
+        def fail(self, message_id: Any, failure: Failure | None = None) -> None:
+            if not self.died.value:
+                self.died.value = True
+                die()
+            super().fail(message_id, failure)
+
+    spout = Dies()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Tells()), conf("at-least-once"))
+        spout.feed([1])
+        cluster.run_until_idle()
+        assert spout.died.value and spout.failed == [0]
+        assert (spout.tracker.failures["0"].text, spout.tracker.failures["0"].component) == ("not mine", "bolt")
