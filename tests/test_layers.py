@@ -52,9 +52,9 @@ LAST_PURE_RANK = 3
 EFFECTS = {"random", "secrets", "logging", "socket", "subprocess", "threading", "redis", "kazoo", "pyspark", "datetime"}
 # the one effect below rank 4: the real clock
 EFFECTS_ALLOWED = {"clock.py": {"time"}}
-PYSPARK_ALLOWED = ("hosting/spark", "replay/", "app")
+PYSPARK_ALLOWED = ("hosting/spark", "replay/", "app", "connectors/spark")
 # imported inside functions: slow to import and needed by few
-LAZY = {"pyarrow", "pandas", "matplotlib", "pyspark", "IPython"}
+LAZY = {"pyarrow", "pandas", "matplotlib", "pyspark", "IPython", "sqlalchemy", "confluent_kafka", "fsspec"}
 DRIVER_LIBRARIES = {"redis", "kazoo"}
 # the entry points parse arguments and read files, and tests run without Spark, before they import what brings Spark along
 LAZY_WITHIN = {"app": "sparkstorm.app.", "cli": "sparkstorm.", "testing": "sparkstorm.replay"}

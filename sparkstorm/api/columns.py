@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sparkstorm.api.collector import BasicOutputCollector
 from sparkstorm.api.components import BasicBolt
+from sparkstorm.model.column_types import ColumnType
 from sparkstorm.model.tuples import Source, Tuple
 
 if TYPE_CHECKING:
     from pyarrow import DataType, RecordBatch
+
+
+_ALIASES = {
+    "boolean": "bool", "tinyint": "int8", "smallint": "int16", "int": "int32", "bigint": "int64",
+    "float": "float", "double": "double", "string": "string", "binary": "binary",
+}  # fmt: skip
 
 
 class BatchCollector(BasicOutputCollector, Protocol):
@@ -79,6 +86,18 @@ def _array(column: Sequence[Any], kind: DataType | None) -> Any:
     if fitting is not None and (other := set(map(type, column)) - fitting - {type(None)}):
         raise pa.ArrowInvalid(f"a value of type {other.pop().__name__} in a column of {kind}")
     return pa.array(column, kind)
+
+
+def arrow_type(kind: ColumnType) -> DataType:
+    """Return the Arrow type of a declared one."""
+    import pyarrow as pa
+
+    parts = [(name, arrow_type(part)) for name, part in kind.parts]
+    if kind.name == "array":
+        return pa.list_(parts[0][1])
+    if kind.name == "map":
+        return pa.map_(parts[0][1], parts[1][1])
+    return pa.struct(parts) if kind.name == "struct" else pa.type_for_alias(_ALIASES[kind.name])
 
 
 def fitting_types(kind: DataType) -> frozenset[type] | None:

@@ -11,9 +11,10 @@ from sparkstorm.model.tuples import Tuple
 
 
 class RefusedRows(Exception):
-    """Raised by `TransactionalSink.prepare` for tuples that the target will never take: they are parked, each with its reason.
+    """Raised by a TransactionalSink for tuples that the target will never take: they are parked, each with its reason.
 
-    The worker then calls `prepare` again; the sink must have dropped these rows. Arguments: (tuple, reason) pairs.
+    After `prepare` has raised it, the worker calls `prepare` again; the sink must have dropped these rows. Raised by `commit` or
+    `recover`, it says that the epoch is in the target but for these rows. Arguments: (tuple, reason) pairs.
     """
 
     def __init__(self, rows: Sequence[tuple[Tuple, str]]) -> None:
@@ -34,6 +35,10 @@ class TransactionalSink:
     (`SparkStormError`) end the worker at once. A tuple on which `write` raises is tried again, then parked, as in any bolt;
     `write` must then have left nothing of it.
 
+    With `flush_secs` an epoch lasts at least so long, or `flush_rows` tuples: a file sink would make a file per commit otherwise.
+    Its tuples are acked as ever, and kept in the store until the epoch ends; after a crash they are written again to the new
+    instance, before any other.
+
     In a batch replay a sink is redirected (its input is a result) or muted.
     """
 
@@ -41,6 +46,8 @@ class TransactionalSink:
     blocking: ClassVar[bool] = False
     effects: Effects | None = None
     order_insensitive: bool = False
+    flush_secs: float = 0
+    flush_rows: int = 100_000
 
     def open(self, conf: Conf, context: TopologyContext) -> None:
         """Prepare the task: called once in the worker, before any other method."""

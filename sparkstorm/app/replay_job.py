@@ -15,7 +15,9 @@ from sparkstorm.config import parse_override
 from sparkstorm.errors import InvalidConfigError, SparkStormError
 from sparkstorm.model.topology import DEFAULT_STREAM, Topology
 
-_EXITS = "exit status: 0 all done, 1 failed, 3 done but records were put aside, 130 stopped from outside"
+_EXITS = (
+    "exit status: 0 all done, 1 failed, 3 done but records were put aside, 4 --against found differences, 130 stopped from outside"
+)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -31,7 +33,10 @@ def main(arguments: Sequence[str]) -> int:
         topology, by_value = make_topology(job)
         file = with_inputs(file, () if file.checkpoint else options.input, _only_stream(topology))
         folder = _folder(options)
-        return _run(job, topology, by_value, file, folder, options.output_format)
+        against = Path(options.against) if options.against else None
+        if against is not None and not against.is_dir():
+            raise InvalidConfigError(f"--against {against} is no folder: name the --output of a replay of the other version")
+        return _run(job, topology, by_value, file, folder, options.output_format, against)
     except SparkStormError as error:
         print(f"{title(error)}: {error}", file=sys.stderr, flush=True)
         return FAILED
@@ -39,10 +44,18 @@ def main(arguments: Sequence[str]) -> int:
         return INTERRUPTED
 
 
-def _run(job: JobFile, topology: Topology, by_value: Sequence[str], file: ReplayFile, folder: Path, written: str) -> int:
+def _run(
+    job: JobFile,
+    topology: Topology,
+    by_value: Sequence[str],
+    file: ReplayFile,
+    folder: Path,
+    written: str,
+    against: Path | None,
+) -> int:
     from sparkstorm.app.replay_run import ReplayRun
 
-    return ReplayRun(job, topology, by_value, file).write(folder, written)
+    return ReplayRun(job, topology, by_value, file).write(folder, written, against)
 
 
 def _given(options: argparse.Namespace) -> dict[str, object]:
@@ -108,6 +121,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="SPOUT=NUMBER",
         help="with --checkpoint: how many rows each task of a spout reads; else all there are",
     )
+    parser.add_argument("--against", metavar="FOLDER", help="compare the results, row by row, with another version's --output")
     parser.add_argument("--skip-bad", action="store_true", help="put failing records aside instead of ending")
     parser.add_argument("--overwrite", action="store_true", help="replace former results")
     parser.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.app.job import OK, PARKED
 from sparkstorm.app.job_file import JobFile
+from sparkstorm.app.replay_compare import DIFFERS, compare, text_of
 from sparkstorm.app.replay_file import ReplayFile
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
 from sparkstorm.errors import InvalidConfigError
@@ -48,14 +49,17 @@ class ReplayRun:
     def __init__(self, job: JobFile, topology: Topology, by_value: Sequence[str], file: ReplayFile) -> None:
         self._job, self._topology, self._by_value, self._file = job, topology, by_value, file
 
-    def write(self, folder: Path, written: str) -> int:
-        """Replay and write every result; return the exit status. ReplayFailedError has one sentence of what Spark says."""
+    def write(self, folder: Path, written: str, against: Path | None = None) -> int:
+        """Replay and write every result; return the exit status. ReplayFailedError has one sentence of what Spark says.
+
+        With `against`, the results of another version of the code, they are compared row by row.
+        """
         try:
-            return self._write_all(folder, written)
+            return self._write_all(folder, written, against)
         except SPARK_ERRORS as error:
             raise told_shortly(error) from error
 
-    def _write_all(self, folder: Path, written: str) -> int:
+    def _write_all(self, folder: Path, written: str, against: Path | None) -> int:
         began = time.monotonic()
         spark = _session(self._job.name, DriverSettings.of(self._job.conf).authenticates)
         if self._file.checkpoint:
@@ -90,7 +94,8 @@ class ReplayRun:
             f"results are in {folder.resolve()}",
             flush=True,
         )
-        return PARKED if parked else OK
+        status = PARKED if parked else OK
+        return status if against is None else _compared(spark, folders, against, written, status)
 
     def results(self, spark: SparkSession, frames: Mapping[str, DataFrame], names: Collection[str] | None) -> Replay:
         """Return the lazy results; unrequested ones are not kept."""
@@ -170,6 +175,17 @@ class ReplayRun:
             and isinstance(component.instance, WindowedBolt | TimedBolt)
             and results[name].isEmpty()
         )
+
+
+def _compared(spark: SparkSession, folders: Mapping[str, Path], against: Path, written: str, status: int) -> int:
+    """Compare the results with those of another version; return the exit status."""
+    compared = {name: folder for name, folder in folders.items() if name != _DEAD_LETTERS and folder.is_dir()}
+    differences = compare(spark, compared, against, written)
+    for difference in differences:
+        print(text_of(difference), flush=True)
+    if not differences:
+        print(f"no difference to {against} in {', '.join(sorted(compared)) or 'no result'}", flush=True)
+    return DIFFERS if differences else status
 
 
 def save(frame: DataFrame, folder: Path, written: str) -> None:

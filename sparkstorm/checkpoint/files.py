@@ -14,7 +14,7 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,14 @@ from sparkstorm.errors import CheckpointError, MalformedFrameError
 from sparkstorm.model.codec import SCALARS, Codec
 from sparkstorm.model.topology import validate_name
 
-FORMAT = 2  # 1 kept all session windows of a key in one entry
+FORMAT = 3  # 1 kept all session windows of a key in one entry, 2 no version of states
 KIND = "sparkstorm checkpoint"
 STATE, TIME, POSITION = "state", "time", "position"
 _PARTS = {"bolt": (STATE, TIME), "spout": (POSITION, TIME)}
 _MANIFEST = "manifest.json"
 _MOST_MANIFEST_BYTES = 64 << 20
 _ROWS_PER_GROUP = 8192
-_FIELDS = {"kind": str, "tasks": list, "file": str, "sha256": str, "rows": int}
+_FIELDS = {"kind": str, "tasks": list, "file": str, "sha256": str, "rows": int, "state_version": int}
 Row = tuple[int, str, Any, Any]
 """Task, part, key and value."""
 
@@ -43,6 +43,7 @@ class Part:
     file: str
     sha256: str
     rows: int
+    state_version: int = 1  # of the form of its state (Stateful.state_version)
 
 
 @dataclass(slots=True)
@@ -115,12 +116,19 @@ class CheckpointWriter:
         self._open.close()
         shutil.rmtree(self._partial, ignore_errors=True)
 
-    def add(self, component: str, kind: str, rows: Iterable[Row]) -> None:
-        """Append rows of a component; one without any is part of the checkpoint as well."""
+    def add(self, component: str, kind: str, rows: Iterable[Row], state_version: int = 1) -> None:
+        """Append rows of a component; one without any is part of the checkpoint as well.
+
+        CheckpointError when tasks of one component have states of different forms.
+        """
         import pyarrow as pa
 
         if component not in self._parts:
-            self._begin(component, kind)
+            self._begin(component, kind, state_version)
+        known = self._parts[component]
+        if max(known.state_version, state_version) > 1 and known.state_version != state_version and known.rows:
+            raise CheckpointError(f"tasks of '{component}' have states of the versions {known.state_version} and {state_version}")
+        self._parts[component] = replace(known, state_version=max(known.state_version, state_version))
         waiting: list[tuple[int, str, bytes, bytes]] = []
         for task, part, key, value in rows:
             waiting.append((task, part, self._codec.pack(key), self._codec.pack(value)))
@@ -128,12 +136,12 @@ class CheckpointWriter:
                 self._write(component, pa, waiting)
         self._write(component, pa, waiting)
 
-    def _begin(self, component: str, kind: str) -> None:
+    def _begin(self, component: str, kind: str, state_version: int) -> None:
         from pyarrow import parquet
 
         file = f"part-{len(self._parts)}.parquet"
         tasks = tuple(sorted(t for t, c in self._component_by_task.items() if c == component))
-        self._parts[component] = Part(kind, tasks, file, "", 0)
+        self._parts[component] = Part(kind, tasks, file, "", 0, state_version)
         self._writers[component] = self._open.enter_context(parquet.ParquetWriter(self._partial / file, _schema()))
 
     def _write(self, component: str, pa: Any, waiting: list[tuple[int, str, bytes, bytes]]) -> None:
@@ -142,7 +150,7 @@ class CheckpointWriter:
         columns = [pa.array(column, each.type) for column, each in zip(zip(*waiting, strict=True), _schema(), strict=True)]
         self._writers[component].write_batch(pa.RecordBatch.from_arrays(columns, schema=_schema()))
         part = self._parts[component]
-        self._parts[component] = Part(part.kind, part.tasks, part.file, "", part.rows + len(waiting))
+        self._parts[component] = replace(part, rows=part.rows + len(waiting))
         waiting.clear()
 
     def close(self) -> None:

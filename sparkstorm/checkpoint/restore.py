@@ -48,8 +48,8 @@ class Seeds:
         for component, tasks in tasks_by_component(component_by_task).items():
             if component in (ACKER, MASTER):
                 continue
-            known = self.topology.components.get(component)
-            version = getattr(known.instance, "state_version", 1) if known else 1
+            part = self.checkpoint.parts.get(component)
+            version = 1 if part is None else part.state_version
             contents = self.checkpoint.content(component) if component in self.checkpoint.parts else {}
             dealt = self._dealt(component, [contents[task] for task in sorted(contents)], len(tasks))
             for task, content in zip(tasks, dealt, strict=True):
@@ -97,7 +97,7 @@ def _check_components(topology: Topology, checkpoint: Checkpoint) -> None:
             "it would begin as if there had been no history"
         )
     for id, part in checkpoint.parts.items():
-        if kinds.get(id) != part.kind:
+        if part.rows and kinds.get(id) != part.kind:
             raise CheckpointError(
                 f"{checkpoint.folder} has what the {part.kind} '{id}' kept, but the topology has no {part.kind} "
                 "of that id: it would be lost"

@@ -19,6 +19,11 @@ def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
     verb = _of_one(verbs, "kill", kill, "end a topology after a wait in which its spouts rest")
     verb.add_argument("--wait", type=float, metavar="SECS", help="default: topology.message.timeout.secs")
+    verb = _of_one(verbs, "savepoint", savepoint, "write a running topology's states and positions into a folder")
+    verb.add_argument("folder", metavar="FOLDER", help="`submit JOB.yaml --from FOLDER` begins with it")
+    verb.add_argument("--kill", action="store_true", help="end the topology with it; else its spouts go on")
+    verb.add_argument("--overwrite", action="store_true", help="replace a checkpoint that is there")
+    verb.add_argument("--patience", type=float, default=60.0, metavar="SECS", help="for what is under way (default 60)")
     _of_one(verbs, "activate", activate, "let a topology's spouts emit")
     _of_one(verbs, "deactivate", deactivate, "let a topology's spouts rest")
     verb = _of_one(verbs, "rebalance", rebalance, "change workers, executors or configuration; the plan is shown first")
@@ -50,6 +55,17 @@ def kill(arguments: argparse.Namespace) -> int:
         handle.kill(arguments.wait)
         status = handle.status()
     say(arguments, f"{handle.topology_id} is killed", {"topology_id": handle.topology_id, "status": status})
+    return OK
+
+
+def savepoint(arguments: argparse.Namespace) -> int:
+    """Let a topology's spouts rest, finish what is under way, write its states and positions, and let the spouts go on."""
+    with opened(arguments, writes=True) as cluster:
+        handle = cluster.topology(arguments.name)
+        handle.savepoint(arguments.folder, arguments.patience, arguments.kill, arguments.overwrite)
+    ending = "; it is killed" if arguments.kill else ""
+    record = {"topology_id": handle.topology_id, "folder": arguments.folder, "killed": arguments.kill}
+    say(arguments, f"savepoint of {handle.topology_id} in {arguments.folder}{ending}", record)
     return OK
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 import time
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.upgrade import UpgradeStage
 
 _LOOK_SECS = 0.2
+_SHADOW = "exit status: 0 no difference, 1 differences or failed (one sentence on stderr), 2 wrong arguments"
 _DEFAULT_PATIENCE_SECS = 300.0
 
 
@@ -33,6 +35,15 @@ def add_verbs(verbs: Any) -> None:
     verb.add_argument("--name", help="name of the topology")
     verb.add_argument("--force", action="store_true", help="also when the code before could not read the new code's state")
     _add_batch(verb)
+    verb.add_argument("--shadow", metavar="RECORDING", help="first compare both codes over this recording of a live task")
+    verb.add_argument("--tuples", type=int, default=0, metavar="N", help="with --shadow: that many without a difference")
+    verb = add_verb(under, "shadow", compare, "step new and running code through a live task's recording", epilog=_SHADOW)
+    verb.add_argument("conf", metavar="CONF.yaml", help="the job file with the new code")
+    verb.add_argument("--recording", required=True, metavar="FOLDER", help="of one task (topology.record.components)")
+    verb.add_argument("--tuples", type=int, default=0, metavar="N", help="the newest N at least; else all")
+    verb.add_argument("--input", nargs="+", default=[], metavar="PATH", help="files or folders, the factory's `input`")
+    verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
+    verb.add_argument("--name", help="name of the topology")
     verb = _of_one(under, "continue", go_on, "upgrade the next batch")
     _add_batch(verb)
     _add_patience(_of_one(under, "complete", complete, "end it as it is; the other workers keep their code"))
@@ -67,6 +78,12 @@ def start(arguments: argparse.Namespace) -> int:
     topology, by_value = make_topology(job)
     with opened(arguments, writes=True) as cluster:
         handle = cluster.topology(job.name)
+        if arguments.shadow:
+            _need_spark()
+            from sparkstorm.app.shadow import check_shadow, shadow
+
+            recorded, least = arguments.shadow, arguments.tuples
+            check_shadow(job.name, shadow(handle, cluster, topology, topology_conf(job), recorded, least, by_value), least)
         handle.upgrade.start(
             topology,
             topology_conf(job),
@@ -78,6 +95,27 @@ def start(arguments: argparse.Namespace) -> int:
             progress=steps(arguments),
         )
         return _follow(arguments, handle)
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    """Give new code what a live task was given, beside the code that runs, and compare what each row comes to."""
+    _need_spark()
+    from sparkstorm.app.job import read_job
+    from sparkstorm.app.job_file import make_topology, topology_conf
+    from sparkstorm.app.shadow import shadow
+
+    job = read_job(arguments)
+    topology, by_value = make_topology(job)
+    with opened(arguments) as cluster:
+        handle = cluster.topology(job.name)
+        found = shadow(handle, cluster, topology, topology_conf(job), arguments.recording, arguments.tuples, by_value)
+    if arguments.json:
+        write_json(asdict(found))
+    else:
+        for each in found.differences:
+            print(shown(str(each)))
+        print(f"{found.compared:,} tuples compared, {found.different:,} come out differently")
+    return FAILED if found.different else OK
 
 
 def go_on(arguments: argparse.Namespace) -> int:
@@ -152,6 +190,14 @@ def status_text(found: UpgradeStatus, now_ms: int) -> str:
         lines.append(f"it is taken back: {shown(found.rollback)}")
     rows = [(slot, word) for word in ("upgraded", "upgrading", "remaining") for slot in getattr(found, word)]
     return "\n".join([*lines, table(("worker", "state"), [(str(slot), word) for slot, word in sorted(rows)])])
+
+
+def _need_spark() -> None:
+    """InvalidConfigError in a Python without pyspark: what steps through recordings belongs to the replay."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise InvalidConfigError(
+            "a shadow steps through recordings as a replay does, and this Python has no pyspark: pip install pyspark"
+        )
 
 
 def _slots(texts: Sequence[str]) -> list[WorkerSlot]:

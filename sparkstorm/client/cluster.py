@@ -167,6 +167,10 @@ class ClusterClient:
         code = packed(topology, by_value)
         return self.handle(self.service.update(name, topology, conf or {}, code, progress=progress))
 
+    def running_code(self, topology_id: str) -> tuple[bytes, Mapping[str, Any]]:
+        """Return the code of a topology as its workers open it, and its configuration; NotAliveError when it is gone."""
+        return self.service.code_of(topology_id)
+
     def packed(self, topology: Topology, by_value: Sequence[str] | None = None) -> bytes:
         """Return the bytes of a topology with the modules that workers do not have."""
         return packed(topology, by_value)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkstorm.client.dead_letters import StoredLetters
+from sparkstorm.client.savepoints import Source, write_in_time
+from sparkstorm.client.state_frames import state_frame
 from sparkstorm.client.upgrade import Upgrades
-from sparkstorm.executor.state import MemoryState
+from sparkstorm.errors import NotAliveError
 from sparkstorm.model.assignment import TaskInfo, TopologySummary, WorkerBeat, WorkerSlot
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.failure import Failure, FailureGroup, group_failures
 from sparkstorm.model.requests import LogLevel, RebalancePlan, topology_name
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
@@ -18,7 +20,6 @@ from sparkstorm.model.task_beats import TaskBeats
 from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.request_client import Progress as Steps
 from sparkstorm.transport.reader import RedisReader
-from sparkstorm.worker.journal import Journal
 from sparkstorm.worker.progress import Progress, TaskCounts, merge, percentile_ms
 
 if TYPE_CHECKING:
@@ -109,12 +110,19 @@ class TopologyHandle:
 
     def key_values(self, component: str) -> Iterator[tuple[Any, Any]]:
         """Yield the committed state of a stateful component, all tasks one after the other."""
-        for task, info in self.tasks().items():
-            if info.component_id == component:
-                state = MemoryState(Codec())
-                for fields in Journal(task, Codec()).read(self._reader.record(task)):
-                    state.load(fields.get("s", ()), fields.get("d", ()))
-                yield from state.items()
+        for _, kept in self._source().kept(component):
+            yield from kept.state.items()
+
+    def state_frame(self, component: str, spark: Any = None) -> Any:
+        """Return the committed state of a stateful component: columns task, key and value, each task as of its last commit.
+
+        A Spark DataFrame of the session given, else a pandas one, or an Arrow table where there is no pandas. ValueError
+        names the components there are.
+        """
+        known = {info.component_id for info in self.tasks().values()}
+        if component not in known:
+            raise ValueError(f"{self.name} has no component '{component}', only {', '.join(sorted(known))}")
+        return state_frame(self._source().kept(component), spark)
 
     def tasks(self) -> Mapping[int, TaskInfo]:
         """Return component and kind of every task; fixed for a topology's life."""
@@ -184,6 +192,31 @@ class TopologyHandle:
             self._blob_keys = frozenset({base.code_key, base.conf_key} | own)
         return self._blob_keys
 
+    def savepoint(self, folder: str | Path, patience_secs: float = 60.0, is_last: bool = False, overwrite: bool = False) -> None:
+        """Write states, windows and positions into a folder, from which a submission (`--from`), a replay or a test begins.
+
+        Spouts rest meanwhile; then they go on, unless `is_last`: the topology is killed. CheckpointError names what is still
+        under way after `patience_secs`, and changes nothing.
+        """
+        status = self.status()
+        if status not in (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE):
+            raise NotAliveError(f"{self.topology_id} is {status or 'gone'}: a savepoint needs one that is ACTIVE or INACTIVE")
+        self._cluster.require_writer()
+        self.deactivate()
+        try:
+            write_in_time(lambda: self._source().write(Path(folder), self.name, overwrite), patience_secs)
+        except BaseException:
+            self._go_on(status)
+            raise
+        if is_last:
+            self.kill(0)
+        else:
+            self._go_on(status)
+
+    def _go_on(self, status: TopologyStatus) -> None:
+        if status is TopologyStatus.ACTIVE:
+            self.activate()
+
     # -- changing ----------------------------------------------------------------------------------------------------
 
     def kill(self, wait_secs: float | None = None) -> None:
@@ -238,6 +271,9 @@ class TopologyHandle:
         self._reader.close()
 
     # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _source(self) -> Source:
+        return Source(self.tasks(), self._reader.record, self._reader.progress)
 
     def _merged(self) -> Progress:
         return merge(self.progress_by_worker().values())

@@ -1,5 +1,30 @@
 """Ready-made sources and sinks for topologies; they use the public API only."""
 
+from sparkstorm.connectors.file_sinks import FileSink
+from sparkstorm.connectors.file_source import Files
 from sparkstorm.connectors.files import FileLines, find_files
+from sparkstorm.connectors.http import HttpSink, Webhook
+from sparkstorm.connectors.kafka import KafkaSink, KafkaSource
+from sparkstorm.connectors.redis_streams import RedisSink, RedisSource
+from sparkstorm.connectors.simple import Console, Rate
+from sparkstorm.connectors.spark import SparkSink, SparkSource
+from sparkstorm.connectors.sql import SqlSink, SqlSource
 
-__all__ = ["FileLines", "find_files"]
+__all__ = [
+    "Console",
+    "FileLines",
+    "FileSink",
+    "Files",
+    "HttpSink",
+    "KafkaSink",
+    "KafkaSource",
+    "Rate",
+    "RedisSink",
+    "RedisSource",
+    "SparkSink",
+    "SparkSource",
+    "SqlSink",
+    "SqlSource",
+    "Webhook",
+    "find_files",
+]

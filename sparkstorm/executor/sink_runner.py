@@ -2,44 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-from sparkstorm.api.sinks import TransactionalSink
+from sparkstorm.api.sinks import RefusedRows, TransactionalSink
 from sparkstorm.errors import CodecError, WorkerFailedError
 from sparkstorm.executor.runner import FailedInput
+from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import describe_error, failure_of
 from sparkstorm.model.codec import Codec
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.tuples import Source, Tuple
 
 _GENERATION_BITS = 32
 
 
-class SinkRunner:
-    """One task of a sink between two commits of its worker.
+class LastEpoch(NamedTuple):
+    """What the store has of a sink: the last committed epoch and what its `commit` needs (None: it is in the target)."""
 
-    `last` and `prepared` are as the store has them: number of the last committed epoch, and what its `commit` needs (None: done). A
-    higher generation of the store (it has lost commits) begins a new range of numbers, so that none is used twice.
+    number: int
+    prepared: Any
+
+
+class SinkStore(NamedTuple):
+    """What a sink's runner needs of the store: `kept` has the rows of an epoch that outlasts commits of the worker.
+
+    They are [task, stream, values] by number of the commit. A higher generation (the store has lost commits) begins a new range
+    of epoch numbers, so that none is used twice.
     """
 
-    def __init__(self, sink: TransactionalSink, component: str, codec: Codec, last: int, prepared: Any, generation: int) -> None:
+    codec: Codec
+    kept: MemoryState
+    find_source: Callable[[int, str], Source]
+    generation: int
+
+
+class SinkRunner:
+    """One task of a sink between two commits of its worker."""
+
+    def __init__(
+        self, sink: TransactionalSink, component: str, last: LastEpoch, store: SinkStore, now_ms: Callable[[], int]
+    ) -> None:
         self.bolt = sink
         self.late_acks: list[Tuple] = []
         self.late_failures: list[FailedInput] = []
-        self._component = component
-        self._codec = codec
-        self._epoch, self._value = last, prepared
-        self._next = max(last, generation << _GENERATION_BITS) + 1
+        self._component, self._store, self._kept, self._now_ms = component, store, store.kept, now_ms
+        self._epoch, self._value = last
+        self._next = max(last.number, store.generation << _GENERATION_BITS) + 1
         self._is_recovered = self._is_open = self._is_prepared = False
-        self._is_committed = prepared is not None  # in the store, and not yet in the target
+        self._is_committed = last.prepared is not None  # in the store, and not yet in the target
         self._news: list[Any] | None = None  # [epoch, prepared] for the next commit
+        self._flush_ms = round(sink.flush_secs * 1000)
+        self._fresh: list[list[Any]] = []  # rows since the last commit, while the epoch goes on
+        self._rows = 0
+        self._due_ms = 0
 
     def run(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Write every tuple; a failed one leaves no trace but its entry in the result."""
         failures: list[FailedInput] = []
         if not self._is_open:
             self._begin()
-        write = self.bolt.write
+        write, keep = self.bolt.write, self._fresh.append if self._flush_ms else None
         for tup in tuples:
             if tup.is_tick:
                 continue
@@ -47,6 +69,10 @@ class SinkRunner:
                 write(tup)
             except (Exception, SystemExit) as error:
                 failures.append((tup, failure_of(error)))
+                continue
+            self._rows += 1
+            if keep is not None:
+                keep([tup.task, tup.stream, list(tup.values)])
         return failures
 
     def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
@@ -59,11 +85,21 @@ class SinkRunner:
     @property
     def is_waiting(self) -> bool:
         """Whether the target lacks anything that was written or committed, or the store does not know that it has it."""
-        return self._is_open or self._is_prepared or self._is_committed or self._news is not None
+        is_open = self._is_open or self._is_prepared or self._is_committed
+        return is_open or self._news is not None or not self._is_recovered
+
+    def next_due_ms(self) -> int | None:
+        """Return when the epoch at hand ends by itself; None without one."""
+        return self._due_ms if self._is_open and self._flush_ms else None
 
     def prepare(self) -> None:
-        """End the epoch at hand, if there is one; may be called again after an error."""
+        """End the epoch at hand, if it is due, or keep its rows in the store; may be called again after an error."""
         if not self._is_open:
+            return
+        if self._flush_ms and self._now_ms() < self._due_ms and self._rows < self.bolt.flush_rows:
+            if self._fresh:
+                self._kept.put(1 + max(self._kept.keys(), default=0), self._fresh)
+                self._fresh = []
             return
         value = self.bolt.prepare(self._next)
         if value is None:
@@ -71,12 +107,15 @@ class SinkRunner:
                 f"component '{self._component}': prepare returned None; return what commit needs to make the epoch visible"
             )
         try:
-            self._value = self._codec.normalise(value)
+            self._value = self._store.codec.normalise(value)
         except CodecError as error:
             raise WorkerFailedError(f"component '{self._component}': prepare returned {error}") from error
         self._epoch, self._next = self._next, self._next + 1
         self._is_open, self._is_prepared = False, True
         self._news = [self._epoch, self._value]
+        self._fresh, self._rows = [], 0
+        for key in self._kept:
+            self._kept.delete(key)
 
     def take_news(self) -> dict[str, Any]:
         """Return what the journal must say of this sink, if anything has changed."""
@@ -92,22 +131,40 @@ class SinkRunner:
         self._is_committed |= self._is_prepared
         self._is_prepared = False
 
-    def finish(self) -> None:
-        """Recover after a start, or commit what the store has committed; may be called again after an error."""
+    def finish(self) -> list[tuple[Tuple, str]]:
+        """Recover after a start, or commit what the store has committed; may be called again after an error.
+
+        Returns rows that the target has refused for good, each with its reason; they must be parked by the next commit.
+        """
+        refused: list[tuple[Tuple, str]] = []
+        try:
+            if not self._is_recovered:
+                self.bolt.recover(self._epoch, self._value)
+            elif self._is_committed:
+                self.bolt.commit(self._epoch, self._value)
+        except RefusedRows as refusal:
+            refused = refusal.rows
         if not self._is_recovered:
-            self.bolt.recover(self._epoch, self._value)
             self._is_recovered = True
-        elif self._is_committed:
-            self.bolt.commit(self._epoch, self._value)
+            self._write_again()
         if self._is_committed:
             self._is_committed, self._value = False, None
             self._news = [self._epoch, None]
+        return refused
+
+    def _write_again(self) -> None:
+        """Write what an earlier owner has kept of an epoch that had not ended."""
+        for _, rows in sorted(self._kept.items()):
+            if not self._is_open:
+                self._begin()
+            for task, stream, values in rows:
+                self.bolt.write(Tuple(tuple(values), 0, self._store.find_source(task, stream)))
+                self._rows += 1
 
     def _begin(self) -> None:
         try:
             self.bolt.begin(self._next)
         except (Exception, SystemExit) as error:
-            raise WorkerFailedError(
-                f"component '{self._component}': begin({self._next}) raised: {describe_error(error)}"
-            ) from error
-        self._is_open = True
+            where = f"component '{self._component}': begin({self._next})"
+            raise WorkerFailedError(f"{where} raised: {describe_error(error)}") from error
+        self._is_open, self._due_ms = True, self._now_ms() + self._flush_ms

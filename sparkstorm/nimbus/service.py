@@ -41,7 +41,7 @@ from sparkstorm.model.requests import (
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import Topology, validate_name
 from sparkstorm.model.upgrade import UpgradeOptions
-from sparkstorm.nimbus.cluster_reader import conf_bytes
+from sparkstorm.nimbus.cluster_reader import conf_bytes, conf_from_bytes
 from sparkstorm.nimbus.request_client import PendingRequest, Progress, RequestClient, WaitUntil, client_name, wait_in_real_time
 from sparkstorm.nimbus.submission import Seed, SubmitOptions, prepare, wait_copies
 from sparkstorm.nimbus.validation import check_upgraded_outline, checked_rebalance, upgrade_options
@@ -328,6 +328,13 @@ class NimbusService:
         if outline is None:
             raise StoreInconsistentError(f"topology {base.topology_id}: its outline is missing; kill it and submit again")
         return outline
+
+    def code_of(self, topology_id: str) -> tuple[bytes, dict[str, Any]]:
+        """Return the code and the configuration of a topology; NotAliveError when it is gone."""
+        base = self._read_base(topology_id)
+        if base is None:
+            raise NotAliveError(f"topology {topology_id} is not alive")
+        return self._blobs.get(base.code_key), conf_from_bytes(self._blobs.get(base.conf_key), base.conf_key)
 
     def discard_blobs(self, keys: Iterable[str]) -> None:
         """Delete the blobs of an ended topology at once, not with the next sweep; blobs that a record names are kept."""

@@ -9,6 +9,7 @@ from sparkstorm.replay.local import LocalResults, replay_locally
 from sparkstorm.replay.options import ReplayOptions
 from sparkstorm.replay.replay import replay
 from sparkstorm.replay.results.frames import Replay
+from sparkstorm.replay.savepoints import checkpoint_states
 
 __all__ = [
     "Capsule",
@@ -18,6 +19,7 @@ __all__ = [
     "ReplayOptions",
     "back_fill",
     "back_fill_locally",
+    "checkpoint_states",
     "open_capsule",
     "read_json",
     "read_value",

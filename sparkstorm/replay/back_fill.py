@@ -200,13 +200,15 @@ def _write(
     for spout, tasks in extents.items():
         writer.add(spout, "spout", _spout_rows(plan, spout, tasks))
     for id in _stateful(plan):
-        writer.add(id, "bolt", ())
+        writer.add(id, "bolt", (), getattr(plan.topology.components[id].instance, "state_version", 1))
     codec = Codec()
     for kind, task, data in chunks:
         if kind in (KEPT_STATE, KEPT_TIME):
             keys, values = codec.unpack(data)[1]
             part = STATE if kind == KEPT_STATE else TIME
-            writer.add(plan.component_by_task[task], "bolt", ((task, part, k, v) for k, v in zip(keys, values, strict=True)))
+            id = plan.component_by_task[task]
+            version = getattr(plan.topology.components[id].instance, "state_version", 1)
+            writer.add(id, "bolt", ((task, part, k, v) for k, v in zip(keys, values, strict=True)), version)
     writer.close()
 
 

@@ -33,6 +33,24 @@ class Step:
     state: Mapping[Any, Any]
 
 
+class _Undo(list[Any]):
+    """Undo list of a state that keeps the keys which were changed for good."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._touched: dict[Any, None] = {}
+
+    def clear(self) -> None:
+        self._touched.update(dict.fromkeys(self[::2]))
+        super().clear()
+
+    def take(self) -> list[Any]:
+        """Return the keys that were changed since the last call."""
+        self.clear()
+        touched, self._touched = list(self._touched), {}
+        return touched
+
+
 class Stepper:
     """One task of a bolt, executed tuple by tuple.
 
@@ -70,10 +88,30 @@ class Stepper:
             )
         self._component = self._plan.topology.components[component]
         self._rows: dict[str, list[Any]] = {}
+        self._undo = _Undo()
         self._run = self._prepared(cloudpickle.loads(cloudpickle.dumps(self._component.instance)), task_index, state or {})
 
     def execute(self, values: Sequence[Any], component: str, stream: str = DEFAULT_STREAM, at_ms: int = 0) -> Step:
         """Execute one tuple as if sent by that component; a failing one is tried once and its changes are undone."""
+        tup = self._execute(values, component, stream, at_ms)
+        emitted, failure = self._outcome()
+        state = dict(self._run.state.items()) if self._run.state is not None else {}
+        return Step(tup, emitted, failure, state)
+
+    def outcome(self, values: Sequence[Any], component: str, stream: str = DEFAULT_STREAM, at_ms: int = 0) -> list[Any]:
+        """Execute one tuple; return [emitted values by stream, the reason if it failed, changed pairs, deleted keys].
+
+        Unlike `execute`, it copies no state: the cost is that of the tuple.
+        """
+        self._execute(values, component, stream, at_ms)
+        emitted, failure = self._outcome()
+        text = None if failure is None else str(failure)
+        touched, state = self._undo.take(), self._run.state
+        if state is None:
+            return [emitted, text, [], []]
+        return [emitted, text, state.pairs(touched), [key for key in touched if key not in state]]
+
+    def _execute(self, values: Sequence[Any], component: str, stream: str, at_ms: int) -> Tuple:
         source = self._source(component, stream)
         tup = Tuple(tuple(map(Codec().normalise, values)), at_ms, source)
         if len(tup.values) != len(source.fields):
@@ -81,13 +119,15 @@ class Stepper:
                 f"stream '{stream}' of '{component}' has the fields {', '.join(source.fields)}; {len(tup.values)} values were given"
             )
         self._run.run([tup])
+        return tup
+
+    def _outcome(self) -> tuple[dict[str, list[tuple[Any, ...]]], Failure | None]:
         self._run.take_emitted()
         dead = [DeadLetter.decode(Codec(), data) for data in self._run.take_dead()]
         emitted = {stream: [row[0] for row in rows] for stream, rows in self._rows.items() if rows}
         for rows in self._rows.values():
             rows.clear()
-        state = dict(self._run.state.items()) if self._run.state is not None else {}
-        return Step(tup, emitted, dead[0].failure if dead else None, state)
+        return emitted, dead[0].failure if dead else None
 
     def through(self, rows: Iterable[Sequence[Any]], component: str, stream: str = DEFAULT_STREAM) -> Iterator[Step]:
         """Step through recorded rows, lazily."""
@@ -101,6 +141,7 @@ class Stepper:
         run = ReplayTask(bolt, self._routes(task), Codec(), TaskMode(False, True, 0, True), TickSchedule(conf, False))
         if run.state is not None:
             run.state.load(state.items())
+            run.state.undo = self._undo
         run.prepare(
             ReplayContext(
                 "steps-0-0",

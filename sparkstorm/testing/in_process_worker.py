@@ -36,7 +36,7 @@ from sparkstorm.worker.epoch_budget import Budget
 from sparkstorm.worker.main import exit_code_of
 from sparkstorm.worker.run import Beats, SlotReporter, WorkerRun, plan_of, start_worker
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
-from sparkstorm.worker.tasks.task_factory import WorkerPlan
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.worker import Worker
 
 STEP_MS = 1  # what an epoch with work in it costs: without a price an endless source would stop time

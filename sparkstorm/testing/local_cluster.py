@@ -17,11 +17,12 @@ from sparkstorm.blobs.store import BlobStore
 from sparkstorm.blobs.topology_code import pack_topology
 from sparkstorm.checkpoint.files import read_checkpoint
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT, Seeds
+from sparkstorm.client.savepoints import Source
 from sparkstorm.cluster.base import StateStore
 from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.config import merge
-from sparkstorm.errors import NotAliveError, StoreUnavailableError
+from sparkstorm.errors import CheckpointError, NotAliveError, StoreUnavailableError
 from sparkstorm.executor.state import merged_states
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure, FailureGroup, group_failures
@@ -36,7 +37,7 @@ from sparkstorm.testing.local_topology import LocalTopology
 from sparkstorm.testing.sim_data import DataPlane
 from sparkstorm.testing.sim_slot import KEY, Duty, SimNode, SimSlot
 from sparkstorm.testing.simulation import Simulation
-from sparkstorm.transport.local import LocalSeeding
+from sparkstorm.transport.local import LocalReader, LocalSeeding
 from sparkstorm.worker.progress import TaskCounts
 
 _FIRST_PORT = 6700
@@ -46,6 +47,7 @@ _LIMIT_STEPS = 100_000
 _PLACED_MS = 300_000
 _LONGEST_KILL_MS = 24 * 3600 * 1000
 _RESTLESS = (TopologyStatus.KILLED, TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK)
+_SAVEPOINT_MS = 60_000
 _RETRY_MS = 500  # Nimbus's pause after a store that did not answer
 
 
@@ -246,6 +248,24 @@ class LocalCluster:
         """Stop every worker."""
         for slot in self.slots:
             slot.close()
+
+    def savepoint(self, folder: Path, name: str | None = None, overwrite: bool = False) -> None:
+        """Write a savepoint as a handle's `savepoint` does; CheckpointError says what is still under way after a minute."""
+        topology = self.topology(name)
+        was_active, reasons = topology.is_active, [""]
+        self.deactivate(topology.name)
+
+        def is_written() -> bool:
+            reader = LocalReader(topology.store)
+            reasons[0] = Source(topology.info_by_task, reader.record, reader.progress).write(folder, topology.name, overwrite)
+            return not reasons[0]
+
+        try:
+            if not self._run_until(is_written, _SAVEPOINT_MS):
+                raise CheckpointError(f"no savepoint after {_SAVEPOINT_MS // 1000} s: {reasons[0]}")
+        finally:
+            if was_active:
+                self.activate(topology.name)
 
     # -- time ------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import NotAliveError
+from sparkstorm.model.assignment import TaskInfo
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.status import TopologyStatus
@@ -34,9 +35,8 @@ class LocalTopology:
         self.name = name
         self._state, self._data, self.slots = state, data, slots
         table = state.read_tasks(topology_id)
-        self.component_by_task: Mapping[int, str] = (
-            {task: info.component_id for task, info in table.info_by_task.items()} if table else {}
-        )
+        self.info_by_task: Mapping[int, TaskInfo] = table.info_by_task if table else {}
+        self.component_by_task = {task: info.component_id for task, info in self.info_by_task.items()}
 
     @property
     def data(self) -> TopologyData:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.transport.base import Pressure
-from sparkstorm.worker.tasks.task_factory import WorkerPlan
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 SPOUTS_STOP_AT = 0.6
 _BOLTS_STOP_AT = 0.8

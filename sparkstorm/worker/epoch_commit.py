@@ -31,7 +31,8 @@ from sparkstorm.worker.open_blocks import OpenBlock
 from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.spout_task import SpoutTask
-from sparkstorm.worker.tasks.task_factory import TaskSet, WorkerPlan
+from sparkstorm.worker.tasks.task_factory import TaskSet
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 _ROWS_PER_ENTRY = 8192
 _BUDGETS = 256  # times the byte budget that one commit may carry: half a gigabyte; Redis ends connections at one
@@ -245,6 +246,8 @@ class CommitBuilder:
                 delta["p"] = pending
             if (position := spout.take_position()) is not None:
                 delta["o"] = position
+            if handed := spout.take_handed():
+                delta["h"] = handed
             delta |= _changed_times(spout)
             journals[task].write(commit, delta, partial(_whole_of_spout, spout))
         for task, acker in self._crew.ackers.items():
@@ -314,6 +317,7 @@ def _changed_times(task: SpoutTask | BoltTask) -> dict[str, Any]:
 
 def _whole_of_spout(spout: SpoutTask) -> Whole:
     position = {} if spout.position is None else {"o": spout.position}
+    position |= {"h": spout.handed} if spout.handed else {}
     return {"P": spout.pending.snapshot(), **position}, _times(spout)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from sparkstorm.worker.backpressure import SPOUTS_STOP_AT, Backpressure
 from sparkstorm.worker.tasks.spout_task import SpoutTask
-from sparkstorm.worker.tasks.task_factory import TaskSet, WorkerPlan
+from sparkstorm.worker.tasks.task_factory import TaskSet
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 
 class Waiting:

@@ -2,10 +2,10 @@
 
 Fields: `s` changed state pairs, `d` deleted state keys, `v` the version of the state's form (absent: 1), `w` and `x` the same
 of windows, timers and marks, `p` pending (spouts), `l` ledger (ackers), `o` spout position, `e` last epoch of a sink with
-what its commit needs; `P` and `L` are the whole of what `p` and `l` change. A delta is appended
-per commit. When the deltas outweigh twice what is kept, a *sweep* appends everything once more, a few keys per commit, and
-then what lies before its beginning is dropped. So what is written stays in proportion to what changes, what is read at a
-restart to what is kept, and no commit waits for a large state to be written as a whole.
+what its commit needs, `h` what a resting spout would hand over (in a list); `P` and `L` are the whole of what `p` and `l`
+change. A delta is appended per commit. When the deltas outweigh twice what is kept, a *sweep* appends everything once more,
+a few keys per commit, and then what lies before its beginning is dropped. So what is written stays in proportion to what
+changes, what is read at a restart to what is kept, and no commit waits for a large state to be written as a whole.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Whole = tuple[Fields, Mapping[str, MemoryState]]  # what is written at once, and
 _SWEEP_FROM_BYTES = 256 * 1024
 _SWEEP_BYTES = 16 * 1024
 _SWEEP_KEYS = 256
-_FIELDS = frozenset("sdvwxploPLe")
+_FIELDS = frozenset("sdvwxploPLeh")
 
 
 _FAULTS = (

@@ -18,7 +18,7 @@ from sparkstorm.transport.redis import RedisTransport
 from sparkstorm.worker.epoch import RandomIds
 from sparkstorm.worker.log_levels import LogLevels
 from sparkstorm.worker.run import BEAT_EVERY_MS, Beats, Control, SlotReporter, WorkerRun, plan_of, start_worker
-from sparkstorm.worker.tasks.task_factory import WorkerPlan
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.worker import Worker
 
 ALIVE_EVERY_S = 1.0

@@ -22,6 +22,8 @@ from typing import Any, NoReturn, TextIO
 
 from sparkstorm.errors import (
     FencedError,
+    InvalidConfigError,
+    InvalidTopologyError,
     SparkStormError,
     StoreInconsistentError,
     StoreRolledBackError,
@@ -264,6 +266,8 @@ def exit_code_of(fault: SparkStormError) -> ExitCode:
     """The exit code of a worker that ends with an error of ours."""
     codes = {
         WorkerFailedError: ExitCode.FAILED_START,
+        InvalidTopologyError: ExitCode.FAILED_START,  # a connector's open: another start finds the same
+        InvalidConfigError: ExitCode.FAILED_START,
         FencedError: ExitCode.FENCED,
         StoreUnavailableError: ExitCode.STORE_LOST,
         StoreRolledBackError: ExitCode.RELOAD,

@@ -8,7 +8,8 @@ from typing import Any
 
 from sparkstorm.worker.meters import Meters
 from sparkstorm.worker.progress import Progress, TaskCounts
-from sparkstorm.worker.tasks.task_factory import TaskSet, WorkerPlan
+from sparkstorm.worker.tasks.task_factory import TaskSet
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 _WORTH_SAYING = 10_000
 _CONTAINERS = frozenset({list, dict, set, deque, defaultdict, OrderedDict, Counter})

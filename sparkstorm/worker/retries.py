@@ -14,12 +14,12 @@ from dataclasses import replace
 from sparkstorm.executor.runner import ReportError
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tuples import Tuple
-from sparkstorm.worker.capsules import Capsules
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.progress import TaskCounts
 from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.worker.tasks.capsules import Capsules
 from sparkstorm.worker.tasks.pending_inputs import PendingInput
-from sparkstorm.worker.tasks.task_factory import WorkerPlan
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 _LONGEST_BACK_OFF_MS = 30_000
 

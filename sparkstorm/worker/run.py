@@ -33,7 +33,7 @@ from sparkstorm.settings import EpochSettings
 from sparkstorm.transport.base import Transport
 from sparkstorm.worker.epoch import IdSource
 from sparkstorm.worker.epoch_budget import Budget
-from sparkstorm.worker.tasks.task_factory import WorkerPlan
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.worker import Reporter, Worker
 
 BEAT_EVERY_MS = 1000

@@ -11,7 +11,7 @@ from sparkstorm.executor.runner import ReportError
 from sparkstorm.executor.sink_runner import SinkRunner
 from sparkstorm.executor.user_traceback import failure_of
 from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.worker.epoch import Epoch
+from sparkstorm.worker.epoch import Epoch, RandomIds
 from sparkstorm.worker.retries import RetryPolicy
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.task_factory import TaskSet
@@ -29,13 +29,14 @@ class Sinks:
     def __init__(self, crew: TaskSet, patience_ms: int, failures: RetryPolicy, report: ReportError) -> None:
         self._sinks = [(bolt, bolt.runner) for bolt in crew.bolts.values() if isinstance(bolt.runner, SinkRunner)]
         self._patience_ms, self._failures, self._report = patience_ms, failures, report
+        self._aside = Epoch(RandomIds(0), is_tracking=False)  # for rows whose trees have ended
         self._since_ms: int | None = None  # when a target began to refuse
         self._due_ms = self._tries = 0
         self.problem = ""  # why a target keeps the worker waiting
 
     def finish(self, now_ms: int) -> int | None:
         """Recover, or commit in the targets what the store has committed."""
-        return self._try(lambda bolt, runner: runner.finish(), now_ms) if self._sinks else None
+        return self._try(self._finish, now_ms) if self._sinks else None
 
     def prepare(self, epoch: Epoch, now_ms: int) -> int | None:
         """Prepare the epoch at hand in every sink that has tuples of it; rows that a sink refuses are parked."""
@@ -45,6 +46,10 @@ class Sinks:
         """Take note that the store has what was prepared."""
         for _, runner in self._sinks:
             runner.note_commit()
+
+    def _finish(self, bolt: BoltTask, runner: SinkRunner) -> None:
+        for tup, reason in runner.finish():
+            self._failures.park(self._aside, bolt, tup, 1, Failure(FailureKind.FAILED, reason))
 
     def _prepare(self, epoch: Epoch, bolt: BoltTask, runner: SinkRunner) -> None:
         try:

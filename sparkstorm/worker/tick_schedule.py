@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from sparkstorm.model.topology import SYSTEM, TICK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.worker.tasks.bolt_task import BoltTask
-from sparkstorm.worker.tasks.task_factory import WorkerPlan
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 
 class Ticks:

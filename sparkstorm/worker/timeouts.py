@@ -14,7 +14,8 @@ from dataclasses import replace
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.transport.base import Transport
 from sparkstorm.worker.tasks.spout_task import SpoutTask
-from sparkstorm.worker.tasks.task_factory import TaskSet, WorkerPlan
+from sparkstorm.worker.tasks.task_factory import TaskSet
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 ReportMany = Callable[[Failure, int], None]
 """Takes a failure and how many trees ended by it."""

@@ -37,7 +37,8 @@ from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.inbox import Chunk, entry_order
 from sparkstorm.worker.tasks.spout_task import SpoutTask
-from sparkstorm.worker.tasks.task_factory import TaskFactory, TaskSet, WorkerPlan, WorkerServices
+from sparkstorm.worker.tasks.task_factory import TaskFactory, TaskSet, WorkerServices
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.timeouts import Timeouts
 from sparkstorm.worker.timers import TimerService
 
@@ -109,7 +110,7 @@ class Worker:
             return
         self._is_active = is_active
         for spout in self._crew.spouts.values():
-            (spout.spout.activate if is_active else spout.spout.deactivate)()
+            spout.set_active(is_active)
 
     def step(self, now_ms: int) -> int | None:
         """Run one epoch; returns when to be called next, None when only input can wake us."""

@@ -64,7 +64,7 @@ def test_a_writer_that_fails_leaves_nothing_and_one_that_replaces_leaves_one(fol
 Spoil = Callable[[dict[str, Any]], Any]
 LIES: dict[str, tuple[Spoil, str]] = {
     "kind": (lambda m: m.update(kind="other"), "kind is 'other'"),
-    "format": (lambda m: m.update(format=9), "format is 9; this version reads format 2: make the checkpoint again"),
+    "format": (lambda m: m.update(format=9), "format is 9; this version reads format 3: make the checkpoint again"),
     "name": (lambda m: m.pop("name"), "name, component_by_task or components is missing"),
     "task": (lambda m: m["component_by_task"].update({"-1": "x"}), "component_by_task says '-1': 'x'"),
     "component": (lambda m: m["component_by_task"].update({"1": 5}), "component_by_task says '1': 5"),

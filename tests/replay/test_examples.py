@@ -99,6 +99,21 @@ def test_the_command_line_replays_a_history_with_the_live_job_file(tmp_path: Pat
     expected = states(job.build(), rows, "files", EventTime("changed_ms", in_order=False))
     assert {row["key"]: row["value"] for row in found} == expected["largest"]
     assert f"0 records put aside; results are in {tmp_path / 'out'}" in done.stdout
+    with (tmp_path / "files.csv").open("w") as out:  # what another version of the code makes of it
+        csv.writer(out).writerows([job.FIELDS, *rows[:-1], [*rows[-1][:1], *(9**9 if type(x) is int else x for x in rows[-1][1:])]])
+    again = replay_history(
+        ROOT / "conf" / "file_times_replay.yaml",
+        "--input",
+        tmp_path / "files.csv",
+        "--output",
+        tmp_path / "new",
+        "--output-format",
+        "json",
+        "--against",
+        tmp_path / "out",
+    )
+    assert again.returncode == 4, again.stdout + again.stderr
+    assert "rows that the other version has not, and lacks" in again.stdout and "  + {" in again.stdout
 
 
 @pytest.mark.system

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +31,8 @@ class SplitBy(Split):
         if FAILS_EVERY and self.seen % FAILS_EVERY == 0:
             raise ValueError("this code does not like every line")
         super().execute(tup, collector)
+        if ODD_EVERY and self.seen % ODD_EVERY == 0:
+            collector.emit(("odd",))
 
 
 class CountBy(Count):
@@ -54,14 +59,16 @@ topology.max.spout.pending: 200
 topology.max.retries: 100
 topology.retry.backoff.ms: 10
 topology.upgrade.rollback.min.executed: 300
+topology.record.components: [split]
+topology.record.directory: {folder}/recordings
 """
 
 
 @pytest.fixture
 def terminals(tmp_path: Path) -> Iterator[Terminals]:
     made = Terminals(tmp_path)
-    for module, version, fails_every in (("one", "v1", 0), ("two", "v2", 0), ("bad", "v3", 50)):
-        text = CODE.replace("VERSION", version).replace("FAILS_EVERY", str(fails_every))
+    for module, version, fails, odd in (("one", "v1", 0, 0), ("two", "v2", 0, 0), ("bad", "v3", 50, 0), ("odd", "v4", 0, 100)):
+        text = CODE.replace("VERSION", version).replace("FAILS_EVERY", str(fails)).replace("ODD_EVERY", str(odd))
         (tmp_path / f"{module}.py").write_text(text)
         (tmp_path / f"{module}.yaml").write_text(JOB.format(module=module, folder=tmp_path))
     try:
@@ -70,6 +77,13 @@ def terminals(tmp_path: Path) -> Iterator[Terminals]:
         if made.process.poll() is None:
             made.process.terminate()
             made.process.wait(60)
+
+
+def shadowed(terminals: Terminals, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a verb of upgrades in a Python with pyspark: that is where the replay's steps are."""
+    environment = {**os.environ, "SPARKSTORM_CLUSTER": str(terminals.connection)}
+    command = [sys.executable, "-m", "sparkstorm.cli", "upgrade", *arguments]
+    return subprocess.run(command, cwd=terminals.folder, env=environment, capture_output=True, text=True, timeout=180, check=False)
 
 
 def test_three_batches_a_rollback_by_hand_and_one_by_itself(terminals: Terminals) -> None:
@@ -85,6 +99,13 @@ def test_three_batches_a_rollback_by_hand_and_one_by_itself(terminals: Terminals
             terminals.wait(lambda: handle.progress().acked > before + 200, "more work")
 
         works()
+        (recording, *_) = sorted((terminals.folder / "recordings").rglob("task-*"))
+        same = shadowed(terminals, "shadow", "two.yaml", "--recording", str(recording), "--tuples", "200", "--json")
+        assert same.returncode == 0 and json.loads(same.stdout)["compared"] >= 200, same
+        odd = shadowed(terminals, "start", "odd.yaml", "--num", "1", "--shadow", str(recording), "--tuples", "200")
+        assert odd.returncode == 1 and "tuples come out differently with the new code; first split#" in odd.stderr, odd
+        assert handle.status() == "ACTIVE"
+
         first = terminals.json("upgrade", "start", "two.yaml", "--num", "1")
         assert (first["status"], len(first["upgraded"]), len(first["remaining"])) == ("UPGRADING", 1, 3), first
         works()

@@ -26,7 +26,7 @@ from sparkstorm.worker.open_blocks import Births, Feed
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.inbox import Chunk, Inbox
 from sparkstorm.worker.tasks.pending_inputs import PendingInput
-from sparkstorm.worker.tasks.task_factory import WorkerPlan
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from tests.worker.building import Pass
 
 CODEC = Codec()

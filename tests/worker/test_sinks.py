@@ -125,8 +125,14 @@ def run(kind: type[Staging], target: Target, rows: Any = range(ROWS)) -> LocalCl
         return cluster
 
 
+class Slow(Staging):
+    """An epoch of its own lasts longer than several commits of the worker."""
+
+    flush_secs, flush_rows = 0.01, 5
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [Staging, Outbox])
+@pytest.mark.parametrize("kind", [Staging, Outbox, Slow])
 def test_a_death_at_every_call_leaves_every_row_once(kind: type[Staging]) -> None:
     clean = Target()
     run(kind, clean)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from sparkstorm.api.columns import arrow_type as arrow_type
 from sparkstorm.api.columns import fitting_types, plain_values
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.model.column_types import ColumnType
@@ -25,17 +26,6 @@ _NO_KEY = pa.large_binary()  # the key type of mappings without a key, until one
 _MOST_DEPTH = 8  # Spark compiles code for every level; what nests deeper is tagged text
 _SCALARS = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string(), bytes: pa.binary()}
 _MAP_KEYS = (pa.string(), pa.int64(), pa.binary(), pa.bool_(), pa.large_binary())  # Spark takes 0.0 and -0.0 for one key
-_NAMED = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-}
 _WIDER = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
@@ -68,16 +58,6 @@ def problem_with(kind: pa.DataType) -> str:
     if pa.types.is_map(kind):
         return problem_with(kind.key_type) or problem_with(kind.item_type)
     return f"{kind} is none of true/false, whole and floating numbers, text, bytes, lists, mappings; cast it"
-
-
-def arrow_type(kind: ColumnType) -> pa.DataType:
-    """Return the Arrow type of a declared one."""
-    parts = [(name, arrow_type(part)) for name, part in kind.parts]
-    if kind.name == "array":
-        return pa.list_(parts[0][1])
-    if kind.name == "map":
-        return pa.map_(parts[0][1], parts[1][1])
-    return pa.struct(parts) if kind.name == "struct" else _NAMED[kind.name]
 
 
 # -- types that the values show ----------------------------------------------------------------------------------------

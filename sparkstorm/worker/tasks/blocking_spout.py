@@ -28,6 +28,7 @@ Call = tuple[str, tuple[Any, ...]]
 class _Batch:
     calls: list[Call]
     position: Any
+    handed: Any
     error: BaseException | None
 
 
@@ -45,6 +46,7 @@ class ThreadedSpout(Spout):
         self._is_active = self._is_closing = self._is_exhausted = self._has_ended = False
         self._extent = (0, 0)
         self._position: Any = None
+        self._handed: Any = None
         self._thread = threading.Thread(target=self._run, name="blocking-spout", daemon=True)
 
     # -- what the loop calls ---------------------------------------------------------------------------------------
@@ -53,6 +55,7 @@ class ThreadedSpout(Spout):
         self._collector = collector
         self._recorder = _Recorder(collector)
         self.inner.open(conf, context, self._recorder)
+        self._handed = self._hand_over(self._snapshot())
 
     def next_tuple(self) -> None:
         """Emit the next batch, if there is one; raises what the source raised."""
@@ -62,7 +65,7 @@ class ThreadedSpout(Spout):
         self._ring.set()
         for method, arguments in batch.calls:
             getattr(self._collector, method)(*arguments)
-        self._position = batch.position
+        self._position, self._handed = batch.position, batch.handed
         if batch.error is not None:
             raise batch.error
 
@@ -134,12 +137,18 @@ class ThreadedSpout(Spout):
             error = raised
         calls = self._recorder.take()
         if calls or error is not None:
-            self._batches.append(_Batch(calls, self._snapshot(), error))
+            position = self._snapshot()
+            self._batches.append(_Batch(calls, position, self._hand_over(position), error))
             self._wake()
         return bool(calls)
 
     def _snapshot(self) -> Any:
         return self.inner.snapshot() if isinstance(self.inner, ReplayableSpout) else None
+
+    def _hand_over(self, position: Any) -> Any:
+        """Return what the source would hand over behind this batch: by the time the loop emits it, the source is further on."""
+        is_own = isinstance(self.inner, ReplayableSpout) and type(self.inner).hand_over is not ReplayableSpout.hand_over
+        return self.inner.hand_over() if is_own else position  # type: ignore[attr-defined]
 
     def _note_end(self) -> None:
         self._extent = self.inner.extent()
@@ -166,10 +175,14 @@ class ThreadedReplayableSpout(ThreadedSpout, ReplayableSpout):
     def snapshot(self) -> Any:
         return self._position
 
+    def hand_over(self) -> Any:
+        return self._handed
+
     def restore(self, position: Any) -> None:
         assert isinstance(self.inner, ReplayableSpout)
         self._position = position
         self.inner.restore(position)
+        self._handed = self._hand_over(position)
 
 
 def threaded(spout: Spout, wake: Callable[[], None]) -> ThreadedSpout:

@@ -208,7 +208,9 @@ class BoltTask:
         return min((h.born_ms for h in self.held.values() if h.due_ms is not None or id(h.tuple) in queued), default=None)
 
     def next_due_ms(self) -> int | None:
-        """Return when the next try is due; None while a blocking bolt's thread is busy (it wakes the loop)."""
+        """Return when the next try is due, or a sink's epoch ends; None while a bolt's thread is busy (it wakes the loop)."""
+        if isinstance(self.runner, SinkRunner) and not self.retries:
+            return self.runner.next_due_ms()
         return self.retries[0][0] if self.retries and not self.is_full else None
 
     @property

@@ -85,12 +85,12 @@ class SpoutCollector:
         """Record an error without failing anything."""
         self._report(report_of(error, self._emitter.component, self._task))
 
-    def checked_position(self, position: Any) -> Any:
+    def checked_position(self, position: Any, method: str = "snapshot") -> Any:
         """A position that can be written, or WorkerFailedError: the spout could not go on from it after a crash."""
         try:
             return self._codec.normalise(position)
         except CodecError as error:
-            raise WorkerFailedError(f"spout '{self._emitter.component}': snapshot() returned {error}") from error
+            raise WorkerFailedError(f"spout '{self._emitter.component}': {method}() returned {error}") from error
 
     def _checked(self, message_id: Any) -> Any:
         """The id as `ack` and `fail` will be given it, also by a later owner: from the codec's closed set."""
@@ -146,6 +146,8 @@ class SpoutTask:
         self._failures = 0
         self._position: Any = None
         self._has_moved = False
+        self._must_hand_over = True
+        self.handed: list[Any] = []
 
     @property
     def is_exhausted(self) -> bool:
@@ -231,11 +233,25 @@ class SpoutTask:
         self.pending.confirm(outcomes)
         return bool(self.emitter.log or self.collector.born)
 
+    def set_active(self, is_active: bool) -> None:
+        """Follow the topology's status; a spout that rests says what it would hand over."""
+        self._must_hand_over, self.handed = not is_active, []
+        (self.spout.activate if is_active else self.spout.deactivate)()
+
+    def take_handed(self) -> list[Any]:
+        """Return what a later submission needs to go on here, in a list, once the spout rests; empty when it is known already."""
+        if not self._must_hand_over or not isinstance(self.spout, ReplayableSpout):
+            return []
+        self._must_hand_over = False
+        self.handed = [self.collector.checked_position(self.spout.hand_over(), "hand_over")]
+        return self.handed
+
     def take_position(self) -> Any:
         """The source's position if it has moved since the last commit, else None."""
         if not self._has_moved or not isinstance(self.spout, ReplayableSpout):
             return None
         self._has_moved = False
+        self._must_hand_over |= bool(self.handed)  # it has emitted while it rests, in `fail`
         self._position = self.collector.checked_position(self.spout.snapshot())
         return self._position
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -23,19 +23,15 @@ from sparkstorm.executor.emitter import Emitter, build_routes
 from sparkstorm.executor.event_time import InputWatermarks, OutputWatermarks, TaskEventTime
 from sparkstorm.executor.manual_runner import ManualRunner
 from sparkstorm.executor.runner import BasicCollector, BasicRunner, ReportError, Runner
-from sparkstorm.executor.sink_runner import SinkRunner
+from sparkstorm.executor.sink_runner import LastEpoch, SinkRunner, SinkStore
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import describe_error
 from sparkstorm.executor.watermark_routes import MARK_FIELDS, TimePlan, add_lanes, add_routes
 from sparkstorm.executor.windowed_runner import Patience, TimedRunner
-from sparkstorm.model.assignment import ExecutorId
-from sparkstorm.model.codec import Codec
-from sparkstorm.model.failure import Failure
 from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.topology import ACKER, LATE_PREFIX, MASTER, WATERMARK_STREAM, Topology
+from sparkstorm.model.topology import ACKER, LATE_PREFIX, MASTER, WATERMARK_STREAM
 from sparkstorm.model.tuples import Source
 from sparkstorm.recording.recorder import COMPONENTS, Recorder, Recording
-from sparkstorm.settings import ComponentSettings, DeliverySettings, WorkerSettings
 from sparkstorm.transport.base import Claim, TaskRecord
 from sparkstorm.transport.frames import MESSAGES, ROWS, SETTLED
 from sparkstorm.worker.epoch import IdSource
@@ -46,55 +42,11 @@ from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout, threaded
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.call_watch import CallWatch
-from sparkstorm.worker.tasks.hooks import NO_HOOKS, TaskHooks, hooked_emitter, task_hooks, worker_hooks
+from sparkstorm.worker.tasks.hooks import NO_HOOKS, TaskHooks, hooked_emitter, started_hooks, task_hooks
 from sparkstorm.worker.tasks.inbox import Inbox, entry_order
 from sparkstorm.worker.tasks.pending_inputs import decode_held
 from sparkstorm.worker.tasks.spout_task import SpoutCollector, SpoutTask
-
-
-@dataclass(frozen=True)
-class WorkerPlan:
-    """Everything that a worker runs: `make_instance` returns a fresh copy of a component's instance for one task."""
-
-    topology_id: str
-    topology: Topology
-    component_by_task: Mapping[int, str]
-    tasks: tuple[int, ...]
-    owner: str
-    token_by_task: Mapping[int, int]
-    conf: Mapping[str, Any]
-    make_instance: Callable[[str], Any]
-    codec: Codec = field(default_factory=Codec)
-    is_strict: bool = False
-    is_careful: bool = False
-    deaths_by_row: Mapping[tuple[int, str, int], int] = field(default_factory=dict)
-    log_dir: str = ""  # of a worker process; a simulated one has none
-    executors: tuple[ExecutorId, ...] = ()
-    host: str = ""
-    code_key: str = ""
-
-    def placed(self, failure: Failure) -> Failure:
-        """Return a failure with the host, the worker and the version of the code."""
-        return replace(failure, host=self.host, worker=self.owner, code_version=self.code_key)
-
-    @property
-    def ackers(self) -> tuple[int, ...]:
-        """Task ids of the topology's ackers; empty when nothing is tracked."""
-        return tuple(tasks_by_component(self.component_by_task).get(ACKER, ()))
-
-    @cached_property
-    def settings(self) -> WorkerSettings:
-        """Settings of the topology for its workers."""
-        return WorkerSettings.of(self.conf)
-
-    @cached_property
-    def delivery(self) -> DeliverySettings:
-        """The delivery guarantee and its retries."""
-        return DeliverySettings.of(self.conf)
-
-    def component_settings(self, component: str) -> ComponentSettings:
-        """Settings of one component, over those of the topology."""
-        return ComponentSettings.of(self.conf, self.topology.components[component].conf)
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +90,8 @@ class TaskSet:
             spout.spout.close()
         for bolt in self.bolts.values():
             bolt.runner.bolt.cleanup()
+            if isinstance(bolt.runner, ManualRunner):
+                bolt.runner.close()
         for hooks in self.hooks:
             hooks.call("cleanup")
         for hook in self.worker_hooks:
@@ -180,7 +134,10 @@ class TaskFactory:
 
     def build(self, claim: Claim) -> TaskSet:
         """Every task of the plan, restored from what the claim found, with `open`/`prepare` called."""
-        crew = TaskSet(self._blocks, worker_hooks=started_hooks(self._plan, self._resources))
+        plan = self._plan
+        own = {task: plan.component_by_task[task] for task in sorted(plan.tasks)}
+        context = WorkerContext(plan.topology_id, plan.owner, own, plan.conf, self._resources)
+        crew = TaskSet(self._blocks, worker_hooks=started_hooks(plan.settings.worker_hooks, context))
         self._generation = claim.generation
         for task in sorted(self._plan.tasks):
             record = claim.record_by_task[task]
@@ -325,7 +282,8 @@ class TaskFactory:
             state = self._stored(fields, "s", "d") if isinstance(bolt, Stateful) else None
             times = self._stored(fields, "w", "x") if self._time_plan.is_told(component) else None
             if isinstance(bolt, TransactionalSink):
-                runner: Runner = self._sink_runner(bolt, component, fields)
+                state = self._stored(fields, "s", "d")
+                runner: Runner = self._sink_runner(bolt, component, fields, state)
             else:
                 runner = self._runner(bolt, emitter, state, times, task)
             births, feed = self._blocks.births(component), self._blocks.feeds[task]
@@ -402,11 +360,12 @@ class TaskFactory:
             bolt, emitter, state, task, around.report_error, around.wake, is_answering=self._plan.delivery.is_exactly_once
         )
 
-    def _sink_runner(self, sink: TransactionalSink, component: str, fields: list[dict[str, Any]]) -> SinkRunner:
-        last, prepared = next((each["e"] for each in reversed(fields) if "e" in each), (0, None))
-        if type(last) is not int or last < 0:
-            raise ValueError(f"the last epoch of a sink is {last!r:.40}")
-        return SinkRunner(sink, component, self._plan.codec, last, prepared, self._generation)
+    def _sink_runner(self, sink: TransactionalSink, component: str, fields: list[dict[str, Any]], kept: MemoryState) -> SinkRunner:
+        last = LastEpoch(*next((each["e"] for each in reversed(fields) if "e" in each), (0, None)))
+        if type(last.number) is not int or last.number < 0:
+            raise ValueError(f"the last epoch of a sink is {last.number!r:.40}")
+        store = SinkStore(self._plan.codec, kept, self.source, self._generation)
+        return SinkRunner(sink, component, last, store, self._around.now_ms)
 
     def _copy(self, state: MemoryState | None) -> MemoryState | None:
         """A copy for a thread to work on; the loop's own follows when an execute is taken in."""
@@ -439,12 +398,3 @@ class TaskFactory:
             return root if 0 < root < 2**63 else draw_local()
 
         return draw_local
-
-
-def started_hooks(plan: WorkerPlan, resources: dict[str, Any]) -> list[WorkerHook]:
-    """Return the worker's hooks, started; an exception of one is that of a component's `prepare`."""
-    hooks = worker_hooks(plan.settings.worker_hooks)
-    own = {task: plan.component_by_task[task] for task in sorted(plan.tasks)}
-    for hook in hooks:
-        hook.start(WorkerContext(plan.topology_id, plan.owner, own, plan.conf, resources))
-    return hooks

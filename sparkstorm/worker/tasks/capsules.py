@@ -22,7 +22,7 @@ from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.recording.capsule_files import ENDING, write_capsule
 from sparkstorm.worker.tasks.bolt_task import BoltTask
-from sparkstorm.worker.tasks.task_factory import WorkerPlan
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 SMALL = 100
 FOLDER = "capsules"

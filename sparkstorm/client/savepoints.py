@@ -1,0 +1,135 @@
+"""Savepoints: checkpoints of a running topology, read from its journals while its spouts rest and nothing is under way.
+
+A consistent cut needs no barrier here: spouts rest, what was emitted is finished, and each resting spout has written what it
+would hand over (journal field `h`). Then every task's record is whole, and no task's holds what another's has not. Records are
+read one by one; should any count have changed meanwhile (a tick), they are read again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sparkstorm.acking.pending import Pending
+from sparkstorm.checkpoint.files import POSITION, STATE, TIME, CheckpointWriter, Row
+from sparkstorm.errors import CheckpointError
+from sparkstorm.executor.state import MemoryState
+from sparkstorm.model.assignment import TaskInfo
+from sparkstorm.model.codec import Codec
+from sparkstorm.transport.base import TaskRecord
+from sparkstorm.worker.journal import Journal, reading, whole_and_deltas
+from sparkstorm.worker.progress import Progress, merge
+
+_PAUSE_S = 0.05
+Fields = list[dict[str, Any]]
+
+
+@dataclass(slots=True)
+class Kept:
+    """Everything that one task keeps: state, windows and clocks, the version of the state's form, a spout's hand-over."""
+
+    state: MemoryState = field(default_factory=lambda: MemoryState(Codec()))
+    time: MemoryState = field(default_factory=lambda: MemoryState(Codec()))
+    version: int = 1
+    handed: list[Any] | None = None
+
+    @classmethod
+    def of(cls, entries: Fields) -> Kept:
+        """Fold the entries of a journal."""
+        kept, moved = cls(), -1
+        for at, fields in enumerate(entries):
+            kept.state.load(fields.get("s", ()), fields.get("d", ()))
+            kept.time.load(fields.get("w", ()), fields.get("x", ()))
+            kept.version = fields.get("v", kept.version)
+            moved = at if "o" in fields else moved
+            if "h" in fields:
+                kept.handed = list(fields["h"])
+            elif moved == at:  # it has moved since
+                kept.handed = None
+        return kept
+
+
+class Source:
+    """What a savepoint is made of: the tasks of one topology and the store's records of them."""
+
+    def __init__(
+        self,
+        tasks: Mapping[int, TaskInfo],
+        record_of: Callable[[int], TaskRecord],
+        progress: Callable[[], Mapping[str, bytes]],
+    ) -> None:
+        self._tasks, self._record_of, self._progress = tasks, record_of, progress
+
+    def kept(self, component: str) -> Iterator[tuple[int, Kept]]:
+        """Yield what each task of a component keeps, each as of its last commit."""
+        for task, info in self._tasks.items():
+            if info.component_id == component:
+                yield task, Kept.of(self._entries(task)[1])
+
+    def write(self, folder: Path, name: str, overwrite: bool = False) -> str:
+        """Write a savepoint; return why that is not possible yet, empty when it is written."""
+        before = self._counts()
+        own = {task: info for task, info in self._tasks.items() if not info.component_id.startswith("__")}
+        component_by_task = {task: info.component_id for task, info in self._tasks.items()}
+        for task in self._tasks:
+            if reason := self._under_way(task):
+                return reason
+        with CheckpointWriter(folder, name, component_by_task, overwrite) as writer:
+            for task, info in own.items():
+                kept = Kept.of(self._entries(task)[1])
+                if info.kind == "spout" and kept.handed is None:
+                    return f"spout '{info.component_id}' (task {task}) has not come to rest, or has no position to hand over"
+                writer.add(info.component_id, info.kind, _rows(task, kept), kept.version)
+            if self._counts() != before:
+                return "tuples, ticks or timers were executed while it was read"
+            writer.close()
+        return ""
+
+    def _under_way(self, task: int) -> str:
+        info, (record, entries) = self._tasks[task], self._entries(task)
+        where = f"'{info.component_id}' (task {task})"
+        if record.held:
+            return f"{where} has {len(record.held):,} inputs that it has neither acked nor failed"
+        if _order(record.last_entry) > _order(record.cursor.entry) or record.cursor.row:
+            return f"tuples wait for {where}"
+        if info.kind == "spout":
+            pending = Pending()
+            pending.load(*whole_and_deltas(entries, "p"))
+            if not pending.idle:
+                return f"{where} has {len(pending):,} open messages"
+        return ""
+
+    def _entries(self, task: int) -> tuple[TaskRecord, Fields]:
+        record = self._record_of(task)
+        with reading(f"journal of task {task}"):
+            return record, list(Journal(task, Codec()).read(record))
+
+    def _counts(self) -> Any:
+        merged = merge(Progress.decode(data) for data in self._progress().values())
+        counts = merged.counts_by_task.items()
+        return {task: (c.emitted, c.executed, c.acked, c.failed, c.parked, c.pending) for task, c in counts}
+
+
+def write_in_time(write: Callable[[], str], patience_secs: float) -> None:
+    """Try to write until it succeeds; CheckpointError says what is still under way after that time."""
+    deadline = time.monotonic() + patience_secs
+    while reason := write():
+        if time.monotonic() >= deadline:
+            raise CheckpointError(f"no savepoint after {patience_secs:g} s: {reason}")
+        time.sleep(_PAUSE_S)
+
+
+def _rows(task: int, kept: Kept) -> Iterator[Row]:
+    if kept.handed is not None:
+        yield task, POSITION, None, kept.handed[0]
+    for part, state in ((STATE, kept.state), (TIME, kept.time)):
+        for key, value in state.every_pair():
+            yield task, part, key, value
+
+
+def _order(entry: str) -> tuple[int, int]:
+    milliseconds, _, number = entry.partition("-")
+    return int(milliseconds), int(number or 0)

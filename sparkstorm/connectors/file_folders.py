@@ -1,0 +1,171 @@
+"""Files named by patterns, on this machine or in an object store: finding them, opening them, and telling them apart."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import stat
+import zlib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from sparkstorm.connectors.file_records import skip_bytes
+from sparkstorm.errors import InvalidConfigError
+
+_MAGIC = ("*", "?", "[")
+_PACKED = (".gz", ".zst", ".zstd")
+
+
+class Found(NamedTuple):
+    """A file: the key under which its position is kept, its path, its size in bytes."""
+
+    key: str
+    path: str
+    size: int
+
+
+def shown(path: str) -> str:
+    """A path for texts and tuples, whatever bytes its name has."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+class Folders:
+    """The files that match patterns: "logs/*.csv", "logs" (all below), "s3://bucket/logs/*.gz", any scheme of pyarrow or fsspec.
+
+    Names that begin with a dot or an underscore are left out, as by Spark. `by_inode`: a file keeps its key when it is renamed.
+    """
+
+    def __init__(self, patterns: Sequence[str], by_inode: bool = False) -> None:
+        self.is_remote = any("://" in each for each in patterns)
+        self._by_inode = by_inode
+        self._roots = [_split(each) for each in patterns]
+
+    def find(self) -> list[Found]:
+        """Every file that matches now, sorted by path."""
+        found: dict[str, Found] = {}
+        for root, pattern in self._roots:
+            for each in self._remote(root, pattern) if "://" in root else self._local(root, pattern):
+                found.setdefault(each.key, each)
+        return sorted(found.values(), key=lambda each: each.path)
+
+    def find_renamed(self, keys: set[str]) -> list[Found]:
+        """Files under these keys in the patterns' folders, whatever they are called now."""
+        roots = {root for root, _ in self._roots if "://" not in root}
+        folders = {root if os.path.isdir(root) else os.path.dirname(root) or "." for root in roots}
+        entries = [entry for folder in folders if os.path.isdir(folder) for entry in os.scandir(folder)]
+        return [each for entry in entries if (each := self._of(entry.path)) is not None and each.key in keys]
+
+    def open(self, path: str, at: int) -> BinaryIO:
+        """Open a file at a position in its unpacked bytes."""
+        packed = path.endswith(_PACKED)
+        raw = self.open_raw(path)
+        if path.endswith(".gz"):
+            stream: Any = gzip.GzipFile(fileobj=raw)
+            stream.myfileobj = raw  # is closed with it
+        elif packed:
+            import pyarrow as pa
+
+            stream = io.BufferedReader(cast(Any, pa.CompressedInputStream(raw, "zstd")))
+        else:
+            raw.seek(at)
+            return raw
+        skip_bytes(stream, at)
+        return cast(BinaryIO, stream)
+
+    def open_raw(self, path: str) -> BinaryIO:
+        """Open a file as it lies there."""
+        if "://" not in path:
+            return open(path, "rb")
+        system, name = file_system(path)
+        return io.BufferedReader(system.open_input_file(name), 1 << 20)
+
+    def _local(self, root: str, pattern: str) -> list[Found]:
+        if not os.path.exists(root):
+            return []
+        if os.path.isfile(root):
+            return [each for each in [self._of(root)] if each is not None]
+        found = []
+        for folder, below, names in os.walk(root):
+            below[:] = [name for name in below if not name.startswith((".", "_"))]
+            for name in names:
+                path = os.path.join(folder, name)
+                if not name.startswith((".", "_")) and _matches(os.path.relpath(path, root), pattern):
+                    found.append(self._of(path))
+        return [each for each in found if each is not None]
+
+    def _of(self, path: str) -> Found | None:
+        try:
+            info = os.stat(path)
+        except OSError:
+            return None  # it has gone meanwhile
+        if not stat.S_ISREG(info.st_mode):
+            return None  # a pipe would block
+        return Found(f"{info.st_dev}:{info.st_ino}" if self._by_inode else shown(path), path, info.st_size)
+
+    def _remote(self, root: str, pattern: str) -> list[Found]:
+        from pyarrow import fs
+
+        system, base = file_system(root)
+        if system.get_file_info(base).type == fs.FileType.File:
+            return [Found(root, root, system.get_file_info(base).size)]
+        scheme = root.partition("://")[0]
+        found = []
+        for info in system.get_file_info(fs.FileSelector(base, allow_not_found=True, recursive=True)):
+            name = info.path.removeprefix(base).lstrip("/")
+            is_hidden = any(part.startswith((".", "_")) for part in name.split("/"))
+            if info.type == fs.FileType.File and not is_hidden and _matches(name, pattern):
+                found.append(Found(f"{scheme}://{info.path}", f"{scheme}://{info.path}", info.size))
+        return found
+
+
+def file_system(uri: str) -> tuple[Any, str]:
+    """Return the file system of a path or URI, and the path in it; InvalidConfigError when there is none for its scheme.
+
+    S3 reads AWS_ENDPOINT_URL for servers that are not Amazon's, and its credentials from the environment.
+    """
+    from pyarrow import fs
+
+    scheme, mark, rest = uri.partition("://")
+    if not mark:
+        return fs.LocalFileSystem(), os.path.abspath(uri)
+    if scheme in ("s3", "s3a") and (endpoint := os.environ.get("AWS_ENDPOINT_URL")):
+        protocol, _, address = endpoint.rpartition("://")
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+        return fs.S3FileSystem(endpoint_override=address.rstrip("/"), scheme=protocol or "https", region=region), rest
+    try:
+        return cast(tuple[Any, str], fs.FileSystem.from_uri(uri))
+    except Exception as refusal:
+        try:
+            import fsspec
+
+            return fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem(scheme))), rest
+        except (ImportError, ValueError):
+            raise InvalidConfigError(f"{uri}: no file system for '{scheme}://' ({refusal}); fsspec may have one") from refusal
+
+
+def fingerprint(stream: BinaryIO, size: int) -> int:
+    """Return a checksum of a local file's first bytes, whatever its position is."""
+    return zlib.crc32(os.pread(stream.fileno(), size, 0))
+
+
+def _split(pattern: str) -> tuple[str, str]:
+    """Return the folder before the first wildcard, and the pattern below it (empty: all)."""
+    if not isinstance(pattern, str) or not pattern.strip() or "\0" in pattern:
+        raise InvalidConfigError(f"{pattern!r:.80} is no path or pattern of files")
+    scheme, mark, rest = pattern.partition("://")
+    path = PurePosixPath(rest if mark else os.path.expanduser(pattern))
+    if mark and scheme == "file":
+        mark, scheme = "", ""
+    wild = next((n for n, part in enumerate(path.parts) if any(sign in part for sign in _MAGIC)), len(path.parts))
+    root = str(Path(*path.parts[:wild])) if wild else "."
+    return f"{scheme}{mark}{root}" if mark else root, "/".join(path.parts[wild:])
+
+
+def _matches(name: str, pattern: str) -> bool:
+    if not pattern:
+        return True
+    names, patterns = name.split("/"), pattern.split("/")
+    return len(names) == len(patterns) and all(map(fnmatchcase, names, patterns))

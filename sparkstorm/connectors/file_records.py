@@ -1,0 +1,195 @@
+"""Readers of one file at a time: lines, JSON lines, CSV and Parquet, from a position on."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, BinaryIO, NamedTuple, Protocol
+
+from sparkstorm.api.columns import rows_of
+from sparkstorm.errors import InvalidConfigError
+
+FORMATS = ("lines", "json", "csv", "parquet")
+_SKIP_BYTES = 1 << 20
+_PARQUET_ROWS = 1024
+
+
+class Record(NamedTuple):
+    """A record's values, or why it has none; and the position behind it."""
+
+    values: tuple[Any, ...]
+    problem: str
+    text: str
+    end: int
+
+
+class RecordReader(Protocol):
+    """An open file."""
+
+    def next(self, is_complete: bool) -> Record | None:
+        """Return the next record; None at the end. `is_complete`: nothing will follow, so a last line needs no line end."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
+class TextReader:
+    """Reads records of text; a position is an offset in (unpacked) bytes."""
+
+    def __init__(self, stream: BinaryIO, at: int, parse: Callable[[bytes], tuple[Any, ...]], is_csv: bool, most_bytes: int) -> None:
+        self._stream, self._parse, self._is_csv, self._most = stream, parse, is_csv, most_bytes
+        self.at = at
+        self._part = b""  # of a record whose end has not come yet
+
+    def next(self, is_complete: bool) -> Record | None:
+        """Return the next record."""
+        while True:
+            line = self._stream.readline(self._most + 1 - len(self._part))
+            self._part += line
+            ends = self._part.endswith(b"\n") and not (self._is_csv and self._part.count(b'"') % 2)
+            if ends or len(self._part) > self._most or (not line and is_complete and self._part):
+                return self._record(ends)
+            if not line:
+                return None
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+    def _record(self, ends: bool) -> Record:
+        data, self._part = self._part, b""
+        self.at += len(data)
+        if not ends and len(data) > self._most:
+            while (rest := self._stream.readline(_SKIP_BYTES)) and not rest.endswith(b"\n"):
+                self.at += len(rest)
+            self.at += len(rest)
+            return Record((), f"the record has more than {self._most} bytes", data[:200].decode("utf-8", "replace"), self.at)
+        data = data.rstrip(b"\r\n")
+        try:
+            return Record(self._parse(data), "", "", self.at)
+        except (ValueError, RecursionError) as error:
+            return Record((), str(error)[:300], data[:2000].decode("utf-8", "replace"), self.at)
+
+
+class ParquetReader:
+    """Reads rows of a Parquet file; a position is a number of rows."""
+
+    def __init__(self, source: Any, at: int, fields: tuple[str, ...], where: str) -> None:
+        import pyarrow.parquet as pq
+
+        self._file, self._source = pq.ParquetFile(source), source
+        if missing := [name for name in fields if name not in self._file.schema_arrow.names]:
+            raise InvalidConfigError(
+                f"{where}: there is no column '{missing[0]}'; it has {', '.join(self._file.schema_arrow.names)}"
+            )
+        self._rows, self.at = self._read(at, fields), at
+
+    def next(self, is_complete: bool) -> Record | None:
+        """Return the next row."""
+        values = next(self._rows, None)
+        if values is None:
+            return None
+        self.at += 1
+        return Record(values, "", "", self.at)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        self._source.close()
+
+    def _read(self, at: int, fields: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
+        groups: list[int] = []
+        skip = at
+        for number in range(self._file.num_row_groups):
+            rows = self._file.metadata.row_group(number).num_rows
+            if not groups and skip >= rows:
+                skip -= rows
+            else:
+                groups.append(number)
+        for batch in self._file.iter_batches(_PARQUET_ROWS, row_groups=groups, columns=list(fields)) if groups else ():
+            rows = rows_of(batch.select(list(fields)))
+            yield from rows[skip:]
+            skip = max(0, skip - len(rows))
+
+
+def skip_bytes(stream: BinaryIO, count: int) -> None:
+    """Pass by bytes of a stream that cannot seek."""
+    while count > 0 and (read := len(stream.read(min(count, _SKIP_BYTES)))):
+        count -= read
+
+
+def line_parser(fields: Mapping[str, str]) -> Callable[[bytes], tuple[Any, ...]]:
+    """Return the parser of a line of text; bytes that are not UTF-8 become U+FFFD."""
+    return lambda data: (data.decode("utf-8", "replace"),)
+
+
+def json_parser(fields: Mapping[str, str]) -> Callable[[bytes], tuple[Any, ...]]:
+    """Return the parser of a JSON object a line; a field that an object lacks is None."""
+    casts = [(name, _CASTS.get(kind)) for name, kind in fields.items()]
+
+    def parse(data: bytes) -> tuple[Any, ...]:
+        try:
+            found = json.loads(data)
+        except ValueError as error:
+            raise ValueError(f"it is no JSON: {error}") from error
+        if not isinstance(found, dict):
+            raise ValueError(f"it is a {type(found).__name__}, not a JSON object")
+        for name, kind in casts:
+            value = found.get(name)
+            if kind is not None and value is not None and type(value) not in kind.accepts:
+                raise ValueError(f"field '{name}' is {value!r:.60}, not {kind.name}")
+        return tuple(found.get(name) for name in fields)
+
+    return parse
+
+
+def csv_parser(fields: Mapping[str, str], header: list[str], delimiter: str) -> Callable[[bytes], tuple[Any, ...]]:
+    """Return the parser of a CSV record, whose columns are named by the header; an empty number is None."""
+    picks = [(header.index(name), name, _CASTS.get(kind)) for name, kind in fields.items()]
+
+    def parse(data: bytes) -> tuple[Any, ...]:
+        cells = csv_cells(data, delimiter)
+        if len(cells) != len(header):
+            raise ValueError(f"it has {len(cells)} columns, not {len(header)}")
+        return tuple(cells[at] if cast is None else _cast(cells[at], name, cast) for at, name, cast in picks)
+
+    return parse
+
+
+def csv_cells(data: bytes, delimiter: str) -> list[str]:
+    """Return the cells of one CSV record; ValueError when it is none."""
+    try:
+        return next(csv.reader(io.StringIO(data.decode("utf-8", "replace"), newline=""), delimiter=delimiter, strict=True), [])
+    except csv.Error as error:
+        raise ValueError(f"it is no CSV: {error}") from error
+
+
+class _Cast(NamedTuple):
+    name: str
+    accepts: tuple[type, ...]
+    of_text: Callable[[str], Any]
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+_WHOLE = _Cast("a whole number", (int,), int)
+_NUMBER = _Cast("a number", (int, float), float)
+_CASTS = {
+    "tinyint": _WHOLE, "smallint": _WHOLE, "int": _WHOLE, "bigint": _WHOLE, "float": _NUMBER, "double": _NUMBER,
+    "boolean": _Cast("true or false", (bool,), _boolean), "string": _Cast("text", (str,), str),
+}  # fmt: skip
+
+
+def _cast(cell: str, name: str, cast: _Cast) -> Any:
+    if cell == "" and cast.accepts != (str,):
+        return None
+    try:
+        return cast.of_text(cell)
+    except ValueError as error:
+        raise ValueError(f"field '{name}' is {cell!r:.60}, not {cast.name}") from error

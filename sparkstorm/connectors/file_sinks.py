@@ -1,0 +1,265 @@
+"""FileSink: Parquet, JSON lines or CSV in a folder or an object store; each epoch appears at once or not at all."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from sparkstorm.api.columns import arrow_type, fitting_types
+from sparkstorm.api.components import Conf
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.sinks import TransactionalSink
+from sparkstorm.connectors.file_folders import file_system
+from sparkstorm.errors import InvalidConfigError, StoreInconsistentError
+from sparkstorm.model.column_types import parse_columns
+from sparkstorm.model.tagged import to_json
+from sparkstorm.model.tuples import Tuple
+
+_STAGING = "_staging"
+_SUFFIXES = {"parquet": "parquet", "json": "jsonl", "csv": "csv"}
+
+
+class FileSink(TransactionalSink):
+    """Writes rows to files of a folder ("out", "s3://bucket/out"), exactly once.
+
+    `schema` declares the columns: "user string, clicks bigint", or a `pyarrow.Schema`; Parquet needs one. An epoch is staged
+    under `_staging` and appears by a rename (in an object store: by a copy of one object), so that a reader of the folder sees
+    all of it or nothing. An epoch lasts `flush_secs`, or `flush_rows` rows. Small files are compacted: while a task's newest
+    file has less than `target_bytes`, the next epoch replaces it by one with the rows of both, in the same rename.
+
+    A row that does not fit the schema is tried again and parked, as in any bolt.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        format: str = "parquet",
+        schema: Any = None,
+        *,
+        flush_secs: float = 10.0,
+        flush_rows: int = 100_000,
+        target_bytes: int = 64 << 20,
+    ) -> None:
+        if format not in _SUFFIXES:
+            raise InvalidConfigError(f"FileSink: format is {format!r}; there are {', '.join(_SUFFIXES)}")
+        if schema is None and format == "parquet":
+            raise InvalidConfigError('FileSink: parquet needs a schema, as in "user string, clicks bigint"')
+        self._path, self._format = os.fspath(path).rstrip("/"), format
+        self._schema = None if schema is None else read_arrow_schema(schema)
+        self.flush_secs, self.flush_rows, self._target_bytes = flush_secs, flush_rows, target_bytes
+
+    def open(self, conf: Conf, context: TopologyContext) -> None:
+        """Name this task's files after topology, component and task."""
+        plain = re.sub(r"[^\w-]", "_", f"{context.topology_id}-{context.component_id}")
+        self._prefix = f"{plain}.{context.task_index}."
+        self._rows: list[tuple[Any, ...]] = []
+        self._fields: tuple[str, ...] = ()
+        self._newest: tuple[str, int] | None = None  # name and bytes of the file that the next epoch may replace
+        self._checks = [] if self._schema is None else [_check_of(each.name, each.type) for each in self._schema]
+        self._system: Any = None
+
+    def begin(self, epoch: int) -> None:
+        """Begin without rows."""
+        self._rows = []
+
+    def write(self, tup: Tuple) -> None:
+        """Check a row and keep it."""
+        if self._schema is None:
+            self._fields = self._fields or tup.fields
+            if tup.fields != self._fields:
+                raise ValueError(f"a row of {', '.join(tup.fields)} in files of {', '.join(self._fields)}: declare a schema")
+            self._rows.append(tup.values)
+            return
+        values = tuple(tup[name] for name in self._schema.names)
+        for check, value in zip(self._checks, values, strict=True):
+            if value is not None:
+                check(value)
+        self._rows.append(values)
+
+    def prepare(self, epoch: int) -> Any:
+        """Stage the epoch's rows, together with those of a newest file that is small; return [staged, name, bytes]."""
+        system, root = self._target()
+        name = f"{self._prefix}{epoch:020d}.{_SUFFIXES[self._format]}"
+        before = None
+        if self._newest is not None and self._newest[1] < self._target_bytes:
+            name = self._newest[0]
+            before = f"{root}/{name}"
+        staged = f"{_STAGING}/{self._prefix}{uuid.uuid4().hex}"
+        system.create_dir(f"{root}/{_STAGING}", recursive=True)
+        try:
+            size = self._stage(f"{root}/{staged}", before)
+        except BaseException:
+            _delete(system, f"{root}/{staged}")
+            raise
+        return [staged, name, size]
+
+    def commit(self, epoch: int, prepared: Any) -> None:
+        """Give the staged file its name."""
+        from pyarrow import fs
+
+        staged, name, size = prepared
+        self._check_names(staged, name)
+        system, root = self._target()
+        if system.get_file_info(f"{root}/{staged}").type == fs.FileType.File:
+            system.move(f"{root}/{staged}", f"{root}/{name}")
+        elif system.get_file_info(f"{root}/{name}").type != fs.FileType.File:
+            raise StoreInconsistentError(
+                f"{self._path}: epoch {epoch} was staged as {staged}, and neither that file nor {name} is there any more; "
+                "restore it, or kill the topology and submit it again"
+            )
+        self._newest = (name, size)
+
+    def recover(self, epoch: int, prepared: Any) -> None:
+        """Bring the last epoch under its name, delete what else was staged by this task, and find its newest file."""
+        from pyarrow import fs
+
+        super().recover(epoch, prepared)
+        system, root = self._target()
+        for info in system.get_file_info(fs.FileSelector(f"{root}/{_STAGING}", allow_not_found=True)):
+            if info.base_name.startswith(self._prefix):
+                _delete(system, info.path)
+        mine = [
+            (info.base_name, info.size)
+            for info in system.get_file_info(fs.FileSelector(root, allow_not_found=True))
+            if info.base_name.startswith(self._prefix)
+        ]
+        self._newest = max(mine, default=None)
+
+    def _target(self) -> tuple[Any, str]:
+        if self._system is None:
+            self._system = file_system(self._path)
+        return self._system  # type: ignore[no-any-return]
+
+    def _check_names(self, staged: Any, name: Any) -> None:
+        """Nothing outside the folder is renamed, whatever the store says."""
+        if not (str(staged).startswith(f"{_STAGING}/{self._prefix}") and str(name).startswith(self._prefix)) or "/" in str(name):
+            raise StoreInconsistentError(f"the store names {staged!r:.80} and {name!r:.80} as files of {self._path}")
+
+    def _stage(self, path: str, before: str | None) -> int:
+        system, _ = self._target()
+        if self._format == "parquet":
+            self._stage_parquet(system, path, before)
+        else:
+            with system.open_output_stream(path) as out:
+                if before is not None:
+                    with system.open_input_stream(before) as old:
+                        while data := old.read(1 << 20):
+                            out.write(data)
+                out.write(self._text(is_first=before is None))
+        _sync(system, path)
+        return int(system.get_file_info(path).size)
+
+    def _stage_parquet(self, system: Any, path: str, before: str | None) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        schema: Any = self._schema
+        columns = list(zip(*self._rows, strict=True)) or [()] * len(schema)
+        table = pa.Table.from_arrays([pa.array(c, each.type) for c, each in zip(columns, schema, strict=True)], schema=schema)
+        if before is not None:
+            old = pq.read_table(before, filesystem=system)
+            if not old.schema.equals(schema):
+                raise InvalidConfigError(
+                    f"{self._path}: {PurePosixPath(before).name} has the columns {_named(old.schema)}, the sink "
+                    f"{_named(schema)}; use another folder for another schema"
+                )
+            table = pa.concat_tables([old, table]).combine_chunks()
+        with system.open_output_stream(path) as out:
+            pq.write_table(table, out)
+
+    def _text(self, is_first: bool) -> bytes:
+        names = list(self._fields) if self._schema is None else self._schema.names
+        if self._format == "json":
+            return "".join(f"{json_text(dict(zip(names, row, strict=True)))}\n" for row in self._rows).encode()
+        text = io.StringIO(newline="")
+        out = csv.writer(text, lineterminator="\n")
+        if is_first:
+            out.writerow(names)
+        out.writerows([cell(value) for value in row] for row in self._rows)
+        return text.getvalue().encode()
+
+
+def read_arrow_schema(schema: Any) -> Any:
+    """Return a `pyarrow.Schema` from one, or from "word string, n bigint"."""
+    import pyarrow as pa
+
+    if isinstance(schema, pa.Schema):
+        return schema
+    try:
+        return pa.schema([(name, arrow_type(kind)) for name, kind in parse_columns(schema)])
+    except ValueError as error:
+        raise InvalidConfigError(f"schema: {error}") from error
+
+
+def json_text(value: Any) -> str:
+    """A value as JSON; what JSON has not (bytes, infinity) is tagged as in dead letters."""
+    return to_json(value)
+
+
+def cell(value: Any) -> Any:
+    """A value as a cell of CSV: text and numbers as they are, others as JSON."""
+    return value if value is None or type(value) in (str, int, float) else json_text(value)
+
+
+def _check_of(name: str, kind: Any) -> Callable[[Any], None]:
+    """Return the check of a column's values, which raises ValueError."""
+    import pyarrow as pa
+
+    types = fitting_types(kind)
+    if types is None:
+        return lambda value: _convert(name, value, kind)
+    if not pa.types.is_integer(kind):
+        return lambda value: _check_type(name, value, types, kind)
+    most = 2 ** (kind.bit_width - 1)
+
+    def check(value: Any) -> None:
+        _check_type(name, value, types, kind)
+        if not -most <= value < most:
+            raise ValueError(f"field '{name}' is {value}, too large for {kind}")
+
+    return check
+
+
+def _check_type(name: str, value: Any, types: frozenset[type], kind: Any) -> None:
+    if type(value) not in types:
+        raise ValueError(f"field '{name}' is {value!r:.60} of type {type(value).__name__}, but the column is {kind}")
+
+
+def _convert(name: str, value: Any, kind: Any) -> None:
+    import pyarrow as pa
+
+    try:
+        pa.scalar(value, kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
+        raise ValueError(f"field '{name}' is {value!r:.60}, but the column is {kind}: {error}") from error
+
+
+def _delete(system: Any, path: str) -> None:
+    from pyarrow import fs
+
+    if system.get_file_info(path).type == fs.FileType.File:
+        system.delete_file(path)
+
+
+def _sync(system: Any, path: str) -> None:
+    """Have a local file's bytes on disk before its name is committed."""
+    if system.type_name == "local":
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+
+
+def _named(schema: Any) -> str:
+    return ", ".join(f"{each.name} {each.type}" for each in schema)
+
+
+def rows_text(names: Sequence[str], rows: Sequence[Sequence[Any]], format: str) -> bytes:
+    """Rows as JSON lines or CSV with a header."""
+    sink = object.__new__(FileSink)
+    sink._schema, sink._fields, sink._format, sink._rows = None, tuple(names), format, [tuple(row) for row in rows]
+    return sink._text(is_first=True)

@@ -1,0 +1,286 @@
+"""Files: a replayable spout over lines, JSON lines, CSV and Parquet, of files that are there, come, or grow."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from sparkstorm.api.collector import SpoutOutputCollector
+from sparkstorm.api.components import Conf, ReplayableSpout
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.connectors.file_folders import Folders, Found, fingerprint, shown
+from sparkstorm.connectors.file_records import (
+    FORMATS,
+    ParquetReader,
+    RecordReader,
+    TextReader,
+    csv_cells,
+    csv_parser,
+    json_parser,
+    line_parser,
+)
+from sparkstorm.errors import InvalidConfigError
+
+_DONE = -1
+_RECORDS_PER_CALL = 64
+_FINGERPRINT_BYTES = 256
+_OFFSET_BITS = 40
+
+
+@dataclass(slots=True)
+class _File:
+    """A file of this task: position (-1: done), and a checksum of its first bytes by which a new one is told from it."""
+
+    at: int = 0  # -1: done
+    printed: int = 0
+    checksum: int = 0
+    number: int = 0  # for message ids
+    path: str = ""
+    size: int = 0
+    reader: RecordReader | None = None
+    stream: Any = None
+    missed: int = 0  # looks in a row that did not find it: its writer may go on for a moment after a rename
+
+    def position(self) -> list[int]:
+        return [self.at, self.printed, self.checksum]
+
+
+def _file(position: Sequence[int]) -> _File:
+    at, printed, checksum = position
+    return _File(at, printed, checksum)
+
+
+class Files(ReplayableSpout):
+    """Emits each record of the files that match its patterns exactly once.
+
+    `format` is "lines" (field `line`), "json" (an object a line), "csv" (with a header) or "parquet"; the latter three need
+    `fields`, as names or as types by name. Text may be packed (.gz, .zst). `follow` looks for new files every `poll_secs`; a file
+    must be complete when it appears (write it under a name with a dot or underscore in front, then rename it). `tail` follows
+    files that grow, as `tail -F` does: a renamed file is read to its end, a truncated one from its beginning. A record that
+    cannot be read goes to the stream `bad` (path, place, text, reason) and is reported.
+
+    Files are dealt to tasks by their names (`tail`: by inode). All must be readable under the same paths wherever the spout runs.
+    The position has every file that matched: keep them to some tens of thousands.
+    """
+
+    def __init__(
+        self,
+        paths: str | Sequence[str],
+        format: str = "lines",
+        fields: Sequence[str] | Mapping[str, str] | None = None,
+        *,
+        follow: bool = False,
+        tail: bool = False,
+        poll_secs: float = 1.0,
+        delimiter: str = ",",
+        max_record_bytes: int = 1 << 20,
+        read: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        if format not in FORMATS:
+            raise InvalidConfigError(f"Files: format is {format!r}; there are {', '.join(FORMATS)}")
+        if (fields is None) != (format == "lines"):
+            raise InvalidConfigError(
+                f"Files: {format} " + ("needs fields, as names or types by name" if fields is None else "has no fields")
+            )
+        self._patterns = [paths] if isinstance(paths, str) else list(map(str, paths))
+        folders = Folders(self._patterns)
+        if tail and (format == "parquet" or folders.is_remote):
+            raise InvalidConfigError("Files: only local files of text grow; drop tail, and let follow look for new files")
+        if fields is not None and not isinstance(fields, Mapping):
+            fields = dict.fromkeys(fields, "any")
+        self._fields = {"line": "string"} if fields is None else dict(fields)
+        self.outputs = {"default": self._fields, "bad": ["path", "place", "text", "reason"]}
+        self.blocking = folders.is_remote  # type: ignore[misc]
+        self._format, self._follow, self._tail = format, follow or tail, tail
+        self._poll_ms, self._delimiter, self._most_bytes = round(poll_secs * 1000), delimiter, max_record_bytes
+        self._read = {key: list(at) for key, at in (read or {}).items()}
+
+    def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
+        """Read nothing yet: positions may follow."""
+        self._collector, self._now_ms = collector, context.now_ms
+        self._index, self._tasks, self._component = context.task_index, len(context.peers), context.component_id
+        self._folders = Folders(self._patterns, by_inode=self._tail)
+        self._files = {key: _file(at) for key, at in self._read.items() if self._is_mine(key)}
+        self._turns: deque[_File] = deque()
+        self._silent = 0  # files in a row that had nothing
+        self._look_ms: int | None = 0  # when to look for files next; none: never again
+        self._total = self._done = 0
+
+    def next_tuple(self) -> None:
+        """Emit some records of one file."""
+        if self._look_ms is not None and (not self._turns or self._tail) and self._now_ms() >= self._look_ms:
+            self._look()
+        while self._turns:
+            each = self._turns[0]
+            count = self._emit(each) if each.at != _DONE else 0
+            if count:
+                self._silent = 0
+                return
+            self._turns.popleft()
+            if each.at != _DONE:
+                self._turns.append(each)
+                self._silent += 1
+                if self._silent >= len(self._turns):
+                    self._silent = 0
+                    return
+
+    def is_exhausted(self) -> bool:
+        """Whether every file was read; never if new ones are looked for."""
+        return self._look_ms is None and not self._turns
+
+    def extent(self) -> tuple[int, int]:
+        """Bytes of the files found, and of those that were read."""
+        return self._total, self._done
+
+    def snapshot(self) -> Any:
+        """Position in each file, by its key."""
+        return {key: each.position() for key, each in self._files.items()}
+
+    def restore(self, position: Any) -> None:
+        """Go on in each file behind its last committed record."""
+        self._files = {key: _file(at) for key, at in position.items()}
+
+    def take_over(self, handed: Sequence[Any]) -> Files:
+        """The same files behind what was read of each, with any number of tasks."""
+        spout = object.__new__(type(self))
+        vars(spout).update(vars(self))
+        spout._read = {key: list(at) for each in handed for key, at in each.items()}
+        return spout
+
+    def close(self) -> None:
+        """Close what is open."""
+        for each in self._files.values():
+            if each.reader is not None:
+                each.reader.close()
+
+    def _is_mine(self, key: str) -> bool:
+        return zlib.crc32(key.encode()) % self._tasks == self._index
+
+    def _look(self) -> None:
+        """Take up files that have come, and note those that are gone."""
+        found = {each.key: each for each in self._folders.find() if self._is_mine(each.key)}
+        if not found and not self._follow and not self._files and self._tasks == 1:
+            raise InvalidConfigError(f"component '{self._component}': no file matches {', '.join(map(shown, self._patterns))}")
+        if self._tail:
+            gone = {key for key, each in self._files.items() if key not in found and each.reader is None and each.at != _DONE}
+            found |= {each.key: each for each in self._folders.find_renamed(gone)} if gone else {}
+        for key, known in list(self._files.items()):
+            known.missed = 0 if key in found else known.missed + 1
+            if key not in found and known.reader is None and not self._turns:
+                del self._files[key]
+        waiting = set(map(id, self._turns))
+        for key, each in found.items():
+            self._take(self._files.setdefault(key, _File()), each, waiting)
+        self._look_ms = self._now_ms() + self._poll_ms if self._follow else None
+
+    def _take(self, known: _File, found: Found, waiting: set[int]) -> None:
+        if not known.path:
+            known.number = len(self._files)
+            self._total += found.size
+            self._done += found.size if known.at == _DONE else 0
+        known.path, known.size = found.path, found.size
+        if known.at == _DONE and self._tail and found.size:
+            known.at = known.printed = known.checksum = 0  # the inode of a file that was read and deleted is used again
+        if known.at != _DONE and id(known) not in waiting:
+            self._turns.append(known)
+
+    def _emit(self, each: _File) -> int:
+        """Emit some records of a file; 0 when there are none now, and its position says whether there will be."""
+        try:
+            reader = each.reader or self._begin(each)
+            for count in range(_RECORDS_PER_CALL):
+                record = None if reader is None else reader.next(is_complete=not self._tail or each.missed > 1)
+                if record is None or reader is None:
+                    return count or self._rest(each)
+                place, each.at = each.at, record.end
+                self._tell(each, record.values, record.problem, record.text, place)
+        except FileNotFoundError:
+            self._finish(each)
+            return 0
+        except (EOFError, OSError) as error:
+            if not self._is_damage(error):
+                raise
+            self._tell(each, (), f"the file is damaged from here on: {error}", "", each.at)
+            self._finish(each)
+        return _RECORDS_PER_CALL
+
+    def _tell(self, each: _File, values: tuple[Any, ...], problem: str, text: str, place: int) -> None:
+        message_id = each.number << _OFFSET_BITS | max(place, 0)
+        if not problem:
+            self._collector.emit(values, message_id)
+            return
+        self._collector.report_error(f"{shown(each.path)}, at {place}: {problem}")
+        self._collector.emit((shown(each.path), place, text, problem), message_id, stream="bad")
+
+    def _is_damage(self, error: BaseException) -> bool:
+        return isinstance(error, EOFError | gzip.BadGzipFile | zlib.error) or "ZSTD" in str(error) or "zstd" in str(error)
+
+    def _rest(self, each: _File) -> int:
+        """Look at a file that has nothing now: whether it is done, was truncated, or may grow."""
+        if not self._tail:
+            self._finish(each)
+            return 0
+        info = os.fstat(each.stream.fileno())
+        if info.st_size < each.at:
+            self._restart(each)
+        elif each.missed > 1 or info.st_nlink == 0:
+            self._finish(each)
+        elif each.printed < min(each.at, _FINGERPRINT_BYTES):
+            each.printed = min(each.at, _FINGERPRINT_BYTES)
+            each.checksum = fingerprint(each.stream, each.printed)
+        return 0
+
+    def _restart(self, each: _File) -> None:
+        if each.reader is not None:
+            each.reader.close()
+        each.reader, each.at, each.printed, each.checksum = None, 0, 0, 0
+
+    def _finish(self, each: _File) -> None:
+        if each.reader is not None:
+            each.reader.close()
+        each.reader, each.at = None, _DONE
+        self._done += each.size
+
+    def _begin(self, each: _File) -> RecordReader | None:
+        """Open a file at its position; a header is read first, wherever that is."""
+        where = f"component '{self._component}', file {shown(each.path)}"
+        if self._format == "parquet":
+            raw = self._folders.open_raw(each.path)
+            each.reader = _opened(where, raw, partial(ParquetReader, raw, each.at, tuple(self._fields), where))
+            return each.reader
+        parse = {"lines": line_parser, "json": json_parser}.get(self._format, line_parser)(self._fields)
+        if self._format == "csv":
+            with self._folders.open(each.path, 0) as first:
+                line = first.readline(self._most_bytes)
+            if not line.endswith(b"\n") and self._tail:
+                return None
+            header = csv_cells(line.rstrip(b"\r\n").removeprefix(b"\xef\xbb\xbf"), self._delimiter)
+            if missing := [name for name in self._fields if name not in header]:
+                raise InvalidConfigError(f"{where}: its header has no column '{missing[0]}', only {', '.join(header)}")
+            parse, each.at = csv_parser(self._fields, header, self._delimiter), max(each.at, len(line))
+        each.stream = self._folders.open(each.path, each.at)
+        if self._tail and each.printed and fingerprint(each.stream, each.printed) != each.checksum:
+            each.stream.close()
+            each.at = each.printed = each.checksum = 0  # another file under the same inode
+            return self._begin(each)
+        each.reader = TextReader(each.stream, each.at, parse, self._format == "csv", self._most_bytes)
+        return each.reader
+
+
+def _opened(where: str, raw: Any, make: Any) -> Any:
+    import pyarrow as pa
+
+    try:
+        return make()
+    except InvalidConfigError:
+        raw.close()
+        raise
+    except pa.ArrowInvalid as error:
+        raw.close()
+        raise InvalidConfigError(f"{where} is no Parquet file: {error}") from error

@@ -1,0 +1,281 @@
+"""Webhook and HttpSink: rows that come by POST and are answered once they are done, and rows that leave by POST."""
+
+from __future__ import annotations
+
+import hmac
+import http.client
+import json
+import ssl
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+from sparkstorm.api.collector import SpoutOutputCollector
+from sparkstorm.api.components import Conf, Spout
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.sinks import RefusedRows, TransactionalSink
+from sparkstorm.connectors.patience import Secret, without_password
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.model.tagged import to_json
+from sparkstorm.model.tuples import Source, Tuple
+
+_AGAIN = frozenset({408, 425, 429})
+
+
+class _Request:
+    """A POST that waits for its rows; its answer is 200 when all are done."""
+
+    def __init__(self, rows: list[Any], key: str | None) -> None:
+        self.rows, self.key = rows, key
+        self.open = len(rows)
+        self.is_failed = False
+        self.is_done = threading.Event()
+
+    def settle(self, is_failed: bool) -> None:
+        self.open -= 1
+        self.is_failed |= is_failed
+        if self.open <= 0:
+            self.is_done.set()
+
+
+class Webhook(Spout):
+    """Emits the JSON objects that are posted to it: named `fields`, and the request's `Idempotency-Key` (`idempotency_key`).
+
+    A request is one object or a list of them. It is answered with 200 once every tuple of it was processed and committed, 422 if
+    one was parked, 400 or 413 for what is no such JSON, 503 after `patience_secs` or when `most_waiting` requests wait. A sender
+    that gets no 200 must send again: at least once; a topology that keeps the keys it has seen makes it exactly once.
+
+    It listens on `host` (this machine only, unless you say otherwise) and `port` + the task's index. `token_file` or `token_env`
+    name a secret that senders show as `Authorization: Bearer ...`; without one only loopback is allowed.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        fields: Sequence[str] | Mapping[str, str],
+        *,
+        host: str = "127.0.0.1",
+        path: str = "/",
+        token_file: str | None = None,
+        token_env: str | None = None,
+        patience_secs: float = 30.0,
+        most_waiting: int = 256,
+        max_body_bytes: int = 1 << 20,
+    ) -> None:
+        if host not in ("127.0.0.1", "::1", "localhost") and not (token_file or token_env):
+            raise InvalidConfigError(
+                f"Webhook: listening on {host} needs a token (token_file or token_env): anyone could post rows"
+            )
+        self._address, self._path = (host, port), path
+        self._secret = Secret("Webhook", token_file, token_env)
+        self._fields, self.patience_secs = list(fields), patience_secs
+        self._most_waiting, self.max_body_bytes = most_waiting, max_body_bytes
+        types = dict(fields) if isinstance(fields, Mapping) else dict.fromkeys(fields, "any")
+        self.outputs = {**types, "idempotency_key": "string"}
+
+    def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
+        """Listen."""
+        self._collector = collector
+        self._token = self._secret.read()
+        self._new: deque[_Request] = deque()
+        self._waiting: dict[int, _Request] = {}
+        self._number = 0
+        host, port = self._address
+        handler = type("Handler", (_Handler,), {"webhook": self})
+        try:
+            self._server = ThreadingHTTPServer((host, port + context.task_index if port else 0), handler)
+        except OSError as error:
+            raise InvalidConfigError(f"component '{context.component_id}': {host}:{port} cannot be listened on: {error}") from error
+        self._server.daemon_threads = True
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, name="webhook", daemon=True).start()
+
+    def next_tuple(self) -> None:
+        """Emit the rows of one request."""
+        if not self._new:
+            return
+        request = self._new.popleft()
+        self._number += 1
+        self._waiting[self._number] = request
+        for row in request.rows:
+            self._collector.emit([*(row.get(name) for name in self._fields), request.key], self._number)
+
+    def ack(self, message_id: Any) -> None:
+        """Count a row as done."""
+        self._settle(message_id, False)
+
+    def fail(self, message_id: Any) -> None:
+        """Count a row as parked."""
+        self._settle(message_id, True)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def take(self, path: str, token: str, body: bytes, key: str | None) -> tuple[int, str]:
+        """Take a request in and wait for its end, in a thread of its own; return status and text of the answer."""
+        if self._token is not None and not hmac.compare_digest(token.encode(), f"Bearer {self._token}".encode()):
+            return 401, "the Authorization header does not show the token"
+        if path.partition("?")[0] != self._path:
+            return 404, f"rows are posted to {self._path}"
+        try:
+            found = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            return 400, f"the body is no JSON: {error}"
+        rows = found if isinstance(found, list) else [found]
+        if not rows or not all(isinstance(row, dict) for row in rows):
+            return 400, "the body must be a JSON object, or a list of them"
+        if len(self._new) + len(self._waiting) >= self._most_waiting:
+            return 503, "too many requests wait; send it again later"
+        request = _Request(rows, key)
+        self._new.append(request)
+        if not request.is_done.wait(self.patience_secs):
+            return 503, "not processed in time; send it again"
+        return (422, "some rows were parked as dead letters") if request.is_failed else (200, "")
+
+    def _settle(self, message_id: Any, is_failed: bool) -> None:
+        request = self._waiting.get(message_id)
+        if request is not None:
+            request.settle(is_failed)
+            if request.is_done.is_set():
+                del self._waiting[message_id]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection of a sender."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = 60
+    wbufsize = -1  # the head of an answer and its body in one packet
+    webhook: Webhook
+
+    def do_POST(self) -> None:
+        length = self.headers.get("Content-Length", "")
+        if not length.isdigit():
+            self._answer(411, "a Content-Length is needed")
+        elif int(length) > self.webhook.max_body_bytes:
+            self._answer(413, f"the body has more than {self.webhook.max_body_bytes} bytes")
+        else:
+            body = self.rfile.read(int(length))
+            token, key = self.headers.get("Authorization", ""), self.headers.get("Idempotency-Key")
+            self._answer(*self.webhook.take(self.path, token, body, key and key[:200]))
+
+    def _answer(self, status: int, text: str) -> None:
+        self.send_response(status)
+        body = text.encode()
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        if status != 200:
+            self.send_header("Connection", "close")
+            self.close_connection = True
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: a worker's log is for the topology."""
+
+
+class HttpSink(TransactionalSink):
+    """Posts rows as JSON, one request each or `batch` rows as a list, after the commit; idempotent by `Idempotency-Key`.
+
+    The key names topology, component, task, epoch and place, and is the same whenever the request is repeated. Rows are an outbox
+    in the worker's commit. Answers of 5xx, 408, 425 and 429 and lost connections are tried again (`topology.sink.patience.secs`);
+    rows answered otherwise than 2xx are parked. At least once for a server that does not look at the key.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        batch: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_secs: float = 10.0,
+        token_file: str | None = None,
+        token_env: str | None = None,
+    ) -> None:
+        parts = urlsplit(without_password(url, "HttpSink"))
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidConfigError(f"HttpSink: {url:.80} is no URL of the form https://host/path")
+        self._url, self._batch, self._headers, self._timeout = url, batch, dict(headers or {}), timeout_secs
+        self._secret = Secret("HttpSink", token_file, token_env)
+
+    def open(self, conf: Conf, context: TopologyContext) -> None:
+        """Connect to nothing yet."""
+        self._name = f"{context.topology_id}/{context.component_id}/{context.task_index}"
+        token = self._secret.read()
+        self._all = {"Content-Type": "application/json", **self._headers, **({"Authorization": f"Bearer {token}"} if token else {})}
+        self._rows: list[list[Any]] = []
+        self._connection: http.client.HTTPConnection | None = None
+        self._done: tuple[int, int] = (0, 0)  # epoch and requests of it that were answered
+        self._refused: list[tuple[Tuple, str]] = []
+
+    def begin(self, epoch: int) -> None:
+        """Begin without rows."""
+        self._rows = []
+
+    def write(self, tup: Tuple) -> None:
+        """Keep a row with its source, which a dead letter names."""
+        self._rows.append([tup.component, tup.task, tup.stream, list(tup.fields), list(tup.values)])
+
+    def prepare(self, epoch: int) -> Any:
+        """Return the rows as outbox."""
+        return self._rows
+
+    def commit(self, epoch: int, prepared: Any) -> None:
+        """Post what was not answered yet."""
+        size = self._batch or 1
+        at, self._refused = (self._done[1], self._refused) if self._done[0] == epoch else (0, [])
+        for start in range(at * size, len(prepared), size):
+            rows = prepared[start : start + size]
+            objects = [dict(zip(fields, values, strict=True)) for _, _, _, fields, values in rows]
+            body = to_json(objects if self._batch else objects[0])
+            status, text = self._post(body.encode(), f"{self._name}/{epoch}/{start}")
+            if status >= 500 or status in _AGAIN:
+                raise ConnectionError(f"{self._url} answers {status}: {text}")
+            if status >= 300:
+                self._refused += [(_tuple(row), f"{self._url} answers {status}: {text}") for row in rows]
+            self._done = (epoch, start // size + 1)
+        refused, self._refused = self._refused, []
+        if refused:
+            raise RefusedRows(refused)
+
+    def cleanup(self) -> None:
+        """Close the connection."""
+        self._close()
+
+    def _post(self, body: bytes, key: str) -> tuple[int, str]:
+        parts = urlsplit(self._url)
+        connection = self._connection = self._connection or self._connect()
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        try:
+            connection.request("POST", path, body, {**self._all, "Idempotency-Key": key})
+            answer = connection.getresponse()
+            text = answer.read(1 << 20)
+            if answer.length:  # more than anyone reads: a new connection is cheaper
+                self._close()
+            return answer.status, text[:4096].decode("utf-8", "replace").strip()[:200]
+        except (OSError, http.client.HTTPException):
+            self._close()
+            raise
+
+    def _connect(self) -> http.client.HTTPConnection:
+        parts = urlsplit(self._url)
+        assert parts.hostname is not None
+        if parts.scheme == "http":
+            return http.client.HTTPConnection(parts.hostname, parts.port, timeout=self._timeout)
+        context = ssl.create_default_context()
+        return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=self._timeout, context=context)
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+
+def _tuple(row: Sequence[Any]) -> Tuple:
+    component, task, stream, fields, values = row
+    return Tuple(tuple(values), 0, Source(component, task, stream, tuple(fields)))

@@ -1,0 +1,85 @@
+"""Helpers of sources and sinks that talk to servers: outages that are waited for, and secrets that stay out of URLs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from sparkstorm.errors import InvalidConfigError, WorkerFailedError
+
+_FIRST_PAUSE_MS = 100
+_LONGEST_PAUSE_MS = 5_000
+_MOST_BYTES = 4096
+
+
+class Patience:
+    """A source's bearing of an outage: pauses between tries that grow, a sentence now and then, and an end."""
+
+    def __init__(self, where: str, now_ms: Callable[[], int], report: Callable[[str], None], most_secs: float = 60.0) -> None:
+        self._where, self._now_ms, self._report, self._most_ms = where, now_ms, report, round(most_secs * 1000)
+        self._since_ms: int | None = None
+        self._due_ms = self._tries = 0
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether the next try is not due yet."""
+        return self._since_ms is not None and self._now_ms() < self._due_ms
+
+    def bear(self, error: BaseException) -> None:
+        """Put the next try off; WorkerFailedError when the outage has lasted too long."""
+        now_ms, reason = self._now_ms(), " ".join(str(error).split())[:300]
+        if self._since_ms is None:
+            self._since_ms, self._tries = now_ms, 0
+        if now_ms - self._since_ms >= self._most_ms:
+            raise WorkerFailedError(f"{self._where} cannot be reached for {self._most_ms / 1000:g} s: {reason}")
+        if self._tries % 10 == 0:
+            self._report(f"{self._where} cannot be reached: {reason}")
+        self._due_ms = now_ms + min(_FIRST_PAUSE_MS * 2**self._tries, _LONGEST_PAUSE_MS)
+        self._tries += 1
+
+    def succeed(self) -> None:
+        """Note that the server answers."""
+        self._since_ms = None
+
+
+class Secret:
+    """Where a password lies: a file of mode 0600, or an environment variable. It is read where it is used, and never travels."""
+
+    def __init__(self, what: str, file: str | None, variable: str | None) -> None:
+        if file and variable:
+            raise InvalidConfigError(f"{what}: a password file and a variable are both given: keep one of them")
+        self._what, self._file, self._variable = what, file, variable
+
+    def read(self) -> str | None:
+        """Return the password; None when no place was given."""
+        if self._file:
+            return self._read_file(Path(self._file).expanduser())
+        if not self._variable:
+            return None
+        if (found := os.environ.get(self._variable)) is None:
+            raise InvalidConfigError(f"{self._what}: the environment variable {self._variable} is not set on this host")
+        return found
+
+    def _read_file(self, path: Path) -> str:
+        try:
+            mode, text = path.stat().st_mode, path.read_bytes()[:_MOST_BYTES].decode().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidConfigError(f"{self._what}: the password file {path} cannot be read: {error}") from error
+        if mode & 0o077:
+            raise InvalidConfigError(f"{self._what}: others may read the password file {path}; chmod 600 {path}")
+        if not text or "\n" in text:
+            raise InvalidConfigError(f"{self._what}: the password file {path} must hold one line, the password")
+        return text
+
+
+def without_password(url: str, what: str) -> str:
+    """Return a URL that holds no password; InvalidConfigError for one that does, since URLs are logged."""
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InvalidConfigError(f"{what}: this is no URL: {error}") from error
+    if parts.password is not None:
+        raise InvalidConfigError(f"{what}: take the password out of the URL, and name its place with password_file or password_env")
+    return url

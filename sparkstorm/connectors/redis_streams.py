@@ -1,0 +1,230 @@
+"""RedisSource and RedisSink: streams of a user's own Redis."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import redis
+
+from sparkstorm.api.collector import SpoutOutputCollector
+from sparkstorm.api.components import Conf, ReplayableSpout
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.sinks import TransactionalSink
+from sparkstorm.connectors.patience import Patience, Secret, without_password
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.model.tagged import to_json
+from sparkstorm.model.tuples import Tuple
+
+_ROWS_PER_CALL = 128
+_APPEND = """
+if (redis.call('GET', KEYS[2]) or '') >= ARGV[1] then return 0 end
+local at = 4
+while at <= #ARGV do
+    local count = tonumber(ARGV[at])
+    local entry = {}
+    for i = 1, count do entry[i] = ARGV[at + i] end
+    if ARGV[2] == '' then redis.call('XADD', KEYS[1], '*', unpack(entry))
+    else redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[2], '*', unpack(entry)) end
+    at = at + count + 1
+end
+redis.call('SET', KEYS[2], ARGV[1])
+return 1
+"""
+
+
+class RedisSource(ReplayableSpout):
+    """Emits the entries of Redis streams exactly once: named fields as text, the entry's `id` and its time (`time_ms`).
+
+    The position is the last id of each stream. Consumer groups are not used: a group's position lives in Redis and would move
+    without the topology's commit; groups of others on the same streams are not disturbed. Streams are dealt to tasks in turn.
+    `first="$"` begins with what comes after the start. `lost="skip"` goes on with the oldest entry when entries behind the
+    position were trimmed (found with Redis 7 and newer); else that is an error.
+    """
+
+    blocking = True
+
+    def __init__(
+        self,
+        url: str,
+        streams: str | Sequence[str],
+        fields: Sequence[str],
+        *,
+        first: str = "0",
+        follow: bool = True,
+        lost: str = "fail",
+        password_file: str | None = None,
+        password_env: str | None = None,
+    ) -> None:
+        if first not in ("0", "$") or lost not in ("fail", "skip"):
+            raise InvalidConfigError('RedisSource: first is "0" or "$", and lost is "fail" or "skip"')
+        self._url = without_password(url, "RedisSource")
+        self._secret = Secret("RedisSource", password_file, password_env)
+        self._streams, self._fields = [streams] if isinstance(streams, str) else list(streams), list(fields)
+        self._first, self._follow, self._lost = first, follow, lost
+        self.outputs = {**dict.fromkeys(self._fields, "string"), "id": "string", "time_ms": "bigint"}
+
+    def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
+        """Take this task's streams."""
+        self._collector = collector
+        mine = self._streams[context.task_index :: len(context.peers)]
+        self._last: dict[str, str] = dict.fromkeys(mine, self._first)
+        self._ahead: deque[tuple[str, str, dict[bytes, bytes]]] = deque()
+        self._where = f"component '{context.component_id}', Redis at {self._url}"
+        self._patience = Patience(self._where, context.now_ms, collector.report_error)
+        self._client: Any = None
+        self._is_checked = self._is_at_end = False
+
+    def next_tuple(self) -> None:
+        """Emit some entries, and read more when there are none."""
+        if not self._ahead and not self._fetch():
+            return
+        for _ in range(min(_ROWS_PER_CALL, len(self._ahead))):
+            stream, id, entry = self._ahead.popleft()
+            values = [
+                None if (cell := entry.get(name.encode())) is None else cell.decode("utf-8", "replace") for name in self._fields
+            ]
+            self._collector.emit([*values, id, int(id.partition("-")[0])], id)
+            self._last[stream] = id
+
+    def is_exhausted(self) -> bool:
+        """Whether there was nothing behind the last entry when it was last looked; never if new ones are waited for."""
+        return not self._follow and (self._is_at_end or not self._last)
+
+    def snapshot(self) -> Any:
+        """Last id of each stream."""
+        return dict(self._last)
+
+    def restore(self, position: Any) -> None:
+        """Go on behind them."""
+        self._last.update({stream: id for stream, id in position.items() if stream in self._last})
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._client is not None:
+            self._client.close()
+
+    def _fetch(self) -> bool:
+        if self._patience.is_resting or not self._last or self.is_exhausted():
+            return False
+        try:
+            found = self._read()
+        except redis.AuthenticationError as error:
+            raise InvalidConfigError(
+                f"{self._where}: {error}; name the password's place with password_file or password_env"
+            ) from error
+        except redis.ResponseError as error:
+            raise InvalidConfigError(f"{self._where}: {error}") from error
+        except redis.RedisError as error:
+            self._is_checked = False
+            self._patience.bear(error)
+            return False
+        self._patience.succeed()
+        for name, entries in found:
+            stream = name.decode()
+            self._ahead.extend((stream, id.decode(), entry) for id, entry in entries)
+        self._is_at_end = not self._ahead
+        return bool(self._ahead)
+
+    def _read(self) -> Any:
+        if self._client is None:
+            self._client = connect(self._url, self._secret)
+        if not self._is_checked:
+            self._check_positions()
+            self._is_checked = True
+        return self._client.xread(self._last, count=2_000, block=100 if self._follow else None)
+
+    def _check_positions(self) -> None:
+        """Name streams that were trimmed beyond the position; turn "$" into an id that lasts."""
+        for stream, last in self._last.items():
+            try:
+                info = self._client.xinfo_stream(stream)
+            except redis.ResponseError as error:
+                if "no such key" not in str(error):
+                    raise
+                info = {}
+            if last == "$":
+                self._last[stream] = info["last-generated-id"].decode() if info else "0-0"
+            deleted = info.get("max-deleted-entry-id", b"0-0").decode()
+            if last not in ("$", "0") and order(deleted) > order(last) and self._lost == "fail":
+                raise InvalidConfigError(
+                    f"{self._where}: entries of stream {stream} behind {last} were deleted (up to {deleted}) and never read; "
+                    'set lost="skip" to go on with the oldest that is left'
+                )
+
+
+class RedisSink(TransactionalSink):
+    """Appends rows to a Redis stream, exactly once: entries and the epoch's number are written by one script.
+
+    Fields become the entry's; text and bytes as they are, other values as JSON. The rows are an outbox in the worker's commit. The
+    number is kept under `{stream}:sparkstorm:<topology>/<component>/<task>`. `most` bounds the stream (MAXLEN ~). Exactly once as
+    long as Redis keeps what it has acknowledged.
+    """
+
+    def __init__(
+        self, url: str, stream: str, *, most: int | None = None, password_file: str | None = None, password_env: str | None = None
+    ) -> None:
+        self._url = without_password(url, "RedisSink")
+        self._secret = Secret("RedisSink", password_file, password_env)
+        self._stream, self._most = stream, "" if most is None else str(most)
+
+    def open(self, conf: Conf, context: TopologyContext) -> None:
+        """Connect to nothing yet."""
+        self._epoch_key = f"{{{self._stream}}}:sparkstorm:{context.topology_id}/{context.component_id}/{context.task_index}"
+        self._client: Any = None
+        self._rows: list[list[Any]] = []
+
+    def begin(self, epoch: int) -> None:
+        """Begin without rows."""
+        self._rows = []
+
+    def write(self, tup: Tuple) -> None:
+        """Keep a row as the fields of an entry."""
+        cells: list[Any] = []
+        for name, value in zip(tup.fields, tup.values, strict=True):
+            if value is not None:
+                cells += [name, value if type(value) in (str, bytes) else to_json(value)]
+        if not cells:
+            raise ValueError("a row of nulls only makes no entry of a stream")
+        self._rows.append(cells)
+
+    def prepare(self, epoch: int) -> Any:
+        """Return the rows as outbox."""
+        return self._rows
+
+    def commit(self, epoch: int, prepared: Any) -> None:
+        """Append the rows, if Redis has not the epoch."""
+        if self._client is None:
+            self._client = connect(self._url, self._secret)
+        flat = [cell for row in prepared for cell in (len(row), *row)]
+        try:
+            self._client.eval(_APPEND, 2, self._stream, self._epoch_key, f"{epoch:020d}", self._most, "", *flat)
+        except redis.AuthenticationError as error:
+            raise InvalidConfigError(
+                f"Redis at {self._url}: {error}; name the password's place with password_file or password_env"
+            ) from error
+        except redis.ResponseError as error:
+            if re.match("WRONGTYPE|NOPERM|.*WRONGTYPE", str(error)):
+                raise InvalidConfigError(f"stream {self._stream} of Redis at {self._url}: {error}") from error
+            raise
+
+    def cleanup(self) -> None:
+        """Close the connection."""
+        if self._client is not None:
+            self._client.close()
+
+
+def connect(url: str, secret: Secret) -> Any:
+    """Return a client without retries of its own: the caller knows what may be repeated."""
+    try:
+        return redis.Redis.from_url(url, password=secret.read(), socket_timeout=10, socket_connect_timeout=5, retry=None)
+    except ValueError as error:
+        raise InvalidConfigError(f"{url:.80} is no URL of a Redis: {error}") from error
+
+
+def order(id: str) -> tuple[int, int]:
+    """An entry's id as numbers."""
+    ms, _, number = id.partition("-")
+    return int(ms), int(number or 0)

@@ -1,0 +1,298 @@
+"""SparkSource and SparkSink: Spark's Python data sources as spouts and sinks, without a SparkSession and without a JVM."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from sparkstorm.api.collector import SpoutOutputCollector
+from sparkstorm.api.columns import rows_of
+from sparkstorm.api.components import Conf, ReplayableSpout
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.sinks import TransactionalSink
+from sparkstorm.errors import InvalidTopologyError, StoreInconsistentError
+from sparkstorm.model.column_types import ANY, ColumnType, parse_columns
+from sparkstorm.model.tuples import Tuple
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+    from pyspark.sql.types import StructType
+
+_ROWS_PER_CALL = 256
+
+
+class SparkSource(ReplayableSpout):
+    """Emits the rows of a Spark Python data source (`pyspark.sql.datasource.DataSource`), each exactly once.
+
+    The position is the source's own offsets with the rows read of the range at hand; a partition that was being read is read again
+    after a crash, up to where it was. So `read` of a partition must give the same rows in the same order each time, as Spark
+    demands it too. `source.commit(end)` is called once every tuple up to there is done.
+
+    `partition_key` names each partition by a value that stays the same over all ranges (a shard's number); with it, several tasks
+    share the partitions. `follow=False` ends the source at what is there now. `poll_secs` is the pause between two looks for news.
+    """
+
+    blocking = True
+
+    def __init__(
+        self,
+        source: type[DataSource],
+        options: Mapping[str, str] | None = None,
+        schema: str | StructType | None = None,
+        *,
+        partition_key: Callable[[InputPartition], Any] | None = None,
+        follow: bool = True,
+        poll_secs: float = 0.5,
+    ) -> None:
+        self._source, self._options = source, dict(options or {})
+        self._schema, self.outputs = read_schema(make_source(source, self._options), schema)
+        self._key, self._follow, self._poll_ms = partition_key, follow, round(poll_secs * 1000)
+
+    def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
+        """Make the reader; nothing is read yet."""
+        self._collector, self._now_ms = collector, context.now_ms
+        self._index, self._tasks = context.task_index, len(context.peers)
+        if self._tasks > 1 and self._key is None:
+            raise InvalidTopologyError(
+                f"component '{context.component_id}': {self._source.__name__} is read by {self._tasks} tasks, which must agree on "
+                "who reads what: give SparkSource a partition_key, or parallelism 1"
+            )
+        self._reader = _reader(make_source(self._source, self._options), self._schema)
+        self._start: Any = None
+        self._end: Any = None  # none: the next range is not planned
+        self._number = self._at = self._done = 0  # of the range; partitions read of it; rows read of the partition at hand
+        self._mine: list[InputPartition] = []
+        self._rows: Iterator[Any] | None = None
+        self._is_at_end = False
+        self._next_look_ms = 0
+        self._open: dict[int, int] = {}  # tuples out there by range
+        self._ends: dict[int, Any] = {}  # ends of ranges that were read
+
+    def next_tuple(self) -> None:
+        """Emit some rows of the range at hand, or plan the next one."""
+        if self._end is None and not self._plan():
+            return
+        while self._at < len(self._mine):
+            if self._rows is None:
+                self._rows = _plain(self._reader.read(self._mine[self._at]))
+                next(islice(self._rows, self._done, self._done), None)  # rows that were committed before a restart
+            if batch := list(islice(self._rows, _ROWS_PER_CALL)):
+                self._open[self._number] = self._open.get(self._number, 0) + len(batch)
+                for row in batch:
+                    self._collector.emit(row, self._number)
+                self._done += len(batch)
+                return
+            self._at, self._done, self._rows = self._at + 1, 0, None
+        self._ends[self._number] = self._end
+        self._start, self._end, self._at, self._number = self._end, None, 0, self._number + 1
+        self._tell_source()
+
+    def is_exhausted(self) -> bool:
+        """Whether the end was reached that the source had when it was last asked; never if it is followed."""
+        return not self._follow and self._is_at_end
+
+    def snapshot(self) -> Any:
+        """Offsets of the range at hand, and what is read of it."""
+        return {"start": self._start, "end": self._end, "at": self._at, "done": self._done, "number": self._number}
+
+    def restore(self, position: Any) -> None:
+        """Plan the same range again."""
+        self._start, self._end = position["start"], position["end"]
+        self._at, self._done, self._number = position["at"], position["done"], position["number"]
+        if self._end is not None:
+            self._deal()
+
+    def ack(self, message_id: Any) -> None:
+        """Count a tuple of a range as done."""
+        if message_id in self._open:
+            self._open[message_id] -= 1
+            self._tell_source()
+
+    fail = ack  # it was parked: done as well
+
+    def close(self) -> None:
+        """End the reader."""
+        self._reader.stop()
+
+    def _plan(self) -> bool:
+        now_ms = self._now_ms()
+        if now_ms < self._next_look_ms or self.is_exhausted():
+            return False
+        if self._start is None:
+            self._start = self._reader.initialOffset()
+        end = _latest(self._reader, self._start)
+        if end is None or end == self._start:
+            self._is_at_end, self._next_look_ms = True, now_ms + self._poll_ms
+            return False
+        self._is_at_end, self._end, self._at, self._done = False, end, 0, 0
+        self._deal()
+        return True
+
+    def _deal(self) -> None:
+        """Take this task's share of the range's partitions."""
+        found = list(self._reader.partitions(self._start, self._end))
+        self._mine = found if self._key is None else [p for p in found if _share(self._key(p), self._tasks) == self._index]
+
+    def _tell_source(self) -> None:
+        """Let the source forget ranges whose tuples are all done; several tasks cannot speak for each other."""
+        for number in sorted(self._ends):
+            if self._open.get(number):
+                return
+            end = self._ends.pop(number)
+            self._open.pop(number, None)
+            if self._tasks == 1:
+                self._reader.commit(end)
+
+
+class SparkSink(TransactionalSink):
+    """Writes through a Spark Python data source's `DataSourceStreamWriter`: the commit's batch id is the epoch of the task.
+
+    `write` runs in the epoch's first phase, `commit(messages, batchId)` after the worker's commit. It may be called again with the
+    same batch id after a crash, as by Spark. Each task commits for itself. The attributes of a commit message must be values that
+    a tuple may carry. What `write` of an epoch left that was never committed is for the source to clean up.
+    """
+
+    def __init__(
+        self, source: type[DataSource], options: Mapping[str, str] | None = None, schema: str | StructType | None = None
+    ) -> None:
+        self._source, self._options = source, dict(options or {})
+        self._schema, _ = read_schema(make_source(source, self._options), schema)
+
+    def open(self, conf: Conf, context: TopologyContext) -> None:
+        """Make the writer."""
+        self._writer = make_source(self._source, self._options).streamWriter(self._schema, False)
+        self._names = list(self._schema.names)
+        self._rows: list[Any] = []
+
+    def begin(self, epoch: int) -> None:
+        """Begin without rows."""
+        self._rows = []
+
+    def write(self, tup: Tuple) -> None:
+        """Keep a row for the writer."""
+        if len(tup.values) != len(self._names):
+            raise ValueError(
+                f"a row of {len(tup.values)} values for the columns {', '.join(self._names)} of {self._source.__name__}"
+            )
+        self._rows.append(tup.values)
+
+    def prepare(self, epoch: int) -> Any:
+        """Have the writer write the rows; its commit message, with its class, goes into the worker's commit."""
+        message = self._writer.write(self._given())
+        return [] if message is None else [type(message).__qualname__, dict(vars(message))]
+
+    def commit(self, epoch: int, prepared: Any) -> None:
+        """Commit the epoch's message under the epoch as batch id."""
+        self._writer.commit([_message(prepared) if prepared else None], epoch)
+
+    def _given(self) -> Iterator[Any]:
+        from pyspark.sql import Row
+        from pyspark.sql.datasource import DataSourceStreamArrowWriter
+
+        if isinstance(self._writer, DataSourceStreamArrowWriter):
+            import pyarrow as pa
+            from pyspark.sql.pandas.types import to_arrow_schema
+
+            columns = [list(column) for column in zip(*self._rows, strict=True)]
+            return iter(
+                [pa.RecordBatch.from_arrays([pa.array(c) for c in columns], self._names).cast(to_arrow_schema(self._schema))]
+            )
+        make = Row(*self._names)
+        return (make(*values) for values in self._rows)
+
+
+def make_source(source: type[DataSource], options: Mapping[str, str]) -> DataSource:
+    """Return a data source with its options, whose keys Spark takes in any case."""
+    from pyspark.sql.datasource import CaseInsensitiveDict, DataSource
+
+    if not (isinstance(source, type) and issubclass(source, DataSource)):
+        raise InvalidTopologyError(f"{source!r:.60} is no class derived from pyspark.sql.datasource.DataSource")
+    return source(CaseInsensitiveDict({key: str(value) for key, value in options.items()}))
+
+
+def read_schema(source: DataSource, schema: str | StructType | None) -> tuple[StructType, dict[str, str]]:
+    """Return a schema as Spark's type, and the fields that a stream declares for it."""
+    from pyspark.sql.types import StructType
+
+    given = source.schema() if schema is None else schema
+    if isinstance(given, StructType):
+        return given, {each.name: _declared(each.dataType.simpleString()) for each in given.fields}
+    try:
+        columns = parse_columns(given)
+    except ValueError as error:
+        raise InvalidTopologyError(f"the schema of {type(source).__name__}: {error}; other types need a StructType") from error
+    made = StructType()
+    for name, kind in columns:
+        made = made.add(name, _spark_type(kind))
+    return made, {name: str(kind) for name, kind in columns}
+
+
+def _declared(text: str) -> str:
+    try:
+        return str(parse_columns(f"it {text}")[0][1])
+    except ValueError:
+        return ANY  # dates, decimals: taken from the values
+
+
+def _spark_type(kind: ColumnType) -> Any:
+    from pyspark.sql import types
+
+    parts = [(name, _spark_type(part)) for name, part in kind.parts]
+    if kind.name == "array":
+        return types.ArrayType(parts[0][1])
+    if kind.name == "map":
+        return types.MapType(parts[0][1], parts[1][1])
+    if kind.name == "struct":
+        return types.StructType([types.StructField(name, part) for name, part in parts])
+    by_name = {each().simpleString(): each for each in (types.BooleanType, types.ByteType, types.ShortType, types.IntegerType,
+               types.LongType, types.FloatType, types.DoubleType, types.StringType, types.BinaryType)}  # fmt: skip
+    return by_name[kind.name]()
+
+
+def _reader(source: DataSource, schema: StructType) -> DataSourceStreamReader:
+    from pyspark.errors import PySparkNotImplementedError
+    from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
+
+    try:
+        return source.streamReader(schema)
+    except PySparkNotImplementedError:
+        return _SimpleStreamReaderWrapper(source.simpleStreamReader(schema))
+
+
+def _latest(reader: DataSourceStreamReader, start: Any) -> Any:
+    """Return the end of the next range; sources written for Spark before 4.2 take no arguments."""
+    if len(inspect.signature(reader.latestOffset).parameters) >= 2:
+        return reader.latestOffset(start, reader.getDefaultReadLimit())
+    return reader.latestOffset()  # type: ignore[call-arg]
+
+
+def _share(key: Any, tasks: int) -> int:
+    return key % tasks if type(key) is int else crc32(str(key).encode()) % tasks
+
+
+def _plain(rows: Any) -> Iterator[Any]:
+    """Yield rows of tuples, Rows or Arrow batches as sequences of values."""
+    for each in rows:
+        if hasattr(each, "num_columns"):
+            yield from rows_of(each)
+        else:
+            yield tuple(each)
+
+
+def _message(prepared: Any) -> Any:
+    from pyspark.sql.datasource import WriterCommitMessage
+
+    name, attributes = prepared
+    known, kinds = [WriterCommitMessage], {}
+    while known:
+        kind = known.pop()
+        kinds[kind.__qualname__] = kind
+        known += kind.__subclasses__()
+    if name not in kinds:
+        raise StoreInconsistentError(f"a commit message of class {name!r:.60} is in the store, which the data source does not have")
+    message = object.__new__(kinds[name])
+    vars(message).update(attributes)
+    return message

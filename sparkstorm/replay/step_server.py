@@ -1,0 +1,80 @@
+"""One version of a bolt in a process of its own: steps through rows that come on standard input, for a comparison of versions.
+
+`python -m sparkstorm.replay.step_server CODE_FILE COMPONENT` speaks frames, each four bytes of length and MessagePack. First comes
+the configuration; then `["begin", task_index, state]` (answered by an empty list) and `["rows", [component, stream, values,
+at_ms] ...]`, answered by a list of outcomes, one per row. An error of the code ends the process with one sentence on
+standard error. Two versions are never opened in one process, because their modules have the same names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+from sparkstorm.blobs.topology_code import open_topology
+from sparkstorm.errors import SparkStormError
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.topology import Topology
+from sparkstorm.replay.stepper import Stepper
+
+_LENGTH = struct.Struct(">I")
+_REFUSED = 3
+
+
+def write_frame(file: IO[bytes], codec: Codec, value: Any) -> None:
+    """Write one frame."""
+    data = codec.pack(value)
+    file.write(_LENGTH.pack(len(data)) + data)
+    file.flush()
+
+
+def read_frame(file: IO[bytes], codec: Codec) -> Any:
+    """Read one frame; EOFError at the end."""
+    head = file.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        raise EOFError
+    return codec.unpack(file.read(_LENGTH.unpack(head)[0]))
+
+
+def serve(code: bytes, component: str, source: IO[bytes], sink: IO[bytes], folder: Path) -> None:
+    """Answer frames until they end."""
+    codec = Codec()
+    topology, make_instance = open_topology(code, hashlib.sha256(code).hexdigest(), folder / "modules.zip")
+    whole = Topology({c.id: replace(c, instance=make_instance(c.id) if c.kind == "bolt" else None) for c in topology})
+    conf = read_frame(source, codec)
+    stepper = Stepper(whole, component, conf=conf)
+    while True:
+        try:
+            kind, *rest = read_frame(source, codec)
+        except EOFError:
+            return
+        if kind == "begin":
+            index, pairs = rest
+            state = {tuple(key) if isinstance(key, list) else key: value for key, value in pairs}
+            stepper = Stepper(whole, component, conf=conf, state=state, task_index=index)
+            write_frame(sink, codec, [])
+            continue
+        outcomes = [stepper.outcome(values, sender, stream, at_ms) for sender, stream, values, at_ms in rest[0]]
+        write_frame(sink, codec, outcomes)
+
+
+def main(arguments: list[str]) -> int:
+    """Serve the code of a file; its exit status."""
+    sink = sys.stdout.buffer
+    sys.stdout = sys.stderr  # what components print is no answer
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            serve(Path(arguments[0]).read_bytes(), arguments[1], sys.stdin.buffer, sink, Path(folder))
+        except SparkStormError as error:
+            print(str(error).replace("\n", " "), file=sys.stderr)
+            return _REFUSED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,60 @@
+"""WorkerPlan: the topology, tasks, fences, configuration and code of one worker, with its typed settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from sparkstorm.model.assignment import ExecutorId
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.failure import Failure
+from sparkstorm.model.tasks import tasks_by_component
+from sparkstorm.model.topology import ACKER, Topology
+from sparkstorm.settings import ComponentSettings, DeliverySettings, WorkerSettings
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """Everything that a worker runs: `make_instance` returns a fresh copy of a component's instance for one task."""
+
+    topology_id: str
+    topology: Topology
+    component_by_task: Mapping[int, str]
+    tasks: tuple[int, ...]
+    owner: str
+    token_by_task: Mapping[int, int]
+    conf: Mapping[str, Any]
+    make_instance: Callable[[str], Any]
+    codec: Codec = field(default_factory=Codec)
+    is_strict: bool = False
+    is_careful: bool = False
+    deaths_by_row: Mapping[tuple[int, str, int], int] = field(default_factory=dict)
+    log_dir: str = ""  # of a worker process; a simulated one has none
+    executors: tuple[ExecutorId, ...] = ()
+    host: str = ""
+    code_key: str = ""
+
+    def placed(self, failure: Failure) -> Failure:
+        """Return a failure with the host, the worker and the version of the code."""
+        return replace(failure, host=self.host, worker=self.owner, code_version=self.code_key)
+
+    @property
+    def ackers(self) -> tuple[int, ...]:
+        """Task ids of the topology's ackers; empty when nothing is tracked."""
+        return tuple(tasks_by_component(self.component_by_task).get(ACKER, ()))
+
+    @cached_property
+    def settings(self) -> WorkerSettings:
+        """Settings of the topology for its workers."""
+        return WorkerSettings.of(self.conf)
+
+    @cached_property
+    def delivery(self) -> DeliverySettings:
+        """The delivery guarantee and its retries."""
+        return DeliverySettings.of(self.conf)
+
+    def component_settings(self, component: str) -> ComponentSettings:
+        """Settings of one component, over those of the topology."""
+        return ComponentSettings.of(self.conf, self.topology.components[component].conf)

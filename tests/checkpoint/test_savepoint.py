@@ -1,0 +1,235 @@
+"""Savepoints of running topologies: exact over workers and kills, from which a submission, a replay and a test go on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Duration,
+    FoldingBolt,
+    Spout,
+    StatefulBolt,
+    TopologyBuilder,
+    Tuple,
+)
+from sparkstorm.checkpoint.files import read_checkpoint
+from sparkstorm.client.savepoints import Kept, Source
+from sparkstorm.client.state_frames import state_frame, state_table
+from sparkstorm.connectors import FileLines, find_files
+from sparkstorm.errors import CheckpointError
+from sparkstorm.model.tagged import read_value
+from sparkstorm.model.topology import Topology
+from sparkstorm.replay import checkpoint_states, replay_locally
+from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
+from sparkstorm.transport.local import LocalReader
+from tests.worker.building import Collecting, Count, chain
+
+
+class Words(StatefulBolt):
+    """Counts words; its state may be dealt to any number of tasks."""
+
+    key_fields = ("word",)
+    state_keyed_by_grouping = True
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.add(tup["word"])
+
+
+class Split(BasicBolt):
+    """Splits lines."""
+
+    outputs = ("word",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        for word in tup[0].split():
+            collector.emit((word,))
+
+
+def word_count(source: Spout, spouts: int = 2, counts: int = 2) -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("lines", source, spouts)
+    builder.set_bolt("split", Split(), 2, inputs="lines")
+    builder.set_bolt("count", Words(), counts, inputs="split")
+    return builder.build()
+
+
+@pytest.mark.parametrize(("seed", "blocking"), [(1, False), (2, False), (3, True)])
+def test_a_submission_goes_on_from_a_savepoint_that_was_taken_under_load(
+    seed: int, blocking: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another number of tasks on every component: what was handed over, and what was counted, is dealt anew."""
+    monkeypatch.setattr(FileLines, "blocking", blocking)
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text("".join(f"w{n % 17} {name}{n % 5}\n" for n in range(400)))
+    source = FileLines(find_files([str(tmp_path)]))
+    expected = Counter(
+        word for name in "abc" for line in (tmp_path / f"{name}.txt").read_text().splitlines() for word in line.split()
+    )
+    with LocalCluster(seed=seed) as cluster:
+        cluster.submit(word_count(source), {"topology.workers": 3, "topology.max.spout.pending": 20}, "one")
+        cluster.advance(ms=9)
+        cluster.savepoint(tmp_path / "saved", "one")
+        cluster.run_until(lambda: cluster.state("count", "one") == expected)
+        cluster.kill("one", 0)
+        again = word_count(FileLines(find_files([str(tmp_path / f"{name}.txt") for name in "abc"])), spouts=1, counts=3)
+        cluster.submit(again, {"topology.workers": 2}, "two", from_checkpoint=tmp_path / "saved")
+        cluster.run_until(lambda: cluster.state("count", "two") == expected)
+        cluster.advance(1)
+        assert cluster.state("count", "two") == expected
+    saved = checkpoint_states(tmp_path / "saved")["count"]
+    assert 0 < sum(saved.values()) < sum(expected.values()) or blocking, "in the middle of the input"
+
+
+def test_windows_of_a_savepoint_fire_in_the_next_run(tmp_path: Path) -> None:
+    class Sum(FoldingBolt):
+        outputs = ("start", "sum")
+
+        def initial(self) -> int:
+            return 0
+
+        def fold(self, accumulator: int, tup: Tuple) -> int:
+            return accumulator + int(tup["n"])
+
+        def execute(self, window: Any, collector: BasicOutputCollector) -> None:
+            collector.emit((window.start, window.value))
+
+    def topology(spout: FeederSpout, capture: CaptureBolt) -> Topology:
+        builder = TopologyBuilder()
+        builder.set_spout("spout", spout)
+        builder.set_bolt("sums", Sum().with_tumbling_window(Duration(10)).with_timestamp_field("ts"), inputs="spout")
+        builder.set_bolt("capture", capture, inputs="sums")
+        return builder.build()
+
+    first, fired, second = FeederSpout(["n", "ts"]), CaptureBolt(), CaptureBolt()
+    with LocalCluster() as cluster:
+        cluster.submit(topology(first, fired), name="one")
+        for ts in (1, 9, 12):
+            first.feed([ts, ts])
+        cluster.advance(1)
+        cluster.kill_worker("sums")
+        cluster.savepoint(tmp_path / "saved")
+        cluster.kill("one", 0)
+        assert fired.values == [(0, 10)]
+        for ts in (19, 21):
+            first.feed([ts, ts])
+        first.finish()
+        cluster.submit(topology(first, second), name="two", from_checkpoint=tmp_path / "saved")
+        cluster.run_until_idle()
+    assert second.values == [(10, 31), (20, 21)]
+
+
+def test_a_replay_begins_with_the_states_of_a_savepoint(tmp_path: Path) -> None:
+    spout = FeederSpout(["line"])
+    with LocalCluster() as cluster:
+        cluster.submit(word_count(spout))
+        spout.feed(["a b a"])
+        cluster.run_until_idle()
+        cluster.savepoint(tmp_path / "saved")
+        spout.feed(["c"])
+        cluster.run_until_idle()
+        assert cluster.state("count") == {"a": 2, "b": 1, "c": 1}, "its spouts go on"
+    results = replay_locally(word_count(FeederSpout(["line"])), {"lines": [("a c",)]}, states=checkpoint_states(tmp_path / "saved"))
+    assert results.states["count"] == {"a": 3, "b": 1, "c": 1}
+
+
+class Keeps(Collecting):
+    """Never acks."""
+
+    outputs = ()
+
+    def execute(self, tup: Tuple) -> None:
+        pass
+
+
+class Plain(Spout):
+    """Has no position."""
+
+    outputs = ("value",)
+
+    def next_tuple(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("spout", "bolt", "sentence"),
+    [
+        (FeederSpout(), Keeps(), r"'bolt' \(task \d\) has 1 inputs that it has neither acked nor failed|has 1 open messages"),
+        (Plain(), Count(), r"spout 'spout' \(task \d\) has not come to rest, or has no position to hand over"),
+    ],
+)
+def test_what_is_still_under_way_is_named_and_the_topology_goes_on(spout: Any, bolt: Any, sentence: str, tmp_path: Path) -> None:
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, bolt), {"topology.message.timeout.secs": 600})
+        if isinstance(spout, FeederSpout):
+            spout.feed([1])
+        cluster.advance(1)
+        with pytest.raises(CheckpointError, match=sentence):
+            cluster.savepoint(tmp_path / "saved")
+        assert cluster.topology().is_active and not (tmp_path / "saved").exists()
+
+
+def test_a_savepoint_keeps_the_version_of_each_state_and_the_next_code_migrates_it(tmp_path: Path) -> None:
+    class Old(Count):
+        state_version = 2
+
+    class New(StatefulBolt):
+        state_version = 3
+
+        def migrate_state(self, state: Any, version: int) -> None:
+            assert version == 2
+            for key, value in state.items():
+                state.delete(key)
+                state.put(f"{key}!", value * 10)
+
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            self.state.add(f"{tup[0]}!", 1)
+
+    spout = FeederSpout()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Old()), name="one")
+        spout.feed(["a"])
+        cluster.run_until_idle()
+        cluster.savepoint(tmp_path / "saved")
+        cluster.kill("one", 0)
+        assert read_checkpoint(tmp_path / "saved").parts["bolt"].state_version == 2
+        cluster.submit(chain(spout, New()), name="two", from_checkpoint=tmp_path / "saved")
+        spout.feed(["a"])
+        cluster.run_until_idle()
+        assert cluster.state("bolt") == {"a!": 11}
+
+
+def test_a_state_frame_has_the_committed_state_of_every_task(tmp_path: Path) -> None:
+    spout = FeederSpout(["line"])
+    with LocalCluster() as cluster:
+        cluster.submit(word_count(spout), {"topology.workers": 2})
+        spout.feed(["a b a c"])
+        cluster.run_until_idle()
+        topology = cluster.topology()
+        reader = LocalReader(topology.store)
+        source = Source(topology.info_by_task, reader.record, reader.progress)
+        table = state_table(source.kept("count"))
+        assert dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)) == {"a": 2, "b": 1, "c": 1}
+        assert {topology.component_by_task[task] for task in table["task"].to_pylist()} == {"count"}
+        frame: Any = state_frame(source.kept("count"))
+        assert list(getattr(frame, "column_names", None) or frame.columns) == ["task", "key", "value"]
+
+
+def test_values_without_a_common_type_are_tagged_text_and_tuples_are_lists() -> None:
+    kept = Kept.of([{"s": [["a", 1], ["b", "x"], ["c", None]]}])
+    assert [read_value(cell) for cell in state_table([(1, kept)])["value"].to_pylist()] == [1, "x", None]
+    kept = Kept.of([{"s": [[("u", 1), 2.5]]}, {"s": [[("v", 2), 3.5]], "d": [["u", 1]]}])
+    table = state_table([(7, kept)])
+    assert [read_value(cell) for cell in table["key"].to_pylist()] == [["v", 2]] and table["value"].to_pylist() == [3.5]
+
+
+def test_a_hand_over_counts_only_while_nothing_was_emitted_after_it() -> None:
+    assert Kept.of([{"o": 1, "h": [1]}]).handed == [1]
+    assert Kept.of([{"h": [None]}]).handed == [None]
+    assert Kept.of([{"h": [1]}, {"o": 2}]).handed is None
+    assert Kept.of([{"h": [1]}, {"o": 2}, {"h": [2]}, {"s": []}]).handed == [2]

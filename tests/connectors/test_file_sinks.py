@@ -1,0 +1,150 @@
+"""FileSink: every row in the folder once, whatever dies; compaction; rows and folders that do not fit."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sparkstorm.api import TopologyBuilder
+from sparkstorm.connectors import FileSink
+from sparkstorm.errors import InvalidConfigError, WorkerFailedError
+from sparkstorm.model.topology import Topology
+from sparkstorm.testing import FeederSpout, LocalCluster, Shared, die
+
+CONF = {"topology.epoch.rows": 4, "topology.max.worker.deaths": 1000, "topology.sink.patience.secs": 1}
+
+
+def build(sink: FileSink, fields: Any = ("n", "text")) -> tuple[Topology, FeederSpout]:
+    feed, builder = FeederSpout(list(fields)), TopologyBuilder()
+    builder.set_spout("feed", feed)
+    builder.set_bolt("files", sink, inputs="feed")
+    return builder.build(), feed
+
+
+def write(sink: FileSink, rows: int = 30, seed: int = 0) -> None:
+    topology, feed = build(sink)
+    with LocalCluster(seed=seed) as cluster:
+        cluster.submit(topology, CONF)
+        for n in range(rows):
+            feed.feed([n, str(n)])
+        cluster.run_until_idle()
+
+
+def read(folder: Path) -> Counter[tuple[Any, ...]]:
+    """Every row of the folder, by a reader of its own."""
+    rows: list[tuple[Any, ...]] = []
+    for path in folder.glob("*.*"):
+        if path.suffix == ".parquet":
+            rows += [tuple(row.values()) for row in pq.read_table(path).to_pylist()]
+        elif path.suffix == ".jsonl":
+            rows += [tuple(json.loads(line).values()) for line in path.read_text().splitlines()]
+        else:
+            rows += [(int(n), text) for n, text in list(csv.reader(path.read_text().splitlines()))[1:]]
+    return Counter(rows)
+
+
+WANTED = Counter((n, str(n)) for n in range(30))
+
+
+@pytest.mark.parametrize("format", ["parquet", "json", "csv"])
+@pytest.mark.parametrize("target_bytes", [0, 1 << 20])
+def test_rows_are_written_once_and_small_files_are_compacted(tmp_path: Path, format: str, target_bytes: int) -> None:
+    schema = "n bigint, text string" if format == "parquet" else None
+    write(FileSink(tmp_path, format, schema, flush_secs=0, target_bytes=target_bytes))
+    assert read(tmp_path) == WANTED
+    files = list(tmp_path.glob("*.*"))
+    assert len(files) == 1 if target_bytes else len(files) > 3
+    assert list((tmp_path / "_staging").iterdir()) == []
+
+
+def test_an_epoch_of_ten_seconds_is_one_file(tmp_path: Path) -> None:
+    write(FileSink(tmp_path, schema="n bigint, text string", target_bytes=0))
+    assert read(tmp_path) == WANTED
+    assert len(list(tmp_path.glob("*.parquet"))) == 1
+
+
+class Mortal(FileSink):
+    """Dies at the n-th phase, before or after it."""
+
+    def __init__(self, path: Path, calls: Shared[list[int]], **options: Any) -> None:
+        super().__init__(path, schema="n bigint, text string", **options)
+        self.calls = calls
+
+    def step(self) -> None:
+        self.calls.value[0] -= 1
+        if self.calls.value[0] == 0:
+            die()
+
+    def prepare(self, epoch: int) -> Any:
+        prepared = super().prepare(epoch)
+        self.step()
+        return prepared
+
+    def commit(self, epoch: int, prepared: Any) -> None:
+        self.step()
+        super().commit(epoch, prepared)
+        self.step()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"flush_secs": 0.002}, {"flush_secs": 0.01, "flush_rows": 6, "target_bytes": 0}])
+def test_a_death_in_every_phase(tmp_path: Path, options: Any) -> None:
+    clean = Shared([0])
+    write(Mortal(tmp_path / "clean", clean, **options))
+    for number in range(1, -clean.value[0] + 1):
+        folder = tmp_path / str(number)
+        write(Mortal(folder, Shared([number]), **options))
+        assert read(folder) == WANTED, number
+        assert list((folder / "_staging").iterdir()) == []
+
+
+def test_rows_that_do_not_fit_the_schema_are_parked_by_field(tmp_path: Path) -> None:
+    schema = pa.schema([("n", pa.int8()), ("text", pa.string()), ("tags", pa.list_(pa.int64()))])
+    topology, feed = build(FileSink(tmp_path, schema=schema, flush_secs=0), ("n", "text", "tags"))
+    with LocalCluster() as cluster:
+        cluster.submit(topology, CONF)
+        for row in ([1, "a", [1]], [1.5, "b", [1]], [500, "c", None], [2, b"d", None], [3, "e", ["x"]], [None, None, None]):
+            feed.feed(row)
+        cluster.run_until_idle()
+        reasons = [letter.reason for letter in cluster.dead_letters]
+    assert len(reasons) == 4
+    assert "field 'n' is 1.5 of type float, but the column is int8" in reasons[0]
+    assert "field 'n' is 500, too large for int8" in reasons[1]
+    assert sum(pq.read_table(path).num_rows for path in tmp_path.glob("*.parquet")) == 2
+
+
+def test_a_full_or_foreign_folder_is_said_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(WorkerFailedError, match=r"'files' .* waits for its target: .*; given up after 1 s"):
+        write(FileSink(tmp_path / "file", schema="n bigint, text string", flush_secs=0))
+    with pytest.raises(InvalidConfigError, match="parquet needs a schema"):
+        FileSink(tmp_path)
+    with pytest.raises(InvalidConfigError, match="schema: 'quux' is no type"):
+        FileSink(tmp_path, schema="n quux")
+    with pytest.raises(InvalidConfigError, match="format is 'xml'"):
+        FileSink(tmp_path, "xml")
+
+
+def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails = [3]
+    stage = FileSink._stage
+
+    def full(self: FileSink, path: str, before: str | None) -> int:
+        fails[0] -= 1
+        if fails[0] >= 0:
+            Path(path).write_text("half")
+            raise OSError(28, "No space left on device")
+        return stage(self, path, before)
+
+    monkeypatch.setattr(FileSink, "_stage", full)
+    write(FileSink(tmp_path, schema="n bigint, text string", flush_secs=0))
+    assert read(tmp_path) == WANTED
+    shutil.rmtree(tmp_path / "_staging")

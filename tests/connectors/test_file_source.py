@@ -1,0 +1,231 @@
+"""Files: every record of each format once, over restarts, new files, growth and rotation; and what cannot be read."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sparkstorm.api import TopologyBuilder
+from sparkstorm.connectors import Files
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.testing import CaptureBolt, LocalCluster
+
+
+class Context:
+    """What the spout asks of its context, with a clock that the test moves."""
+
+    def __init__(self, index: int = 0, tasks: int = 1) -> None:
+        self.task_index, self.peers, self.component_id, self.at_ms = index, tuple(range(tasks)), "files", 0
+
+    def now_ms(self) -> int:
+        self.at_ms += 100
+        return self.at_ms
+
+
+class Collector:
+    def __init__(self) -> None:
+        self.rows: list[tuple[Any, ...]] = []
+        self.bad: list[tuple[Any, ...]] = []
+        self.errors: list[str] = []
+
+    def emit(self, values: tuple[Any, ...], message_id: Any, stream: str = "default") -> None:
+        (self.rows if stream == "default" else self.bad).append(values)
+
+    def report_error(self, error: str) -> None:
+        self.errors.append(error)
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """Close what the spouts of a test have opened."""
+    Run.opened.clear()
+    yield
+    for spout in Run.opened:
+        spout.close()
+
+
+class Run:
+    """One task of a Files, stepped by hand, which may be restarted from a position."""
+
+    opened: ClassVar[list[Files]] = []
+
+    def __init__(self, spout: Files, position: Any = None, index: int = 0, tasks: int = 1) -> None:
+        self.spout, self.collector = copy.copy(spout), Collector()
+        self.opened.append(self.spout)
+        self.spout.open({}, Context(index, tasks), self.collector)  # type: ignore[arg-type]
+        if position is not None:
+            self.spout.restore(position)
+
+    def steps(self, count: int = 60) -> Run:
+        for _ in range(count):
+            self.spout.next_tuple()
+        return self
+
+    @property
+    def lines(self) -> list[Any]:
+        return [row[0] for row in self.collector.rows]
+
+
+def packed(folder: Path, name: str, data: bytes) -> None:
+    if name.endswith(".zst"):
+        with pa.CompressedOutputStream(str(folder / name), "zstd") as out:
+            out.write(data)
+    else:
+        (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+
+
+def lines(first: int, last: int) -> bytes:
+    return "".join(f"line {n}\n" for n in range(first, last)).encode()
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_packed_files_and_folders_are_read_once_from_any_position(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / "deep").mkdir()
+    packed(tmp_path, f"a.txt{suffix}", lines(0, 150))
+    packed(tmp_path / "deep", f"b.txt{suffix}", lines(150, 300)[:-1])  # without a last line end
+    packed(tmp_path, f"_half.txt{suffix}", b"not yet\n")
+    wanted = [f"line {n}" for n in range(300)]
+    for steps in range(8):
+        first = Run(Files(str(tmp_path))).steps(steps)
+        second = Run(Files([str(tmp_path)]), first.spout.snapshot()).steps()
+        assert sorted(first.lines + second.lines) == sorted(wanted)
+        assert second.spout.is_exhausted() and second.spout.extent()[0] == second.spout.extent()[1]
+        first.spout.close()
+
+
+def parquet(path: Path) -> None:
+    pq.write_table(pa.table({"n": list(range(200)), "t": [str(n) for n in range(200)]}), path, row_group_size=30)
+
+
+FORMATS: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "parquet": ("a.parquet", parquet),
+    "json": ("a.json", lambda p: p.write_text("".join(json.dumps({"t": str(n), "n": n, "x": 0}) + "\n" for n in range(200)))),
+    "csv": ("a.csv", lambda p: p.write_text("t,x,n\n" + "".join(f'"{n}",,{n}\n' for n in range(200)))),
+}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_fields_are_read_by_name_and_type_from_any_position(tmp_path: Path, format: str) -> None:
+    name, make = FORMATS[format]
+    make(tmp_path / name)
+    spout = Files(str(tmp_path / "*"), format, {"n": "bigint", "t": "string"})
+    for steps in range(5):
+        first = Run(spout).steps(steps)
+        second = Run(spout, first.spout.snapshot()).steps()
+        assert first.collector.rows + second.collector.rows == [(n, str(n)) for n in range(200)]
+
+
+def test_csv_cells_may_hold_line_ends_quotes_and_delimiters(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b'\xef\xbb\xbfid;text\r\n1;"two\r\nlines; and ""quotes"""\r\n2;\r\n')
+    run = Run(Files(str(tmp_path / "a.csv"), "csv", {"text": "string", "id": "int"}, delimiter=";")).steps()
+    assert run.collector.rows == [('two\r\nlines; and "quotes"', 1), ("", 2)]
+
+
+def test_poison_records_go_to_the_stream_bad_and_the_rest_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"n": 1}\n[1]\n{"n": "x"}\n{"n"\n' + "x" * 500 + '\n{"n": 2}\n')
+    (tmp_path / "b.json").write_text("[" * 300 + '\n{"n": 3}\n')
+    (tmp_path / "c.json.gz").write_bytes(gzip.compress(b'{"n": 4}\n' * 5)[:-12])
+    run = Run(Files(str(tmp_path), "json", {"n": "bigint"}, max_record_bytes=400)).steps()
+    assert [row for row in run.collector.rows if row != (4,)] == [(1,), (2,), (3,)]
+    reasons = [(Path(path).name, reason) for path, _, _, reason in run.collector.bad]
+    assert reasons[0] == ("a.json", "it is a list, not a JSON object")
+    assert reasons[1] == ("a.json", "field 'n' is 'x', not a whole number")
+    assert "it is no JSON" in reasons[2][1] and "more than 400 bytes" in reasons[3][1]
+    assert reasons[4][0] == "b.json" and "the file is damaged from here on" in reasons[5][1]
+    assert str(tmp_path / "a.json") in run.collector.errors[0]
+    assert run.spout.is_exhausted()
+
+
+def test_new_files_are_found_and_shared_by_tasks(tmp_path: Path) -> None:
+    runs = [Run(Files(str(tmp_path / "*.txt"), follow=True), index=index, tasks=3) for index in range(3)]
+    found: list[str] = []
+    for n in range(9):
+        (tmp_path / f"{n}.txt").write_bytes(lines(n, n + 1))
+        for run in runs:
+            run.steps(15)
+    found = [line for run in runs for line in run.lines]
+    assert sorted(found) == [f"line {n}" for n in range(9)]
+    assert not any(run.spout.is_exhausted() for run in runs)
+    handed = [run.spout.hand_over() for run in runs]
+    (tmp_path / "9.txt").write_bytes(lines(9, 10))
+    assert Run(Files(str(tmp_path / "*.txt")).take_over(handed)).steps().lines == ["line 9"]
+
+
+def test_a_growing_file_is_followed_over_renames_truncation_and_restarts(tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_bytes(lines(0, 3) + b"line ")
+    run = Run(Files(str(log), tail=True)).steps()
+    assert run.lines == ["line 0", "line 1", "line 2"]  # half a line is no line yet
+    with log.open("ab") as writer:
+        writer.write(b"3\n" + lines(4, 5))
+        log.rename(tmp_path / "app.log.1")  # rotation: its writer goes on for a moment, then opens a new file
+        writer.write(lines(5, 6))
+        writer.flush()
+        log.write_bytes(lines(6, 8))
+        run.steps()
+        assert sorted(run.lines) == [f"line {n}" for n in range(8)]
+    with log.open("ab") as writer:
+        writer.write(lines(8, 9))
+    position = run.spout.snapshot()
+    run.spout.close()
+    log.rename(tmp_path / "app.log.1")  # rotated while nothing runs: found by its inode
+    log.write_bytes(lines(9, 11))
+    again = Run(Files(str(log), tail=True), position).steps()
+    assert sorted(again.lines) == ["line 10", "line 8", "line 9"]
+    os.truncate(log, 0)  # as logrotate's copytruncate
+    again.steps()
+    with log.open("ab") as writer:
+        writer.write(b"new\n")
+    assert again.steps().lines[3:] == ["new"]
+
+
+def test_a_new_file_under_an_old_inode_is_told_from_it(tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_bytes(lines(0, 3))
+    run = Run(Files(str(log), tail=True)).steps()
+    position = run.spout.snapshot()
+    log.write_bytes(b"other 0\nother 1\nother 2\nother 3\n")  # the same inode
+    assert Run(Files(str(log), tail=True), position).steps().lines == [f"other {n}" for n in range(4)]
+
+
+def test_hostile_names_and_what_is_no_file_do_no_harm(tmp_path: Path) -> None:
+    for name in (b"a\nb.txt", b"\xff\xfe.txt", b"--rf $(x);'\".txt", b"[x]*.txt"):
+        (Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))).write_bytes(b"read\n")
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
+    capture, builder = CaptureBolt(), TopologyBuilder()
+    builder.set_spout("files", Files(str(tmp_path / "*.txt")), 2)
+    builder.set_bolt("capture", capture, inputs="files")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build())
+        cluster.run_until_idle()
+    assert capture.values == [("read",)] * 4
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfigError, match="format is 'xml'; there are lines, json, csv, parquet"):
+        Files("a", "xml")
+    with pytest.raises(InvalidConfigError, match="json needs fields, as names or types by name"):
+        Files("a", "json")
+    with pytest.raises(InvalidConfigError, match="only local files of text grow; drop tail"):
+        Files("a", "parquet", ["x"], tail=True)
+    with pytest.raises(InvalidConfigError, match=r"component 'files': no file matches .*/nothing"):
+        Run(Files(str(tmp_path / "nothing"))).steps()
+    (tmp_path / "a.csv").write_text("id,name\n1,x\n")
+    with pytest.raises(InvalidConfigError, match=r"a.csv: its header has no column 'text', only id, name"):
+        Run(Files(str(tmp_path / "a.csv"), "csv", ["text"])).steps()
+    (tmp_path / "b.parquet").write_text("no parquet")
+    with pytest.raises(InvalidConfigError, match=r"b.parquet is no Parquet file: "):
+        Run(Files(str(tmp_path / "b.parquet"), "parquet", ["x"])).steps()
+    parquet(tmp_path / "c.parquet")
+    with pytest.raises(InvalidConfigError, match=r"c.parquet: there is no column 'x'; it has n, t"):
+        Run(Files(str(tmp_path / "c.parquet"), "parquet", ["x"])).steps()

@@ -1,0 +1,156 @@
+"""Webhook and HttpSink over loopback: answers after the commit, retries under one key, refusals."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import TopologyBuilder, bolt
+from sparkstorm.connectors import Console, HttpSink, Rate, Webhook
+from sparkstorm.errors import InvalidConfigError, WorkerFailedError
+from sparkstorm.testing import LocalCluster, complete_topology
+from tests.connectors.mortal import CONF, die_everywhere, feed
+
+
+class Target(ThreadingHTTPServer):
+    """Keeps bodies by idempotency key; answers what `statuses` says first, then 200."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.statuses: list[int] = []
+        self.bodies: dict[str, Any] = {}
+        self.requests: list[str] = []
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/rows"
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1
+    timeout = 0.3  # workers that die in a simulation leave their connections open
+
+    def do_POST(self) -> None:
+        server: Any = self.server
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        key = self.headers["Idempotency-Key"]
+        server.requests.append(key)
+        status = server.statuses.pop(0) if server.statuses else 200
+        if body == {"n": 13}:
+            status = 422
+        if status == 200:
+            server.bodies.setdefault(key, body)
+        self.send_response(status)
+        self.send_header("Content-Length", "4")
+        self.end_headers()
+        self.wfile.write(b"said")
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+@pytest.fixture
+def target() -> Iterator[Target]:
+    server = Target()
+    thread = threading.Thread(target=server.serve_forever)
+    server.daemon_threads = False
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_rows_are_posted_under_keys_that_stay_whatever_dies(target: Target) -> None:
+    def make(number: int) -> Any:
+        target.bodies.clear()
+
+        def check() -> None:
+            assert sorted(row["n"] for body in target.bodies.values() for row in body) == list(range(8))
+
+        return HttpSink(target.url, batch=3), check
+
+    assert die_everywhere(make, rows=8) > 4
+    assert len(target.requests) > len(set(target.requests))
+
+
+def test_busy_servers_are_asked_again_and_refused_rows_are_parked(target: Target) -> None:
+    target.statuses = [503, 429, 500]
+    letters = feed(HttpSink(target.url), ["n"], [[n] for n in range(11, 16)])
+    assert sorted(body["n"] for body in target.bodies.values()) == [11, 12, 14, 15]
+    assert [(letter.component, letter.source_component, letter.values, letter.reason) for letter in letters] == [
+        ("sink", "feed", (13,), f"{target.url} answers 422: said")
+    ]
+    with pytest.raises(WorkerFailedError, match=r"'sink' .* waits for its target: .*Connection refused.*; given up after 1 s"):
+        feed(HttpSink("http://127.0.0.1:9/"), ["n"], [[1]])
+    with pytest.raises(InvalidConfigError, match="is no URL of the form https://host/path"):
+        HttpSink("ftp://host/")
+
+
+@bolt("user")
+def checked(tup: Any) -> Any:
+    if tup["user"] == "poison":
+        raise ValueError("no such user")
+    yield tup["user"]
+
+
+def post(port: int, body: bytes, **headers: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request("POST", "/in", body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def free_port() -> int:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        return int(server.server_address[1])
+
+
+def test_a_webhook_answers_when_the_rows_are_committed(tmp_path: Path) -> None:
+    port = free_port()
+    (tmp_path / "token").write_text("of-the-test")
+    (tmp_path / "token").chmod(0o600)
+    builder = TopologyBuilder()
+    hook = Webhook(port, ["user"], path="/in", token_file=str(tmp_path / "token"), patience_secs=5, max_body_bytes=1000)
+    builder.set_spout("hook", hook)
+    builder.set_bolt("checked", checked, inputs="hook")
+    secret = {"Authorization": "Bearer of-the-test"}
+    with LocalCluster() as cluster, ThreadPoolExecutor(8) as threads:
+        cluster.submit(builder.build(), {**CONF, "topology.max.retries": 0})
+        good = threads.submit(post, port, b'[{"user": "a"}, {"user": "b"}]', **secret)
+        cluster.run_until(good.done)
+        assert good.result() == (200, "")
+        assert cluster.counts("checked").emitted == 2
+        parked = threads.submit(post, port, b'{"user": "poison"}', **secret)
+        cluster.run_until(parked.done)
+        assert parked.result() == (422, "some rows were parked as dead letters")
+        assert post(port, b"{", **secret)[0] == 400 and post(port, b"1", **secret)[0] == 400
+        assert post(port, b"x" * 1001, **secret) == (413, "the body has more than 1000 bytes")
+        assert post(port, b"{}")[0] == 401 and post(port, b"[" * 900, **secret)[0] == 400
+        cluster.kill("test", 0)
+
+
+def test_an_open_webhook_needs_a_token() -> None:
+    with pytest.raises(InvalidConfigError, match=r"listening on 0.0.0.0 needs a token"):
+        Webhook(8080, ["a"], host="0.0.0.0")
+
+
+def test_rate_emits_its_numbers_in_time_and_console_prints_them(capfd: pytest.CaptureFixture[str]) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("rate", Rate(rows_per_second=100, rows=7), 2)
+    builder.set_bolt("console", Console(), inputs="rate")
+    done = complete_topology(builder.build())
+    rows = sorted(done["rate"])
+    assert [n for n, _ in rows] == list(range(7))
+    printed = [line for line in capfd.readouterr().out.splitlines() if line.startswith("console: ")]
+    assert len(printed) == 7 and '{"n":0,"time_ms":' in sorted(printed)[0]
+    with pytest.raises(InvalidConfigError, match="rows_per_second is 0; it must be more than 0"):
+        Rate(0)

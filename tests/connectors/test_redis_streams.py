@@ -1,0 +1,98 @@
+"""RedisSource and RedisSink on a real Redis: entries once over restarts and deaths, trimmed streams, mistakes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import TransactionalSink
+from sparkstorm.connectors import RedisSink, RedisSource
+from sparkstorm.embedded import RedisServer
+from sparkstorm.errors import InvalidConfigError, WorkerFailedError
+from tests.connectors.mortal import die_everywhere, feed
+from tests.connectors.test_sql import Bench as SqlBench
+
+names = (f"links-{number}" for number in itertools.count())
+
+
+class Bench(SqlBench):
+    """One task of a RedisSource."""
+
+
+@pytest.fixture
+def url(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("TEST_REDIS_PASSWORD", redis_server.password)
+    return f"redis://{redis_server.host}:{redis_server.port}"
+
+
+def test_entries_come_once_with_id_and_time_over_restarts(url: str, redis_server: RedisServer) -> None:
+    one, two = next(names), next(names)
+    source = RedisSource(url, [one, two], ["page", "user"], follow=False, password_env="TEST_REDIS_PASSWORD")
+    with redis_server.client() as client:
+        client.xadd(one, {"page": "a", "user": b"\xff"}, "5-1")
+        client.xadd(two, {"page": "b"}, "6-0")
+        bench: Any = Bench(source)  # type: ignore[arg-type]
+        assert sorted(bench.step(), key=str) == [("a", "\ufffd", "5-1", 5), ("b", None, "6-0", 6)]
+        assert source.is_exhausted()
+        position = source.snapshot()
+        source.close()
+        client.xadd(one, {"page": "c"}, "7-0")
+        bench = Bench(source, position)  # type: ignore[arg-type]
+        assert bench.step() == [("c", None, "7-0", 7)]
+        source.close()
+
+
+def test_entries_that_were_trimmed_before_they_were_read_are_named(url: str, redis_server: RedisServer) -> None:
+    name = next(names)
+    source = RedisSource(url, name, ["page"], follow=False, password_env="TEST_REDIS_PASSWORD")
+    with redis_server.client() as client:
+        if "max-deleted-entry-id" not in {key.decode() if isinstance(key, bytes) else key for key in _info(client, name)}:
+            pytest.skip("Redis before 7 does not say what was deleted")
+        client.xtrim(name, maxlen=0)
+        client.xadd(name, {"page": "d"}, "9-0")
+    with pytest.raises(InvalidConfigError, match=r'entries of stream links-\d+ behind 5-0 were deleted .* set lost="skip"'):
+        Bench(source, {name: "5-0"}).step()  # type: ignore[arg-type]
+    source.close()
+    skipping = RedisSource(url, name, ["page"], lost="skip", follow=False, password_env="TEST_REDIS_PASSWORD")
+    assert Bench(skipping, {name: "5-0"}).step() == [("d", "9-0", 9)]  # type: ignore[arg-type]
+    skipping.close()
+
+
+def _info(client: Any, name: str) -> Any:
+    for number in (5, 6, 7):
+        client.xadd(name, {"page": "x"}, f"{number}-0")
+    return client.xinfo_stream(name)
+
+
+def test_rows_are_in_the_stream_once_whatever_dies(url: str, redis_server: RedisServer) -> None:
+    def make(number: int) -> tuple[TransactionalSink, Callable[[], None]]:
+        name = next(names)
+
+        def check() -> None:
+            with redis_server.client() as client:
+                found = [entry for _, entry in client.xrange(name)]
+            assert found == [{b"n": str(n).encode(), b"text": f"text {n}".encode()} for n in range(20)]
+
+        return RedisSink(url, name, password_env="TEST_REDIS_PASSWORD"), check
+
+    assert die_everywhere(make) > 8
+
+
+def test_mistakes_are_one_sentence(url: str, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = next(names)
+    with redis_server.client() as client:
+        client.set(name, "no stream")
+    with pytest.raises(WorkerFailedError, match=r"'sink' .*: stream links-\d+ of Redis at .*WRONGTYPE"):
+        feed(RedisSink(url, name, password_env="TEST_REDIS_PASSWORD"), ["n"], [[1]])
+    source = RedisSource(url, name, ["a"], password_env="TEST_REDIS_PASSWORD")
+    with pytest.raises(InvalidConfigError, match=r"component 'sql', Redis at redis://.*WRONGTYPE"):
+        Bench(source).step()  # type: ignore[arg-type]
+    source.close()
+    monkeypatch.setenv("TEST_REDIS_PASSWORD", "wrong")
+    with pytest.raises(WorkerFailedError, match=r"Redis at .*; name the password's place with password_file or password_env"):
+        feed(RedisSink(url, name, password_env="TEST_REDIS_PASSWORD"), ["n"], [[1]])
+    with pytest.raises(InvalidConfigError, match="the environment variable NOT_THERE is not set on this host"):
+        Bench(RedisSource(url, name, ["a"], password_env="NOT_THERE")).step()  # type: ignore[arg-type]

@@ -1,0 +1,197 @@
+"""Spark's Python data sources as spouts and sinks: every row once over restarts, shares of tasks, and mistakes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    InputPartition,
+    SimpleDataSourceStreamReader,
+    WriterCommitMessage,
+)
+
+from sparkstorm.api import InvalidTopologyError, TopologyBuilder
+from sparkstorm.connectors.spark import SparkSink, SparkSource
+from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
+from sparkstorm.worker.tasks.spout_task import SpoutTask
+
+
+class Slice(InputPartition):
+    def __init__(self, shard: int, first: int, last: int) -> None:
+        self.shard, self.first, self.last = shard, first, last
+
+
+class NumbersReader(DataSourceStreamReader):
+    """Numbers up to the option `end` over shards, `step` a range; writes down how far it may forget."""
+
+    def __init__(self, options: Any) -> None:
+        self.end, self.shards, self.step = int(options["end"]), int(options.get("shards", 1)), int(options.get("step", 10))
+        self.told, self.kind = Path(options["told"]), options.get("kind", "rows")
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"next": 0}
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        return {"next": min(self.end, start["next"] + self.step)}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return [Slice(shard, start["next"], end["next"]) for shard in range(self.shards)]
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        mine = [n for n in range(partition.first, partition.last) if n % self.shards == partition.shard]
+        if self.kind == "arrow":
+            yield pa.RecordBatch.from_pydict({"n": mine, "text": [str(n) for n in mine]})
+        else:
+            yield from ((n, str(n)) for n in mine)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        with self.told.open("a") as file:
+            file.write(f"{end['next']}\n")
+
+
+class Numbers(DataSource):
+    def schema(self) -> str:
+        return "n bigint, text string"
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        return NumbersReader(self.options)
+
+
+class FewReader(SimpleDataSourceStreamReader):
+    def initialOffset(self) -> dict[str, Any]:
+        return {"at": 0}
+
+    def read(self, start: dict[str, Any]) -> tuple[Iterator[Any], dict[str, Any]]:
+        end = min(7, start["at"] + 3)
+        return iter([(n,) for n in range(start["at"], end)]), {"at": end}
+
+    def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[Any]:
+        return iter([(n,) for n in range(start["at"], end["at"])])
+
+
+class Few(DataSource):
+    def schema(self) -> str:
+        return "n int"
+
+    def simpleStreamReader(self, schema: Any) -> SimpleDataSourceStreamReader:
+        return FewReader()
+
+
+def has_come(capture: CaptureBolt, rows: int) -> bool:
+    return len(capture.values) >= rows
+
+
+def spouts_of(cluster: LocalCluster) -> list[SpoutTask]:
+    return [spout for slot in cluster.topology().workers if slot.worker for spout in slot.worker.crew.spouts.values()]
+
+
+def read(source: SparkSource, parallelism: int = 1, kills: int = 0) -> list[tuple[Any, ...]]:
+    """Everything that a topology of this source captures, with its worker killed so often on the way."""
+    capture, builder = CaptureBolt(), TopologyBuilder()
+    builder.set_spout("numbers", source, parallelism)
+    builder.set_bolt("capture", capture, inputs="numbers")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), {"topology.workers": 2, "topology.epoch.rows": 5})
+        for kill in range(1, kills + 1):
+            cluster.run_until(partial(has_come, capture, 10 * kill))
+            cluster.kill_worker("numbers")
+        cluster.run_until(lambda: all(spout.is_exhausted for spout in spouts_of(cluster)) and not cluster.waiting())
+    return [tuple(values) for values in capture.values]
+
+
+@pytest.mark.parametrize("kind", ["rows", "arrow"])
+def test_every_row_comes_once_though_the_worker_dies(tmp_path: Path, kind: str) -> None:
+    options = {"end": "53", "told": str(tmp_path / "told"), "kind": kind}
+    found = read(SparkSource(Numbers, options, follow=False), kills=2)
+    assert Counter(found) == Counter((n, str(n)) for n in range(53))
+
+
+def test_the_source_may_forget_what_is_done_and_no_more(tmp_path: Path) -> None:
+    read(SparkSource(Numbers, {"end": "53", "told": str(tmp_path / "told")}, follow=False))
+    assert (tmp_path / "told").read_text().split() == ["10", "20", "30", "40", "50", "53"]
+
+
+def test_tasks_share_partitions_by_a_key_that_stays(tmp_path: Path) -> None:
+    options = {"end": "40", "shards": "3", "told": str(tmp_path / "told")}
+    found = read(SparkSource(Numbers, options, partition_key=attrgetter("shard"), follow=False), parallelism=2, kills=1)
+    assert Counter(found) == Counter((n, str(n)) for n in range(40))
+    assert not (tmp_path / "told").exists()
+    with pytest.raises(
+        InvalidTopologyError, match=r"Numbers is read by 2 tasks, .* give SparkSource a partition_key, or parallelism 1"
+    ):
+        read(SparkSource(Numbers, options), parallelism=2)
+
+
+def test_a_simple_reader_works_too() -> None:
+    assert read(SparkSource(Few, follow=False)) == [(n,) for n in range(7)]
+
+
+def test_a_schema_declares_the_fields_and_a_wrong_one_is_named() -> None:
+    assert SparkSource(Few).outputs == {"n": "int"}
+    assert SparkSource(Few, schema="n bigint, tags array<string>").outputs == {"n": "bigint", "tags": "array<string>"}
+    with pytest.raises(InvalidTopologyError, match="the schema of Few: 'quux' is no type"):
+        SparkSource(Few, schema="n quux")
+    with pytest.raises(InvalidTopologyError, match="is no class derived from pyspark"):
+        SparkSource(int)  # type: ignore[arg-type]
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    rows: list[Any]
+
+
+class JsonWriter(DataSourceStreamWriter):
+    """One file per batch id, by an atomic rename."""
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return Written([[row["n"], row["text"]] for row in iterator])
+
+    def commit(self, messages: Any, batchId: int) -> None:
+        (self.path / "new").write_text(json.dumps([row for message in messages for row in message.rows]))
+        (self.path / "new").rename(self.path / f"{batchId}.json")
+
+
+class ArrowWriter(DataSourceStreamArrowWriter, JsonWriter):
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return Written([list(row.values()) for batch in iterator for row in batch.to_pylist()])
+
+
+class JsonFiles(DataSource):
+    def schema(self) -> str:
+        return "n bigint, text string"
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:
+        return (ArrowWriter if self.options.get("arrow") else JsonWriter)(self.options["path"])
+
+
+@pytest.mark.parametrize("arrow", ["", "yes"])
+def test_a_stream_writer_is_a_sink_whose_batch_is_the_epoch(tmp_path: Path, arrow: str) -> None:
+    feed, builder = FeederSpout(["n", "text"]), TopologyBuilder()
+    builder.set_spout("feed", feed)
+    builder.set_bolt("files", SparkSink(JsonFiles, {"path": str(tmp_path), "arrow": arrow}), inputs="feed")
+    with LocalCluster(seed=2) as cluster:
+        cluster.submit(builder.build(), {"topology.epoch.rows": 4})
+        for n in range(30):
+            feed.feed([n, str(n)])
+        cluster.advance(ms=3)
+        cluster.kill_worker("files")
+        cluster.run_until_idle()
+    files = sorted(tmp_path.glob("*.json"), key=lambda p: int(p.stem))
+    assert len(files) > 1
+    assert Counter(tuple(row) for file in files for row in json.loads(file.read_text())) == Counter((n, str(n)) for n in range(30))

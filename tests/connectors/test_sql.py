@@ -1,0 +1,163 @@
+"""SqlSink and SqlSource over SQLite: rows once under every death, constraints, gaps of keys, and mistakes."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import TransactionalSink
+from sparkstorm.connectors import SqlSink, SqlSource
+from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, WorkerFailedError
+from tests.connectors.mortal import die_everywhere, feed
+
+
+def run(path: Path, *statements: str) -> list[Any]:
+    connection = sqlite3.connect(path)
+    try:
+        found = [row for statement in statements for row in connection.execute(statement).fetchall()]
+        connection.commit()
+    finally:
+        connection.close()
+    return found
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    run(tmp_path / "a.db", "CREATE TABLE rows (n INTEGER NOT NULL, text TEXT CHECK (text <> 'poison'), UNIQUE (n, text))")
+    return tmp_path / "a.db"
+
+
+@pytest.mark.slow
+def test_rows_are_in_the_table_once_whatever_dies(tmp_path: Path) -> None:
+    def make(number: int) -> tuple[TransactionalSink, Callable[[], None]]:
+        path = tmp_path / f"{number}.db"
+        run(path, "CREATE TABLE rows (n INTEGER, text TEXT)")
+
+        def check() -> None:
+            assert run(path, "SELECT n, text FROM rows ORDER BY n") == [(n, f"text {n}") for n in range(8)]
+
+        return SqlSink(f"sqlite:///{path}", "rows"), check
+
+    assert die_everywhere(make, rows=8) > 8
+
+
+def test_rows_that_break_constraints_are_parked_and_the_others_stay(database: Path) -> None:
+    rows = [(1, "a"), (2, "poison"), (1, "a"), (None, "b"), (3, ["list"]), (4, "c")]
+    letters = feed(SqlSink(f"sqlite:///{database}", "rows"), ["n", "text"], rows)
+    assert run(database, "SELECT n, text FROM rows ORDER BY n") == [(1, "a"), (4, "c")]
+    reasons = sorted((str(letter.values), letter.reason) for letter in letters)
+    assert len(reasons) == 4
+    assert any("CHECK constraint failed" in reason for _, reason in reasons)
+    assert any("UNIQUE constraint failed" in reason for _, reason in reasons)
+    assert any("NOT NULL constraint failed" in reason for _, reason in reasons)
+    assert any("field 'text' is a list, which no column holds" in reason for _, reason in reasons)
+
+
+def test_mistakes_of_a_sink_are_one_sentence(database: Path) -> None:
+    url = f"sqlite:///{database}"
+    with pytest.raises(WorkerFailedError, match=r"'sink' \(task \d\): table gone at sqlite:///.*: there is no such table"):
+        feed(SqlSink(url, "gone"), ["n"], [[1]])
+    with pytest.raises(WorkerFailedError, match=r"table rows at .* has no column 'm'; it has n, text"):
+        feed(SqlSink(url, "rows"), ["m"], [[1]])
+    with pytest.raises(WorkerFailedError, match="unable to open database file"):
+        feed(SqlSink("sqlite:////nowhere/a.db", "rows"), ["n"], [[1]])
+    with pytest.raises(InvalidConfigError, match="take the password out of the URL"):
+        SqlSink("postgresql://me:secret@host/db", "rows")
+    with pytest.raises(WorkerFailedError, match="is no URL of a database"):
+        feed(SqlSink("nonsense", "rows"), ["n"], [[1]])
+
+
+class Bench:
+    """One task of a SqlSource, stepped by hand under a clock of the test."""
+
+    def __init__(self, source: SqlSource, position: Any = None, tasks: int = 1) -> None:
+        self.source, self.rows, self.at_ms = source, list[Any](), 0
+        self.task_index, self.peers, self.component_id, self.errors = 0, tuple(range(tasks)), "sql", list[str]()
+        source.open({}, self, self)  # type: ignore[arg-type]
+        if position is not None:
+            source.restore(position)
+
+    def now_ms(self) -> int:
+        return self.at_ms
+
+    def emit(self, values: Any, message_id: Any) -> None:
+        self.rows.append(tuple(values))
+
+    def report_error(self, error: str) -> None:
+        self.errors.append(error)
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.step(1000)
+
+    def step(self, ms: int = 500) -> list[Any]:
+        for _ in range(4):
+            self.source.next_tuple()
+        self.at_ms += ms
+        taken, self.rows = self.rows, []
+        return taken
+
+
+@pytest.fixture
+def source(database: Path) -> SqlSource:
+    run(database, "CREATE TABLE events (id INTEGER PRIMARY KEY, page TEXT)")
+    return SqlSource(f"sqlite:///{database}", "events", ["page"], key="id", gap_secs=1.0)
+
+
+def test_rows_come_once_in_the_order_of_the_key_over_restarts(database: Path, source: SqlSource) -> None:
+    bench = Bench(source)
+    assert bench.step() == []
+    run(database, "INSERT INTO events VALUES (1, 'a'), (2, 'b')")
+    assert bench.step() == [("a",), ("b",)]
+    position = source.snapshot()
+    source.close()
+    run(database, "INSERT INTO events VALUES (3, 'c')")
+    assert Bench(source, position).step() == [("c",)]
+    source.close()
+
+
+def test_a_missing_number_is_waited_for(database: Path, source: SqlSource) -> None:
+    run(database, "INSERT INTO events VALUES (1, 'a'), (3, 'c')")
+    bench = Bench(source)
+    assert bench.step() == [("a",)]
+    run(database, "INSERT INTO events VALUES (2, 'b')")  # its transaction commits later than the next one's
+    assert bench.step() == [("b",), ("c",)]
+    run(database, "INSERT INTO events VALUES (5, 'e')")
+    assert [bench.step() for _ in range(5)] == [[], [], [("e",)], [], []]  # 4 was rolled back
+    source.close()
+
+
+def test_a_query_and_mistakes_of_a_source(database: Path, source: SqlSource) -> None:
+    url = f"sqlite:///{database}"
+    run(database, "INSERT INTO events VALUES (1, 'a'), (2, 'b')")
+    query = SqlSource(url, query="SELECT id AS n, upper(page) AS p FROM events", fields=["p"], key="n", follow=False)
+    bench = Bench(query)
+    assert [bench.step(), bench.step()] == [[("A",), ("B",)], []] and query.is_exhausted()
+    query.close()
+    with pytest.raises(InvalidConfigError, match=r"component 'sql', events at .*: no such column: cost"):
+        Bench(SqlSource(url, "events", ["cost"], key="id")).step()
+    run(database, "INSERT INTO events VALUES (3, 'b')")
+    with pytest.raises(InvalidConfigError, match="'page' is not unique or null"):
+        Bench(SqlSource(url, "events", ["id"], key="page")).step()
+    with pytest.raises(InvalidConfigError, match="give a table or a query"):
+        SqlSource(url, fields=["a"], key="id")
+    with pytest.raises(InvalidTopologyError, match="give SqlSource parallelism 1"):
+        Bench(source, tasks=2)
+
+
+def test_an_outage_is_borne_then_named(database: Path, source: SqlSource) -> None:
+    bench = Bench(source)
+    lock = sqlite3.connect(database, isolation_level=None)
+    run(database, "PRAGMA journal_mode = DELETE")
+    source._url += "?timeout=0.01"
+    lock.execute("BEGIN EXCLUSIVE")
+    assert bench.step() == [] and "cannot be reached: database is locked" in bench.errors[0]
+    with pytest.raises(WorkerFailedError, match=r"cannot be reached for 60 s: database is locked"):
+        bench.steps(200)
+    lock.execute("ROLLBACK")
+    lock.close()
+    source.close()
