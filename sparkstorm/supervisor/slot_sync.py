@@ -312,7 +312,7 @@ class SlotSync:
         conf_path = self._local_copy(assignment.topology_id, assignment.conf_key, now_ms)
         try:
             conf = json.loads(self._dir.read_code(conf_path) or b"null")
-        except ValueError as fault:
+        except (ValueError, RecursionError) as fault:
             raise StoreInconsistentError(f"conf blob {assignment.conf_key}: not JSON ({fault})") from fault
         if not isinstance(conf, dict):
             raise StoreInconsistentError(f"conf blob {assignment.conf_key}: not a JSON object")
