@@ -186,13 +186,13 @@ class BoltTask:
 
     @property
     def is_full(self) -> bool:
-        """Whether a blocking bolt's thread has enough to do."""
+        """Return whether a blocking bolt's thread has enough to do."""
         bolt = getattr(self.runner, "bolt", None)
         return isinstance(bolt, ThreadedBolt) and bolt.is_full
 
     @property
     def is_thread_busy(self) -> bool:
-        """Whether a blocking bolt's thread has rows, or their outcomes are not taken in yet."""
+        """Return whether a blocking bolt's thread has rows, or their outcomes are not taken in yet."""
         bolt = getattr(self.runner, "bolt", None)
         return isinstance(bolt, ThreadedBolt) and bolt.is_busy
 
