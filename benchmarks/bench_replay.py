@@ -71,7 +71,7 @@ def _write(folder: Path, table: pa.Table) -> None:
 
 
 def measure(
-    spark: SparkSession, title: str, variants: dict[str, Variant], path: Path, size: int, exact: dict[object, int], runs: int
+    spark: SparkSession, title: str, variants: dict[str, Variant], path: Path, exact: dict[object, int], runs: int
 ) -> dict[str, list[float]]:
     """Seconds of every variant, in turns; the first rounds warm and are not counted."""
     seconds: dict[str, list[float]] = {name: [] for name in variants}
@@ -107,6 +107,15 @@ def show(title: str, size: int, warm: dict[str, list[float]], cold: dict[str, li
             f"  cold {first}  x '{base}': {ratios}",
             flush=True,
         )
+
+
+def show_start(spark: SparkSession, folder: Path, runs: int) -> None:
+    """Print what a replay costs before it has any rows to speak of, on a warm session."""
+    folder.mkdir()
+    path = folder / "few"
+    _, exact = write_sentences(path, 8)
+    seconds = measure(spark, "start", {"replay, rows": WORDS["replay, rows"]}, path, exact, runs)["replay, rows"]
+    print(f"\nreplay of 8 sentences on a warm session: {statistics.median(seconds):.2f} s [{min(seconds):.2f}..{max(seconds):.2f}]")
 
 
 def cold_runs(only: str, variants: dict[str, Variant], path: Path, runs: int) -> dict[str, list[float]]:
@@ -202,7 +211,8 @@ def main() -> None:
                 path = Path(folder, only)
                 size, exact = write(path, count)
                 spark = session()
-                warm = measure(spark, title, variants, path, size, exact, options.runs)
+                warm = measure(spark, title, variants, path, exact, options.runs)
+                show_start(spark, Path(folder, f"start-{only}"), options.runs)
                 spark.stop()
                 show(title, size, warm, cold_runs(only, variants, path, options.cold))
                 if only == "words" and not options.skip_live:

@@ -125,10 +125,11 @@ def _blocks(document: Path) -> list[tuple[int, str]]:
     return [(text[: block.start(1)].count("\n") + 1, block.group(1)) for block in found]
 
 
-def test_every_example_of_the_api_page_runs_and_its_tests_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = ROOT / "docs" / "api.md"
-    module = ModuleType("api_page")
-    monkeypatch.setitem(sys.modules, "api_page", module)  # where what is pickled by its name is found
+@pytest.mark.parametrize(("name", "tests"), [("api", 8), ("connectors", 1)])
+def test_every_example_of_a_page_runs_and_its_tests_pass(name: str, tests: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = ROOT / "docs" / f"{name}.md"
+    module = ModuleType(f"{name}_page")
+    monkeypatch.setitem(sys.modules, f"{name}_page", module)  # where what is pickled by its name is found
     passed = []
     for line, block in _blocks(page):
         before = set(vars(module))
@@ -136,7 +137,7 @@ def test_every_example_of_the_api_page_runs_and_its_tests_pass(monkeypatch: pyte
         for name in [name for name in vars(module) if name.startswith("test_") and name not in before]:
             vars(module)[name]()
             passed.append(name)
-    assert len(passed) == len(re.findall(r"^def test_", page.read_text(encoding="utf-8"), re.MULTILINE)) >= 8
+    assert len(passed) == len(re.findall(r"^def test_", page.read_text(encoding="utf-8"), re.MULTILINE)) >= tests
 
 
 @pytest.mark.parametrize("package", [sparkstorm.api, sparkstorm.testing], ids=lambda package: str(package.__name__))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkstorm.api.windows import check_times
+from sparkstorm.app.results import RESULT_FORMATS, result_components
 from sparkstorm.blobs.topology_code import modules_by_value
 from sparkstorm.config import Conf, check, keys, merge, read_yaml
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
@@ -20,7 +21,7 @@ from sparkstorm.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS
 from sparkstorm.settings import DriverSettings, StoreSettings
 
 _WORDS: Mapping[str, type] = {"name": str, "topology": str, "arguments": dict, "parallelism": dict, "results": dict, "replay": dict}
-_RESULT_WORDS: Mapping[str, type] = {"component": str, "top": int, "directory": str}
+_RESULT_WORDS: Mapping[str, type] = {"component": str, "components": list, "format": str, "top": int, "directory": str}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,10 @@ def _check_results(where: str, results: Mapping[str, Any]) -> None:
             raise InvalidConfigError(f"{where}: results has no key '{key}'; it has {', '.join(sorted(_RESULT_WORDS))}")
         if not isinstance(value, _RESULT_WORDS[key]) or isinstance(value, bool):
             raise InvalidConfigError(f"{where}: results: {key}: {value!r:.60} is no {_RESULT_WORDS[key].__name__}")
+    if results.get("format", "jsonl") not in RESULT_FORMATS:
+        raise InvalidConfigError(f"{where}: results: format: {results['format']!r:.60} is none of {', '.join(RESULT_FORMATS)}")
+    if stray := [each for each in results.get("components", ()) if not isinstance(each, str)]:
+        raise InvalidConfigError(f"{where}: results: components: {stray[0]!r:.60} is no name of a component")
 
 
 def _refuse_misspelled_word(where: str, key: str) -> None:
@@ -190,10 +195,10 @@ def _with_parallelism(job: JobFile, topology: Topology) -> Topology:
 
 
 def _check_result_component(job: JobFile, topology: Topology) -> None:
-    component = job.results.get("component")
-    if component is not None and component not in topology.components:
-        known = ", ".join(sorted(topology.components))
-        raise InvalidTopologyError(f"{job.path}: results names unknown component '{component}'; there are {known}")
+    for component in result_components(job.results):
+        if component not in topology.components:
+            known = ", ".join(sorted(topology.components))
+            raise InvalidTopologyError(f"{job.path}: results names unknown component '{component}'; there are {known}")
 
 
 def _place(error: BaseException) -> str:

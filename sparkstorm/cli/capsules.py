@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sparkstorm.app.dead_letter_file import read_dead_letters
 from sparkstorm.cli.common import EXITS, OK, opened, write_json
@@ -14,10 +14,8 @@ from sparkstorm.client.logs import shown
 from sparkstorm.errors import InvalidConfigError, NotAliveError
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.names import file_name
-from sparkstorm.recording.capsule_files import ENDING, write_capsule
-
-if TYPE_CHECKING:
-    from sparkstorm.replay.capsule import Capsule
+from sparkstorm.recording.capsule_files import ENDING, read_capsule, write_capsule
+from sparkstorm.recording.capsule_tests import name_of_test, text_of_test
 
 
 def add_verbs(verbs: Any) -> None:
@@ -36,34 +34,34 @@ def add_verbs(verbs: Any) -> None:
 
 def capsule(arguments: argparse.Namespace) -> int:
     """Show a failure capsule, make one of a dead letter, or write the test that fails as the run did."""
-    from sparkstorm.replay.capsule import open_capsule, test_name
-
-    found = open_capsule(arguments.source) if arguments.id is None else _made(arguments)
+    path, letter = _read(Path(arguments.source)) if arguments.id is None else _made(arguments)
     if arguments.pytest is None:
-        _show(arguments, found)
+        _show(arguments, path, letter)
         return OK
-    test = Path(arguments.pytest) if arguments.pytest else found.path.with_name(test_name(found.path))
+    test = Path(arguments.pytest) if arguments.pytest else path.with_name(name_of_test(path))
     if test.exists() and not arguments.force:
         raise InvalidConfigError(f"{test} is there already: name another file, or give --force")
-    text = found.pytest(test, arguments.topology)
+    text = text_of_test(path, letter, test, arguments.topology)
     try:
         test.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InvalidConfigError(f"{test} cannot be written: {error.strerror}") from error
     if arguments.json:
-        write_json({"capsule": str(found.path), "test": str(test)})
+        write_json({"capsule": str(path), "test": str(test)})
     else:
         print(f"{test}: run it with python -m pytest {test}")
     return OK
 
 
-def _made(arguments: argparse.Namespace) -> Capsule:
-    from sparkstorm.replay.capsule import Capsule
+def _read(path: Path) -> tuple[Path, DeadLetter]:
+    return path, read_capsule(path)
 
+
+def _made(arguments: argparse.Namespace) -> tuple[Path, DeadLetter]:
     letter = _letter(arguments)
     path = Path(arguments.to or file_name(f"{letter.component}-{arguments.id}") + ENDING)
     write_capsule(path, letter)
-    return Capsule(path, letter)
+    return path, letter
 
 
 def _letter(arguments: argparse.Namespace) -> DeadLetter:
@@ -85,12 +83,11 @@ def _lines(path: Path) -> Iterator[tuple[str, DeadLetter]]:
         raise InvalidConfigError(f"{path} cannot be read: {error}") from error
 
 
-def _show(arguments: argparse.Namespace, found: Capsule) -> None:
-    letter = found.letter
+def _show(arguments: argparse.Namespace, path: Path, letter: DeadLetter) -> None:
     if arguments.json:
-        write_json({"capsule": str(found.path), "letter": letter.as_record()})
+        write_json({"capsule": str(path), "letter": letter.as_record()})
         return
-    print(letter_text(str(found.path), letter))
+    print(letter_text(str(path), letter))
     state = "none" if letter.state is None else f"{len(letter.state):,} keys"
     print(f"  state: {state}; code {shown(letter.failure.code_version[:12]) or '?'}")
     print("\n".join(f"  {shown(line)}" for line in letter.failure.traceback.splitlines()))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from sparkstorm.client.savepoints import Kept
 from sparkstorm.model.tagged import tag_text
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 def state_table(kept: Iterable[tuple[int, Kept]]) -> pa.Table:
     """Return columns task, key and value, a row per key; values without a common type become tagged text (model/tagged.py)."""
+    import pyarrow as pa
+
     tasks: list[int] = []
     keys: list[Any] = []
     values: list[Any] = []
@@ -36,6 +39,8 @@ def state_frame(kept: Iterable[tuple[int, Kept]], spark: Any = None) -> Any:
 
 
 def _column(values: list[Any]) -> pa.Array:
+    import pyarrow as pa
+
     kinds = {type(value) for value in values if value is not None}
     try:
         if len(kinds) > 1 or dict in kinds:

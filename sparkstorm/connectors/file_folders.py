@@ -132,7 +132,9 @@ def file_system(uri: str) -> tuple[Any, str]:
     if not mark:
         return fs.LocalFileSystem(), os.path.abspath(uri)
     if scheme in ("s3", "s3a") and (endpoint := os.environ.get("AWS_ENDPOINT_URL")):
-        return fs.S3FileSystem(endpoint_override=endpoint, allow_bucket_creation=False), rest
+        protocol, _, address = endpoint.rpartition("://")
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+        return fs.S3FileSystem(endpoint_override=address.rstrip("/"), scheme=protocol or "https", region=region), rest
     try:
         return cast(tuple[Any, str], fs.FileSystem.from_uri(uri))
     except Exception as refusal:

@@ -8,6 +8,7 @@ from threading import get_ident
 from typing import Any
 
 from sparkstorm.api.components import Bolt
+from sparkstorm.errors import WorkerFailedError
 from sparkstorm.executor.deferred_emits import Anchors, Call, DeferredEmits, anchored, roots_of
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.runner import FailedInput, ReportError, report_of
@@ -46,6 +47,7 @@ class ManualRunner:
         self._is_answering = is_answering
         self._answers = DeferredEmits()
         self._posts: deque[Call] = deque()
+        self._is_closed = False
         self._outstanding: dict[int, Tuple] = {}
         self._acked: list[Tuple] = []
         self._failed: list[FailedInput] = []
@@ -176,9 +178,18 @@ class ManualRunner:
                 self._state.delete(key)
 
     def post(self, call: Callable[[], None]) -> None:
-        """Have the loop make this call; from any thread."""
+        """Have the loop make this call; from any thread. WorkerFailedError once the worker has stopped: nobody would make it."""
+        if self._is_closed:
+            raise WorkerFailedError(
+                f"component '{self._emitter.component}' (task {self._task}): a thread used its collector after cleanup; "
+                "end threads in cleanup()"
+            )
         self._posts.append(call)
         self._wake()
+
+    def close(self) -> None:
+        """Take no calls from other threads any more."""
+        self._is_closed = True
 
     def _answer(self, anchors: Anchors, emit: Call) -> None:
         """Another thread's emission: made now, or with the ack of the first of its inputs."""

@@ -68,7 +68,7 @@ def conf_from_bytes(data: bytes, key: str) -> dict[str, JsonValue]:
     """The inverse; StoreInconsistentError names the blob."""
     try:
         conf = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StoreInconsistentError(f"conf blob {key}: not JSON ({error})") from error
     if not isinstance(conf, dict):
         raise StoreInconsistentError(f"conf blob {key}: expected a JSON object")

@@ -86,7 +86,7 @@ class RequestVerbs:
                 raise IllegalTransitionError(f"topology {base.name} is KILLED: submit it anew when it is gone")
             return request.topology_id
         if request.kind is RequestKind.REBALANCE:
-            self._options(request, base)
+            self._check_codes(base, self._options(request, base), reading)
         if request.kind in KINDS:
             self._upgrades.check(request, base, self._new_outline(request), reading, now_ms)
         return base.topology_id
@@ -208,6 +208,15 @@ class RequestVerbs:
         if outline is None:
             raise StoreInconsistentError(f"topology {base.topology_id}: its outline is missing; kill it and submit again")
         return checked_rebalance(base.name, request.rebalance or RebalanceOptions(), outline, self._parts.conf)
+
+    def _check_codes(self, base: TopologyBase, options: RebalanceOptions, reading: Reading) -> None:
+        """Refuse a change of configuration that would reach some workers only."""
+        assignment = reading.snapshot.assignments.get(base.topology_id)
+        if options.conf and assignment is not None and assignment.code_by_slot:
+            raise IllegalTransitionError(
+                f"a gray upgrade of {base.name} was completed with {len(assignment.code_by_slot)} workers on other code and "
+                "configuration: upgrade the others, or update the topology, before its configuration is changed"
+            )
 
     def plan(self, request: Request, topology_id: str, reading: Reading, now_ms: int) -> RebalancePlan:
         """Plan a rebalance; nothing is changed."""

@@ -1,11 +1,8 @@
-"""Failure capsules: execute a failed input again with the state that it met, as a step, line by line, or as a pytest file."""
+"""Failure capsules: execute a failed input again with the state that it met, as a step or line by line."""
 
 from __future__ import annotations
 
-import json
 import linecache
-import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,14 +11,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from sparkstorm.errors import InvalidConfigError, RecordingError
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.topology import Topology
-from sparkstorm.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS, ENDING, read_capsule
+from sparkstorm.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS, read_capsule
 from sparkstorm.replay.stepper import Step, Stepper
-from sparkstorm.settings import BuilderSettings
 
-_FUNCTION = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)", re.ASCII)
 _OURS = str(Path(__file__).parents[1])
 _MOST_LINES = 10_000
 
@@ -69,70 +63,10 @@ class Capsule:
             self.step(topology)
         return lines
 
-    def pytest(self, test: Path, builder: str | None = None) -> str:
-        """Return the text of a test that executes the capsule and fails as the run did; `test` is where it will be."""
-        letter = self.letter
-        built_by = BuilderSettings.of(letter.conf)
-        named = builder or built_by.function
-        if named is None:
-            raise InvalidConfigError(
-                f"{self.path} does not say which function builds the topology: give --topology MODULE:FUNCTION"
-            )
-        found = _FUNCTION.fullmatch(named)
-        if found is None:
-            raise InvalidConfigError(f"{self.path}: topology {named!r:.80} is not of the form module:function")
-        arguments = {} if builder is not None else built_by.arguments
-        return _TEST.format(
-            about="\n".join(f"# {line}" for line in _about(self.path, letter)),
-            module=found[1],
-            function=found[2],
-            name=re.sub(r"\W", "_", letter.component, flags=re.ASCII),
-            path=os.path.relpath(self.path.resolve(), test.resolve().parent),
-            arguments=_literal(self.path, arguments),
-        )
-
 
 def open_capsule(path: str | Path) -> Capsule:
     """Open a capsule file; RecordingError names the file and what is wrong with it."""
     return Capsule(Path(path), read_capsule(Path(path)))
-
-
-def test_name(capsule: Path) -> str:
-    """Return the name of the test file of a capsule."""
-    return f"test_{re.sub(r'[^A-Za-z0-9_]', '_', capsule.name.removesuffix(ENDING))}.py"
-
-
-_TEST = """{about}
-
-from pathlib import Path
-
-from {module} import {function}
-from sparkstorm.replay import open_capsule
-
-
-def test_{name}_takes_the_input_that_failed() -> None:
-    step = open_capsule(Path(__file__).parent / {path!r}).step({function}(**{arguments}))
-    assert step.failure is None, f"{{step.failure.text}}\\n{{step.failure.traceback}}"
-"""
-
-
-def _about(path: Path, letter: DeadLetter) -> Iterator[str]:
-    failure = letter.failure
-    yield f"Made from {path.name}: {letter.component!r:.80} failed {letter.attempts} times on this input."
-    yield f"{failure.text!r}"
-    yield f"Code {failure.code_version[:64]!r}, worker {failure.worker!r:.100} on {failure.host!r:.100}."
-    yield "It fails as the run did; when the bolt is mended, it passes."
-
-
-def _literal(path: Path, arguments: Any) -> str:
-    """Return keyword arguments as Python, without trust: plain JSON values by name only."""
-    if not isinstance(arguments, dict) or not all(isinstance(name, str) and name.isidentifier() for name in arguments):
-        raise RecordingError(f"{path}: {BUILDER_ARGUMENTS} are no arguments by name")
-    try:
-        json.dumps(arguments, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise RecordingError(f"{path}: {BUILDER_ARGUMENTS} hold what no job file can: {error}") from error
-    return repr(arguments)
 
 
 @contextmanager

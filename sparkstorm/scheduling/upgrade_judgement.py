@@ -14,6 +14,7 @@ from sparkstorm.model.upgrade import GrayUpgrade
 
 _FAILED = "FAILED"
 _SUMMED = ("executed", "failed", "parked", "retried", "busy_us")
+_LEAST_US = 100  # below that a latency says more about the machine, and the start of a process, than about the code
 Counts = Mapping[str, float]
 
 
@@ -91,7 +92,7 @@ def _compared(upgrade: GrayUpgrade, totals: Mapping[tuple[bool, str], Mapping[st
             )
         if bounds.latency_factor and old["executed"] >= bounds.least_executed:
             took = [each["busy_us"] / each["executed"] for each in (new, old)]
-            if took[1] > 0 and took[0] > bounds.latency_factor * took[1]:
+            if took[0] > bounds.latency_factor * max(took[1], _LEAST_US):
                 return (
                     f"component '{component}' takes {took[0]:.0f} us per tuple in upgraded workers, "
                     f"{took[1]:.0f} us in the others; {bounds.latency_factor:g} times as long is borne"

@@ -49,7 +49,7 @@ class LocalState:
             found = json.loads(self.path.read_bytes())
         except FileNotFoundError:
             return {}
-        except ValueError as fault:
+        except (ValueError, RecursionError) as fault:
             raise StoreInconsistentError(f"{self.path}: not JSON ({fault})") from fault
         if not isinstance(found, dict):
             raise StoreInconsistentError(f"{self.path}: not a JSON object")

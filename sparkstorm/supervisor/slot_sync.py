@@ -30,6 +30,7 @@ from sparkstorm.supervisor.topology_master import TopologyMaster
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 POLL_MS = 250  # between two readings when no hint came
+FETCH_RETRY_MS = 3_000  # for the new code of a worker that runs
 MAX_ERRORS_WAITING = 200
 REFUSED = "REFUSED"
 """Report of a slot that was given an older assignment than it has seen before."""
@@ -87,6 +88,7 @@ class SlotSync:
         self._orders: deque[LocalAssignment] = deque(maxlen=1)
         self._code: dict[LocalAssignment, Code | BlobView] = {}
         self._status_read: TopologyStatus | None = None  # of the topology of the wish
+        self._unfetched: tuple[LocalAssignment, int] | None = None  # new code that could not be had, and when to try again
         self._runs: tuple[str, WorkerCode] | None = None  # topology and code of a worker that has beaten
         parts = (self._follow, self._supervise, self._fetch, self._deliver, self._tell_upgraded, self._master, self._publish)
         self._duties: tuple[Callable[[int], None], ...] = parts
@@ -234,13 +236,17 @@ class SlotSync:
         old, new = self.wish.assignment if self.wish else None, wish.assignment
         if old is None or old.topology_id != new.topology_id or (old.code_key, old.conf_key) == (new.code_key, new.conf_key):
             return True
+        if self._unfetched is not None and self._unfetched[0] == new and now_ms < self._unfetched[1]:
+            return False
         try:
             self._bring(new, now_ms)
         except (SparkStormError, OSError) as fault:
             if isinstance(fault, StoreUnavailableError):
                 raise
             _LOG.error("slot %s: new code of %s: %s; the worker stays as it is", self._slot, new.topology_id, fault)
+            self._unfetched = (new, now_ms + FETCH_RETRY_MS)
             return False
+        self._unfetched = None
         return True
 
     def _tell_upgraded(self, _now_ms: int) -> None:
@@ -306,7 +312,7 @@ class SlotSync:
         conf_path = self._local_copy(assignment.topology_id, assignment.conf_key, now_ms)
         try:
             conf = json.loads(self._dir.read_code(conf_path) or b"null")
-        except ValueError as fault:
+        except (ValueError, RecursionError) as fault:
             raise StoreInconsistentError(f"conf blob {assignment.conf_key}: not JSON ({fault})") from fault
         if not isinstance(conf, dict):
             raise StoreInconsistentError(f"conf blob {assignment.conf_key}: not a JSON object")

@@ -6,7 +6,8 @@
 --       number of fences k, k tasks, k tokens, number of watched tasks w, w tasks,
 --       number of frames e that the owner has in memory and whose presence it doubts, e pairs (stream, id); e is -1
 --       on a connection that has proven itself,
---       then each command as its length and its words; DRAIN (backlog, task, change, stream) is one of ours.
+--       then each command as its length and its words; COUNT (backlog, prefix of streams, then task, change and whether entries
+--       of it were consumed) is one of ours.
 -- Answers {'OK', backlog of each watched task}, or {'FENCED'|'ROLLED_BACK'|'HALF', detail}. The same owner and seq again: 'OK'.
 local p = KEYS[1]
 local owner, generation, seq, mode = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
@@ -32,6 +33,36 @@ local function rolled_back(is_store_behind)
     redis.call('INCR', p .. ':generation')
   end
   return {'ROLLED_BACK', current, tostring(last)}
+end
+
+-- Change the bytes that wait for many tasks at once; where nothing is left in a stream, nothing waits: frames of strangers,
+-- which nobody counted, must not make it wrong.
+local function count(first, last)
+  local tasks, set = {}, {}
+  for i = first + 2, last, 3 do
+    tasks[#tasks + 1] = ARGV[i]
+  end
+  local stored = redis.pcall('HMGET', ARGV[first], unpack(tasks))
+  if stored.err then
+    return stored
+  end
+  for i, task in ipairs(tasks) do
+    local waiting = tonumber(stored[i] or '0')
+    if not waiting then
+      return {err = 'ERR the bytes that wait for task ' .. task .. ' are ' .. stored[i]}
+    end
+    waiting = waiting + tonumber(ARGV[first + 3 * i])
+    if ARGV[first + 3 * i + 1] == '1' then
+      local entries = redis.pcall('XLEN', ARGV[first + 1] .. task)
+      if type(entries) == 'table' then
+        return entries
+      elseif entries == 0 then
+        waiting = 0
+      end
+    end
+    set[2 * i - 1], set[2 * i] = task, string.format('%.0f', waiting)
+  end
+  return redis.pcall('HSET', ARGV[first], unpack(set))
 end
 
 local k = tonumber(ARGV[5])
@@ -79,12 +110,10 @@ if last == seq - 1 then
   while at <= n do
     local words = tonumber(ARGV[at])
     local result
-    if ARGV[at + 1] ~= 'DRAIN' then
-      result = redis.pcall(unpack(ARGV, at + 1, at + words))
-    elseif redis.call('XLEN', ARGV[at + 5]) == 0 then  -- frames of strangers, which nobody counted, must not make it wrong
-      result = redis.pcall('HSET', ARGV[at + 2], ARGV[at + 3], 0)
+    if ARGV[at + 1] == 'COUNT' then
+      result = count(at + 2, at + words)
     else
-      result = redis.pcall('HINCRBY', ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
+      result = redis.pcall(unpack(ARGV, at + 1, at + words))
     end
     if type(result) == 'table' and result.err then
       -- half of the commit was applied and cannot be taken back: no owner may build on it

@@ -5,7 +5,7 @@ allocated; nothing in it is ever executed. Layout: b"SF", version, kind, birth o
 then msgpack; ids and roots are columns of little-endian 64-bit integers, values are one list per field. `oldest.lua`
 reads the birth where it stands.
 
-A block has the rows of one channel (component and stream) for one task: runs of senders, roots as runs (a root, or
+A block has the rows of one channel (component and stream) for one task: their senders, roots as runs (a root, or
 several, and their rows), and one edge id, which stands for the block in the value of each of its roots until the last
 row of that root is consumed.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, groupby, repeat
 from operator import itemgetter
@@ -35,6 +35,9 @@ Row = tuple[tuple[Any, ...], Roots, Source]
 Ends = Sequence[tuple[int, int]]
 """(root, place of its last row in the block), ascending by place."""
 
+DrawEdge = Callable[[Collection[int]], int]
+"""Draws the edge id of a block with these roots."""
+
 VERSION = 2
 ROWS, MESSAGES, SETTLED, REPLAYED = 1, 2, 3, 4  # REPLAYED: one row of a dead letter, put back by people
 MAX_FRAME_BYTES = 64 << 20
@@ -50,26 +53,6 @@ _ONES = [1] * 8192
 _MAGIC = b"SF"
 _HEADER = struct.Struct("<2sBBq")
 HEADER_BYTES = _HEADER.size
-
-
-@dataclass(frozen=True, slots=True)
-class RowFrame:
-    """A block: tuples of one channel for one task, from any number of tasks of the sending component."""
-
-    runs: list[tuple[int, int]]  # (sender task, rows), in the order of the rows
-    stream: str
-    oldest_ms: int  # birth of the oldest root among the rows: what still waits here cannot have timed out
-    values: list[tuple[Any, ...]]
-    roots: list[Roots]
-    edge: int = 0  # 0: nothing is tracked
-    ends: Ends = ()
-    origin: int = 0  # of the worker process that has written it
-    is_replayed: bool = False  # a dead letter that was put back: its sender has not sent it now, and does not count it
-    batch: Any = None  # the values as an Arrow batch, in place of `values`; roots are by run then, with their lengths
-    lengths: list[int] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.values) if self.batch is None else int(self.batch.num_rows)
 
 
 class RootRuns:
@@ -98,6 +81,15 @@ class RootRuns:
         runs = [(group[0], len(group)) for group in (list(each) for _, each in groupby(roots, key=_same))]
         return cls([root for root, _ in runs], [length for _, length in runs])
 
+    def distinct(self) -> Collection[int]:
+        """Return every root once; 0, which is no root, is left out."""
+        if _has_tuple(self.roots):
+            found = dict.fromkeys(root for roots in self.roots for root in each_root(roots))
+        else:
+            found = dict.fromkeys(self.roots)  # type: ignore[arg-type]
+        found.pop(0, None)
+        return found
+
     def ends(self) -> Ends:
         """Return each distinct root with the place of its last row; 0, which is no root, is left out."""
         places = [end - 1 for end in accumulate(self.lengths)]
@@ -109,6 +101,26 @@ class RootRuns:
         is_sorted = is_single and len(last) == len(self.roots)
         last.pop(0, None)
         return list(last.items()) if is_sorted else sorted(last.items(), key=itemgetter(1))
+
+
+@dataclass(frozen=True, slots=True)
+class RowFrame:
+    """A block: tuples of one channel for one task, from any number of tasks of the sending component."""
+
+    senders: list[int]  # task of each row, or the one of all rows
+    stream: str
+    oldest_ms: int  # birth of the oldest root among the rows: what still waits here cannot have timed out
+    values: list[tuple[Any, ...]]
+    roots: list[Roots]
+    edge: int = 0  # 0: nothing is tracked
+    root_runs: RootRuns | None = None  # as they came; None: nothing is tracked
+    origin: int = 0  # of the worker process that has written it
+    is_replayed: bool = False  # a dead letter that was put back: its sender has not sent it now, and does not count it
+    batch: Any = None  # the values as an Arrow batch, in place of `values`; roots are by run then, with their lengths
+    lengths: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.values) if self.batch is None else int(self.batch.num_rows)
 
 
 @dataclass(slots=True)
@@ -167,14 +179,14 @@ def encode_rows(
     stream: str,
     oldest_ms: int,
     rows: Sequence[Row],
-    draw_edge: Callable[[Ends], int] | None = None,
+    draw_edge: DrawEdge | None = None,
     origin: int = 0,
 ) -> bytes:
-    """Bytes of a block; `draw_edge` is given the last rows of its roots and returns its edge id, None: nothing is tracked."""
+    """Bytes of a block; `draw_edge` is given its roots and returns its edge id; None: nothing is tracked."""
     values, roots, sources = zip(*rows, strict=True)
     columns = [list(column) for column in zip(*values, strict=True)]
     runs = None if draw_edge is None else RootRuns.of(roots)
-    return _encoded(codec, stream, oldest_ms, _runs_of(sources), len(rows), columns, runs, draw_edge, origin)
+    return _encoded(codec, stream, oldest_ms, _senders_of(sources), len(rows), columns, runs, draw_edge, origin)
 
 
 def encode_pieces(
@@ -182,7 +194,7 @@ def encode_pieces(
     stream: str,
     oldest_ms: int,
     pieces: Sequence[Row],
-    draw_edge: Callable[[Ends], int] | None = None,
+    draw_edge: DrawEdge | None = None,
     origin: int = 0,
 ) -> bytes:
     """Bytes of a block of pieces (Arrow batches of the same columns in place of values), as `encode_rows`."""
@@ -190,7 +202,7 @@ def encode_pieces(
 
     sizes = [batch.num_rows for batch, _, _ in pieces]  # type: ignore[attr-defined]
     whole = pieces[0][0] if len(pieces) == 1 else pa.concat_batches([batch for batch, _, _ in pieces])
-    senders = [source.task for _, _, source in pieces], sizes
+    senders = _senders_of([source for (_, _, source), size in zip(pieces, sizes, strict=True) for _ in range(size)])
     runs = None if draw_edge is None else RootRuns([roots for _, roots, _ in pieces], sizes)
     columns = {"arrow": pack_columns(whole)}
     return _encoded(codec, stream, oldest_ms, senders, sum(sizes), columns, runs, draw_edge, origin)
@@ -200,24 +212,27 @@ def _encoded(
     codec: Codec,
     stream: str,
     oldest_ms: int,
-    senders: tuple[list[int], list[int]],
+    senders: tuple[list[int], bytes],
     count: int,
     columns: Any,
     runs: RootRuns | None,
-    draw_edge: Callable[[Ends], int] | None,
+    draw_edge: DrawEdge | None,
     origin: int,
 ) -> bytes:
     edge, head = 0, _NO_ROOTS
-    if runs is not None and draw_edge is not None and (ends := runs.ends()):
-        edge, head = draw_edge(ends), _packed_roots(runs, count)
+    if runs is not None and draw_edge is not None and (distinct := runs.distinct()):
+        edge, head = draw_edge(distinct), _packed_roots(runs, count)
     return _framed(ROWS, oldest_ms, codec.pack([origin, edge, stream, *senders, count, columns, *head]))
 
 
-def _runs_of(sources: Sequence[Source]) -> tuple[list[int], list[int]]:
+def _senders_of(sources: Sequence[Source]) -> tuple[list[int], bytes]:
+    """Sender tasks, and the number of each row's among them (one byte, or two from 257 senders on); none for one sender."""
     if sources.count(sources[0]) == len(sources):
-        return [sources[0].task], [len(sources)]
-    runs = [(source.task, len(list(group))) for source, group in groupby(sources)]
-    return [task for task, _ in runs], [count for _, count in runs]
+        return [sources[0].task], b""
+    tasks = [source.task for source in sources]
+    number = {task: n for n, task in enumerate(dict.fromkeys(tasks))}
+    numbers = map(number.__getitem__, tasks)
+    return list(number), bytes(numbers) if len(number) <= 256 else np.fromiter(numbers, "<u2", len(tasks)).tobytes()
 
 
 def _packed_roots(runs: RootRuns, count: int) -> tuple[bytes, bytes, dict[int, bytes] | None]:
@@ -238,7 +253,7 @@ def _has_tuple(roots: Iterable[Roots]) -> bool:
 
 def encode_replayed(codec: Codec, source_task: int, stream: str, born_ms: int, values: Sequence[Any]) -> bytes:
     """Bytes of one row that a dead letter keeps: of no tree, since the tree that it belonged to has failed."""
-    body = [0, 0, stream, [source_task], [1], 1, [[value] for value in values], b"", b"", None]
+    body = [0, 0, stream, [source_task], b"", 1, [[value] for value in values], b"", b"", None]
     return _framed(REPLAYED, born_ms, codec.pack(body))
 
 
@@ -286,11 +301,11 @@ def decode(codec: Codec, data: bytes) -> Frame:
 
 
 def _decode_rows(body: list[Any], oldest_ms: int) -> RowFrame:
-    origin, edge, stream, tasks, counts, count, columns, roots, lengths, several = body
+    origin, edge, stream, tasks, numbers, count, columns, roots, lengths, several = body
     _check(type(origin) is int and type(stream) is str, "its source has wrong types")
     _check(type(edge) is int and 0 <= edge < ID_LIMIT, "an edge id is not between 0 and 2**63 - 1")
     _check(type(count) is int and 0 < count <= MAX_ROWS, f"it claims {count!r:.40} rows")
-    runs = _checked_runs(tasks, counts, count)
+    senders = _checked_senders(tasks, numbers, count)
     batch, values = None, list[tuple[Any, ...]]()
     if type(columns) is dict:
         batch = _unpacked(columns, count)
@@ -301,15 +316,13 @@ def _decode_rows(body: list[Any], oldest_ms: int) -> RowFrame:
     if not edge:
         _check(lengths == b"" and several is None, "anchors without an edge")
         none: list[Roots] = [0] if batch is not None else [0] * count
-        return RowFrame(runs, stream, oldest_ms, values, none, origin=origin, batch=batch, lengths=[count])
+        return RowFrame(senders, stream, oldest_ms, values, none, origin=origin, batch=batch, lengths=[count])
     of_rows = _checked_roots(roots, lengths, several, count)
     if batch is not None:
         sizes = list(of_rows.lengths)
-        return RowFrame(
-            runs, stream, oldest_ms, values, list(of_rows.roots), edge, of_rows.ends(), origin, batch=batch, lengths=sizes
-        )
+        return RowFrame(senders, stream, oldest_ms, values, list(of_rows.roots), edge, of_rows, origin, batch=batch, lengths=sizes)
     row_roots = of_rows.roots if lengths == b"" else chain.from_iterable(map(repeat, of_rows.roots, of_rows.lengths))
-    return RowFrame(runs, stream, oldest_ms, values, list(row_roots), edge, of_rows.ends(), origin)
+    return RowFrame(senders, stream, oldest_ms, values, list(row_roots), edge, of_rows, origin)
 
 
 def _unpacked(columns: dict[Any, Any], count: int) -> Any:
@@ -317,11 +330,15 @@ def _unpacked(columns: dict[Any, Any], count: int) -> Any:
     return unpack_columns(columns["arrow"], count)
 
 
-def _checked_runs(tasks: Any, counts: Any, count: int) -> list[tuple[int, int]]:
-    _check(type(tasks) is list and type(counts) is list and len(tasks) == len(counts), "its senders are not runs")
-    _check(all(type(t) is int for t in tasks) and all(type(n) is int and n > 0 for n in counts), "its senders are not runs")
-    _check(sum(counts) == count, "its runs of senders have other rows than it claims")
-    return list(zip(tasks, counts, strict=True))
+def _checked_senders(tasks: Any, numbers: Any, count: int) -> list[int]:
+    """Task of each row's sender; a single one stands for all rows."""
+    _check(type(tasks) is list and type(numbers) is bytes and all(type(t) is int for t in tasks), "its senders are not tasks")
+    if len(tasks) == 1:
+        _check(not numbers, "numbers of senders, of which there is one")
+        return [*tasks]
+    column: Any = numbers if len(tasks) <= 256 else _numbers(numbers, "<u2").tolist()
+    _check(len(column) == count and max(column) < len(tasks), "its rows have other senders than it names")
+    return list(map(tasks.__getitem__, column))
 
 
 def _checked_roots(roots: Any, lengths: Any, several: Any, count: int) -> RootRuns:
@@ -384,9 +401,10 @@ def _column(numbers: Sequence[int] | Ids) -> bytes:
     return np.array(numbers, "<u8").tobytes()
 
 
-def _numbers(data: Any) -> Ids:
-    _check(type(data) is bytes and len(data) % 8 == 0, "a column of ids is not bytes of 64-bit integers")
-    return np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
+def _numbers(data: Any, kind: str = "<u8") -> Ids:
+    size = np.dtype(kind).itemsize
+    _check(type(data) is bytes and len(data) % size == 0, f"a column of ids is not bytes of {8 * size}-bit integers")
+    return np.frombuffer(data, kind).astype(np.uint64, copy=False)
 
 
 def _check_ids(ids: Ids, least: int, name: str) -> None:

@@ -21,8 +21,8 @@ class Keys:
     def __call__(self, *parts: object) -> str:
         return ":".join([self.prefix, *map(str, parts)])
 
-    def stream(self, task: int) -> str:
-        """The stream of one task's frames."""
+    def stream(self, task: int | str) -> str:
+        """The stream of one task's entries; of no task: what the names of all begin with."""
         return f"{self.prefix}:task:{task}"
 
     def log(self, slot: WorkerSlot | str) -> str:

@@ -49,6 +49,7 @@ _BLOCK_MS = 5_000
 _READ_TIMEOUT_S = 5.0
 _FULLNESS_EVERY_S = 0.5
 _UNASKED_WAIT_MS = 20
+_TASKS_AT_ONCE = 1000  # Lua hands on some thousands of words at most
 _PROVEN = -1  # in place of the number of frames in doubt
 
 
@@ -79,6 +80,12 @@ class RedisTransport:
         self._require_whole(owner, answer)
         if answer[0] == b"ENDED":
             raise ended_error(self._topology_id)
+        if answer[0] == b"FORMAT":
+            raise StoreInconsistentError(
+                f"the data of topology {self._topology_id} in Redis were written by another version of SparkStorm (frames of "
+                f"version {text(answer[1])}, here {text(answer[2])}): finish the run with that version, or kill the topology "
+                "and submit it again (a run of your own: --fresh)"
+            )
         if answer[0] != b"OK":
             raise FencedError(f"task {text(answer[1])} belongs to token {text(answer[2])} now")
         proven = self._link.number
@@ -194,15 +201,19 @@ class RedisTransport:
 
     def _commands(self, commit: Commit) -> Iterable[tuple[Any, ...]]:
         k = self._keys
+        waiting = {task: -size for task, size in commit.drained_bytes.items()}
         for task, data, counted in commit.frames:
             yield ("XADD", k.stream(task), "*", _FIELD, data)
             if counted:
-                yield ("HINCRBY", k("backlog"), task, counted)
+                waiting[task] = waiting.get(task, 0) + counted
+        for tasks in _some(list(commit.cursors)):
+            cursors = [(task, commit.cursors[task]) for task in tasks]
+            yield ("HSET", k("cursor"), *(word for task, cursor in cursors for word in (task, f"{cursor.entry} {cursor.row}")))
         for task, cursor in commit.cursors.items():
-            yield ("HSET", k("cursor"), task, f"{cursor.entry} {cursor.row}")
             yield _trim(k, task, cursor)
-        for task, size in commit.drained_bytes.items():
-            yield ("DRAIN", k("backlog"), task, -size, k.stream(task))
+        for tasks in _some(list(waiting)):
+            changes = (word for task in tasks for word in (task, waiting[task], int(task in commit.drained_bytes)))
+            yield ("COUNT", k("backlog"), k.stream(""), *changes)
         for task, delta in commit.journal:
             yield ("RPUSH", k("journal", task), delta)
         for task, count in commit.dropped.items():
@@ -339,6 +350,11 @@ class _Reading:
         except redis.ResponseError as error:
             self.drop()
             raise translated(error) from error
+
+
+def _some(tasks: list[int]) -> Iterable[list[int]]:
+    """Tasks in parts that fit into one command."""
+    return (tasks[start : start + _TASKS_AT_ONCE] for start in range(0, len(tasks), _TASKS_AT_ONCE))
 
 
 def _trim(keys: Keys, task: int, cursor: Cursor) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.tuples import Roots, each_root
-from sparkstorm.transport.frames import AckerMessages, Ends, Ids
+from sparkstorm.transport.frames import AckerMessages, Ids
 
 
 class IdSource(Protocol):
@@ -60,17 +60,14 @@ class Epoch:
         self.rows = 0  # executed: the measure of the row budget
         self.bytes = 0  # of rows emitted, about: the measure of the byte budget
 
-    def draw_edge(self, ends: Ends) -> int:
+    def draw_edge(self, roots: Iterable[int]) -> int:
         """Draw the edge id of a block that leaves, and put it into the value of each of its roots."""
         edge = self._ids.root()
-        values = self.value_by_root
-        get = values.get
-        for root, _ in ends:
-            values[root] = get(root, 0) ^ edge
+        self.consume(roots, edge)
         return edge
 
     def consume(self, roots: Iterable[int], edge: int) -> None:
-        """Take the edge of a block out of the values of these roots: their last rows in it are consumed."""
+        """Take the edge of a block out of the values of these distinct roots: their last rows in it are consumed."""
         values = self.value_by_root
         get = values.get
         for root in roots:

@@ -7,7 +7,7 @@ change them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, groupby
 from typing import Any
@@ -24,7 +24,7 @@ from sparkstorm.model.unfolding import require_bounded
 from sparkstorm.settings import EpochSettings
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import Commit
-from sparkstorm.transport.frames import AckerMessages, Ends, Ids, Row, SettledRoots
+from sparkstorm.transport.frames import AckerMessages, Ids, Row, SettledRoots
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.journal import Whole
 from sparkstorm.worker.open_blocks import OpenBlock
@@ -104,21 +104,23 @@ class CommitBuilder:
     def _encoded(self, epoch: Epoch, block: OpenBlock, oldest_ms: int, rows: Sequence[Row]) -> Iterator[bytes]:
         weight = 0 if is_piece(rows[0]) else weigh(rows)  # pieces are cut by their bytes already
         if weight <= _BYTES_PER_ENTRY or len(rows) == 1:
-            drawn: list[tuple[Ends, int]] = []
+            drawn: list[tuple[Collection[int], int]] = []
             data = self._entry(epoch, block, oldest_ms, rows, drawn)
             weight = len(data)
             if weight <= 2 * _BYTES_PER_ENTRY or len(rows) == 1 or is_piece(rows[0]):
                 yield data
                 return
-            for ends, edge in drawn:  # the sample was too light; each part draws an edge of its own
-                epoch.consume([root for root, _ in ends], edge)
+            for roots, edge in drawn:  # the sample was too light; each part draws an edge of its own
+                epoch.consume(roots, edge)
         step = max(1, min(len(rows) - 1, len(rows) * _BYTES_PER_ENTRY // weight))
         for start in range(0, len(rows), step):
             yield from self._encoded(epoch, block, oldest_ms, rows[start : start + step])
 
-    def _entry(self, epoch: Epoch, block: OpenBlock, oldest_ms: int, rows: Sequence[Row], drawn: list[tuple[Ends, int]]) -> bytes:
-        def draw(ends: Ends) -> int:
-            drawn.append((ends, epoch.draw_edge(ends)))
+    def _entry(
+        self, epoch: Epoch, block: OpenBlock, oldest_ms: int, rows: Sequence[Row], drawn: list[tuple[Collection[int], int]]
+    ) -> bytes:
+        def draw(roots: Collection[int]) -> int:
+            drawn.append((roots, epoch.draw_edge(roots)))
             return drawn[-1][1]
 
         try:

@@ -94,7 +94,7 @@ def test_a_missing_job_file_is_named(tmp_path: Path) -> None:
         ("topology: m:f\nparalelism: {split: 1}\n", "line 2: unknown key paralelism; did you mean parallelism?"),
         ("topology: m:f\ntopology.worker: 2\n", "line 2: unknown key topology.worker; did you mean topology.workers?"),
         ("topology: m:f\ntopology.workers: two\n", "line 2: topology.workers: expected an integer"),
-        ("topology: m:f\nresults: {components: count}\n", "results has no key 'components'; it has component"),
+        ("topology: m:f\nresults: {componets: count}\n", "results has no key 'componets'; it has component"),
         ("topology: m:f\nresults: {top: ten}\n", "results: top: 'ten' is no int"),
         ("topology: m:f\nname: a/b\n", "a/b"),
         ("topology: no_colon\n", "topology 'no_colon' is not of the form module:function"),

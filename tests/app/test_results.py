@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow.parquet as pq
 import pytest
 
 from sparkstorm.app.results import collect
@@ -49,6 +50,22 @@ def test_every_legal_id_gets_one_visible_file_in_the_runs_own_folder(component: 
     assert file.name != "dead-letters.jsonl", "that file is the run's dead letters"
     assert json.loads(file.read_text()) == [component, 1] and str(file) in said[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["results"]
+
+
+def test_several_components_are_written_in_the_format_that_the_job_names(tmp_path: Path) -> None:
+    class Kept(Finished):
+        def key_values(self, component: str) -> Iterator[tuple[Any, Any]]:
+            states: dict[str, list[Any]] = {"words": [("a", 2), ("b", 3)], "pairs": [(("u", 1), [1.5]), (("v", 2), [])]}
+            yield from states[component]
+
+    handle = cast(TopologyHandle, Kept())
+    folder = tmp_path / "wc-1-1700000000"
+    for kind in ("csv", "parquet"):
+        collect({"components": ["words", "pairs"], "format": kind, "directory": str(tmp_path)}, handle, lambda line: None)
+    assert (folder / "words.csv").read_text() == "key,value\nb,3\na,2\n"
+    assert (folder / "pairs.csv").read_text() == 'key,value\n"[""u"",1]",[1.5]\n"[""v"",2]",[]\n'
+    assert pq.read_table(folder / "words.parquet").to_pylist() == [{"key": "b", "value": 3}, {"key": "a", "value": 2}]
+    assert pq.read_table(folder / "pairs.parquet")["key"].to_pylist() == [{"_1": "u", "_2": 1}, {"_1": "v", "_2": 2}]
 
 
 def test_lines_of_results_read_back_as_the_keys_and_values_that_they_were(tmp_path: Path) -> None:

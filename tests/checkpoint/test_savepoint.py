@@ -59,7 +59,6 @@ def word_count(source: Spout, spouts: int = 2, counts: int = 2) -> Topology:
     return builder.build()
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # a kill closes no file
 @pytest.mark.parametrize(("seed", "blocking"), [(1, False), (2, False), (3, True)])
 def test_a_submission_goes_on_from_a_savepoint_that_was_taken_under_load(
     seed: int, blocking: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -74,9 +73,7 @@ def test_a_submission_goes_on_from_a_savepoint_that_was_taken_under_load(
     )
     with LocalCluster(seed=seed) as cluster:
         cluster.submit(word_count(source), {"topology.workers": 3, "topology.max.spout.pending": 20}, "one")
-        cluster.advance(ms=6)
-        cluster.kill_worker("count")
-        cluster.advance(ms=3)
+        cluster.advance(ms=9)
         cluster.savepoint(tmp_path / "saved", "one")
         cluster.run_until(lambda: cluster.state("count", "one") == expected)
         cluster.kill("one", 0)
@@ -115,6 +112,7 @@ def test_windows_of_a_savepoint_fire_in_the_next_run(tmp_path: Path) -> None:
         for ts in (1, 9, 12):
             first.feed([ts, ts])
         cluster.advance(1)
+        cluster.kill_worker("sums")
         cluster.savepoint(tmp_path / "saved")
         cluster.kill("one", 0)
         assert fired.values == [(0, 10)]

@@ -22,6 +22,7 @@ from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.topology import Topology
 from sparkstorm.recording.capsule_files import ENDING, write_capsule
+from sparkstorm.recording.capsule_tests import text_of_test
 from sparkstorm.replay import open_capsule
 from sparkstorm.testing import FeederSpout, LocalCluster
 from tests.worker.building import chain
@@ -225,15 +226,16 @@ def test_what_is_no_capsule_is_named_in_one_sentence(make: Any, sentence: str, t
 def test_no_test_is_written_from_what_a_stranger_may_have_put_in(
     conf: dict[str, Any], builder: str | None, sentence: str, tmp_path: Path
 ) -> None:
-    capsule = open_capsule(written(tmp_path, conf=conf))
+    letter = open_capsule(written(tmp_path, conf=conf)).letter
     with pytest.raises((InvalidConfigError, RecordingError), match=sentence):
-        capsule.pytest(tmp_path / "test_one.py", builder)
+        text_of_test(tmp_path / "one.capsule.json", letter, tmp_path / "test_one.py", builder)
 
 
 def test_hostile_texts_of_a_capsule_stay_comments_of_the_test(tmp_path: Path) -> None:
     nasty = 'x"""\n\rimport os\nos.abort()\n"""'
     failure = replace(FAILURE, text=nasty, component=nasty, code_version=nasty, worker=nasty, host=nasty)
-    text = open_capsule(written(tmp_path, failure=failure)).pytest(tmp_path / "test_one.py", "a:b")
+    capsule = open_capsule(written(tmp_path, failure=failure))
+    text = text_of_test(capsule.path, capsule.letter, tmp_path / "test_one.py", "a:b")
     code = compile(text, "test", "exec")
     assert "abort" not in str([code.co_names, code.co_consts]).replace("_os_abort", "")
 

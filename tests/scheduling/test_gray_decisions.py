@@ -185,8 +185,9 @@ NOTHING = [beat(B, executed=5000, failed=900), beat(C, executed=5000)]
         ([beat(B, executed=5200, failed=901, retried=0), beat(C, executed=9000)], ""),
         ([beat(B, executed=6000, failed=900, retried=20), beat(C, executed=9000)], "component 'count' fails 2.00 % of its tuples"),
         ([beat(B, executed=6000, failed=920), beat(C, executed=9000, failed=100)], ""),  # the others fail as many
-        ([beat(B, executed=6000, failed=900, busy_us=9000), beat(C, executed=6000, busy_us=2000)], "takes 9 us per tuple"),
-        ([beat(B, executed=6000, failed=900, busy_us=5000), beat(C, executed=6000, busy_us=2000)], ""),
+        ([beat(B, executed=6000, failed=900, busy_us=900_000), beat(C, executed=6000, busy_us=200_000)], "takes 900 us per tuple"),
+        ([beat(B, executed=6000, failed=900, busy_us=500_000), beat(C, executed=6000, busy_us=200_000)], ""),
+        ([beat(B, executed=6000, failed=900, busy_us=90_000), beat(C, executed=6000, busy_us=2_000)], ""),  # too short to tell
         ([beat(B, word="FAILED"), beat(C, executed=9000)], "does not start: ImportError: no module"),
         ([beat(C, word="FAILED"), beat(B, executed=5000, failed=900)], ""),
     ],

@@ -18,7 +18,7 @@ from sparkstorm.errors import (
     NotAliveError,
 )
 from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.status import TopologyStatus
+from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.topology import MASTER, Topology
 from sparkstorm.model.upgrade import UpgradeOptions
 from sparkstorm.testing import FeederSpout, LocalCluster
@@ -194,6 +194,8 @@ def test_workers_go_by_name_then_by_component_and_complete_leaves_the_others_on_
         bench.service.complete_upgrade("test")
         bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
         assert bench.new_workers() == counting | {named} and bench.state.upgrade_state(bench.id).upgraded == {}
+        with pytest.raises(IllegalTransitionError, match=r"completed with \d workers on other code"):
+            bench.service.rebalance("test", RebalanceOptions(conf={"app.x": 1}), 0)
         bench.cluster.kill_worker(0)
         bench.run(lambda: bench.cluster.topology().is_placed())
         assert bench.new_workers() == counting | {named}
@@ -241,6 +243,25 @@ def test_a_state_in_another_form_is_refused_unless_forced_and_then_handed_on() -
         bench.feed()
         assert bench.counts().keys() == {"old", "new"}
         assert all(word.isupper() for word, _ in bench.cluster.state("count"))
+
+
+def test_code_that_cannot_read_the_state_it_finds_says_so_and_touches_nothing() -> None:
+    """A forced upgrade with another form of state that is taken back: the former code refuses, and nothing is lost."""
+    with Bench() as bench:
+        bench.cluster.advance(2)
+        new = topology(bench.spout, "new", count=CountAnew())
+        bench.upgrade(new, component="count", force=True)
+        bench.run(lambda: bench.rests(1) or bench.status() is TopologyStatus.ACTIVE)
+        if bench.status() is TopologyStatus.UPGRADING:
+            bench.service.roll_back_upgrade("test")
+        else:
+            bench.upgrade(topology(bench.spout), worker__num=4, force=True)
+        bench.cluster.advance(40)
+        messages = [bench.state.read_worker_beat(bench.id, slot.slot).message for slot in bench.cluster.topology().workers]
+        words = "cannot read its state: its state has version 2, this code reads version 1"
+        assert any(words in message for message in messages), messages
+        bench.service.kill("test", 0)
+        bench.cluster.advance(30)
 
 
 @pytest.mark.parametrize(

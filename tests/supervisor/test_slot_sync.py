@@ -356,6 +356,9 @@ def test_a_worker_goes_on_when_its_new_code_cannot_be_fetched_or_is_not_what_was
     office.state.remove_blob_metadata(upgrade.code.code_key)
     assert office.wish().assignment == before.assignment
     office.state.write_blob_metadata(replace(metadata, signature="0" * 64))
+    office.sync.step(5_000)
     assert office.wish().assignment == before.assignment
     office.state.write_blob_metadata(metadata)
-    assert office.wish().assignment.code_key == upgrade.code.code_key
+    assert office.wish().assignment == before.assignment, "it is tried again after some seconds"
+    office.sync.step(10_000)
+    assert office.sync.wish and office.sync.wish.assignment.code_key == upgrade.code.code_key

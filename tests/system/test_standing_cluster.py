@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.client import TopologyHandle, connect
+from sparkstorm.client import ClusterClient, TopologyHandle, connect
 from sparkstorm.testing.system.gated_count import expected_counts
 from tests.client.bare import ended, sparkstorm
 
@@ -49,6 +50,54 @@ arguments: {{input: [{folder}/lines.txt], gate: {folder}/gate-{name}}}
 results: {{component: count}}
 topology.workers: 1
 topology.max.spout.pending: 200
+"""
+NUMBERS = """
+from pathlib import Path
+
+from sparkstorm.api import ReplayableSpout, TopologyBuilder, bolt
+
+
+class Numbers(ReplayableSpout):
+    outputs = ("n",)
+
+    def __init__(self, gate):
+        self.gate = gate
+
+    def open(self, conf, context, collector):
+        self.collector, self.next = collector, 0
+
+    def next_tuple(self):
+        if self.next < 200 or (self.next < 400 and Path(self.gate).exists()):
+            self.collector.emit((self.next,), message_id=self.next)
+            self.next += 1
+
+    def is_exhausted(self):
+        return self.next >= 400
+
+    def snapshot(self):
+        return self.next
+
+    def restore(self, position):
+        self.next = position
+
+
+@bolt("n")
+def check(tup):
+    weight = 1 / (tup['n'] - 13)
+    yield tup["n"]
+
+
+@bolt(key="n")
+def count(tup, state):
+    state.add(tup["n"] % 7)
+
+
+def build(gate):
+    builder = TopologyBuilder()
+    builder.set_spout("numbers", Numbers(gate))
+    builder.set_bolt("check", check, inputs="numbers")
+    builder.set_bolt("count", count, inputs="check")
+    return builder.build()
 """
 LINES = [f"every {n % 7} word {n % 13} of line {n % 101}" for n in range(500)]
 
@@ -155,11 +204,55 @@ def test_three_terminals(terminals: Terminals) -> None:
         assert run("kill", "alpha", "--wait", "0")[0] == 0
         terminals.wait(lambda: cluster.find("alpha") is None, "the end of alpha")
         assert [each["name"] for each in terminals.json("list")["topologies"]] == ["beta"]
+        require_a_failed_tuple_mended_and_a_savepoint_gone_on_with(terminals, cluster)
         status, out, err = run("submit", "beta.yaml")  # takes the run up, collects its results and ends it
         assert status == 0 and "going on with unfinished run" in out and "results are in" in out, out + err
         assert cluster.topologies() == []
     assert terminals.stop() == 0
     assert terminals.output.read_text().endswith("stopped\n")
+
+
+def require_a_failed_tuple_mended_and_a_savepoint_gone_on_with(terminals: Terminals, cluster: ClusterClient) -> None:
+    """A tuple fails in a run, becomes a test that fails, is mended and passes; a savepoint is gone on with."""
+    folder = terminals.folder
+    code = folder / "third.py"
+    code.write_text(NUMBERS)
+    (folder / "gamma.yaml").write_text(f"""
+name: gamma
+topology: third:build
+arguments: {{gate: {folder}/gate-gamma}}
+topology.max.retries: 1
+""")
+    assert terminals.run("submit", "gamma.yaml", "--detach")[0] == 0
+    gamma = cluster.topology("gamma")
+    terminals.wait(lambda: gamma.progress().acked == 199 and gamma.dead_letters.count() == 1, "the work before the gate")
+    (found,) = terminals.json("failures", "gamma")
+    line = 1 + NUMBERS.splitlines().index("    weight = 1 / (tup['n'] - 13)")
+    assert (found["text"], found["count"]) == (f"check: ZeroDivisionError (third.py, line {line})", 2)
+    assert "in check\n  weight = 1 / (tup['n'] - 13)" in found["newest"]["traceback"]
+    assert found["newest"]["waited_ms"].keys() >= {"tree", "retries"} and len(found["newest"]["code_version"]) == 64
+    (id,) = gamma.dead_letters.read()
+    status, out, err = terminals.run("capsule", "gamma", id, "--to", "gamma.capsule.json", "--pytest", "test_gamma.py")
+    assert status == 0, out + err
+    test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_gamma.py"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parents[2])])}
+    before = subprocess.run(test, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert before.returncode == 1 and "ZeroDivisionError: division by zero" in before.stdout, before.stdout
+    code.write_text(NUMBERS.replace("1 / (tup['n'] - 13)", "1"))
+    after = subprocess.run(test, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert after.returncode == 0, after.stdout
+
+    table = gamma.state_frame("count")
+    assert sum(table["value"].to_pylist() if hasattr(table, "column_names") else list(table["value"])) == 199
+    assert terminals.json("savepoint", "gamma", str(folder / "saved"), "--kill")["killed"]
+    terminals.wait(lambda: cluster.find("gamma") is None, "the end of gamma")
+    (folder / "gate-gamma").touch()
+    assert terminals.run("submit", "gamma.yaml", "--detach", "--from", str(folder / "saved"))[0] == 0
+    again = cluster.topology("gamma")
+    terminals.wait(lambda: again.progress().is_drained, "the rest")
+    assert dict(again.key_values("count")) == dict(Counter(n % 7 for n in range(400) if n != 13))
+    assert terminals.run("kill", "gamma", "--wait", "0")[0] == 0
+    terminals.wait(lambda: cluster.find("gamma") is None, "the end of gamma")
 
 
 def versions_of_exact_counts(handle: TopologyHandle, folder: Path) -> set[str]:

@@ -14,6 +14,7 @@ import redis
 
 from sparkstorm.embedded import RedisServer
 from sparkstorm.errors import StoreFullError, StoreInconsistentError, StoreRolledBackError
+from sparkstorm.transport import frames
 from sparkstorm.transport.base import START, Commit, Cursor
 from sparkstorm.transport.redis import RedisTransport
 from tests.contracts.benches import LocalBench, RedisBench, read, wait_until
@@ -372,3 +373,14 @@ def test_frames_of_strangers_leave_no_backlog_behind(shared: RedisBench) -> None
     entry = read(owner.transport, {1: START.entry}, 1)[0]
     owner.step(cursors={1: Cursor(entry.id, 0)}, drained_bytes={1: len(entry.data)})
     assert shared.reader().backlog() == {1: 0}
+
+
+def test_data_of_an_older_version_are_refused_with_a_sentence(shared: RedisBench) -> None:
+    owner = Counter(shared, "o", 1)
+    owner.claim()
+    shared.client.hdel(shared.key("steps"), "format")
+    before = shared.dump()
+    with pytest.raises(StoreInconsistentError, match=r"another version of SparkStorm .frames of version 1, here 2.*--fresh"):
+        owner.claim()
+    assert shared.dump() == before
+    assert f"FRAMES = '{frames.VERSION}'" in Path(frames.__file__).with_name("claim.lua").read_text()

@@ -52,10 +52,10 @@ def test_rows_come_back_as_they_went(data: st.DataObject) -> None:
         )
         for _ in range(count)
     ]
-    drawn: list[frames.Ends] = []
+    drawn: list[Any] = []
 
-    def draw(ends: frames.Ends) -> int:
-        drawn.append(ends)
+    def draw(roots: Any) -> int:
+        drawn.append(list(roots))
         return 5
 
     found = frames.decode(CODEC, frames.encode_rows(CODEC, "words", 1234, rows, draw if is_tracked else None, 99))
@@ -63,10 +63,13 @@ def test_rows_come_back_as_they_went(data: st.DataObject) -> None:
     assert (found.stream, found.oldest_ms, found.origin, len(found)) == ("words", 1234, 99, count)
     assert found.values == [row for row, _, _ in rows]
     assert found.roots == [roots for _, roots, _ in rows]
-    assert [task for task, length in found.runs for _ in range(length)] == [source.task for _, _, source in rows]
-    assert (found.edge, list(found.ends)) == ((5, drawn[0]) if drawn else (0, []))
+    senders = found.senders * count if len(found.senders) == 1 else found.senders
+    assert senders == [source.task for _, _, source in rows]
     last = {root: place for place, (_, roots, _) in enumerate(rows) for root in each_root(roots) if root}
-    assert dict(found.ends) == last and [place for _, place in found.ends] == sorted(last.values())
+    assert found.edge == (5 if last else 0) and bool(drawn) == bool(last)
+    if drawn and found.root_runs is not None:
+        assert sorted(drawn[0]) == sorted(last) and found.root_runs.distinct() == dict.fromkeys(drawn[0])
+        assert found.root_runs.ends() == sorted(last.items(), key=lambda end: end[1])
 
 
 @given(
@@ -96,9 +99,16 @@ def test_acker_messages_and_verdicts_come_back_as_they_went(
 def test_multi_anchored_untracked_and_single_roots_share_a_frame() -> None:
     roots: list[Roots] = [(5, 6), 0, 7, (8, 9, 2**63 - 1)]
     rows: list[frames.Row] = [((n,), root, SENDER) for n, root in enumerate(roots)]
-    found = frames.decode(CODEC, frames.encode_rows(CODEC, "s", 0, rows, lambda ends: 1))
+    found = frames.decode(CODEC, frames.encode_rows(CODEC, "s", 0, rows, lambda roots: 1))
     assert isinstance(found, RowFrame)
     assert found.roots == roots
+
+
+def test_a_block_of_many_senders_names_the_sender_of_each_row() -> None:
+    senders = [Source("component", task, "words", ("field",)) for task in range(400)]
+    rows: list[frames.Row] = [((n,), 0, senders[(n * 7) % 400]) for n in range(1000)]
+    found = frames.decode(CODEC, frames.encode_rows(CODEC, "s", 0, rows))
+    assert isinstance(found, RowFrame) and found.senders == [(n * 7) % 400 for n in range(1000)]
 
 
 def test_the_kind_of_a_frame_shows_without_decoding_it() -> None:
@@ -121,7 +131,7 @@ def a_frame() -> bytes:
     rows: list[frames.Row] = [
         ((f"word{n}", n, [n, None], {"k": 1.5}, 1 + 2j), (n, n + 1) if n % 3 == 0 else n, SENDERS[n % 2]) for n in range(1, 9)
     ]
-    return frames.encode_rows(CODEC, "words", 99, rows, lambda ends: 5)
+    return frames.encode_rows(CODEC, "words", 99, rows, lambda roots: 5)
 
 
 ONE, TOO_LARGE = struct.pack("<Q", 1), struct.pack("<Q", 1 << 63)
@@ -137,7 +147,7 @@ def rows_body(**changes: Any) -> bytes:
         "edge": 7,
         "stream": "s",
         "senders": [1],
-        "runs": [2],
+        "numbers": b"",
         "count": 2,
         "columns": [["a", "b"]],
         "roots": ONE * 2,
@@ -184,12 +194,15 @@ def test_the_crafted_bodies_are_sound_before_they_are_spoilt() -> None:
         (rows_body(edge=-1), "an edge id is not between"),
         (rows_body(edge=1 << 63), "an edge id is not between"),
         (rows_body(edge=True), "an edge id is not between"),
-        (rows_body(senders=[1, 2]), "not runs"),
-        (rows_body(senders=["1"]), "not runs"),
-        (rows_body(senders=1), "not runs"),
-        (rows_body(runs=[0]), "not runs"),
-        (rows_body(runs=[3]), "other rows than it claims"),
-        (rows_body(senders=[], runs=[]), "other rows than it claims"),
+        (rows_body(senders=[1, 2]), "other senders"),
+        (rows_body(senders=[]), "other senders"),
+        (rows_body(senders=["1"]), "not tasks"),
+        (rows_body(senders=1), "not tasks"),
+        (rows_body(numbers=[0, 0]), "not tasks"),
+        (rows_body(numbers=b"\0\0"), "of which there is one"),
+        (rows_body(senders=[1, 2], numbers=b"\0\0\1"), "other senders"),
+        (rows_body(senders=[1, 2], numbers=b"\0\2"), "other senders"),
+        (rows_body(senders=list(range(300)), numbers=b"\0\0\0"), "16-bit"),
         (rows_body(count=0), "claims 0 rows"),
         (rows_body(count=-1), "claims -1 rows"),
         (rows_body(count=True), "claims True rows"),
@@ -356,5 +369,5 @@ def test_large_texts_and_bytes_are_no_lists_whatever_their_bytes_look_like() -> 
 def test_a_replayed_row_reads_back_as_one_row_of_no_tree(row: list[Any]) -> None:
     found = frames.decode(Codec(), frames.encode_replayed(Codec(), 7, "default", 123, row))
     assert isinstance(found, frames.RowFrame) and found.is_replayed
-    assert (found.runs, found.stream, found.oldest_ms, found.roots, found.edge) == ([(7, 1)], "default", 123, [0], 0)
+    assert (found.senders, found.stream, found.oldest_ms, found.roots, found.edge) == ([7], "default", 123, [0], 0)
     assert len(found) == 1 and found.values == [tuple(map(CODEC.normalise, row))]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sparkstorm.acking.pending_limit import FIRST
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, Spout, TopologyBuilder, TopologyContext, Tuple
 from sparkstorm.model.failure import Failure
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Nothing, SlowBolt
@@ -217,8 +218,9 @@ def test_without_ackers_a_tracked_tuple_is_acked_at_once(settings: dict[str, Any
         assert (spout.acked, spout.failed) == ([0], [])
 
 
+@pytest.mark.parametrize(("limit", "most"), [(5, 5), ("auto", FIRST)])
 @WORKERS
-def test_no_more_than_max_spout_pending_trees_are_open(workers: int) -> None:
+def test_no_more_than_max_spout_pending_trees_are_open(workers: int, limit: int | str, most: int) -> None:
     class Hoard(Collecting):
         outputs = ()
 
@@ -238,16 +240,16 @@ def test_no_more_than_max_spout_pending_trees_are_open(workers: int) -> None:
     with LocalCluster() as cluster:
         cluster.submit(
             chain(spout, Hoard(), bolt_conf={"topology.tick.tuple.freq.secs": 10}),
-            {**conf(workers), "topology.max.spout.pending": 5},
+            {**conf(workers), "topology.max.spout.pending": limit},
         )
-        for n in range(12):
+        for n in range(most + 7):
             spout.feed([n])
         cluster.advance(seconds=9)
-        assert cluster.counts("bolt").executed == 5
+        assert cluster.counts("bolt").executed == most
         cluster.advance(seconds=10)
-        assert len(spout.acked) == 5
+        assert len(spout.acked) == most
         cluster.run_until_idle()
-        assert sorted(spout.acked) == list(range(12))
+        assert sorted(spout.acked) == list(range(most + 7))
 
 
 class Replays(FeederSpout):

@@ -216,15 +216,15 @@ def test_a_column_outside_the_closed_set_travels_as_rows() -> None:
     [["string", [None, bytes([0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0]), b"\xff\xfe"]]], [["bool", [None, b""]]], [[1, []]],
 ])  # fmt: skip
 def test_bytes_that_are_no_columns_are_refused(packed: Any) -> None:
-    body = [1, 0, "s", [1], [3], 3, {"arrow": packed}, b"", b"", None]
-    with pytest.raises(MalformedFrameError):
+    body = [1, 0, "s", [1], b"", 3, {"arrow": packed}, b"", b"", None]
+    with pytest.raises(MalformedFrameError, match=r"batch|column|buffer|Buffer|offset|UTF|[Ii]nvalid|data"):
         frames.decode(Codec(), frames._framed(frames.ROWS, 0, Codec().pack(body)))
 
 
 def test_spoilt_batches_raise_nothing_but_malformed_frame_error() -> None:
     chance, source = random.Random(3), Source("c", 1, "default", ("word", "n"))
     batch = pa.RecordBatch.from_arrays([pa.array(["a", None, "ccc", "dé"]), pa.array([1, 2, None, 4])], ["word", "n"])
-    sound = frames.encode_pieces(Codec(), "s", 0, [(batch, (5, 6), source), (batch, 7, source)], lambda ends: 9)
+    sound = frames.encode_pieces(Codec(), "s", 0, [(batch, (5, 6), source), (batch, 7, source)], lambda roots: 9)
     assert frames.decode(Codec(), sound).batch.num_rows == 8  # type: ignore[union-attr]
     refused = 0
     for _ in range(3000):

@@ -54,14 +54,14 @@ def rows(draw: Any) -> bytes:
     columns = draw(st.lists(st.lists(VALUES, min_size=count, max_size=count), max_size=3))
     column = np.array(ids, "<u8").tobytes()
     several = draw(st.none() | st.dictionaries(st.integers(0, 3), COLUMNS, max_size=1))
-    runs = draw(st.sampled_from([[count], [1] * count, [count, 1], [], [0]]))
+    senders = draw(st.lists(TASKS, max_size=3))
+    numbers = draw(st.just(b"") | st.just(bytes(count)) | st.binary(max_size=4))
     lengths = draw(
         st.just(b"") | st.lists(COUNT, max_size=3).map(lambda each: np.array(each, "<u4").tobytes()) | st.binary(max_size=9)
     )
-    senders = [draw(TASKS) for _ in runs]
     return framed(
         frames.ROWS,
-        [draw(IDS), draw(IDS), draw(STREAMS), senders, runs, count, columns, draw(st.just(column) | COLUMNS), lengths, several],
+        [draw(IDS), draw(IDS), draw(STREAMS), senders, numbers, count, columns, draw(st.just(column) | COLUMNS), lengths, several],
     )
 
 

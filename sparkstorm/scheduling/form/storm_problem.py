@@ -33,7 +33,7 @@ class Round:
         """Return a new cluster view without dead ports."""
         dead = self.dead_ports or {}
         living = [
-            replace(each, ports=tuple(port for port in each.ports if port not in dead.get(each.id, ())))
+            replace(each, ports=tuple(port for port in each.ports if port not in dead[each.id])) if each.id in dead else each
             for each in self.supervisors
         ]
         return ClusterView(living, self.topologies, self.assignments, cluster_conf, self.blacklisted_hosts, self.greylisted_hosts)

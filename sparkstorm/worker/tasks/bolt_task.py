@@ -84,16 +84,16 @@ class BoltTask:
             if self.time is not None:
                 self.time.hear([Tuple(*row) for row in rows])
             return []
-        if self._columns_runner is not None and self.recorder is None and not self.hooks:
+        if may_have_pieces and (self._columns_runner is None or self._is_watched):
+            rows = unfold(rows)
+        if self._columns_runner is not None and not self._is_watched:
             count = count_rows(rows)
             self.executed += count
             epoch.rows += count
-            execute = self._columns_runner.execute_columns
-            failed_rows = execute(rows) if self.watch is None else self.watch.run(execute, rows)
-            return [(Tuple(*row), failure) for row, failure in failed_rows]
-        if may_have_pieces:
-            rows = unfold(rows)
-        if self._rows_runner is None or self.recorder is not None or self.hooks:
+            run_columns = self._columns_runner.execute_columns
+            lost = run_columns(rows) if self.watch is None else self.watch.run(run_columns, rows)
+            return [(Tuple(*row), failure) for row, failure in lost]
+        if self._rows_runner is None or self._is_watched:
             return self.run(epoch, [Tuple(*row) for row in rows])
         self.executed += len(rows)
         epoch.rows += len(rows)
@@ -129,6 +129,11 @@ class BoltTask:
     def takes_batches(self) -> bool:
         """Whether rows run together as a batch."""
         return self._columns_runner is not None
+
+    @property
+    def _is_watched(self) -> bool:
+        """Whether somebody looks at every single tuple."""
+        return self.recorder is not None or bool(self.hooks)
 
     def tick(self, epoch: Epoch, tick: Tuple) -> list[Failure]:
         """Run a tick; returns why it failed. A tick needs no ack and does not outlive the call."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from sparkstorm.acking.pending import Outcome
-from sparkstorm.api.hooks import TaskHook, WorkerHook
+from sparkstorm.api.hooks import TaskHook, WorkerContext, WorkerHook
 from sparkstorm.errors import WorkerFailedError, show
 from sparkstorm.executor.emitter import Emitter, Route
 from sparkstorm.executor.runner import FailedInput, ReportError, report_of
@@ -47,9 +47,12 @@ def task_hooks(names: Any) -> list[TaskHook]:
     return named_hooks(TASK_HOOKS, names, TaskHook)
 
 
-def worker_hooks(names: Any) -> list[WorkerHook]:
-    """Return the hooks of a worker."""
-    return named_hooks(WORKER_HOOKS, names, WorkerHook)
+def started_hooks(names: Any, context: WorkerContext) -> list[WorkerHook]:
+    """Return a worker's hooks, started; an exception of one is that of a component's `prepare`."""
+    hooks = named_hooks(WORKER_HOOKS, names, WorkerHook)
+    for hook in hooks:
+        hook.start(context)
+    return hooks
 
 
 class TaskHooks:

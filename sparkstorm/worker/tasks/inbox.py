@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable
-from itertools import accumulate, chain, pairwise, repeat
+from collections.abc import Callable, Collection
+from itertools import accumulate, pairwise, repeat
 from operator import itemgetter
 
 from sparkstorm.errors import MalformedFrameError
@@ -14,7 +14,7 @@ from sparkstorm.model.codec import Codec
 from sparkstorm.model.tuples import Source
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import START, Cursor, Entry
-from sparkstorm.transport.frames import AckerMessages, Ends, Frame, Row, RowFrame, SettledRoots
+from sparkstorm.transport.frames import AckerMessages, Ends, Frame, RootRuns, Row, RowFrame, SettledRoots
 
 FindSource = Callable[[int, str], Source]
 
@@ -22,7 +22,21 @@ FindSource = Callable[[int, str], Source]
 class Chunk:
     """One decoded entry and how many of its rows are done."""
 
-    __slots__ = ("entry", "size", "frame", "rows", "done", "total", "edge", "origin", "oldest_ms", "is_batch", "_ends", "_ended")
+    __slots__ = (
+        "entry",
+        "size",
+        "frame",
+        "rows",
+        "done",
+        "total",
+        "edge",
+        "origin",
+        "oldest_ms",
+        "is_batch",
+        "_runs",
+        "_ends",
+        "_ended",
+    )
 
     def __init__(self, entry: str, size: int, frame: Frame, rows: list[Row], done: int = 0) -> None:
         self.entry = entry
@@ -34,19 +48,27 @@ class Chunk:
         self.done = done
         self.edge = self.origin = 0
         self.oldest_ms = frame.oldest_ms
-        self._ends: Ends = ()
+        self._runs: RootRuns | None = None
         if isinstance(frame, RowFrame):
-            self.edge, self._ends = frame.edge, frame.ends
+            self.edge, self._runs = frame.edge, frame.root_runs
             self.origin = 0 if frame.is_replayed else frame.origin
+        self._ends: Ends | None = None  # found when the rows are done in several parts
         self._ended = 0  # roots whose last row is done
-        self.take_ended()
+        if done:
+            self.take_ended()
 
     def part(self, start: int, stop: int) -> list[Row]:
         """Return the rows, or pieces of a batch, from one place to another."""
         return part_of(self.rows, start, stop) if self.is_batch else self.rows[start:stop]
 
-    def take_ended(self) -> list[int]:
+    def take_ended(self) -> Collection[int]:
         """Return the roots whose last row was done since the last call."""
+        if self._runs is None:
+            return ()
+        if self._ends is None:
+            if self.done == self.total:
+                return self._runs.distinct()
+            self._ends = self._runs.ends()
         ends, start, stop = self._ends, self._ended, len(self._ends)
         if self.done < self.total:
             stop = bisect_left(ends, self.done, start, key=itemgetter(1))
@@ -151,9 +173,9 @@ class Inbox:
             self.drained += size
 
     def _rows(self, frame: RowFrame) -> list[Row]:
-        senders = [(self._source(task, frame.stream), count) for task, count in frame.runs]
-        first = senders[0][0]
-        for source, _ in senders:
+        source_by_task = {task: self._source(task, frame.stream) for task in dict.fromkeys(frame.senders)}
+        first = source_by_task[frame.senders[0]]
+        for source in source_by_task.values():
             if source.component != first.component:
                 raise MalformedFrameError(f"rows of '{first.component}' and '{source.component}' in one frame")
         width = len(frame.values[0]) if frame.batch is None else frame.batch.num_columns
@@ -162,22 +184,21 @@ class Inbox:
                 f"{width} columns for the {len(first.fields)} fields of '{first.component}', stream '{first.stream}'"
             )
         if frame.batch is not None:
-            return _pieces(frame, senders)
-        sources = repeat(first) if len(senders) == 1 else chain.from_iterable(repeat(*sender) for sender in senders)
+            return _pieces(frame, source_by_task)
+        sources = repeat(first) if len(frame.senders) == 1 else map(source_by_task.__getitem__, frame.senders)
         return list(zip(frame.values, frame.roots, sources, strict=False))
 
 
-def _pieces(frame: RowFrame, senders: list[tuple[Source, int]]) -> list[Row]:
+def _pieces(frame: RowFrame, source_by_task: dict[int, Source]) -> list[Row]:
     """Pieces of a batch: neighbours with the same roots and sender."""
-    batch = frame.batch.rename_columns(list(senders[0][0].fields))
-    root_ends, sender_ends = list(accumulate(frame.lengths)), list(accumulate(count for _, count in senders))
+    fields = next(iter(source_by_task.values())).fields
+    batch = frame.batch.rename_columns(list(fields))
+    senders = frame.senders if len(frame.senders) > 1 else frame.senders * len(frame)
+    root_ends = list(accumulate(frame.lengths))
+    changes = [place for place, (one, other) in enumerate(pairwise(senders), 1) if one != other]
     return [
-        (
-            batch.slice(start, stop - start),
-            frame.roots[bisect_right(root_ends, start)],
-            senders[bisect_right(sender_ends, start)][0],
-        )
-        for start, stop in pairwise(sorted({0, *root_ends, *sender_ends}))
+        (batch.slice(start, stop - start), frame.roots[bisect_right(root_ends, start)], source_by_task[senders[start]])
+        for start, stop in pairwise(sorted({0, *root_ends, *changes}))
     ]
 
 

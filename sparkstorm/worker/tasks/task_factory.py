@@ -42,7 +42,7 @@ from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout, threaded
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.call_watch import CallWatch
-from sparkstorm.worker.tasks.hooks import NO_HOOKS, TaskHooks, hooked_emitter, task_hooks, worker_hooks
+from sparkstorm.worker.tasks.hooks import NO_HOOKS, TaskHooks, hooked_emitter, started_hooks, task_hooks
 from sparkstorm.worker.tasks.inbox import Inbox, entry_order
 from sparkstorm.worker.tasks.pending_inputs import decode_held
 from sparkstorm.worker.tasks.spout_task import SpoutCollector, SpoutTask
@@ -90,6 +90,8 @@ class TaskSet:
             spout.spout.close()
         for bolt in self.bolts.values():
             bolt.runner.bolt.cleanup()
+            if isinstance(bolt.runner, ManualRunner):
+                bolt.runner.close()
         for hooks in self.hooks:
             hooks.call("cleanup")
         for hook in self.worker_hooks:
@@ -132,7 +134,10 @@ class TaskFactory:
 
     def build(self, claim: Claim) -> TaskSet:
         """Every task of the plan, restored from what the claim found, with `open`/`prepare` called."""
-        crew = TaskSet(self._blocks, worker_hooks=started_hooks(self._plan, self._resources))
+        plan = self._plan
+        own = {task: plan.component_by_task[task] for task in sorted(plan.tasks)}
+        context = WorkerContext(plan.topology_id, plan.owner, own, plan.conf, self._resources)
+        crew = TaskSet(self._blocks, worker_hooks=started_hooks(plan.settings.worker_hooks, context))
         self._generation = claim.generation
         for task in sorted(self._plan.tasks):
             record = claim.record_by_task[task]
@@ -393,12 +398,3 @@ class TaskFactory:
             return root if 0 < root < 2**63 else draw_local()
 
         return draw_local
-
-
-def started_hooks(plan: WorkerPlan, resources: dict[str, Any]) -> list[WorkerHook]:
-    """Return the worker's hooks, started; an exception of one is that of a component's `prepare`."""
-    hooks = worker_hooks(plan.settings.worker_hooks)
-    own = {task: plan.component_by_task[task] for task in sorted(plan.tasks)}
-    for hook in hooks:
-        hook.start(WorkerContext(plan.topology_id, plan.owner, own, plan.conf, resources))
-    return hooks

@@ -1,0 +1,106 @@
+"""PostgresServer: a real PostgreSQL for tests, on loopback, from Debian's package."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+PASSWORD = "of-the-tests"
+_USER = "postgres"
+
+
+class PostgresServer:
+    """One server with a database `postgres` and the user `postgres`; its data outlive `kill` and `start`."""
+
+    def __init__(self) -> None:
+        self._bin = install_postgres()
+        self._folder = Path(tempfile.mkdtemp(prefix="sparkstorm-postgres-"))
+        self._as_user: dict[str, Any] = {}
+        if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+            os.chown(self._folder, pwd.getpwnam(_USER).pw_uid, pwd.getpwnam(_USER).pw_gid)
+            self._as_user = {"user": _USER, "group": pwd.getpwnam(_USER).pw_gid, "extra_groups": []}
+        secret = self._folder / "password"
+        secret.write_text(PASSWORD)
+        secret.chmod(0o644)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        self.url = f"postgresql+psycopg://{_USER}@127.0.0.1:{self.port}/postgres"
+        auth = ["-U", _USER, "--auth=scram-sha-256", f"--pwfile={secret}", "--no-sync"]
+        self._run("initdb", "-D", str(self._folder / "data"), *auth).wait(60)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, patience_s: float = 30.0) -> None:
+        """Start it, and wait until it answers."""
+        sockets = ["-c", f"unix_socket_directories={self._folder}", "-c", "listen_addresses=127.0.0.1"]
+        self._process = self._run("postgres", "-D", str(self._folder / "data"), "-p", str(self.port), *sockets)
+        deadline = time.monotonic() + patience_s
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"PostgreSQL did not start: {(self._folder / 'log').read_text(errors='replace')[-2000:]}")
+            time.sleep(0.05)
+
+    def run(self, *statements: str) -> list[Any]:
+        """Run statements; the rows of the last one that has any."""
+        rows: list[Any] = []
+        with psycopg.connect(self._address(), autocommit=True) as connection:
+            for statement in statements:
+                cursor = connection.execute(statement.encode())
+                rows = cursor.fetchall() if cursor.description else rows
+        return rows
+
+    def kill(self) -> None:
+        """End it and its children as kill -9 does."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        """End it and delete its data."""
+        self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _run(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self._folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                [str(self._bin / program), *arguments],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self._folder, start_new_session=True,
+                **self._as_user,
+            )  # fmt: skip
+
+    def _address(self) -> str:
+        return f"postgresql://{_USER}:{PASSWORD}@127.0.0.1:{self.port}/postgres"
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self.run("SELECT 1"))
+        except psycopg.OperationalError:
+            return False
+
+
+def install_postgres() -> Path:
+    """Return the folder of PostgreSQL's programs; root installs Debian's package where there is none. RuntimeError otherwise."""
+    if not (found := _programs()) and os.geteuid() == 0 and shutil.which("apt-get"):
+        subprocess.run(["apt-get", "update", "-qq"], check=False, capture_output=True)
+        subprocess.run(["apt-get", "install", "-y", "-qq", "postgresql"], check=False, capture_output=True)
+        found = _programs()
+    if not found:
+        raise RuntimeError("PostgreSQL is not installed: apt-get install postgresql")
+    return found[-1]
+
+
+def _programs() -> list[Path]:
+    on_path = shutil.which("initdb")
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    return [path.parent for path in found] or ([Path(on_path).resolve().parent] if on_path else [])

@@ -1,0 +1,44 @@
+"""What `sparkstorm upgrade` says, for people and for programs."""
+
+from dataclasses import replace
+
+from sparkstorm.cli.upgrades import status_record, status_text
+from sparkstorm.client.upgrade import UpgradeStatus
+from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.model.failure import Failure, FailureKind
+from sparkstorm.model.upgrade import UpgradeStage
+
+A, B, C = (WorkerSlot("n", port) for port in (1, 2, 3))
+RUNNING = UpgradeStatus("wc-1-9", "UPGRADING", UpgradeStage.IN_PROGRESS, (B,), (A,), (C,), 2, 1_000, 3_601_000)
+
+
+def test_an_upgrade_under_way_lists_its_workers() -> None:
+    lines = status_text(RUNNING, 61_000).splitlines()
+    assert lines[0] == "wc-1-9 is UPGRADING: IN_PROGRESS, batch 2; began 1 min 0 s ago, ends in 59 min 0 s at the latest"
+    assert [line.split() for line in lines[1:]] == [
+        ["worker", "state"],
+        ["n:1", "upgrading"],
+        ["n:2", "upgraded"],
+        ["n:3", "remaining"],
+    ]
+    assert not RUNNING.is_resting and replace(RUNNING, upgrading=()).is_resting
+
+
+def test_a_rollback_says_why() -> None:
+    back = replace(RUNNING, stage=UpgradeStage.ROLLING_BACK, rollback="component 'x' fails\x1b[31m")
+    assert "it is taken back: component 'x' fails" in status_text(back, 0) and "\x1b" not in status_text(back, 0)
+
+
+def test_without_an_upgrade_the_last_rollback_and_workers_on_other_code_are_named() -> None:
+    error = Failure(FailureKind.SYSTEM, "gray upgrade is rolled back: why", "__topology_master", time_ms=5)
+    rest = UpgradeStatus("wc-1-9", "ACTIVE", UpgradeStage.NONE, (), (), (A,), other_code=(A,), last_rollback=error)
+    text = status_text(rest, 0)
+    assert "no gray upgrade is under way" in text and "other code than the rest runs at n:1" in text
+    assert text.endswith("gray upgrade is rolled back: why")
+    record = status_record(rest)
+    assert (record["stage"], record["other_code"], record["remaining"], record["last_rollback"]["time_ms"]) == (
+        "NONE",
+        ["n:1"],
+        ["n:1"],
+        5,
+    )

@@ -1,0 +1,257 @@
+"""Every source and sink on real servers, under load, with workers and the servers themselves killed: exactly what went in."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from moto.server import ThreadedMotoServer
+
+from sparkstorm.connectors.file_folders import file_system
+from sparkstorm.embedded import RedisServer, start_redis
+from sparkstorm.testing.system.kafka import KafkaServer
+from sparkstorm.testing.system.main_job import MainJob
+from sparkstorm.testing.system.postgres import PASSWORD, PostgresServer
+from tests.system.links_topology import ORIGINS
+
+pytestmark = pytest.mark.system
+ROWS = 1500  # of each origin
+HOOKS = 40
+
+
+class Target(ThreadingHTTPServer):
+    """Keeps rows by idempotency key."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.bodies: dict[str, Any] = {}
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1
+    timeout = 1
+
+    def do_POST(self) -> None:
+        server: Any = self.server
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        server.bodies.setdefault(self.headers["Idempotency-Key"], body)
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+class Servers:
+    """PostgreSQL, Redis, Kafka, an S3 and an HTTP server, all of this test's own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.postgres, self.kafka = PostgresServer(), KafkaServer(folder / "kafka")
+        self.redis: RedisServer = start_redis(folder / "redis", password=PASSWORD)
+        self.s3, self.http = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False), Target()
+        self.s3.start()
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+        self.postgres.start()
+        self.kafka.start()
+        self.postgres.run(
+            "CREATE TABLE events (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, n BIGINT)",
+            "CREATE TABLE copies (origin TEXT NOT NULL, n BIGINT NOT NULL)",
+        )
+        admin = AdminClient({"bootstrap.servers": self.kafka.address})
+        for topic in admin.create_topics([NewTopic("in", 3, 1), NewTopic("out", 2, 1)]).values():
+            topic.result(20)
+        with free_socket() as probe:
+            self.hook = int(probe.server_address[1])
+
+    def stop(self) -> None:
+        self.kafka.stop()
+        self.postgres.stop()
+        self.redis.stop()
+        self.s3.stop()
+        self.http.shutdown()
+        self.http.server_close()
+
+    # -- what went in ----------------------------------------------------------------------------------------------
+
+    def feed_kafka(self, first: int, last: int) -> None:
+        producer = Producer({"bootstrap.servers": self.kafka.address, "enable.idempotence": True})
+        for n in range(first, last):
+            producer.produce("in", json.dumps({"n": n}), str(n))
+        assert producer.flush(60) == 0
+
+    def feed_sql(self, first: int, last: int) -> None:
+        self.postgres.run(f"INSERT INTO events (n) SELECT generate_series({first}, {last - 1})")
+
+    def feed_redis(self, first: int, last: int) -> None:
+        with self.redis.client() as client:
+            for n in range(first, last):
+                client.xadd("in", {"n": n})
+
+    def feed_file(self, first: int, last: int) -> None:
+        log = self.folder / "app.log"
+        with log.open("a") as file:
+            file.writelines(f'{{"n": {n}}}\n' for n in range(first, last))
+        if first % 500 == 0 and first:
+            log.rename(self.folder / f"app.log.{first}")
+
+    def post(self) -> None:
+        """A sender that repeats what it got no 200 for."""
+        for n in range(HOOKS):
+            while not self._is_posted(n):
+                time.sleep(0.2)
+
+    def _is_posted(self, n: int) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self.hook, timeout=15)
+        try:
+            connection.request("POST", "/", json.dumps({"n": n}))
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    # -- what came out, by readers that know nothing of epochs -----------------------------------------------------
+
+    def out_of_kafka(self) -> Counter[tuple[str, int]]:
+        own = {
+            "group.id": "count",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+        consumer, found, ends = Consumer({"bootstrap.servers": self.kafka.address, **own}), Counter[tuple[str, int]](), 0
+        consumer.assign([TopicPartition("out", p, 0) for p in range(2)])
+        while ends < 2:
+            for message in consumer.consume(500, 5.0):
+                if message.error():
+                    ends += 1
+                else:
+                    row = json.loads(message.value() or b"")
+                    found[row["origin"], row["n"]] += 1
+        consumer.close()
+        return found
+
+    def out_of_sql(self) -> Counter[tuple[str, int]]:
+        return Counter((origin, n) for origin, n in self.postgres.run("SELECT origin, n FROM copies"))
+
+    def out_of_redis(self) -> Counter[tuple[str, int]]:
+        with self.redis.client() as client:
+            return Counter((entry[b"origin"].decode(), int(entry[b"n"])) for _, entry in client.xrange("out"))
+
+    def out_of_http(self) -> Counter[tuple[str, int]]:
+        return Counter((row["origin"], row["n"]) for body in list(self.http.bodies.values()) for row in body)
+
+    def out_of_s3(self) -> Counter[tuple[str, int]]:
+        from pyarrow import fs
+
+        system, root = file_system("s3://bucket/out")
+        files = [info.path for info in system.get_file_info(fs.FileSelector(root, allow_not_found=True)) if info.is_file]
+        rows = [row for path in files for row in pq.read_table(path, filesystem=system).to_pylist()]
+        return Counter((row["origin"], row["n"]) for row in rows)
+
+
+def free_socket() -> ThreadingHTTPServer:
+    return ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+
+@pytest.fixture
+def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
+    made = Servers(tmp_path)
+    host, port = made.s3.get_host_and_port()
+    for name, value in {
+        "LINKS_POSTGRES": PASSWORD,
+        "LINKS_REDIS": PASSWORD,
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    try:
+        boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1").create_bucket(Bucket="bucket")
+        yield made
+    finally:
+        made.stop()
+
+
+def kill_worker(job: MainJob, sight: Any, number: int) -> None:
+    job.wait_for(lambda: len(sight.workers()) == 2, "two workers", 60)
+    os.kill(sight.workers()[number % 2].pid, signal.SIGKILL)
+
+
+def restart(server: KafkaServer | PostgresServer) -> None:
+    server.kill()
+    server.start()
+
+
+def test_whatever_is_killed_every_sink_has_exactly_what_every_source_had(servers: Servers, tmp_path: Path) -> None:
+    arguments = {
+        "postgres": servers.postgres.url,
+        "redis": f"redis://127.0.0.1:{servers.redis.port}",
+        "kafka": servers.kafka.address,
+        "http": f"http://127.0.0.1:{servers.http.server_address[1]}/",
+        "log": str(tmp_path / "app.log"),
+        "hook": servers.hook,
+    }
+    (tmp_path / "job.yaml").write_text(
+        json.dumps(
+            {"name": "links", "topology": "tests.system.links_topology:build", "arguments": arguments, "topology.workers": 2}
+        )
+    )
+    job = MainJob(tmp_path / "run", tmp_path / "job.yaml", settings={"topology.max.worker.deaths": 100, "topology.epoch.rows": 200})
+    job.start()
+    poster = threading.Thread(target=servers.post)
+    try:
+        sight = job.sight()
+        poster.start()
+        strikes: list[Callable[[], None]] = [
+            lambda: kill_worker(job, sight, 0),
+            lambda: restart(servers.postgres),
+            lambda: kill_worker(job, sight, 1),
+            lambda: restart(servers.kafka),
+            lambda: kill_worker(job, sight, 0),
+        ]
+        feeds = (servers.feed_kafka, servers.feed_sql, servers.feed_redis, servers.feed_file)
+        step = ROWS // 15
+        for number, first in enumerate(range(0, ROWS, step)):
+            for feed in feeds:
+                feed(first, first + step)
+            if number % 3 == 2:
+                strikes.pop(0)()
+        poster.join(120)
+        assert not poster.is_alive(), job.said()[-3000:]
+        wanted = Counter((origin, n) for origin in ORIGINS for n in range(HOOKS if origin == "hook" else ROWS))
+        outs = (servers.out_of_kafka, servers.out_of_sql, servers.out_of_redis, servers.out_of_http, servers.out_of_s3)
+        job.wait_for(lambda: all(out().keys() >= wanted.keys() for out in outs), "every row in every sink", 120)
+        sight.close()
+        job.tree()
+        os.killpg(job.pid, signal.SIGINT)
+        job.wait(60)
+    finally:
+        job.close()
+    for out in outs:
+        found = out()
+        exact = Counter({row: count for row, count in found.items() if row[0] != "hook"})  # a webhook is at least once
+        assert exact == Counter({row: 1 for row in wanted if row[0] != "hook"}), f"{out.__name__}: {differences(exact, wanted)}"
+        assert {row for row in found if row[0] == "hook"} == {row for row in wanted if row[0] == "hook"}, out.__name__
+
+
+def differences(found: Counter[tuple[str, int]], wanted: Counter[tuple[str, int]]) -> Any:
+    missing = [row for row in wanted if row not in found and row[0] != "hook"]
+    return {"missing": missing[:5], "twice": [row for row, count in found.items() if count > 1][:5]}

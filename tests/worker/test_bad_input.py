@@ -1,0 +1,295 @@
+"""Bad input by user code and bad bytes from outside: one table, one sentence each, and everything else goes on."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, ReplayableSpout, StatefulBolt, Tuple
+from sparkstorm.checkpoint.files import read_checkpoint
+from sparkstorm.client.savepoints import Kept, Source
+from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
+from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.errors import SparkStormError, WorkerFailedError
+from sparkstorm.model.assignment import TaskInfo, WorkerBeat
+from sparkstorm.model.codec import Codec
+from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.records import decode_record
+from sparkstorm.model.worker_messages import decode_report
+from sparkstorm.model.worker_spec import WorkerSpec
+from sparkstorm.recording.capsule_files import read_capsule
+from sparkstorm.supervisor.node_dir import NodeDir
+from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
+from sparkstorm.transport.base import START, TaskRecord
+from sparkstorm.worker.progress import Progress
+from tests.worker.building import Collecting, chain
+
+Do = Callable[[Any, Tuple], None]
+
+
+class Basic(BasicBolt):
+    """Does something on "bad", and passes everything else on."""
+
+    outputs = ("value",)
+
+    def __init__(self, do: Do) -> None:
+        self.do = do
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        if tup[0] == "bad":
+            self.do(collector, tup)
+        else:
+            collector.emit((tup[0],))
+
+
+class Keeping(StatefulBolt):
+    """The same with a state."""
+
+    outputs = ("value",)
+
+    def __init__(self, do: Do) -> None:
+        self.do = do
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        if tup[0] == "bad":
+            self.do(self.state, tup)
+        else:
+            collector.emit((tup[0],))
+
+
+class Manual(Collecting):
+    """The same with acks by hand."""
+
+    def __init__(self, do: Do) -> None:
+        self.do = do
+
+    def execute(self, tup: Tuple) -> None:
+        if tup[0] == "bad":
+            self.do(self.collector, tup)
+        else:
+            self.collector.emit((tup[0],), anchors=tup)
+            self.collector.ack(tup)
+
+
+def twice(collector: Any, tup: Tuple) -> None:
+    collector.ack(tup)
+    collector.ack(tup)
+
+
+def foreign(collector: Any, tup: Tuple) -> None:
+    collector.ack(Tuple(("not", "mine"), 77, tup.source))
+    collector.ack(tup)
+
+
+def ack_after_fail(collector: Any, tup: Tuple) -> None:
+    collector.fail(tup, "no")
+    collector.ack(tup)
+
+
+FAILS = [  # (bolt, the sentence of its dead letter)
+    (
+        Basic(lambda c, t: c.emit(("a",), stream="nowhere")),
+        r"emitted to undeclared stream 'nowhere'; it declares default",
+    ),
+    (Basic(lambda c, t: c.emit(("a", "b"))), r"component 'bolt', stream 'default': emitted 2 values for 1 fields \(value\)"),
+    (Basic(lambda c, t: c.emit(())), r"emitted 0 values for 1 fields"),
+    (Basic(lambda c, t: c.emit("text")), r"emit needs a list of values, not 'text'"),
+    (Basic(lambda c, t: c.emit(7)), r"emit needs a list of values, not 7"),
+    (Basic(lambda c, t: c.emit((object(),))), r"component 'bolt', stream 'default', field 'value': a value of type object"),
+    (Basic(lambda c, t: c.emit((2**64,))), r"field 'value': the whole number 18446744073709551616 does not fit 64 bits"),
+    (Basic(lambda c, t: c.emit(("\ud800",))), r"field 'value': text that is not valid UTF-8"),
+    (Basic(lambda c, t: c.emit(({(1, 2): 1},))), r"field 'value': a mapping key of type tuple"),
+    (Basic(lambda c, t: c.emit_direct(4711, ("a",))), r"stream 'default' is not direct: use emit"),
+    (Basic(lambda c, t: t["nothing"]), r"stream 'default' of component 'spout' has no field 'nothing'; it declares value"),
+    (Keeping(lambda s, t: s.put("key", object())), r"a value of type object, which is not one of"),
+    (Keeping(lambda s, t: s.put(["key"], 1)), r"unhashable type: 'list' \(test_bad_input\.py, line \d+\)"),
+    (Keeping(lambda s, t: s.add(t[0], "one")), r"state key 'bad': 'one' is no number"),
+    (Manual(lambda c, t: c.fail(t, "")), r"failed by the bolt"),
+    (Manual(lambda c, t: c.fail(t, "line\nline")), r"line\nline"),
+]
+
+
+@pytest.mark.parametrize(("bolt", "sentence"), FAILS, ids=[sentence[:40] for _, sentence in FAILS])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_mistake_of_a_bolt_fails_its_tuple_with_a_sentence_and_no_other(bolt: Any, sentence: str, workers: int) -> None:
+    spout, capture = FeederSpout(), CaptureBolt()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, bolt, capture), {"topology.workers": workers, "topology.max.retries": 1})
+        for word in ("one", "bad", "two"):
+            spout.feed([word])
+        cluster.run_until_idle()
+        (letter,) = cluster.dead_letters
+        assert letter.values == ("bad",) and re.search(sentence, letter.reason), letter.reason
+        assert "Traceback" not in letter.reason and len(letter.reason) < 600
+        assert sorted(capture.values) == [("one",), ("two",)] and (sorted(spout.acked), spout.failed) == ([0, 2], [1])
+
+
+@pytest.mark.parametrize("do", [twice, foreign, ack_after_fail])
+def test_an_ack_that_nobody_waits_for_is_named_and_changes_no_other_tree(do: Do) -> None:
+    spout, capture = FeederSpout(), CaptureBolt()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Manual(do), capture), {"topology.delivery.guarantee": "at-least-once"})
+        for word in ("one", "bad", "two"):
+            spout.feed([word])
+        cluster.run_until_idle()
+        said = [error.text for error in cluster.errors if "not outstanding" in error.text]
+        assert len(said) == (0 if do is ack_after_fail else 1)
+        assert sorted(capture.values) == [("one",), ("two",)] and {0, 2} <= set(spout.acked)
+        assert len(spout.acked) + len(spout.failed) == 3
+
+
+class Escapes(Collecting):
+    """Gives its collector to a thread that outlives it."""
+
+    def prepare(self, conf: Any, context: Any, collector: Any) -> None:
+        super().prepare(conf, context, collector)
+        HANDED.append(collector)
+
+    def execute(self, tup: Tuple) -> None:
+        self.collector.ack(tup)
+
+
+HANDED: list[Any] = []
+
+
+def test_a_thread_that_emits_after_the_worker_has_stopped_is_told_so() -> None:
+    HANDED.clear()
+    spout = FeederSpout()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Escapes()))
+        spout.feed([1])
+        cluster.run_until_idle()
+    raised: list[BaseException] = []
+
+    def emit(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except WorkerFailedError as error:
+            raised.append(error)
+
+    for collector in HANDED:
+        for call in (lambda c=collector: c.emit(("late",)), lambda c=collector: c.report_error("late")):
+            thread = threading.Thread(target=emit, args=(call,))
+            thread.start()
+            thread.join()
+    assert len(raised) == len(HANDED), "a report needs no loop"
+    assert "a thread used its collector after cleanup; end threads in cleanup()" in str(raised[0])
+
+
+class Endless(ReplayableSpout):
+    """Has a position that cannot be written."""
+
+    outputs = ("value",)
+
+    def open(self, conf: Any, context: Any, collector: Any) -> None:
+        self.collector = collector
+
+    def next_tuple(self) -> None:
+        self.collector.emit((1,), message_id=1)
+
+    def snapshot(self) -> Any:
+        return object()
+
+    def restore(self, position: Any) -> None:
+        pass
+
+
+def test_a_position_that_cannot_be_written_ends_the_run_with_a_sentence() -> None:
+    def run() -> None:
+        with LocalCluster() as cluster:
+            cluster.submit(chain(Endless(), Basic(lambda c, t: None)))
+            cluster.advance(1)
+
+    with pytest.raises(WorkerFailedError, match=r"spout 'spout': (snapshot|hand_over)\(\) returned a value of type"):
+        run()
+
+
+def flood(collector: Any, tup: Tuple) -> None:
+    for number in range(3000):
+        collector.report_error(f"report {number}")
+
+
+def test_a_flood_of_reports_leaves_the_newest_ten_and_every_count() -> None:
+    spout = FeederSpout()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Basic(flood)))
+        spout.feed(["bad"])
+        cluster.run_until_idle()
+        kept = cluster.storm_state.read_errors(cluster.topology().id, "bolt")
+        assert len(kept) <= 10
+        assert [group.count for group in cluster.failures()] == [3000]
+
+
+def beat(data: bytes) -> object:
+    return decode_record(WorkerBeat, data, "/workerbeats/words-1/node-1:6700")
+
+
+def savepoint_of(data: bytes) -> object:
+    """A journal of a running topology that a savepoint reads."""
+    record = TaskRecord(START, [data], {})
+    return Source({1: TaskInfo("count", "bolt")}, lambda task: record, dict).write(Path("nowhere"), "words")
+
+
+def local_state(data: bytes, folder: Path) -> object:
+    node = NodeDir(folder, "node-1")
+    state = node.worker_state(6700)
+    state.path.parent.mkdir(parents=True, exist_ok=True)
+    state.path.write_bytes(data)
+    if state.get("launches", WorkerBeat) is None:  # a map without that record
+        raise SparkStormError(f"{state.path}: no launches")
+    return state
+
+
+def checkpoint(data: bytes, folder: Path) -> object:
+    (folder / "manifest.json").write_bytes(data)
+    return read_checkpoint(folder)
+
+
+def capsule(data: bytes, folder: Path) -> object:
+    (folder / "one.capsule.json").write_bytes(data)
+    return read_capsule(folder / "one.capsule.json")
+
+
+def znode(data: bytes) -> object:
+    store = LocalStateStore(LocalStateTree())
+    state = StormState(store, b"key")
+    state.prepare_errors("words-1")
+    store.ensure_path("/assignments")
+    store.create("/assignments/words-1", data)
+    found = state.read_assignment("words-1")
+    assert found is None  # damaged or forged: as if it were not there, and said in the log
+    raise SparkStormError("/assignments/words-1: refused")
+
+
+READERS: dict[str, Callable[..., object]] = {
+    "heartbeat": beat,
+    "spec": WorkerSpec.from_json,
+    "report": decode_report,
+    "progress": Progress.decode,
+    "dead letter": lambda data: DeadLetter.decode(Codec(), data),
+    "savepoint": savepoint_of,
+    "znode": znode,
+    "local state": local_state,
+    "checkpoint": checkpoint,
+    "capsule": capsule,
+}
+BYTES = [b"", b"\x00" * 40, b"{", b"[" * 5000, b"{}", b"null", b"\xff\xfe", b'{"kind": 7}', b'"text"', Codec().pack([1, "a"])]
+
+
+@pytest.mark.parametrize("data", BYTES, ids=lambda data: repr(data[:12]))
+@pytest.mark.parametrize("reader", READERS)
+def test_bytes_that_are_none_of_ours_are_refused_in_one_sentence(reader: str, data: bytes, tmp_path: Path) -> None:
+    read = READERS[reader]
+    with pytest.raises(SparkStormError) as refused:
+        read(data, tmp_path) if reader in ("local state", "checkpoint", "capsule") else read(data)
+    assert "\n" not in str(refused.value).strip() and len(str(refused.value)) < 700
+
+
+def test_an_empty_journal_is_an_empty_state() -> None:
+    kept = Kept.of([])
+    assert (len(kept.state), len(kept.time), kept.version, kept.handed) == (0, 0, 1, None)
