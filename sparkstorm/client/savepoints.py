@@ -105,7 +105,7 @@ class Source:
     def _entries(self, task: int) -> tuple[TaskRecord, Fields]:
         record = self._record_of(task)
         with reading(f"journal of task {task}"):
-            return record, list(Journal(task, Codec()).read(record))
+            return record, list(Journal(task, Codec(is_lenient=True)).read(record))
 
     def _counts(self) -> Any:
         merged = merge(Progress.decode(data) for data in self._progress().values())

@@ -28,7 +28,7 @@ from sparkstorm.settings import EpochSettings, WorkerSettings
 from sparkstorm.supervisor.worker_memory import Usage
 from sparkstorm.testing.sim_data import DataPlane, TopologyData
 from sparkstorm.testing.sim_transport import SimTransport
-from sparkstorm.testing.simulated_time import WorkerClock
+from sparkstorm.testing.simulated_time import SimulatedDeath, WorkerClock
 from sparkstorm.testing.simulation import Simulation
 from sparkstorm.transport.base import Transport
 from sparkstorm.worker.epoch import RandomIds
@@ -41,10 +41,6 @@ from sparkstorm.worker.worker import Worker
 
 STEP_MS = 1  # what an epoch with work in it costs: without a price an endless source would stop time
 _pids = itertools.count(1000)
-
-
-class SimulatedDeath(BaseException):
-    """Raised in a component (die()): its worker's process is gone at once, as after a segfault or a kill -9."""
 
 
 def die() -> None:

@@ -52,7 +52,7 @@ def simulate(
     """
     subject = topology if isinstance(topology, Subject) else Subject(_maker(topology), sources or {}, conf or {})
     began, listed = time.monotonic(), list(seeds)
-    with _quietly():
+    with quietly():
         trials = Trials(subject, tuple(KINDS) if kinds is None else kinds_named(kinds), most_faults, only)
         failed = _first_failure(trials, listed, processes)
         if failed is not None:
@@ -153,7 +153,7 @@ def _first_failure(trials: Trials, seeds: Sequence[int], processes: int) -> int 
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """Log nothing, because faults are what runs are made of; collect garbage in larger lots, since each run is one cycle."""
     thresholds, level = gc.get_threshold(), logging.root.manager.disable
     gc.freeze()

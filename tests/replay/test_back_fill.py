@@ -30,7 +30,7 @@ from sparkstorm.errors import CheckpointError, InvalidConfigError, InvalidTopolo
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import back_fill_locally
 from sparkstorm.testing import LocalCluster
-from sparkstorm.testing.faults import CommitFault
+from sparkstorm.testing.sim_transport import CommitFault
 from sparkstorm.windowing.timers import Timer
 from tests.sim.test_every_point import OnePoint
 

@@ -8,9 +8,9 @@ import pytest
 
 from sparkstorm.model.worker_messages import ExitCode
 from sparkstorm.testing import LocalCluster
-from sparkstorm.testing.faults import CommitFault, FaultyTransport
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.invariants import Invariants
+from sparkstorm.testing.sim_transport import CommitFault, FaultyTransport
 from tests.sim.topologies import Case, batching, fan_out_fan_in, flaky, loop, word_count
 
 SMALL: dict[str, Callable[[], Case]] = {
