@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkstorm.errors import StoreFullError
+from sparkstorm.errors import StoreFullError, StoreRolledBackError
 from sparkstorm.transport.base import START, Commit, Cursor
 from sparkstorm.transport.local import LocalReader, LocalStore, LocalTransport
 
@@ -56,3 +56,26 @@ def test_a_checkpoint_does_not_change_with_its_store() -> None:
         store.restore(checkpoint)
         record = LocalReader(store).record(1)
         assert (record.journal, record.held) == ([], {})
+
+
+@pytest.mark.parametrize("knows", [False, True])
+def test_what_a_commit_consumed_is_in_doubt_until_its_owner_knows_the_answer(knows: bool) -> None:
+    """The store goes back behind an entry and the commit that consumed it; the same commit must not go through again."""
+    store = LocalStore()
+    sender, receiver = LocalTransport(store), LocalTransport(store)
+    sender.claim("s", {1: 1})
+    receiver.claim("r", {2: 1})
+    before = store.checkpoint()
+    sender.commit(Commit("s", {1: 1}, 0, 1, frames=[(2, b"entry", 5)]))
+    (found,) = receiver.poll({2: START.entry}, 1)
+    commit = Commit("r", {2: 1}, 0, 1, cursors={2: Cursor(found.id, 0)}, drained_bytes={2: 5})
+    in_doubt = receiver.in_doubt()
+    receiver.commit(commit)
+    if not knows:
+        receiver.forget_answer(in_doubt)
+    store.restore(before)
+    if knows:
+        receiver.commit(commit)  # nothing shows that the entry is gone: an owner that knows the answer never sends this
+    else:
+        with pytest.raises(StoreRolledBackError):
+            receiver.commit(commit)
