@@ -20,6 +20,7 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from sparkstorm.api import Source, TransactionalSink, Tuple
 from sparkstorm.connectors import Files, FileSink, KafkaSink, KafkaSource, SqlSink
@@ -112,7 +113,9 @@ def bench_files(folder: Path, rows: int) -> None:
 
 def bench_kafka(server: KafkaServer, rows: int) -> None:
     """Records in; transactions out."""
-    number = iter(range(1000))
+    admin, number = AdminClient({"bootstrap.servers": server.address}), iter(range(1000))
+    for topic in admin.create_topics([NewTopic("bare", 3, 1), NewTopic("own", 3, 1)]).values():
+        topic.result(20)
 
     def bare_write() -> None:
         producer = Producer({"bootstrap.servers": server.address, "transactional.id": f"bare-{next(number)}", "linger.ms": 2})
