@@ -43,6 +43,10 @@ class Task:
         """Return the time."""
         return time.time_ns() // 1_000_000
 
+    def report_error(self, error: BaseException | str) -> None:
+        """Raise what a source only reports."""
+        raise RuntimeError(error)
+
     def emit(self, values: Any, message_id: Any, stream: str = "default") -> None:
         """Count a row."""
         self.rows += 1
