@@ -17,7 +17,6 @@ from sparkstorm.blobs.store import BlobStore
 from sparkstorm.blobs.topology_code import pack_topology
 from sparkstorm.checkpoint.files import read_checkpoint
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT, Seeds
-from sparkstorm.client.savepoints import Source
 from sparkstorm.cluster.base import StateStore
 from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
@@ -257,6 +256,8 @@ class LocalCluster:
 
         def is_written() -> bool:
             reader = LocalReader(topology.store)
+            from sparkstorm.client.savepoints import Source  # the package imports redis, which tests of users do not need
+
             reasons[0] = Source(topology.info_by_task, reader.record, reader.progress).write(folder, topology.name, overwrite)
             return not reasons[0]
 
