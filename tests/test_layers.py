@@ -62,7 +62,11 @@ PYSPARK_ALLOWED = ("hosting/spark", "replay/", "app", "connectors/spark")
 LAZY = {"pyarrow", "pandas", "matplotlib", "pyspark", "IPython", "sqlalchemy", "confluent_kafka", "fsspec"}
 DRIVER_LIBRARIES = {"redis", "kazoo"}
 # the entry points parse arguments and read files, and tests run without Spark, before they import what brings Spark along
-LAZY_WITHIN = {"app": "sparkstorm.app.", "cli": "sparkstorm.", "testing": ("sparkstorm.replay", "sparkstorm.client")}
+LAZY_WITHIN: dict[str, str | tuple[str, ...]] = {
+    "app": "sparkstorm.app.",
+    "cli": "sparkstorm.",
+    "testing": ("sparkstorm.replay", "sparkstorm.client"),
+}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

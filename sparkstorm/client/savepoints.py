@@ -29,7 +29,7 @@ Fields = list[dict[str, Any]]
 
 @dataclass(slots=True)
 class Kept:
-    """Everything that one task keeps: state, windows and clocks, the version of the state's form, a spout's hand-over."""
+    """All data of one task: state, windows and clocks, the version of the state's form, a spout's hand-over."""
 
     state: MemoryState = field(default_factory=lambda: MemoryState(Codec()))
     time: MemoryState = field(default_factory=lambda: MemoryState(Codec()))
@@ -53,7 +53,7 @@ class Kept:
 
 
 class Source:
-    """What a savepoint is made of: the tasks of one topology and the store's records of them."""
+    """Parts of a savepoint: the tasks of one topology and the store's records of them."""
 
     def __init__(
         self,

@@ -45,7 +45,7 @@ class LocalResults:
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """What the tasks of each component did, added up."""
+        """Return what the tasks of each component did, added up."""
         return self.evidence.counts
 
     @property

@@ -1,4 +1,4 @@
-"""What tests of topologies import: a cluster in one thread under simulated time, and components made for tests.
+"""Names that tests of topologies import: a cluster in one thread under simulated time, and components made for tests.
 
 docs/api.md lists each name.
 """

@@ -14,7 +14,7 @@ from sparkstorm.testing.sim_transport import CommitFault
 
 
 class Trigger(StrEnum):
-    """What a fault's `at` counts."""
+    """Unit in which a fault's `at` counts."""
 
     TIME = "ms"
     COMMIT = "commit"
@@ -85,7 +85,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How far each trigger counts in an unharmed run."""
+    """Last count of each trigger in an unharmed run."""
 
     duration_ms: int
     commits: int

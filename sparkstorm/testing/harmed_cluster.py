@@ -163,7 +163,7 @@ class HarmedCluster(LocalCluster):
 
     @property
     def has_more(self) -> bool:
-        """Whether a fault, or the end of one, is still to come."""
+        """Return whether a fault, or the end of one, is still to come."""
         return bool(self._timed)
 
     def say(self, text: str) -> None:

@@ -49,7 +49,7 @@ def die() -> None:
 
 
 class WorkerServices(Protocol):
-    """What worker processes share with the cluster around them."""
+    """Services that worker processes share with the cluster around them."""
 
     simulation: Simulation
     data_plane: DataPlane
@@ -73,7 +73,7 @@ class DrawnBudget(Budget):
         self.rows = self._most_rows if drawn < 0.5 else min(self._most_rows, int(64 ** (2 * drawn - 1)))
 
     def pace(self, pace: int, done: int, took_ms: int, most: int, sent_bytes: int) -> int:
-        """How much to do between two looks."""
+        """Return how much to do between two looks."""
         adapted = super().pace(pace, done, took_ms, most, sent_bytes)
         return adapted if self._chance.random() < 0.5 else self._chance.randint(1, max(1, min(adapted, 16)))
 
@@ -140,7 +140,7 @@ class InProcessWorker:
         self._around.simulation.wake(self)
 
     def poll_reports(self) -> list[WorkerReport]:
-        """What the worker has said; one that is neither busy nor paused beats whenever it is asked."""
+        """Return what the worker has said; one that is neither busy nor paused beats whenever it is asked."""
         is_responsive = self.exit_code is None and not self.clock.is_busy and not self.is_paused
         if self.run is not None and is_responsive:
             self.run.beat()

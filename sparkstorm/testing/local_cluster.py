@@ -376,7 +376,7 @@ class LocalCluster:
 
     @property
     def errors(self) -> list[Failure]:
-        """What components have reported or raised so far, in order."""
+        """Return what components have reported or raised so far, in order."""
         return [error for topology in self._topologies() for error in topology.errors]
 
     def failures(self, name: str | None = None) -> list[FailureGroup]:
@@ -405,7 +405,7 @@ class LocalCluster:
         return [topology.activity for topology in self._topologies()]
 
     def waiting(self) -> list[str]:
-        """What is not done yet, a phrase each."""
+        """Return what is not done yet, a phrase each."""
         return [phrase for topology in self._topologies() for phrase in topology.waiting()]
 
     def _complaint(self) -> str:

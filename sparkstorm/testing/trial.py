@@ -36,7 +36,7 @@ _MOST_BURSTS = 6
 
 @dataclass(frozen=True)
 class Subject:
-    """What is simulated: `make` returns a fresh topology, whose spouts named in `sources` are fed those rows.
+    """Subject of a simulation: `make` returns a fresh topology, whose spouts named in `sources` are fed those rows.
 
     `check` is called at the end of each run with the cluster and the name of the topology.
     """
@@ -49,7 +49,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Reference:
-    """What unharmed runs gave: states of the bolts that depend on no order, dead letters, and how far the triggers counted."""
+    """Results of unharmed runs: states of the bolts that depend on no order, dead letters, and how far the triggers counted."""
 
     states: Mapping[str, Mapping[str, list[str]]]
     num_dead_letters: int
@@ -238,7 +238,7 @@ class Trial:
             cluster.simulation.advance(_LOOK_MS)
 
     def _waiting(self) -> list[str]:
-        """What is not settled, a phrase each; the cheap looks first."""
+        """Return what is not settled, a phrase each; the cheap looks first."""
         found = self._client.unfinished() or self._unsettled_control()
         found = found or [f"messages of spout {spout} are open" for spout, feeder in self.feeders.items() if feeder.num_open]
         return found or self.cluster.waiting()

@@ -22,7 +22,7 @@ class SimulationError(AssertionError):
 
 @dataclass(frozen=True)
 class Report:
-    """What `simulate` did."""
+    """Counts of one `simulate`."""
 
     runs: int
     faults: int
@@ -106,7 +106,7 @@ class Trials:
         return kept if self._only is None else [self._only[number] for number in kept]
 
     def explain(self, seed: int, name: str) -> str:
-        """What a failing seed shows, shrunk, and the line that runs it again."""
+        """Return what a failing seed shows, shrunk, and the line that runs it again."""
         kept = self.shrink(seed)
         drawn = draw_faults(seed, self.reference.scale, self._kinds, self._most)
         problem = self.problem(seed, [drawn[number] for number in kept])

@@ -196,7 +196,7 @@ def start_worker(
 
 
 def plan_of(spec: WorkerSpec, topology: Topology, make_instance: Callable[[str], Any], log_dir: str = "") -> WorkerPlan:
-    """What a worker with that spec is to run, of a topology that was opened."""
+    """Return what a worker with that spec is to run, of a topology that was opened."""
     register(WorkerSettings.of(spec.conf).serializers)
     return WorkerPlan(
         spec.topology_id,

@@ -1,4 +1,4 @@
-"""What may travel, and who is named when something may not."""
+"""Checks the values that may travel, and the names in errors about others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a live bolt is given is recorded, once it is committed, within bounds; and steps go through it again."""
+"""Checks that the input of a live bolt is recorded, once it is committed, within bounds; and steps go through it again."""
 
 from __future__ import annotations
 

@@ -18,6 +18,8 @@ from sparkstorm.transport.base import Commit, Pressure
 from sparkstorm.worker.worker import Worker
 from tests.sim.topologies import subject
 
+pytestmark = pytest.mark.slow
+
 SEEDS = 1000
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class Exactness:
-    """What a topology's state held more and less than it should."""
+    """Differences between a topology's state and the expected one."""
 
     runs: int = 0
     expected: int = 0

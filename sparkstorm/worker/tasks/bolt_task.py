@@ -192,12 +192,12 @@ class BoltTask:
 
     @property
     def is_full(self) -> bool:
-        """Whether a blocking bolt's thread has enough to do."""
+        """Return whether a blocking bolt's thread has enough to do."""
         return self._thread is not None and self._thread.is_full
 
     @property
     def is_thread_busy(self) -> bool:
-        """Whether a blocking bolt's thread has rows, or their outcomes are not taken in yet."""
+        """Return whether a blocking bolt's thread has rows, or their outcomes are not taken in yet."""
         return self._thread is not None and self._thread.is_busy
 
     def waiting_since_ms(self) -> int | None:
