@@ -20,6 +20,7 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from sparkstorm.api import Source, TransactionalSink, Tuple
 from sparkstorm.connectors import Files, FileSink, KafkaSink, KafkaSource, SqlSink
@@ -41,6 +42,10 @@ class Task:
     def now_ms(self) -> int:
         """Return the time."""
         return time.time_ns() // 1_000_000
+
+    def report_error(self, error: BaseException | str) -> None:
+        """Raise what a source only reports."""
+        raise RuntimeError(error)
 
     def emit(self, values: Any, message_id: Any, stream: str = "default") -> None:
         """Count a row."""
@@ -112,7 +117,9 @@ def bench_files(folder: Path, rows: int) -> None:
 
 def bench_kafka(server: KafkaServer, rows: int) -> None:
     """Records in; transactions out."""
-    number = iter(range(1000))
+    admin, number = AdminClient({"bootstrap.servers": server.address}), iter(range(1000))
+    for topic in admin.create_topics([NewTopic("bare", 3, 1), NewTopic("own", 3, 1)]).values():
+        topic.result(20)
 
     def bare_write() -> None:
         producer = Producer({"bootstrap.servers": server.address, "transactional.id": f"bare-{next(number)}", "linger.ms": 2})

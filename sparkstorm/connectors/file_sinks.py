@@ -59,7 +59,7 @@ class FileSink(TransactionalSink):
         plain = re.sub(r"[^\w-]", "_", f"{context.topology_id}-{context.component_id}")
         self._prefix = f"{plain}.{context.task_index}."
         self._rows: list[tuple[Any, ...]] = []
-        self._fields: tuple[str, ...] = ()
+        self._fields: tuple[str, ...] = () if self._schema is None else tuple(self._schema.names)
         self._newest: tuple[str, int] | None = None  # name and bytes of the file that the next epoch may replace
         self._checks = [] if self._schema is None else [_check_of(each.name, each.type) for each in self._schema]
         self._system: Any = None
@@ -76,7 +76,7 @@ class FileSink(TransactionalSink):
                 raise ValueError(f"a row of {', '.join(tup.fields)} in files of {', '.join(self._fields)}: declare a schema")
             self._rows.append(tup.values)
             return
-        values = tuple(tup[name] for name in self._schema.names)
+        values = tup.values if tup.fields == self._fields else tuple(tup[name] for name in self._fields)
         for check, value in zip(self._checks, values, strict=True):
             if value is not None:
                 check(value)
