@@ -41,7 +41,7 @@ class _Undo(list[Any]):
         self._touched: dict[Any, None] = {}
 
     def clear(self) -> None:
-        self._touched.update(dict.fromkeys(self[::2]))
+        self._touched.update(dict.fromkeys(self[::3]))
         super().clear()
 
     def take(self) -> list[Any]:

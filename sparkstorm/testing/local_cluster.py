@@ -17,7 +17,6 @@ from sparkstorm.blobs.store import BlobStore
 from sparkstorm.blobs.topology_code import pack_topology
 from sparkstorm.checkpoint.files import read_checkpoint
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT, Seeds
-from sparkstorm.client.savepoints import Source
 from sparkstorm.cluster.base import StateStore
 from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
@@ -39,6 +38,7 @@ from sparkstorm.testing.sim_slot import KEY, Duty, SimNode, SimSlot
 from sparkstorm.testing.simulation import Simulation
 from sparkstorm.transport.local import LocalReader, LocalSeeding
 from sparkstorm.worker.progress import TaskCounts
+from sparkstorm.worker.tasks.savepoints import Source
 
 _FIRST_PORT = 6700
 _QUIET_MS = 20  # longer than a spout's longest pause: a component that is silent for so long has nothing to do
