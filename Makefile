@@ -1,5 +1,6 @@
 # make run    the word count over real files, on Spark slots, with embedded Redis and ZooKeeper
 # make test   the whole test suite       make lint, make types, make bench: what they say
+# make chaos SECONDS=600   harm four topologies, simulated and in processes, and report (docs/testing.md)
 # make test-fast   the tests without the markers `system` and `slow` (setup.cfg)
 # Everything works from nothing: .venv is made and filled first, and again only when setup.cfg changes.
 
@@ -7,12 +8,13 @@ PYTHON ?= python3
 CONF ?= conf/wordcount.yaml
 ARGS ?=
 TESTS ?=
+SECONDS ?= 60
 # Files are dealt out whole (their fixtures are started once) and in the order of their names, so that the long ones of
 # tests/system are not the last to begin
 PARALLEL ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder
 VENV := .venv
 BIN := $(VENV)/bin
-SETTINGS := setup.cfg pyproject.toml
+SETTINGS := setup.cfg pyproject.toml requirements.lock
 # Spark's scripts and workers must find this Python and a Java that is new enough, whatever else is on PATH; and a run on
 # one machine opens its ports on loopback alone
 WITH_JAVA = JAVA_HOME="$$($(BIN)/python -m sparkstorm.embedded --install --home)" && export JAVA_HOME \
@@ -23,7 +25,7 @@ WITH_JAVA = JAVA_HOME="$$($(BIN)/python -m sparkstorm.embedded --install --home)
 # Spark's workers, slots and worker children are interpreters of their own: each would compile all its modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-fast lint types bench install clean
+.PHONY: run test test-fast lint types bench chaos install clean
 
 run: $(VENV)/installed
 	@$(WITH_JAVA) && exec spark-submit jobs/run_topology.py $(CONF) $(ARGS)
@@ -44,20 +46,23 @@ bench: $(VENV)/installed-bench
 	@$(WITH_JAVA) && for script in $$(grep -l __main__ benchmarks/*.py); do \
 		echo "== $$script"; python -m "benchmarks.$$(basename "$$script" .py)" || exit 1; done
 
+chaos: $(VENV)/installed-dev
+	@$(WITH_JAVA) && exec python -m sparkstorm.testing.chaos --seconds $(SECONDS) $(ARGS)
+
 install: $(VENV)/installed
 
 $(VENV)/installed: $(VENV)/made $(SETTINGS)
 	@echo "installing SparkStorm and what it needs into $(VENV) (once; PySpark alone is some 400 MB) ..."
-	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --editable '.'
+	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --constraint requirements.lock --editable '.'
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
 	@echo "installing the test tools into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --editable '.[test,dev]'
+	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --constraint requirements.lock --editable '.[test,dev]'
 	@touch $@
 
 $(VENV)/installed-bench: $(VENV)/installed-dev
-	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --editable '.[test,dev,bench]'
+	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --constraint requirements.lock --editable '.[test,dev,bench]'
 	@touch $@
 
 # Debian ships venv without ensurepip: its package is added when that may be done, else named

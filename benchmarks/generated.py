@@ -43,7 +43,7 @@ class Payloads(ReplayableSpout):
         return not self._left
 
     def snapshot(self) -> Any:
-        """How many are left."""
+        """Return how many are left."""
         return self._left
 
     def restore(self, position: Any) -> None:
@@ -100,7 +100,7 @@ class Sentences(ReplayableSpout):
         return not self._left
 
     def snapshot(self) -> Any:
-        """How many are left."""
+        """Return how many are left."""
         return self._left
 
     def restore(self, position: Any) -> None:

@@ -59,7 +59,7 @@ class World:
         self.assignments: dict[str, Assignment] = {}
 
     def lose(self, node: str) -> Snapshot:
-        """What is read after a node's loss."""
+        """Return what is read after a node's loss."""
         left = {name: info for name, info in self.supervisors.items() if name != node}
         return Snapshot(self.topologies, self.assignments, left)
 

@@ -143,7 +143,7 @@ class Large(ReplayableSpout):
         return self._sent >= self._count
 
     def snapshot(self) -> Any:
-        """How many were sent."""
+        """Return how many were sent."""
         return self._sent
 
     def restore(self, position: Any) -> None:
@@ -199,7 +199,7 @@ class Paced(ReplayableSpout):
         return self._sent >= self._count
 
     def snapshot(self) -> Any:
-        """How many were sent."""
+        """Return how many were sent."""
         return self._sent
 
     def restore(self, position: Any) -> None:

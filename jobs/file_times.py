@@ -72,7 +72,7 @@ class FileTimes(ReplayableSpout):
         return self._next is None
 
     def snapshot(self) -> Any:
-        """How many were emitted."""
+        """Return how many were emitted."""
         return self._count
 
     def restore(self, position: Any) -> None:
@@ -116,7 +116,7 @@ class LargestMonth(StatefulBolt):
 
 
 class LateFiles(StatefulBolt):
-    """How many files came later than the lag allows, and their bytes."""
+    """Number of files that came later than the lag allows, and their bytes."""
 
     order_insensitive = True
 

@@ -76,7 +76,7 @@ class JarEntries(ReplayableSpout):
 
 
 class PerDay(FoldingBolt):
-    """How many files of a kind were built on a day, and how many bytes they have."""
+    """Number and bytes of the files of a kind that were built on a day."""
 
     outputs = ("kind", "day", "files", "bytes")
 

@@ -49,7 +49,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What defaults.yaml says of one key."""
+    """Entry of one key in defaults.yaml."""
 
     name: str
     scope: str  # "cluster" or "topology"
@@ -69,7 +69,7 @@ class Key:
         return self.unit in _MS_PER_UNIT
 
     def problem(self, value: Value, in_range: bool = True) -> str:
-        """What is wrong with a value for this key, or nothing; without `in_range` any number of its type will do."""
+        """Return what is wrong with a value for this key, or nothing; without `in_range` any number of its type will do."""
         if value is None:
             return "" if self.default is None else f"expected {self._expected()}, got null"
         if isinstance(value, str) and value in self.words:
@@ -238,7 +238,7 @@ def load_conf(path: str | Path) -> dict[str, Value]:
 
 
 def read_yaml(path: str | Path) -> tuple[dict[str, Value], dict[str, int]]:
-    """What a YAML file maps to what, and the line of each key; nothing is checked but that it is a harmless mapping.
+    """Return what a YAML file maps to what, and the line of each key; nothing is checked but that it is a harmless mapping.
 
     Raises InvalidConfigError as `load_conf` does.
     """

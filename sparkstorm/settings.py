@@ -189,6 +189,7 @@ class WorkerSettings(Settings):
     errors_per_interval: Annotated[int, "topology.max.error.report.per.interval"]
     worker_hooks: Annotated[list[str], "topology.worker.hooks"]
     environment: Annotated[dict[str, Any] | None, "topology.environment"]
+    serializers: Annotated[list[str], "topology.serializers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +280,7 @@ class SubmissionSettings(Settings):
     is_hot_deploy: Annotated[bool, "topology.hot.deploy.enable"]
     message_timeout_ms: Annotated[int, "topology.message.timeout.secs"]
     keeps_old_places: Annotated[bool, "use.old.assignment"]
+    serializers: Annotated[list[str], "topology.serializers"]
     is_upgrade: Annotated[bool, "topology.upgrade"]
     from_checkpoint: Annotated[str | None, "topology.from.checkpoint"]
 

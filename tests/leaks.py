@@ -28,7 +28,7 @@ class Held:
     @classmethod
     def now(cls) -> Held:
         """Look at this process."""
-        threads = (t for t in threading.enumerate() if not t.name.startswith(_KEPT_THREADS))
+        threads = (t for t in threading.enumerate() if not (t.name.startswith(_KEPT_THREADS) or _is_of_py4j(t)))
         return cls(frozenset(threads), frozenset(_sockets()), frozenset(_children()) - _kept_children)
 
     def more_than(self, before: Held) -> list[str]:
@@ -38,6 +38,11 @@ class Held:
             *(f"socket {inode}" for inode in self.sockets - before.sockets),
             *(f"child process {pid}: {_command(pid)}" for pid in self.children - before.children),
         ]
+
+
+def _is_of_py4j(thread: threading.Thread) -> bool:
+    """Return whether it serves calls of the JVM, as foreachBatch has them: these threads have no name of their own."""
+    return str(getattr(getattr(thread, "_target", None), "__module__", "")).startswith("py4j.")
 
 
 def keep_children() -> None:

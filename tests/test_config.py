@@ -24,7 +24,7 @@ def a_file(folder: Path, text: str | bytes) -> Path:
 
 
 def refusal(folder: Path, text: str | bytes) -> str:
-    """What is said of a file with this content."""
+    """Return what is said of a file with this content."""
     with pytest.raises(InvalidConfigError) as caught:
         load_conf(a_file(folder, text))
     said = str(caught.value)

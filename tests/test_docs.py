@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from packaging.requirements import Requirement
 
 import sparkstorm.api
 import sparkstorm.testing
@@ -26,7 +27,7 @@ _NAMED_IN_PYTHON = re.compile(r'\b_?k(?:eys)?\("(\w+)"|\{self\.prefix\}:(\w+)')
 
 
 def _rows(part: str) -> list[str]:
-    """What stands in the first column of a part's table."""
+    """Return what stands in the first column of a part's table."""
     return re.findall(r"^\| `([^`]+)` \|", KEYS.partition(f"## {part}\n")[2].partition("\n## ")[0], re.MULTILINE)
 
 
@@ -45,18 +46,36 @@ def test_every_redis_key_is_listed_and_every_listed_one_is_used() -> None:
     assert listed == used
 
 
+def _name(requirement: str) -> str:
+    """Return a requirement's name with its extras, as docs/dependencies.md lists it."""
+    found = Requirement(requirement)
+    return found.name + (f"[{','.join(sorted(found.extras))}]" if found.extras else "")
+
+
+def test_every_dependency_is_pinned_for_ci_within_the_range_that_users_may_have() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    lines = [*setup["options"]["install_requires"].split("\n")]
+    lines += [line for extra in setup["options.extras_require"].values() for line in extra.split("\n")]
+    wanted = {each.name: each for each in map(Requirement, filter(None, lines))}
+    pinned = dict(
+        line.split("==")
+        for line in (ROOT / "requirements.lock").read_text("utf-8").split("\n")
+        if line and not line.startswith("#")
+    )
+    assert pinned.keys() == wanted.keys()
+    assert [name for name, version in pinned.items() if not wanted[name].specifier.contains(version)] == []
+
+
 def test_every_dependency_is_argued_and_every_argued_one_is_there() -> None:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
     text = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
     core, extras = text.partition("## Extras")[::2]
-    declared = {line.partition("==")[0] for line in setup["options"]["install_requires"].split("\n") if line}
+    declared = {_name(line) for line in setup["options"]["install_requires"].split("\n") if line}
     assert {*re.findall(r"^\| ([a-zA-Z]+) \|", core, re.MULTILINE)} - {"package"} == declared
     wanted = {
-        (extra, line.partition("==")[0])
-        for extra, lines in setup["options.extras_require"].items()
-        for line in lines.split("\n")
-        if line
+        (extra, _name(line)) for extra, lines in setup["options.extras_require"].items() for line in lines.split("\n") if line
     }
     rows = re.findall(r"^\| (\w+) \| ([][\w, -]+) \|", extras, re.MULTILINE)
     assert {(extra, name) for extra, names in rows for name in names.split(", ")} - {("extra", "package")} == wanted

@@ -30,7 +30,7 @@ def test_every_line_of_the_checklist_has_one_row() -> None:
 
 
 def test_every_row_says_what_its_verdict_needs() -> None:
-    """What is shown or mapped has a place and a test; what is not as in the seed has a note."""
+    """Return what is shown or mapped has a place and a test; what is not as in the seed has a note."""
     unfit = []
     for line, verdict, where, test, note in ROWS:
         has_evidence = bool(where.strip()) and "::" in test

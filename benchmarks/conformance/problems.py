@@ -78,7 +78,7 @@ def _executors(topology: Problem) -> list[list[int]]:
 
 
 def _assignments(rng: Random, problem: Problem) -> Problem:
-    """What is alive before the round: dealt to some slots, evenly or not, some executors dead, some nodes gone."""
+    """Return what is alive before the round: dealt to some slots, evenly or not, some executors dead, some nodes gone."""
     slots = [(each["id"], port) for each in problem["supervisors"] for port in each["ports"]]
     if rng.random() < 0.3:
         slots += [("gone", 6700), ("gone", 6701)]

@@ -24,6 +24,6 @@ SHAPES = {"small": GENERATORS, "wide": WIDE}
 
 
 def generate(scheduler: str, seed: int, count: int, shape: str = "small") -> list[Problem]:
-    """So many problems; the same ones for the same seed."""
+    """Return a number of problems; the same ones for the same seed."""
     stem = scheduler if shape == "small" else f"{shape}-{scheduler}"
     return [SHAPES[shape][scheduler](Random(f"{stem}-{seed}-{at}")) for at in range(count)]

@@ -58,7 +58,7 @@ class _Tasks:
         self._next = rng.choice((1, 1, 1, 7))
 
     def executors(self, count: int) -> list[list[int]]:
-        """So many executors."""
+        """Return a number of executors."""
         found = []
         for _ in range(count):
             if self._rng.random() < 0.05:
@@ -154,7 +154,7 @@ def _rows(rng: Random, topology: Problem, mine: list[tuple[str, int]]) -> list[P
 
 
 def assignments(rng: Random, problem: Problem) -> Problem:
-    """What is alive before the round."""
+    """Return what is alive before the round."""
     slots = _slots(rng, problem)
     found: Problem = {}
     for topology in problem["topologies"]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sparkstorm.api.collector import BasicOutputCollector
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 _ALIASES = {
     "boolean": "bool", "tinyint": "int8", "smallint": "int16", "int": "int32", "bigint": "int64",
     "float": "float", "double": "double", "string": "string", "binary": "binary",
+    "date": "date32",
 }  # fmt: skip
 
 
@@ -97,6 +100,10 @@ def arrow_type(kind: ColumnType) -> DataType:
         return pa.list_(parts[0][1])
     if kind.name == "map":
         return pa.map_(parts[0][1], parts[1][1])
+    if kind.name.startswith("decimal"):
+        return pa.decimal128(*map(int, kind.name[8:-1].split(",")))
+    if kind.name == "timestamp":
+        return pa.timestamp("us", "UTC")
     return pa.struct(parts) if kind.name == "struct" else pa.type_for_alias(_ALIASES[kind.name])
 
 
@@ -115,6 +122,9 @@ def fitting_types(kind: DataType) -> frozenset[type] | None:
         (pa.types.is_large_string, frozenset({str})),
         (pa.types.is_binary, frozenset({bytes})),
         (pa.types.is_large_binary, frozenset({bytes})),
+        (pa.types.is_date32, frozenset({datetime.date})),
+        (pa.types.is_timestamp, frozenset({datetime.datetime})),
+        (pa.types.is_decimal, frozenset({Decimal})),
     ]
     return next((types for is_kind, types in families if is_kind(kind)), None)
 
@@ -131,6 +141,8 @@ def plain_values(array: Any) -> list[Any]:
     import pyarrow as pa
 
     values: list[Any] = array.to_pylist()
+    if pa.types.is_timestamp(array.type) and array.type.tz:  # Arrow's zones are those of whatever library is installed
+        return [None if value is None else value.astimezone(datetime.UTC) for value in values]
     return [_plain(value, array.type) for value in values] if pa.types.is_nested(array.type) else values
 
 

@@ -343,7 +343,7 @@ def quiet_spark() -> None:
 
 
 def context_conf(conf: Conf) -> SparkConf:
-    """What Spark is told; `spark-submit` names the master, without it it is local with cores enough."""
+    """Return what Spark is told; `spark-submit` names the master, without it it is local with cores enough."""
     SparkContext._ensure_initialized()  # a SparkConf made before it knows nothing of spark-submit's --master and --conf
     spark_conf, settings = slot_conf(SparkConf()), DriverSettings.of(conf)
     # A gateway of plain Python's own (a notebook's, say) says local[*] when nobody has named a master.

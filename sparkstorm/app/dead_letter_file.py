@@ -169,7 +169,7 @@ def _parsed(line: bytes) -> tuple[str, DeadLetter | None]:
 
 def _decoded(data: bytes) -> DeadLetter | None:
     try:
-        return DeadLetter.decode(Codec(), data)
+        return DeadLetter.decode(Codec(is_lenient=True), data)
     except (MalformedFrameError, StoreInconsistentError):
         return None
 

@@ -112,3 +112,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--fresh", action="store_true", help="drop an unfinished run of this name first")
     parser.add_argument("--detach", action="store_true", help="on a cluster that stands: end as soon as the topology is assigned")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], "sparkstorm run"))

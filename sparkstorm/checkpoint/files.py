@@ -16,10 +16,11 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from sparkstorm.errors import CheckpointError, MalformedFrameError
-from sparkstorm.model.codec import SCALARS, Codec
+from sparkstorm.model.codec import KEYS, Codec
+from sparkstorm.model.strict import expected, named_errors, one_of, read_as
 from sparkstorm.model.topology import validate_name
 
 FORMAT = 3  # 1 kept all session windows of a key in one entry, 2 no version of states
@@ -29,21 +30,35 @@ _PARTS = {"bolt": (STATE, TIME), "spout": (POSITION, TIME)}
 _MANIFEST = "manifest.json"
 _MOST_MANIFEST_BYTES = 64 << 20
 _ROWS_PER_GROUP = 8192
-_FIELDS = {"kind": str, "tasks": list, "file": str, "sha256": str, "rows": int, "state_version": int}
 Row = tuple[int, str, Any, Any]
 """Task, part, key and value."""
+
+
+def _file_name(value: object) -> str:
+    if not isinstance(value, str) or Path(value).name != value or value in ("", ".", ".."):
+        raise expected("the name of a file in this folder", value)
+    return value
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """Part of a checkpoint for one component; task ids are those of the run that made it, in their order."""
 
-    kind: str
+    kind: Annotated[str, one_of(_PARTS)]
     tasks: tuple[int, ...]
-    file: str
+    file: Annotated[str, _file_name]
     sha256: str
     rows: int
     state_version: int = 1  # of the form of its state (Stateful.state_version)
+
+
+@dataclass(frozen=True, slots=True)
+class _Manifest:
+    kind: Annotated[str, one_of((KIND,))]
+    format: int
+    name: str
+    components: Mapping[str, Part]
+    component_by_task: Mapping[int, str]
 
 
 @dataclass(slots=True)
@@ -67,7 +82,7 @@ class Checkpoint:
 
     def content(self, component: str) -> dict[int, Content]:
         """Return the content of each task of a component; CheckpointError names the damaged file, row and field."""
-        part, codec = self.parts[component], Codec()
+        part, codec = self.parts[component], Codec(is_lenient=True)
         found = {task: Content() for task in part.tasks}
         path = self.folder / part.file
         for number, row in enumerate(_rows_of(path)):
@@ -103,7 +118,7 @@ class CheckpointWriter:
         validate_name(name)
         self._folder, self._name, self._component_by_task = folder, name, component_by_task
         self._partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
-        self._codec = Codec()
+        self._codec = Codec(is_lenient=True)
         self._parts: dict[str, Part] = {}
         self._writers: dict[str, Any] = {}
         self._open = ExitStack()
@@ -175,21 +190,17 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     """The checkpoint in a folder, its files' checksums compared; CheckpointError names the file and the field."""
     path = folder / _MANIFEST
     found = _manifest(path)
-    if found.get("kind") != KIND:
-        raise CheckpointError(f"{path}: kind is {found.get('kind')!r:.40}, not '{KIND}'")
-    if found.get("format") != FORMAT:
+    if found.get("kind") == KIND and found.get("format") != FORMAT:
         raise CheckpointError(
             f"{path}: format is {found.get('format')!r:.40}; this version reads format {FORMAT}: make the checkpoint again"
         )
-    name, tasks, parts = found.get("name"), found.get("component_by_task"), found.get("components")
-    if not isinstance(name, str) or not isinstance(tasks, dict) or not isinstance(parts, dict):
-        raise CheckpointError(f"{path}: name, component_by_task or components is missing or of another type")
-    component_by_task = _tasks(path, tasks)
-    checked = {id: _part(path, id, part, component_by_task) for id, part in parts.items()}
-    for part in checked.values():
+    with named_errors(CheckpointError, prefix=f"{path}: "):
+        manifest = read_as(_Manifest, found)
+    for id, part in manifest.components.items():
+        _check_tasks(path, id, part, manifest.component_by_task)
         if _sha256(folder / part.file) != part.sha256:
             raise CheckpointError(f"{folder / part.file} holds other bytes than {_MANIFEST} says (sha256)")
-    return Checkpoint(folder, name, component_by_task, checked)
+    return Checkpoint(folder, manifest.name, manifest.component_by_task, manifest.components)
 
 
 def _check_replaceable(folder: Path) -> None:
@@ -220,28 +231,10 @@ def _manifest(path: Path) -> dict[str, Any]:
     return found
 
 
-def _tasks(path: Path, tasks: Mapping[str, Any]) -> dict[int, str]:
-    for task, component in tasks.items():
-        if not (task.isascii() and task.isdigit() and len(task) < 10) or not isinstance(component, str):
-            raise CheckpointError(f"{path}: component_by_task says {task!r:.40}: {component!r:.40}")
-    return {int(task): component for task, component in tasks.items()}
-
-
-def _part(path: Path, id: str, part: Any, component_by_task: Mapping[int, str]) -> Part:
-    where = f"{path}: components, '{id}'"
-    if not isinstance(part, dict) or part.keys() != _FIELDS.keys():
-        raise CheckpointError(f"{where}: expected exactly {', '.join(_FIELDS)}")
-    for name, kind in _FIELDS.items():
-        if type(part[name]) is not kind:
-            raise CheckpointError(f"{where}: {name} is {part[name]!r:.60}, which is no {kind.__name__}")
-    if part["kind"] not in _PARTS:
-        raise CheckpointError(f"{where}: kind is {part['kind']!r:.40}, neither bolt nor spout")
-    if Path(part["file"]).name != part["file"] or part["file"] in ("", ".", ".."):
-        raise CheckpointError(f"{where}: file {part['file']!r:.80} is no name of a file in this folder")
+def _check_tasks(path: Path, id: str, part: Part, component_by_task: Mapping[int, str]) -> None:
     tasks = sorted(task for task, component in component_by_task.items() if component == id)
-    if not tasks or part["tasks"] != tasks:
-        raise CheckpointError(f"{where}: tasks are {part['tasks']!r:.80}, but component_by_task says {tasks!r:.80}")
-    return Part(**{**part, "tasks": tuple(tasks)})
+    if not tasks or list(part.tasks) != tasks:
+        raise CheckpointError(f"{path}: components.{id}: tasks are {part.tasks!r:.80}, but component_by_task says {tasks!r:.80}")
 
 
 def _schema() -> Any:
@@ -278,7 +271,7 @@ def _checked_row(codec: Codec, where: str, part: Part, row: tuple[Any, ...]) -> 
     except MalformedFrameError as error:
         raise CheckpointError(f"{where}: key or value is {error}") from error
     parts = key if isinstance(key, list) else [key]
-    if any(type(each) not in SCALARS for each in parts) or (name == TIME and not (isinstance(key, list) and key)):
+    if any(type(each) not in KEYS for each in parts) or (name == TIME and not (isinstance(key, list) and key)):
         raise CheckpointError(f"{where}: key {key!r:.80} is no key of a {name}")
     return task, name, tuple(key) if isinstance(key, list) else key, value
 

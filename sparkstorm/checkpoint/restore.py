@@ -44,7 +44,7 @@ class Seeds:
 
     def journals(self, component_by_task: Mapping[int, str]) -> Iterator[tuple[int, Iterator[bytes]]]:
         """Each task's first entries, one component in memory at a time; CheckpointError when tasks are too many or too few."""
-        codec, former = Codec(), self.checkpoint.component_by_task
+        codec, former = Codec(is_lenient=True), self.checkpoint.component_by_task
         for component, tasks in tasks_by_component(component_by_task).items():
             if component in (ACKER, MASTER):
                 continue

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,10 @@ def add_verbs(verbs: Any) -> None:
 
     verb = add_verb(verbs, "submit", submit, "submit the topology of a job file and follow it", epilog=_JOB_EXITS)
     add_options(verb)
+    verb = verbs.add_parser("run", help="run a job file on a cluster of its own", description=run.__doc__, epilog=_JOB_EXITS)
+    add_options(verb)
+    _add_spark_options(verb)
+    verb.set_defaults(run=run)
     verb = add_verb(verbs, "update", update, "replace a running topology's code by that of a job file")
     verb.add_argument("conf", metavar="CONF.yaml", help="the job file")
     verb.add_argument("--input", nargs="+", default=[], metavar="PATH", help="files or folders, the factory's `input`")
@@ -33,9 +37,13 @@ def add_verbs(verbs: Any) -> None:
     verb = verbs.add_parser("cluster", help="hold a cluster on Spark until stopped", description=cluster.__doc__)
     verb.add_argument("conf", nargs="?", metavar="CONF.yaml", help="configuration of the cluster")
     verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
+    _add_spark_options(verb)
+    verb.set_defaults(run=cluster)
+
+
+def _add_spark_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--master", help="Spark's master (default: as spark-submit is configured, else this machine)")
     verb.add_argument("--spark", action="append", default=[], metavar="KEY=VALUE", help="one setting of Spark's")
-    verb.set_defaults(run=cluster)
 
 
 def submit(arguments: argparse.Namespace) -> int:
@@ -72,13 +80,33 @@ def follow(arguments: argparse.Namespace) -> int:
 
 def cluster(arguments: argparse.Namespace) -> int:
     """Hold a cluster until Ctrl-C: Nimbus and the slots on Spark; other processes submit topologies to it."""
+    own = [arguments.conf] if arguments.conf else []
+    return _become_driver(arguments, "sparkstorm.app.standing", [*own, *_overrides(arguments)])
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run a job on a cluster of its own, which ends with it; Redis and ZooKeeper are embedded unless addresses are configured."""
+    words = [arguments.conf, *_overrides(arguments)]
+    for name, value in (("--name", arguments.name), ("--from", arguments.from_checkpoint)):
+        words += [name, value] if value else []
+    words += ["--fresh"] if arguments.fresh else []
+    words += ["--detach"] if arguments.detach else []
+    words += ["--input", *arguments.input] if arguments.input else []
+    return _become_driver(arguments, "sparkstorm.app.job", words)
+
+
+def _overrides(arguments: argparse.Namespace) -> list[str]:
+    return [word for each in arguments.c for word in ("-c", each)]
+
+
+def _become_driver(arguments: argparse.Namespace, module: str, words: Sequence[str]) -> int:
+    """Replace this process by a driver; SlotsUnavailableError when there is no Spark to host it."""
     from sparkstorm.embedded.java import find_java
 
     if importlib.util.find_spec("pyspark") is None:
         raise SlotsUnavailableError("a cluster runs on Spark, and this Python has no pyspark: pip install pyspark")
     environment = cluster_environment(arguments, os.environ, sys.executable, Path(find_java()).resolve().parent.parent)
-    own = [arguments.conf] if arguments.conf else []
-    command = [sys.executable, "-m", "sparkstorm.app.standing", *own, *(word for each in arguments.c for word in ("-c", each))]
+    command = [sys.executable, "-m", module, *words]
     sys.stdout.flush()
     os.execve(command[0], command, environment)
 

@@ -23,6 +23,7 @@ from sparkstorm.model.assignment import TopologySummary
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.requests import topology_name
 from sparkstorm.model.topology import Topology
+from sparkstorm.model.value_types import check_serializers
 from sparkstorm.nimbus.request_client import Progress
 from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.nimbus.submission import SubmitOptions
@@ -150,7 +151,7 @@ class ClusterClient:
         if folder := SubmissionSettings.of(conf).from_checkpoint:
             seeds = Seeds.of(read_checkpoint(Path(folder)), topology)
             topology = seeds.topology
-        code = packed(topology, by_value)
+        code = packed(topology, by_value, SubmissionSettings.of(conf or {}).serializers)
         seed = None if seeds is None else partial(self._sow, seeds)
         return self.handle(self.service.submit(name, topology, conf, code, options, seed, progress))
 
@@ -164,7 +165,7 @@ class ClusterClient:
     ) -> TopologyHandle:
         """Replace the code of a running topology (hot deploy); the same tasks go on with their streams and states."""
         self.require_writer()
-        code = packed(topology, by_value)
+        code = packed(topology, by_value, SubmissionSettings.of(conf or {}).serializers)
         return self.handle(self.service.update(name, topology, conf or {}, code, progress=progress))
 
     def running_code(self, topology_id: str) -> tuple[bytes, Mapping[str, Any]]:
@@ -181,7 +182,8 @@ class ClusterClient:
                 seeding.sow(task, entries)
 
 
-def packed(topology: Topology, by_value: Sequence[str] | None) -> bytes:
+def packed(topology: Topology, by_value: Sequence[str] | None, serializers: Sequence[str] = ()) -> bytes:
     """Return the bytes of a topology with the modules that workers do not have."""
     modules = modules_of(topology) if by_value is None else by_value
+    check_serializers(serializers, modules)
     return pack_topology(topology, modules, pack_sources(modules))

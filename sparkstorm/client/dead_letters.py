@@ -147,6 +147,6 @@ def stored_letters(read: Read) -> Iterator[tuple[str, DeadLetter | None, bytes]]
 def decoded(data: bytes) -> DeadLetter | None:
     """Return a stored letter; None when the bytes are no record of ours."""
     try:
-        return DeadLetter.decode(Codec(), data)
+        return DeadLetter.decode(Codec(is_lenient=True), data)
     except (MalformedFrameError, StoreInconsistentError):
         return None

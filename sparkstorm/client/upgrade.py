@@ -116,7 +116,7 @@ class Upgrades:
         )
 
     def is_waiting(self) -> bool:
-        """Whether a batch that was asked for is still to be picked or upgraded, or an end or a rollback to be carried out."""
+        """Return whether a batch is still to be picked or upgraded, or an end or a rollback to be carried out."""
         upgrade = self._cluster.state.read_upgrade(self.topology_id)
         if upgrade is None:
             base = self._cluster.state.read_base(self.topology_id)

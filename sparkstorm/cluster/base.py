@@ -12,6 +12,7 @@ Laws (tests/cluster/test_state_store.py runs them against every implementation)
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 Hint = Callable[[], None]
@@ -96,6 +97,7 @@ def check_size(path: str, data: bytes) -> bytes:
     return data
 
 
+@lru_cache(4096)
 def check_path(path: str) -> str:
     """Return a legal path unchanged; raise ValueError naming an illegal one (ZooKeeper's own rules)."""
     parts = path.split("/")

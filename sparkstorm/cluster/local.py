@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from sparkstorm.cluster.base import Hint, Stored, check_path, check_size
 from sparkstorm.errors import StateConflictError, StoreUnavailableError
@@ -108,8 +109,9 @@ def _add(hints: dict[str, list[Hint]], path: str, hint: Hint | None) -> None:
         known.append(hint)
 
 
-def _parts(path: str) -> list[str]:
-    return [part for part in check_path(path).split("/") if part]
+@lru_cache(4096)
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(part for part in check_path(path).split("/") if part)
 
 
 class LocalStateStore:

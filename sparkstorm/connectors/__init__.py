@@ -8,6 +8,7 @@ from sparkstorm.connectors.kafka import KafkaSink, KafkaSource
 from sparkstorm.connectors.redis_streams import RedisSink, RedisSource
 from sparkstorm.connectors.simple import Console, Rate
 from sparkstorm.connectors.spark import SparkSink, SparkSource
+from sparkstorm.connectors.spark_frame import SparkFrame, send_frame
 from sparkstorm.connectors.sql import SqlSink, SqlSource
 
 __all__ = [
@@ -21,10 +22,12 @@ __all__ = [
     "Rate",
     "RedisSink",
     "RedisSource",
+    "SparkFrame",
     "SparkSink",
     "SparkSource",
     "SqlSink",
     "SqlSource",
     "Webhook",
     "find_files",
+    "send_frame",
 ]

@@ -121,6 +121,11 @@ class Folders:
         return found
 
 
+def absolute(path: str) -> str:
+    """Return a path that means the same in another working directory; URIs are left as they are."""
+    return path if "://" in path or not path.strip() else os.path.abspath(os.path.expanduser(path))
+
+
 def file_system(uri: str) -> tuple[Any, str]:
     """Return the file system of a path or URI, and the path in it; InvalidConfigError when there is none for its scheme.
 

@@ -14,7 +14,7 @@ from typing import Any
 from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.connectors.file_folders import Folders, Found, fingerprint, shown
+from sparkstorm.connectors.file_folders import Folders, Found, absolute, fingerprint, shown
 from sparkstorm.connectors.file_records import (
     FORMATS,
     ParquetReader,
@@ -88,7 +88,7 @@ class Files(ReplayableSpout):
             raise InvalidConfigError(
                 f"Files: {format} " + ("needs fields, as names or types by name" if fields is None else "has no fields")
             )
-        self._patterns = [paths] if isinstance(paths, str) else list(map(str, paths))
+        self._patterns = [absolute(each) for each in ([paths] if isinstance(paths, str) else map(str, paths))]
         folders = Folders(self._patterns)
         if tail and (format == "parquet" or folders.is_remote):
             raise InvalidConfigError("Files: only local files of text grow; drop tail, and let follow look for new files")

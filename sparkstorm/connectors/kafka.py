@@ -391,7 +391,7 @@ class KafkaSink(TransactionalSink):
 
 
 class Client:
-    """How to reach a Kafka; secrets are read where it is used."""
+    """Address and credentials of a Kafka; secrets are read where it is used."""
 
     def __init__(self, what: str, servers: str, options: Mapping[str, Any] | None, secret: Secret) -> None:
         self._options, self._secret = dict(options or {}), secret

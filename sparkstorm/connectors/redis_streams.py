@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import redis
@@ -83,10 +83,7 @@ class RedisSource(ReplayableSpout):
             return
         for _ in range(min(_ROWS_PER_CALL, len(self._ahead))):
             stream, id, entry = self._ahead.popleft()
-            values = [
-                None if (cell := entry.get(name.encode())) is None else cell.decode("utf-8", "replace") for name in self._fields
-            ]
-            self._collector.emit([*values, id, int(id.partition("-")[0])], id)
+            self._collector.emit(self._values(entry, id), id)
             self._last[stream] = id
 
     def is_exhausted(self) -> bool:
@@ -105,6 +102,10 @@ class RedisSource(ReplayableSpout):
         """Close the connection."""
         if self._client is not None:
             self._client.close()
+
+    def _values(self, entry: Mapping[bytes, bytes], id: str) -> Sequence[Any]:
+        cells = [entry.get(name.encode()) for name in self._fields]
+        return [*(None if c is None else c.decode("utf-8", "replace") for c in cells), id, int(id.partition("-")[0])]
 
     def _fetch(self) -> bool:
         if self._patience.is_resting or not self._last or self.is_exhausted():

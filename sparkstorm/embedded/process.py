@@ -9,15 +9,19 @@ import socket
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from sparkstorm.embedded.tether import started_at
 from sparkstorm.errors import EmbeddedServerError
 
 _TETHER = Path(__file__).with_name("tether.py")
 _STOP_LIMIT_S = 20.0
+_PORT_TRIES = 5
 _LOOPBACK = "127.0.0.1"
+_Server = TypeVar("_Server", bound="EmbeddedServer")
 
 
 class TetheredProcess:
@@ -82,6 +86,63 @@ class TetheredProcess:
         except OSError:
             lines = []
         return "\n".join(f"  {line}" for line in lines[-count:]) or "  (empty)"
+
+
+class EmbeddedServer(ABC):
+    """A server that answers on loopback and ends with the process that started it."""
+
+    def __init__(self, data_dir: Path, port: int, process: TetheredProcess) -> None:
+        self.host = _LOOPBACK
+        self.port = port
+        self.data_dir = data_dir
+        self._process = process
+
+    @abstractmethod
+    def answers(self, limit_s: float) -> bool:
+        """Return whether the server answers a request within `limit_s` seconds; an error is an answer too."""
+
+    @abstractmethod
+    def _run(self) -> TetheredProcess:
+        """Start the server on its port and data."""
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server itself."""
+        return self._process.pid
+
+    @property
+    def log_path(self) -> Path:
+        """The server's log file."""
+        return self._process.log_path
+
+    def is_alive(self) -> bool:
+        """True while the server runs."""
+        return self._process.is_alive()
+
+    def stop(self) -> None:
+        """End the server after it has written everything."""
+        self._process.stop()
+
+    def kill(self) -> None:
+        """End the server as `kill -9` does: a tail not yet written is lost."""
+        self._process.kill()
+
+    def restart(self) -> None:
+        """Start the server again, on the same port and data; stops it first where it still runs."""
+        self._process.stop()
+        self._process = self._run()
+
+
+def start_on_free_port(port: int | None, start: Callable[[int], _Server]) -> _Server:
+    """Start a server on a port, or on a free one; another free one is tried when somebody else was faster."""
+    for tries_left in reversed(range(_PORT_TRIES)):
+        try:
+            return start(port or free_port())
+        except EmbeddedServerError as error:
+            lost_race = port is None and "Address already in use" in str(error)
+            if not (lost_race and tries_left):
+                raise
+    raise AssertionError("unreachable: the last try returns or raises")
 
 
 def start_tethered(name: str, command: Sequence[str], directory: Path) -> TetheredProcess:

@@ -16,7 +16,14 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from sparkstorm.embedded.process import TetheredProcess, free_port, refuse_busy, require_free, start_tethered
+from sparkstorm.embedded.process import (
+    EmbeddedServer,
+    TetheredProcess,
+    refuse_busy,
+    require_free,
+    start_on_free_port,
+    start_tethered,
+)
 from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, StoreUnavailableError
 from sparkstorm.model.redis_address import RedisAddress
 
@@ -24,7 +31,6 @@ OLDEST_VERSION = (6, 2)  # XTRIM MINID, which frees what a commit has consumed
 DEFAULT_MAXMEMORY_MB = 1024
 _LOOPBACK = "127.0.0.1"
 _START_LIMIT_S = 60.0  # a long append-only file is read before the first answer
-_PORT_TRIES = 5
 _CUT_OLDER_FILE = "the truncated file is not the last file"
 _SETTINGS = """\
 # written at every start; edits are lost
@@ -49,33 +55,19 @@ _VIEWER_RIGHTS = (
 )
 
 
-class RedisServer:
-    """An embedded Redis that answers on loopback and ends with the process that started it."""
+class RedisServer(EmbeddedServer):
+    """An embedded Redis."""
 
     def __init__(self, data_dir: Path, port: int, password: str, process: TetheredProcess) -> None:
-        self.host = _LOOPBACK
-        self.port = port
+        super().__init__(data_dir, port, process)
         self.password = password
-        self.data_dir = data_dir
-        self._process = process
 
-    @property
-    def pid(self) -> int:
-        """Process id of the server itself."""
-        return self._process.pid
-
-    @property
-    def log_path(self) -> Path:
-        """The server's log file."""
-        return self._process.log_path
+    def _run(self) -> TetheredProcess:
+        return _run(self.data_dir, self.port, self.password)
 
     def client(self) -> redis.Redis:
         """A new client; replies stay bytes, nothing is retried behind the caller's back."""
         return client_of(RedisAddress(self.host, self.port, self.password), 10)
-
-    def is_alive(self) -> bool:
-        """True while the server runs."""
-        return self._process.is_alive()
 
     def answers(self, limit_s: float) -> bool:
         """Return whether the server answers a request within `limit_s` seconds; an error is an answer too."""
@@ -87,19 +79,6 @@ class RedisServer:
         except redis.RedisError:
             return True
         return True
-
-    def stop(self) -> None:
-        """Ends the server after it has written everything to its append-only file."""
-        self._process.stop()
-
-    def kill(self) -> None:
-        """Ends the server as `kill -9` does: the tail not yet written is lost."""
-        self._process.kill()
-
-    def restart(self) -> None:
-        """Starts the server again, on the same port and data; stops it first where it still runs."""
-        self._process.stop()
-        self._process = _run(self.data_dir, self.port, self.password)
 
 
 def start_redis(
@@ -124,16 +103,12 @@ def start_redis(
         raise EmbeddedServerError("the embedded Redis takes passwords of letters, digits, '_', '.' and '-' only")
     if port is not None:
         require_free(port, "Redis", "sparkstorm.embedded.redis.port")
-    for tries_left in reversed(range(_PORT_TRIES)):
-        chosen = port or free_port()
+
+    def start(chosen: int) -> RedisServer:
         _write_settings(data_dir, chosen, password, maxmemory_mb, appendfsync, viewer)
-        try:
-            return RedisServer(data_dir, chosen, password, _run(data_dir, chosen, password))
-        except EmbeddedServerError as error:
-            lost_race = port is None and "Address already in use" in str(error)
-            if not (lost_race and tries_left):
-                raise
-    raise AssertionError("unreachable: the last try returns or raises")
+        return RedisServer(data_dir, chosen, password, _run(data_dir, chosen, password))
+
+    return start_on_free_port(port, start)
 
 
 def find_redis_binary(search_path: str | None = None) -> str:

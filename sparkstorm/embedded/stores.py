@@ -25,17 +25,15 @@ from sparkstorm.embedded.connection import (
 )
 from sparkstorm.embedded.folders import discard_folder, own_folder
 from sparkstorm.embedded.passwords import REDIS, REDIS_VIEWER, ZOOKEEPER, password_of
-from sparkstorm.embedded.redis import RedisServer, check_redis_settings, client_of, start_redis
-from sparkstorm.embedded.zookeeper import ZooKeeperServer, start_zookeeper
+from sparkstorm.embedded.process import EmbeddedServer
+from sparkstorm.embedded.redis import check_redis_settings, client_of, start_redis
+from sparkstorm.embedded.zookeeper import start_zookeeper
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.settings import StoreSettings
 
 _ZOOKEEPER_USER = "sparkstorm"
 _CHECK_LIMIT_S = 5.0
-
-
-EmbeddedServer = RedisServer | ZooKeeperServer
 
 
 class Stores:
@@ -93,7 +91,7 @@ def open_stores(conf: Conf) -> Stores:
     secret = _kept_secret(path)
     embedded: dict[str, EmbeddedServer] = {}
     with ExitStack() as undo:
-        undo.callback(lambda: [server.stop() for server in embedded.values()])
+        undo.callback(_stop_all, embedded)
         redis_at = _open_redis(conf, secret, embedded)
         zookeeper_at = _open_zookeeper(conf, secret, embedded)
         connection = Connection(redis_at, zookeeper_at, secret)
@@ -101,6 +99,11 @@ def open_stores(conf: Conf) -> Stores:
         _save_read_only(conf, path, connection, "redis" in embedded)
         undo.pop_all()
         return Stores(connection, embedded)
+
+
+def _stop_all(embedded: Mapping[str, EmbeddedServer]) -> None:
+    for server in embedded.values():
+        server.stop()
 
 
 def _save_read_only(conf: Conf, path: Path, connection: Connection, is_embedded: bool) -> None:

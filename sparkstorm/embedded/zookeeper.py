@@ -13,13 +13,19 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.security import ACL, make_digest_acl
 
 from sparkstorm.embedded.java import find_java
-from sparkstorm.embedded.process import TetheredProcess, free_port, refuse_busy, require_free, start_tethered
+from sparkstorm.embedded.process import (
+    EmbeddedServer,
+    TetheredProcess,
+    refuse_busy,
+    require_free,
+    start_on_free_port,
+    start_tethered,
+)
 from sparkstorm.embedded.zookeeper_seed import OWN_PATHS, first_snapshot
 from sparkstorm.errors import EmbeddedServerError
 
 _LOOPBACK = "127.0.0.1"
 _START_LIMIT_S = 60.0
-_PORT_TRIES = 5
 _SERVER_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _JARS = (
     "zookeeper-[0-9]*.jar",
@@ -68,15 +74,15 @@ rootLogger.appenderRef.out.ref=out
 _MAX_SESSION_MS = 120_000
 
 
-class ZooKeeperServer:
-    """An embedded ZooKeeper that answers on loopback and ends with the process that started it."""
+class ZooKeeperServer(EmbeddedServer):
+    """An embedded ZooKeeper."""
 
     def __init__(self, data_dir: Path, port: int, auth: tuple[str, str], process: TetheredProcess) -> None:
-        self.host = _LOOPBACK
-        self.port = port
+        super().__init__(data_dir, port, process)
         self.auth = auth
-        self.data_dir = data_dir
-        self._process = process
+
+    def _run(self) -> TetheredProcess:
+        return _run(self.data_dir, self.port)
 
     @property
     def hosts(self) -> str:
@@ -89,36 +95,9 @@ class ZooKeeperServer:
         user, _, password = self.auth[1].partition(":")
         return user, password
 
-    @property
-    def pid(self) -> int:
-        """Process id of the server's JVM."""
-        return self._process.pid
-
-    @property
-    def log_path(self) -> Path:
-        """The server's log file."""
-        return self._process.log_path
-
-    def is_alive(self) -> bool:
-        """True while the server runs."""
-        return self._process.is_alive()
-
     def answers(self, limit_s: float) -> bool:
         """Return whether the server answers a request within `limit_s` seconds."""
         return bool(_ask_settings(self.port, limit_s))
-
-    def stop(self) -> None:
-        """Ends the server."""
-        self._process.stop()
-
-    def kill(self) -> None:
-        """Ends the server as `kill -9` does."""
-        self._process.kill()
-
-    def restart(self) -> None:
-        """Starts the server again, on the same port and data; stops it first where it still runs."""
-        self._process.stop()
-        self._process = _run(self.data_dir, self.port)
 
 
 def start_zookeeper(
@@ -139,19 +118,15 @@ def start_zookeeper(
         require_free(port, "ZooKeeper", "sparkstorm.embedded.zookeeper.port")
     owner = make_digest_acl(user, password, all=True)
     is_new = _seed(data_dir / _DATA / "version-2", owner)
-    for tries_left in reversed(range(_PORT_TRIES)):
-        chosen = port or free_port()
+
+    def start(chosen: int) -> ZooKeeperServer:
         _write_settings(data_dir, chosen, tick_ms)
-        try:
-            server = ZooKeeperServer(data_dir, chosen, ("digest", f"{user}:{password}"), _run(data_dir, chosen))
-            if not is_new:
-                _close_root(server, owner)
-            return server
-        except EmbeddedServerError as error:
-            lost_race = port is None and "Address already in use" in str(error)
-            if not (lost_race and tries_left):
-                raise
-    raise AssertionError("unreachable: the last try returns or raises")
+        server = ZooKeeperServer(data_dir, chosen, ("digest", f"{user}:{password}"), _run(data_dir, chosen))
+        if not is_new:
+            _close_root(server, owner)
+        return server
+
+    return start_on_free_port(port, start)
 
 
 def _seed(folder: Path, owner: ACL) -> bool:

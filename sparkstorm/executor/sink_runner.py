@@ -17,14 +17,14 @@ _GENERATION_BITS = 32
 
 
 class LastEpoch(NamedTuple):
-    """What the store has of a sink: the last committed epoch and what its `commit` needs (None: it is in the target)."""
+    """Stored record of a sink: the last committed epoch and what its `commit` needs (None: it is in the target)."""
 
     number: int
     prepared: Any
 
 
 class SinkStore(NamedTuple):
-    """What a sink's runner needs of the store: `kept` has the rows of an epoch that outlasts commits of the worker.
+    """Store of a sink's runner: `kept` has the rows of an epoch that outlasts commits of the worker.
 
     They are [task, stream, values] by number of the commit. A higher generation (the store has lost commits) begins a new range
     of epoch numbers, so that none is used twice.

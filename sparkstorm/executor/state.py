@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import Any
 
 from sparkstorm.errors import CodecError
-from sparkstorm.model.codec import SCALARS, Codec
+from sparkstorm.model.codec import KEYS, SCALARS, Codec
 
 _MISSING: Any = object()
-_NUMBERS = frozenset({int, float, bool})
+_NUMBERS = frozenset({int, float, bool, Decimal})
 
 
 class MemoryState:
@@ -183,8 +184,10 @@ class MemoryState:
         if type(key) in SCALARS and self._unchecked:
             return
         for part in key if type(key) is tuple else (key,):
-            if type(part) not in SCALARS:
-                raise CodecError(f"a state key holds a {type(part).__name__}; keys are text, numbers, bytes or tuples of them")
+            if type(part) not in KEYS:
+                raise CodecError(
+                    f"a state key holds a {type(part).__name__}; keys are text, numbers, bytes, dates, UUIDs or tuples of them"
+                )
             if not self._unchecked:
                 self._codec.normalise(part)
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 import struct
 import zlib
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
+
+from sparkstorm.model import value_types
+from sparkstorm.model.value_types import RegisteredValue
 
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # Fibonacci hashing (Knuth, TAOCP 6.4): spreads CRC32 over the high bits
@@ -42,7 +48,32 @@ def canonical_bytes(value: Any) -> bytes:
     if isinstance(value, dict):
         pairs = sorted((canonical_bytes(k), canonical_bytes(v)) for k, v in value.items())
         return b"m" + b"".join(_sized(k) + _sized(v) for k, v in pairs)
-    raise TypeError(f"a {type(value).__name__} cannot be a grouping key; group by text, numbers, bytes, lists or mappings")
+    return _further_bytes(value)
+
+
+def _further_bytes(value: Any) -> bytes:
+    """Return the bytes of values that msgpack has no form for; values that compare equal have equal bytes, as above."""
+    if isinstance(value, Decimal):
+        if value.is_finite() and value == value.to_integral_value():
+            return b"i%d" % int(value)
+        close = float(value)
+        return canonical_bytes(close) if close != close or Decimal(close) == value else b"d" + str(value.normalize()).encode()
+    if isinstance(value, datetime):  # before date, of which it is one
+        return b"t" + value.astimezone(UTC).isoformat().encode()
+    if isinstance(value, date):
+        return b"D" + value.isoformat().encode()
+    if isinstance(value, UUID):
+        return b"u" + value.bytes
+    if isinstance(value, set | frozenset):
+        return b"S" + b"".join(sorted(_sized(canonical_bytes(item)) for item in value))
+    name = value.name if isinstance(value, RegisteredValue) else value_types.name_of(type(value))
+    if name is not None:
+        content = value.content if isinstance(value, RegisteredValue) else value_types.content_of(value)
+        return b"o" + _sized(name.encode()) + canonical_bytes(content)
+    raise TypeError(
+        f"a {type(value).__name__} cannot be a grouping key; group by text, numbers, bytes, dates, UUIDs, lists, sets, mappings or "
+        "registered classes"
+    )
 
 
 def _sized(data: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Codec: the closed set of values that tuples and state may carry, and their bytes (msgpack).
+"""Codec: the closed set of values that tuples and state may carry, and their bytes (msgpack, with extensions).
 
 Laws: `normalise` returns what the receiving worker reads, so that placement never changes a result; a value outside the
 set is a CodecError that names it, never a silent conversion; nothing is pickled.
@@ -6,15 +6,21 @@ set is a CodecError that names it, never a silent conversion; nothing is pickled
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Any
 
 import ormsgpack
 
 from sparkstorm.errors import CodecError, MalformedFrameError
+from sparkstorm.model import value_types
 from sparkstorm.model.unfolding import MAX_CONTAINERS, require_bounded
+from sparkstorm.model.value_types import IMMUTABLE, RegisteredValue, WideMapping
 
 SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
+KEYS = SCALARS | IMMUTABLE
+"""Types of keys of states and groups."""
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 Serializers = Mapping[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]
 """By type: its tag, the function to a value of the closed set, and the function back."""
@@ -36,7 +42,8 @@ _REGISTERED = 1  # msgpack extension code of registered types
 class Codec:
     """Packer of values; registered types are packed as tagged values (Storm's topology.kryo.register)."""
 
-    def __init__(self, serializers: Serializers | None = None) -> None:
+    def __init__(self, serializers: Serializers | None = None, is_lenient: bool = False) -> None:
+        self._is_lenient = is_lenient  # values of classes that are not registered here are read as RegisteredValue
         registered = dict(serializers or {})
         self._tag_by_type = {kind: (tag, encode) for kind, (tag, encode, _) in registered.items()}
         self._decode_by_tag = {tag: decode for tag, _, decode in registered.values()}
@@ -47,7 +54,7 @@ class Codec:
         """Return the value as every receiver reads it (tuples become lists); CodecError for a value outside the set."""
         kind = type(value)
         if kind is int:
-            return _checked_int(value)
+            return value if INT_MIN <= value <= INT_MAX else value_types.checked_int(value)
         if kind is str:
             return _checked_text(value)
         if kind in SCALARS:
@@ -56,16 +63,28 @@ class Codec:
             raise CodecError(f"values nest deeper than {_MAX_DEPTH}")
         if kind is list or kind is tuple:
             return [self.normalise(item, depth + 1) for item in value]
-        if kind is dict:
-            return {self._key(k): self.normalise(v, depth + 1) for k, v in value.items()}
-        if kind in self._tag_by_type:  # there and back: a serializer may drop what does not matter to it
-            return self.unpack(self.pack(value))
+        if kind is dict or kind is WideMapping:
+            found = {self._key(k): self.normalise(v, depth + 1) for k, v in value.items()}
+            return found if all(map(_is_plain_key, found)) else WideMapping(found)
+        if kind in IMMUTABLE and kind not in self._tag_by_type:
+            return value_types.checked(value)
+        if kind is set or kind is frozenset:
+            return kind(self._element(item) for item in value)
+        if kind in self._tag_by_type or value_types.name_of(kind) is not None or kind is RegisteredValue:
+            return self.unpack(self.pack(value))  # there and back: a serializer may drop what does not matter to it
+        if hasattr(value, "dtype") and getattr(value, "shape", None) == ():  # a scalar of numpy's
+            return self.normalise(value.item(), depth + 1)
         raise CodecError(_unknown(value))
 
     def pack(self, value: Any) -> bytes:
         """Return the bytes of a normalised value."""
         try:
-            packed = ormsgpack.packb(value, default=self._encode, option=_STRICT)
+            try:
+                packed = ormsgpack.packb(value, default=self._encode, option=_STRICT)
+            except (TypeError, ValueError) as error:
+                if self._fault is not None or "64-bit" not in str(error):
+                    raise
+                packed = ormsgpack.packb(self._shielded(value), default=self._encode, option=_STRICT)
             require_bounded(packed)
         except (TypeError, ValueError, MalformedFrameError) as error:
             raise CodecError(self._explained(error)) from error
@@ -80,17 +99,58 @@ class Codec:
             raise MalformedFrameError(f"not a packed value: {self._explained(error)}") from error
 
     def _key(self, key: Any) -> Any:
-        if type(key) not in _KEYS:
-            raise CodecError(f"a mapping key of type {type(key).__name__}; keys are text, bytes, numbers, true/false or none")
-        return self.normalise(key)
+        kind = type(key)
+        if kind in _KEYS or kind in IMMUTABLE or (value_types.name_of(kind) and issubclass(kind, Enum)):
+            return self.normalise(key)
+        raise CodecError(
+            f"a mapping key of type {kind.__name__}; keys are text, bytes, numbers, true/false, none, "
+            "dates, UUIDs and registered enums"
+        )
+
+    def _element(self, item: Any) -> Any:
+        try:
+            return self._key(item)
+        except CodecError as error:
+            raise CodecError(str(error).replace("a mapping key of", "an element of a set of", 1)) from error
+
+    def _shielded(self, value: Any) -> Any:
+        """Return the value with its wide numbers as extensions: the packer refuses them without asking."""
+        kind = type(value)
+        if kind is int and not INT_MIN <= value <= INT_MAX:
+            return self._extension(value_types.WIDE_INT, str(value_types.checked_int(value)))
+        if kind is list or kind is tuple:
+            return [self._shielded(item) for item in value]
+        return {key: self._shielded(item) for key, item in value.items()} if kind is dict else value
+
+    def _built_in(self, value: Any) -> ormsgpack.Ext | None:
+        kind, found = type(value), value_types.encoded(value)
+        if found is not None:
+            return self._extension(*found)
+        if kind is WideMapping:
+            return self._extension(value_types.MAPPING, [list(pair) for pair in value.items()])
+        if kind is set or kind is frozenset:
+            elements = sorted(value, key=self.pack)  # equal sets have equal bytes
+            return self._extension(value_types.SET if kind is set else value_types.FROZEN_SET, elements)
+        return self._extension(_REGISTERED, [value.name, value.content]) if kind is RegisteredValue else None
+
+    def _extension(self, code: int, content: Any) -> ormsgpack.Ext:
+        return ormsgpack.Ext(code, self.pack(content))
 
     def _encode(self, value: Any) -> Any:
-        entry = self._tag_by_type.get(type(value))
-        if entry is None:
-            self._fault = CodecError(_unknown(value))
-            raise self._fault
+        kind = type(value)
+        entry, name = self._tag_by_type.get(kind), value_types.name_of(kind)
         try:
-            return ormsgpack.Ext(_REGISTERED, self.pack([entry[0], entry[1](value)]))
+            if entry is None and (extension := self._built_in(value)) is not None:
+                return extension
+            if entry is None and name is not None:
+                entry = (name, value_types.content_of)
+            if entry is None:
+                raise CodecError(_unknown(value))
+        except CodecError as error:
+            self._fault = error
+            raise
+        try:
+            return self._extension(_REGISTERED, [entry[0], self.normalise(entry[1](value))])
         except Exception as error:  # user code
             self._fault = CodecError(f"the serializer of {_name(value)} failed: {error}")
             raise self._fault from error
@@ -100,9 +160,16 @@ class Codec:
         try:
             if self._depth > _MAX_DEPTH:  # each level copies what it holds
                 raise MalformedFrameError(f"values nest deeper than {_MAX_DEPTH}")
-            tag, content = self.unpack(data) if code == _REGISTERED else (code, None)
-            if code == _REGISTERED and tag in self._decode_by_tag:
+            found = self.unpack(data)
+            if code != _REGISTERED:
+                return value_types.decoded(code, found)
+            tag, content = found
+            if tag in self._decode_by_tag:
                 return self._decode_by_tag[tag](content)
+            if value_types.is_registered(tag):
+                return value_types.made(tag, content)
+            if self._is_lenient and isinstance(tag, str):
+                return RegisteredValue(tag, content)
             self._fault = MalformedFrameError(f"a value of unregistered type {tag!r:.60}")
         except Exception as error:  # user code, on bytes from outside
             self._fault = MalformedFrameError(f"a value of a registered type cannot be read: {str(error)[-200:]}")
@@ -113,12 +180,6 @@ class Codec:
     def _explained(self, error: Exception) -> str:
         fault, self._fault = self._fault, None
         return str(fault or error)
-
-
-def _checked_int(value: int) -> int:
-    if INT_MIN <= value <= INT_MAX:
-        return value
-    raise CodecError(f"the whole number {value if abs(value) < 10**30 else '…'} does not fit 64 bits; send it as text")
 
 
 def _checked_text(value: str) -> str:
@@ -132,13 +193,19 @@ def _checked_text(value: str) -> str:
     return value
 
 
+def _is_plain_key(key: Any) -> bool:
+    return type(key) in _KEYS and (type(key) is not int or INT_MIN <= key <= INT_MAX)
+
+
 def _unknown(value: Any) -> str:
-    mend = "convert it, or register a serializer (topology.serializers)"
+    mend = "convert it"
+    if dataclasses.is_dataclass(value) or isinstance(value, Enum):
+        mend = f"register it: topology.serializers: [{type(value).__module__}:{type(value).__qualname__}]"
     if hasattr(value, "dtype") and hasattr(value, "item"):  # numpy
         mend = "use .tolist()" if getattr(value, "shape", ()) else "use .item()"
     return (
-        f"a value of type {_name(value)}, which is not one of none, true/false, 64-bit numbers, text, bytes, "
-        f"lists and mappings; {mend}"
+        f"a value of type {_name(value)}, which is not one of none, true/false, numbers, text, bytes, dates, datetimes with a "
+        f"zone, Decimal, UUID, lists, sets, mappings and registered classes; {mend}"
     )
 
 

@@ -1,6 +1,6 @@
 """Parser of declared types of fields and states, written as in Spark's SQL: "bigint", "map<string,array<double>>".
 
-Only types whose values a tuple can carry: true/false, whole and floating numbers, text, bytes, lists, mappings.
+Only types whose values a tuple can carry: true/false, numbers, text, bytes, dates, timestamps, lists, mappings.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ _NAMES = {
     "double": "double",
     "string": "string",
     "binary": "binary",
+    "date": "date",
+    "timestamp": "timestamp",
 }
-_TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([<>,:])|([^\s<>,:`]+))")
+_DECIMAL = re.compile(r"decimal\(([1-9][0-9]?),([0-9]{1,2})\)")
+_TOKEN = re.compile(r"\s*(?:(decimal\([0-9]+, ?[0-9]+\))|`((?:[^`]|``)+)`|([<>,:])|([^\s<>,:`]+))")
 _MOST_DEPTH = 16
 
 
@@ -77,7 +80,8 @@ class _Reader:
             found = _TOKEN.match(text, place)
             if found is None:
                 raise ValueError(f"'{text[:60]}' has a backtick without its pair")
-            quoted, mark, word = found.groups()
+            decimal, quoted, mark, word = found.groups()
+            word = word or (decimal and decimal.replace(" ", ""))
             self._tokens.append((quoted.replace("``", "`"), True) if quoted is not None else (mark or word, False))
             place = found.end()
         self._place = self._depth = 0
@@ -90,12 +94,14 @@ class _Reader:
         word = "" if is_quoted else name.lower()
         if word in ("array", "map", "struct"):
             made = ColumnType(word, self._parts(word))
+        elif (found := _DECIMAL.fullmatch(word)) and int(found[2]) <= int(found[1]) <= 38:
+            made = ColumnType(word)
         elif word in _NAMES:
             made = ColumnType(_NAMES[word])
         else:
             raise ValueError(
                 f"'{name[:60]}' is no type that values can have; there are {', '.join(sorted(set(_NAMES.values())))}, "
-                "array<...>, map<...,...> and struct<name:...>"
+                "decimal(p,s), array<...>, map<...,...> and struct<name:...>"
             )
         self._depth -= 1
         return made

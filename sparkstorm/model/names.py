@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from urllib.parse import quote, unquote
 
 MAX_FILE_NAME_BYTES = 180  # file systems take 255; a slot and an ending are added
@@ -10,6 +11,7 @@ _SAFE = "()#:$<>@"
 _HASH_CHARS = 32
 
 
+@lru_cache(4096)
 def name_to_node(name: str) -> str:
     """Return a name as one node of the state store's tree; characters that the tree refuses are percent-quoted."""
     quoted = quote(name, safe=_SAFE)

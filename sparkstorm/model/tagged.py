@@ -1,9 +1,10 @@
 """Tagged text: JSON from which every value that a tuple may carry is read back exactly, with its type.
 
 JSON's own forms stand for none, true/false, whole numbers, finite floats (always with a point or an exponent), text, lists
-and mappings whose keys are text. Objects with one tag stand for the rest: {"$float": "nan"}, {"$bytes": base64} and
-{"$map": [[key, value], ...]}; a mapping with a key that begins with "$" is written as $map too. In a column of text the whole
-is wrapped, {"$value": ...}, which marks the cell as tagged.
+and mappings whose keys are text. Objects with one tag stand for the rest: {"$float": "nan"}, {"$bytes": base64},
+{"$map": [[key, value], ...]}, {"$date": text}, {"$datetime": [text, zone, fold]}, {"$decimal": text}, {"$uuid": text},
+{"$set": list}, {"$frozenset": list} and {"$object": [class, fields]}; a mapping with a key that begins with "$" is written as
+$map too. In a column of text the whole is wrapped, {"$value": ...}, which marks the cell as tagged.
 """
 
 from __future__ import annotations
@@ -13,12 +14,22 @@ import binascii
 import json
 import math
 from typing import Any
+from uuid import UUID
 
 from sparkstorm.errors import CodecError
+from sparkstorm.model import value_types
 from sparkstorm.model.codec import SCALARS, Codec
+from sparkstorm.model.value_types import IMMUTABLE, RegisteredValue, WideMapping
 
 MARK = '{"$value":'
 _FLOATS = ("nan", "inf", "-inf")
+_CODE_BY_TAG = {
+    "$date": value_types.DATE,
+    "$datetime": value_types.DATETIME,
+    "$decimal": value_types.DECIMAL,
+    "$uuid": value_types.UNIQUE_ID,
+}
+_TAG_BY_CODE = {code: tag for tag, code in _CODE_BY_TAG.items()}
 
 
 def to_json(value: Any) -> str:
@@ -37,7 +48,7 @@ def from_json(text: str) -> Any:
     """
     try:
         found = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
-        return Codec().normalise(found)
+        return Codec(is_lenient=True).normalise(found)
     except (ValueError, TypeError, RecursionError, CodecError) as error:
         raise CodecError(f"{text[:60]!r} is no value as SparkStorm writes it: {str(error)[:200]}") from error
 
@@ -75,13 +86,22 @@ def _jsonable(value: Any) -> Any:
         return {"$bytes": base64.b64encode(value).decode()}
     if kind is list or kind is tuple:
         return [_jsonable(item) for item in value]
-    if kind is dict:
+    if kind is dict or kind is WideMapping:
         if all(type(key) is str and not key.startswith("$") for key in value):
             return {key: _jsonable(item) for key, item in value.items()}
         return {"$map": [[_jsonable(key), _jsonable(item)] for key, item in value.items()]}
-    if kind not in SCALARS:
-        raise CodecError(f"a {kind.__name__} is no value of tuples or state")
-    return value
+    if kind in SCALARS:
+        return value
+    if kind is set or kind is frozenset:
+        return {f"${kind.__name__}": [_jsonable(item) for item in sorted(value, key=Codec().pack)]}
+    if kind in IMMUTABLE:
+        code, content = value_types.encoded(value) or (0, None)
+        return {_TAG_BY_CODE[code]: content if code != value_types.UNIQUE_ID else str(value)}
+    if kind is RegisteredValue:
+        return {"$object": [value.name, _jsonable(value.content)]}
+    if (name := value_types.name_of(kind)) is not None:
+        return {"$object": [name, _jsonable(Codec().normalise(value_types.content_of(value)))]}
+    raise CodecError(f"a {kind.__name__} is no value of tuples or state")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> Any:
@@ -101,6 +121,14 @@ def _untagged(tag: str, content: Any) -> Any:
             return base64.b64decode(content, validate=True)
         except binascii.Error as error:
             raise ValueError(f"bytes that are not base64 ({error})") from error
+    if tag in _CODE_BY_TAG:
+        code = _CODE_BY_TAG[tag]
+        return UUID(content) if code == value_types.UNIQUE_ID else value_types.decoded(code, content)
+    if tag in ("$set", "$frozenset") and isinstance(content, list):
+        return set(content) if tag == "$set" else frozenset(content)
+    if tag == "$object" and isinstance(content, list) and len(content) == 2:
+        name, fields = content
+        return value_types.made(name, fields) if value_types.is_registered(name) else RegisteredValue(str(name), fields)
     if tag == "$map" and isinstance(content, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in content):
         found = dict(content)
         if len(found) != len(content):

@@ -24,24 +24,22 @@ _FIXED = {
     0xD1: 2,
     0xD2: 4,
     0xD3: 8,
-    0xD4: 2,
-    0xD5: 3,
-    0xD6: 5,
-    0xD7: 9,
-    0xD8: 17,
+    0xD4: 1,
+    0xD5: 1,
+    0xD6: 1,
+    0xD7: 1,
+    0xD8: 1,
     0xDC: 2,
     0xDD: 4,
     0xDE: 2,
     0xDF: 4,
 }
 _ONE, _TWO, _FOUR = struct.Struct(">B"), struct.Struct(">H"), struct.Struct(">I")
+_EXTENDED = {0xC7: 2, 0xC8: 3, 0xC9: 5}  # length and code; the content of an extension is packed values, and is counted too
 _SIZED = {
     0xC4: (_ONE, 0),
     0xC5: (_TWO, 0),
     0xC6: (_FOUR, 0),
-    0xC7: (_ONE, 1),
-    0xC8: (_TWO, 1),
-    0xC9: (_FOUR, 1),
     0xD9: (_ONE, 0),
     0xDA: (_TWO, 0),
     0xDB: (_FOUR, 0),
@@ -76,5 +74,5 @@ def _count_containers(data: bytes | memoryview, most: int) -> int:
                 break
             at += form.size + form.unpack_from(data, at)[0] + more
         else:
-            at += _FIXED.get(first, 0)
+            at += _FIXED.get(first, 0) or _EXTENDED.get(first, 0)
     return found

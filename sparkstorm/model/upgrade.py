@@ -80,7 +80,7 @@ class UpgradeStage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UpgradeState:
-    """What is under gray_upgrade/<id>: the record, and the workers in its two folders with the code they were moved to."""
+    """Records under gray_upgrade/<id>: the record, and the workers in its two folders with the code they were moved to."""
 
     upgrade: GrayUpgrade | None
     upgrading: frozenset[WorkerSlot] = frozenset()

@@ -17,6 +17,7 @@ from sparkstorm.model.normalise import check_own_conf, normalise_conf, normalise
 from sparkstorm.model.outline import TopologyOutline, outline_of
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology, validate, validate_name
+from sparkstorm.model.value_types import register
 from sparkstorm.nimbus.cluster_reader import conf_bytes
 from sparkstorm.nimbus.guarded_scheduler import check_choice
 from sparkstorm.nimbus.validation import check_components, check_master, check_resources
@@ -66,6 +67,7 @@ def prepare(
     check_components(topology, cluster_conf, name)
     check_resources(f"configuration of {name}", RequestSettings.of_partial(conf).others or {})
     check_recorded(topology, total)
+    register(SubmissionSettings.of(total).serializers)
     validate_sizes(total, topology_id)
     check_choice(total)
     check_master(total)

@@ -22,6 +22,7 @@ import numpy as np
 
 from sparkstorm.errors import CodecError, MalformedFrameError, RecordingError
 from sparkstorm.model.codec import Codec
+from sparkstorm.model.strict import named_errors, read_as
 
 FORMAT = 1
 STATE_STREAM = "__state"
@@ -49,7 +50,7 @@ class Call(NamedTuple):
     def rows(self) -> Iterator[Row]:
         """One by one."""
         for place, data in enumerate(self.values):
-            yield self.at_ms, self.component, self.task, self.stream, Codec().unpack(data), self.failures.get(place)
+            yield self.at_ms, self.component, self.task, self.stream, Codec(is_lenient=True).unpack(data), self.failures.get(place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class SegmentFile:
     def __init__(self, folder: Path, header: Header, limits: Limits) -> None:
         self._folder, self._header = folder, header
         self._most_rows, self._most_bytes = max(1, limits.rows // SEGMENTS), limits.bytes // SEGMENTS
-        self.codec = Codec()
+        self.codec = Codec(is_lenient=True)
         self._file: BinaryIO | None = None
         self._path = folder
         self._number = self._rows = self._bytes = self._lost = 0
@@ -227,7 +228,7 @@ def to_parquet(path: Path) -> None:
     header, state, calls = read_part(path)
     if header is not None and (calls or state):
         rows = sum(len(call.values) for call in calls)
-        beginning = Call(0, header.component, header.task, STATE_STREAM, list(map(Codec().pack, state)), {})
+        beginning = Call(0, header.component, header.task, STATE_STREAM, list(map(Codec(is_lenient=True).pack, state)), {})
         schema = _schema().with_metadata({_META: json.dumps(asdict(header)).encode(), _ROWS: b"%d" % rows})
         fresh = path.with_suffix(".tmp")
         parquet.write_table(pa.Table.from_arrays(_columns([beginning, *calls]), schema=schema), fresh)
@@ -273,7 +274,7 @@ def read_parquet(path: Path) -> tuple[Header, list[Any], list[Row]]:
         header = checked_header(path, json.loads((table.schema.metadata or {}).get(_META, b"null")))
         if table.schema.remove_metadata() != _schema():
             raise RecordingError(f"{path}: its columns are {', '.join(table.schema.names)[:200]}, not those of a recording")
-        codec, columns = Codec(), [column.to_pylist() for column in table.columns]
+        codec, columns = Codec(is_lenient=True), [column.to_pylist() for column in table.columns]
         columns[4] = [codec.unpack(data or b"") for data in columns[4]]
     except (OSError, ValueError, pa.ArrowException, MalformedFrameError) as error:
         raise RecordingError(f"{path} cannot be read as a recording: {str(error)[:200]}") from error
@@ -284,14 +285,11 @@ def read_parquet(path: Path) -> tuple[Header, list[Any], list[Row]]:
 
 def checked_header(path: Path, fields: Any) -> Header:
     """A header as `Header`; RecordingError names the file and the field."""
-    if not isinstance(fields, Mapping) or fields.keys() != Header.__dataclass_fields__.keys():
-        raise RecordingError(f"{path} has no header of a recording")
-    for name, known in Header.__dataclass_fields__.items():
-        if type(fields[name]).__name__ != known.type:
-            raise RecordingError(f"{path}: header: {name} is {fields[name]!r:.60}, which is no {known.type}")
-    if fields["format"] != FORMAT:
-        raise RecordingError(f"{path}: format {fields['format']}; this version reads {FORMAT}")
-    return Header(**fields)
+    with named_errors(RecordingError, prefix=f"{path}: header of a recording: "):
+        header = read_as(Header, fields, needs_all=True)
+    if header.format != FORMAT:
+        raise RecordingError(f"{path}: format {header.format}; this version reads {FORMAT}")
+    return header
 
 
 def _checked_call(path: Path, fields: Any) -> Call:
@@ -312,7 +310,7 @@ def checked_row(path: Path, row: Sequence[Any]) -> Row:
 
 
 def _frames(path: Path) -> Iterator[Any]:
-    codec = Codec()
+    codec = Codec(is_lenient=True)
     with path.open("rb") as file:
         while len(head := file.read(_FRAME.size)) == _FRAME.size:
             size, crc = _FRAME.unpack(head)

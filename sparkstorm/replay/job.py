@@ -50,7 +50,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class OpenEnd:
-    """What a back-fill knows of its sources: more is to come, and how far event time has come."""
+    """State of a back-fill's sources: more is to come, and how far event time has come."""
 
     newest_ms: NewestTimes
     of_tasks: frozenset[str]  # spouts of whose data each partition is what one task has emitted, with a clock of its own
@@ -58,7 +58,7 @@ class OpenEnd:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """How a replay is run."""
+    """Options of a replay."""
 
     time_fields: Mapping[Feed, str] = field(default_factory=dict)  # of every input, or of none
     skip_bad: bool = False

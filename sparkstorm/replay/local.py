@@ -45,7 +45,7 @@ class LocalResults:
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """What the tasks of each component did, added up."""
+        """Return what the tasks of each component did, added up."""
         return self.evidence.counts
 
     @property
@@ -150,7 +150,7 @@ def _timed(job: Job, feed: Feed, parts: Sequence[Sequence[Values]], event_time: 
     """Return the rows of every partition with the virtual times they have on Spark."""
     codec = Codec()
     values = [[tuple(map(codec.normalise, row)) for row in part] for part in parts]
-    if event_time is None:
+    if event_time is None or not any(values):  # a stream without rows need not have the column
         return [(part, [0] * len(part)) for part in values]
     fields = job.plan.topology.components[feed.spout].streams[feed.stream].fields
     place = fields.index(event_time.column(feed.spout, feed))

@@ -16,7 +16,7 @@ from sparkstorm.replay.plan import Plan, make_plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
-    """How a replay is run.
+    """Options of a replay.
 
     conf, name: as for the live run, so that tasks and the first targets of shuffles are the same.
     event_time: the column that is the virtual time of rows.

@@ -17,6 +17,8 @@ from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.normalise import normalise_topology
 from sparkstorm.model.tasks import number_tasks, tasks_by_component
 from sparkstorm.model.topology import Component, Grouping, Topology, validate
+from sparkstorm.model.value_types import register
+from sparkstorm.settings import SubmissionSettings
 
 _FREE = ("shuffle", "none", "local_or_shuffle")  # groupings that leave the choice of the task to us
 NOT_RUN = (Effects.MUTE, Effects.REDIRECT)
@@ -87,6 +89,7 @@ class Plan:
 def make_plan(topology: Topology, conf: Mapping[str, Any], name: str, effects: Mapping[str, Effects]) -> Plan:
     """Check a topology, number its tasks as live, cut it into stages; InvalidTopologyError names a cycle or a wrong effect."""
     validate(topology)
+    register(SubmissionSettings.of(conf).serializers)
     whole = normalise_topology(topology, conf)
     order = components_in_order(whole)
     component_by_task = number_tasks(whole, conf)

@@ -37,7 +37,7 @@ SMALL_MEMORY = {
     "spark.sql.execution.arrow.maxBytesPerBatch": "16m",  # 64 MB by default, of which every task holds a few copies
     "spark.serializer.objectStreamReset": "1",  # what is kept leaves in pieces of 4 MB, and Spark holds on to the last 100
 }
-"""What lets executors with less than a gigabyte per core replay any amount; for the conf of a session that is yet to begin."""
+"""Spark's setting with which small executors (less than a gigabyte per core) replay any amount; for a session's conf."""
 _GC_THRESHOLDS = 100_000, 20, 50  # as a live worker's
 _WHOLE = (IntegerType, LongType, ShortType)
 WriteChunks = Callable[[Iterable[Chunk]], Iterator[pa.RecordBatch]]

@@ -48,7 +48,7 @@ def counts_of(beat: WorkerBeat) -> dict[ExecutorId, Counts]:
 
 
 def is_upgraded(slot: WorkerSlot, assignment: Assignment, upgrade: GrayUpgrade) -> bool:
-    """Whether a slot's worker runs, or is starting with, the new code of the upgrade."""
+    """Return whether a slot's worker runs, or is starting with, the new code of the upgrade."""
     return assignment.code_at(slot) == upgrade.code and upgrade.former_by_slot.get(slot, upgrade.former) != upgrade.code
 
 

@@ -115,7 +115,7 @@ class ClusterView:
         return [WorkerSlot(node, port) for node in self.supervisors for port in self.free.ports(node)]
 
     def can_reassign(self, slot: WorkerSlot) -> bool:
-        """Whether a slot is on a living, not blacklisted supervisor and not a dead port (S4.12)."""
+        """Return whether a slot is on a living, not blacklisted supervisor and not a dead port (S4.12)."""
         supervisor = self.supervisors.get(slot.node)
         return supervisor is not None and supervisor.host not in self._blacklisted and slot.port in supervisor.ports
 

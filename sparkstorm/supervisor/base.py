@@ -86,7 +86,7 @@ class NodeStorage(Protocol):
         """A blob that was kept; None when it is gone."""
 
     def has_code(self, path: Path) -> bool:
-        """Whether a blob that was kept is there still."""
+        """Return whether a blob that was kept is there still."""
 
     def forget_code(self, kept_ids: Iterable[str], before_ms: int) -> None:
         """Remove the code of all other topologies that was last used before a moment (S2.31)."""

@@ -117,7 +117,7 @@ class MemoryNodeDir:
         return path
 
     def has_code(self, path: Path) -> bool:
-        """Whether a blob that was kept is there still."""
+        """Return whether a blob that was kept is there still."""
         return path in self._disk.code
 
     def read_code(self, path: Path) -> bytes | None:

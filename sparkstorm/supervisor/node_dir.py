@@ -129,7 +129,7 @@ class NodeDir:
         return path
 
     def has_code(self, path: Path) -> bool:
-        """Whether a blob that was kept is there still."""
+        """Return whether a blob that was kept is there still."""
         return path.exists()
 
     def read_code(self, path: Path) -> bytes | None:

@@ -28,7 +28,7 @@ class Phase(StrEnum):
 
 
 FAILED = "FAILED"
-"""What a slot reports, instead of its phase, while its worker keeps failing to start."""
+"""State that a slot reports, instead of its phase, while its worker keeps failing to start."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What tests of topologies import: a cluster in one thread under simulated time, and components made for tests.
+"""Names that tests of topologies import: a cluster in one thread under simulated time, and components made for tests.
 
 docs/api.md lists each name.
 """
@@ -15,10 +15,10 @@ from sparkstorm.testing.components import (
     SlowBolt,
 )
 from sparkstorm.testing.determinism import Finding, NondeterminismError, check_deterministic, find_nondeterminism
-from sparkstorm.testing.in_process_worker import SimulatedDeath, die
+from sparkstorm.testing.in_process_worker import die
 from sparkstorm.testing.local_cluster import LocalCluster
 from sparkstorm.testing.shared import Shared
-from sparkstorm.testing.simulated_time import spend
+from sparkstorm.testing.simulated_time import SimulatedDeath, spend
 from sparkstorm.testing.simulation import Simulation
 from sparkstorm.testing.trial import Subject
 from sparkstorm.testing.trials import Report, SimulationError, simulate

@@ -80,7 +80,7 @@ class FeederSpout(ReplayableSpout):
 
     @property
     def num_open(self) -> int:
-        """How many messages were fed and neither acked nor failed."""
+        """Return how many messages were fed and neither acked nor failed."""
         return len(self.fed_ids - {*self.acked, *self.failed})
 
     @property

@@ -6,65 +6,15 @@ A fault strikes at a moment, at a commit, or at a write of Nimbus or of a slot t
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum, StrEnum
+from enum import StrEnum
 
-from sparkstorm.errors import StoreFullError
-from sparkstorm.testing.in_process_worker import InProcessWorker, SimulatedDeath
-from sparkstorm.testing.sim_transport import SimTransport
-from sparkstorm.transport.base import Commit, Pressure
-
-
-class CommitFault(Enum):
-    """Fault of one commit."""
-
-    NONE = "none"
-    CRASH_BEFORE = "the worker dies before anything is sent"
-    CRASH_AFTER = "the commit is applied, then the worker dies"
-    LOST_ANSWER = "the commit is applied, its answer is lost, later the same bytes are sent again"
-    NOT_SENT = "the commit gets lost, later the same bytes are sent again"
-    SENT_TWICE = "the same bytes arrive twice"
-
-
-ChooseFault = Callable[[], CommitFault]
-
-
-class FaultyTransport(SimTransport):
-    """SimTransport with chosen faults, whose frames may arrive late."""
-
-    def __init__(self, worker: InProcessWorker, choose: ChooseFault, delay_ms: Callable[[], int] = lambda: 0) -> None:
-        super().__init__(worker.host.store, worker.clock, worker.host.arrivals)
-        self._choose = choose
-        self._delay_ms = delay_ms
-        self._sent_again = -1
-
-    def commit(self, commit: Commit) -> Pressure:
-        fault = CommitFault.NONE if commit.seq == self._sent_again else self._choose()
-        if fault is CommitFault.CRASH_BEFORE:
-            raise SimulatedDeath(fault.value)
-        if fault is CommitFault.NOT_SENT:
-            self._come_again(commit, fault)
-        in_doubt = self.in_doubt()
-        pressure = super().commit(commit)
-        if fault is CommitFault.CRASH_AFTER:
-            raise SimulatedDeath(fault.value)
-        if fault is CommitFault.LOST_ANSWER:
-            self.forget_answer(in_doubt)
-            self._come_again(commit, fault)
-        return super().commit(commit) if fault is CommitFault.SENT_TWICE else pressure
-
-    def arrives_ms(self) -> int:
-        delay_ms = self._delay_ms()
-        return self.clock.now_ms() + delay_ms if delay_ms else super().arrives_ms()
-
-    def _come_again(self, commit: Commit, fault: CommitFault) -> None:
-        self._sent_again = commit.seq
-        raise StoreFullError(fault.value)  # the one error after which a worker sends the same commit once more
+from sparkstorm.testing.sim_transport import CommitFault
 
 
 class Trigger(StrEnum):
-    """What a fault's `at` counts."""
+    """Unit in which a fault's `at` counts."""
 
     TIME = "ms"
     COMMIT = "commit"
@@ -115,6 +65,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("SUBMIT_OTHER", Trigger.TIME, 4),
     Kind("KILL_OTHER", Trigger.TIME, 3, 2_000),
     Kind("LATE_CLEANUP", Trigger.TIME),
+    Kind("CLOCK_JUMP", Trigger.TIME, 1, 20_000),
 )
 KIND_BY_NAME = {kind.name: kind for kind in KINDS}
 
@@ -134,7 +85,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How far each trigger counts in an unharmed run."""
+    """Last count of each trigger in an unharmed run."""
 
     duration_ms: int
     commits: int

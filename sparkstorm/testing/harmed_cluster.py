@@ -14,10 +14,12 @@ from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.model.worker_messages import ExitCode
 from sparkstorm.supervisor.local import MemoryDisk
-from sparkstorm.testing.faults import CommitFault, Fault, FaultyTransport, Trigger
-from sparkstorm.testing.in_process_worker import InProcessWorker, SimulatedDeath
+from sparkstorm.testing.faults import Fault, Trigger
+from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.local_cluster import LocalCluster
 from sparkstorm.testing.sim_slot import Duty, SimSlot
+from sparkstorm.testing.sim_transport import CommitFault, FaultyTransport
+from sparkstorm.testing.simulated_time import SimulatedDeath
 
 SESSION_MS = 3_000
 QUICK = {
@@ -131,6 +133,7 @@ class HarmedCluster(LocalCluster):
 
     def __init__(self, seed: int, faults: Sequence[Fault], conf: Mapping[str, Any], supervisors: int = 3, slots: int = 2) -> None:
         self.log: list[str] = []
+        self.struck: list[Fault] = []  # so far, in order
         self.count: dict[Trigger, int] = defaultdict(int)
         self.is_over = False
         self._sessions: list[FaultySession] = []
@@ -160,7 +163,7 @@ class HarmedCluster(LocalCluster):
 
     @property
     def has_more(self) -> bool:
-        """Whether a fault, or the end of one, is still to come."""
+        """Return whether a fault, or the end of one, is still to come."""
         return bool(self._timed)
 
     def say(self, text: str) -> None:
@@ -184,10 +187,12 @@ class HarmedCluster(LocalCluster):
         self.count[trigger] += 1
         fault = self._at[trigger].pop(self.count[trigger], None)
         if fault is not None:
+            self.struck.append(fault)
             self.say(str(fault))
         return fault
 
     def _strike(self, fault: Fault) -> None:
+        self.struck.append(fault)
         done = getattr(self, f"_{fault.kind.name.lower()}")(fault)
         self.say(f"{fault}: {done}")
 
@@ -368,6 +373,10 @@ class HarmedCluster(LocalCluster):
 
         self.tree.is_down = True
         self.after(fault.size, come_back)
+        return ""
+
+    def _clock_jump(self, fault: Fault) -> str:
+        self.simulation.clock.advance(fault.size)
         return ""
 
     def _late_cleanup(self, fault: Fault) -> str:

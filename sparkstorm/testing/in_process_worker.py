@@ -28,7 +28,7 @@ from sparkstorm.settings import EpochSettings, WorkerSettings
 from sparkstorm.supervisor.worker_memory import Usage
 from sparkstorm.testing.sim_data import DataPlane, TopologyData
 from sparkstorm.testing.sim_transport import SimTransport
-from sparkstorm.testing.simulated_time import WorkerClock
+from sparkstorm.testing.simulated_time import SimulatedDeath, WorkerClock
 from sparkstorm.testing.simulation import Simulation
 from sparkstorm.transport.base import Transport
 from sparkstorm.worker.epoch import RandomIds
@@ -43,17 +43,13 @@ STEP_MS = 1  # what an epoch with work in it costs: without a price an endless s
 _pids = itertools.count(1000)
 
 
-class SimulatedDeath(BaseException):
-    """Raised in a component (die()): its worker's process is gone at once, as after a segfault or a kill -9."""
-
-
 def die() -> None:
     """Call it in a component to kill the worker that runs it, in the middle of whatever it does."""
     raise SimulatedDeath
 
 
 class WorkerServices(Protocol):
-    """What worker processes share with the cluster around them."""
+    """Services that worker processes share with the cluster around them."""
 
     simulation: Simulation
     data_plane: DataPlane
@@ -77,7 +73,7 @@ class DrawnBudget(Budget):
         self.rows = self._most_rows if drawn < 0.5 else min(self._most_rows, int(64 ** (2 * drawn - 1)))
 
     def pace(self, pace: int, done: int, took_ms: int, most: int, sent_bytes: int) -> int:
-        """How much to do between two looks."""
+        """Return how much to do between two looks."""
         adapted = super().pace(pace, done, took_ms, most, sent_bytes)
         return adapted if self._chance.random() < 0.5 else self._chance.randint(1, max(1, min(adapted, 16)))
 
@@ -144,7 +140,7 @@ class InProcessWorker:
         self._around.simulation.wake(self)
 
     def poll_reports(self) -> list[WorkerReport]:
-        """What the worker has said; one that is neither busy nor paused beats whenever it is asked."""
+        """Return what the worker has said; one that is neither busy nor paused beats whenever it is asked."""
         is_responsive = self.exit_code is None and not self.clock.is_busy and not self.is_paused
         if self.run is not None and is_responsive:
             self.run.beat()

@@ -47,7 +47,7 @@ class Invariants:
                 self._check_feeder(data, task, spout)
 
     def _is_settled(self, process: InProcessWorker) -> bool:
-        """Whether a worker's memory is what the store holds: no commit under way, and the store is not behind it."""
+        """Return whether a worker's memory is what the store holds: no commit under way, and the store is not behind it."""
         store, worker = process.data.store, process.worker
         return (
             worker is not None

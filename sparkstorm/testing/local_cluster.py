@@ -257,6 +257,8 @@ class LocalCluster:
 
         def is_written() -> bool:
             reader = LocalReader(topology.store)
+            from sparkstorm.client.savepoints import Source  # the package imports redis, which tests of users do not need
+
             reasons[0] = Source(topology.info_by_task, reader.record, reader.progress).write(folder, topology.name, overwrite)
             return not reasons[0]
 
@@ -375,7 +377,7 @@ class LocalCluster:
 
     @property
     def errors(self) -> list[Failure]:
-        """What components have reported or raised so far, in order."""
+        """Return what components have reported or raised so far, in order."""
         return [error for topology in self._topologies() for error in topology.errors]
 
     def failures(self, name: str | None = None) -> list[FailureGroup]:
@@ -404,7 +406,7 @@ class LocalCluster:
         return [topology.activity for topology in self._topologies()]
 
     def waiting(self) -> list[str]:
-        """What is not done yet, a phrase each."""
+        """Return what is not done yet, a phrase each."""
         return [phrase for topology in self._topologies() for phrase in topology.waiting()]
 
     def _complaint(self) -> str:

@@ -26,7 +26,7 @@ _SUMMED = [field.name for field in fields(TaskCounts) if field.name not in _GAUG
 
 
 class LocalTopology:
-    """What a simulated cluster knows of one topology."""
+    """View of one topology of a simulated cluster."""
 
     def __init__(
         self, topology_id: str, name: str, state: StormState, data: Callable[[str], TopologyData], slots: Sequence[SimSlot]
@@ -45,7 +45,7 @@ class LocalTopology:
 
     @property
     def store(self) -> LocalStore:
-        """What Redis would hold."""
+        """Return what Redis would hold."""
         return self.data.store
 
     @property
@@ -60,7 +60,7 @@ class LocalTopology:
 
     @property
     def errors(self) -> list[Failure]:
-        """What its components have reported or raised."""
+        """Return what its components have reported or raised."""
         return self.data.errors
 
     @property
@@ -137,7 +137,7 @@ class LocalTopology:
         return [DeadLetter.decode(self.data.codec, data) for _, data in LocalReader(self.store).parked(10_000)]
 
     def waiting(self) -> list[str]:
-        """What is not done yet, a phrase each."""
+        """Return what is not done yet, a phrase each."""
         found = [] if self.is_placed() else ["the control plane: a slot has not what it is to have"]
         found += [phrase for slot in self.workers for phrase in _waiting_in(slot)]
         return found + [
@@ -146,7 +146,7 @@ class LocalTopology:
 
 
 def _waiting_in(slot: SimSlot) -> list[str]:
-    """What is open in a slot's worker, a phrase each."""
+    """Return what is open in a slot's worker, a phrase each."""
     worker = slot.worker
     if worker is None:
         cause = slot.host.failure if slot.host is not None else None

@@ -31,7 +31,7 @@ _LOOK_MS = 500  # a slot's thread looks at everything so often; what concerns it
 
 
 class ControlPlane(WorkerServices, Protocol):
-    """What slots share with the cluster around them."""
+    """Services that slots share with the cluster around them."""
 
     conf: Mapping[str, Any]
     slot_conf: Conf
@@ -98,7 +98,7 @@ class SimSlot:
 
     @property
     def is_up(self) -> bool:
-        """Whether a slot process holds the port."""
+        """Return whether a slot process holds the port."""
         return self.machine is not None
 
     def start(self) -> None:

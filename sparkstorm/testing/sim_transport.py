@@ -1,11 +1,14 @@
-"""Transport with simulated delays: a frame of a busy sender or a slow network can be read later."""
+"""Transports with simulated delays (a frame of a busy sender or a slow network can be read later) and with faults of commits."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Protocol
 
-from sparkstorm.testing.simulated_time import WorkerClock
+from sparkstorm.errors import StoreFullError
+from sparkstorm.testing.simulated_time import SimulatedDeath, WorkerClock
 from sparkstorm.transport.base import Claim, Commit, Entry, Pressure
 from sparkstorm.transport.local import LocalStore, LocalTransport
 
@@ -93,3 +96,59 @@ class SimTransport(LocalTransport):
             if arrived:
                 found += super().poll({task: entry}, min(count, arrived))
         return found
+
+
+class CommitFault(Enum):
+    """Fault of one commit."""
+
+    NONE = "none"
+    CRASH_BEFORE = "the worker dies before anything is sent"
+    CRASH_AFTER = "the commit is applied, then the worker dies"
+    LOST_ANSWER = "the commit is applied, its answer is lost, later the same bytes are sent again"
+    NOT_SENT = "the commit gets lost, later the same bytes are sent again"
+    SENT_TWICE = "the same bytes arrive twice"
+
+
+ChooseFault = Callable[[], CommitFault]
+
+
+class TransportUser(Protocol):
+    """A worker whose transport is made: its topology's data, and its clock."""
+
+    clock: WorkerClock
+
+    @property
+    def host(self) -> Any: ...
+
+
+class FaultyTransport(SimTransport):
+    """SimTransport with chosen faults, whose frames may arrive late."""
+
+    def __init__(self, worker: TransportUser, choose: ChooseFault, delay_ms: Callable[[], int] = lambda: 0) -> None:
+        super().__init__(worker.host.store, worker.clock, worker.host.arrivals)
+        self._choose = choose
+        self._delay_ms = delay_ms
+        self._sent_again = -1
+
+    def commit(self, commit: Commit) -> Pressure:
+        fault = CommitFault.NONE if commit.seq == self._sent_again else self._choose()
+        if fault is CommitFault.CRASH_BEFORE:
+            raise SimulatedDeath(fault.value)
+        if fault is CommitFault.NOT_SENT:
+            self._come_again(commit, fault)
+        in_doubt = self.in_doubt()
+        pressure = super().commit(commit)
+        if fault is CommitFault.CRASH_AFTER:
+            raise SimulatedDeath(fault.value)
+        if fault is CommitFault.LOST_ANSWER:
+            self.forget_answer(in_doubt)
+            self._come_again(commit, fault)
+        return super().commit(commit) if fault is CommitFault.SENT_TWICE else pressure
+
+    def arrives_ms(self) -> int:
+        delay_ms = self._delay_ms()
+        return self.clock.now_ms() + delay_ms if delay_ms else super().arrives_ms()
+
+    def _come_again(self, commit: Commit, fault: CommitFault) -> None:
+        self._sent_again = commit.seq
+        raise StoreFullError(fault.value)  # the one error after which a worker sends the same commit once more

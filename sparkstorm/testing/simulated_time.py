@@ -10,6 +10,10 @@ from sparkstorm.clock import SimClock
 _stepping: list[WorkerClock] = []
 
 
+class SimulatedDeath(BaseException):
+    """Raised in a component (die()): its worker's process is gone at once, as after a segfault or a kill -9."""
+
+
 class WorkerClock:
     """The simulation's clock plus what its worker has spent on the step at hand."""
 

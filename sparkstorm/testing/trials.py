@@ -22,7 +22,7 @@ class SimulationError(AssertionError):
 
 @dataclass(frozen=True)
 class Report:
-    """What `simulate` did."""
+    """Counts of one `simulate`."""
 
     runs: int
     faults: int
@@ -52,7 +52,7 @@ def simulate(
     """
     subject = topology if isinstance(topology, Subject) else Subject(_maker(topology), sources or {}, conf or {})
     began, listed = time.monotonic(), list(seeds)
-    with _quietly():
+    with quietly():
         trials = Trials(subject, tuple(KINDS) if kinds is None else kinds_named(kinds), most_faults, only)
         failed = _first_failure(trials, listed, processes)
         if failed is not None:
@@ -106,7 +106,7 @@ class Trials:
         return kept if self._only is None else [self._only[number] for number in kept]
 
     def explain(self, seed: int, name: str) -> str:
-        """What a failing seed shows, shrunk, and the line that runs it again."""
+        """Return what a failing seed shows, shrunk, and the line that runs it again."""
         kept = self.shrink(seed)
         drawn = draw_faults(seed, self.reference.scale, self._kinds, self._most)
         problem = self.problem(seed, [drawn[number] for number in kept])
@@ -153,7 +153,7 @@ def _first_failure(trials: Trials, seeds: Sequence[int], processes: int) -> int 
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """Log nothing, because faults are what runs are made of; collect garbage in larger lots, since each run is one cycle."""
     thresholds, level = gc.get_threshold(), logging.root.manager.disable
     gc.freeze()

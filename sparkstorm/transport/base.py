@@ -37,7 +37,7 @@ START = Cursor("0-0", 0)
 MOST_DEAD_LETTERS = 100_000
 """Letters that a topology's store keeps at least; older ones may be dropped."""
 TOMBSTONE_MS = 7 * 24 * 3_600_000
-"""How long Redis keeps the tombstone of a topology: longer than any worker of it can go on while cut off from its slot."""
+"""Time for which Redis keeps the tombstone of a topology: longer than any worker of it can go on while cut off from its slot."""
 
 
 def ended_error(topology_id: str) -> FencedError:

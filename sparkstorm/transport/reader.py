@@ -1,4 +1,4 @@
-"""What outsiders (drivers, clients, notebooks) read of a topology's keys in Redis, and the few changes that they may make."""
+"""Access of drivers, clients and notebooks to a topology's keys in Redis: reads, and a few changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RedisReader:
         return _by_task(self._link, self._keys("backlog"))
 
     def record(self, task: int) -> TaskRecord:
-        """What the store keeps of a task."""
+        """Return what the store keeps of a task."""
         return read_task(self._link, self._keys, task)
 
     def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:

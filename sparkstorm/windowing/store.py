@@ -1,4 +1,4 @@
-"""Owns what windows and timers ask of the store they keep themselves in (executor.state.MemoryState is one)."""
+"""Protocol of the store in which windows and timers keep their data (executor.state.MemoryState is one)."""
 
 from __future__ import annotations
 

@@ -22,12 +22,12 @@ END = 2**63 - 1
 """The mark of a sender that will never send again."""
 
 IDLE = -2
-"""What a sender says that has been silent for long: time may pass without it, until its next mark."""
+"""Mark of a sender that has been silent for long: time may pass without it, until its next mark."""
 LAST_MS = 2**53
 """No row may claim to be later: a clock that one bad row had set that far would call everything else late."""
 
 Channel = tuple[int, str]
-"""Who sends: task and stream."""
+"""Sender: task and stream."""
 
 
 class SourceClock:

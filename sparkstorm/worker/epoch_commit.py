@@ -57,15 +57,18 @@ class CommitBuilder:
     def close(self, epoch: Epoch, commit: Commit) -> None:
         """Fill the commit; CodecError when some row or state value has no bytes."""
         for block in self._crew.blocks.data:
-            self._send(epoch, commit, block)
+            if block.rows:
+                self._send(epoch, commit, block)
         for sender in self._crew.senders():
             if sender.time is not None:
                 sender.time.outlook.has_ended |= sender.has_ended
                 sender.time.put_marks(lambda target: True, self._now_ms())
         for block in self._crew.blocks.marks:
-            self._send(epoch, commit, block)
+            if block.rows:
+                self._send(epoch, commit, block)
         for bolt in self._crew.bolts.values():
-            self._keep_held(epoch, commit, bolt)
+            if bolt.changed_held or bolt.released or bolt.held:
+                self._keep_held(epoch, commit, bolt)
         if epoch.is_tracking:
             self._tell_ackers(epoch, commit)
         for inbox in self._crew.inboxes.values():
@@ -79,8 +82,6 @@ class CommitBuilder:
 
     def _send(self, epoch: Epoch, commit: Commit, block: OpenBlock) -> None:
         """Write what is left of an open block into the stream of its task, also when that is a task of this worker."""
-        if not block.rows:
-            return
         task, entries = block.target.task, 0
         oldest_ms = block.births.oldest_ms or self._now_ms()
         for rows in _cut(block):
@@ -253,6 +254,8 @@ class CommitBuilder:
             if ledger := acker.ledger.take_delta():
                 journals[task].write(commit, {"l": ledger}, partial(_whole_of_acker, acker))
         for task, bolt in self._crew.bolts.items():
+            if bolt.is_unchanged:
+                continue
             delta = _changed(bolt.state, "s", "d") | _changed_times(bolt)
             if isinstance(bolt.runner, SinkRunner):
                 delta |= bolt.runner.take_news()

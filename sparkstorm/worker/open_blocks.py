@@ -68,7 +68,10 @@ class Feed:
         self.marks: list[OpenBlock] = []
 
     def __bool__(self) -> bool:
-        return any(block.rows for block in self.data) or any(block.rows for block in self.marks)
+        for block in self.data:  # asked for every task in every turn: no generator
+            if block.rows:
+                return True
+        return any(block.rows for block in self.marks) if self.marks else False
 
     def take(self, most: int) -> Iterator[tuple[OpenBlock, Rows]]:
         """Yield the oldest rows of each block, `most` of each at the most; marks when no other rows are left."""

@@ -15,6 +15,7 @@ from sparkstorm.executor.user_traceback import describe_error
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.tasks import number_tasks
 from sparkstorm.model.topology import Topology
+from sparkstorm.model.value_types import register
 from sparkstorm.model.worker_messages import (
     Beat,
     ComponentError,
@@ -29,7 +30,7 @@ from sparkstorm.model.worker_messages import (
     WorkerReport,
 )
 from sparkstorm.model.worker_spec import WorkerSpec
-from sparkstorm.settings import EpochSettings
+from sparkstorm.settings import EpochSettings, WorkerSettings
 from sparkstorm.transport.base import Transport
 from sparkstorm.worker.epoch import IdSource
 from sparkstorm.worker.epoch_budget import Budget
@@ -195,7 +196,8 @@ def start_worker(
 
 
 def plan_of(spec: WorkerSpec, topology: Topology, make_instance: Callable[[str], Any], log_dir: str = "") -> WorkerPlan:
-    """What a worker with that spec is to run, of a topology that was opened."""
+    """Return what a worker with that spec is to run, of a topology that was opened."""
+    register(WorkerSettings.of(spec.conf).serializers)
     return WorkerPlan(
         spec.topology_id,
         topology,

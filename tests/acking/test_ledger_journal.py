@@ -1,4 +1,4 @@
-"""Owns what survives a crash of an acker: deltas, snapshots, and bytes that are not ours."""
+"""Checks the data that survive a crash of an acker: deltas, snapshots, and bytes that are not ours."""
 
 from __future__ import annotations
 

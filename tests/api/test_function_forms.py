@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -158,10 +159,11 @@ LINES = st.lists(
 
 
 def parked(letters: Any) -> list[str]:
-    """What of dead letters does not name a line of the form's source."""
+    """Return what of dead letters does not name a line of the form's source."""
     return sorted(f"{d.component} {d.values} {d.attempts} {d.reason.partition(' (')[0]}" for d in letters)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(lines=LINES, tasks=st.integers(1, 3), seed=st.integers(0, 9))
 def test_a_live_run_of_functions_is_that_of_classes(lines: list[Line], tasks: int, seed: int) -> None:
@@ -173,6 +175,7 @@ def test_a_live_run_of_functions_is_that_of_classes(lines: list[Line], tasks: in
     assert parked(runs[0].dead_letters) == parked(runs[1].dead_letters)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(lines=LINES, tasks=st.integers(1, 3), is_timed=st.booleans(), skip_bad=st.booleans())
 def test_a_replay_of_functions_is_that_of_classes(lines: list[Line], tasks: int, is_timed: bool, skip_bad: bool) -> None:
@@ -193,6 +196,7 @@ def test_a_replay_of_functions_is_that_of_classes(lines: list[Line], tasks: int,
     assert parked(found[0].dead_letters) == parked(found[1].dead_letters)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(lines=LINES, kills=st.lists(st.tuples(st.integers(0, 12), st.sampled_from(BOLTS)), max_size=3))
 def test_functions_count_exactly_whatever_dies_and_as_their_replay_does(lines: list[Line], kills: list[tuple[int, str]]) -> None:

@@ -1,4 +1,4 @@
-"""What a cluster refuses before it starts anything."""
+"""Checks refusals of a cluster before it starts anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Nimbus would refuse is refused by the command line before Spark, Redis and ZooKeeper are started for it."""
+"""Checks that the command line refuses what Nimbus would, before Spark, Redis and ZooKeeper are started."""
 
 from __future__ import annotations
 

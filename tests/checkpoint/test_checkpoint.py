@@ -64,16 +64,16 @@ def test_a_writer_that_fails_leaves_nothing_and_one_that_replaces_leaves_one(fol
 
 Spoil = Callable[[dict[str, Any]], Any]
 LIES: dict[str, tuple[Spoil, str]] = {
-    "kind": (lambda m: m.update(kind="other"), "kind is 'other'"),
+    "kind": (lambda m: m.update(kind="other"), "kind: expected one of sparkstorm checkpoint, got 'other'"),
     "format": (lambda m: m.update(format=9), "format is 9; this version reads format 3: make the checkpoint again"),
-    "name": (lambda m: m.pop("name"), "name, component_by_task or components is missing"),
-    "task": (lambda m: m["component_by_task"].update({"-1": "x"}), "component_by_task says '-1': 'x'"),
-    "component": (lambda m: m["component_by_task"].update({"1": 5}), "component_by_task says '1': 5"),
-    "fields": (lambda m: m["components"]["count"].pop("rows"), "components, 'count': expected exactly kind, tasks, file"),
-    "type": (lambda m: m["components"]["count"].update(rows="3"), "components, 'count': rows is '3', which is no int"),
-    "part kind": (lambda m: m["components"]["count"].update(kind="sink"), "kind is 'sink', neither bolt nor spout"),
-    "tasks": (lambda m: m["components"]["count"].update(tasks=[2]), r"tasks are \[2\], but component_by_task says \[2, 3\]"),
-    "path": (lambda m: m["components"]["count"].update(file="../secret"), "file '../secret' is no name of a file in this folder"),
+    "name": (lambda m: m.pop("name"), "name: missing"),
+    "task": (lambda m: m["component_by_task"].update({"-1": "x"}), "component_by_task: expected an object keyed by whole numbers"),
+    "component": (lambda m: m["component_by_task"].update({"1": 5}), r"component_by_task\.1: expected a text, got 5"),
+    "fields": (lambda m: m["components"]["count"].pop("rows"), r"components\.count\.rows: missing"),
+    "type": (lambda m: m["components"]["count"].update(rows="3"), r"components\.count\.rows: expected an integer, got '3'"),
+    "part kind": (lambda m: m["components"]["count"].update(kind="sink"), "kind: expected one of bolt, spout, got 'sink'"),
+    "tasks": (lambda m: m["components"]["count"].update(tasks=[2]), r"tasks are \(2,\), but component_by_task says \[2, 3\]"),
+    "path": (lambda m: m["components"]["count"].update(file="../secret"), "file: expected the name of a file in this folder"),
     "missing": (lambda m: m["components"]["count"].update(file="gone"), "gone cannot be read"),
     "sum": (lambda m: m["components"]["count"].update(sha256="0" * 64), r"part-1\.parquet holds other bytes than manifest\.json"),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the verbs read from a command line and write for people: plans, tables, levels, times; without a cluster."""
+"""Checks arguments and texts of the verbs: plans, tables, levels, times; without a cluster."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def words(bench: Bench, cluster: ClusterClient, monkeypatch: pytest.MonkeyPatch)
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
-    """What a verb writes, to stdout when it does its work and to stderr when not."""
+    """Return what a verb writes, to stdout when it does its work and to stderr when not."""
     capsys.readouterr()
     assert main(list(arguments)) == status, capsys.readouterr()
     found = capsys.readouterr()

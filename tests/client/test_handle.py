@@ -1,4 +1,4 @@
-"""What a topology's handle reads of the cluster's tree, on a local twin."""
+"""Checks a topology's handle over the cluster's tree, on a local twin."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from sparkstorm.testing import CaptureBolt, LocalCluster
 
 
 class Context:
-    """What the spout asks of its context, with a clock that the test moves."""
+    """Context of the spout, with a clock that the test moves."""
 
     def __init__(self, index: int = 0, tasks: int = 1) -> None:
         self.task_index, self.peers, self.component_id, self.at_ms = index, tuple(range(tasks)), "files", 0

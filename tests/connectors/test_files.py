@@ -15,7 +15,7 @@ from sparkstorm.errors import InvalidConfigError
 
 
 class Context:
-    """What FileLines asks of its context."""
+    """Context of FileLines."""
 
     def __init__(self, index: int, tasks: int) -> None:
         self.task_index, self.peers = index, tuple(range(tasks))

@@ -99,7 +99,7 @@ def spouts_of(cluster: LocalCluster) -> list[SpoutTask]:
 
 
 def read(source: SparkSource, parallelism: int = 1, kills: int = 0) -> list[tuple[Any, ...]]:
-    """Everything that a topology of this source captures, with its worker killed so often on the way."""
+    """Return everything that a topology of this source captures, with its worker killed so often on the way."""
     capture, builder = CaptureBolt(), TopologyBuilder()
     builder.set_spout("numbers", source, parallelism)
     builder.set_bolt("capture", capture, inputs="numbers")

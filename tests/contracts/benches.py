@@ -47,11 +47,11 @@ class LocalBench:
         }
 
     def frames(self, task: int) -> list[bytes]:
-        """What lies in a task's stream."""
+        """Return what lies in a task's stream."""
         return [data for _, data in self.store.task(task).stream]
 
     def quarantine(self) -> list[bytes]:
-        """What was put aside."""
+        """Return what was put aside."""
         return list(self.store.quarantine)
 
     def checkpoint(self) -> Any:
@@ -118,12 +118,12 @@ class RedisBench:
         return {name.decode(): client.dump(name) for name in names}
 
     def frames(self, task: int) -> list[bytes]:
-        """What lies in a task's stream."""
+        """Return what lies in a task's stream."""
         client: Any = self.client
         return [fields[b"f"] for _, fields in client.xrange(self.key("task", task))]
 
     def quarantine(self) -> list[bytes]:
-        """What was put aside."""
+        """Return what was put aside."""
         client: Any = self.client
         return [fields[b"f"] for _, fields in client.xrange(self.key("quarantine"))]
 
@@ -176,7 +176,7 @@ def wait_until(is_true: Callable[[], Any], what: str = "the condition") -> None:
 
 
 def read(transport: Transport, after: Mapping[int, str], entries: int, batch: int = 100) -> list[Entry]:
-    """So many entries behind the given ids, polled for until they are there."""
+    """Return a number of entries behind the given ids, polled for until they are there."""
     found: list[Entry] = []
     newest = dict(after)
 

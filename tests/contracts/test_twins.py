@@ -87,7 +87,7 @@ class History:
         return [first.task, first.data, shown]
 
     def stored(self) -> Any:
-        """What outsiders see at the end."""
+        """Return what outsiders see at the end."""
         reader = self.bench.reader()
         records = [(r.journal, r.held, r.cursor.row) for r in map(reader.record, TASKS)]
         backlog = {t: size for t, size in reader.backlog().items() if size}

@@ -16,7 +16,7 @@ def wait_until(condition: Callable[[], bool], what: str, limit_s: float = 10.0) 
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
+    """Return whether a process exists and is no zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

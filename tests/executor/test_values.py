@@ -1,8 +1,7 @@
-"""What may travel, and who is named when something may not."""
+"""Checks the values that may travel, and the names in errors about others."""
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -41,10 +40,8 @@ def error_of(bolt: BasicBolt, workers: int = 1) -> str:
 
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize(("value", "complaint"), [
-    (Decimal("1.5"), "a value of type decimal.Decimal"),
     (object(), "a value of type object"),
-    ({1, 2}, "a value of type set"),
-    (2**63, "does not fit 64 bits"),
+    (2**9000, "a whole number of 9001 bits"),
     ("\ud800", "not valid UTF-8"),
     ({(1, 2): 3}, "a mapping key of type tuple"),
     ([[{"deep": object()}]], "a value of type object"),
@@ -129,9 +126,9 @@ class Puts(StatefulBolt):
 
 
 @pytest.mark.parametrize(("key", "value", "complaint"), [
-    ("k", object(), "a value of type object"), ("k", 2**70, "does not fit 64 bits"), ("k", "\udfff", "not valid UTF-8"),
+    ("k", object(), "a value of type object"), ("k", 2**9000, "a whole number of 9001 bits"), ("k", "\udfff", "not valid UTF-8"),
     (frozenset(), 1, "a state key holds a frozenset"), (("a", [1]), 1, "unhashable"),
-    (2**70, 1, "does not fit 64 bits"),
+    (2**9000, 1, "a whole number of 9001 bits"),
 ])  # fmt: skip
 def test_a_state_value_or_key_without_bytes_fails_the_tuple_that_put_it(key: Any, value: Any, complaint: str) -> None:
     assert complaint in error_of(Puts(key, value))

@@ -7,7 +7,6 @@ import math
 import os
 import subprocess
 import sys
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +128,7 @@ def test_text_that_is_not_utf_8_still_has_a_hash() -> None:
     assert stable_hash("\ud800") != stable_hash("\ud801")
 
 
-@pytest.mark.parametrize("value", [Decimal(1), {1, 2}, object(), [object()]], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("value", [1j, object(), [object()]], ids=lambda value: type(value).__name__)
 def test_a_key_outside_the_closed_set_is_named(value: Any) -> None:
     with pytest.raises(TypeError, match="cannot be a grouping key; group by text, numbers"):
         stable_hash(value)

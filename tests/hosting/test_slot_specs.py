@@ -1,4 +1,4 @@
-"""What hosting promises without any server: specs that travel whole, secrets that do not show, pauses that grow."""
+"""Checks hosting without any server: specs that travel whole, secrets that do not show, pauses that grow."""
 
 from pathlib import Path
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import enum
 import math
 from decimal import Decimal
@@ -73,10 +72,10 @@ def test_whole_numbers_of_64_bits_travel(number: int) -> None:
     assert CODEC.unpack(CODEC.pack(CODEC.normalise(number))) == number
 
 
-@pytest.mark.parametrize(("number", "shown"), [(2**63, str(2**63)), (INT_MIN - 1, str(-(2**63) - 1)), (10**40, "…")])
-def test_wider_numbers_are_refused_with_the_way_out(number: int, shown: str) -> None:
-    with pytest.raises(CodecError, match=f"the whole number {shown} does not fit 64 bits; send it as text"):
-        CODEC.normalise([number])
+@pytest.mark.parametrize("number", [2**63, INT_MIN - 1, 2**64, 10**40])
+def test_wider_numbers_travel_in_lists_and_mappings(number: int) -> None:
+    value = [number, {"k": [number]}, {number: 1}]
+    assert CODEC.unpack(CODEC.pack(CODEC.normalise(value))) == value
 
 
 def test_text_that_is_not_utf_8_is_refused_with_place_and_way_out() -> None:
@@ -93,12 +92,8 @@ def test_text_that_is_not_utf_8_is_refused_with_place_and_way_out() -> None:
     ("value", "name"),
     [
         (object(), "object"),
-        ({1, 2}, "set"),
-        (frozenset(), "frozenset"),
         (bytearray(b"x"), "bytearray"),
         (1j, "complex"),
-        (Decimal(1), "decimal.Decimal"),
-        (datetime.date(2020, 1, 1), "datetime.date"),
         (range(3), "range"),
         (Level.LOW, "tests.model.test_codec.Level"),
         (Word("x"), "tests.model.test_codec.Word"),
@@ -108,7 +103,9 @@ def test_text_that_is_not_utf_8_is_refused_with_place_and_way_out() -> None:
 )
 @pytest.mark.parametrize("nest", [lambda v: v, lambda v: [1, (v,)], lambda v: {"k": v}], ids=["bare", "list", "mapping"])
 def test_a_type_outside_the_set_is_named_with_the_way_out(value: Any, name: str, nest: Any) -> None:
-    with pytest.raises(CodecError, match=rf"a value of type {name}.*register a serializer \(topology\.serializers\)"):
+    with pytest.raises(
+        CodecError, match=rf"a value of type {name}.*which is not one of none, true/false, numbers.*(convert|register) it"
+    ):
         CODEC.normalise(nest(value))
 
 
@@ -122,10 +119,9 @@ def test_a_type_outside_the_set_is_named_with_the_way_out(value: Any, name: str,
         (np.arange(3), r"numpy\.ndarray.*use \.tolist\(\)"),
     ],
 )
-@pytest.mark.parametrize("way", ["normalise", "pack"])
-def test_numpy_values_are_refused_with_the_call_that_mends_it(way: str, value: Any, hint: str) -> None:
+def test_numpy_values_that_were_not_normalised_are_refused_with_the_call_that_mends_it(value: Any, hint: str) -> None:
     with pytest.raises(CodecError, match=hint):
-        getattr(CODEC, way)(value)
+        CODEC.pack(value)
 
 
 @pytest.mark.parametrize("key", [(1, 2), frozenset(), 1j, Level.LOW], ids=lambda key: type(key).__name__)

@@ -33,8 +33,8 @@ def test_columns_have_names_and_types() -> None:
     [
         ("", "no text of a type"),
         ("number", "'number' is no type"),
-        ("decimal(5,2)", "is no type"),
-        ("timestamp", "is no type"),
+        ("decimal(5,6)", "is no type"),
+        ("interval", "is no type"),
         ("array", "lacks '<'"),
         ("array<int", "lacks '>'"),
         ("map<string>", "lacks ','"),

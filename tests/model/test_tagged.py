@@ -110,7 +110,6 @@ def test_a_cell_that_is_not_tagged_is_its_own_value(cell: Any) -> None:
         '{"$float":"nan","a":1}}',
         '{"a":1,"a":2}}',
         '{"$map":[[1,2],[1,3]]}}',
-        "9223372036854775808}",
         "9" * 5000 + "}",
         "[" * 70 + "]" * 70 + "}",
         "[" * 100_000 + "}",
@@ -136,5 +135,5 @@ def test_json_that_was_not_written_so_is_refused(text: str) -> None:
 
 
 def test_what_is_no_value_is_refused() -> None:
-    with pytest.raises(CodecError, match="a set is no value of tuples or state"):
-        to_json([{1}])
+    with pytest.raises(CodecError, match="a complex is no value of tuples or state"):
+        to_json([1j])

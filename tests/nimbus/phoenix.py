@@ -32,7 +32,7 @@ class Keeper:
             self.data[new_id] = self.data.pop(old_id)
 
     def seed(self, topology_id: str, component_by_task: Mapping[int, str]) -> None:
-        """What a topology begins with is kept there too."""
+        """Return what a topology begins with is kept there too."""
         self.data[topology_id] = "seeds"
 
 

@@ -148,6 +148,7 @@ def rest_and_restart(bench: Phoenix, secs: int) -> None:
     bench.rest(24)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ASKS)
 def test_wherever_nimbus_dies_the_next_one_brings_every_request_to_its_end(name: str) -> None:
     asked = ASKS[name]
@@ -191,6 +192,7 @@ def test_wherever_the_driver_dies_a_request_was_never_made_or_comes_to_its_end(n
     assert ends == {True, False}
 
 
+@pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("name", ASKS)
 def test_wherever_the_client_dies_its_request_was_never_made_or_comes_to_its_end(name: str, is_written: bool) -> None:
@@ -291,6 +293,7 @@ def test_a_submission_whose_stores_fail_for_a_moment_at_any_write_runs_or_leaves
     assert ends == {0, 1}
 
 
+@pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("name", [each for each in ASKS if "deploy" in each or "rebalance" in each])
 def test_stores_that_fail_nimbus_for_a_moment_at_any_write_change_no_end(name: str, is_written: bool) -> None:

@@ -159,7 +159,7 @@ class WindowSums(FoldingBolt):
 
 
 class WindowMembers(WindowedBolt):
-    """What is in a window of all keys, in an order of its own."""
+    """Content of a window of all keys, in an order of its own."""
 
     outputs = (*FIELDS, "members")
     order_insensitive = True

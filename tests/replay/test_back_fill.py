@@ -30,7 +30,7 @@ from sparkstorm.errors import CheckpointError, InvalidConfigError, InvalidTopolo
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import back_fill_locally
 from sparkstorm.testing import LocalCluster
-from sparkstorm.testing.faults import CommitFault
+from sparkstorm.testing.sim_transport import CommitFault
 from sparkstorm.windowing.timers import Timer
 from tests.sim.test_every_point import OnePoint
 
@@ -65,7 +65,7 @@ class Total(CombiningBolt):
 
 
 class Sum(FoldingBolt):
-    """How many of a key came in each window."""
+    """Count of a key in each window."""
 
     outputs = ("key", "start", "n")
     key_fields = ("key",)
@@ -307,6 +307,7 @@ def lines() -> Topology:
     return build(Lines([(line,) for line in LINES]), TASKS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [CommitFault.CRASH_BEFORE, CommitFault.CRASH_AFTER, CommitFault.SENT_TWICE], ids=lambda f: f.name)
 def test_a_kill_around_any_commit_behind_the_seam_costs_no_count(tmp_path: Path, fault: CommitFault) -> None:
     topology = lines()

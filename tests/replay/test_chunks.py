@@ -52,7 +52,7 @@ def test_a_value_outside_the_closed_set_is_refused() -> None:
 
 @pytest.mark.parametrize(("seed", "skip_bad"), [(3, True), (12, False), (15, False), (17, False)])
 def test_a_stage_that_runs_again_on_chunks_in_another_order_makes_the_same_chunks(seed: int, skip_bad: bool) -> None:
-    """What Spark does to a lost task: its input comes in any order, its output must be what it was."""
+    """Return what Spark does to a lost task: its input comes in any order, its output must be what it was."""
     random = Random(seed)
     topology, rows = random_topology(random, ["a", "b", "c"])
     plan = make_plan(topology, merge({}).as_dict(), "again", {c.id: Effects.RUN for c in topology.bolts})

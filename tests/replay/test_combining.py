@@ -87,6 +87,7 @@ def topology(bolt: CombiningBolt, random: Random) -> Topology:
     return builder.build()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bolt", [Sum, PerWindow, Fussy, ByBatch])
 def test_what_is_combined_before_it_travels_is_the_same_live_and_in_both_replays(
     bolt: type[CombiningBolt], monkeypatch: pytest.MonkeyPatch

@@ -73,7 +73,7 @@ def test_a_replay_gives_what_the_live_run_gives(block: int) -> None:
 @pytest.mark.system
 @pytest.mark.parametrize(("seed", "skip_bad"), [(7, True), (21, True), (77, True), (219, False), (1251, False), (1549, False)])
 def test_spark_gives_what_the_local_twin_gives(spark: SparkSession, seed: int, skip_bad: bool) -> None:
-    """Those that put nothing aside have data that Spark itself divides."""
+    """Topologies that put nothing aside have data that Spark itself divides."""
     random = Random(seed)
     topology, rows = random_topology(random, ["a", "b", "ä", "", None])
     frames = {id: spark.createDataFrame(of, "key string, value int, ts bigint").coalesce(1) for id, of in rows.items()}

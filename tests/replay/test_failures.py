@@ -71,7 +71,7 @@ class EmitsObject(BasicBolt):
     outputs = ("good", "bad")
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        collector.emit((1, 2**70))
+        collector.emit((1, "\ud800"))
 
 
 class CannotPrepare(BasicBolt):

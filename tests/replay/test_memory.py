@@ -1,4 +1,4 @@
-"""What lies in memory is bounded: chunks leave while rows still come in, few rows go in where each makes many."""
+"""Checks that memory is bounded: chunks leave while rows still come in, few rows go in where each makes many."""
 
 from __future__ import annotations
 

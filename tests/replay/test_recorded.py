@@ -1,4 +1,4 @@
-"""What a live bolt is given is recorded, once it is committed, within bounds; and steps go through it again."""
+"""Checks that the input of a live bolt is recorded, once it is committed, within bounds; and steps go through it again."""
 
 from __future__ import annotations
 
@@ -268,8 +268,8 @@ def test_the_thread_writes_what_the_loop_hands_over(tmp_path: Path) -> None:
     ("change", "said"),
     [
         ({"format": 2}, "format 2; this version reads 1"),
-        ({"task": "3"}, "header: task is '3', which is no int"),
-        ({"extra": 1}, "has no header of a recording"),
+        ({"task": "3"}, "header of a recording: task: expected an integer, got '3'"),
+        ({"extra": 1}, "header of a recording: unknown field 'extra'"),
     ],
 )
 def test_headers_of_others_are_named(tmp_path: Path, change: Mapping[str, Any], said: str) -> None:

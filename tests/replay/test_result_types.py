@@ -213,7 +213,7 @@ def test_a_damaged_cell_of_a_first_state_is_named() -> None:
         ({"split!state": "key int, value int"}, "there is no such result"),
         ({"lines": "line string"}, "types of 'lines': it is data, which has the types of its input"),
         ({"split": "word number"}, "types of 'split': 'number' is no type that values can have"),
-        ({"split": "word timestamp"}, "'timestamp' is no type"),
+        ({"split": "word interval"}, "'interval' is no type"),
     ],
 )
 def test_declarations_go_by_name_and_mistakes_are_named_before_anything_runs(types: dict[str, str], said: str) -> None:

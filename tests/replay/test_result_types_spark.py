@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import math
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
 from pyspark.sql import SparkSession
@@ -36,6 +40,9 @@ STATES: dict[str, list[tuple[Any, Any]]] = {
     "floats": [("a", math.inf), ("b", -0.0), ("c", 1.0)],
     "looks tagged": [(MARK, MARK + "1}")],
     "none": [("a", None)],
+    "dates": [(datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, 1, tzinfo=datetime.UTC)), (datetime.date(1, 1, 1), None)],
+    "decimals": [(Decimal("1.50"), [Decimal("0.25")]), (Decimal("-7.00"), [])],
+    "further": [(UUID(int=3), {1, "a"}), (2**70, datetime.datetime(2024, 7, 1, tzinfo=ZoneInfo("Europe/Berlin")))],
 }
 
 
@@ -120,6 +127,8 @@ def _plain(value: Any) -> Any:
         return list(map(_plain, value))
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, datetime.datetime) and value.tzinfo is None:  # Spark's rows are of this machine's zone
+        return value.astimezone(datetime.UTC)
     return bytes(value) if isinstance(value, bytearray) else value
 
 

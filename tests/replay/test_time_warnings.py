@@ -19,6 +19,8 @@ from sparkstorm.testing.complete import _captured
 from sparkstorm.testing.components import fed
 from tests.replay.timed_topologies import random_topology, with_feeders
 
+pytestmark = pytest.mark.slow
+
 CASES = 240
 CONF = {"topology.max.retries": 1, "topology.workers": 2}
 Outcome = tuple[dict[str, Counter[str]], Counter[str], Counter[str]]
@@ -26,7 +28,7 @@ TIMES = (None, EventTime("ts", in_order=False))
 
 
 def outcome(topology: Topology, id: str, values_of: Any, states: Mapping[int, Any], letters: Any) -> Outcome:
-    """What a component left: rows by stream, state per key, values put aside."""
+    """Return what a component left: rows by stream, state per key, values put aside."""
     return (
         {stream: Counter(map(repr, values_of(id, stream))) for stream in topology.components[id].streams},
         Counter(repr(pair) for state in states.values() for pair in state.items()),

@@ -67,7 +67,7 @@ class WideWords(BasicBolt):
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         value = tup["value"]
-        collector.emit((value, value) if value == 1 else (object(),) if value == 2 else (2**70,) if value == 3 else (value,))
+        collector.emit((value, value) if value == 1 else (object(),) if value == 2 else ("\ud800",) if value == 3 else (value,))
 
 
 def behind(bolt: BasicBolt) -> Topology:
@@ -110,7 +110,11 @@ def test_rows_that_fail_leave_no_trace_and_tuples_may_be_kept(bolt: type[BasicBo
 
 @pytest.mark.parametrize(
     ("bad", "said"),
-    [(1, "emitted 2 values for 1 fields"), (2, "a value of type object"), (3, r"field 'word': emitted the whole number")],
+    [
+        (1, "emitted 2 values for 1 fields"),
+        (2, "a value of type object"),
+        (3, r"field 'word': emitted text that is not valid UTF-8"),
+    ],
 )
 def test_what_cannot_be_emitted_is_said_in_the_same_words(bad: int, said: str) -> None:
     edges = [outcome(behind(WideWords()), {"source": [(7,), (bad,), (8,)]}, shortcuts) for shortcuts in (True, False)]

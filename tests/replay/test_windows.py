@@ -150,7 +150,7 @@ def test_late_rows_are_late_in_both_runs_and_none_is_when_rows_are_sorted() -> N
 
 
 def test_windows_fire_along_the_way_when_time_is_known() -> None:
-    """What is emitted carries the time of its firing: all at the end would have the last one's."""
+    """Return what is emitted carries the time of its firing: all at the end would have the last one's."""
     builder = TopologyBuilder()
     builder.set_spout("source", Source("key", "value", "ts"))
     builder.set_bolt("sum", by_ts(Sum().with_tumbling_window(MS(1000))), 2).fields_grouping("source", "key")

@@ -21,7 +21,7 @@ def executors(*ranges: tuple[int, int]) -> tuple[ExecutorId, ...]:
 
 
 def singles(count: int, first: int = 1) -> tuple[ExecutorId, ...]:
-    """So many executors of one task each."""
+    """Return a number of executors of one task each."""
     return tuple(ExecutorId(at, at) for at in range(first, first + count))
 
 
@@ -63,7 +63,7 @@ def places(view: ClusterView, name: str) -> dict[tuple[int, int], str]:
 
 
 def workers_by_node(view: ClusterView, name: str) -> dict[str, int]:
-    """How many workers of a topology each node has."""
+    """Return how many workers of a topology each node has."""
     counts: dict[str, int] = {}
     for where in sorted(view.placement(name).executors_by_slot):
         counts[where.node] = counts.get(where.node, 0) + 1

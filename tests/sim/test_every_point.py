@@ -8,10 +8,12 @@ import pytest
 
 from sparkstorm.model.worker_messages import ExitCode
 from sparkstorm.testing import LocalCluster
-from sparkstorm.testing.faults import CommitFault, FaultyTransport
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.invariants import Invariants
+from sparkstorm.testing.sim_transport import CommitFault, FaultyTransport
 from tests.sim.topologies import Case, batching, fan_out_fan_in, flaky, loop, word_count
+
+pytestmark = pytest.mark.slow
 
 SMALL: dict[str, Callable[[], Case]] = {
     "word_count": lambda: word_count(5), "fan_out_fan_in": lambda: fan_out_fan_in(4), "flaky": lambda: flaky(3),
@@ -59,7 +61,7 @@ def run(name: str, point: OnePoint, after_commit: Callable[[LocalCluster, OnePoi
 
 
 def commits_of(name: str) -> int:
-    """How many commits an unharmed run makes."""
+    """Return how many commits an unharmed run makes."""
     counter = OnePoint(0, CommitFault.NONE)
     run(name, counter)
     assert 8 < counter.commits < MOST_COMMITS

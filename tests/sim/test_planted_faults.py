@@ -13,10 +13,12 @@ from sparkstorm.nimbus.requests import RequestDuty
 from sparkstorm.supervisor.slot import Slot
 from sparkstorm.supervisor.supervisor import Supervisor
 from sparkstorm.testing import SimulationError, harmed_cluster, simulate
-from sparkstorm.testing.faults import FaultyTransport
+from sparkstorm.testing.sim_transport import FaultyTransport
 from sparkstorm.transport.base import Commit, Pressure
 from sparkstorm.worker.worker import Worker
 from tests.sim.topologies import subject
+
+pytestmark = pytest.mark.slow
 
 SEEDS = 1000
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -27,7 +27,7 @@ class Case:
 
     @property
     def rows(self) -> list[list[Any]]:
-        """What the spout was fed."""
+        """Return what the spout was fed."""
         return [list(values) for values, _, _ in self.spout._feed.value]
 
     def check(self, cluster: LocalCluster) -> None:

@@ -30,7 +30,7 @@ TOYS = "tests.supervisor.toy_workers"
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process is dead, reaped or not."""
+    """Return whether a process is dead, reaped or not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -71,7 +71,7 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = 60) 
 
 
 class SlotBench:
-    """What Nimbus would do for slots, done by hand."""
+    """Nimbus's work for slots, done by hand."""
 
     def __init__(self, redis_server: RedisServer, zookeeper: ZooKeeperServer, folder: Path, conf: Mapping[str, JsonValue]) -> None:
         self.folder = folder
@@ -146,7 +146,7 @@ class SlotBench:
         return self.wait_beat(topology_id, slot, lambda beat: beat.state == "RUNNING" and beat.pid not in (0, other_than), seconds)
 
     def logs(self) -> str:
-        """Everything that slots and workers have written."""
+        """Return everything that slots and workers have written."""
         found = sorted(Path(self.spec.log_dir).glob("*.log")) if Path(self.spec.log_dir).exists() else []
         return "\n".join(f"== {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in found)
 

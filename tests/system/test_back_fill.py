@@ -33,7 +33,7 @@ class Parse(BasicBolt):
         collector.emit((key, int(at_ms)))
 
 class PerWindow(FoldingBolt):
-    """How many rows came in each window, by the last digit of their key; a firing that came twice would be counted twice."""
+    """Count of rows in each window, by the last digit of their key; a firing that came twice would be counted twice."""
     outputs = ("firing",)
     key_fields = ("key",)
     def initial(self): return 0
@@ -134,7 +134,7 @@ def test_a_driver_and_a_worker_killed_at_the_seam_cost_no_count(job: MainJob, tm
 
 
 def check_recorded(folder: Path) -> None:
-    """What the counting tasks were given behind the seam: once each, but for what was in memory when their worker died."""
+    """Return what the counting tasks were given behind the seam: once each, but for what was in memory when their worker died."""
     tasks = list((folder / "storm-local" / "logs" / "recorded").glob("seam-*/count/task-*"))
     given = [tuple(each.values) for task in tasks for part in recorded(task) for each in part.tuples]
     assert len(tasks) == 2 and len(set(given)) == len(given)

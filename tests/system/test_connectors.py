@@ -29,8 +29,8 @@ from sparkstorm.testing.system.postgres import PASSWORD, PostgresServer
 from tests.system.links_topology import ORIGINS
 
 pytestmark = pytest.mark.system
-ROWS = 1500  # of each origin
-HOOKS = 40
+ROWS = 900  # of each origin
+HOOKS = 20
 
 
 class Target(ThreadingHTTPServer):
@@ -107,7 +107,7 @@ class Servers:
         log = self.folder / "app.log"
         with log.open("a") as file:
             file.writelines(f'{{"n": {n}}}\n' for n in range(first, last))
-        if first % 500 == 0 and first:
+        if first % 300 == 0 and first:
             log.rename(self.folder / f"app.log.{first}")
 
     def post(self) -> None:

@@ -1,4 +1,4 @@
-"""What a user's own test looks like, and what LocalCluster promises it."""
+"""Checks LocalCluster as a user's own test calls it."""
 
 from __future__ import annotations
 

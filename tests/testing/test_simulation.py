@@ -8,9 +8,8 @@ from sparkstorm.api import TopologyBuilder
 from sparkstorm.clock import SimClock
 from sparkstorm.testing import LocalCluster, Simulation, SlowBolt
 from sparkstorm.testing.components import FeederSpout
-from sparkstorm.testing.faults import CommitFault, FaultyTransport
 from sparkstorm.testing.invariants import Invariants
-from sparkstorm.testing.sim_transport import Arrivals, SimTransport
+from sparkstorm.testing.sim_transport import Arrivals, CommitFault, FaultyTransport, SimTransport
 from sparkstorm.testing.simulated_time import WorkerClock, spend
 from sparkstorm.testing.simulation import START_MS
 from sparkstorm.transport.base import Commit

@@ -346,7 +346,8 @@ def test_a_frame_that_would_fill_the_memory_is_refused_before_it_is_unpacked() -
         b"\xdf\x00\x00\x00\x00",
         b"\xa2\x90\x90\x90",
         b"\xc4\x01\x90\x80",
-        b"\xc7\x01\x01\x90\x90",
+        b"\xc7\x01\x01\x90",
+        b"\xd4\x01\x90",
         b"\xcb" + b"\x90" * 8 + b"\x90",
     ],
 )

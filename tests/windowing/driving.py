@@ -134,7 +134,7 @@ class Driver:
         return [values[0] if stream == "default" else values for values, _, _ in self._targets[stream].rows]
 
     def stored(self) -> list[Any]:
-        """What a commit would keep now."""
+        """Return what a commit would keep now."""
         self.times.take_changes()
         codec = Codec()
         kept: list[Any] = codec.unpack(codec.pack(self.times.snapshot()))

@@ -1,4 +1,4 @@
-"""What is wrong with windows or their tuples is said by name, and hurts nobody else."""
+"""Checks that mistakes in windows and their tuples are named, and harm nothing else."""
 
 from __future__ import annotations
 

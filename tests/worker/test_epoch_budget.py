@@ -1,4 +1,4 @@
-"""How much goes into one epoch: rows and bytes end it, and what one input may make has an end."""
+"""Checks the size of an epoch: rows and bytes end it, and what one input may make has an end."""
 
 from __future__ import annotations
 

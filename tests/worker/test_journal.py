@@ -1,4 +1,4 @@
-"""Owns what a journal keeps: whatever was changed and swept, in whatever pieces, its entries tell the state as it is."""
+"""Checks a journal: whatever was changed and swept, in whatever pieces, its entries tell the state as it is."""
 
 from __future__ import annotations
 

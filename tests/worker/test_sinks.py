@@ -13,8 +13,8 @@ from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import replay_locally
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared, die
-from sparkstorm.testing.faults import CommitFault, FaultyTransport
 from sparkstorm.testing.in_process_worker import InProcessWorker
+from sparkstorm.testing.sim_transport import CommitFault, FaultyTransport
 
 ROWS = 12
 CONF = {

@@ -1,4 +1,4 @@
-"""What survives which death: poison tuples, damaged frames, held inputs, positions, callbacks; and an orderly life."""
+"""Checks the survival of deaths: poison tuples, damaged frames, held inputs, positions, callbacks; and an orderly life."""
 
 from __future__ import annotations
 

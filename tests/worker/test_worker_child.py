@@ -1,4 +1,4 @@
-"""What a slot may rely on about its worker child, with real processes and toy workers."""
+"""Checks a slot's worker child, with real processes and toy workers."""
 
 import os
 import re

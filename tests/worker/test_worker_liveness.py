@@ -137,7 +137,7 @@ def test_what_a_blocking_bolt_forgets_to_ack_times_out_though_nothing_else_happe
 
 @pytest.mark.parametrize("delay_ms", [0, 3000])
 def test_a_worker_that_starts_on_a_full_store_drains_it_though_its_spout_is_first(delay_ms: int) -> None:
-    """What its spout emits must queue behind what lies in the stream, and only this worker can free that."""
+    """Return what its spout emits must queue behind what lies in the stream, and only this worker can free that."""
     spout = FeederSpout()
     with LocalCluster(store_max_bytes=5 * 1024) as cluster:
         cluster.submit(chain(spout, Count()))

@@ -215,7 +215,7 @@ def writing(name: str, columns: Sequence[tuple[str, pa.DataType]]) -> tuple[Writ
             f"result '{name}': its columns ({', '.join(f'{f}: {kind}' for f, kind in columns)}) hold a type "
             "that Spark has not; emit another one"
         ) from error
-    schema = to_arrow_schema(spark_schema)
+    schema = to_arrow_schema(spark_schema, timezone="UTC")
     kinds = [TAGGED if kind == TAGGED else field.type for (_, kind), field in zip(whole, schema, strict=True)]
 
     def write(chunks: Iterable[Chunk]) -> Iterator[pa.RecordBatch]:

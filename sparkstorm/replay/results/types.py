@@ -8,13 +8,16 @@ reads back exactly.
 
 from __future__ import annotations
 
+import datetime
 import struct
 from collections.abc import Sequence
+from decimal import Decimal
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
+from sparkstorm.model.codec import INT_MAX, INT_MIN
 from sparkstorm.api.columns import arrow_type as arrow_type
 from sparkstorm.api.columns import fitting_types, plain_values
 from sparkstorm.errors import ReplayFailedError
@@ -24,7 +27,15 @@ from sparkstorm.model.tagged import is_tagged, read_value, tag_text
 TAGGED = pa.large_string()  # stands for tagged text while types are found: no other column has this type
 _NO_KEY = pa.large_binary()  # the key type of mappings without a key, until one is seen
 _MOST_DEPTH = 8  # Spark compiles code for every level; what nests deeper is tagged text
-_SCALARS = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string(), bytes: pa.binary()}
+_SCALARS = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    datetime.date: pa.date32(),
+}
+_MOST_DIGITS = 38  # of Spark's decimals
 _MAP_KEYS = (pa.string(), pa.int64(), pa.binary(), pa.bool_(), pa.large_binary())  # Spark takes 0.0 and -0.0 for one key
 _WIDER = {
     pa.uint8(): pa.int16(),
@@ -44,12 +55,14 @@ _PLAIN = (
     pa.types.is_large_string,
     pa.types.is_binary,
     pa.types.is_large_binary,
+    pa.types.is_date32,
+    pa.types.is_decimal,
 )
 
 
 def problem_with(kind: pa.DataType) -> str:
     """Return why a column's type is outside the codec's closed set; empty if it is inside."""
-    if any(is_kind(kind) for is_kind in _PLAIN):
+    if any(is_kind(kind) for is_kind in _PLAIN) or (pa.types.is_timestamp(kind) and kind.tz and kind.unit != "ns"):
         return ""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return problem_with(kind.value_type)
@@ -57,7 +70,7 @@ def problem_with(kind: pa.DataType) -> str:
         return next((p for field in kind if (p := problem_with(field.type))), "")
     if pa.types.is_map(kind):
         return problem_with(kind.key_type) or problem_with(kind.item_type)
-    return f"{kind} is none of true/false, whole and floating numbers, text, bytes, lists, mappings; cast it"
+    return f"{kind} is none of true/false, numbers, text, bytes, dates, timestamps with a zone, lists, mappings; cast it"
 
 
 # -- types that the values show ----------------------------------------------------------------------------------------
@@ -127,7 +140,7 @@ def _seen(values: Sequence[Any], depth: int, has_records: bool = False) -> pa.Da
         return TAGGED if kinds else pa.null()
     only = kinds.pop()
     if only not in (list, dict):
-        return _SCALARS.get(only, TAGGED)
+        return _scalar_type(only, values)
     if depth == _MOST_DEPTH:
         return TAGGED
     there = [value for value in values if value is not None]
@@ -139,6 +152,23 @@ def _seen(values: Sequence[Any], depth: int, has_records: bool = False) -> pa.Da
     key_type = TAGGED if None in keys else _seen(list(keys), depth + 1) if keys else _NO_KEY
     items = list(chain.from_iterable(each.values() for each in there))
     return _nested(pa.map_, key_type, _seen(items, depth + 1, has_records))
+
+
+def _scalar_type(kind: type, values: Sequence[Any]) -> pa.DataType:
+    """Return the type of values of one type, TAGGED when Spark has none that gives back each of them exactly."""
+    there = [value for value in values if value is not None]
+    if kind is int:
+        return pa.int64() if all(INT_MIN <= value <= INT_MAX for value in there) else TAGGED
+    if kind is datetime.datetime:
+        return pa.timestamp("us", "UTC") if {value.tzinfo for value in there} == {datetime.UTC} else TAGGED
+    if kind is not Decimal:
+        return _SCALARS.get(kind, TAGGED)
+    parts = [value.as_tuple() for value in there]
+    scales = {-part.exponent if isinstance(part.exponent, int) else -1 for part in parts}
+    scale = scales.pop()
+    is_fit = not scales and 0 <= scale <= _MOST_DIGITS and max(len(part.digits) for part in parts) <= _MOST_DIGITS
+    is_fit = is_fit and not any(part.sign and not any(part.digits) for part in parts)  # there is no -0 in Arrow
+    return pa.decimal128(_MOST_DIGITS, scale) if is_fit else TAGGED
 
 
 def _nested(make: Any, *parts: pa.DataType) -> pa.DataType:

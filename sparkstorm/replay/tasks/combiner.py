@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from sparkstorm.api.columns import rows_of
 from sparkstorm.api.combining import CombiningBolt
-from sparkstorm.model.codec import SCALARS, Codec
+from sparkstorm.model.codec import KEYS, SCALARS, Codec
 from sparkstorm.model.topology import Grouping
 from sparkstorm.model.tuples import Source
 from sparkstorm.replay.tasks.batches import OutEdge
@@ -100,5 +100,5 @@ class Combiner:
 
 
 def _check_key(key: Any) -> None:
-    if not all(type(part) in SCALARS for part in (key if type(key) is tuple else (key,))):
+    if not all(type(part) in KEYS for part in (key if type(key) is tuple else (key,))):
         raise TypeError("no key of a state: the bolt's own task will say so")

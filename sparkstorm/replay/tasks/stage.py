@@ -25,6 +25,7 @@ from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import DEFAULT_STREAM, LATE_PREFIX, WATERMARK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.model.value_types import register
 from sparkstorm.replay.evidence import Evidence, RowTimes
 from sparkstorm.replay.job import Job, is_watched
 from sparkstorm.replay.plan import Feed, Stage
@@ -36,7 +37,7 @@ from sparkstorm.replay.tasks.out_edges import OutEdges
 from sparkstorm.replay.tasks.task import ReplayContext, ReplayTask, TaskMode, TickSchedule
 from sparkstorm.replay.tasks.untimed_task import UntimedTask, may_be_untimed
 from sparkstorm.replay.tasks.window_task import TimeInputs, WindowTask
-from sparkstorm.settings import DeliverySettings
+from sparkstorm.settings import DeliverySettings, SubmissionSettings
 from sparkstorm.windowing.watermarks import NEVER
 
 Report = Callable[[Evidence], None]
@@ -83,6 +84,7 @@ class _Partition:
         self._job = job
         self._stage = stage
         self._partition = partition
+        register(SubmissionSettings.of(job.plan.conf).serializers)
         self._codec = Codec()
         self._topology, self._make_instance = job.open()
         self._tasks = tasks_by_component(job.plan.component_by_task)

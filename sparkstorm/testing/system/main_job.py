@@ -120,7 +120,7 @@ class MainJob:
         self._process.wait()
 
     def said(self) -> str:
-        """Everything that all runs have printed."""
+        """Return everything that all runs have printed."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def wait_for(self, condition: Callable[[], object], what: str, seconds: float = 60.0) -> float:
@@ -147,7 +147,7 @@ class MainJob:
 
 
 class Sight:
-    """What an outsider with the connection file sees of the one topology of a cluster."""
+    """View of a cluster's one topology through its connection file."""
 
     def __init__(self, folder: Path) -> None:
         at = load_connection(folder / "storm-local" / "connection.json")

@@ -12,7 +12,7 @@ def parent_of(pid: int) -> int:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process is dead, reaped or not."""
+    """Return whether a process is dead, reaped or not."""
     fields = _stat(pid)
     return not fields or fields[0] == "Z"
 
@@ -35,7 +35,7 @@ def command_of(pid: int) -> str:
 
 
 def _stat(pid: int) -> list[str]:
-    """What follows the command's name in /proc/PID/stat: state, parent, ..."""
+    """Return what follows the command's name in /proc/PID/stat: state, parent, ..."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:

@@ -105,7 +105,7 @@ class TcpProxy:
             pair.deliver()
 
     def connection_count(self) -> int:
-        """How many connections are open now."""
+        """Return how many connections are open now."""
         with self._lock:
             return len(self._pairs)
 

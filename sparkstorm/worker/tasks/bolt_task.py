@@ -68,6 +68,7 @@ class BoltTask:
         self.hooks = NO_HOOKS
         self.watch: CallWatch | None = None
         self._all_births = births
+        self._thread = runner.bolt if isinstance(getattr(runner, "bolt", None), ThreadedBolt) else None
         self._rows_runner = runner if isinstance(runner, BasicRunner) else None
         self._columns_runner = runner if isinstance(runner, ColumnRunner) else None
         self.began_us = 0  # when the call under way began
@@ -191,20 +192,17 @@ class BoltTask:
 
     @property
     def is_full(self) -> bool:
-        """Whether a blocking bolt's thread has enough to do."""
-        bolt = getattr(self.runner, "bolt", None)
-        return isinstance(bolt, ThreadedBolt) and bolt.is_full
+        """Return whether a blocking bolt's thread has enough to do."""
+        return self._thread is not None and self._thread.is_full
 
     @property
     def is_thread_busy(self) -> bool:
-        """Whether a blocking bolt's thread has rows, or their outcomes are not taken in yet."""
-        bolt = getattr(self.runner, "bolt", None)
-        return isinstance(bolt, ThreadedBolt) and bolt.is_busy
+        """Return whether a blocking bolt's thread has rows, or their outcomes are not taken in yet."""
+        return self._thread is not None and self._thread.is_busy
 
     def waiting_since_ms(self) -> int | None:
         """Birth of the oldest root among held inputs that wait for their next try or for the thread (not for an ack)."""
-        bolt = getattr(self.runner, "bolt", None)
-        queued = bolt.queued if isinstance(bolt, ThreadedBolt) else ()
+        queued = () if self._thread is None else self._thread.queued
         if not queued and not self.retries:
             return None
         return min((h.born_ms for h in self.held.values() if h.due_ms is not None or id(h.tuple) in queued), default=None)
@@ -218,9 +216,15 @@ class BoltTask:
     @property
     def is_waiting(self) -> bool:
         """Whether anything of this task is in memory and not done."""
+        if self.inbox.chunks or self.held or self.feed:
+            return True
         is_firing = self.time is not None and self.time.is_firing
-        is_open = isinstance(self.runner, SinkRunner) and self.runner.is_waiting
-        return bool(self.inbox.chunks or self.feed or self.held) or is_firing or is_open
+        return is_firing or (isinstance(self.runner, SinkRunner) and self.runner.is_waiting)
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether nothing that its journal keeps can have changed since the last commit."""
+        return self.time is None and (self.state is None or not self.state.undo) and not isinstance(self.runner, SinkRunner)
 
     @property
     def has_ended(self) -> bool:

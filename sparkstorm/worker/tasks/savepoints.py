@@ -29,7 +29,7 @@ Fields = list[dict[str, Any]]
 
 @dataclass(slots=True)
 class Kept:
-    """Everything that one task keeps: state, windows and clocks, the version of the state's form, a spout's hand-over."""
+    """All data of one task: state, windows and clocks, the version of the state's form, a spout's hand-over."""
 
     state: MemoryState = field(default_factory=lambda: MemoryState(Codec()))
     time: MemoryState = field(default_factory=lambda: MemoryState(Codec()))
@@ -53,7 +53,7 @@ class Kept:
 
 
 class Source:
-    """What a savepoint is made of: the tasks of one topology and the store's records of them."""
+    """Parts of a savepoint: the tasks of one topology and the store's records of them."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Source:
     def _entries(self, task: int) -> tuple[TaskRecord, Fields]:
         record = self._record_of(task)
         with reading(f"journal of task {task}"):
-            return record, list(Journal(task, Codec()).read(record))
+            return record, list(Journal(task, Codec(is_lenient=True)).read(record))
 
     def _counts(self) -> Any:
         merged = merge(Progress.decode(data) for data in self._progress().values())

@@ -17,7 +17,7 @@ from sparkstorm.settings import ComponentSettings, DeliverySettings, WorkerSetti
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """Everything that a worker runs: `make_instance` returns a fresh copy of a component's instance for one task."""
+    """Plan of a worker: `make_instance` returns a fresh copy of a component's instance for one task."""
 
     topology_id: str
     topology: Topology

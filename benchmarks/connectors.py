@@ -1,0 +1,176 @@
+"""Rows per second of connectors beside the bare client library, in one process and over the same servers.
+
+    python -m benchmarks.connectors [ROWS]
+
+A connector's task is driven by hand, without a worker: what is measured is the connector's own cost, not that of the topology.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from sparkstorm.api import Source, TransactionalSink, Tuple
+from sparkstorm.connectors import Files, FileSink, KafkaSink, KafkaSource, SqlSink
+from sparkstorm.testing.system.kafka import KafkaServer
+from sparkstorm.testing.system.postgres import PASSWORD, PostgresServer
+
+_RUNS = 3
+_EPOCH_ROWS = 4096
+
+
+class Task:
+    """Context and collector of one task."""
+
+    topology_id, component_id, task_index, peers = "bench-1-1", "bench", 0, (0,)
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def now_ms(self) -> int:
+        """Return the time."""
+        return time.time_ns() // 1_000_000
+
+    def emit(self, values: Any, message_id: Any, stream: str = "default") -> None:
+        """Count a row."""
+        self.rows += 1
+
+
+def read(spout: Any, rows: int) -> None:
+    """Drive a source until so many rows have come."""
+    task = Task()
+    spout.open({}, task, task)
+    while task.rows < rows:
+        spout.next_tuple()
+    spout.close()
+
+
+def write(sink: TransactionalSink, rows: int) -> None:
+    """Drive a sink through epochs of as many rows as a loaded worker commits."""
+    task: Any = Task()
+    sink.open({}, task)
+    sink.recover(0, None)
+    source = Source("feed", 1, "default", ("n", "text"))
+    for epoch, first in enumerate(range(0, rows, _EPOCH_ROWS), time.time_ns()):
+        sink.begin(epoch)
+        for n in range(first, min(rows, first + _EPOCH_ROWS)):
+            sink.write(Tuple((n, f"text {n}"), 0, source))
+        sink.commit(epoch, sink.prepare(epoch))
+    sink.cleanup()
+
+
+def fastest(run: Callable[[], None]) -> float:
+    """Return the seconds of the fastest of some runs."""
+    taken = []
+    for _ in range(_RUNS):
+        began = time.perf_counter()
+        run()
+        taken.append(time.perf_counter() - began)
+    return min(taken)
+
+
+def show(name: str, rows: int, bare: Callable[[], None], own: Callable[[], None]) -> None:
+    """Print a line: rows per second of the bare library and of the connector, and their ratio."""
+    theirs, ours = fastest(bare), fastest(own)
+    print(f"{name:<24}{rows / theirs:>12,.0f}/s{rows / ours:>12,.0f}/s{theirs / ours:>8.2f}", flush=True)
+
+
+def bench_files(folder: Path, rows: int) -> None:
+    """JSON lines in; Parquet out."""
+    log = folder / "a.jsonl"
+    log.write_text("".join(f'{{"n": {n}, "text": "text {n}"}}\n' for n in range(rows)))
+    schema = pa.schema([("n", pa.int64()), ("text", pa.string())])
+
+    def bare_read() -> None:
+        with log.open("rb") as lines:
+            for line in lines:
+                found = json.loads(line)
+                (found["n"], found["text"])
+
+    def bare_write() -> None:
+        for first in range(0, rows, _EPOCH_ROWS):
+            part = [(n, f"text {n}") for n in range(first, min(rows, first + _EPOCH_ROWS))]
+            table = pa.Table.from_arrays(
+                [pa.array(c, f.type) for c, f in zip(zip(*part, strict=True), schema, strict=True)], schema=schema
+            )
+            pq.write_table(table, folder / f"bare-{first}.parquet")
+
+    show("JSON lines in", rows, bare_read, lambda: read(Files(str(log), "json", {"n": "bigint", "text": "string"}), rows))
+    show("Parquet out", rows, bare_write, lambda: write(FileSink(folder / "out", schema=schema, target_bytes=0), rows))
+
+
+def bench_kafka(server: KafkaServer, rows: int) -> None:
+    """Records in; transactions out."""
+    number = iter(range(1000))
+
+    def bare_write() -> None:
+        producer = Producer({"bootstrap.servers": server.address, "transactional.id": f"bare-{next(number)}", "linger.ms": 2})
+        producer.init_transactions()
+        for first in range(0, rows, _EPOCH_ROWS):
+            producer.begin_transaction()
+            for n in range(first, min(rows, first + _EPOCH_ROWS)):
+                producer.produce("bare", json.dumps({"n": n, "text": f"text {n}"}))
+                producer.poll(0)
+            producer.commit_transaction()
+
+    def bare_read() -> None:
+        consumer = Consumer({"bootstrap.servers": server.address, "group.id": "bare", "enable.auto.commit": False})
+        consumer.assign([TopicPartition("bare", p, 0) for p in range(3)])
+        seen = 0
+        while seen < rows:
+            for message in consumer.consume(500, 1.0):
+                json.loads(message.value() or b"")
+                seen += 1
+        consumer.close()
+
+    show("Kafka out", rows, bare_write, lambda: write(KafkaSink(server.address, "own"), rows))
+    show("Kafka in", rows, bare_read, lambda: read(KafkaSource(server.address, "bare", {"n": "bigint", "text": "string"}), rows))
+
+
+def bench_sql(server: PostgresServer, rows: int) -> None:
+    """Inserts into PostgreSQL."""
+    server.run("CREATE TABLE bare (n BIGINT, text TEXT)", "CREATE TABLE own (n BIGINT, text TEXT)")
+
+    def bare() -> None:
+        with psycopg.connect(f"postgresql://postgres:{PASSWORD}@127.0.0.1:{server.port}/postgres") as connection:
+            for first in range(0, rows, _EPOCH_ROWS):
+                part = [(n, f"text {n}") for n in range(first, min(rows, first + _EPOCH_ROWS))]
+                connection.cursor().executemany("INSERT INTO bare VALUES (%s, %s)", part)
+                connection.commit()
+
+    show("PostgreSQL out", rows, bare, lambda: write(SqlSink(server.url, "own", password_env="BENCH_PASSWORD"), rows))
+
+
+def main(rows: int) -> None:
+    """Print the table."""
+    os.environ["BENCH_PASSWORD"] = PASSWORD
+    print(f"{rows:,} rows, best of {_RUNS}\n{'':<24}{'bare library':>14}{'connector':>14}   ratio")
+    with tempfile.TemporaryDirectory() as folder:
+        bench_files(Path(folder), rows)
+        postgres = PostgresServer()
+        postgres.start()
+        try:
+            bench_sql(postgres, rows)
+        finally:
+            postgres.stop()
+        kafka = KafkaServer(Path(folder, "kafka"))
+        kafka.start()
+        try:
+            bench_kafka(kafka, rows)
+        finally:
+            kafka.stop()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 40_000)

@@ -1,0 +1,146 @@
+"""SparkFrame: rows of any Spark DataFrame, streaming or batch, as a spout, by way of a Redis stream."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sparkstorm.connectors.file_records import json_parser
+from sparkstorm.connectors.patience import Secret, without_password
+from sparkstorm.connectors.redis_streams import RedisSource, connect
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.model.tagged import to_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_ROW, _END = "row", "end"
+_ROWS_PER_SCRIPT = 500
+# KEYS: stream, fence. ARGV: batch, number of the piece in its partition, rows. A piece that the fence has is dropped.
+_APPEND = """
+local last = redis.call('HGET', KEYS[2], ARGV[1]) or ''
+if last >= ARGV[2] then return 0 end
+for i = 3, #ARGV do redis.call('XADD', KEYS[1], '*', 'row', ARGV[i]) end
+redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
+return 1
+"""
+
+
+class SparkFrame(RedisSource):
+    """Emits the rows that `send_frame` puts into a Redis stream, each exactly once: whatever a Spark cluster has a reader for.
+
+    `fields` are columns of the frame, as names or types by name. Entries are deleted when their tuples are done.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        stream: str,
+        fields: Sequence[str] | Mapping[str, str],
+        *,
+        follow: bool = True,
+        password_file: str | None = None,
+        password_env: str | None = None,
+    ) -> None:
+        super().__init__(url, stream, [_ROW], follow=follow, lost="skip", password_file=password_file, password_env=password_env)
+        types = dict(fields) if isinstance(fields, Mapping) else dict.fromkeys(fields, "any")
+        self._parse = json_parser(types)
+        self.outputs = types
+
+    def ack(self, message_id: Any) -> None:
+        """Delete an entry whose tuple is done."""
+        if self._client is not None:
+            self._client.xdel(self._streams[0], message_id)
+
+    fail = ack  # it was parked: done as well
+
+    def _values(self, entry: Mapping[bytes, bytes], id: str) -> Sequence[Any]:
+        return self._parse(entry.get(_ROW.encode(), b""))
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Where the executors write, and under which fence."""
+
+    url: str
+    secret: Secret
+    stream: str
+    query: str
+    most: int
+
+    def write(self, batch: int, partition: int, rows: Iterable[Any]) -> None:
+        """Append a partition's rows piece by piece; a repeated one drops the pieces that are there."""
+        client = connect(self.url, self.secret)
+        try:
+            append, fence = client.register_script(_APPEND), f"{{{self.stream}}}:sparkstorm:frame:{self.query}"
+            for number, piece in enumerate(_pieces(rows), 1):
+                while client.xlen(self.stream) > self.most:
+                    time.sleep(0.05)
+                append(keys=[self.stream, fence], args=[f"{batch}/{partition}", f"{number:012d}", *piece])
+        finally:
+            client.close()
+
+    def forget(self, batch: int) -> None:
+        """Delete the fence of batches that Spark will not repeat."""
+        client = connect(self.url, self.secret)
+        try:
+            fence = f"{{{self.stream}}}:sparkstorm:frame:{self.query}"
+            old = [field for field in client.hkeys(fence) if int(field.partition(b"/")[0]) < batch]
+            if old:
+                client.hdel(fence, *old)
+        finally:
+            client.close()
+
+
+def send_frame(
+    frame: DataFrame,
+    url: str,
+    stream: str,
+    *,
+    name: str,
+    checkpoint: str | None = None,
+    most_waiting: int = 100_000,
+    password_file: str | None = None,
+    password_env: str | None = None,
+) -> StreamingQuery | None:
+    """Send a frame's rows to a `SparkFrame`: a streaming one by a query, which is returned; a batch one at once, returning None.
+
+    Rows are fenced by (`name`, batch, partition), so that a micro-batch that Spark repeats is dropped; this needs the same rows in
+    the same partitions, as every repeatable source gives without a shuffle in between. A batch frame that is sent again under its
+    name is dropped as a whole. `checkpoint` is Spark's folder for the query. Sending pauses while `most_waiting` rows wait.
+    """
+    secret = Secret("send_frame", password_file, password_env)
+    target = _Target(without_password(url, "send_frame"), secret, stream, name, most_waiting)
+    if not frame.isStreaming:
+        frame.rdd.mapPartitionsWithIndex(_writing(target, 0)).count()
+        return None
+    if checkpoint is None:
+        raise InvalidConfigError("send_frame: a streaming frame needs a checkpoint, Spark's folder for the query's progress")
+
+    def each(batch: DataFrame, number: int) -> None:
+        target.forget(number - 1)
+        batch.rdd.mapPartitionsWithIndex(_writing(target, number)).count()
+
+    return frame.writeStream.queryName(name).option("checkpointLocation", checkpoint).foreachBatch(each).start()
+
+
+def _writing(target: _Target, batch: int) -> Callable[[int, Iterable[Any]], Iterator[int]]:
+    def write(partition: int, rows: Iterable[Any]) -> Iterator[int]:
+        target.write(batch, partition, rows)
+        yield 1
+
+    return write
+
+
+def _pieces(rows: Iterable[Any]) -> Iterator[list[str]]:
+    piece: list[str] = []
+    for row in rows:
+        piece.append(to_json(row.asDict(recursive=True)))
+        if len(piece) == _ROWS_PER_SCRIPT:
+            yield piece
+            piece = []
+    if piece:
+        yield piece

@@ -1,0 +1,180 @@
+"""Types of values beyond msgpack's own: each with its extension code, its content in plain values, and the way back.
+
+dates, datetimes with a zone, Decimal, UUID, sets, whole numbers beyond 64 bits, mappings with such keys, and dataclasses and
+enums that were registered by name ("module:Class", the key `topology.serializers`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum
+from importlib import import_module
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from sparkstorm.errors import CodecError, InvalidConfigError
+
+DATE, DATETIME, DECIMAL, UNIQUE_ID, SET, FROZEN_SET, WIDE_INT, MAPPING = range(2, 10)
+MOST_INT_BITS = 8192
+IMMUTABLE = frozenset({datetime.date, datetime.datetime, Decimal, UUID})
+"""Further types of keys: they hash, and nobody can change them."""
+
+_classes: dict[str, type] = {}  # registered in this process, by name
+_names: dict[type, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredValue:
+    """A value of a registered class, in a process that has not registered it: its class's name and its content."""
+
+    name: str
+    content: Any
+
+
+class WideMapping(dict[Any, Any]):
+    """A mapping with keys that msgpack has no form for, which it would turn into text."""
+
+
+def register(names: Iterable[str]) -> None:
+    """Register dataclasses and enums by "module:Class" for this process; InvalidConfigError names what is neither."""
+    for name in names:
+        module, colon, path = str(name).partition(":")
+        found: Any = None
+        if colon and module and path:
+            try:
+                found = import_module(module)
+                for part in path.split("."):
+                    found = getattr(found, part)
+            except (ImportError, AttributeError, ValueError) as error:
+                raise InvalidConfigError(f"topology.serializers: {name}: {error}") from error
+        is_fit = isinstance(found, type) and (dataclasses.is_dataclass(found) or issubclass(found, Enum))
+        if not is_fit:
+            raise InvalidConfigError(f"topology.serializers: {name!r:.80} is no dataclass or enum; write module:Class")
+        _classes[name], _names[found] = found, name
+
+
+def check_serializers(names: Iterable[str], by_value: Iterable[str]) -> None:
+    """Refuse classes of modules that travel by value: each component would get a class of its own, unequal to the others'."""
+    travelling = set(by_value)
+    for name in names:
+        if (top := name.partition(":")[0].partition(".")[0]) in travelling:
+            raise InvalidConfigError(
+                f"topology.serializers: {name}: module '{top}' defines components and travels by value; "
+                "put the class into a module of its own beside it"
+            )
+
+
+def name_of(kind: type) -> str | None:
+    """Return the name under which a class is registered."""
+    return _names.get(kind)
+
+
+def content_of(value: Any) -> Any:
+    """Return what is packed of a registered value: an enum's name, a dataclass's fields."""
+    if isinstance(value, Enum):
+        return value.name
+    return {each.name: getattr(value, each.name) for each in dataclasses.fields(value) if each.init}
+
+
+def is_registered(name: object) -> bool:
+    """Return whether a class is registered under a name."""
+    return isinstance(name, str) and name in _classes
+
+
+def made(name: str, content: Any) -> Any:
+    """Return the value of a registered class; KeyError when it is not registered here."""
+    kind: Any = _classes[name]
+    return kind[content] if issubclass(kind, Enum) else kind(**content)
+
+
+def encoded(value: Any) -> tuple[int, Any] | None:
+    """Return the extension code of a value that cannot hold others, and its content; None for another type."""
+    kind = type(value)
+    if kind is datetime.date:
+        return DATE, value.isoformat()
+    if kind is datetime.datetime:
+        return DATETIME, _datetime_content(value)
+    if kind is Decimal:
+        return DECIMAL, str(value)
+    if kind is UUID:
+        return UNIQUE_ID, value.bytes
+    return (WIDE_INT, str(value)) if kind is int else None
+
+
+def decoded(code: int, content: Any) -> Any:
+    """Return the value behind a code; any error means that the content is damaged."""
+    return _DECODERS[code](content)
+
+
+def checked(value: Any) -> Any:
+    """Return a value of one of IMMUTABLE as it is read elsewhere; CodecError when it has no exact form."""
+    if type(value) is datetime.datetime:
+        return _as_datetime(_datetime_content(value))
+    if type(value) is Decimal and value.is_snan():
+        raise CodecError("a signalling NaN, which equals nothing and has no hash")
+    return value
+
+
+def checked_int(value: int) -> int:
+    """Return a whole number of not too many bits."""
+    if value.bit_length() > MOST_INT_BITS:
+        raise CodecError(f"a whole number of {value.bit_length()} bits; the most are {MOST_INT_BITS}")
+    return value
+
+
+def _datetime_content(value: datetime.datetime) -> list[Any]:
+    """Text without zone, the zone (a name, or microseconds from UTC), and which of two equal local times it is."""
+    offset = value.utcoffset()
+    if offset is None:
+        raise CodecError(f"a datetime without a zone ({value.isoformat()}); give it one, as in value.replace(tzinfo=datetime.UTC)")
+    zone: Any = getattr(value.tzinfo, "key", None)  # zoneinfo's
+    if not isinstance(zone, str) or zone == "UTC":
+        zone = offset // datetime.timedelta(microseconds=1)
+    return [value.replace(tzinfo=None, fold=0).isoformat(), zone, value.fold]
+
+
+def _as_datetime(content: Any) -> datetime.datetime:
+    text, zone, fold = content
+    offset = datetime.timedelta(0) if isinstance(zone, str) else datetime.timedelta(microseconds=zone)
+    place: datetime.tzinfo = ZoneInfo(zone) if isinstance(zone, str) else datetime.timezone(offset) if offset else datetime.UTC
+    bare = datetime.datetime.fromisoformat(text)
+    if bare.tzinfo is not None:
+        raise ValueError(f"{text!r:.60} has a zone already")
+    return bare.replace(tzinfo=place, fold=fold)
+
+
+def _as_wide_int(content: Any) -> int:
+    if not isinstance(content, str) or len(content) > MOST_INT_BITS // 3 + 2:
+        raise ValueError("no whole number")
+    return checked_int(int(content))
+
+
+def _pairs(content: Any) -> WideMapping:
+    found = WideMapping(content)
+    if len(found) != len(content):
+        raise ValueError("a mapping with a key twice")
+    return found
+
+
+def _as_decimal(content: Any) -> Decimal:
+    if not isinstance(content, str):
+        raise ValueError("no decimal number")
+    found: Decimal = checked(Decimal(content))
+    return found
+
+
+_DECODERS: dict[int, Callable[[Any], Any]] = {
+    DATE: datetime.date.fromisoformat,
+    DATETIME: _as_datetime,
+    DECIMAL: _as_decimal,
+    UNIQUE_ID: lambda content: UUID(bytes=content),
+    SET: set,
+    FROZEN_SET: frozenset,
+    WIDE_INT: _as_wide_int,
+    MAPPING: _pairs,
+}

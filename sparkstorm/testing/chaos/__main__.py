@@ -1,0 +1,46 @@
+"""Command of the chaos kit: `python -m sparkstorm.testing.chaos --seconds 600` (`make chaos SECONDS=600`)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from sparkstorm.testing.chaos.processes import CLUSTER_FAULTS, FAULTS, as_json, run_processes
+from sparkstorm.testing.chaos.report import ChaosReport
+from sparkstorm.testing.chaos.simulated import run_simulated
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the backends one after the other and print their reports; 1 when anything was lost or doubled."""
+    parser = argparse.ArgumentParser(
+        prog="python -m sparkstorm.testing.chaos", description="Harm topologies, and say what became of them."
+    )
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long each backend strikes")
+    parser.add_argument("--seed", type=int, default=0, help="of the schedule")
+    parser.add_argument("--backend", choices=["simulation", "processes", "both"], default="both")
+    parser.add_argument("--master", default="local[7]", help="Spark's master; local-cluster[2,4,1024] has executors to kill")
+    kinds = [*FAULTS, *CLUSTER_FAULTS]
+    parser.add_argument("--faults", nargs="+", default=[], choices=kinds, help="these kinds alone, in processes")
+    parser.add_argument("--json", action="store_true", help="print JSON at the end")
+    options = parser.parse_args(list(arguments))
+    reports = []
+    if options.backend != "processes":
+        reports.append(run_simulated(options.seconds, options.seed, ChaosReport("simulation")))
+        print(f"{reports[-1]}\n", flush=True)
+    if options.backend != "simulation":
+        with tempfile.TemporaryDirectory(prefix="sparkstorm-chaos-") as folder:
+            report = ChaosReport(f"processes, {options.master}")
+            run_processes(options.seconds, options.seed, report, Path(folder), options.master, options.faults)
+        reports.append(report)
+        print(f"{report}\n", flush=True)
+    if options.json:
+        print(json.dumps([as_json(each) for each in reports]))
+    return 0 if all(each.is_exact for each in reports) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,92 @@
+"""Chaos in the simulation: the four topologies under drawn faults and simulated time; all kinds of faults, clock leaps too."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from sparkstorm.errors import SparkStormError
+from sparkstorm.testing.chaos.report import ChaosReport
+from sparkstorm.testing.chaos.topologies import TOPOLOGIES, ChaosTopology
+from sparkstorm.testing.faults import Fault, Trigger
+from sparkstorm.testing.trial import MAIN, Subject, Trial
+from sparkstorm.testing.trials import Trials, quietly
+
+_NUMBERS = 120
+
+
+def run_simulated(seconds: float, seed: int, report: ChaosReport, least_runs: int = len(TOPOLOGIES)) -> ChaosReport:
+    """Run seeds of all topologies in turn for so many seconds of real time, and at least so many runs."""
+    until, number = time.monotonic() + seconds, 0
+    with tempfile.TemporaryDirectory() as folder, quietly():
+        trials = [(each, Trials(_subject(each, str(Path(folder, "gate"))))) for each in TOPOLOGIES]
+        while number < least_runs or time.monotonic() < until:
+            chaos, drawn = trials[number % len(trials)]
+            _run(chaos, drawn, seed + number // len(trials), report)
+            number += 1
+    return report
+
+
+def _subject(chaos: ChaosTopology, gate: str) -> Subject:
+    rows: list[list[Any]] = [[n, n * 10, 0] for n in range(_NUMBERS)]
+    return Subject(lambda: chaos.build(gate), {"numbers": rows})
+
+
+def _run(chaos: ChaosTopology, trials: Trials, seed: int, report: ChaosReport) -> None:
+    trial = Trial(trials.subject, seed, trials.faults(seed), trials.reference)
+    watch = _Recoveries(trial)
+    trial.cluster.simulation.watchers.append(watch)
+    problem = ""
+    try:
+        trial.run()
+    except AssertionError as error:
+        problem = str(error)
+    for fault, ms in watch.recovered:
+        report.add(fault.kind.name.replace("_", " ").lower(), ms / 1000)
+    expected = {key: sum(map(int, values)) for key, values in trials.reference.states.get(chaos.component, {}).items()}
+    states = trial.final_states or {chaos.component: _states(trial, chaos.component)}
+    found = {key: sum(map(int, values)) for key, values in states[chaos.component].items()}
+    report.of(chaos.name).compare(expected, found)
+    if problem:
+        report.of(chaos.name).lost += not (set(expected.items()) ^ set(found.items()))  # an invariant broke, with equal states
+        print(f"{chaos.name}, seed {seed}: {problem[:400]}", flush=True)
+
+
+def _states(trial: Trial, component: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for state in trial.cluster.topology(MAIN).states(component).values():
+        for key, value in state.items():
+            found.setdefault(repr(key), []).append(repr(value))
+    return found
+
+
+class _Recoveries:
+    """Watcher of a simulated cluster: from each fault to the first moment at which all is placed again and somebody commits."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._cluster = trial.cluster
+        self.recovered: list[tuple[Fault, int]] = []
+        self._open: list[tuple[Fault, int, int]] = []  # since when, commits until then
+        self._seen = 0
+
+    def __call__(self) -> None:
+        """Look after a step."""
+        cluster = self._cluster
+        struck = cluster.struck[self._seen :]
+        if not struck and not self._open:
+            return
+        commits = cluster.count[Trigger.COMMIT]
+        self._seen += len(struck)
+        self._open += [(fault, cluster.now_ms, commits) for fault in struck]
+        if any(commits > before for _, _, before in self._open) and (found := self._topologies()) and found[0].is_placed():
+            now_ms = cluster.now_ms
+            self.recovered += [(fault, now_ms - since) for fault, since, before in self._open if commits > before]
+            self._open = [each for each in self._open if commits <= each[2]]
+
+    def _topologies(self) -> list[Any]:
+        try:
+            return [self._cluster.topology(MAIN)]
+        except SparkStormError:  # not submitted yet, or between two of a hot deploy
+            return []

@@ -1,0 +1,271 @@
+"""Four topologies that chaos runs harm, over numbers without an end, and what each must have counted in the end.
+
+A source of numbers emits one number after the other until the file `gate` exists, then a row that says how many there were: the
+expected states follow from it, independently of the engine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Bolt,
+    Conf,
+    Duration,
+    FoldingBolt,
+    OutputCollector,
+    ReplayableSpout,
+    SpoutOutputCollector,
+    StatefulBolt,
+    TopologyBuilder,
+    TopologyContext,
+    Tuple,
+    Window,
+)
+from sparkstorm.model.topology import Topology
+
+END = -1  # in place of a number: the row says how many numbers there were
+_LOOKS_EVERY = 64
+_MS_PER_NUMBER = 10
+
+
+class Numbers(ReplayableSpout):
+    """Emits 0, 1, 2, ... until the gate is open, then how many there were; a number's event time follows from it."""
+
+    outputs = ("n", "at_ms", "total")
+
+    def __init__(self, gate: str) -> None:
+        self._gate = gate
+        self._next = 0
+        self._is_over = False
+
+    def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
+        """Keep the collector."""
+        self._collector = collector
+
+    def next_tuple(self) -> None:
+        """Emit the next number, or the last row."""
+        if self._is_over:
+            return
+        n = self._next
+        if n % _LOOKS_EVERY == 0 and n and Path(self._gate).exists():
+            self._is_over = True
+            self._collector.emit((END, n * _MS_PER_NUMBER, n), END)
+            return
+        self._next += 1
+        self._collector.emit((n, n * _MS_PER_NUMBER, 0), n)
+
+    def is_exhausted(self) -> bool:
+        """Return whether the last row was emitted."""
+        return self._is_over
+
+    def has_ended(self) -> bool:
+        """Return the same: nothing follows the last row."""
+        return self._is_over
+
+    def snapshot(self) -> Any:
+        """Return the next number, and whether the last row was emitted."""
+        return [self._next, self._is_over]
+
+    def restore(self, position: Any) -> None:
+        """Go on there."""
+        self._next, self._is_over = position
+
+
+class Words(BasicBolt):
+    """Makes two words of a number."""
+
+    outputs = ("word", "amount")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Emit them; of the last row the total."""
+        if tup["n"] == END:
+            collector.emit(("total", tup["total"]))
+            return
+        for word in words_of(tup["n"]):
+            collector.emit((word, 1))
+
+
+class Sum(StatefulBolt):
+    """Adds amounts by word."""
+
+    order_insensitive = True
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Add one."""
+        self.state.add(tup[0], tup[1])
+
+
+class Side(BasicBolt):
+    """Hands a number on to the join, from one side."""
+
+    outputs = ("n", "total", "side")
+
+    def __init__(self, side: str) -> None:
+        self._side = side
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Emit it."""
+        collector.emit((tup["n"], tup["total"], self._side))
+
+
+class Pair(Bolt):
+    """Joins the two sides of a number: what it emits is anchored to both."""
+
+    outputs = ("word", "amount")
+
+    def prepare(self, conf: Conf, context: TopologyContext, collector: OutputCollector) -> None:
+        """Begin without any; inputs that were held come again after a crash."""
+        self._collector, self._waiting = collector, dict[int, Tuple]()
+
+    def execute(self, tup: Tuple) -> None:
+        """Keep the first side, emit at the second."""
+        first = self._waiting.pop(tup["n"], None)
+        if first is None or first["side"] == tup["side"]:
+            self._waiting[tup["n"]] = tup
+            return
+        row = ("total", tup["total"]) if tup["n"] == END else (f"pair {tup['n'] % 50}", 1)
+        self._collector.emit(row, anchors=(first, tup))
+        self._collector.ack(first)
+        self._collector.ack(tup)
+
+
+class Both(FoldingBolt):
+    """Joins two streams of numbers by key within windows of a second: how many of each side."""
+
+    outputs = ("word", "amount")
+    key_fields = ("key",)
+
+    def initial(self) -> Any:
+        """Return none of either side."""
+        return [0, 0, 0]
+
+    def fold(self, accumulator: Any, tup: Tuple) -> Any:
+        """Count one side, or keep the total."""
+        if tup["total"]:
+            accumulator[2] = tup["total"]
+        else:
+            accumulator[tup["side"] == "right"] += 1
+        return accumulator
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        """Emit what the window joined."""
+        left, right, total = window.value
+        for word, amount in ((f"left {window.key[0]}", left), (f"right {window.key[0]}", right)):
+            if amount:
+                collector.emit((word, amount))
+        if total:
+            collector.emit(("total", total))
+
+
+class Keyed(BasicBolt):
+    """Gives numbers their key, for one side of the windowed join; the last row goes to the left alone."""
+
+    outputs = ("key", "at_ms", "side", "total")
+
+    def __init__(self, side: str) -> None:
+        self._side = side
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Emit it."""
+        if tup["n"] != END or self._side == "left":
+            collector.emit((tup["n"] % 20, tup["at_ms"], self._side, tup["total"]))
+
+
+class Sink(StatefulBolt):
+    """Blocks for a millisecond, as a call of another system does, and refuses each fiftieth number at the first try."""
+
+    blocking = True
+    order_insensitive = True
+
+    def prepare(self, conf: Conf, context: TopologyContext) -> None:
+        """Begin without any refusals."""
+        self._refused: set[int] = set()
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Store one number."""
+        n = tup["n"]
+        time.sleep(0.001)
+        if n % 50 == 7 and n not in self._refused:
+            self._refused.add(n)
+            raise ConnectionError(f"the other system refused {n} once")
+        word, amount = ("total", tup["total"]) if n == END else (f"stored {n % 50}", 1)
+        self.state.add(word, amount)
+
+
+@dataclass(frozen=True)
+class ChaosTopology:
+    """A topology of chaos runs: its maker, the bolts whose states hold the result, and what they must hold for so many numbers."""
+
+    name: str
+    build: Callable[[str], Topology]
+    component: str
+    expected: Callable[[int], Mapping[str, int]]
+
+
+def words_of(n: int) -> tuple[str, str]:
+    """Return the words of a number."""
+    return f"word {n % 97}", f"word {n % 7}"
+
+
+def word_count(gate: str) -> Topology:
+    """Build the word count with state."""
+    builder = TopologyBuilder()
+    builder.set_spout("numbers", Numbers(gate))
+    builder.set_bolt("words", Words(), parallelism=2).shuffle_grouping("numbers")
+    builder.set_bolt("count", Sum(), parallelism=2).fields_grouping("words", "word")
+    return builder.build()
+
+
+def windowed_join(gate: str) -> Topology:
+    """Build the join of two streams by key in windows of event time."""
+    builder = TopologyBuilder()
+    builder.set_spout("numbers", Numbers(gate))
+    for side in ("left", "right"):
+        builder.set_bolt(side, Keyed(side)).shuffle_grouping("numbers")
+    both = Both().with_tumbling_window(Duration(1000)).with_timestamp_field("at_ms")
+    join = builder.set_bolt("join", both, parallelism=2)
+    join.fields_grouping("left", "key").fields_grouping("right", "key")
+    builder.set_bolt("count", Sum(), parallelism=2).fields_grouping("join", "word")
+    return builder.build()
+
+
+def diamond(gate: str) -> Topology:
+    """Build the diamond: one number on two ways, joined to a tuple with two anchors."""
+    builder = TopologyBuilder()
+    builder.set_spout("numbers", Numbers(gate))
+    for side in ("left", "right"):
+        builder.set_bolt(side, Side(side), parallelism=2).shuffle_grouping("numbers")
+    builder.set_bolt("pair", Pair(), parallelism=2).fields_grouping("left", "n").fields_grouping("right", "n")
+    builder.set_bolt("count", Sum(), parallelism=2).fields_grouping("pair", "word")
+    return builder.build()
+
+
+def blocking_sink(gate: str) -> Topology:
+    """Build the sink that blocks and refuses."""
+    builder = TopologyBuilder()
+    builder.set_spout("numbers", Numbers(gate))
+    builder.set_bolt("count", Sink(), parallelism=2).fields_grouping("numbers", "n")
+    return builder.build()
+
+
+def _counted(kinds: Callable[[int], tuple[str, ...]]) -> Callable[[int], Mapping[str, int]]:
+    def expected(total: int) -> Mapping[str, int]:
+        return Counter({"total": total}) + Counter(word for n in range(total) for word in kinds(n))
+
+    return expected
+
+
+TOPOLOGIES = (
+    ChaosTopology("word-count", word_count, "count", _counted(words_of)),
+    ChaosTopology("windowed-join", windowed_join, "count", _counted(lambda n: (f"left {n % 20}", f"right {n % 20}"))),
+    ChaosTopology("diamond", diamond, "count", _counted(lambda n: (f"pair {n % 50}",))),
+    ChaosTopology("blocking-sink", blocking_sink, "count", _counted(lambda n: (f"stored {n % 50}",))),
+)

@@ -1,0 +1,58 @@
+"""Checks the chaos kit: its topologies are exact, its report tells what was lost, its schedule strikes every kind."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from sparkstorm.testing import LocalCluster
+from sparkstorm.testing.chaos import processes
+from sparkstorm.testing.chaos.report import ChaosReport, Exactness
+from sparkstorm.testing.chaos.simulated import run_simulated
+from sparkstorm.testing.chaos.topologies import TOPOLOGIES, ChaosTopology, Numbers
+
+
+@pytest.mark.parametrize("chaos", TOPOLOGIES, ids=lambda each: each.name)
+def test_a_topology_counts_what_its_source_says_that_it_emitted(chaos: ChaosTopology, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with LocalCluster(seed=3) as cluster:
+        cluster.submit(chaos.build(str(gate)), {"topology.workers": 2, "topology.max.spout.pending": 50})
+        cluster.advance(ms=300)
+        gate.touch()
+        cluster.run_until_idle(limit_secs=600)
+        found: dict[str, int] = {}
+        for state in cluster.state_by_task(chaos.component).values():
+            for key, value in state.items():
+                found[key] = found.get(key, 0) + value
+    assert found["total"] > 50
+    assert found == chaos.expected(found["total"])
+
+
+def test_the_report_tells_lost_from_doubled() -> None:
+    exactness = Exactness()
+    exactness.compare({"a": 5, "b": 1}, {"a": 4, "b": 3, "c": 1})
+    assert (exactness.expected, exactness.lost, exactness.doubled) == (6, 1, 3)
+
+
+@pytest.mark.slow
+def test_simulated_chaos_is_exact_over_all_topologies() -> None:
+    report = run_simulated(0, 0, ChaosReport("simulation"), least_runs=16)
+    assert report.is_exact and set(report.exactness) == {each.name for each in TOPOLOGIES}
+    assert len(report.seconds_by_kind) >= 8
+    assert "| word-count |" in str(report)
+
+
+def test_the_schedule_strikes_every_kind_before_any_a_second_time() -> None:
+    names = [*processes.FAULTS]
+    drawn = list(islice(processes.schedule(5, names), 2 * len(names)))
+    assert sorted(drawn[: len(names)]) == sorted(drawn[len(names) :]) == sorted(names)
+    assert drawn == list(islice(processes.schedule(5, names), 2 * len(names)))
+    assert len(names) >= 12
+
+
+def test_numbers_go_on_where_they_were(tmp_path: Path) -> None:
+    spout = Numbers(str(tmp_path / "gate"))
+    spout.restore([7, False])
+    assert spout.snapshot() == [7, False] and not spout.is_exhausted()
