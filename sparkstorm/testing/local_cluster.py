@@ -257,8 +257,6 @@ class LocalCluster:
 
         def is_written() -> bool:
             reader = LocalReader(topology.store)
-            from sparkstorm.client.savepoints import Source  # the package imports redis, which tests of users do not need
-
             reasons[0] = Source(topology.info_by_task, reader.record, reader.progress).write(folder, topology.name, overwrite)
             return not reasons[0]
 
