@@ -65,7 +65,7 @@ DRIVER_LIBRARIES = {"redis", "kazoo"}
 LAZY_WITHIN: dict[str, str | tuple[str, ...]] = {
     "app": "sparkstorm.app.",
     "cli": "sparkstorm.",
-    "testing": ("sparkstorm.replay", "sparkstorm.client"),
+    "testing": "sparkstorm.replay",
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 

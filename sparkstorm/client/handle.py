@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkstorm.client.dead_letters import StoredLetters
-from sparkstorm.client.savepoints import Source, write_in_time
 from sparkstorm.client.state_frames import state_frame
 from sparkstorm.client.upgrade import Upgrades
 from sparkstorm.errors import NotAliveError
@@ -21,6 +20,7 @@ from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.request_client import Progress as Steps
 from sparkstorm.transport.reader import RedisReader
 from sparkstorm.worker.progress import Progress, TaskCounts, merge, percentile_ms
+from sparkstorm.worker.tasks.savepoints import Source, write_in_time
 
 if TYPE_CHECKING:
     from sparkstorm.client.cluster import ClusterClient

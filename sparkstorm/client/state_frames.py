@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from sparkstorm.client.savepoints import Kept
 from sparkstorm.model.tagged import tag_text
+from sparkstorm.worker.tasks.savepoints import Kept
 
 if TYPE_CHECKING:
     import pyarrow as pa

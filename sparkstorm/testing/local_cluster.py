@@ -38,6 +38,7 @@ from sparkstorm.testing.sim_slot import KEY, Duty, SimNode, SimSlot
 from sparkstorm.testing.simulation import Simulation
 from sparkstorm.transport.local import LocalReader, LocalSeeding
 from sparkstorm.worker.progress import TaskCounts
+from sparkstorm.worker.tasks.savepoints import Source
 
 _FIRST_PORT = 6700
 _QUIET_MS = 20  # longer than a spout's longest pause: a component that is silent for so long has nothing to do
@@ -256,8 +257,6 @@ class LocalCluster:
 
         def is_written() -> bool:
             reader = LocalReader(topology.store)
-            from sparkstorm.client.savepoints import Source  # the package imports redis, which tests of users do not need
-
             reasons[0] = Source(topology.info_by_task, reader.record, reader.progress).write(folder, topology.name, overwrite)
             return not reasons[0]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -36,6 +36,7 @@ def folder(tmp_path: Path) -> Path:
     return write(tmp_path / "half", [(2, "state", "a", 7), (3, "state", ("b", 1), [1]), (3, "time", ("W",), 5)])
 
 
+@settings(deadline=None)  # each example writes and reads files
 @given(st.lists(st.tuples(st.sampled_from([2, 3]), scalars | st.tuples(scalars, scalars), values), max_size=8))
 def test_every_key_and_value_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, pairs: list[Any]) -> None:
     folder = write(tmp_path_factory.mktemp("one") / "half", [(task, "state", key, value) for task, key, value in pairs])

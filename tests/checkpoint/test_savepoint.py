@@ -19,7 +19,6 @@ from sparkstorm.api import (
     Tuple,
 )
 from sparkstorm.checkpoint.files import read_checkpoint
-from sparkstorm.client.savepoints import Kept, Source
 from sparkstorm.client.state_frames import state_frame, state_table
 from sparkstorm.connectors import FileLines, find_files
 from sparkstorm.errors import CheckpointError
@@ -28,6 +27,7 @@ from sparkstorm.model.topology import Topology
 from sparkstorm.replay import checkpoint_states, replay_locally
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 from sparkstorm.transport.local import LocalReader
+from sparkstorm.worker.tasks.savepoints import Kept, Source
 from tests.worker.building import Collecting, Count, chain
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, ReplayableSpout, StatefulBolt, Tuple
 from sparkstorm.checkpoint.files import read_checkpoint
-from sparkstorm.client.savepoints import Kept, Source
 from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import SparkStormError, WorkerFailedError
@@ -27,6 +26,7 @@ from sparkstorm.supervisor.node_dir import NodeDir
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 from sparkstorm.transport.base import START, TaskRecord
 from sparkstorm.worker.progress import Progress
+from sparkstorm.worker.tasks.savepoints import Kept, Source
 from tests.worker.building import Collecting, chain
 
 Do = Callable[[Any, Tuple], None]
