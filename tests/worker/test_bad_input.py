@@ -101,6 +101,7 @@ FAILS = [  # (bolt, the sentence of its dead letter)
     (Basic(lambda c, t: c.emit("text")), r"emit needs a list of values, not 'text'"),
     (Basic(lambda c, t: c.emit(7)), r"emit needs a list of values, not 7"),
     (Basic(lambda c, t: c.emit((object(),))), r"component 'bolt', stream 'default', field 'value': a value of type object"),
+    (Basic(lambda c, t: c.emit((2**9000,))), r"field 'value': a whole number of 9001 bits"),
     (Basic(lambda c, t: c.emit(("\ud800",))), r"field 'value': text that is not valid UTF-8"),
     (Basic(lambda c, t: c.emit(({(1, 2): 1},))), r"field 'value': a mapping key of type tuple"),
     (Basic(lambda c, t: c.emit_direct(4711, ("a",))), r"stream 'default' is not direct: use emit"),
