@@ -31,18 +31,19 @@ def run_worker(spec: WorkerSpec, control: Control) -> int:
     wake_fd = os.eventfd(0, os.EFD_NONBLOCK) if hasattr(os, "eventfd") else -1
     beats = Beats(control, clock)
     transport = RedisTransport(spec.redis, spec.topology_id, on_wait=beats.while_waiting)
-    threading.Thread(target=_say_alive, args=(control,), name="alive", daemon=True).start()
+    ended = threading.Event()
+    threading.Thread(target=_say_alive, args=(control, ended), name="alive", daemon=True).start()
     try:
         run = WorkerRun(spec, control, clock, beats, lambda: _start(spec, control, clock, transport, wake_fd), LogLevels().apply)
         return _drive(run, control, clock, transport, [fd for fd in (control.fileno(), wake_fd) if fd >= 0])
     finally:
+        ended.set()
         transport.close()
 
 
-def _say_alive(control: Control) -> None:
+def _say_alive(control: Control, ended: threading.Event) -> None:
     """Tell the slot that the process runs, apart from whether its loop gets on."""
-    never = threading.Event()
-    while not never.wait(ALIVE_EVERY_S):
+    while not ended.wait(ALIVE_EVERY_S):
         control.send(Alive())
 
 

@@ -131,7 +131,7 @@ def nimbus_that_forgets_what_another_accepted(patch: pytest.MonkeyPatch) -> None
     (transport(NoFence), "word_count", 10, 3),
     (transport(AppliesTwice), "word_count", 10, 3),
     (transport(ForgetsState), "word_count", 10, 3),
-    (transport(ForgetsHeldInputs), "fan_out_fan_in", 10, 5),
+    (transport(ForgetsHeldInputs), "flaky", 6, 4),
     (transport(ForgetsCursors), "word_count", 10, 3),
     (worker_that_numbers_a_refused_commit_anew, "word_count", 10, 3),
     (slot_that_never_wakes_a_worker, "word_count", 10, 3),
