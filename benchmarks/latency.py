@@ -1,4 +1,4 @@
-"""Owns the latency benchmark: 1,000 tuples/s over 3 hops, each to the other of 2 workers through Redis, acking on.
+"""Latency benchmark: 1,000 tuples/s over 3 hops, each to the other of 2 workers through Redis, acking on.
 
 Run: python -m benchmarks.latency [--rate N] [--seconds S] [--runs N]. Open loop: a tuple's clock starts when it was due, so a
 late source counts. The sink takes the time; the first second of a run is left out.

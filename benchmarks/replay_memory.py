@@ -1,4 +1,4 @@
-"""Owns the benchmark of a replay larger than memory: 4 GB through two stages and a kept result, on an executor of 1 GB.
+"""Benchmark of a replay larger than memory: 4 GB through two stages and a kept result, on an executor of 1 GB.
 
 Run: python -m benchmarks.replay_memory [--gigabytes 4] [--way kept|sums|one|divided]: two stages and both results, only the sums,
 one stage and its rows as the only result, data that Spark itself divides. The history is Parquet of few distinct payloads, so it

@@ -1,4 +1,4 @@
-"""Owns the variants that the benchmark of batch replay compares: replays, hand-written PySpark, the DataFrame API."""
+"""Variants that the benchmark of batch replay compares: replays, hand-written PySpark, the DataFrame API."""
 
 from __future__ import annotations
 

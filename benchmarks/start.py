@@ -1,4 +1,4 @@
-"""Owns the start figures: from submit to the first tuple executed, and from a worker's SIGKILL to the first tuple after it.
+"""Figures of the start: from submit to the first tuple executed, and from a worker's SIGKILL to the first tuple after it.
 
 Run: python -m benchmarks.start [--runs N]. A warm cluster (Spark, slots, Redis and ZooKeeper are up); two workers. Times are
 read from outside, from the workers' committed progress, every 5 ms.

@@ -1,4 +1,4 @@
-"""Owns the throughput benchmark: words/s of the whole pipeline beside a bare Python loop and beside Bytewax, on the same text.
+"""Throughput benchmark: words/s of the whole pipeline beside a bare Python loop and beside Bytewax, on the same text.
 
 Run: python -m benchmarks.wordcount [--words N] [--runs N] [--skip-bytewax]. Acking on, exactly-once, 2 workers on Spark
 slots, embedded Redis (AOF on) and ZooKeeper. Each run of ours is timed from activation to the last commit of the drained topology.

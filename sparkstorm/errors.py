@@ -1,4 +1,4 @@
-"""Owns the tree of errors: one root, one sentence each, raised where the fault is known and never re-worded on the way up."""
+"""All errors: one base class, one sentence each, raised where the fault is known and not re-worded by callers."""
 
 
 def show(value: object, most: int = 60) -> str:

@@ -1,4 +1,4 @@
-"""Owns the tests of the clocks."""
+"""The real and the simulated clock."""
 
 from __future__ import annotations
 

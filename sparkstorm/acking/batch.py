@@ -42,7 +42,7 @@ class Settled(NamedTuple):
     failed_tasks: Tasks
 
     def __bool__(self) -> bool:
-        """Whether any tree ended."""
+        """Return whether any tree ended."""
         return bool(len(self.acked_roots) or len(self.failed_roots))
 
 

@@ -124,7 +124,7 @@ class FunctionSpout(ReplayableSpout):
             self._collector.emit(row_of(self._rows[at]), at)
 
     def is_exhausted(self) -> bool:
-        """Whether every row of this task was emitted."""
+        """Return whether every row of this task was emitted."""
         return self._next >= len(self._rows)
 
     def extent(self) -> tuple[int, int]:

@@ -52,7 +52,7 @@ class BlobStore:
             self._remove(metadata)
 
     def has(self, key: str) -> bool:
-        """Whether the blob is there."""
+        """Return whether the blob is there."""
         return self._state.read_blob_metadata(key) is not None
 
     def get(self, key: str) -> bytes:

@@ -71,7 +71,7 @@ class FileLines(ReplayableSpout):
             self._next_file()
 
     def is_exhausted(self) -> bool:
-        """Whether every line was emitted."""
+        """Return whether every line was emitted."""
         return self._at >= len(self._mine)
 
     def extent(self) -> tuple[int, int]:

@@ -94,7 +94,7 @@ class TaskEventTime:
 
     @property
     def nobody_sends(self) -> bool:
-        """Whether every sender has ended."""
+        """Return whether every sender has ended."""
         return self._hearing is not None and self._hearing.has_ended
 
     @property
@@ -104,7 +104,7 @@ class TaskEventTime:
 
     @property
     def is_firing(self) -> bool:
-        """Whether something is due and has not fired."""
+        """Return whether something is due and has not fired."""
         return self.timing is not None and (self.timing.is_waiting or self.timing.low_ms < self.heard_ms)
 
     def next_firing_ms(self) -> int | None:

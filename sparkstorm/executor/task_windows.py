@@ -89,6 +89,6 @@ def _check_shape(times: MemoryState, shape: list[Any]) -> None:
 
 
 def must_reorder(bolt: WindowedBolt | TimedBolt, settings: TimeSettings) -> bool:
-    """Whether the order of tuples matters to what such a bolt does with them, and they have one."""
+    """Return whether the result of such a bolt depends on the order of its tuples, and they have one."""
     is_ordered_by = settings.shape is None or settings.shape.kind == "count"
     return bolt.in_order and settings.is_event_time and is_ordered_by

@@ -191,7 +191,7 @@ def task_room(sc: SparkContext) -> int:
 
 
 def _is_stopped(sc: SparkContext) -> bool:
-    """Whether the context is gone, or its JVM."""
+    """Return whether the context is gone, or its JVM."""
     try:
         java: Any = sc._jsc
         return java is None or bool(java.sc().isStopped())

@@ -85,7 +85,7 @@ class Tuple:
 
     @property
     def is_tick(self) -> bool:
-        """Whether this tuple is a tick (`topology.tick.tuple.freq.secs`; Storm's TupleUtils.isTick)."""
+        """Return whether this tuple is a tick (`topology.tick.tuple.freq.secs`; Storm's TupleUtils.isTick)."""
         return self.source.stream == "__tick"
 
     def as_dict(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from sparkstorm.errors import CodecError, InvalidConfigError
 DATE, DATETIME, DECIMAL, UNIQUE_ID, SET, FROZEN_SET, WIDE_INT, MAPPING = range(2, 10)
 MOST_INT_BITS = 8192
 IMMUTABLE = frozenset({datetime.date, datetime.datetime, Decimal, UUID})
-"""Further types of keys: they hash, and nobody can change them."""
+"""Further types of keys: they hash and are immutable."""
 
 _classes: dict[str, type] = {}  # registered in this process, by name
 _names: dict[type, str] = {}

@@ -84,7 +84,7 @@ class HeartbeatMonitor:
         return self._has_waited
 
     def _workers(self, snapshot: Snapshot, alive: Alive) -> dict[WorkerSlot, bool]:
-        """Whether anybody lives in each worker, dying topologies left out; nothing when all live."""
+        """Return whether each worker lives, topologies under a kill left out; nothing when all live."""
         running = _running(snapshot)
         if all(len(alive[each]) == len(assignment.slot_by_executor) for each, assignment in running.items()):
             return {}

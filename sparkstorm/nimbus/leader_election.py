@@ -35,7 +35,7 @@ class LeaderStore:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the store answered last."""
+        """Return whether the store answered last."""
         return self._inner.is_connected
 
     @property

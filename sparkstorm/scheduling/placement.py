@@ -47,7 +47,7 @@ class Placement:
 
     @property
     def is_exact(self) -> bool:
-        """Whether all of the topology's executors are placed, and no others."""
+        """Return whether all of the topology's executors are placed, and no others."""
         return self.num_missing == 0 and self.num_unknown == 0
 
     def missing(self) -> list[ExecutorId]:

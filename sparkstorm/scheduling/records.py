@@ -28,7 +28,7 @@ class ComponentView:
 
     @property
     def is_system(self) -> bool:
-        """Whether the platform added it (an id beginning with two underscores)."""
+        """Return whether the platform added it (an id beginning with two underscores)."""
         return self.kind == "system" or self.id.startswith("__")
 
 

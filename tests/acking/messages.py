@@ -1,4 +1,4 @@
-"""Owns the short words in which the tests speak to a ledger: init, ack, fail, and who was told what."""
+"""Short forms of a ledger's messages for the tests: init, ack, fail, and its answers."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def failed(settled: Settled) -> list[tuple[int, int]]:
 
 
 def rows_of(ledger: Ledger) -> list[tuple[int, int, int, int]]:
-    """Everything open as (root, value, spout task, flags), in the order of roots."""
+    """Return all open roots as (root, value, spout task, flags), in the order of roots."""
     return sorted(zip(*(column.tolist() for column in replay(ledger.snapshot(), ())), strict=True))

@@ -1,4 +1,4 @@
-"""Owns the proof that searching and inserting in columns is doing it row by row, at the table's end too."""
+"""Search and insertion in columns equal those row by row, at the table's end too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the laws of seed 001 (S1.*) that every ledger keeps, each test named with its line."""
+"""Laws of seed 001 (S1.*) that every ledger keeps, each test named with its line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the promise of the whole algorithm: random trees, random order of delivery, any cut into batches."""
+"""Completion of trees: random trees, random order of delivery, any cut into batches."""
 
 from __future__ import annotations
 

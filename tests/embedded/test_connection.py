@@ -1,4 +1,4 @@
-"""Owns the tests of the connection file and of what is derived from its secret."""
+"""The connection file, and the values derived from its secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the tests of the search for a Java runtime and of its installation."""
+"""Search for a Java runtime and its installation."""
 
 from __future__ import annotations
 

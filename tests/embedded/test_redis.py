@@ -1,4 +1,4 @@
-"""Owns the tests of the embedded Redis and of the check on a user's one."""
+"""The embedded Redis, and the check of a user's one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the tests of opening the stores of a run: embedded by default, the user's own where configured."""
+"""Opening the stores of a run: embedded by default, the user's own where configured."""
 
 from __future__ import annotations
 

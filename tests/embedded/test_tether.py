@@ -1,4 +1,4 @@
-"""Owns the tests of the life line: a server ends with its starter, however that ends, and never before."""
+"""The tether of embedded servers: a server ends with its starter, however that ends, and never before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the tests of the embedded ZooKeeper."""
+"""The embedded ZooKeeper: start, rights, restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns stores that fail at their n-th write: once, as a store that was away for a moment, or for good, as a process that died."""
+"""Stores that fail at their n-th write: once, as a store that was away for a moment, or for good, as a process that died."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ class Fuse:
 
     @property
     def is_dead(self) -> bool:
-        """Whether nothing reaches the stores any more."""
+        """Return whether nothing reaches the stores any more."""
         return self.is_burnt and self._is_final
 
     def write(self, do: Callable[[], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Owns a Spark driver for tests of Nimbus: it counts the words of a folder and does what the lines on its input say.
+"""A Spark driver for tests of Nimbus: it counts the words of a folder and executes the commands on its input.
 
 Run as `python -m tests.system.nimbus_driver CONF.json FOLDER`. A topology that runs already is taken up, else one is
 submitted. Each command is answered by one line: `wait N` (until N bytes are done), `rebalance WORKERS SPLIT COUNT

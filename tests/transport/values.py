@@ -1,4 +1,4 @@
-"""Owns the strategies for values of the codec's closed set."""
+"""Strategies for values of the codec's closed set."""
 
 from __future__ import annotations
 

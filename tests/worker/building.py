@@ -1,4 +1,4 @@
-"""Owns small topologies for the runtime's tests: one spout, one bolt under test, one capture."""
+"""Small topologies for the runtime's tests: one spout, one bolt under test, one capture."""
 
 from __future__ import annotations
 
