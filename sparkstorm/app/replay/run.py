@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.app.job import OK, PARKED
 from sparkstorm.app.job_file import JobFile
-from sparkstorm.app.replay_compare import DIFFERS, compare, text_of
-from sparkstorm.app.replay_file import ReplayFile
+from sparkstorm.app.replay.compare import DIFFERS, compare, text_of
+from sparkstorm.app.replay.file import ReplayFile
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.hosting.spark_security import remove_at_exit, secured, with_private_scratch
