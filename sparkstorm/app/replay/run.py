@@ -40,7 +40,7 @@ _MARKERS = "_SUCCESS", "_metadata", "_common_metadata", "_started_", "_committed
 _NOTE = ".sparkstorm-results"  # the folders beside it that replays wrote, one a line
 _DEAD_LETTERS = "dead-letters"
 _OF_LINES = "csv", "json"
-_PACKAGE_ROOT = str(Path(__file__).parents[2])
+_PACKAGE_ROOT = str(Path(__file__).parents[3])
 
 
 class ReplayRun:

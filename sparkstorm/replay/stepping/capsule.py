@@ -16,7 +16,7 @@ from sparkstorm.model.topology import Topology
 from sparkstorm.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS, read_capsule
 from sparkstorm.replay.stepping.stepper import Step, Stepper
 
-_OURS = str(Path(__file__).parents[1])
+_OURS = str(Path(__file__).parents[2])
 _MOST_LINES = 10_000
 
 

@@ -3,7 +3,7 @@
 `python -m sparkstorm.replay.stepping.step_server CODE_FILE COMPONENT` speaks frames, each four bytes of length and MessagePack.
 First comes the configuration; then `["begin", task_index, state]` (answered by an empty list) and
 `["rows", [component, stream, values, at_ms] ...]`, answered by a list of outcomes, one per row. An error of the code ends the
-process with one sentence on standard error. Two versions are never opened in one process, because their modules have the same names.
+process with one sentence on standard error. Two versions are never opened in one process: their modules have the same names.
 """
 
 from __future__ import annotations
