@@ -1,4 +1,4 @@
-"""Owns the acker's figures: messages per second and core, bytes per pending root, small epochs.
+"""Figures of the acker: messages per second and core, bytes per pending root, small epochs.
 
 Run: python -m benchmarks.acker [--pending 1000000] [--rounds 7].
 A message is one (root, value) update. All ledgers get the same messages in the same process, in turns. Time is CPU time

@@ -1,4 +1,4 @@
-"""Owns the benchmark of batch replay: word count, and a keyed tumbling sum of 10 s, beside hand-written PySpark and live.
+"""Benchmark of batch replay: word count, and a keyed tumbling sum of 10 s, beside hand-written PySpark and live.
 
 Run: python -m benchmarks.bench_replay [--sentences N] [--events N] [--runs 5] [--cold 1] [--only words|sums] [--skip-live].
 All variants read the same Parquet and run in turns in one session; every result is checked against the exact answer. Times

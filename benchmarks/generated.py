@@ -1,4 +1,4 @@
-"""Owns topologies over generated tuples, for the cost curves: any size, any number of hops; imported by workers."""
+"""Topologies over generated tuples, for the cost curves: any size, any number of hops; imported by workers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Payloads(ReplayableSpout):
             self._emit((self._payload,), self._left)
 
     def is_exhausted(self) -> bool:
-        """Whether all were emitted."""
+        """Return whether all were emitted."""
         return not self._left
 
     def snapshot(self) -> Any:
@@ -96,7 +96,7 @@ class Sentences(ReplayableSpout):
             self._emit((self._texts[self._left % 100],), self._left)
 
     def is_exhausted(self) -> bool:
-        """Whether all were emitted."""
+        """Return whether all were emitted."""
         return not self._left
 
     def snapshot(self) -> Any:

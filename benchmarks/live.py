@@ -1,4 +1,4 @@
-"""Owns the curves of the live data plane: words/s by tasks per component, MB/s of large tuples, words/s in columns.
+"""Curves of the live data plane: words/s by tasks per component, MB/s of large tuples, words/s in columns.
 
 Run: python -m benchmarks.live tasks|large|columns [--words N] [--tasks 2 16 64] [--bytes 10000] [--runs N]. Acking on,
 exactly-once, 2 workers on Spark slots, embedded Redis (AOF on) and ZooKeeper. Each run is timed from activation to the last

@@ -1,4 +1,4 @@
-"""Owns Nimbus's own figures: who lives and what to write, in a calm round and after a node's loss, with no store.
+"""Figures of Nimbus's round: liveness and records to write in a calm round and after a node's loss, with no store.
 
 Run: python -m benchmarks.nimbus_round [--scheduler default] [--executors 100000] [--nodes 5000].
 A round is what Nimbus does between reading and writing: sightings, liveness, the scheduler, the check of its answer, the

@@ -1,4 +1,4 @@
-"""Owns the topologies that benchmarks run; imported by workers, so nothing here is heavy."""
+"""Topologies that benchmarks run; imported by workers, so nothing here is heavy."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class Large(ReplayableSpout):
             self._sent += 1
 
     def is_exhausted(self) -> bool:
-        """Whether all were emitted."""
+        """Return whether all were emitted."""
         return self._sent >= self._count
 
     def snapshot(self) -> Any:
@@ -195,7 +195,7 @@ class Paced(ReplayableSpout):
             self._sent += 1
 
     def is_exhausted(self) -> bool:
-        """Whether the schedule is over."""
+        """Return whether the schedule is over."""
         return self._sent >= self._count
 
     def snapshot(self) -> Any:
@@ -271,5 +271,5 @@ class OneTuple(Spout):
             self._collector.emit((1,), 1)
 
     def is_exhausted(self) -> bool:
-        """Whether it was emitted."""
+        """Return whether it was emitted."""
         return self._sent

@@ -68,7 +68,7 @@ class FileTimes(ReplayableSpout):
             self._next = next(self._events, None)
 
     def is_exhausted(self) -> bool:
-        """Whether every file was emitted."""
+        """Return whether every file was emitted."""
         return self._next is None
 
     def snapshot(self) -> Any:

@@ -62,7 +62,7 @@ class JarEntries(ReplayableSpout):
             self._jar, self._entry, self._entries = self._jar + 1, 0, None
 
     def is_exhausted(self) -> bool:
-        """Whether every file of every jar was emitted."""
+        """Return whether every file of every jar was emitted."""
         return self._jar >= len(self._mine)
 
     def snapshot(self) -> Any:

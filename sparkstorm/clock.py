@@ -1,4 +1,4 @@
-"""Owns the notion of now: clocks are handed in, so that a whole cluster can run under simulated time."""
+"""Clocks: they are handed in, so that a whole cluster can run under simulated time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SystemClock:
 
 
 class SimClock:
-    """A clock that stands still until somebody advances it."""
+    """A clock that moves only when it is advanced."""
 
     __slots__ = ("_now_ms",)
 

@@ -1,4 +1,4 @@
-"""Owns configuration: the keys (defaults.yaml), the reading and checking of files and overrides, the frozen result.
+"""Configuration: the keys (defaults.yaml), the reading and checking of files and overrides, the frozen result.
 
 Keys are Storm's wherever Storm has one; precedence as in Storm: defaults, file, overrides, a component's own settings.
 """
@@ -65,7 +65,7 @@ class Key:
 
     @property
     def is_time(self) -> bool:
-        """Whether the values are lengths of time."""
+        """Return whether the values are lengths of time."""
         return self.unit in _MS_PER_UNIT
 
     def problem(self, value: Value, in_range: bool = True) -> str:
@@ -216,7 +216,7 @@ def secret_keys() -> frozenset[str]:
 
 @functools.cache
 def default_conf() -> Conf:
-    """The configuration in which nobody has set anything."""
+    """The configuration with every key at its default."""
     return Conf({name: key.default for name, key in keys().items()})
 
 

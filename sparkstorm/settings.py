@@ -151,7 +151,7 @@ class DeliverySettings(Settings):
 
     @property
     def is_exactly_once(self) -> bool:
-        """Whether failed inputs are tried again where they failed."""
+        """Return whether failed inputs are tried again where they failed."""
         return self.guarantee == "exactly-once"
 
     @property

@@ -1,4 +1,4 @@
-"""Owns the tests of configuration: defaults, files, overrides, and the sentence that each mistake gets."""
+"""Configuration: defaults, files, overrides, and the sentence that each mistake gets."""
 
 from __future__ import annotations
 

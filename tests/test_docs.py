@@ -27,7 +27,7 @@ _NAMED_IN_PYTHON = re.compile(r'\b_?k(?:eys)?\("(\w+)"|\{self\.prefix\}:(\w+)')
 
 
 def _rows(part: str) -> list[str]:
-    """Return what stands in the first column of a part's table."""
+    """Return the first column of a part's table."""
     return re.findall(r"^\| `([^`]+)` \|", KEYS.partition(f"## {part}\n")[2].partition("\n## ")[0], re.MULTILINE)
 
 

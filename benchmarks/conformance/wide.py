@@ -198,7 +198,7 @@ def default(rng: Random) -> Problem:
 
 
 def isolation(rng: Random) -> Problem:
-    """Isolated topologies on many or few machines, names of nobody, more machines than workers."""
+    """Isolated topologies on many or few machines, names without a topology, more machines than workers."""
     problem = _cluster(rng, "isolation")
     names = [each["name"] for each in problem["topologies"]] + ["nobody"]
     most = rng.choice((1, 3, 8))
@@ -231,7 +231,7 @@ def _settle(rng: Random, problem: Problem, machines: Problem) -> None:
 
 
 def multitenant(rng: Random) -> Problem:
-    """Pools of every size, topologies of nobody, spread components, isolation beyond the pool, several rounds."""
+    """Pools of every size, topologies of users without a pool, spread components, isolation beyond the pool, several rounds."""
     problem = _cluster(rng, "multitenant")
     users = rng.sample(OWNERS, rng.randint(0, 5))
     most = rng.choice((2, 5, 20))

@@ -149,7 +149,7 @@ class DictLedger:
         return root, entry.value, entry.task, FAILED if entry.failed else 0
 
     def snapshot(self) -> bytes:
-        """Everything open, as bytes that replace all deltas taken so far; take the delta first."""
+        """Return everything open as bytes that replace all deltas taken so far; take the delta first."""
         return pack_snapshot(entries_of([self._row(root) for root in self._entries]))
 
     def load(self, snapshot: bytes, deltas: Iterable[bytes] = ()) -> None:

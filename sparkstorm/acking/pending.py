@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
 
     @property
     def acked(self) -> bool:
-        """Whether every tuple of the tree was acked."""
+        """Return whether every tuple of the tree was acked."""
         return self.failure is None
 
 
@@ -102,7 +102,7 @@ class Pending:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is open, every callback was made and the journal knows it."""
+        """Return whether nothing is open, every callback was made and the journal knows it."""
         return not (self._open or self._settled or self._gone)
 
     @property

@@ -187,7 +187,7 @@ class TableLedger:
         return pack_rows(out[0][:found], out[1][:found], out[2][:found], out[3][:found], removed)
 
     def snapshot(self) -> bytes:
-        """Everything open, as bytes that replace all deltas taken so far; take the delta first."""
+        """Return everything open as bytes that replace all deltas taken so far; take the delta first."""
         return pack_snapshot(self._table.entries_at(self._table.live_places()))
 
     def load(self, snapshot: bytes, deltas: Iterable[bytes] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Hooks: user code that is told of every tuple of a task (`TaskHook`), or of a worker's start and end (`WorkerHook`).
+"""Hooks: user code called for every tuple of a task (`TaskHook`), or of a worker's start and end (`WorkerHook`).
 
 After Storm's ITaskHook and IWorkerHook. `topology.auto.task.hooks` and `topology.worker.hooks` name them as
 "module:name": a class, or a function that returns a hook. An error of a hook is reported and changes nothing else.

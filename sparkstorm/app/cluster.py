@@ -1,4 +1,4 @@
-"""Owns a cluster inside a Spark driver: the stores, the slots as Spark tasks, a Nimbus, and handles on topologies."""
+"""A cluster inside a Spark driver: the stores, the slots as Spark tasks, a Nimbus, and handles on topologies."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ class Cluster:
 
     @property
     def is_leading(self) -> bool:
-        """Whether this driver's Nimbus leads."""
+        """Return whether this driver's Nimbus leads."""
         return self._nimbus.nimbus.is_leading
 
     def other_drivers(self) -> list[DriverInfo]:
@@ -343,7 +343,7 @@ def quiet_spark() -> None:
 
 
 def context_conf(conf: Conf) -> SparkConf:
-    """Return what Spark is told; `spark-submit` names the master, without it it is local with cores enough."""
+    """Return Spark's settings; `spark-submit` names the master, without it it is local with cores enough."""
     SparkContext._ensure_initialized()  # a SparkConf made before it knows nothing of spark-submit's --master and --conf
     spark_conf, settings = slot_conf(SparkConf()), DriverSettings.of(conf)
     # A gateway of plain Python's own (a notebook's, say) says local[*] when nobody has named a master.
@@ -363,7 +363,7 @@ def with_slot_daemon(conf: SparkConf) -> SparkConf:
 
 
 def _is_submitted() -> bool:
-    """Whether spark-submit started this process, its JVM first."""
+    """Return whether spark-submit started this process, its JVM first."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 

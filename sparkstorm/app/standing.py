@@ -97,7 +97,7 @@ def hold(conf: Conf) -> int:
 
 
 def up_lines(conf: Conf, slots: int, log_dir: Path) -> list[str]:
-    """Return the lines for the user who started the cluster."""
+    """Return the lines for the terminal of the cluster."""
     path = connection_path(conf).resolve()
     viewer = read_only_path(path)
     return [

@@ -126,7 +126,7 @@ def rebalance_options(arguments: argparse.Namespace) -> RebalanceOptions:
 
 
 def plan_text(plan: RebalancePlan, tasks: Mapping[int, TaskInfo]) -> str:
-    """Return a plan for people: what stays, every executor that moves, comes or ends, and who gets no slot."""
+    """Return a plan as text: executors that stay, move, begin or end, and topologies without a slot."""
     movement = plan.movement
     workers = f"{len(set(plan.before.values()))} -> {len(set(plan.after.values()))} workers"
     lines = [f"plan for {plan.topology_id}: {workers}, {len(movement.stayed)} executors stay"]

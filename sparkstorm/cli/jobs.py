@@ -47,7 +47,7 @@ def _add_spark_options(verb: argparse.ArgumentParser) -> None:
 
 
 def submit(arguments: argparse.Namespace) -> int:
-    """Submit the topology of a job file to a cluster that stands, and follow it to its end, results included."""
+    """Submit the topology of a job file to a standing cluster, and follow it to its end, results included."""
     from sparkstorm.app.job import perform
     from sparkstorm.client.connect import require_named
 

@@ -98,7 +98,7 @@ class ClusterClient:
         return self._handles[topology_id]
 
     def drivers(self) -> list[DriverInfo]:
-        """Return the drivers of this cluster by number: who, where, since when."""
+        """Return the drivers of this cluster by number: process, host and time of start."""
         return self.state.read_drivers()
 
     def leader(self) -> NimbusInfo | None:

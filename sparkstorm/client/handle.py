@@ -146,7 +146,7 @@ class TopologyHandle:
         return frozenset() if assignment is None else frozenset(assignment.slot_by_executor.values())
 
     def problems(self) -> list[str]:
-        """Return Nimbus's problems with this topology, a sentence each, and who may hold the slots that it lacks."""
+        """Return Nimbus's problems with this topology, a sentence each, and which topologies may hold the slots that it lacks."""
         others = [] if self.slots() else sorted({*self._state.topology_ids()} - {self.topology_id})
         held = [f"slots may be held by {', '.join(others)}"] if others else []
         return self._cluster.service.problems_of(self.topology_id) + held

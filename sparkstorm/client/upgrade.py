@@ -38,7 +38,7 @@ class UpgradeStatus:
 
     @property
     def is_resting(self) -> bool:
-        """Whether nothing happens before another request: the batch is done, or there is no upgrade."""
+        """Return whether nothing happens before another request: the batch is done, or there is no upgrade."""
         return self.stage is UpgradeStage.NONE or (self.stage is UpgradeStage.IN_PROGRESS and not self.upgrading)
 
 

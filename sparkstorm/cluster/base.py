@@ -38,7 +38,7 @@ class StateStore(Protocol):
 
     @property
     def is_connected(self) -> bool:
-        """Whether the store answered last; a guard reads this before it believes that others are dead."""
+        """Return whether the store answered last; a guard reads this before it believes that others are dead."""
         ...
 
     @property

@@ -52,11 +52,11 @@ class GrayUpgradeState(RecordStore):
         return UpgradeState(upgrade, frozenset(upgrading), upgraded)
 
     def is_upgrading(self, topology_id: str, slot: WorkerSlot, hint: Hint | None = None) -> bool:
-        """Whether that worker is to be upgraded; the hint fires when the folder changes."""
+        """Return whether that worker is to be upgraded; the hint fires when the folder changes."""
         return name_to_node(str(slot)) in self.store.children(paths.upgrading_workers(topology_id), hint)
 
     def is_upgraded(self, topology_id: str, slot: WorkerSlot, code: WorkerCode) -> bool:
-        """Whether that worker is among the upgraded ones with that code."""
+        """Return whether that worker is among the upgraded ones with that code."""
         found = self.store.get(paths.under(paths.upgraded_workers(topology_id), str(slot)))
         return found is not None and found.data == code_text(code).encode()
 

@@ -130,7 +130,7 @@ class LocalStateStore:
 
     @property
     def is_connected(self) -> bool:
-        """Whether calls would succeed now."""
+        """Return whether calls would succeed now."""
         return not (self._closed or self.tree.is_down)
 
     @property

@@ -78,7 +78,7 @@ class TaskBeatGatherer:
         self._due_ms: dict[str, int] = {}
 
     def is_due(self, topology_id: str, now_ms: int) -> bool:
-        """Whether that topology's record is to be written now."""
+        """Return whether that topology's record is to be written now."""
         return now_ms >= self._due_ms.get(topology_id, 0)
 
     def step(self, topology_id: str, beats: Sequence[WorkerBeat], component_by_task: Mapping[int, str], now_ms: int) -> None:

@@ -185,7 +185,7 @@ class StormState(NimbusState, GrayUpgradeState):
         self.store.ensure_path(paths.workerbeats(topology_id))
 
     def has_worker_beats(self, topology_id: str) -> bool:
-        """Whether workerbeats/<id> is there."""
+        """Return whether workerbeats/<id> is there."""
         return self.store.get(paths.workerbeats(topology_id)) is not None
 
     def remove_worker_beats(self, topology_id: str) -> None:

@@ -108,7 +108,7 @@ class ZooKeeperStateStore:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the session is connected now."""
+        """Return whether the session is connected now."""
         return not self._closed and self._client.state == KazooState.CONNECTED
 
     @property

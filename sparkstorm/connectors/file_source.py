@@ -35,7 +35,7 @@ _OFFSET_BITS = 40
 
 @dataclass(slots=True)
 class _File:
-    """A file of this task: position (-1: done), and a checksum of its first bytes by which a new one is told from it."""
+    """A file of this task: position (-1: done), and a checksum of its first bytes, to tell it from a new file of its name."""
 
     at: int = 0  # -1: done
     printed: int = 0
@@ -131,7 +131,7 @@ class Files(ReplayableSpout):
                     return
 
     def is_exhausted(self) -> bool:
-        """Whether every file was read; never if new ones are looked for."""
+        """Return whether every file was read; never if new ones are looked for."""
         return self._look_ms is None and not self._turns
 
     def extent(self) -> tuple[int, int]:

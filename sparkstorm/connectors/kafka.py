@@ -107,7 +107,7 @@ class KafkaSource(ReplayableSpout):
             self._patience.bear(RuntimeError(problem.str()))
 
     def is_exhausted(self) -> bool:
-        """Whether every partition was read to the end that it had; never if it is followed."""
+        """Return whether every partition was read to the end that it had; never if it is followed."""
         return not self._follow and self._look_ms > 0 and self._at_end >= self._assigned
 
     def snapshot(self) -> Any:

@@ -24,7 +24,7 @@ class Patience:
 
     @property
     def is_resting(self) -> bool:
-        """Whether the next try is not due yet."""
+        """Return whether the next try is not due yet."""
         return self._since_ms is not None and self._now_ms() < self._due_ms
 
     def bear(self, error: BaseException) -> None:

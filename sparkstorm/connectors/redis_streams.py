@@ -87,7 +87,7 @@ class RedisSource(ReplayableSpout):
             self._last[stream] = id
 
     def is_exhausted(self) -> bool:
-        """Whether there was nothing behind the last entry when it was last looked; never if new ones are waited for."""
+        """Return whether there was nothing behind the last entry when it was last looked; never if new ones are waited for."""
         return not self._follow and (self._is_at_end or not self._last)
 
     def snapshot(self) -> Any:

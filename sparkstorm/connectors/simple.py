@@ -41,7 +41,7 @@ class Rate(ReplayableSpout):
             self._next += self._step
 
     def is_exhausted(self) -> bool:
-        """Whether the last number was emitted."""
+        """Return whether the last number was emitted."""
         return self._rows is not None and self._next >= self._rows
 
     def extent(self) -> tuple[int, int]:

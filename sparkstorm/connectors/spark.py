@@ -91,7 +91,7 @@ class SparkSource(ReplayableSpout):
         self._tell_source()
 
     def is_exhausted(self) -> bool:
-        """Whether the end was reached that the source had when it was last asked; never if it is followed."""
+        """Return whether the end was reached that the source had when it was last asked; never if it is followed."""
         return not self._follow and self._is_at_end
 
     def snapshot(self) -> Any:

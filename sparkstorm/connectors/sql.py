@@ -85,7 +85,7 @@ class SqlSource(ReplayableSpout):
             self._last = key
 
     def is_exhausted(self) -> bool:
-        """Whether there was nothing behind the last row when it was last looked; never if new ones are looked for."""
+        """Return whether there was nothing behind the last row when it was last looked; never if new ones are looked for."""
         return not self._follow and self._is_at_end
 
     def snapshot(self) -> Any:
@@ -102,7 +102,7 @@ class SqlSource(ReplayableSpout):
             self._engine.dispose()
 
     def _is_gap(self, key: Any) -> bool:
-        """Whether rows before this one may still be committed; then the rows ahead are fetched anew."""
+        """Return whether rows before this one may still be committed; then the rows ahead are fetched anew."""
         is_next = type(key) is not int or type(self._last) is not int or key == self._last + 1
         if is_next or not self._gap_ms:
             self._gap_since_ms = None

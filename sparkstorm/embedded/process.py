@@ -134,7 +134,7 @@ class EmbeddedServer(ABC):
 
 
 def start_on_free_port(port: int | None, start: Callable[[int], _Server]) -> _Server:
-    """Start a server on a port, or on a free one; another free one is tried when somebody else was faster."""
+    """Start a server on a port, or on a free one; another free one is tried when that port is taken."""
     for tries_left in reversed(range(_PORT_TRIES)):
         try:
             return start(port or free_port())

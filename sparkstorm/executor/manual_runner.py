@@ -91,7 +91,7 @@ class ManualRunner:
 
     @property
     def has_posts(self) -> bool:
-        """Whether other threads have asked for anything."""
+        """Return whether other threads have asked for anything."""
         return bool(self._posts)
 
     def take_posts(self) -> None:

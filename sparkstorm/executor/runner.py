@@ -48,7 +48,7 @@ class Timing(Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something is due and has not fired."""
+        """Return whether something is due and has not fired."""
 
     def advance(self, watermark_ms: int, now_ms: int, most: int = ...) -> int:
         """Fire what is due, `most` at the most; return the number fired."""

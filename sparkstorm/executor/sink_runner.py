@@ -84,7 +84,7 @@ class SinkRunner:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the target lacks anything that was written or committed, or the store does not know that it has it."""
+        """Return whether the target lacks anything that was written or committed, or the store does not know that it has it."""
         is_open = self._is_open or self._is_prepared or self._is_committed
         return is_open or self._news is not None or not self._is_recovered
 

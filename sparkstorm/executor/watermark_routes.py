@@ -45,7 +45,7 @@ class TimePlan:
         ]
 
     def is_in_cycle(self, component: str) -> bool:
-        """Whether what a component emits can come back to it."""
+        """Return whether what a component emits can come back to it."""
         return any(self._cycle[each.component] == self._cycle[component] for each in self._topology.components[component].inputs)
 
     def is_told(self, component: str) -> bool:

@@ -159,7 +159,7 @@ class TimedRunner:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something is due and has not fired."""
+        """Return whether something is due and has not fired."""
         return self._has_more
 
     # -- inside ----------------------------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ class Outcome:
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing will change any more."""
+        """Return whether nothing will change any more."""
         return self.state is not OutcomeState.ACCEPTED
 
 
@@ -149,7 +149,7 @@ class Problems:
 
 
 def is_request_id(text: str) -> bool:
-    """Whether it has the form of a request's id."""
+    """Return whether it has the form of a request's id."""
     return _ID.fullmatch(text) is not None
 
 
@@ -181,7 +181,7 @@ def check_request(request: Request, request_id: str) -> None:
 
 
 def is_id_of(topology_id: str, name: str) -> bool:
-    """Whether it is the id of a topology of that name."""
+    """Return whether it is the id of a topology of that name."""
     return topology_id.startswith(name) and _NUMBERS.fullmatch(topology_id[len(name) :]) is not None
 
 

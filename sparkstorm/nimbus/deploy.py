@@ -110,7 +110,7 @@ class Deploys:
         return True
 
     def _may_retreat(self, name: str, deploy: Deploy, error: SparkStormError, now_ms: int) -> bool:
-        """Whether the old one shall follow instead: not while supervisors may still be joining, or when it is refused itself."""
+        """Return whether the old one follows instead: not while supervisors may still be joining, or when it is refused itself."""
         if deploy.fallback is None:
             text = (
                 f"hot deploy of {name} refused: {deploy.refusal}; "

@@ -262,7 +262,7 @@ class Nimbus:
         return False
 
     def _remove_beats_of_gone(self, reading: Reading) -> None:
-        """Remove heartbeats of replaced workers that nobody else will: their supervisor and their driver are gone."""
+        """Remove heartbeats of replaced workers that no other process removes: their supervisor and their driver are gone."""
         gone = reading.gone_nodes()
         for beat in reading.beats if gone else ():
             slot, assignment = WorkerSlot(beat.node, beat.port), reading.snapshot.assignments.get(beat.topology_id)

@@ -111,7 +111,7 @@ class RequestClient:
             self._blobs.delete(key)
 
     def leader_sentence(self) -> str:
-        """Say who leads, for an error."""
+        """Return the name of the leader, for an error."""
         leader = self.state.read_leader()
         if leader is None:
             return f"no Nimbus leads at {self.state.store.address}: start a cluster there"

@@ -57,7 +57,7 @@ class Desk:
     """Writer of batches in the caller's thread (for simulations)."""
 
     def has_room(self) -> bool:
-        """Whether it would take more."""
+        """Return whether it would take more."""
         return True
 
     def take(self, batch: Batch) -> None:

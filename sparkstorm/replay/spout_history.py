@@ -290,7 +290,7 @@ class _SeenTypes:
 
 
 def _is_mixed(kind: pa.DataType) -> bool:
-    """Return whether a type, or a part of a STRUCT, stands for values of several types."""
+    """Return whether a type, or a part of a STRUCT, holds values of several types."""
     return kind == TAGGED or (pa.types.is_nested(kind) and any(_is_mixed(kind.field(n).type) for n in range(kind.num_fields)))
 
 

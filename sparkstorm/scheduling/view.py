@@ -94,7 +94,7 @@ class ClusterView:
         return supervisor.host if supervisor else None
 
     def is_blacklisted(self, node: str) -> bool:
-        """Whether the supervisor's host is on the blacklist."""
+        """Return whether the supervisor's host is on the blacklist."""
         return self.host_of(node) in self._blacklisted
 
     def _refresh(self, supervisor: SupervisorView) -> None:

@@ -24,7 +24,7 @@ class Lock(Protocol):
 
     @property
     def is_held(self) -> bool:
-        """Whether this object holds it."""
+        """Return whether this object holds it."""
 
     def try_take(self) -> bool:
         """Take the lock if it is free; return whether this object holds it afterwards."""

@@ -50,7 +50,7 @@ class MemoryLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether this process holds it."""
+        """Return whether this process holds it."""
         return self._disk.holder_by_lock.get(self._name) is self._process
 
     def try_take(self) -> bool:

@@ -65,7 +65,7 @@ class Flock:
 
     @property
     def is_held(self) -> bool:
-        """Whether this object holds it."""
+        """Return whether this object holds it."""
         return self._fd >= 0
 
     def try_take(self) -> bool:

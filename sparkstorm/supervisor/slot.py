@@ -128,7 +128,7 @@ class Slot:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the slot has what its sync wants of it: nothing, or a worker that runs with the status that is wanted."""
+        """Return whether the slot has what its sync wants of it: nothing, or a worker that runs with the status that is wanted."""
         wish, state, child = self._sync.wish, self._state, self._child
         if wish is None or child is None:
             return wish is None and state.phase is Phase.EMPTY

@@ -155,7 +155,7 @@ class SlotSync:
 
     @property
     def is_woken(self) -> bool:
-        """Whether something was hinted at or left here since the last step."""
+        """Return whether something was hinted at or left here since the last step."""
         return self._changed.is_set()
 
     def close(self) -> None:

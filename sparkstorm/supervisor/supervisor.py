@@ -116,7 +116,7 @@ class Supervisor:
 
     @property
     def is_in_office(self) -> bool:
-        """Whether this process does the duties now."""
+        """Return whether this process does the duties now."""
         return self._lock.is_held
 
     def step(self, now_ms: int, assignments: Mapping[str, Assignment]) -> None:

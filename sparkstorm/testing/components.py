@@ -38,7 +38,7 @@ class AckFailTracker(ByReference):
 
     @property
     def settled_once(self) -> bool:
-        """Whether no message was acked or failed twice."""
+        """Return whether no message was acked or failed twice."""
         return all(count == 1 for count in Counter(map(repr, [*self.acked, *self.failed])).values())
 
 

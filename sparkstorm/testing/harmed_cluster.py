@@ -55,7 +55,7 @@ class FaultySession:
 
     @property
     def is_connected(self) -> bool:
-        """Whether calls would succeed now."""
+        """Return whether calls would succeed now."""
         return not (self.is_cut or self.is_dead) and self.inner.is_connected
 
     @property
@@ -95,7 +95,7 @@ class FaultySession:
         self._write(lambda: self.inner.put_ephemeral(path, data))
 
     def try_ephemeral(self, path: str, data: bytes) -> bool:
-        """Make an ephemeral node if nobody holds it."""
+        """Make an ephemeral node if there is none."""
         found: bool = self._write(lambda: self.inner.try_ephemeral(path, data))
         return found
 

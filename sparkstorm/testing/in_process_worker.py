@@ -196,12 +196,12 @@ class InProcessWorker:
 
     @property
     def is_obedient(self) -> bool:
-        """Whether no command waits for it."""
+        """Return whether no command waits for it."""
         return not self._commands
 
     @property
     def is_paused(self) -> bool:
-        """Whether the process is stopped, as by SIGSTOP."""
+        """Return whether the process is stopped, as by SIGSTOP."""
         return self.paused_until_ms > self._around.simulation.clock.now_ms()
 
     def step(self, now_ms: int) -> int | None:
@@ -227,7 +227,7 @@ class InProcessWorker:
         return due_ms
 
     def is_woken(self) -> bool:
-        """Whether frames have come, or a thread has posted something."""
+        """Return whether frames have come, or a thread has posted something."""
         if self.worker is None or self.clock.is_busy or self.is_paused:
             return False
         return self._post.is_set() or self._newest() != self._seen
@@ -255,7 +255,7 @@ class InProcessWorker:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether the store knows a newer owner of any of its tasks."""
+        """Return whether the store knows a newer owner of any of its tasks."""
         tokens = self.spec.token_by_task() if self.spec is not None else {}
         return any(self.data.store.task(task).fence != token for task, token in tokens.items())
 

@@ -169,7 +169,7 @@ class LocalCluster:
     def submit(
         self, topology: Topology, conf: Mapping[str, Any] | None = None, name: str = "test", from_checkpoint: Path | None = None
     ) -> str:
-        """Start a topology, where it is told from a checkpoint, and return its id once its workers run.
+        """Start a topology, from a checkpoint if one is given, and return its id once its workers run.
 
         An exception of a component's `open` or `prepare` is raised here.
         """

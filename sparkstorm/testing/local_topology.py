@@ -65,7 +65,7 @@ class LocalTopology:
 
     @property
     def is_active(self) -> bool:
-        """Whether its spouts may emit."""
+        """Return whether its spouts may emit."""
         base = self._state.read_base(self.id)
         return base is not None and base.status in (TopologyStatus.ACTIVE, TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK)
 
@@ -77,7 +77,7 @@ class LocalTopology:
         return [slot for slot in self.slots if slot.slot in wanted]
 
     def is_placed(self) -> bool:
-        """Whether every slot runs what the assignment wants of it, and no other slot has a worker of this topology."""
+        """Return whether every slot runs what the assignment wants of it, and no other slot has a worker of this topology."""
         assignment = self._state.read_assignment(self.id)
         return all(self._has_what_is_wanted(slot, part_of(assignment, slot.slot) if assignment else None) for slot in self.slots)
 

@@ -70,7 +70,7 @@ class Duty:
         return self.paused_until_ms if now_ms < self.paused_until_ms else self._step(now_ms)
 
     def is_woken(self) -> bool:
-        """Whether something has come for it."""
+        """Return whether something has come for it."""
         return self._is_woken() and self._simulation.clock.now_ms() >= self.paused_until_ms
 
     def wait_for_threads(self) -> bool:

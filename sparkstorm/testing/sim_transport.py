@@ -36,7 +36,7 @@ class Arrivals:
         return waiting[0][0] - 1 if waiting else self._store.task(task).last_number
 
     def note_claim(self, token_by_task: Mapping[int, int]) -> None:
-        """Take in who owns tasks from now on."""
+        """Take in the owners of tasks from now on."""
         for task, token in token_by_task.items():
             self._token_by_task[task] = max(token, self._token_by_task.get(task, 0))
 

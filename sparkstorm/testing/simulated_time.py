@@ -37,7 +37,7 @@ class WorkerClock:
 
     @property
     def is_busy(self) -> bool:
-        """Whether this worker is still at its last step."""
+        """Return whether this worker is still at its last step."""
         return self.busy_until_ms > self._clock.now_ms()
 
     @contextmanager

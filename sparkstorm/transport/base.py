@@ -55,7 +55,7 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True)
 class Commit:
-    """Everything one epoch changes in the store."""
+    """All changes of one epoch to the store."""
 
     owner: str
     token_by_task: Mapping[int, int]
@@ -77,12 +77,12 @@ class Commit:
     watched: Sequence[int] = ()  # tasks whose backlog the owner wants to know
 
     def frees(self, passed_bytes: int) -> bool:
-        """Whether it sends on no more bytes of rows than it consumes, given the bytes of whole frames that it passes."""
+        """Return whether it sends on no more bytes of rows than it consumes, given the bytes of whole frames that it passes."""
         sent = sum(len(data) for _, data, counted in self.frames if counted)
         return self.is_urgent or sent <= max(passed_bytes, self.consumed_bytes)
 
     def is_empty(self) -> bool:
-        """Whether nothing but progress would be written."""
+        """Return whether nothing but progress would be written."""
         return not (
             self.frames
             or self.cursors

@@ -331,7 +331,7 @@ def _unpacked(columns: dict[Any, Any], count: int) -> Any:
 
 
 def _checked_senders(tasks: Any, numbers: Any, count: int) -> list[int]:
-    """Task of each row's sender; a single one stands for all rows."""
+    """Task of each row's sender; a single one is that of all rows."""
     _check(type(tasks) is list and type(numbers) is bytes and all(type(t) is int for t in tasks), "its senders are not tasks")
     if len(tasks) == 1:
         _check(not numbers, "numbers of senders, of which there is one")

@@ -58,7 +58,7 @@ class LocalStore:
             raise StoreFullError("the disk under the store is full")
 
     def holds_data(self) -> bool:
-        """Whether anything but dead letters and tombstone is stored."""
+        """Return whether anything but dead letters and tombstone is stored."""
         return bool(self.seq_by_owner or self.progress_by_owner or any(keys != _TaskKeys() for keys in self.task_keys.values()))
 
     def end(self) -> None:

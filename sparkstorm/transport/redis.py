@@ -143,7 +143,7 @@ class RedisTransport:
         self._reading.drop()
 
     def _run(self, commit: Commit, commands: list[Any], mode: str) -> list[Any]:
-        """The script's answer without its 'OK'; on a connection not proven yet it is told the frames read so far."""
+        """The script's answer without its 'OK'; on a connection not proven yet the script also checks the frames read so far."""
         tasks = list(commit.token_by_task)
         head: list[Any] = [
             commit.owner,

@@ -30,7 +30,7 @@ class Backpressure:
 
     @property
     def is_store_filling(self) -> bool:
-        """Whether spouts must stop so that bolts can drain what there is."""
+        """Return whether spouts must stop so that bolts can drain what there is."""
         return self._fullness >= SPOUTS_STOP_AT
 
     @property
@@ -44,11 +44,11 @@ class Backpressure:
 
     @property
     def must_ask(self) -> bool:
-        """Whether anything is held back, so that only news of the pressure can set it free."""
+        """Return whether anything is held back, so that only news of the pressure can set it free."""
         return bool(self._full) or self._fullness >= SPOUTS_STOP_AT
 
     def is_shut(self, task: int) -> bool:
-        """Whether this task must wait for those it feeds."""
+        """Return whether this task must wait for those it feeds."""
         return bool(self._full) and not self._full.isdisjoint(self._fed_by_task[task])
 
     def note(self, pressure: Pressure) -> None:

@@ -22,7 +22,7 @@ class Budget:
         self._deadline_ms = now_ms + self._ms
 
     def is_over(self, epoch: Epoch, now_ms: int) -> bool:
-        """Whether this epoch must end."""
+        """Return whether this epoch must end."""
         return epoch.rows >= self.rows or epoch.bytes >= self._bytes or now_ms >= self._deadline_ms
 
     def left_to_drain(self, epoch: Epoch, now_ms: int) -> int:

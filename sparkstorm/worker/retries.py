@@ -140,6 +140,6 @@ class RetryPolicy:
         bolt.hold(held)
 
     def _fail(self, epoch: Epoch, bolt: BoltTask, tup: Tuple, failure: Failure) -> None:
-        """Fail the tree of an input: the epoch puts an edge into it that nobody consumes, so it cannot end as acked."""
+        """Fail the tree of an input: the epoch puts an edge into it that no task consumes, so it cannot end as acked."""
         epoch.fail(tup.roots, failure)
         self._count(bolt.task).failed += 1

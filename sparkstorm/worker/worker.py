@@ -166,7 +166,7 @@ class Worker:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the last commit was applied, as far as this worker knows."""
+        """Return whether the last commit was applied, as far as this worker knows."""
         return self._refused is None
 
     @property
@@ -176,7 +176,7 @@ class Worker:
 
     @property
     def is_drained(self) -> bool:
-        """Whether all sources have ended and nothing is open or waiting in this worker."""
+        """Return whether all sources have ended and nothing is open or waiting in this worker."""
         return all(s.is_exhausted and not len(s.pending) for s in self._crew.spouts.values()) and not any(
             b.is_waiting for b in self._crew.bolts.values()
         )

@@ -1,4 +1,4 @@
-"""Owns the list of ledgers that must all keep the same laws."""
+"""List of ledgers that must all keep the same laws."""
 
 from __future__ import annotations
 

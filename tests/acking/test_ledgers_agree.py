@@ -1,4 +1,4 @@
-"""Owns the proof that the table is the dict: random histories, both ways of the table beside the plain twin."""
+"""The table of the acker equals the dict: random histories, both ways of the table beside the plain twin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the limit on open trees that follows their latency: where it comes to rest, and what leaves it alone."""
+"""Limit on open trees that follows their latency: its resting value, and inputs that do not move it."""
 
 from __future__ import annotations
 

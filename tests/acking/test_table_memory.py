@@ -1,4 +1,4 @@
-"""Owns the memory of the acker's table: bytes for an open root, and memory given back."""
+"""Memory of the acker's table: bytes for an open root, and memory given back."""
 
 from __future__ import annotations
 

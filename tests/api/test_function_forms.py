@@ -1,4 +1,4 @@
-"""Functions do what the classes they stand for do: live with deaths of workers, and in a batch replay."""
+"""Function forms behave as the class forms do: live with deaths of workers, and in a batch replay."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def build(input=()):
 
 
 def job_in(folder: Path, yaml: str = "", module: str = TOPOLOGY, more: str = "") -> JobFile:
-    """A job file and its module, under a name that nobody has imported before."""
+    """A job file and its module, under a module name not imported before."""
     name = f"topology_{os.getpid()}_{next(NUMBER)}"
     (folder / f"{name}.py").write_text(module)
     (folder / "job.yaml").write_text(yaml or f"topology: {name}:build\n{more}")

@@ -1,4 +1,4 @@
-"""What `sparkstorm upgrade` says, for people and for programs."""
+"""Texts and JSON of `sparkstorm upgrade`."""
 
 from dataclasses import replace
 

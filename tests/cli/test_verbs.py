@@ -156,7 +156,7 @@ def test_the_drivers_of_the_cluster_are_listed(bench: Bench, cluster: ClusterCli
 
 
 def said_both(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
-    """A rebalance that nobody confirms: its plan, and that nothing was changed."""
+    """Return the outcome of a rebalance that is not confirmed: its plan, and that nothing was changed."""
     capsys.readouterr()
     assert main(list(arguments)) == 1
     found = capsys.readouterr()

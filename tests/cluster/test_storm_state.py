@@ -1,4 +1,4 @@
-"""Checks Storm's verbs over the local twin of the store: who may write what, and what a damaged node answers."""
+"""Checks Storm's verbs over the local twin of the store: permissions to write, and answers to damaged nodes."""
 
 from dataclasses import replace
 

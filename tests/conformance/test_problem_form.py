@@ -209,7 +209,7 @@ def test_a_failed_assignment_is_an_answer_not_an_error() -> None:
 
 @pytest.mark.parametrize(("spare", "evicted"), [(1.0, []), (0.0, ["small"])])
 def test_evicted_are_those_who_ran_and_run_no_more(spare: float, evicted: list[str]) -> None:
-    """Return who gave way and found another place in the same round has only moved."""
+    """An executor that gave way and found another place in the same round has only moved."""
 
     def topology(name: str, cpu: float, priority: int) -> Problem:
         asks = {"topology.component.resources.map": {"gpu": 0.5}, "topology.component.cpu.pcore.percent": cpu}

@@ -1,4 +1,4 @@
-"""Owns the two stores that the transport's contract runs against, and how a test looks into each."""
+"""The two stores that the transport's contract runs against, and how a test looks into each."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LocalBench:
         return LocalReader(self.store)
 
     def dump(self) -> dict[str, Any]:
-        """Everything stored, to be compared."""
+        """Return all stored data, for comparison."""
         found = self.store.checkpoint()
         return {key: value for key, value in found.items() if key != "task_keys"} | {
             f"{task}": keys
@@ -112,7 +112,7 @@ class RedisBench:
         return ":".join([f"{{{self.topology}}}", *map(str, parts)])
 
     def dump(self) -> dict[str, Any]:
-        """Everything stored, to be compared."""
+        """Return all stored data, for comparison."""
         client: Any = self.client
         names = sorted(client.keys(self.key("*")))
         return {name.decode(): client.dump(name) for name in names}

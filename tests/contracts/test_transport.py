@@ -370,7 +370,7 @@ def test_a_store_that_lost_its_tail_sends_every_owner_back_to_it(bench: Bench) -
 
 
 def test_a_frame_read_and_then_lost_cannot_be_consumed(bench: Bench) -> None:
-    """The receiver's own commits all stand; only the frame is gone, and its sender is going to send it again."""
+    """The receiver's own commits are all there; only the frame is gone, and its sender will send it again."""
     sender, receiver = Owner(bench, "s", (1,)), Owner(bench, "r", (2,))
     sender.commit(frames=frames_for(2, b"kept"))
     checkpoint = bench.checkpoint()

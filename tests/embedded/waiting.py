@@ -1,4 +1,4 @@
-"""Owns waiting for what another process does: on a condition, with a deadline."""
+"""Waiting for another process: on a condition, with a deadline."""
 
 from __future__ import annotations
 

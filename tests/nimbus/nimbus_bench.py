@@ -1,4 +1,4 @@
-"""Owns a whole simulated cluster around a Nimbus: a local tree, a simulated clock, supervisors whose slots obey."""
+"""A whole simulated cluster around a Nimbus: a local tree, a simulated clock, supervisors whose slots obey."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -105,7 +105,7 @@ class FakeSupervisor:
 
 
 class Bench:
-    """Everything under one simulated clock."""
+    """A cluster whose parts all share one simulated clock."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Owns a simulated cluster whose Nimbus, or whole driver, dies at a chosen write and is followed by another."""
+"""A simulated cluster whose Nimbus, or whole driver, dies at a chosen write and is followed by another."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

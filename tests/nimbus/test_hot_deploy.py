@@ -146,7 +146,7 @@ def left_over(bench: Bench, keeper: Keeper) -> str:
 
 
 class Moody(DefaultScheduler):
-    """Refuses everybody, while it is told to."""
+    """Scheduler that refuses every topology while it is switched on."""
 
     is_sulking = False
 

@@ -22,7 +22,7 @@ BOTH = pytest.mark.parametrize("is_written", [False, True], ids=["before the wri
 
 
 def is_untouched(bench: Phoenix, status: TopologyStatus = TopologyStatus.ACTIVE) -> bool:
-    """Whether the request was never made."""
+    """Return whether the request was never made."""
     if bench.state.topology_ids() != [bench.old] or bench.keeper.data != {bench.old: "counts"}:
         return False
     base, now = bench.state.read_base(bench.old), bench.assignment()
@@ -96,7 +96,7 @@ class Ask:
 
 
 def is_restarted(bench: Phoenix) -> bool:
-    """Whether one worker has new fences, and nothing has moved."""
+    """Return whether one worker has new fences, and nothing has moved."""
     now, before = bench.assignment(), bench.before
     again = {each for each, placed in now.placed_version_by_executor.items() if placed > before.version}
     slot = min(before.slot_by_executor.values())

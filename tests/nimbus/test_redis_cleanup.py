@@ -1,4 +1,4 @@
-"""Checks on a real Redis that a topology's keys are deleted or handed to its successor, and nobody else's."""
+"""Checks on a real Redis that a topology's keys are deleted or handed to its successor, and no other topology's."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -119,7 +119,7 @@ class Partial(StatefulBolt):
 
 
 class Fussy(BasicBolt):
-    """Cannot stand one value in seven, whatever often it is tried: those are put aside in both runs."""
+    """Bolt that raises on one value in seven, however often it is tried: such rows are put aside in both runs."""
 
     outputs = FIELDS
 

@@ -76,7 +76,7 @@ class Pass(BasicBolt):
 
 
 class FailsAt(Sum):
-    """Cannot stand one window."""
+    """Bolt that raises on one window."""
 
     def execute(self, window: Window, collector: BasicOutputCollector) -> None:
         super().execute(window, collector)

@@ -33,7 +33,7 @@ def supervisor(name: str, *ports: int, host: str | None = None, rack: str | None
 
 
 def component(name: str, parts: Sequence[ExecutorId], kind: str = "bolt", *inputs: str, **conf: Any) -> ComponentView:
-    """A component that reads others by shuffle; underscores in conf names stand for dots."""
+    """A component that reads others by shuffle; underscores in conf names are dots."""
     named = {key.replace("__", "."): value for key, value in conf.items()}
     return ComponentView(name, kind, tuple(parts), named, tuple(InputView(each) for each in inputs))
 

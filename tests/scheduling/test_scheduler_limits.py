@@ -198,7 +198,7 @@ def test_jstorm_puts_tasks_that_must_differ_on_different_nodes(seed: int) -> Non
 
 
 def after_a_loss(name: str, scene: Scene, conf: dict[str, Any], lost: str) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-    """Return who is somewhere else after a node's loss, and who ran there."""
+    """Return the executors that moved after a node's loss, and those that ran on it."""
     before = scene.scheduled(name, conf)
     after = before.without(lost).scheduled(name, conf)
     rows = before.assignments.items()

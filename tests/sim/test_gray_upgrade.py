@@ -133,7 +133,7 @@ class Bench:
         return set(assignment.code_by_slot)
 
     def rests(self, batches: int) -> bool:
-        """Whether so many batches are done and none is under way."""
+        """Return whether so many batches are done and none is under way."""
         state = self.state.upgrade_state(self.id)
         return (
             state.upgrade is not None

@@ -1,4 +1,4 @@
-"""Owns the topologies that are run under fault schedules, each with what must have come out at the end."""
+"""Topologies that are run under fault schedules, each with what must have come out at the end."""
 
 from __future__ import annotations
 

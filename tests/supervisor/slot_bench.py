@@ -1,4 +1,4 @@
-"""Owns a small cluster for tests of slots: a tree and blobs on real servers, and a hand that writes assignments."""
+"""A small cluster for tests of slots: a tree and blobs on real servers, and a hand that writes assignments."""
 
 import os
 import time

@@ -258,7 +258,7 @@ def test_a_closed_clerk_gives_the_office_up(office: Office) -> None:
 
 
 def replayed(office: Office, old: Assignment) -> None:
-    """Put an old signed record back, as somebody can who may write to the tree but has no key."""
+    """Put an old signed record back, as a writer of the tree without the key can."""
     path = paths.assignment(old.topology_id)
     office.store.delete(path)
     office.state.write_assignment(old)

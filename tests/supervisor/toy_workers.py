@@ -1,4 +1,4 @@
-"""Owns toy worker entries: what a worker child may do to its slot, good and bad, without a runtime."""
+"""Toy worker entries: behaviours of a worker child towards its slot, good and bad, without a runtime."""
 
 import os
 import select
@@ -53,7 +53,7 @@ def is_fenced(spec: WorkerSpec, control: WorkerControl) -> int:
 
 
 def floods_stderr(spec: WorkerSpec, control: WorkerControl) -> int:
-    """Two megabytes into a pipe nobody reads would block for ever; into a file they do not."""
+    """Write two megabytes: into a pipe without a reader that would block for ever, into a file it does not."""
     for _ in range(2000):
         sys.stderr.write("x" * 1023 + "\n")
     os.write(1, b"written by C code\n")
@@ -94,7 +94,7 @@ def hangs_in_a_bolt(spec: WorkerSpec, control: WorkerControl) -> int:
 
 
 def hangs_while_alive(spec: WorkerSpec, control: WorkerControl) -> int:
-    """A loop that stands in a call while a thread of the process says that it runs."""
+    """Block the loop in a call while a thread of the process goes on with its heartbeats."""
 
     def say_alive() -> None:
         while True:

@@ -108,7 +108,7 @@ def replay_history(folder: Path) -> None:
 
 
 def sown(folder: Path) -> bool:
-    """Whether the driver has begun to give tasks their journals."""
+    """Return whether the driver has begun to give tasks their journals."""
     try:
         at = load_connection(folder / "storm-local" / "connection.json").redis
         with contextlib.closing(redis.Redis(at.host, at.port, password=at.password)) as client:

@@ -39,7 +39,7 @@ def shared(redis_server: RedisServer) -> Iterator[RedisBench]:
 
 
 class Counter:
-    """An owner that counts up in its journal and goes back to the store whenever it is told to."""
+    """An owner that counts up in its journal and returns to the store's state on request."""
 
     def __init__(self, bench: RedisBench, name: str, task: int) -> None:
         self.transport: RedisTransport = bench.open()

@@ -146,7 +146,7 @@ def test_keys_of_any_kind_have_windows_side_by_side() -> None:
 
 
 class Failing(Adding):
-    """Fails windows that end at 10, as often as it is told."""
+    """Bolt that fails windows that end at 10, a given number of times."""
 
     def __init__(self, times: int) -> None:
         self.times = times

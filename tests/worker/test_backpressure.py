@@ -1,4 +1,4 @@
-"""Checks waits: backpressure, spilled local rows, cycles, a full store; and that nobody works when there is nothing to do."""
+"""Checks waits: backpressure, spilled local rows, cycles, a full store; and no work when there is nothing to do."""
 
 from __future__ import annotations
 

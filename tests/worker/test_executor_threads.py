@@ -1,4 +1,4 @@
-"""Threads of executors, and the watches over calls: who waits in the loop is named, and so is a thread that stands."""
+"""Threads of executors, and the watches over calls: a bolt that waits in the loop is named, and so is a stuck thread."""
 
 from __future__ import annotations
 

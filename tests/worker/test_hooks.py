@@ -16,7 +16,7 @@ SEEN: list[tuple[Any, ...]] = []
 
 
 class Watching(TaskHook):
-    """Writes down what it is told."""
+    """Hook that records its calls."""
 
     def prepare(self, conf: Any, context: Any) -> None:
         self.component = context.component_id

@@ -242,7 +242,7 @@ def test_a_replayable_spout_goes_on_from_its_committed_position(workers: int) ->
 
 
 def test_callbacks_are_made_after_the_commit_and_again_when_their_making_was_not_committed() -> None:
-    """The worker dies inside ack(): the commit that settled the tree stands, so the next worker calls again."""
+    """The worker dies inside ack(): the commit that settled the tree is in the store, so the next worker calls again."""
 
     class DiesInAck(FeederSpout):
         def ack(self, message_id: Any) -> None:

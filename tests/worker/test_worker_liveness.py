@@ -1,4 +1,4 @@
-"""Attacks on the loop: steps that never end, trees that nobody gives up, stores that nobody can drain."""
+"""Attacks on the loop: steps that never end, trees that are never given up, stores that cannot be drained."""
 
 from __future__ import annotations
 

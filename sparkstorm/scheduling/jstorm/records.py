@@ -41,7 +41,7 @@ class JStormComponent:
 
     @property
     def is_system(self) -> bool:
-        """Whether its tasks are placed last."""
+        """Return whether its tasks are placed last."""
         return self.kind == "system" or self.id in SYSTEM
 
 

@@ -32,7 +32,7 @@ class IsolatedPool:
         return {node: self._all_nodes[node] for node in sorted(used)}
 
     def can_add(self, topology: TopologyView) -> bool:
-        """Whether the topology shares none of its nodes."""
+        """Return whether the topology shares none of its nodes."""
         return all(len(node.topologies()) <= 1 for node in self._assigned_nodes(topology).values())
 
     def add_topology(self, topology: TopologyView) -> None:

@@ -1,4 +1,4 @@
-"""Order of topologies: those of the user who is furthest below the guaranteed share come first."""
+"""Order of topologies: those of the user furthest below the guaranteed share come first."""
 
 import math
 from collections.abc import Callable, Mapping

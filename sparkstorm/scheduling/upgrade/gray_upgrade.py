@@ -31,7 +31,7 @@ class UpgradeStep:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to write."""
+        """Return whether there is nothing to write."""
         return self == UpgradeStep()
 
 

@@ -45,7 +45,7 @@ class ChaosReport:
 
     @property
     def is_exact(self) -> bool:
-        """Whether nothing was lost or doubled."""
+        """Return whether nothing was lost or doubled."""
         return not any(each.lost or each.doubled for each in self.exactness.values())
 
     def __str__(self) -> str:

@@ -63,7 +63,7 @@ def _states(trial: Trial, component: str) -> dict[str, list[str]]:
 
 
 class _Recoveries:
-    """Watcher of a simulated cluster: from each fault to the first moment at which all is placed again and somebody commits."""
+    """Watcher of a simulated cluster: from each fault to the first moment at which all is placed again and a worker commits."""
 
     def __init__(self, trial: Trial) -> None:
         self._cluster = trial.cluster

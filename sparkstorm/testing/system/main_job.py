@@ -79,7 +79,7 @@ class MainJob:
         return self._process.pid
 
     def tree(self) -> set[int]:
-        """Everything below it, and everything that ever was seen there and still lives."""
+        """Return all processes below it, and all that were seen there before and still live."""
         self._seen = {pid for pid in self._seen | descendants(self.pid) if not is_gone(pid)}
         return self._seen
 

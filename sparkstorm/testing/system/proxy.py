@@ -262,7 +262,7 @@ class _Pair:
         return b""
 
     def _end(self) -> None:
-        """One direction is over, and so is the other; whoever comes second closes."""
+        """End both directions; the second call closes the sockets."""
         if self._is_late:
             return
         self._shut_both()

@@ -44,12 +44,12 @@ class ThreadedBolt(Bolt):
 
     @property
     def is_full(self) -> bool:
-        """Whether rows should stay in the stream for now."""
+        """Return whether rows should stay in the stream for now."""
         return len(self._open) >= MAX_QUEUED
 
     @property
     def is_busy(self) -> bool:
-        """Whether rows wait for the thread, or their outcomes for the loop."""
+        """Return whether rows wait for the thread, or their outcomes for the loop."""
         return bool(self._open)
 
     @property

@@ -128,12 +128,12 @@ class BoltTask:
 
     @property
     def takes_batches(self) -> bool:
-        """Whether rows run together as a batch."""
+        """Return whether rows run together as a batch."""
         return self._columns_runner is not None
 
     @property
     def _is_watched(self) -> bool:
-        """Whether somebody looks at every single tuple."""
+        """Return whether a recorder or hooks see every tuple."""
         return self.recorder is not None or bool(self.hooks)
 
     def tick(self, epoch: Epoch, tick: Tuple) -> list[Failure]:
@@ -215,7 +215,7 @@ class BoltTask:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether anything of this task is in memory and not done."""
+        """Return whether anything of this task is in memory and not done."""
         if self.inbox.chunks or self.held or self.feed:
             return True
         is_firing = self.time is not None and self.time.is_firing
@@ -223,7 +223,7 @@ class BoltTask:
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether nothing that its journal keeps can have changed since the last commit."""
+        """Return whether nothing that its journal keeps can have changed since the last commit."""
         return self.time is None and (self.state is None or not self.state.undo) and not isinstance(self.runner, SinkRunner)
 
     @property

@@ -1,4 +1,4 @@
-"""Watches over calls of user code: bolts that wait inside the worker's loop, and threads that stand in one call."""
+"""Watch over calls of user code: bolts that wait inside the worker's loop, and threads that are stuck in one call."""
 
 from __future__ import annotations
 

@@ -151,12 +151,12 @@ class SpoutTask:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the source has come to its end."""
+        """Return whether the source has come to its end."""
         return self.is_open and self.spout.is_exhausted()
 
     @property
     def has_ended(self) -> bool:
-        """Whether this task will never emit again, not even to replace a tuple that fails."""
+        """Return whether this task will never emit again, not even to replace a tuple that fails."""
         return self.time is not None and self.is_open and self.spout.has_ended() and not len(self.pending)
 
     @property
