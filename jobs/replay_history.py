@@ -5,7 +5,7 @@ import sys
 if sys.version_info < (3, 11):  # noqa: UP036 - whoever starts it with an older one shall be told
     sys.exit(f"SparkStorm needs Python 3.11 or newer; this is {sys.version.split()[0]} (set PYSPARK_PYTHON)")
 try:
-    from sparkstorm.app.replay_job import main
+    from sparkstorm.app.replay.job import main
 except ImportError as error:
     advice = "run `make install`, then `. .venv/bin/activate`"
     sys.exit(f"{sys.executable} cannot import what SparkStorm needs: {error}; {advice}")

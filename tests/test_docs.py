@@ -153,7 +153,7 @@ _PUBLIC = {
     "sparkstorm.client",
     "sparkstorm.connectors",
     "sparkstorm.replay",
-    "sparkstorm.replay.recorded",
+    "sparkstorm.replay.stepping.recorded",
     "sparkstorm.testing",
 }
 _OF_TOOLS = re.compile(r"sparkstorm\.(notebook\.\w+|scheduling\.laboratory|app\.cluster|config)")

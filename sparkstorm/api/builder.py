@@ -14,7 +14,6 @@ from sparkstorm.api.signatures import check_grouping, check_methods
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_times, late_stream_of
 from sparkstorm.errors import InvalidTopologyError, show
-from sparkstorm.model.column_types import ANY, ColumnType, parse_type
 from sparkstorm.model.shared_memory import SHARED_MEMORY_KEY, SharedMemory, check_regions, regions_of
 from sparkstorm.model.topology import (
     DEFAULT_STREAM,
@@ -25,6 +24,7 @@ from sparkstorm.model.topology import (
     Topology,
     validate,
 )
+from sparkstorm.model.values.column_types import ANY, ColumnType, parse_type
 from sparkstorm.settings import ComponentSettings
 
 

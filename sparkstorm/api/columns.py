@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sparkstorm.api.collector import BasicOutputCollector
 from sparkstorm.api.components import BasicBolt
-from sparkstorm.model.column_types import ColumnType
 from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.model.values.column_types import ColumnType
 
 if TYPE_CHECKING:
     from pyarrow import DataType, RecordBatch

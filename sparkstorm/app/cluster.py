@@ -42,8 +42,8 @@ from sparkstorm.model.names import driver_of_node
 from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.guarded_scheduler import GuardedScheduler
 from sparkstorm.nimbus.leader_election import LeaderStore, own_name
-from sparkstorm.nimbus.listeners import TopologyActionListener
 from sparkstorm.nimbus.nimbus import Nimbus
+from sparkstorm.nimbus.parts import TopologyActionListener
 from sparkstorm.nimbus.redis_cleanup import RedisRetirement
 from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.nimbus.submission import SubmitOptions

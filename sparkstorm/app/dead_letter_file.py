@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkstorm.errors import CodecError, MalformedFrameError, StoreInconsistentError
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import Cause, DeadLetter
-from sparkstorm.model.tagged import from_json, to_json
+from sparkstorm.model.values.codec import Codec
+from sparkstorm.model.values.tagged import from_json, to_json
 
 Read = Callable[[int, str], list[tuple[str, bytes]]]
 """(limit, id) -> the oldest stored letters behind that id, with their ids."""

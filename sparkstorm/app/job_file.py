@@ -35,7 +35,7 @@ class JobFile:
     parallelism: Mapping[str, int] = field(default_factory=dict)
     results: Mapping[str, Any] = field(default_factory=dict)
     own_conf: Mapping[str, Any] = field(default_factory=dict)
-    replay: Mapping[str, Any] = field(default_factory=dict)  # for batch replay alone; app/replay_file.py reads it
+    replay: Mapping[str, Any] = field(default_factory=dict)  # for batch replay alone; app/replay/file.py reads it
 
     @property
     def conf(self) -> Conf:

@@ -10,7 +10,7 @@ from typing import Any
 from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.names import file_name
-from sparkstorm.model.tagged import to_json
+from sparkstorm.model.values.tagged import to_json
 
 DEAD_LETTERS = "dead-letters.jsonl"
 RESULT_FORMATS = ("jsonl", "csv", "parquet")

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from sparkstorm.errors import CheckpointError, MalformedFrameError
-from sparkstorm.model.codec import KEYS, Codec
 from sparkstorm.model.strict import expected, named_errors, one_of, read_as
 from sparkstorm.model.topology import validate_name
+from sparkstorm.model.values.codec import KEYS, Codec
 
 FORMAT = 3  # 1 kept all session windows of a key in one entry, 2 no version of states
 KIND = "sparkstorm checkpoint"

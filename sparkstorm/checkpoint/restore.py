@@ -17,9 +17,9 @@ from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.checkpoint.files import Checkpoint, Content
 from sparkstorm.errors import CheckpointError
 from sparkstorm.grouping.hashing import stable_hash
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import ACKER, MASTER, Component, Topology
+from sparkstorm.model.values.codec import Codec
 
 FROM_CHECKPOINT = "topology.from.checkpoint"
 _KEYS_PER_ENTRY = 256

@@ -38,7 +38,7 @@ def schedule(arguments: argparse.Namespace) -> int:
 def recorded(arguments: argparse.Namespace) -> int:
     """Show the tuples that a bolt's task was given, as one line of JSON each; 1 when nothing can be read."""
     from sparkstorm.errors import RecordingError
-    from sparkstorm.replay.recorded import recorded as read
+    from sparkstorm.replay.stepping.recorded import recorded as read
 
     try:
         for part in read(arguments.path):

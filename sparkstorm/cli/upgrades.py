@@ -80,7 +80,7 @@ def start(arguments: argparse.Namespace) -> int:
         handle = cluster.topology(job.name)
         if arguments.shadow:
             _need_spark()
-            from sparkstorm.app.shadow import check_shadow, shadow
+            from sparkstorm.app.replay.shadow import check_shadow, shadow
 
             recorded, least = arguments.shadow, arguments.tuples
             check_shadow(job.name, shadow(handle, cluster, topology, topology_conf(job), recorded, least, by_value), least)
@@ -102,7 +102,7 @@ def compare(arguments: argparse.Namespace) -> int:
     _need_spark()
     from sparkstorm.app.job import read_job
     from sparkstorm.app.job_file import make_topology, topology_conf
-    from sparkstorm.app.shadow import shadow
+    from sparkstorm.app.replay.shadow import shadow
 
     job = read_job(arguments)
     topology, by_value = make_topology(job)

@@ -23,7 +23,7 @@ from sparkstorm.model.assignment import TopologySummary
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.requests import topology_name
 from sparkstorm.model.topology import Topology
-from sparkstorm.model.value_types import check_serializers
+from sparkstorm.model.values.value_types import check_serializers
 from sparkstorm.nimbus.request_client import Progress
 from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.nimbus.submission import SubmitOptions

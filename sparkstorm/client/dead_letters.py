@@ -12,10 +12,10 @@ from sparkstorm.clock import SystemClock
 from sparkstorm.embedded.redis import client_of
 from sparkstorm.errors import MalformedFrameError, NotAliveError, StoreInconsistentError, StoreUnavailableError
 from sparkstorm.model.assignment import TaskInfo
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.status import TopologyStatus
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.transport.frames import encode_replayed
 from sparkstorm.transport.keys import Keys
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from sparkstorm.model.tagged import tag_text
+from sparkstorm.model.values.tagged import tag_text
 from sparkstorm.worker.tasks.savepoints import Kept
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def state_table(kept: Iterable[tuple[int, Kept]]) -> pa.Table:
-    """Return columns task, key and value, a row per key; values without a common type become tagged text (model/tagged.py)."""
+    """Return columns task, key and value, a row per key; values without a common type become tagged text."""
     import pyarrow as pa
 
     tasks: list[int] = []

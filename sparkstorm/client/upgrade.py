@@ -13,7 +13,7 @@ from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import MASTER, Topology
 from sparkstorm.model.upgrade import UpgradeOptions, UpgradeStage, code_text
 from sparkstorm.nimbus.request_client import Progress as Steps
-from sparkstorm.scheduling.gray_upgrade import classify, upgradable
+from sparkstorm.scheduling.upgrade.gray_upgrade import classify, upgradable
 
 if TYPE_CHECKING:
     from sparkstorm.client.cluster import ClusterClient

@@ -12,7 +12,7 @@ from sparkstorm.cluster.record_store import RecordStore
 from sparkstorm.model.assignment import WorkerCode, WorkerSlot
 from sparkstorm.model.names import name_to_node
 from sparkstorm.model.upgrade import GrayUpgrade, UpgradeState, code_text
-from sparkstorm.scheduling.gray_upgrade import UpgradeStep
+from sparkstorm.scheduling.upgrade.gray_upgrade import UpgradeStep
 
 
 class GrayUpgradeState(RecordStore):

@@ -14,8 +14,8 @@ from sparkstorm.model.assignment import Assignment, WorkerBeat
 from sparkstorm.model.task_beats import TaskBeats, gather
 from sparkstorm.model.topology import MASTER
 from sparkstorm.model.upgrade import GrayUpgrade, UpgradeState
-from sparkstorm.scheduling.gray_upgrade import advance, taken_back, upgradable
-from sparkstorm.scheduling.upgrade_judgement import Sightings, judge
+from sparkstorm.scheduling.upgrade.gray_upgrade import advance, taken_back, upgradable
+from sparkstorm.scheduling.upgrade.judgement import Sightings, judge
 
 
 class TaskBeatStore(Protocol):

@@ -17,9 +17,9 @@ from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.connectors.file_folders import absolute, file_system
 from sparkstorm.errors import InvalidConfigError, StoreInconsistentError
-from sparkstorm.model.column_types import parse_columns
-from sparkstorm.model.tagged import to_json
 from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.values.column_types import parse_columns
+from sparkstorm.model.values.tagged import to_json
 
 _STAGING = "_staging"
 _SUFFIXES = {"parquet": "parquet", "json": "jsonl", "csv": "csv"}

@@ -19,8 +19,8 @@ from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import RefusedRows, TransactionalSink
 from sparkstorm.connectors.patience import Secret, without_password
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.tagged import to_json
 from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.model.values.tagged import to_json
 
 _AGAIN = frozenset({408, 425, 429})
 

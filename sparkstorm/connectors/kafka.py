@@ -13,8 +13,8 @@ from sparkstorm.api.sinks import RefusedRows, TransactionalSink
 from sparkstorm.connectors.file_records import json_parser
 from sparkstorm.connectors.patience import Patience, Secret
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.tagged import to_json
 from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.values.tagged import to_json
 
 _ROWS_PER_CALL = 500
 _LOOK_MS = 30_000  # for partitions that were added

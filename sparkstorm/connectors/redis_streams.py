@@ -15,8 +15,8 @@ from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.connectors.patience import Patience, Secret, without_password
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.tagged import to_json
 from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.values.tagged import to_json
 
 _ROWS_PER_CALL = 128
 _APPEND = """

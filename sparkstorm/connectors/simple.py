@@ -8,8 +8,8 @@ from sparkstorm.api.collector import BasicOutputCollector, SpoutOutputCollector
 from sparkstorm.api.components import BasicBolt, Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.tagged import to_json
 from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.values.tagged import to_json
 
 
 class Rate(ReplayableSpout):

@@ -14,8 +14,8 @@ from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.errors import InvalidTopologyError, StoreInconsistentError
-from sparkstorm.model.column_types import ANY, ColumnType, parse_columns
 from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.values.column_types import ANY, ColumnType, parse_columns
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition

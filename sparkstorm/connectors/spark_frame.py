@@ -11,7 +11,7 @@ from sparkstorm.connectors.file_records import json_parser
 from sparkstorm.connectors.patience import Secret, without_password
 from sparkstorm.connectors.redis_streams import RedisSource, connect
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.tagged import to_json
+from sparkstorm.model.values.tagged import to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -22,9 +22,9 @@ from sparkstorm.grouping.routes import (
     pick_many,
     pick_one,
 )
-from sparkstorm.model.codec import SCALARS, Codec
 from sparkstorm.model.topology import DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.model.tuples import Roots, Source
+from sparkstorm.model.values.codec import SCALARS, Codec
 
 MAX_ROWS_PER_TUPLE = 1_000_000  # in strict mode, where the culprit can be named; beyond it a commit would block the store
 _SAMPLE = 16

@@ -10,8 +10,8 @@ from sparkstorm.errors import CodecError, WorkerFailedError
 from sparkstorm.executor.runner import FailedInput
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import describe_error, failure_of
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.model.values.codec import Codec
 
 _GENERATION_BITS = 32
 

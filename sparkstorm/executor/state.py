@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from sparkstorm.errors import CodecError
-from sparkstorm.model.codec import KEYS, SCALARS, Codec
+from sparkstorm.model.values.codec import KEYS, SCALARS, Codec
 
 _MISSING: Any = object()
 _NUMBERS = frozenset({int, float, bool, Decimal})

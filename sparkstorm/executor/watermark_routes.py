@@ -14,9 +14,9 @@ from typing import Any
 from sparkstorm.executor.emitter import Route
 from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.grouping.routes import MakeTarget, Target
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import LATE_PREFIX, WATERMARK_STREAM, Topology
 from sparkstorm.model.tuples import Source
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.windowing.settings import settings_of
 from sparkstorm.windowing.watermarks import Channel
 

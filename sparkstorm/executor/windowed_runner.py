@@ -20,10 +20,10 @@ from sparkstorm.executor.runner import BasicCollector, FailedInput
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.task_windows import TaskTimers, make_windows, must_reorder
 from sparkstorm.executor.user_traceback import failure_of
-from sparkstorm.model.codec import SCALARS
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.topology import TICK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.model.values.codec import SCALARS
 from sparkstorm.windowing.reorder import Reorder, Row
 from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.timers import Timer, TimerTable

@@ -10,8 +10,8 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from sparkstorm.model import value_types
-from sparkstorm.model.value_types import RegisteredValue
+from sparkstorm.model.values import value_types
+from sparkstorm.model.values.value_types import RegisteredValue
 
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # Fibonacci hashing (Knuth, TAOCP 6.4): spreads CRC32 over the high bits

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkstorm.errors import CodecError, StoreInconsistentError
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.failure import Cause as Cause
 from sparkstorm.model.failure import Failure
-from sparkstorm.model.tagged import from_json, to_json
+from sparkstorm.model.values.codec import Codec
+from sparkstorm.model.values.tagged import from_json, to_json
 
 Pair = tuple[Any, Any]
 

@@ -2,12 +2,13 @@
 
 Laws: nothing is removed that an open request or a hot deploy names; each step may be cut and is taken up again by the next
 Nimbus, because the base goes last. What is done in Redis may be done again, however late, by a leader that was deposed
-meanwhile: an id ends once and never comes back (listeners.TopologyRetirement), and an id that is forgotten has lost the mark
+meanwhile: an id ends once and never comes back (`TopologyRetirement`), and an id that is forgotten has lost the mark
 of its initial state first, by a write that only the leader can make.
 """
 
 import logging
 from dataclasses import replace
+from typing import Protocol
 
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.storm_state import StormState
@@ -16,11 +17,33 @@ from sparkstorm.model.assignment import TopologyBase
 from sparkstorm.model.requests import is_id_of
 from sparkstorm.model.status import Action, PendingAction
 from sparkstorm.nimbus.cluster_reader import Reading
-from sparkstorm.nimbus.listeners import NothingToRetire, TopologyRetirement
 from sparkstorm.settings import NimbusSettings
 
 _LOG = logging.getLogger(__name__)
 _CHUNKS_MS = 3_600_000  # between two scans for chunks without metadata
+
+
+class TopologyRetirement(Protocol):
+    """Told when a topology is removed, to delete what it left elsewhere (streams and state).
+
+    Each call ends an id for good, and may come again at any later time from a leader that was deposed: it changes nothing then.
+    """
+
+    def retire(self, topology_id: str) -> None:
+        """Delete what the topology left."""
+
+    def hand_over(self, old_id: str, new_id: str) -> None:
+        """Give what the old topology left to its successor (hot deploy), once: a second heir gets nothing."""
+
+
+class NothingToRetire:
+    """For clusters that keep nothing outside the state store."""
+
+    def retire(self, topology_id: str) -> None:
+        """Nothing to do."""
+
+    def hand_over(self, old_id: str, new_id: str) -> None:
+        """Nothing to do."""
 
 
 class TopologyCleanup:

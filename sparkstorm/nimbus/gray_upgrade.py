@@ -1,6 +1,6 @@
 """Gray upgrades (S0.4-S0.31): requests that begin, continue, complete and take one back, and the duty that carries it on.
 
-The handler (`scheduling/gray_upgrade.py`) picks workers and adds them under upgrading_workers; it is run by the
+The handler (`scheduling/upgrade/gray_upgrade.py`) picks workers and adds them under upgrading_workers; it is run by the
 topology master's slot, for a topology without a master by Nimbus. Nimbus gives them the new code in
 the assignment; their slots restart them and add them under upgraded_workers. All that is decided is in one record, so a Nimbus
 that dies at any write is followed by one that goes on.
@@ -24,7 +24,9 @@ from sparkstorm.model.upgrade import GrayUpgrade, RollbackBounds, UpgradeOptions
 from sparkstorm.nimbus.cluster_reader import Reading
 from sparkstorm.nimbus.parts import NimbusParts
 from sparkstorm.nimbus.validation import check_upgraded_outline
-from sparkstorm.scheduling.gray_upgrade import (
+from sparkstorm.scheduling.lifecycle import ActionRequest, transition
+from sparkstorm.scheduling.reconcile import with_codes
+from sparkstorm.scheduling.upgrade.gray_upgrade import (
     Workers,
     advance,
     classify,
@@ -34,8 +36,6 @@ from sparkstorm.scheduling.gray_upgrade import (
     taken_back,
     upgradable,
 )
-from sparkstorm.scheduling.lifecycle import ActionRequest, transition
-from sparkstorm.scheduling.reconcile import with_codes
 from sparkstorm.settings import UpgradeSettings
 
 _LOG = logging.getLogger(__name__)

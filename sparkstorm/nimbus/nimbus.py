@@ -26,8 +26,7 @@ from sparkstorm.nimbus.deploy import Deploys
 from sparkstorm.nimbus.error_reports import ErrorReports
 from sparkstorm.nimbus.gray_upgrade import GrayUpgrades
 from sparkstorm.nimbus.heartbeat_monitor import HeartbeatMonitor
-from sparkstorm.nimbus.listeners import TopologyActionListener
-from sparkstorm.nimbus.parts import NimbusParts, OutcomeWriter
+from sparkstorm.nimbus.parts import NimbusParts, OutcomeWriter, TopologyActionListener
 from sparkstorm.nimbus.rebalance import Rebalancer
 from sparkstorm.nimbus.request_verbs import RequestVerbs
 from sparkstorm.nimbus.requests import RequestDuty

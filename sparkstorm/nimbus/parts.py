@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.storm_state import StormState
@@ -16,6 +16,14 @@ from sparkstorm.nimbus.cleanup import TopologyCleanup
 from sparkstorm.nimbus.cluster_reader import ClusterReader
 
 _LOG = logging.getLogger(__name__)
+
+
+class TopologyActionListener(Protocol):
+    """Told after something was done to a topology; what it raises is logged and changes nothing."""
+
+    def notify(self, topology_name: str, action: str) -> None:
+        """Hear of "submitTopology", "killTopology", "activate", "deactivate", "rebalance", "removeTopology", …"""
+        ...
 
 
 class OutcomeWriter:

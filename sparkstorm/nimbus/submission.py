@@ -17,7 +17,7 @@ from sparkstorm.model.normalise import check_own_conf, normalise_conf, normalise
 from sparkstorm.model.outline import TopologyOutline, outline_of
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology, validate, validate_name
-from sparkstorm.model.value_types import register
+from sparkstorm.model.values.value_types import register
 from sparkstorm.nimbus.cluster_reader import conf_bytes
 from sparkstorm.nimbus.guarded_scheduler import check_choice
 from sparkstorm.nimbus.validation import check_components, check_master, check_resources

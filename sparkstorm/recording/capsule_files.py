@@ -1,6 +1,6 @@
 """Failure capsule: one dead letter as a file, from which the failed call can be executed again anywhere.
 
-A JSON object in tagged text (model/tagged.py): kind, format and the letter. A capsule is read as hostile input: it is bounded,
+A JSON object in tagged text: kind, format and the letter. A capsule is read as hostile input: it is bounded,
 every field is checked, nothing in it is executed or imported.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sparkstorm.errors import CodecError, RecordingError, StoreInconsistentError
 from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.tagged import from_json, to_json
+from sparkstorm.model.values.tagged import from_json, to_json
 
 KIND, FORMAT = "sparkstorm capsule", 1
 ENDING = ".capsule.json"

@@ -21,8 +21,8 @@ from zlib import crc32
 import numpy as np
 
 from sparkstorm.errors import CodecError, MalformedFrameError, RecordingError
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.strict import named_errors, read_as
+from sparkstorm.model.values.codec import Codec
 
 FORMAT = 1
 STATE_STREAM = "__state"

@@ -18,8 +18,8 @@ from pyspark.sql import functions as sf
 from sparkstorm.api.components import ReplayableSpout, Stateful
 from sparkstorm.checkpoint.files import POSITION, STATE, TIME, CheckpointWriter, Row
 from sparkstorm.errors import CheckpointError, InvalidTopologyError
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import Topology
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.arrow_map import quoted
 from sparkstorm.replay.failures import check_frame, check_session, unwrapped
 from sparkstorm.replay.inputs import parse_name, parse_states

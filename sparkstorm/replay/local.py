@@ -14,9 +14,9 @@ from typing import Any, Unpack
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.executor.state import merged_states
 from sparkstorm.grouping.hashing import stable_hash
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.topology import LATE_PREFIX, Topology
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.equality_warnings import ReplayWarning, warnings_of
 from sparkstorm.replay.evidence import Evidence
 from sparkstorm.replay.inputs import LONG_AGO, EventTime, parse_inputs, parse_name, parse_states, running_times, starts_of

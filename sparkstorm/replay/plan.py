@@ -17,7 +17,7 @@ from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.normalise import normalise_topology
 from sparkstorm.model.tasks import number_tasks, tasks_by_component
 from sparkstorm.model.topology import Component, Grouping, Topology, validate
-from sparkstorm.model.value_types import register
+from sparkstorm.model.values.value_types import register
 from sparkstorm.settings import SubmissionSettings
 
 _FREE = ("shuffle", "none", "local_or_shuffle")  # groupings that leave the choice of the task to us

@@ -22,8 +22,8 @@ from sparkstorm.api.context import TopologyContext
 from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.executor.user_traceback import describe_error
 from sparkstorm.executor.watermark_routes import TimePlan
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.tasks import tasks_by_component
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.arrow_map import map_in_arrow
 from sparkstorm.replay.failures import unwrapped
 from sparkstorm.replay.job import Job

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkstorm.blobs.topology_code import open_topology
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import Topology
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.testing.sim_transport import Arrivals
 from sparkstorm.transport.local import LocalReader, LocalStore
 

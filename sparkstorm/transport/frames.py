@@ -24,9 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sparkstorm.errors import MalformedFrameError
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.failure import Failure, pack_failures, unpack_failures
 from sparkstorm.model.tuples import Roots, Source, each_root
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.transport.batch_columns import pack_columns, unpack_columns
 
 Ids = npt.NDArray[np.uint64]

@@ -20,7 +20,7 @@ from sparkstorm.executor.pieces import is_piece
 from sparkstorm.executor.sink_runner import SinkRunner
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.failure import Failure
-from sparkstorm.model.unfolding import require_bounded
+from sparkstorm.model.values.unfolding import require_bounded
 from sparkstorm.settings import EpochSettings
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import Commit

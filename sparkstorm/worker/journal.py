@@ -16,7 +16,7 @@ from typing import Any
 
 from sparkstorm.errors import CodecError, MalformedFrameError, StoreInconsistentError
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.model.codec import Codec
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.transport.base import Commit, TaskRecord
 
 Fields = dict[str, Any]

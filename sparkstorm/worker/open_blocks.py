@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from sparkstorm.executor.pieces import take
 from sparkstorm.grouping.routes import MakeTarget, Rows, Target
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import LATE_PREFIX, WATERMARK_STREAM
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.transport.frames import travelled
 from sparkstorm.worker.tasks.inbox import FindSource
 

@@ -15,7 +15,7 @@ from sparkstorm.executor.user_traceback import describe_error
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.tasks import number_tasks
 from sparkstorm.model.topology import Topology
-from sparkstorm.model.value_types import register
+from sparkstorm.model.values.value_types import register
 from sparkstorm.model.worker_messages import (
     Beat,
     ComponentError,

@@ -13,9 +13,9 @@ from sparkstorm.app.dead_letter_file import DeadLetterFile, Groups, read_dead_le
 from sparkstorm.cli import main as cli
 from sparkstorm.client.dead_letters import StoredLetters
 from sparkstorm.errors import StoreInconsistentError, StoreUnavailableError
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import Cause, DeadLetter
 from sparkstorm.model.failure import Failure, FailureKind
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.transport.local import LocalReader, LocalStore
 
 FAILURE = Failure(FailureKind.RAISED, "ValueError: bad 7 (parse.py, line 12)", "parse", 3, time_ms=1_700_000_000_000)

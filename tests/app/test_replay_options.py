@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import Effects
-from sparkstorm.app import replay_job
 from sparkstorm.app.job import FAILED
-from sparkstorm.app.replay_file import read_replay
-from sparkstorm.app.replay_run import passed_over, result_folders
+from sparkstorm.app.replay import job as replay_job
+from sparkstorm.app.replay.file import read_replay
+from sparkstorm.app.replay.run import passed_over, result_folders
 from sparkstorm.errors import InvalidConfigError
 
 JOB = Path(__file__).parents[2] / "conf" / "wordcount.yaml"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
-from sparkstorm.app.shadow import check_shadow, compare_versions
+from sparkstorm.app.replay.shadow import check_shadow, compare_versions
 from sparkstorm.blobs.topology_code import pack_topology
 from sparkstorm.errors import InvalidTopologyError, RecordingError, WorkerFailedError
 from sparkstorm.model.topology import Topology

@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from sparkstorm.checkpoint.files import CheckpointWriter, read_checkpoint
 from sparkstorm.errors import CheckpointError
-from sparkstorm.model.codec import Codec
+from sparkstorm.model.values.codec import Codec
 
 TASKS = {1: "__acker", 2: "count", 3: "count", 4: "lines"}
 scalars = st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.text(), st.binary())

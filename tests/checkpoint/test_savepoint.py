@@ -22,8 +22,8 @@ from sparkstorm.checkpoint.files import read_checkpoint
 from sparkstorm.client.state_frames import state_frame, state_table
 from sparkstorm.connectors import FileLines, find_files
 from sparkstorm.errors import CheckpointError
-from sparkstorm.model.tagged import read_value
 from sparkstorm.model.topology import Topology
+from sparkstorm.model.values.tagged import read_value
 from sparkstorm.replay import checkpoint_states, replay_locally
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 from sparkstorm.transport.local import LocalReader

@@ -27,11 +27,11 @@ from sparkstorm.embedded import Connection, RedisServer, ZooKeeperServer, save_c
 from sparkstorm.embedded.connection import ReadOnlyConnection, ZooKeeperEndpoint, new_secret, read_only_path
 from sparkstorm.errors import NimbusUnavailableError
 from sparkstorm.model.assignment import SupervisorInfo
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.records import encode_record
 from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.nimbus.nimbus import Nimbus
 from sparkstorm.scheduling.default import DefaultScheduler
 from sparkstorm.transport.base import Commit

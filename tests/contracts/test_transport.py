@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.errors import FencedError, NotAliveError, StoreRolledBackError
-from sparkstorm.model.codec import Codec
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.transport import local as local_transport
 from sparkstorm.transport import redis as redis_transport
 from sparkstorm.transport.base import START, Commit, Cursor, Transport

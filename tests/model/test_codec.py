@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 from sparkstorm.errors import CodecError, MalformedFrameError
-from sparkstorm.model.codec import INT_MAX, INT_MIN, Codec
+from sparkstorm.model.values.codec import INT_MAX, INT_MIN, Codec
 from tests.transport.values import values
 
 CODEC = Codec()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkstorm.model.column_types import parse_columns, parse_type
+from sparkstorm.model.values.column_types import parse_columns, parse_type
 
 
 @pytest.mark.parametrize(

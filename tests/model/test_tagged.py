@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkstorm.errors import CodecError
-from sparkstorm.model.codec import INT_MAX, INT_MIN, Codec
-from sparkstorm.model.tagged import MARK, from_json, read_value, tag_text, to_json
+from sparkstorm.model.values.codec import INT_MAX, INT_MIN, Codec
+from sparkstorm.model.values.tagged import MARK, from_json, read_value, tag_text, to_json
 from tests.model.test_codec import same
 from tests.transport.values import values
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from sparkstorm.errors import CodecError, InvalidConfigError, MalformedFrameError
 from sparkstorm.grouping.hashing import stable_hash
-from sparkstorm.model import value_types
-from sparkstorm.model.codec import Codec
-from sparkstorm.model.tagged import from_json, to_json
-from sparkstorm.model.value_types import RegisteredValue, check_serializers, register
+from sparkstorm.model.values import value_types
+from sparkstorm.model.values.codec import Codec
+from sparkstorm.model.values.tagged import from_json, to_json
+from sparkstorm.model.values.value_types import RegisteredValue, check_serializers, register
 from tests.transport.values import scalars
 
 CODEC = Codec()

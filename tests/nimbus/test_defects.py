@@ -9,7 +9,7 @@ from sparkstorm.blobs.local import LocalBytesStore
 from sparkstorm.errors import IllegalTransitionError, InvalidConfigError, NimbusUnavailableError
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.upgrade import UpgradeStage
-from sparkstorm.scheduling.gray_upgrade import classify
+from sparkstorm.scheduling.upgrade.gray_upgrade import classify
 from tests.nimbus.nimbus_bench import CODE, Bench, wordcount
 
 

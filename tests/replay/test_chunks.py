@@ -10,7 +10,7 @@ import pytest
 from sparkstorm.api.components import Effects
 from sparkstorm.config import merge
 from sparkstorm.errors import CodecError
-from sparkstorm.model.codec import Codec
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.job import RunSettings, make_job
 from sparkstorm.replay.plan import make_plan
 from sparkstorm.replay.tasks.chunks import ROWS, START, Chunk, ChunkWriter, order_of, unpack_rows

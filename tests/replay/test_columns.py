@@ -15,9 +15,9 @@ from sparkstorm.api import Stateful, TopologyBuilder, TopologyContext
 from sparkstorm.api.columns import BatchCollector, ColumnBolt
 from sparkstorm.api.components import Conf
 from sparkstorm.errors import ReplayFailedError
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import Grouping, Topology
 from sparkstorm.model.tuples import Source as Sender
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay import EventTime, LocalResults, replay, replay_locally
 from sparkstorm.replay.tasks.batches import BatchPartitioner, OutEdge
 from sparkstorm.replay.tasks.chunks import ChunkWriter, unpack_rows

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Duration, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.app.job_file import JobFile
-from sparkstorm.app.replay_file import ReplayFile
-from sparkstorm.app.replay_run import ReplayRun
+from sparkstorm.app.replay.file import ReplayFile
+from sparkstorm.app.replay.run import ReplayRun
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, ReplayFailedError
 from sparkstorm.model.topology import Topology
 from sparkstorm.replay import replay, replay_locally
@@ -197,7 +197,7 @@ def test_windows_that_keep_nothing_leave_no_folder_of_states(spark: SparkSession
     bolt = Merging().with_tumbling_window(Duration.millis(10)).with_key("key").with_timestamp_field("ts")
     builder.set_bolt("windows", bolt).fields_grouping("source", "key")
     spark.createDataFrame([("a", 1, 1)], ["key", "ts", "value"]).write.parquet(str(tmp_path / "in"))
-    monkeypatch.setattr("sparkstorm.app.replay_run._session", lambda *_: spark)
+    monkeypatch.setattr("sparkstorm.app.replay.run._session", lambda *_: spark)
     run = ReplayRun(JOB, builder.build(), (), ReplayFile(inputs={"source": str(tmp_path / "in")}))
     assert run.write(tmp_path / "out", "json") == 0
     assert [path.name for path in (tmp_path / "out").glob("[!.]*")] == ["windows"]

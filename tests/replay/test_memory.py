@@ -11,7 +11,7 @@ import pytest
 from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.config import check, merge
 from sparkstorm.executor import emitter as output
-from sparkstorm.model.codec import Codec
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay import replay_locally
 from sparkstorm.replay.job import Job, RunSettings, make_job
 from sparkstorm.replay.plan import make_plan

@@ -16,12 +16,12 @@ from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, Topolo
 from sparkstorm.cli import main as cli
 from sparkstorm.errors import InvalidTopologyError, RecordingError, WorkerFailedError
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.tuples import Source
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.recording.recorder import Batch, Desk, Recorder, ThreadedDesk
 from sparkstorm.recording.segments import Beginning, Call, Header, Limits, SegmentFile, read_part
-from sparkstorm.replay.recorded import Slice, recorded
+from sparkstorm.replay.stepping.recorded import Slice, recorded
 from sparkstorm.testing import FeederSpout, LocalCluster
 
 HEADER = Header("wc-1-1", "sum", 3, 0, 7, 0, is_stateful=True)

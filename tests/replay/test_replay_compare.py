@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkstorm.app.replay_compare import compare, text_of
-from sparkstorm.app.replay_run import save
+from sparkstorm.app.replay.compare import compare, text_of
+from sparkstorm.app.replay.run import save
 from sparkstorm.errors import InvalidConfigError
 
 ROWS = [("a", 1, [1, None]), ("a", 1, [1, None]), ("b", 2, None)]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.errors import InvalidTopologyError, ReplayFailedError
-from sparkstorm.model.codec import Codec
-from sparkstorm.model.tagged import MARK, read_value
+from sparkstorm.model.values.codec import Codec
+from sparkstorm.model.values.tagged import MARK, read_value
 from sparkstorm.replay.arrow_map import batches_of, chunks_in
 from sparkstorm.replay.plan import make_plan
 from sparkstorm.replay.results.columns import declared_columns

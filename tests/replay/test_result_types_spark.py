@@ -14,10 +14,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
-from sparkstorm.app import replay_run
+from sparkstorm.app.replay import run as replay_run
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, ReplayFailedError
-from sparkstorm.model.tagged import MARK
 from sparkstorm.model.topology import Topology
+from sparkstorm.model.values.tagged import MARK
 from sparkstorm.replay import read_value, replay
 from sparkstorm.replay.results.files import check_columns, writable
 from tests.model.test_codec import same

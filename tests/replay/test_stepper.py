@@ -7,7 +7,7 @@ import pytest
 from sparkstorm.api import TopologyBuilder
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.model.topology import Topology
-from sparkstorm.replay.stepper import Stepper
+from sparkstorm.replay.stepping.stepper import Stepper
 from tests.replay.bolts import Picky, Source, many_streams, word_count
 
 

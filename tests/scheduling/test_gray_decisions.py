@@ -11,7 +11,8 @@ from sparkstorm.model.assignment import Assignment, AssignmentKind, ExecutorId, 
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.topology import MASTER
 from sparkstorm.model.upgrade import GrayUpgrade, RollbackBounds, UpgradeOptions, UpgradeStage, UpgradeState, code_text
-from sparkstorm.scheduling.gray_upgrade import (
+from sparkstorm.scheduling.reconcile import Wanted, next_assignment, with_codes
+from sparkstorm.scheduling.upgrade.gray_upgrade import (
     UpgradeStep,
     advance,
     classify,
@@ -22,8 +23,7 @@ from sparkstorm.scheduling.gray_upgrade import (
     taken_back,
     upgradable,
 )
-from sparkstorm.scheduling.reconcile import Wanted, next_assignment, with_codes
-from sparkstorm.scheduling.upgrade_judgement import Sightings, judge
+from sparkstorm.scheduling.upgrade.judgement import Sightings, judge
 
 OLD, NEW = WorkerCode("old", "conf"), WorkerCode("new", "conf2")
 A, B, C, D = SLOTS = [WorkerSlot("n1", 1), WorkerSlot("n1", 2), WorkerSlot("n2", 1), WorkerSlot("n2", 2)]

@@ -28,8 +28,8 @@ from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.requests import LogConfig, LogLevel
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.upgrade import GrayUpgrade, code_text
-from sparkstorm.scheduling.gray_upgrade import UpgradeStep
 from sparkstorm.scheduling.reconcile import with_codes
+from sparkstorm.scheduling.upgrade.gray_upgrade import UpgradeStep
 from sparkstorm.supervisor.node_dir import NodeDir
 from sparkstorm.supervisor.slot_machine import BlobView
 from sparkstorm.supervisor.slot_sync import REFUSED, DesiredState, SlotStores, SlotSync

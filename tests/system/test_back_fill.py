@@ -15,7 +15,7 @@ import redis
 
 from sparkstorm.embedded.connection import load_connection
 from sparkstorm.errors import SparkStormError
-from sparkstorm.replay.recorded import recorded
+from sparkstorm.replay.stepping.recorded import recorded
 from sparkstorm.testing.system.main_job import ROOT, MainJob, environment
 
 pytestmark = pytest.mark.system

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkstorm.errors import MalformedFrameError
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tuples import Roots, Source, each_root
-from sparkstorm.model.unfolding import require_bounded
+from sparkstorm.model.values.codec import Codec
+from sparkstorm.model.values.unfolding import require_bounded
 from sparkstorm.transport import frames
 from sparkstorm.transport.frames import AckerMessages, RowFrame, SettledRoots
 from tests.transport.values import values

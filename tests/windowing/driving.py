@@ -11,9 +11,9 @@ from sparkstorm.executor.runner import BasicCollector, FailedInput
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.windowed_runner import Patience, TimedRunner
 from sparkstorm.grouping.routes import Target
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import Grouping
 from sparkstorm.model.tuples import Source
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.windowing.settings import TIMESTAMP_FIELD, read_settings
 from sparkstorm.windowing.watermarks import END, SourceClock
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sparkstorm.api import Duration, Window
 from sparkstorm.errors import InvalidTopologyError, StoreInconsistentError
-from sparkstorm.model.codec import Codec
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.windowing.due_queue import DueQueue
 from sparkstorm.windowing.settings import LATENESS_MS
 from sparkstorm.windowing.store import rank

@@ -16,9 +16,9 @@ from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import SparkStormError, WorkerFailedError
 from sparkstorm.model.assignment import TaskInfo, WorkerBeat
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.records import decode_record
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.worker_messages import decode_report
 from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.recording.capsule_files import read_capsule

@@ -16,8 +16,8 @@ from sparkstorm.errors import MalformedFrameError
 from sparkstorm.executor import pieces
 from sparkstorm.executor.emitter import build_routes
 from sparkstorm.grouping.routes import Target
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import Topology
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared, Subject, die, simulate
 from sparkstorm.transport import frames
 from sparkstorm.transport.batch_columns import pack_columns, plain_batch, unpack_columns

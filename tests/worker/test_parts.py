@@ -13,10 +13,10 @@ from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.runner import BasicCollector, BasicRunner
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import describe_error
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tasks import number_tasks
 from sparkstorm.model.tuples import Roots, Source, Tuple, each_root, union_roots
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.testing import FeederSpout
 from sparkstorm.transport.base import Commit, Cursor, Pressure
 from sparkstorm.transport.frames import RowFrame, decode, encode_rows

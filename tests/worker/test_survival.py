@@ -8,8 +8,8 @@ import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, StatefulBolt, Tuple
 from sparkstorm.errors import StoreInconsistentError
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.tuples import Source
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, PoisonBolt, Shared, die
 from sparkstorm.transport.frames import encode_rows
 from tests.worker.building import Collecting, Count, Pass, chain

@@ -9,8 +9,8 @@ import pytest
 from sparkstorm.api import Spout, Tuple
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.manual_runner import ManualRunner
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.tuples import Source
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, PoisonBolt, Shared
 from sparkstorm.testing.simulated_time import spend
 from sparkstorm.transport.frames import encode_rows

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from sparkstorm.api.components import Stateful
 from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.column_types import ANY, parse_columns, parse_type
+from sparkstorm.model.values.column_types import ANY, parse_columns, parse_type
 from sparkstorm.replay.job import STATE_MARK, result_names
 from sparkstorm.replay.plan import Plan
 from sparkstorm.replay.results.types import arrow_type

@@ -10,7 +10,7 @@ from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DataType, Long
 
 from sparkstorm.api.columns import plain_values
 from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.tagged import is_tagged, tag_text
+from sparkstorm.model.values.tagged import is_tagged, tag_text
 from sparkstorm.replay.arrow_map import map_in_arrow
 from sparkstorm.replay.job import STATE_MARK
 from sparkstorm.replay.results.types import state_values

@@ -14,9 +14,9 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from sparkstorm.errors import CodecError, ReplayFailedError
-from sparkstorm.model.codec import Codec
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.tagged import is_tagged, tag_text
+from sparkstorm.model.values.tagged import is_tagged, tag_text
 from sparkstorm.model.topology import LATE_PREFIX
 from sparkstorm.replay.arrow_map import MapBatches, chunks_in, map_in_arrow
 from sparkstorm.replay.tasks.batches import is_batch, unpack_batch

@@ -2,7 +2,7 @@
 
 Inference changes no value: a column has a type only where every value has that type. Lists of one type are ARRAY, mappings
 with keys of one type (text, whole numbers, bytes, true/false) and values of one type are MAP, keys of a state that are tuples
-of one make are STRUCT (_1, _2, ...). A column with values of several types is tagged text (sparkstorm/model/tagged.py), which
+of one make are STRUCT (_1, _2, ...). A column with values of several types is tagged text (sparkstorm/model/values/tagged.py), which
 reads back exactly.
 """
 
@@ -17,12 +17,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparkstorm.model.codec import INT_MAX, INT_MIN
+from sparkstorm.model.values.codec import INT_MAX, INT_MIN
 from sparkstorm.api.columns import arrow_type as arrow_type
 from sparkstorm.api.columns import fitting_types, plain_values
 from sparkstorm.errors import ReplayFailedError
-from sparkstorm.model.column_types import ColumnType
-from sparkstorm.model.tagged import is_tagged, read_value, tag_text
+from sparkstorm.model.values.column_types import ColumnType
+from sparkstorm.model.values.tagged import is_tagged, read_value, tag_text
 
 TAGGED = pa.large_string()  # stands for tagged text while types are found: no other column has this type
 _NO_KEY = pa.large_binary()  # the key type of mappings without a key, until one is seen

@@ -12,8 +12,8 @@ from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.executor.runner import FailedInput
 from sparkstorm.executor.windowed_runner import TimedRunner
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.windowing.reorder import Row
 from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.timers import Timer

@@ -18,9 +18,9 @@ from sparkstorm.api.columns import rows_of
 from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.grouping.routes import Target, is_single, pick_many, pick_one
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import Grouping
 from sparkstorm.model.tuples import Source
+from sparkstorm.model.values.codec import Codec
 
 if TYPE_CHECKING:
     from sparkstorm.replay.tasks.combiner import Combiner

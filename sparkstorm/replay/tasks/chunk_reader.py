@@ -17,8 +17,8 @@ from itertools import accumulate, repeat
 from operator import itemgetter
 from typing import Any
 
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.tasks.chunks import CLOCK, START, STATE, Chunk, unpack_rows
 from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.watermarks import NEVER

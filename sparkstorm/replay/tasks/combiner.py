@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from sparkstorm.api.columns import rows_of
 from sparkstorm.api.combining import CombiningBolt
-from sparkstorm.model.codec import KEYS, SCALARS, Codec
 from sparkstorm.model.topology import Grouping
 from sparkstorm.model.tuples import Source
+from sparkstorm.model.values.codec import KEYS, SCALARS, Codec
 from sparkstorm.replay.tasks.batches import OutEdge
 from sparkstorm.replay.tasks.untimed_task import bare
 

@@ -10,8 +10,8 @@ from sparkstorm.executor.emitter import Route, build_routes
 from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.executor.watermark_routes import TimePlan, add_lanes, add_routes
 from sparkstorm.grouping.routes import Target, own_targets
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import Grouping, Topology
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.job import Job, result_names
 from sparkstorm.replay.plan import Feed
 from sparkstorm.replay.tasks.batches import BatchPartitioner, OutEdge

@@ -27,11 +27,11 @@ from sparkstorm.executor.runner import BasicCollector, BasicRunner, FailedInput
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import describe_error, failure_of
 from sparkstorm.grouping.routes import Target
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import SYSTEM, TICK_STREAM
 from sparkstorm.model.tuples import Roots, Source, Tuple
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.tasks.attributes import Attributes
 from sparkstorm.settings import ComponentSettings
 from sparkstorm.windowing.watermarks import NEVER

@@ -18,9 +18,9 @@ from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import failure_of
 from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.grouping.routes import PickOne, Rows, Target, pick_one
-from sparkstorm.model.codec import SCALARS
 from sparkstorm.model.topology import DEFAULT_STREAM, Grouping
 from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.model.values.codec import SCALARS
 from sparkstorm.replay.tasks.batches import OutEdge
 from sparkstorm.replay.tasks.task import ReplayTask, TaskMode
 

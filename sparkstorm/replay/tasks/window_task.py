@@ -18,9 +18,9 @@ from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.executor.runner import BasicCollector
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.windowed_runner import Patience
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import WATERMARK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.tasks.arrival_order import FoldProbe, WatchedRunner
 from sparkstorm.replay.tasks.task import ClockedEmitter, ReplayTask, TaskMode, TickSchedule
 from sparkstorm.windowing.settings import TimeSettings

@@ -10,8 +10,8 @@ from operator import itemgetter
 
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.executor.pieces import part_of
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.tuples import Source
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import START, Cursor, Entry
 from sparkstorm.transport.frames import AckerMessages, Ends, Frame, RootRuns, Row, RowFrame, SettledRoots

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from sparkstorm.errors import MalformedFrameError, StoreInconsistentError
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.tuples import Roots, Tuple
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.transport.frames import ID_LIMIT
 from sparkstorm.worker.epoch import as_roots
 from sparkstorm.worker.tasks.inbox import FindSource

@@ -18,7 +18,7 @@ from sparkstorm.checkpoint.files import POSITION, STATE, TIME, CheckpointWriter,
 from sparkstorm.errors import CheckpointError
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.assignment import TaskInfo
-from sparkstorm.model.codec import Codec
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.transport.base import TaskRecord
 from sparkstorm.worker.journal import Journal, reading, whole_and_deltas
 from sparkstorm.worker.progress import Progress, merge

@@ -13,8 +13,8 @@ from sparkstorm.executor.emitter import Emitter, fast_emit
 from sparkstorm.executor.event_time import TaskEventTime
 from sparkstorm.executor.runner import ReportError, report_of
 from sparkstorm.executor.user_traceback import describe_error, failure_of
-from sparkstorm.model.codec import INT_MAX, INT_MIN, Codec
 from sparkstorm.model.failure import Failure
+from sparkstorm.model.values.codec import INT_MAX, INT_MIN, Codec
 from sparkstorm.worker.epoch import Epoch
 from sparkstorm.worker.open_blocks import Births
 from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout, teller

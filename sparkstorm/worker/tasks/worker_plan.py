@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import Any
 
 from sparkstorm.model.assignment import ExecutorId
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import ACKER, Topology
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.settings import ComponentSettings, DeliverySettings, WorkerSettings
 
 

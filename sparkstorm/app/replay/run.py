@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.app.job import OK, PARKED
 from sparkstorm.app.job_file import JobFile
-from sparkstorm.app.replay_compare import DIFFERS, compare, text_of
-from sparkstorm.app.replay_file import ReplayFile
+from sparkstorm.app.replay.compare import DIFFERS, compare, text_of
+from sparkstorm.app.replay.file import ReplayFile
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.hosting.spark_security import remove_at_exit, secured, with_private_scratch
@@ -40,7 +40,7 @@ _MARKERS = "_SUCCESS", "_metadata", "_common_metadata", "_started_", "_committed
 _NOTE = ".sparkstorm-results"  # the folders beside it that replays wrote, one a line
 _DEAD_LETTERS = "dead-letters"
 _OF_LINES = "csv", "json"
-_PACKAGE_ROOT = str(Path(__file__).parents[2])
+_PACKAGE_ROOT = str(Path(__file__).parents[3])
 
 
 class ReplayRun:

@@ -18,10 +18,10 @@ from typing import Any
 
 from sparkstorm.client import ClusterClient, TopologyHandle
 from sparkstorm.errors import InvalidTopologyError, RecordingError, WorkerFailedError
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import Topology
-from sparkstorm.replay.recorded import RecordedTuple, Slice, recorded
-from sparkstorm.replay.step_server import read_frame, write_frame
+from sparkstorm.model.values.codec import Codec
+from sparkstorm.replay.stepping.recorded import RecordedTuple, Slice, recorded
+from sparkstorm.replay.stepping.step_server import read_frame, write_frame
 
 _BATCH = 200
 _KEPT = 20
@@ -67,7 +67,7 @@ class _Version:
 
     def __init__(self, name: str, code: Path, component: str, conf: Mapping[str, Any], errors: Path) -> None:
         self._name, self._errors, self._codec = name, errors, Codec()
-        command = [sys.executable, "-m", "sparkstorm.replay.step_server", str(code), component]
+        command = [sys.executable, "-m", "sparkstorm.replay.stepping.step_server", str(code), component]
         with errors.open("wb") as err:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, cwd=errors.parent)
         self.send({key: value for key, value in conf.items() if key.startswith(("topology.", "app.")) and key not in _IDS})

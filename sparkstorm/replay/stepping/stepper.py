@@ -14,11 +14,11 @@ from sparkstorm.config import check, merge
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.executor.emitter import Route
 from sparkstorm.grouping.routes import Target
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.replay.plan import Plan, make_plan
 from sparkstorm.replay.tasks.task import TICK, ReplayContext, ReplayTask, TaskMode, TickSchedule
 

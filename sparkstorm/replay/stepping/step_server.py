@@ -1,9 +1,9 @@
 """One version of a bolt in a process of its own: steps through rows that come on standard input, for a comparison of versions.
 
-`python -m sparkstorm.replay.step_server CODE_FILE COMPONENT` speaks frames, each four bytes of length and MessagePack. First comes
-the configuration; then `["begin", task_index, state]` (answered by an empty list) and `["rows", [component, stream, values,
-at_ms] ...]`, answered by a list of outcomes, one per row. An error of the code ends the process with one sentence on
-standard error. Two versions are never opened in one process, because their modules have the same names.
+`python -m sparkstorm.replay.stepping.step_server CODE_FILE COMPONENT` speaks frames, each four bytes of length and MessagePack.
+First comes the configuration; then `["begin", task_index, state]` (answered by an empty list) and
+`["rows", [component, stream, values, at_ms] ...]`, answered by a list of outcomes, one per row. An error of the code ends the
+process with one sentence on standard error. Two versions are never opened in one process: their modules have the same names.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import IO, Any
 
 from sparkstorm.blobs.topology_code import open_topology
 from sparkstorm.errors import SparkStormError
-from sparkstorm.model.codec import Codec
 from sparkstorm.model.topology import Topology
-from sparkstorm.replay.stepper import Stepper
+from sparkstorm.model.values.codec import Codec
+from sparkstorm.replay.stepping.stepper import Stepper
 
 _LENGTH = struct.Struct(">I")
 _REFUSED = 3

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sparkstorm.app.job import FAILED, INTERRUPTED, say_exposed, title
 from sparkstorm.app.job_file import JobFile, make_topology, read_job_file
-from sparkstorm.app.replay_file import FORMATS, WRITTEN, ReplayFile, read_replay, with_inputs
+from sparkstorm.app.replay.file import FORMATS, WRITTEN, ReplayFile, read_replay, with_inputs
 from sparkstorm.config import parse_override
 from sparkstorm.errors import InvalidConfigError, SparkStormError
 from sparkstorm.model.topology import DEFAULT_STREAM, Topology
@@ -53,7 +53,7 @@ def _run(
     written: str,
     against: Path | None,
 ) -> int:
-    from sparkstorm.app.replay_run import ReplayRun
+    from sparkstorm.app.replay.run import ReplayRun
 
     return ReplayRun(job, topology, by_value, file).write(folder, written, against)
 

@@ -17,9 +17,9 @@ from typing import Any
 from uuid import UUID
 
 from sparkstorm.errors import CodecError
-from sparkstorm.model import value_types
-from sparkstorm.model.codec import SCALARS, Codec
-from sparkstorm.model.value_types import IMMUTABLE, RegisteredValue, WideMapping
+from sparkstorm.model.values import value_types
+from sparkstorm.model.values.codec import SCALARS, Codec
+from sparkstorm.model.values.value_types import IMMUTABLE, RegisteredValue, WideMapping
 
 MARK = '{"$value":'
 _FLOATS = ("nan", "inf", "-inf")

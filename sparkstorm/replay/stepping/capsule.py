@@ -14,9 +14,9 @@ from typing import Any
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.topology import Topology
 from sparkstorm.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS, read_capsule
-from sparkstorm.replay.stepper import Step, Stepper
+from sparkstorm.replay.stepping.stepper import Step, Stepper
 
-_OURS = str(Path(__file__).parents[1])
+_OURS = str(Path(__file__).parents[2])
 _MOST_LINES = 10_000
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from sparkstorm.errors import RecordingError
 from sparkstorm.model.topology import Topology
 from sparkstorm.recording.segments import Header, Row, checked_row, read_parquet, read_part
-from sparkstorm.replay.stepper import Step, Stepper
+from sparkstorm.replay.stepping.stepper import Step, Stepper
 
 
 @dataclass(frozen=True, slots=True)

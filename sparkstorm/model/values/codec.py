@@ -14,9 +14,9 @@ from typing import Any
 import ormsgpack
 
 from sparkstorm.errors import CodecError, MalformedFrameError
-from sparkstorm.model import value_types
-from sparkstorm.model.unfolding import MAX_CONTAINERS, require_bounded
-from sparkstorm.model.value_types import IMMUTABLE, RegisteredValue, WideMapping
+from sparkstorm.model.values import value_types
+from sparkstorm.model.values.unfolding import MAX_CONTAINERS, require_bounded
+from sparkstorm.model.values.value_types import IMMUTABLE, RegisteredValue, WideMapping
 
 SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
 KEYS = SCALARS | IMMUTABLE

@@ -1,0 +1,1 @@
+"""The replay job: its file and options, the run, comparison with another version, shadows."""
