@@ -24,7 +24,7 @@ EXITS = "exit status: 0 all done, 1 failed, 3 done but tuples were parked, 130 s
 def main(arguments: Sequence[str], prog: str = "run_topology.py") -> int:
     """Run a job; the result is the process's exit status, as `--help` explains it."""
     parser = argparse.ArgumentParser(
-        prog=prog, description="Run a topology: on a cluster that stands, or on one of its own on Spark.", epilog=EXITS
+        prog=prog, description="Run a topology: on a standing cluster, or on one of its own on Spark.", epilog=EXITS
     )
     add_options(parser)
     parser.add_argument("--cluster", metavar="FILE", help=f"submit to the cluster of this connection file (or of {VARIABLE})")
@@ -59,7 +59,7 @@ def perform(options: argparse.Namespace) -> int:
 
         return run_remotely(run, job, cluster, options.detach, is_json)
     if options.detach:
-        raise InvalidConfigError(f"--detach needs a cluster that stands: give --cluster FILE or set {VARIABLE}")
+        raise InvalidConfigError(f"--detach needs a standing cluster: give --cluster FILE or set {VARIABLE}")
     from sparkstorm.app.own_cluster import run_in_own_cluster
 
     return run_in_own_cluster(run, job)
@@ -111,7 +111,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="begin with what a replay of the history left (replay_history.py --checkpoint)",
     )
     parser.add_argument("--fresh", action="store_true", help="drop an unfinished run of this name first")
-    parser.add_argument("--detach", action="store_true", help="on a cluster that stands: end as soon as the topology is assigned")
+    parser.add_argument("--detach", action="store_true", help="on a standing cluster: end as soon as the topology is assigned")
 
 
 if __name__ == "__main__":
