@@ -11,7 +11,7 @@ TESTS ?=
 SECONDS ?= 60
 # Files are dealt out whole (their fixtures are started once) and in the order of their names, so that the long ones of
 # tests/system are not the last to begin
-PARALLEL ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder
+PARALLEL ?= --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 VENV := .venv
 BIN := $(VENV)/bin
 SETTINGS := setup.cfg pyproject.toml requirements.lock
