@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,10 @@ class Servers:
             file.writelines(f'{{"n": {n}}}\n' for n in range(first, last))
         if first % 300 == 0 and first:
             log.rename(self.folder / f"app.log.{first}")
+
+    def has_read_log(self, least: int) -> bool:
+        """Return whether a row of the log from this number on has come out."""
+        return any(origin == "file" and n >= least for origin, n in self.out_of_redis())
 
     def post(self) -> None:
         """A sender that repeats what it got no 200 for."""
@@ -230,6 +235,8 @@ def test_whatever_is_killed_every_sink_has_exactly_what_every_source_had(servers
         feeds = (servers.feed_kafka, servers.feed_sql, servers.feed_redis, servers.feed_file)
         step = ROWS // 15
         for number, first in enumerate(range(0, ROWS, step)):
+            if first in (300, 600):  # a log that is rotated away before the source has a position in it is not read
+                job.wait_for(partial(servers.has_read_log, first - 240), "rows of the log", 120)
             for feed in feeds:
                 feed(first, first + step)
             if number % 3 == 2:
