@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from sparkstorm.errors import CodecError
+from sparkstorm.model.compiled import core
 from sparkstorm.model.values.codec import KEYS, SCALARS, Codec
 
 _MISSING: Any = object()
@@ -190,6 +191,10 @@ class MemoryState:
                 )
             if not self._unchecked:
                 self._codec.normalise(part)
+
+
+if core is not None:
+    MemoryState.add = core.Add(MemoryState, MemoryState.add)  # type: ignore[method-assign]
 
 
 class NotingState(MemoryState):
