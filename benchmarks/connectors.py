@@ -7,9 +7,9 @@ A connector's task is driven by hand, without a worker: what is measured is the 
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -180,4 +180,6 @@ def main(rows: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 40_000)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.connectors", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("rows", nargs="?", type=int, default=40_000, help="of each measurement; default: %(default)s")
+    main(parser.parse_args().rows)
