@@ -38,8 +38,8 @@ class Task:
 
     topology_id, component_id, task_index, peers = "bench-1-1", "bench", 0, (0,)
 
-    def __init__(self) -> None:
-        self.rows = 0
+    def __init__(self, column_streams: frozenset[str] = frozenset()) -> None:
+        self.rows, self.column_streams = 0, column_streams
 
     def now_ms(self) -> int:
         """Return the time."""
@@ -53,10 +53,14 @@ class Task:
         """Count a row."""
         self.rows += 1
 
+    def emit_batch(self, batch: Any, message_id: Any, stream: str = "default") -> None:
+        """Count its rows."""
+        self.rows += batch.num_rows
 
-def read(spout: Any, rows: int) -> None:
+
+def read(spout: Any, rows: int, *column_streams: str) -> None:
     """Drive a source until so many rows have come."""
-    task = Task()
+    task = Task(frozenset(column_streams))
     spout.open({}, task, task)
     while task.rows < rows:
         spout.next_tuple()
@@ -131,11 +135,18 @@ def bench_files(folder: Path, tuples: Sequence[Tuple]) -> None:
             for batch in pq.ParquetFile(folder / f"bare-{first}.parquet").iter_batches(1024):
                 list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
+    def bare_batches() -> None:
+        for first in range(0, rows, _FILE_ROWS):
+            for batch in pq.ParquetFile(folder / f"bare-{first}.parquet").iter_batches(1024):
+                assert batch.num_rows
+
     fields = {"n": "bigint", "text": "string"}
     show("JSON lines in", rows, bare_read, lambda: read(Files(str(log), "json", fields), rows))
     sink = partial(FileSink, folder / "out", schema=schema, target_bytes=0)
     show("Parquet out", rows, bare_write, lambda: write(sink(), tuples, _FILE_ROWS))
-    show("Parquet in", rows, bare_parquet, lambda: read(Files(str(folder / "bare-*.parquet"), "parquet", fields), rows))
+    parquet = partial(Files, str(folder / "bare-*.parquet"), "parquet", fields)
+    show("Parquet in, rows", rows, bare_parquet, lambda: read(parquet(), rows))
+    show("Parquet in, batches", rows, bare_batches, lambda: read(parquet(), rows, "default"))
 
 
 def bench_kafka(server: KafkaServer, tuples: Sequence[Tuple]) -> None:

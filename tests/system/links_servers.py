@@ -118,7 +118,7 @@ class _Recorded:
 
 
 def _serve_s3(folder: Path, port: int) -> None:
-    from moto.server import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import run_simple
 
     app = _Recorded(DomainDispatcherApplication(create_backend_app), folder / "record")
