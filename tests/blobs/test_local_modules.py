@@ -140,7 +140,9 @@ def test_what_every_host_has_or_nobody_has_does_not_travel(name: str) -> None:
     assert pack_sources([name]) == b""
 
 
-def test_an_archive_takes_the_place_of_a_former_one_and_no_other_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_takes_the_place_of_a_former_one_and_no_other_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse() -> None:
         raise AssertionError("every archive on the path would be read anew")
 
@@ -152,7 +154,7 @@ def test_an_archive_takes_the_place_of_a_former_one_and_no_other_is_read_anew(tm
             archive.writestr("swapped_ops/__init__.py", "")
             archive.writestr(f"swapped_ops/inner_{version}.py", f"VERSION = {version}\n")
         modules.add_sources(packed.getvalue(), file)
-        assert importlib.import_module(f"swapped_ops.inner_{version}").VERSION == version
+        assert version == importlib.import_module(f"swapped_ops.inner_{version}").VERSION
         with pytest.raises(ModuleNotFoundError):
             importlib.import_module(f"swapped_ops.inner_{3 - version}")
         modules.remove_sources(file)
