@@ -106,7 +106,15 @@ def test_three_batches_a_rollback_by_hand_and_one_by_itself(terminals: Terminals
         assert odd.returncode == 1 and "tuples come out differently with the new code; first split#" in odd.stderr, odd
         assert handle.status() == "ACTIVE"
 
-        first = terminals.json("upgrade", "start", "two.yaml", "--num", "1")
+        status, out, err = run("upgrade", "start", "odd.yaml", "--num", "1", "--live-shadow", "split", "--tuples", "100000")
+        assert status == 1 and "no gray upgrade is under way" in out and "come out differently in the shadow of split#" in out, (
+            out + err
+        )
+        assert "; the first:\n  split#" in out and ": emitted: {'default': [['" in out and "['odd']" in out, out
+        assert handle.status() == "ACTIVE"
+        works()
+
+        first = terminals.json("upgrade", "start", "two.yaml", "--num", "1", "--live-shadow", "split", "--tuples", "400")
         assert (first["status"], len(first["upgraded"]), len(first["remaining"])) == ("UPGRADING", 1, 3), first
         works()
         upgraded = WorkerSlot.parse(first["upgraded"][0])
