@@ -210,9 +210,8 @@ FIGURES = {"component": "count", "task": 2, "code_key": "new", "compared": 100, 
 
 
 def shadow_beat(time_ms: int = 5, **changed: Any) -> WorkerBeat:
-    return WorkerBeat(
-        "wc-1-9", "n1", 2, time_ms, 1, 1, 1, "RUNNING", 5, stats={"shadow": {**FIGURES, "first": ["row 7"], **changed}}
-    )
+    figures: dict[str, Any] = {**FIGURES, "first": ["row 7"], **changed}
+    return WorkerBeat("wc-1-9", "n1", 2, time_ms, 1, 1, 1, "RUNNING", 5, stats={"shadow": figures})
 
 
 def test_no_worker_is_upgraded_before_the_bar_is_passed() -> None:
