@@ -28,6 +28,7 @@ _IDS = ("topology.id", "topology.name", "storm.id")
 _PARTS = ("emitted", "failure", "changed state", "deleted keys")
 _LATER = 10
 """Niceness of a version's process: the live workers go first."""
+_START_S = 120.0
 _LIBRARIES_MB = 1024  # writable addresses that libraries map and never use
 OLD, NEW = "running", "new"
 Input = tuple[str, str, Sequence[Any], int]
@@ -73,7 +74,7 @@ def read_frame(file: IO[bytes], codec: Codec) -> Any:
 
 
 class Version:
-    """One version of the code in its process; a call that gets no answer within `patience_s` raises WorkerFailedError."""
+    """One version of the code in its process; once it runs, a call without an answer for `patience_s` raises WorkerFailedError."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class Version:
         patience_s: float | None = None,
         limit_mb: float | None = None,
     ) -> None:
-        self._name, self._codec, self._patience_s = name, Codec(), patience_s
+        self._name, self._codec, self._patience_s, self._has_answered = name, Codec(), patience_s, False
         own = folder / name
         own.mkdir()
         (own / "code").write_bytes(code)
@@ -115,6 +116,7 @@ class Version:
         until = self._until()
         size = _LENGTH.unpack(self._read(_LENGTH.size, until))[0]
         found: list[Any] = self._codec.unpack(self._read(size, until))
+        self._has_answered = True
         return found
 
     def kill(self) -> None:
@@ -131,7 +133,8 @@ class Version:
                 pipe.close()
 
     def _until(self) -> float | None:
-        return None if self._patience_s is None else time.monotonic() + self._patience_s
+        patience_s = self._patience_s if self._has_answered or self._patience_s is None else _START_S
+        return None if patience_s is None else time.monotonic() + patience_s
 
     def _read(self, size: int, until: float | None) -> bytes:
         found = bytearray()
@@ -149,7 +152,7 @@ class Version:
     def _wait(self, readers: list[int], writers: list[int], until: float | None) -> None:
         left = None if until is None else max(0.0, until - time.monotonic())
         if not any(select.select(readers, writers, [], left)):
-            raise WorkerFailedError(f"the {self._name} code does not return: no answer within {self._patience_s:g} s")
+            raise WorkerFailedError(f"the {self._name} code does not return: no answer for {self._patience_s:g} s")
 
 
 def _restrain(pid: int, limit_mb: float | None) -> None:

@@ -113,7 +113,7 @@ def test_code_without_a_difference_passes_the_bar_and_its_first_batch_follows() 
         (Number(100), r"1 of \d+ tuples come out differently in the shadow of tag#\d, before any worker", ": emitted: "),
         (Number(100, "state"), r"1 of \d+ tuples come out differently", ": changed state: "),
         (Number(20, "exit"), r"the shadow of tag#\d ended: the new code cannot be stepped through: .*status 7", ""),
-        (Number(20, "hang"), r"the shadow of tag#\d ended: the new code does not return: no answer within 2 s", ""),
+        (Number(20, "hang"), r"the shadow of tag#\d ended: the new code does not return: no answer for 4 s", ""),
     ],
     ids=["1 % other answers", "1 % other state", "ends its process", "never returns"],
 )
@@ -121,7 +121,7 @@ def test_other_code_is_refused_before_any_worker_runs_it(
     number: Number, words: str, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if number.then == "hang":
-        monkeypatch.setattr(live_shadow, "_PATIENCE_S", 2.0)
+        monkeypatch.setattr(live_shadow, "_PATIENCE_S", 4.0)
     with ShadowBench() as bench:
         bench.start(number, tuples=10_000)
         error = bench.refusal()
