@@ -181,8 +181,8 @@ class TaskFactory:
         else:
             crew.bolts[task] = bolt = self._bolt(task, component, crew, record)
             if component in self._plan.settings.recorded_components:
-                bolt.recorder = self._recorder(bolt, crew)
-                crew.recorders.append(bolt.recorder)
+                bolt.recorders.append(recorder := self._recorder(bolt, crew))
+                crew.recorders.append(recorder)
 
     def _kind_of_frames(self, component: str) -> int:
         """Return the kind of frame that a task of this component receives: acker messages, settled roots, or rows."""
