@@ -256,8 +256,8 @@ class LocalCluster:
         self.deactivate(topology.name)
 
         def is_written() -> bool:
-            reader = LocalReader(topology.store)
-            reasons[0] = Source(topology.info_by_task, reader.record, reader.progress).write(folder, topology.name, overwrite)
+            source = Source(topology.info_by_task, LocalReader(topology.store))
+            reasons[0] = source.write(folder, topology.name, overwrite)
             return not reasons[0]
 
         try:

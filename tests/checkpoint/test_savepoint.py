@@ -27,7 +27,8 @@ from sparkstorm.model.values.tagged import read_value
 from sparkstorm.replay import checkpoint_states, replay_locally
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 from sparkstorm.transport.local import LocalReader
-from sparkstorm.worker.tasks.savepoints import Kept, Source
+from sparkstorm.worker.tasks.kept import Kept
+from sparkstorm.worker.tasks.savepoints import Source
 from tests.worker.building import Collecting, Count, chain
 
 
@@ -213,7 +214,7 @@ def test_a_state_frame_has_the_committed_state_of_every_task(tmp_path: Path) -> 
         cluster.run_until_idle()
         topology = cluster.topology()
         reader = LocalReader(topology.store)
-        source = Source(topology.info_by_task, reader.record, reader.progress)
+        source = Source(topology.info_by_task, reader)
         table = state_table(source.kept("count"))
         assert dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)) == {"a": 2, "b": 1, "c": 1}
         assert {topology.component_by_task[task] for task in table["task"].to_pylist()} == {"count"}

@@ -15,9 +15,12 @@ from sparkstorm.errors import CodecError, StoreInconsistentError
 from sparkstorm.executor.lazy_state import LazyState, UnreadableStateError, surfacing
 from sparkstorm.executor.state import MemoryState, noting
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.transport import state_base
 from sparkstorm.transport.base import Commit
 from sparkstorm.worker import journal as journals
 from sparkstorm.worker.journal import Journal
+from sparkstorm.worker.tasks import kept as kept_module
+from sparkstorm.worker.tasks.kept import kept_by
 from sparkstorm.worker.tasks.states import TaskBase
 from tests.contracts.benches import Bench, LocalBench, RedisBench
 
@@ -230,3 +233,47 @@ def test_used_keys_are_noted_and_bad_keys_refused(bench: Bench) -> None:
     for key, said in ((float("nan"), "NaN"), (frozenset({1}), "a state key holds a frozenset"), ("\ud800", "surrogates")):
         with pytest.raises(CodecError, match=said):
             state.get(key)
+
+
+class Disturbed:
+    """Reader whose topology goes on whenever a part of a base is read."""
+
+    def __init__(self, bench: Bench, go_on: Any) -> None:
+        self._reader, self._go_on = bench.reader(), go_on
+        self.record, self.progress = self._reader.record, self._reader.progress
+
+    def scan_state(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
+        for part in self._reader.scan_state(task):
+            for pair in part:
+                yield [pair]
+                self._go_on()
+
+
+@pytest.mark.parametrize(("commits", "is_possible"), [(1, True), (100, False)])
+def test_a_state_is_read_as_of_one_commit_while_it_changes(
+    bench: Bench, commits: int, is_possible: bool, small_sweeps: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each commit moves one from a key to another: the sum is the same as of any commit."""
+    monkeypatch.setattr(state_base, "_PAIRS_OF_A_SCAN", 1)
+    monkeypatch.setattr(kept_module, "_PARTS_PER_LOOK", 1)
+    monkeypatch.setattr(kept_module, "_TRIES", 2)
+    monkeypatch.setattr(journals, "_SWEEP_FROM_BYTES", 600)
+    chance, owner, seen = random.Random(5), Owner(bench, "lazy"), []
+    owner.state.add_batch(list(range(20)), 100)
+
+    def go_on() -> None:
+        for _ in range(commits):
+            owner.state.add(chance.randrange(20), -1)
+            owner.state.add(chance.randrange(30), 1)
+            owner.commit()
+        seen.append(dict(owner.state.items()))
+
+    for _ in range(200 // commits):
+        go_on()
+    reader: Any = Disturbed(bench, go_on)
+    if not is_possible:
+        with pytest.raises(StoreInconsistentError, match="changes faster than it can be read"):
+            kept_by(reader, TASK)
+        return
+    found = dict(kept_by(reader, TASK).state.items())
+    assert sum(found.values()) == 2000 and found == seen[-1]
