@@ -107,6 +107,11 @@ class LazyState(MemoryState):
         self.serial += 1
         return pairs, deleted
 
+    @property
+    def sweep_bytes(self) -> int:
+        """Bytes of journal that a sweep is worth: what about half of the keys in memory take."""
+        return 8 * self._most
+
     def wants_sweep(self, journal_bytes: int) -> bool:
         """Return whether enough has changed since the last sweep."""
         return journal_bytes >= _PINNED_BYTES or len(self._pinned) > self._most // 2

@@ -94,8 +94,10 @@ class Journal:
             self._go_on(commit, self._sweep, max(_SWEEP_BYTES, 2 * size))
 
     def _is_heavy(self) -> bool:
-        is_lazy_ready = self.lazy is None or self.lazy.wants_sweep(self._delta_bytes)
-        return is_lazy_ready and self._delta_bytes >= max(_SWEEP_FROM_BYTES, 2 * self._kept_bytes)
+        if self.lazy is not None and not self.lazy.wants_sweep(self._delta_bytes):
+            return False
+        least = _SWEEP_FROM_BYTES if self.lazy is None else min(_SWEEP_FROM_BYTES, self.lazy.sweep_bytes)
+        return self._delta_bytes >= max(least, 2 * self._kept_bytes)
 
     def _go_on(self, commit: Commit, sweep: Iterator[Fields | BaseWrites], budget: int) -> None:
         while budget > 0:

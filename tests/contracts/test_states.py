@@ -258,7 +258,7 @@ def test_a_state_is_read_as_of_one_commit_while_it_changes(
     monkeypatch.setattr(kept_module, "_PARTS_PER_LOOK", 1)
     monkeypatch.setattr(kept_module, "_TRIES", 2)
     monkeypatch.setattr(journals, "_SWEEP_FROM_BYTES", 600)
-    chance, owner, seen = random.Random(5), Owner(bench, "lazy"), []
+    chance, owner, seen = random.Random(5), Owner(bench, "lazy", most=40), []
     owner.state.add_batch(list(range(20)), 100)
 
     def go_on() -> None:

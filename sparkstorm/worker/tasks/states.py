@@ -53,7 +53,8 @@ def stored_state(
     """
     component, marks = plan.component_by_task[task], [each["n"] for each in fields if "n" in each]
     settings, is_strict = plan.component_settings(component), plan.is_strict or plan.is_careful
-    if settings.state_backend != "lazy":
+    is_drawn = plan.lazy_keys > 0 and not is_threaded
+    if settings.state_backend != "lazy" and not is_drawn:
         if marks:
             raise WorkerFailedError(
                 f"component '{component}' (task {task}): its state was written with {BACKEND}: lazy, and may be too large for "
@@ -66,7 +67,9 @@ def stored_state(
             f"its state, which {BACKEND}: lazy does not have; set {BACKEND}: memory in this component's settings"
         )
     else:
-        state = LazyState(plan.codec, TaskBase(store, plan.topology_id, task), settings.state_cache_keys, is_strict)
+        state = LazyState(
+            plan.codec, TaskBase(store, plan.topology_id, task), plan.lazy_keys or settings.state_cache_keys, is_strict
+        )
     for each in fields:
         state.load(each.get("s", ()), each.get("d", ()))
     if isinstance(state, LazyState):
