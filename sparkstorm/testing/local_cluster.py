@@ -68,8 +68,8 @@ class LocalCluster:
     [('nathan',)]
 
     Where epochs end, how large batches are and whether states are lazy (they are by odd seeds) is drawn from the seed, unless
-    `draws_epochs` is false. The control plane sleeps while it has nothing to do, so that hours of simulated time cost little, unless
-    `is_lively` is true.
+    `draws_epochs` is false. The control plane sleeps while it has nothing to do, so that hours of simulated time cost little,
+    unless `is_lively` is true.
     """
 
     def __init__(

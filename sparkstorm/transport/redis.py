@@ -41,7 +41,7 @@ from sparkstorm.transport.connection import (
 )
 from sparkstorm.transport.keys import Keys, read_cursor, read_number
 from sparkstorm.transport.reader import read_task
-from sparkstorm.transport.state_base import read_state, scan_state, write_commands
+from sparkstorm.transport.state_base import StateReading, write_commands
 
 __all__ = ["Keys", "RedisTransport", "open_connection"]
 
@@ -67,6 +67,7 @@ class RedisTransport:
         self._commit_script = Script("commit.lua", self._link)
         self._claim_script = Script("claim.lua", self._link)
         self._oldest_script = Script("oldest.lua", self._link)
+        self._states = StateReading(self._link, self._keys)
         self._standing = Commit("", {}, 0, 0)  # the last commit known to stand, without its changes
         self._proven = 0  # number of the connection on which the store is known to hold what this owner has read
         self._fullness = 0.0
@@ -140,11 +141,11 @@ class RedisTransport:
 
     def read_state(self, task: int, keys: Sequence[bytes]) -> list[bytes | None]:
         """Values of a task's base."""
-        return read_state(self._link, self._keys, task, keys)
+        return self._states.read(task, keys)
 
     def scan_state(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
         """A task's base in parts."""
-        return scan_state(self._link, self._keys, task)
+        return self._states.scan(task)
 
     def close(self) -> None:
         """Close both connections."""

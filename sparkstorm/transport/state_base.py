@@ -7,6 +7,7 @@ key costs little more than its bytes there, and about 90 bytes more in a large h
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from struct import Struct
 from typing import Any
 from zlib import crc32
 
@@ -16,7 +17,7 @@ from sparkstorm.transport.keys import Keys, read_number
 RANGES = 1 << 14
 """Ranges of a task: fixed, since they say where a key lies. Compact up to some 8 million keys of a task."""
 _PAIRS_OF_A_SCAN = 5000
-_PAIRS_AT_ONCE = 1000  # Lua hands on some thousands of words at most
+_READ, _WRITE = Struct("<HI"), Struct("<HII")
 State = Iterable[tuple[int, bytes, bytes | None]]
 
 
@@ -26,38 +27,48 @@ def range_of(key: bytes) -> int:
 
 
 def write_commands(k: Keys, state: State) -> Iterator[tuple[Any, ...]]:
-    """Yield the commands of a commit that write and delete these keys."""
-    kept: dict[tuple[int, int], list[bytes]] = {}
-    gone: dict[tuple[int, int], list[bytes]] = {}
-    last = {(task, key): value for task, key, value in state}
-    for (task, key), value in last.items():
-        place = task, range_of(key)
+    """Yield the commands of a commit that write and delete these keys; STATE is one of commit.lua's."""
+    words: dict[int, list[bytes]] = {}
+    for task, key, value in state:
+        of_task = words.setdefault(task, [])
         if value is None:
-            gone.setdefault(place, []).append(key)
+            of_task += (_WRITE.pack(range_of(key), len(key), 0), key)
         else:
-            kept.setdefault(place, []).extend((key, value))
-    for verb, words_by_place in (("HDEL", gone), ("HSET", kept)):
-        for (task, number), words in words_by_place.items():
-            for at in range(0, len(words), 2 * _PAIRS_AT_ONCE):
-                yield (verb, k("state", task, number), *words[at : at + 2 * _PAIRS_AT_ONCE])
+            of_task += (_WRITE.pack(range_of(key), len(key), len(value) + 1), key, value)
+    for task, of_task in words.items():
+        yield ("STATE", k("state", task), b"".join(of_task))
 
 
-def read_state(link: Link, k: Keys, task: int, keys: Sequence[bytes]) -> list[bytes | None]:
-    """Return the values of packed keys, in one round trip."""
-    if not keys:
-        return []
-    return link.ask(*(("HGET", k("state", task, range_of(key)), key) for key in keys))
+class StateReading:
+    """Reads of bases over one connection."""
 
+    def __init__(self, link: Link, k: Keys) -> None:
+        self._keys = k
+        self._read, self._scan = Script("read_state.lua", link), Script("scan_state.lua", link)
 
-def scan_state(link: Link, k: Keys, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Yield a task's base, some ranges at a time."""
-    script, first = Script("scan_state.lua", link), 0
-    while first < RANGES:
-        begin, numbers = first, [task, first, RANGES, _PAIRS_OF_A_SCAN]
-        answer = script.run(k.prefix, lambda: numbers)  # noqa: B023 - called before the next turn
-        first = read_number(answer[0], k("state", task))
-        pairs = list(zip(answer[1::2], answer[2::2], strict=True))
-        if any(not begin <= range_of(key) < first for key, _ in pairs):
-            raise damaged(k("state", task, "*"), "a key of another range")
-        if pairs:
-            yield pairs
+    def read(self, task: int, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of packed keys, in one round trip."""
+        if not keys:
+            return []
+        wanted = b"".join([word for key in keys for word in (_READ.pack(range_of(key), len(key)), key)])
+        data = self._read.run(self._keys.prefix, lambda: [task, wanted])[0]
+        found: list[bytes | None] = []
+        at = 0
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 4], "little")
+            found.append(data[at + 4 : at + 3 + size] if size else None)
+            at += max(4, size + 3)
+        return found
+
+    def scan(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Yield a task's base, some ranges at a time."""
+        first = 0
+        while first < RANGES:
+            begin, numbers = first, [task, first, RANGES, _PAIRS_OF_A_SCAN]
+            answer = self._scan.run(self._keys.prefix, lambda: numbers)  # noqa: B023 - called before the next turn
+            first = read_number(answer[0], self._keys("state", task))
+            pairs = list(zip(answer[1::2], answer[2::2], strict=True))
+            if any(not begin <= range_of(key) < first for key, _ in pairs):
+                raise damaged(self._keys("state", task, "*"), "a key of another range")
+            if pairs:
+                yield pairs
