@@ -20,6 +20,9 @@ class InputOutline:
     fields: tuple[str, ...] = ()  # of the grouping
 
 
+BACKEND = "topology.state.backend"
+
+
 @dataclass(frozen=True, slots=True)
 class ComponentOutline:
     """Component without its instance; kind is "spout", "bolt" or "system"."""
@@ -29,6 +32,7 @@ class ComponentOutline:
     inputs: tuple[InputOutline, ...] = ()
     streams: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # declared fields by stream
     state_version: int = 0  # form of a stateful bolt's state; 0 without state
+    state_backend: str = ""  # of a stateful bolt
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ def outline_of(topology: Topology, conf: Mapping[str, JsonValue]) -> TopologyOut
             tuple(InputOutline(one.component, one.stream, one.grouping.kind, one.grouping.fields) for one in each.inputs),
             {name: stream.fields for name, stream in each.streams.items()},
             getattr(each.instance, "state_version", 0),
+            str(each.conf.get(BACKEND) or conf.get(BACKEND) or "memory") if hasattr(each.instance, "state_version") else "",
         )
         for each in whole
     }

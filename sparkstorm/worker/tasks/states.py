@@ -10,13 +10,13 @@ from typing import Any
 from sparkstorm.errors import WorkerFailedError
 from sparkstorm.executor.lazy_state import LazyState
 from sparkstorm.executor.state import MemoryState
+from sparkstorm.model.outline import BACKEND
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.tuples import Source
 from sparkstorm.transport.base import Transport
 from sparkstorm.transport.frames import Row
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
-BACKEND = "topology.state.backend"
 Expect = Callable[[Sequence[Row]], None]
 """Reads the state's keys of rows of one channel."""
 
