@@ -203,8 +203,14 @@ class ComponentSettings(Settings):
     record_rows: Annotated[int, "topology.record.max.rows"]
     record_bytes: Annotated[int, "topology.record.max.bytes"]
     record_state_keys: Annotated[int, "topology.record.state.keys"]
-    state_backend: Annotated[str, "topology.state.backend"]
-    state_cache_keys: Annotated[int, "topology.state.cache.keys"]
+
+
+@dataclass(frozen=True, slots=True)
+class StateSettings(Settings):
+    """Place of a stateful bolt's state, which a component may have of its own."""
+
+    backend: Annotated[str, "topology.state.backend"]
+    cache_keys: Annotated[int, "topology.state.cache.keys"]
 
 
 @dataclass(frozen=True, slots=True)

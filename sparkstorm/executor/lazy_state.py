@@ -24,7 +24,7 @@ _UNKNOWN: Any = object()
 _PLAIN = frozenset({str, int, bytes})
 _WITH_KEY = b"\xc1"  # no packed value begins with it
 _AT_ONCE = 4096  # keys of one read
-_PINNED_BYTES = 4 << 20  # of journal, after which a sweep begins anyway: a restart reads about so much
+_PINNED_BYTES = 2 << 20  # of journal, after which a sweep begins anyway: a restart reads about so much
 BaseWrites = list[tuple[bytes, bytes | None]]
 """Packed keys with their packed values, or None for one that is deleted."""
 

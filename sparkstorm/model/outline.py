@@ -8,6 +8,7 @@ from sparkstorm.model.assignment import TaskInfo
 from sparkstorm.model.status import JsonValue
 from sparkstorm.model.tasks import executors_by_component, number_tasks, system_topology
 from sparkstorm.model.topology import Topology
+from sparkstorm.settings import StateSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +19,6 @@ class InputOutline:
     stream: str
     grouping: str
     fields: tuple[str, ...] = ()  # of the grouping
-
-
-BACKEND = "topology.state.backend"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ def outline_of(topology: Topology, conf: Mapping[str, JsonValue]) -> TopologyOut
             tuple(InputOutline(one.component, one.stream, one.grouping.kind, one.grouping.fields) for one in each.inputs),
             {name: stream.fields for name, stream in each.streams.items()},
             getattr(each.instance, "state_version", 0),
-            str(each.conf.get(BACKEND) or conf.get(BACKEND) or "memory") if hasattr(each.instance, "state_version") else "",
+            StateSettings.of(conf, each.conf).backend if hasattr(each.instance, "state_version") else "",
         )
         for each in whole
     }

@@ -10,13 +10,14 @@ from typing import Any
 from sparkstorm.errors import WorkerFailedError
 from sparkstorm.executor.lazy_state import LazyState
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.model.outline import BACKEND
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.tuples import Source
+from sparkstorm.settings import StateSettings
 from sparkstorm.transport.base import Transport
 from sparkstorm.transport.frames import Row
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
+_BACKEND = "topology.state.backend"
 Expect = Callable[[Sequence[Row]], None]
 """Reads the state's keys of rows of one channel."""
 
@@ -52,24 +53,22 @@ def stored_state(
     larger than memory.
     """
     component, marks = plan.component_by_task[task], [each["n"] for each in fields if "n" in each]
-    settings, is_strict = plan.component_settings(component), plan.is_strict or plan.is_careful
+    settings, is_strict = StateSettings.of(plan.conf, plan.topology.components[component].conf), plan.is_strict or plan.is_careful
     is_drawn = plan.lazy_keys > 0 and not is_threaded
-    if settings.state_backend != "lazy" and not is_drawn:
+    if settings.backend != "lazy" and not is_drawn:
         if marks:
             raise WorkerFailedError(
-                f"component '{component}' (task {task}): its state was written with {BACKEND}: lazy, and may be too large for "
+                f"component '{component}' (task {task}): its state was written with {_BACKEND}: lazy, and may be too large for "
                 "memory; set the key to lazy again, or begin a new topology from a savepoint of this one"
             )
         state = MemoryState(plan.codec, is_strict)
     elif is_threaded:
         raise WorkerFailedError(
             f"component '{component}': a bolt with a thread of its own (blocking, topology.executor.threads) works on a copy of "
-            f"its state, which {BACKEND}: lazy does not have; set {BACKEND}: memory in this component's settings"
+            f"its state, which {_BACKEND}: lazy does not have; set {_BACKEND}: memory in this component's settings"
         )
     else:
-        state = LazyState(
-            plan.codec, TaskBase(store, plan.topology_id, task), plan.lazy_keys or settings.state_cache_keys, is_strict
-        )
+        state = LazyState(plan.codec, TaskBase(store, plan.topology_id, task), plan.lazy_keys or settings.cache_keys, is_strict)
     for each in fields:
         state.load(each.get("s", ()), each.get("d", ()))
     if isinstance(state, LazyState):
