@@ -206,6 +206,14 @@ class ComponentSettings(Settings):
 
 
 @dataclass(frozen=True, slots=True)
+class StateSettings(Settings):
+    """Place of a stateful bolt's state, which a component may have of its own."""
+
+    backend: Annotated[str, "topology.state.backend"]
+    cache_keys: Annotated[int, "topology.state.cache.keys"]
+
+
+@dataclass(frozen=True, slots=True)
 class SupervisorSettings(Settings):
     """Periods and capacity of a supervisor and its slots."""
 

@@ -20,7 +20,7 @@ from sparkstorm.executor import emitter as emitters
 from sparkstorm.executor import runner as runners
 from sparkstorm.executor.emitter import Emitter, build_routes, fast_emit
 from sparkstorm.executor.runner import BasicCollector, BasicRunner
-from sparkstorm.executor.state import MemoryState, NotingState
+from sparkstorm.executor.state import MemoryState, noting
 from sparkstorm.grouping import routes
 from sparkstorm.model import compiled
 from sparkstorm.model.tuples import Source
@@ -162,7 +162,7 @@ def test_sums_in_a_state_are_those_of_the_plain_way(monkeypatch: pytest.MonkeyPa
                 if turn % 5:
                     found.append(state.add(key, *amounts))
                 else:
-                    with NotingState.over(state, used):
+                    with noting(state, used):
                         found.append(state.add(key, *amounts, **({} if amounts else {"amount": 2})))
             except (SparkStormError, TypeError) as error:
                 found.append(repr(error))
