@@ -30,6 +30,7 @@ from sparkstorm.testing.system.proxy import TcpProxy, redis_request
 
 _LIMIT_S = 180.0
 _PAUSE_S = 3.0
+_PER_SECOND = 500  # numbers of each source
 _MORE = 20  # messages that each topology must ack after a fault
 _CONF = {
     "topology.workers": 1,
@@ -92,7 +93,7 @@ class ChaosCluster:
         """Submit the four topologies."""
         self.client = self._open.enter_context(connect(self.folder / "driver" / "connection.json"))
         for chaos in TOPOLOGIES:
-            topology = chaos.build(str(self.gate(chaos.name)))
+            topology = chaos.build(str(self.gate(chaos.name)), _PER_SECOND)
             self.handles.append(self.client.submit(chaos.name, topology, _CONF))
         self.wait(lambda: all(count > _MORE for count in self.acked()), "the work of all topologies")
 
