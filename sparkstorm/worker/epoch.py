@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.random  # noqa: F401 - numpy imports it at its first use: 40 ms of the start of a worker instead of its spare
+import numpy.random
 
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.tuples import Roots, each_root

@@ -49,6 +49,7 @@ class Numbers(ReplayableSpout):
         self._gate, self._per_second = gate, per_second
         self._next = 0
         self._is_over = False
+        self._again: list[int] = []  # numbers whose trees failed (at-least-once)
         self._due_ms = 0.0
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
@@ -56,7 +57,10 @@ class Numbers(ReplayableSpout):
         self._collector, self._context = collector, context
 
     def next_tuple(self) -> None:
-        """Emit the next number, or the last row."""
+        """Emit a number that failed once more, the next number, or the last row."""
+        if self._again:
+            self._emit(self._again.pop())
+            return
         if self._is_over or not self._is_due():
             return
         n = self._next
@@ -65,6 +69,13 @@ class Numbers(ReplayableSpout):
             self._collector.emit((END, n * _MS_PER_NUMBER, n), END)
             return
         self._next += 1
+        self._emit(n)
+
+    def fail(self, message_id: Any) -> None:
+        """Keep a number whose tree failed; the last row depends on no call that fails."""
+        self._again.append(message_id)
+
+    def _emit(self, n: int) -> None:
         self._collector.emit((n, n * _MS_PER_NUMBER, 0), n)
 
     def _is_due(self) -> bool:
@@ -76,20 +87,20 @@ class Numbers(ReplayableSpout):
         return True
 
     def is_exhausted(self) -> bool:
-        """Return whether the last row was emitted."""
-        return self._is_over
+        """Return whether the last row was emitted, and no number has to be emitted again."""
+        return self._is_over and not self._again
 
     def has_ended(self) -> bool:
         """Return the same: nothing follows the last row."""
-        return self._is_over
+        return self.is_exhausted()
 
     def snapshot(self) -> Any:
-        """Return the next number, and whether the last row was emitted."""
-        return [self._next, self._is_over]
+        """Return the next number, whether the last row was emitted, and the numbers that failed."""
+        return [self._next, self._is_over, self._again.copy()]
 
     def restore(self, position: Any) -> None:
         """Go on there."""
-        self._next, self._is_over = position
+        self._next, self._is_over, self._again = position[0], position[1], [*position[2]]
 
 
 class Words(BasicBolt):
@@ -221,6 +232,7 @@ class ChaosTopology:
     build: Callable[..., Topology]
     component: str
     expected: Callable[[int], Mapping[str, int]]
+    workers: int = 1  # in real processes
 
 
 def words_of(n: int) -> tuple[str, str]:
@@ -277,8 +289,8 @@ def _counted(kinds: Callable[[int], tuple[str, ...]]) -> Callable[[int], Mapping
 
 
 TOPOLOGIES = (
-    ChaosTopology("word-count", word_count, "count", _counted(words_of)),
+    ChaosTopology("word-count", word_count, "count", _counted(words_of), 2),
     ChaosTopology("windowed-join", windowed_join, "count", _counted(lambda n: (f"left {n % 20}", f"right {n % 20}"))),
-    ChaosTopology("diamond", diamond, "count", _counted(lambda n: (f"pair {n % 50}",))),
+    ChaosTopology("diamond", diamond, "count", _counted(lambda n: (f"pair {n % 50}",)), 2),
     ChaosTopology("blocking-sink", blocking_sink, "count", _counted(lambda n: (f"stored {n % 50}",))),
 )
