@@ -136,14 +136,14 @@ def test_a_redis_that_cannot_read_its_data_shows_why(tmp_path: Path) -> None:
 
 def test_a_redis_that_gives_up_after_reading_most_of_its_data_never_counts_as_up(own_redis: RedisServer) -> None:
     with own_redis.client() as client, client.pipeline(transaction=False) as pipeline:
-        for number in range(3_000):  # every thousandth, it answers others
+        for number in range(20_000):  # at every thousandth it answers others
             pipeline.set(f"key {number}", b"value")
         pipeline.execute()
     own_redis.kill()
     with next(own_redis.data_dir.rglob("*.aof")).open("ab") as file:
         file.write(bytes(4096))
     with (own_redis.data_dir / "redis.conf").open("a") as settings:
-        settings.write("key-load-delay 200\n")  # microseconds
+        settings.write("key-load-delay 30\n")  # microseconds
     with pytest.raises(EmbeddedServerError, match="Bad file format"):
         own_redis.restart()
 
