@@ -97,14 +97,16 @@ class Child:
 class Slot:
     """The slot's main thread, between two waits: `step` does everything that is due."""
 
-    def __init__(self, spec: SlotSpec, place: Place, sync: SlotSync, spawn: SpawnWorker) -> None:
+    def __init__(
+        self, spec: SlotSpec, place: Place, sync: SlotSync, spawn: SpawnWorker, spare: WorkerProcess | None = None
+    ) -> None:
         self._spec, self._place, self._sync, self._spawn = spec, place, sync, spawn
         self._conf = merge(default_conf(), spec.conf)
         self._timing = timing_of(self._conf)
         self._beat_every_ms = SupervisorSettings.of(self._conf).worker_heartbeat_ms
         self._state = SlotState()
         self._child: Child | None = None
-        self._spare: WorkerProcess | None = None
+        self._spare = spare
         self._suspicion = PoisonDetector()
         self._message = ""
         self._last_end = ""  # why the last worker under this assignment ended unasked

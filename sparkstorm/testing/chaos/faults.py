@@ -32,6 +32,13 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+def _kill_with_all_below(cluster: ChaosCluster, pid: int) -> None:
+    """Kill a process, and wait until those are gone that end with it, some a moment later."""
+    below = descendants(pid)
+    _kill(pid)
+    cluster.wait(lambda: all(map(is_gone, below)), "the end of what a killed process had started")
+
+
 def _pause(pid: int) -> None:
     """Stop a process for a while."""
     os.kill(pid, signal.SIGSTOP)
@@ -72,7 +79,7 @@ def pause_worker(cluster: ChaosCluster, dice: random.Random) -> None:
 
 def kill_slot(cluster: ChaosCluster, dice: random.Random) -> None:
     """Kill a slot's Python process."""
-    _kill(parent_of(_worker(cluster, dice)))
+    _kill_with_all_below(cluster, parent_of(_worker(cluster, dice)))
 
 
 def pause_slot(cluster: ChaosCluster, dice: random.Random) -> None:
@@ -82,12 +89,12 @@ def pause_slot(cluster: ChaosCluster, dice: random.Random) -> None:
 
 def kill_daemon(cluster: ChaosCluster, dice: random.Random) -> None:
     """Kill the Python daemon that Spark forks slots from."""
-    _kill(parent_of(parent_of(_worker(cluster, dice))))
+    _kill_with_all_below(cluster, parent_of(parent_of(_worker(cluster, dice))))
 
 
 def kill_executor(cluster: ChaosCluster, dice: random.Random) -> None:
     """Kill an executor's JVM, above the Python daemon."""
-    _kill(parent_of(parent_of(parent_of(_worker(cluster, dice)))))
+    _kill_with_all_below(cluster, parent_of(parent_of(parent_of(_worker(cluster, dice)))))
 
 
 def kill_driver(cluster: ChaosCluster, dice: random.Random) -> None:
