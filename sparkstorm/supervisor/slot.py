@@ -106,8 +106,7 @@ class Slot:
         self._state = SlotState()
         self._child: Child | None = None
         self._spare = spare
-        self._suspicion = PoisonDetector()
-        self._message = ""
+        self._suspicion, self._message = PoisonDetector(), ""
         self._last_end = ""  # why the last worker under this assignment ended unasked
         self._deaths = 0  # of workers under this assignment that nobody had asked to end
         self._beat_due_ms = self._house_due_ms = self._spare_due_ms = 0

@@ -27,6 +27,7 @@ from sparkstorm.model.worker_messages import (
 )
 from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.supervisor.worker_memory import Usage, usage_of
+from sparkstorm.worker.main import main
 
 _LOG = logging.getLogger(__name__)
 # Spark's own variables carry its secrets and make a child believe that it is a Spark worker.
@@ -234,8 +235,6 @@ def _run_forked(control_fd: int, status_fd: int, slot_pid: int, entry: str) -> N
         sys.argv = ["sparkstorm.worker.main", str(status_fd), str(slot_pid), entry]
         if (numpy_random := sys.modules.get("numpy.random")) is not None:
             numpy_random.seed()  # else all forks of one process would draw the same; `random` sees to it by itself
-        from sparkstorm.worker.main import main
-
         main(sys.argv[1:])
     except BaseException:
         traceback.print_exc()
