@@ -155,6 +155,11 @@ class DeliverySettings(Settings):
         return self.guarantee == "exactly-once"
 
     @property
+    def is_tracked(self) -> bool:
+        """Return whether trees of messages are tracked, so that spouts hear of their ends."""
+        return self.guarantee != "at-most-once"
+
+    @property
     def retries(self) -> int:
         """Tries after the first at the failing task; 0 under the guarantees that leave retries to the spout."""
         return self.retry_limit if self.is_exactly_once else 0

@@ -80,7 +80,7 @@ class Worker:
         self._meters = Meters(clock.now_ms)
         assembly = TaskFactory(plan, WorkerServices(clock.now_ms, ids, self._report, wake, self._new_key, transport))
         self._crew = assembly.build(claim)
-        self._origin, self._is_tracking = ids.root(), bool(plan.ackers)
+        self._origin, self.is_tracking = ids.root(), bool(plan.ackers)
         self._closing = CommitBuilder(plan, self._crew, clock.now_ms, self._origin)
         self._gates = Backpressure(plan)
         self._tally = Tally(plan, self._crew, self.progress, self._meters)
@@ -132,7 +132,7 @@ class Worker:
 
     def _run_epoch(self, now_ms: int) -> Epoch:
         self._read()
-        epoch = Epoch(self._ids, self._is_tracking)
+        epoch = Epoch(self._ids, self.is_tracking)
         for spout in self._crew.spouts.values():
             if spout.make_callbacks():
                 self._take_emitted(epoch, spout, now_ms)
