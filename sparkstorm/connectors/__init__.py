@@ -4,7 +4,8 @@ from sparkstorm.connectors.file_sinks import FileSink
 from sparkstorm.connectors.file_source import Files
 from sparkstorm.connectors.files import FileLines, find_files
 from sparkstorm.connectors.http import HttpSink, Webhook
-from sparkstorm.connectors.kafka import KafkaSink, KafkaSource
+from sparkstorm.connectors.kafka import KafkaSource
+from sparkstorm.connectors.kafka_sink import KafkaSink
 from sparkstorm.connectors.redis_streams import RedisSink, RedisSource
 from sparkstorm.connectors.simple import Console, Rate
 from sparkstorm.connectors.spark import SparkSink, SparkSource

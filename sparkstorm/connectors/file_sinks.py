@@ -7,7 +7,8 @@ import io
 import os
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -15,7 +16,7 @@ from sparkstorm.api.columns import arrow_type, fitting_types
 from sparkstorm.api.components import Conf
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import TransactionalSink
-from sparkstorm.connectors.file_folders import absolute, file_system
+from sparkstorm.connectors.file_folders import absolute, file_system, raise_lasting
 from sparkstorm.errors import InvalidConfigError, StoreInconsistentError
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.model.values.column_types import parse_columns
@@ -101,6 +102,10 @@ class FileSink(TransactionalSink):
 
     def prepare(self, epoch: int) -> Any:
         """Stage the epoch's rows, together with those of a newest file that is small; return [staged, name, bytes]."""
+        with self._speaking():
+            return self._prepare(epoch)
+
+    def _prepare(self, epoch: int) -> Any:
         system, root = self._target()
         name = f"{self._prefix}{epoch:020d}.{_SUFFIXES[self._format]}"
         before = None
@@ -118,9 +123,12 @@ class FileSink(TransactionalSink):
 
     def commit(self, epoch: int, prepared: Any) -> None:
         """Give the staged file its name."""
+        with self._speaking():
+            self._commit(epoch, *prepared)
+
+    def _commit(self, epoch: int, staged: str, name: str, size: int) -> None:
         from pyarrow import fs
 
-        staged, name, size = prepared
         self._check_names(staged, name)
         system, root = self._target()
         if system.get_file_info(f"{root}/{staged}").type == fs.FileType.File:
@@ -134,9 +142,13 @@ class FileSink(TransactionalSink):
 
     def recover(self, epoch: int, prepared: Any) -> None:
         """Bring the last epoch under its name, delete what else was staged by this task, and find its newest file."""
+        super().recover(epoch, prepared)
+        with self._speaking():
+            self._recover()
+
+    def _recover(self) -> None:
         from pyarrow import fs
 
-        super().recover(epoch, prepared)
         system, root = self._target()
         for info in system.get_file_info(fs.FileSelector(f"{root}/{_STAGING}", allow_not_found=True)):
             if info.base_name.startswith(self._prefix):
@@ -147,6 +159,14 @@ class FileSink(TransactionalSink):
             if info.base_name.startswith(self._prefix)
         ]
         self._newest = max(mine, default=None)
+
+    @contextmanager
+    def _speaking(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise_lasting(error, self._path)
+            raise
 
     def _target(self) -> tuple[Any, str]:
         if self._system is None:

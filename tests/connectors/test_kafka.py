@@ -146,12 +146,8 @@ def test_mistakes_are_one_sentence(kafka: KafkaServer) -> None:
     away = KafkaSource("127.0.0.1:9", name)
     bench = Bench(away)  # type: ignore[arg-type]
     away._client._options["socket.connection.setup.timeout.ms"] = 1000
-    import sparkstorm.connectors.kafka as module
-
-    before, module._CALL_SECS = module._CALL_SECS, 0.2
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sparkstorm.connectors.kafka.CALL_SECS", 0.2)
         bench.step(1)
-    finally:
-        module._CALL_SECS = before
     assert "cannot be reached" in bench.errors[0]
     away.close()
