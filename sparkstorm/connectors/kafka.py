@@ -117,31 +117,32 @@ class KafkaSource(ReplayableSpout):
         """Ask Kafka for records."""
         from confluent_kafka import KafkaException
 
+        outage: KafkaException | None = None
+        if self._consumer is None:
+            self._consumer = self._client.consumer(_group(self._where), "error" if self._lost == "fail" else "earliest")
+        began_ms = self._now_ms()
         try:
-            if self._consumer is None:
-                self._consumer = self._client.consumer(_group(self._where), "error" if self._lost == "fail" else "earliest")
-            if self._now_ms() >= self._look_ms:
+            if began_ms >= self._look_ms:
                 self._assign()
-            began_ms = self._now_ms()
-            found = self._consumer.consume(_ROWS_PER_CALL, 0.1) if self._assigned else []
-            self._order.note_poll(self._now_ms() - began_ms)
         except KafkaException as error:
-            problem, self._client.problem = self._client.problem, None
-            for each in filter(None, (problem, error.args[0])):
-                self._require_lasting(each)
-            self._patience.bear(error)
-            return
-        for message in found:
-            if message.error() is None:
-                self._put(message)
+            outage = error
+        found = self._consumer.consume(_ROWS_PER_CALL, 0.1 if self._assigned and outage is None else 0)
+        self._order.note_poll(self._now_ms() - began_ms)
+        records = [message for message in found if message.error() is None]
+        for message in records:
+            self._put(message)
         for message in found:
             if message.error() is not None:
                 self._note(message)
-        if any(message.error() is None for message in found):
+        if records:
             self._patience.succeed()
-        elif self._client.problem is not None:
-            problem, self._client.problem = self._client.problem, None
+        problem, self._client.problem = self._client.problem, None
+        if problem is not None:
             self._require_lasting(problem)
+        if outage is not None:
+            self._require_lasting(outage.args[0])
+            self._patience.bear(outage)
+        elif problem is not None and not records:
             self._patience.bear(RuntimeError(problem.str()))
 
     def is_exhausted(self) -> bool:

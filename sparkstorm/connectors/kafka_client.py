@@ -43,7 +43,8 @@ class Client:
         return {"log_level": 0, **self._options, **own, **secret, "bootstrap.servers": self.servers, "error_cb": self._note}
 
     def _note(self, error: Any) -> None:
-        self.problem = error
+        if self.problem is None or not is_lasting(self.problem):
+            self.problem = error
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "problem": None}

@@ -180,6 +180,9 @@ class KafkaSink(TransactionalSink):
         try:
             return call()
         except KafkaException as error:
+            for handle in (self._groups, self._producer):
+                if handle is not None:
+                    handle.poll(0)  # the reason of a time-out comes by its callback
             self._drop()
             found = self._client.problem or error.args[0]
             self._client.problem = None

@@ -248,12 +248,10 @@ class SqlSink(TransactionalSink):
             try:
                 epochs.create(connection, checkfirst=True)
                 connection.commit()
-            except (
-                exc.IntegrityError,
-                exc.ProgrammingError,
-                exc.OperationalError,
-            ):  # another task was faster, or it is not allowed
+            except (exc.IntegrityError, exc.ProgrammingError, exc.OperationalError):
                 connection.rollback()
+                if not sa.inspect(connection).has_table(EPOCHS, schema=self._schema):
+                    raise  # else another task was faster, or it is there and this user may not create one
             if connection.execute(sa.select(epochs.c.epoch).where(epochs.c.sink == self._sink)).first() is None:
                 connection.execute(sa.insert(epochs).values(sink=self._sink, epoch=0))
             connection.commit()
