@@ -16,7 +16,9 @@ from sparkstorm.connectors.file_records import skip_bytes
 from sparkstorm.errors import InvalidConfigError
 
 _MAGIC = ("*", "?", "[")
-_REFUSALS = ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "NO_SUCH_BUCKET", "Bucket does not exist")
+_REFUSALS = (
+    "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "NO_SUCH_BUCKET", "not found. To create buckets",
+)  # fmt: skip
 _PACKED = (".gz", ".zst", ".zstd")
 
 

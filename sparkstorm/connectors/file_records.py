@@ -133,7 +133,7 @@ def _is_of(found: Any, declared: str) -> bool:
     checks |= dict.fromkeys(("tinyint", "smallint", "int", "bigint"), pa.types.is_integer)
     checks |= dict.fromkeys(("float", "double"), lambda t: pa.types.is_floating(t) or pa.types.is_integer(t))
     checks["timestamp"] = lambda t: pa.types.is_timestamp(t) and t.tz is not None
-    return pa.types.is_null(found) or checks.get(declared, lambda t: True)(found)
+    return bool(pa.types.is_null(found) or checks.get(declared, lambda t: True)(found))
 
 
 def skip_bytes(stream: BinaryIO, count: int) -> None:

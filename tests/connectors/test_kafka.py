@@ -196,6 +196,7 @@ def test_a_topic_that_is_not_there_or_is_deleted_is_named(kafka: KafkaServer) ->
     with pytest.raises(InvalidConfigError, match=rf"Kafka at .*, {name}: .*([Uu]nknown (topic|partition)|does not exist)"):
         bench.until(1)
     source.close()
+    del admin
 
 
 def test_a_partition_that_is_added_is_read_from_its_beginning(kafka: KafkaServer) -> None:
