@@ -117,7 +117,7 @@ class FileSink(TransactionalSink):
         try:
             size = self._stage(f"{root}/{staged}", before)
         except BaseException:
-            _delete(system, f"{root}/{staged}")
+            delete_file(system, f"{root}/{staged}")
             raise
         return [staged, name, size]
 
@@ -126,9 +126,10 @@ class FileSink(TransactionalSink):
         with self._speaking():
             self._commit(epoch, *prepared)
 
-    def _commit(self, epoch: int, staged: str, name: str, size: int) -> None:
+    def _commit(self, epoch: int, *prepared: Any) -> None:
         from pyarrow import fs
 
+        staged, name, size = prepared
         self._check_names(staged, name)
         system, root = self._target()
         if system.get_file_info(f"{root}/{staged}").type == fs.FileType.File:
@@ -144,15 +145,15 @@ class FileSink(TransactionalSink):
         """Bring the last epoch under its name, delete what else was staged by this task, and find its newest file."""
         super().recover(epoch, prepared)
         with self._speaking():
-            self._recover()
+            self._recover(epoch)
 
-    def _recover(self) -> None:
+    def _recover(self, epoch: int) -> None:
         from pyarrow import fs
 
         system, root = self._target()
         for info in system.get_file_info(fs.FileSelector(f"{root}/{_STAGING}", allow_not_found=True)):
             if info.base_name.startswith(self._prefix):
-                _delete(system, info.path)
+                delete_file(system, info.path)
         mine = [
             (info.base_name, info.size)
             for info in system.get_file_info(fs.FileSelector(root, allow_not_found=True))
@@ -203,12 +204,15 @@ class FileSink(TransactionalSink):
             old = pq.read_table(before, filesystem=system)
             if not old.schema.equals(schema):
                 raise InvalidConfigError(
-                    f"{self._path}: {PurePosixPath(before).name} has the columns {_named(old.schema)}, the sink "
-                    f"{_named(schema)}; use another folder for another schema"
+                    f"{self._path}: {PurePosixPath(before).name} has the columns {named_columns(old.schema)}, the sink "
+                    f"{named_columns(schema)}; use another folder for another schema"
                 )
             table = pa.concat_tables([old, table])
         with system.open_output_stream(path) as out:
             pq.write_table(table, out)
+
+    def _count_rows(self) -> int:
+        return len(self._rows) + sum(int(batch.num_rows) for batch in self._batches)
 
     def _seal(self) -> None:
         """Make columns of the rows that were written one by one."""
@@ -296,7 +300,8 @@ def _convert(name: str, value: Any, kind: Any) -> None:
         raise ValueError(f"field '{name}' is {value!r:.60}, but the column is {kind}: {error}") from error
 
 
-def _delete(system: Any, path: str) -> None:
+def delete_file(system: Any, path: str) -> None:
+    """Delete a file, if it is there."""
     from pyarrow import fs
 
     if system.get_file_info(path).type == fs.FileType.File:
@@ -310,7 +315,8 @@ def _sync(system: Any, path: str) -> None:
             os.fsync(file.fileno())
 
 
-def _named(schema: Any) -> str:
+def named_columns(schema: Any) -> str:
+    """Return the columns of an Arrow schema as text."""
     return ", ".join(f"{each.name} {each.type}" for each in schema)
 
 
