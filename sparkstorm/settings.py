@@ -206,6 +206,14 @@ class ComponentSettings(Settings):
 
 
 @dataclass(frozen=True, slots=True)
+class StateSettings(Settings):
+    """Place of a stateful bolt's state, which a component may have of its own."""
+
+    backend: Annotated[str, "topology.state.backend"]
+    cache_keys: Annotated[int, "topology.state.cache.keys"]
+
+
+@dataclass(frozen=True, slots=True)
 class SupervisorSettings(Settings):
     """Periods and capacity of a supervisor and its slots."""
 
@@ -308,6 +316,8 @@ class UpgradeSettings(Settings):
     component: Annotated[str | None, "topology.upgrade.component"]
     worker_num: Annotated[int, "topology.upgrade.worker.num"]
     ttl_ms: Annotated[int, "topology.upgrade.ttl"]
+    shadow_component: Annotated[str | None, "topology.upgrade.shadow.component"]
+    shadow_tuples: Annotated[int, "topology.upgrade.shadow.tuples"]
     is_forced: Annotated[bool, "topology.upgrade.force"]
     takes_back: Annotated[bool, "topology.upgrade.rollback.enable"]
     least_executed: Annotated[int, "topology.upgrade.rollback.min.executed"]

@@ -305,7 +305,7 @@ def _changed(state: MemoryState | None, changed: str, deleted: str) -> dict[str,
     if state is None or not state.undo:
         return {}
     pairs, gone = state.take_changes()
-    return {**({changed: pairs} if pairs else {}), **({deleted: gone} if gone else {})}
+    return {**({changed: pairs} if pairs else {}), **({deleted: gone} if gone else {}), **state.marks()}
 
 
 def _changed_times(task: SpoutTask | BoltTask) -> dict[str, Any]:
@@ -329,6 +329,8 @@ def _whole_of_bolt(bolt: BoltTask) -> Whole:
     first = bolt.runner.whole() if isinstance(bolt.runner, SinkRunner) else {}
     if bolt.stored_version != 1:
         first = {**first, "v": bolt.stored_version}
+    if bolt.state is not None:
+        first = {**first, **bolt.state.marks()}
     return first, {**({} if bolt.state is None else {"s": bolt.state}), **_times(bolt)}
 
 

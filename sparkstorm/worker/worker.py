@@ -78,7 +78,7 @@ class Worker:
         with reading(f"{{{plan.topology_id}}}:progress"):
             self.progress = Progress.decode(claim.progress) if claim.progress else Progress(started_ms=clock.now_ms())
         self._meters = Meters(clock.now_ms)
-        assembly = TaskFactory(plan, WorkerServices(clock.now_ms, ids, self._report, wake, self._new_key))
+        assembly = TaskFactory(plan, WorkerServices(clock.now_ms, ids, self._report, wake, self._new_key, transport))
         self._crew = assembly.build(claim)
         self._origin, self._is_tracking = ids.root(), bool(plan.ackers)
         self._closing = CommitBuilder(plan, self._crew, clock.now_ms, self._origin)

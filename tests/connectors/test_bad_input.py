@@ -6,6 +6,7 @@ import http.client
 import json
 import sqlite3
 import subprocess
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -78,17 +79,18 @@ def write(sink: TransactionalSink, rows: Any = ROWS) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 300 kB, full but for some kB: the file `ballast` fills it."""
-    folder = tmp_path / "small"
-    folder.mkdir()
+def small_disk() -> Iterator[Path]:
+    """A disk of 300 kB, which any user may reach."""
+    folder = Path(tempfile.mkdtemp(prefix="sparkstorm-small-"))
     made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)], capture_output=True, check=False)
     if made.returncode:
+        folder.rmdir()
         pytest.skip(f"only root may mount a small disk: {made.stderr.decode().strip()}")
     try:
         yield folder
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
+        folder.rmdir()
 
 
 def fill(folder: Path) -> Callable[[], None]:
