@@ -7,12 +7,13 @@ A connector's task is driven by hand, without a worker: what is measured is the 
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
-import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from sparkstorm.testing.system.postgres import PASSWORD, PostgresServer
 
 _RUNS = 3
 _EPOCH_ROWS = 4096
+_FILE_ROWS = 50_000
 
 
 class Task:
@@ -36,8 +38,8 @@ class Task:
 
     topology_id, component_id, task_index, peers = "bench-1-1", "bench", 0, (0,)
 
-    def __init__(self) -> None:
-        self.rows = 0
+    def __init__(self, column_streams: frozenset[str] = frozenset()) -> None:
+        self.rows, self.column_streams = 0, column_streams
 
     def now_ms(self) -> int:
         """Return the time."""
@@ -51,28 +53,44 @@ class Task:
         """Count a row."""
         self.rows += 1
 
+    def emit_batch(self, batch: Any, message_id: Any, stream: str = "default") -> None:
+        """Count its rows."""
+        self.rows += batch.num_rows
 
-def read(spout: Any, rows: int) -> None:
+
+def read(spout: Any, rows: int, *column_streams: str) -> None:
     """Drive a source until so many rows have come."""
-    task = Task()
+    task = Task(frozenset(column_streams))
     spout.open({}, task, task)
     while task.rows < rows:
         spout.next_tuple()
     spout.close()
 
 
-def write(sink: TransactionalSink, rows: int) -> None:
-    """Drive a sink through epochs of as many rows as a loaded worker commits."""
+def write(sink: TransactionalSink, tuples: Sequence[Tuple], epoch_rows: int = _EPOCH_ROWS) -> None:
+    """Drive a sink through epochs; it gets its tuples in blocks, as from a loaded worker."""
     task: Any = Task()
     sink.open({}, task)
     sink.recover(0, None)
-    source = Source("feed", 1, "default", ("n", "text"))
-    for epoch, first in enumerate(range(0, rows, _EPOCH_ROWS), time.time_ns()):
+    takes_many = type(sink).write_all is not TransactionalSink.write_all
+    for epoch, first in enumerate(range(0, len(tuples), epoch_rows), time.time_ns()):
         sink.begin(epoch)
-        for n in range(first, min(rows, first + _EPOCH_ROWS)):
-            sink.write(Tuple((n, f"text {n}"), 0, source))
+        last = min(len(tuples), first + epoch_rows)
+        for start in range(first, last, _EPOCH_ROWS):
+            block = tuples[start : min(last, start + _EPOCH_ROWS)]
+            if takes_many:
+                sink.write_all(block)
+            else:
+                for tup in block:
+                    sink.write(tup)
         sink.commit(epoch, sink.prepare(epoch))
     sink.cleanup()
+
+
+def make_tuples(rows: int) -> list[Tuple]:
+    """Return tuples as a worker has them when it calls a sink."""
+    source = Source("feed", 1, "default", ("n", "text"))
+    return [Tuple((n, f"text {n}"), 0, source) for n in range(rows)]
 
 
 def fastest(run: Callable[[], None]) -> float:
@@ -91,8 +109,9 @@ def show(name: str, rows: int, bare: Callable[[], None], own: Callable[[], None]
     print(f"{name:<24}{rows / theirs:>12,.0f}/s{rows / ours:>12,.0f}/s{theirs / ours:>8.2f}", flush=True)
 
 
-def bench_files(folder: Path, rows: int) -> None:
-    """JSON lines in; Parquet out."""
+def bench_files(folder: Path, tuples: Sequence[Tuple]) -> None:
+    """JSON lines and Parquet in; Parquet out, in files of as many rows as a FileSink writes under load."""
+    rows = len(tuples)
     log = folder / "a.jsonl"
     log.write_text("".join(f'{{"n": {n}, "text": "text {n}"}}\n' for n in range(rows)))
     schema = pa.schema([("n", pa.int64()), ("text", pa.string())])
@@ -104,19 +123,35 @@ def bench_files(folder: Path, rows: int) -> None:
                 (found["n"], found["text"])
 
     def bare_write() -> None:
-        for first in range(0, rows, _EPOCH_ROWS):
-            part = [(n, f"text {n}") for n in range(first, min(rows, first + _EPOCH_ROWS))]
+        for first in range(0, rows, _FILE_ROWS):
+            part = [tup.values for tup in tuples[first : first + _FILE_ROWS]]
             table = pa.Table.from_arrays(
                 [pa.array(c, f.type) for c, f in zip(zip(*part, strict=True), schema, strict=True)], schema=schema
             )
             pq.write_table(table, folder / f"bare-{first}.parquet")
 
-    show("JSON lines in", rows, bare_read, lambda: read(Files(str(log), "json", {"n": "bigint", "text": "string"}), rows))
-    show("Parquet out", rows, bare_write, lambda: write(FileSink(folder / "out", schema=schema, target_bytes=0), rows))
+    def bare_parquet() -> None:
+        for first in range(0, rows, _FILE_ROWS):
+            for batch in pq.ParquetFile(folder / f"bare-{first}.parquet").iter_batches(1024):
+                list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+
+    def bare_batches() -> None:
+        for first in range(0, rows, _FILE_ROWS):
+            for batch in pq.ParquetFile(folder / f"bare-{first}.parquet").iter_batches(1024):
+                assert batch.num_rows
+
+    fields = {"n": "bigint", "text": "string"}
+    show("JSON lines in", rows, bare_read, lambda: read(Files(str(log), "json", fields), rows))
+    sink = partial(FileSink, folder / "out", schema=schema, target_bytes=0)
+    show("Parquet out", rows, bare_write, lambda: write(sink(), tuples, _FILE_ROWS))
+    parquet = partial(Files, str(folder / "bare-*.parquet"), "parquet", fields)
+    show("Parquet in, rows", rows, bare_parquet, lambda: read(parquet(), rows))
+    show("Parquet in, batches", rows, bare_batches, lambda: read(parquet(), rows, "default"))
 
 
-def bench_kafka(server: KafkaServer, rows: int) -> None:
+def bench_kafka(server: KafkaServer, tuples: Sequence[Tuple]) -> None:
     """Records in; transactions out."""
+    rows = len(tuples)
     admin, number = AdminClient({"bootstrap.servers": server.address}), iter(range(1000))
     for topic in admin.create_topics([NewTopic("bare", 3, 1), NewTopic("own", 3, 1)]).values():
         topic.result(20)
@@ -126,8 +161,8 @@ def bench_kafka(server: KafkaServer, rows: int) -> None:
         producer.init_transactions()
         for first in range(0, rows, _EPOCH_ROWS):
             producer.begin_transaction()
-            for n in range(first, min(rows, first + _EPOCH_ROWS)):
-                producer.produce("bare", json.dumps({"n": n, "text": f"text {n}"}))
+            for tup in tuples[first : first + _EPOCH_ROWS]:
+                producer.produce("bare", json.dumps({"n": tup.values[0], "text": tup.values[1]}))
                 producer.poll(0)
             producer.commit_transaction()
 
@@ -141,43 +176,47 @@ def bench_kafka(server: KafkaServer, rows: int) -> None:
                 seen += 1
         consumer.close()
 
-    show("Kafka out", rows, bare_write, lambda: write(KafkaSink(server.address, "own"), rows))
+    show("Kafka out", rows, bare_write, lambda: write(KafkaSink(server.address, "own"), tuples))
     show("Kafka in", rows, bare_read, lambda: read(KafkaSource(server.address, "bare", {"n": "bigint", "text": "string"}), rows))
 
 
-def bench_sql(server: PostgresServer, rows: int) -> None:
+def bench_sql(server: PostgresServer, tuples: Sequence[Tuple]) -> None:
     """Inserts into PostgreSQL."""
+    rows = len(tuples)
     server.run("CREATE TABLE bare (n BIGINT, text TEXT)", "CREATE TABLE own (n BIGINT, text TEXT)")
 
     def bare() -> None:
         with psycopg.connect(f"postgresql://postgres:{PASSWORD}@127.0.0.1:{server.port}/postgres") as connection:
             for first in range(0, rows, _EPOCH_ROWS):
-                part = [(n, f"text {n}") for n in range(first, min(rows, first + _EPOCH_ROWS))]
+                part = [tup.values for tup in tuples[first : first + _EPOCH_ROWS]]
                 connection.cursor().executemany("INSERT INTO bare VALUES (%s, %s)", part)
                 connection.commit()
 
-    show("PostgreSQL out", rows, bare, lambda: write(SqlSink(server.url, "own", password_env="BENCH_PASSWORD"), rows))
+    show("PostgreSQL out", rows, bare, lambda: write(SqlSink(server.url, "own", password_env="BENCH_PASSWORD"), tuples))
 
 
 def main(rows: int) -> None:
     """Print the table."""
     os.environ["BENCH_PASSWORD"] = PASSWORD
     print(f"{rows:,} rows, best of {_RUNS}\n{'':<24}{'bare library':>14}{'connector':>14}   ratio")
+    tuples = make_tuples(rows)
     with tempfile.TemporaryDirectory() as folder:
-        bench_files(Path(folder), rows)
+        bench_files(Path(folder), tuples)
         postgres = PostgresServer()
         postgres.start()
         try:
-            bench_sql(postgres, rows)
+            bench_sql(postgres, tuples)
         finally:
             postgres.stop()
         kafka = KafkaServer(Path(folder, "kafka"))
         kafka.start()
         try:
-            bench_kafka(kafka, rows)
+            bench_kafka(kafka, tuples)
         finally:
             kafka.stop()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 40_000)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.connectors", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("rows", nargs="?", type=int, default=100_000, help="of each measurement; default: %(default)s")
+    main(parser.parse_args().rows)

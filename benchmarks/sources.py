@@ -1,4 +1,4 @@
-"""Figures of the sources: `python -m benchmarks.sources [FOLDER]` prints lines and files per package, and what is too large.
+"""Figures of the sources: lines and files per package, and what is too large. `python -m benchmarks.sources [FOLDER]`
 
 Functions over 25 lines of code (blank lines, comments and docstrings are not counted), over 5 parameters (`self` is not
 counted), classes over 20 attributes (fields, slots, and names assigned to `self`), folders over 20 modules.
@@ -6,8 +6,8 @@ counted), classes over 20 attributes (fields, slots, and names assigned to `self
 
 from __future__ import annotations
 
+import argparse
 import ast
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,4 +91,9 @@ def _attributes(kind: ast.ClassDef) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "sparkstorm"))
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sources", description=(__doc__ or "").partition(". ")[0] + ".")
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("sparkstorm"), help="of a package; default: %(default)s")
+    chosen = parser.parse_args().folder
+    if not any(chosen.rglob("*.py")):
+        parser.error(f"{chosen}: no Python module is in this folder")
+    main(chosen)

@@ -11,7 +11,11 @@ from sparkstorm.model.tasks import tasks_by_component
 
 @dataclass(frozen=True)
 class TopologyContext:
-    """One task's view of its topology (Storm's TopologyContext); `resources` is shared by all tasks of the worker."""
+    """One task's view of its topology (Storm's TopologyContext).
+
+    `resources` is shared by all tasks of the worker. `column_streams` are the component's streams to which a ColumnBolt subscribes:
+    a spout that has Arrow batches emits them there as they are.
+    """
 
     topology_id: str
     task_id: int
@@ -21,6 +25,7 @@ class TopologyContext:
     conf: Mapping[str, Any]
     now_ms: Callable[[], int]
     resources: dict[str, Any] = field(default_factory=dict, compare=False)
+    column_streams: frozenset[str] = frozenset()
 
     def component_tasks(self, component: str) -> list[int]:
         """Return the task ids of a component, sorted."""

@@ -59,6 +59,13 @@ class TransactionalSink:
         """Take one tuple; nothing of it may be seen in the target before `commit`."""
         raise NotImplementedError
 
+    def write_all(self, tuples: Sequence[Tuple]) -> None:
+        """Take tuples of one stream at once, instead of a `write` for each; optional, for sinks that convert columns.
+
+        When it raises it must have left none of them: the worker writes them one by one then.
+        """
+        raise NotImplementedError
+
     def prepare(self, epoch: int) -> Any:
         """Return what `commit` needs, also in another process: any value that a tuple may carry, but None.
 

@@ -139,7 +139,8 @@ def file_system(uri: str) -> tuple[Any, str]:
     if scheme in ("s3", "s3a") and (endpoint := os.environ.get("AWS_ENDPOINT_URL")):
         protocol, _, address = endpoint.rpartition("://")
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
-        return fs.S3FileSystem(endpoint_override=address.rstrip("/"), scheme=protocol or "https", region=region), rest
+        at = {"endpoint_override": address.rstrip("/"), "scheme": protocol or "https", "region": region}
+        return fs.S3FileSystem(**at, allow_delayed_open=True), rest  # a small file is one request, not three
     try:
         return cast(tuple[Any, str], fs.FileSystem.from_uri(uri))
     except Exception as refusal:

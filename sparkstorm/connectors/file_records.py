@@ -5,10 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
-from sparkstorm.api.columns import rows_of
 from sparkstorm.errors import InvalidConfigError
 
 FORMATS = ("lines", "json", "csv", "parquet")
@@ -45,6 +44,12 @@ class TextReader:
 
     def next(self, is_complete: bool) -> Record | None:
         """Return the next record."""
+        if not self._part and not self._is_csv:
+            line = self._stream.readline(self._most + 1)
+            if line[-1:] == b"\n" and len(line) <= self._most:
+                self._part = line
+                return self._record(True)
+            self._part = line
         while True:
             line = self._stream.readline(self._most + 1 - len(self._part))
             self._part += line
@@ -74,7 +79,7 @@ class TextReader:
 
 
 class ParquetReader:
-    """Reads rows of a Parquet file; a position is a number of rows."""
+    """Reads a Parquet file by batches; a position is a number of rows."""
 
     def __init__(self, source: Any, at: int, fields: tuple[str, ...], where: str) -> None:
         import pyarrow.parquet as pq
@@ -84,22 +89,20 @@ class ParquetReader:
             raise InvalidConfigError(
                 f"{where}: there is no column '{missing[0]}'; it has {', '.join(self._file.schema_arrow.names)}"
             )
-        self._rows, self.at = self._read(at, fields), at
+        self._batches, self.at = self._read(at, fields), at
 
-    def next(self, is_complete: bool) -> Record | None:
-        """Return the next row."""
-        values = next(self._rows, None)
-        if values is None:
-            return None
-        self.at += 1
-        return Record(values, "", "", self.at)
+    def next_batch(self) -> Any:
+        """Return the next rows as a `pyarrow.RecordBatch`; None at the end."""
+        batch = next(self._batches, None)
+        self.at += 0 if batch is None else batch.num_rows
+        return batch
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
         self._source.close()
 
-    def _read(self, at: int, fields: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
+    def _read(self, at: int, fields: tuple[str, ...]) -> Iterator[Any]:
         groups: list[int] = []
         skip = at
         for number in range(self._file.num_row_groups):
@@ -109,9 +112,10 @@ class ParquetReader:
             else:
                 groups.append(number)
         for batch in self._file.iter_batches(_PARQUET_ROWS, row_groups=groups, columns=list(fields)) if groups else ():
-            rows = rows_of(batch.select(list(fields)))
-            yield from rows[skip:]
-            skip = max(0, skip - len(rows))
+            passed = min(skip, batch.num_rows)
+            skip -= passed
+            if passed < batch.num_rows:
+                yield batch.select(list(fields)).slice(passed)
 
 
 def skip_bytes(stream: BinaryIO, count: int) -> None:
@@ -127,22 +131,41 @@ def line_parser(fields: Mapping[str, str]) -> Callable[[bytes], tuple[Any, ...]]
 
 def json_parser(fields: Mapping[str, str]) -> Callable[[bytes], tuple[Any, ...]]:
     """Return the parser of a JSON object a line; a field that an object lacks is None."""
-    casts = [(name, _CASTS.get(kind)) for name, kind in fields.items()]
+    kinds = [(place, name, kind) for place, (name, of) in enumerate(fields.items()) if (kind := _CASTS.get(of)) is not None]
+    checks = [(place, frozenset((*kind.accepts, type(None)))) for place, _, kind in kinds]
+    names, scan = tuple(fields), json.JSONDecoder().raw_decode
 
     def parse(data: bytes) -> tuple[Any, ...]:
         try:
-            found = json.loads(data)
-        except ValueError as error:
-            raise ValueError(f"it is no JSON: {error}") from error
-        if not isinstance(found, dict):
+            text = data.decode()
+            found, end = scan(text)
+            if end != len(text):
+                found = _load(data)
+        except ValueError:
+            found = _load(data)
+        if type(found) is not dict:
             raise ValueError(f"it is a {type(found).__name__}, not a JSON object")
-        for name, kind in casts:
-            value = found.get(name)
-            if kind is not None and value is not None and type(value) not in kind.accepts:
-                raise ValueError(f"field '{name}' is {value!r:.60}, not {kind.name}")
-        return tuple(found.get(name) for name in fields)
+        values = tuple(map(found.get, names))
+        for place, accepted in checks:
+            if type(values[place]) not in accepted:
+                raise ValueError(next(_misfits(values, kinds)))
+        return values
 
     return parse
+
+
+def _load(data: bytes) -> Any:
+    """Return a JSON value with spaces around it, or say why there is none."""
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise ValueError(f"it is no JSON: {error}") from error
+
+
+def _misfits(values: Sequence[Any], kinds: Sequence[tuple[int, str, _Cast]]) -> Iterator[str]:
+    for place, name, kind in kinds:
+        if (value := values[place]) is not None and type(value) not in kind.accepts:
+            yield f"field '{name}' is {value!r:.60}, not {kind.name}"
 
 
 def csv_parser(fields: Mapping[str, str], header: list[str], delimiter: str) -> Callable[[bytes], tuple[Any, ...]]:

@@ -59,6 +59,7 @@ class FileSink(TransactionalSink):
         plain = re.sub(r"[^\w-]", "_", f"{context.topology_id}-{context.component_id}")
         self._prefix = f"{plain}.{context.task_index}."
         self._rows: list[tuple[Any, ...]] = []
+        self._batches: list[Any] = []  # Parquet: rows before `_rows`, as columns
         self._fields: tuple[str, ...] = () if self._schema is None else tuple(self._schema.names)
         self._newest: tuple[str, int] | None = None  # name and bytes of the file that the next epoch may replace
         self._checks = [] if self._schema is None else [_check_of(each.name, each.type) for each in self._schema]
@@ -66,7 +67,7 @@ class FileSink(TransactionalSink):
 
     def begin(self, epoch: int) -> None:
         """Begin without rows."""
-        self._rows = []
+        self._rows, self._batches = [], []
 
     def write(self, tup: Tuple) -> None:
         """Check a row and keep it."""
@@ -81,6 +82,22 @@ class FileSink(TransactionalSink):
             if value is not None:
                 check(value)
         self._rows.append(values)
+
+    def write_all(self, tuples: Sequence[Tuple]) -> None:
+        """Check rows by column and keep them, as columns for Parquet."""
+        source = tuples[0].source
+        if self._schema is None or any(tup.source is not source and tup.fields != source.fields for tup in tuples):
+            raise ValueError("rows of several streams")  # they are written one by one
+        rows = [tup.values for tup in tuples]
+        if source.fields != self._fields:
+            places = [source.position(name) for name in self._fields]
+            rows = [tuple(values[place] for place in places) for values in rows]
+        batch = _batch(self._schema, rows)
+        if self._format == "parquet":
+            self._seal()
+            self._batches.append(batch)
+        else:
+            self._rows += rows
 
     def prepare(self, epoch: int) -> Any:
         """Stage the epoch's rows, together with those of a newest file that is small; return [staged, name, bytes]."""
@@ -160,8 +177,8 @@ class FileSink(TransactionalSink):
         import pyarrow.parquet as pq
 
         schema: Any = self._schema
-        columns = list(zip(*self._rows, strict=True)) or [()] * len(schema)
-        table = pa.Table.from_arrays([pa.array(c, each.type) for c, each in zip(columns, schema, strict=True)], schema=schema)
+        self._seal()
+        table = pa.Table.from_batches(self._batches, schema)
         if before is not None:
             old = pq.read_table(before, filesystem=system)
             if not old.schema.equals(schema):
@@ -169,9 +186,15 @@ class FileSink(TransactionalSink):
                     f"{self._path}: {PurePosixPath(before).name} has the columns {_named(old.schema)}, the sink "
                     f"{_named(schema)}; use another folder for another schema"
                 )
-            table = pa.concat_tables([old, table]).combine_chunks()
+            table = pa.concat_tables([old, table])
         with system.open_output_stream(path) as out:
             pq.write_table(table, out)
+
+    def _seal(self) -> None:
+        """Make columns of the rows that were written one by one."""
+        if self._rows:
+            self._batches.append(_batch(self._schema, self._rows))
+            self._rows = []
 
     def _text(self, is_first: bool) -> bytes:
         names = list(self._fields) if self._schema is None else self._schema.names
@@ -205,6 +228,19 @@ def json_text(value: Any) -> str:
 def cell(value: Any) -> Any:
     """A value as a cell of CSV: text and numbers as they are, others as JSON."""
     return value if value is None or type(value) in (str, int, float) else json_text(value)
+
+
+def _batch(schema: Any, rows: Sequence[Sequence[Any]]) -> Any:
+    """Return rows as a batch; ValueError or TypeError when a column would change a value."""
+    import pyarrow as pa
+
+    arrays = []
+    for each, column in zip(schema, zip(*rows, strict=True), strict=True):
+        types = fitting_types(each.type)
+        if types is not None and (other := set(map(type, column)) - types - {type(None)}):
+            raise ValueError(f"field '{each.name}' has values of type {other.pop().__name__}, but the column is {each.type}")
+        arrays.append(pa.array(column, each.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _check_of(name: str, kind: Any) -> Callable[[Any], None]:

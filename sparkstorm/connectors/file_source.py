@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from sparkstorm.api.collector import SpoutOutputCollector
+from sparkstorm.api.columns import rows_of
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.connectors.file_folders import Folders, Found, absolute, fingerprint, shown
@@ -43,7 +44,7 @@ class _File:
     number: int = 0  # for message ids
     path: str = ""
     size: int = 0
-    reader: RecordReader | None = None
+    reader: RecordReader | ParquetReader | None = None
     stream: Any = None
     missed: int = 0  # looks in a row that did not find it: its writer may go on for a moment after a rename
 
@@ -66,6 +67,7 @@ class Files(ReplayableSpout):
     cannot be read goes to the stream `bad` (path, place, text, reason) and is reported.
 
     Files are dealt to tasks by their names (`tail`: by inode). All must be readable under the same paths wherever the spout runs.
+    Batches of a Parquet file go to bolts of columns as they are, each as one message.
     The position has every file that matched: keep them to some tens of thousands.
     """
 
@@ -105,6 +107,7 @@ class Files(ReplayableSpout):
         """Read nothing yet: positions may follow."""
         self._collector, self._now_ms = collector, context.now_ms
         self._index, self._tasks, self._component = context.task_index, len(context.peers), context.component_id
+        self._emits_batches = "default" in context.column_streams
         self._folders = Folders(self._patterns, by_inode=self._tail)
         self._files = {key: _file(at) for key, at in self._read.items() if self._is_mine(key)}
         self._turns: deque[_File] = deque()
@@ -194,27 +197,44 @@ class Files(ReplayableSpout):
         """Emit some records of a file; 0 when there are none now, and its position says whether there will be."""
         try:
             reader = each.reader or self._begin(each)
+            if isinstance(reader, ParquetReader):
+                return self._emit_batch(each, reader)
+            if reader is None:
+                return 0  # its header is not complete yet
+            is_complete, first_id, emit = not self._tail or each.missed > 1, each.number << _OFFSET_BITS, self._collector.emit
             for count in range(_RECORDS_PER_CALL):
-                record = None if reader is None else reader.next(is_complete=not self._tail or each.missed > 1)
-                if record is None or reader is None:
+                if (record := reader.next(is_complete)) is None:
                     return count or self._rest(each)
                 place, each.at = each.at, record.end
-                self._tell(each, record.values, record.problem, record.text, place)
+                if record.problem:
+                    self._tell(each, record.problem, record.text, place)
+                else:
+                    emit(record.values, first_id | place)
         except FileNotFoundError:
             self._finish(each)
             return 0
         except (EOFError, OSError) as error:
             if not self._is_damage(error):
                 raise
-            self._tell(each, (), f"the file is damaged from here on: {error}", "", each.at)
+            self._tell(each, f"the file is damaged from here on: {error}", "", each.at)
             self._finish(each)
         return _RECORDS_PER_CALL
 
-    def _tell(self, each: _File, values: tuple[Any, ...], problem: str, text: str, place: int) -> None:
+    def _emit_batch(self, each: _File, reader: ParquetReader) -> int:
+        if (batch := reader.next_batch()) is None:
+            return self._rest(each)
+        first, each.at = each.at, reader.at
+        place = each.number << _OFFSET_BITS | first
+        if self._emits_batches:
+            self._collector.emit_batch(batch, place)
+        else:
+            emit = self._collector.emit
+            for message_id, values in enumerate(rows_of(batch), place):
+                emit(values, message_id)
+        return int(batch.num_rows)
+
+    def _tell(self, each: _File, problem: str, text: str, place: int) -> None:
         message_id = each.number << _OFFSET_BITS | max(place, 0)
-        if not problem:
-            self._collector.emit(values, message_id)
-            return
         self._collector.report_error(f"{shown(each.path)}, at {place}: {problem}")
         self._collector.emit((shown(each.path), place, text, problem), message_id, stream="bad")
 
@@ -247,7 +267,7 @@ class Files(ReplayableSpout):
         each.reader, each.at = None, _DONE
         self._done += each.size
 
-    def _begin(self, each: _File) -> RecordReader | None:
+    def _begin(self, each: _File) -> RecordReader | ParquetReader | None:
         """Open a file at its position; a header is read first, wherever that is."""
         where = f"component '{self._component}', file {shown(each.path)}"
         if self._format == "parquet":

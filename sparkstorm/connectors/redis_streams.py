@@ -38,10 +38,10 @@ return 1
 class RedisSource(ReplayableSpout):
     """Emits the entries of Redis streams exactly once: named fields as text, the entry's `id` and its time (`time_ms`).
 
-    The position is the last id of each stream. Consumer groups are not used: a group's position lives in Redis and would move
-    without the topology's commit; groups of others on the same streams are not disturbed. Streams are dealt to tasks in turn.
-    `first="$"` begins with what comes after the start. `lost="skip"` goes on with the oldest entry when entries behind the
-    position were trimmed (found with Redis 7 and newer); else that is an error.
+    The position is the last id of each stream and the number of entries up to it. Consumer groups are not used: a group's position
+    lives in Redis and would move without the topology's commit; groups of others on the same streams are not disturbed. Streams are
+    dealt to tasks in turn. `first="$"` begins with the entries after the start. Entries removed behind the position are an
+    error when the source connects (Redis 7 and newer); `lost="skip"` goes on with the oldest entry that is left.
     """
 
     blocking = True
@@ -71,6 +71,8 @@ class RedisSource(ReplayableSpout):
         self._collector = collector
         mine = self._streams[context.task_index :: len(context.peers)]
         self._last: dict[str, str] = dict.fromkeys(mine, self._first)
+        # Entries added to a stream up to its position, trimmed ones included; not known before Redis 7
+        self._passed: dict[str, int] = {}
         self._ahead: deque[tuple[str, str, dict[bytes, bytes]]] = deque()
         self._where = f"component '{context.component_id}', Redis at {self._url}"
         self._patience = Patience(self._where, context.now_ms, collector.report_error)
@@ -85,18 +87,24 @@ class RedisSource(ReplayableSpout):
             stream, id, entry = self._ahead.popleft()
             self._collector.emit(self._values(entry, id), id)
             self._last[stream] = id
+            if stream in self._passed:
+                self._passed[stream] += 1
 
     def is_exhausted(self) -> bool:
         """Return whether there was nothing behind the last entry when it was last looked; never if new ones are waited for."""
         return not self._follow and (self._is_at_end or not self._last)
 
     def snapshot(self) -> Any:
-        """Last id of each stream."""
-        return dict(self._last)
+        """Last id of each stream, and how many entries were added up to it (None: not known)."""
+        return {stream: [id, self._passed.get(stream)] for stream, id in self._last.items()}
 
     def restore(self, position: Any) -> None:
         """Go on behind them."""
-        self._last.update({stream: id for stream, id in position.items() if stream in self._last})
+        for stream, (id, passed) in position.items():
+            if stream in self._last:
+                self._last[stream] = id
+                if passed is not None:
+                    self._passed[stream] = passed
 
     def close(self) -> None:
         """Close the connection."""
@@ -138,7 +146,7 @@ class RedisSource(ReplayableSpout):
         return self._client.xread(self._last, count=2_000, block=100 if self._follow else None)
 
     def _check_positions(self) -> None:
-        """Name streams that were trimmed beyond the position; turn "$" into an id that lasts."""
+        """Name streams that lost entries behind the position; turn "$" into an id that lasts."""
         for stream, last in self._last.items():
             try:
                 info = self._client.xinfo_stream(stream)
@@ -148,12 +156,32 @@ class RedisSource(ReplayableSpout):
                 info = {}
             if last == "$":
                 self._last[stream] = info["last-generated-id"].decode() if info else "0-0"
-            deleted = info.get("max-deleted-entry-id", b"0-0").decode()
-            if last not in ("$", "0") and order(deleted) > order(last) and self._lost == "fail":
+            added = info.get("entries-added")
+            if last in ("$", "0"):
+                if added is not None:
+                    self._passed[stream] = added if last == "$" else added - info["length"]
+            elif self._lost == "fail" and (loss := _loss(info, last, self._passed.get(stream))):
                 raise InvalidConfigError(
-                    f"{self._where}: entries of stream {stream} behind {last} were deleted (up to {deleted}) and never read; "
-                    'set lost="skip" to go on with the oldest that is left'
+                    f'{self._where}: {loss} of stream {stream} behind {last}; set lost="skip" to go on with the oldest that is left'
                 )
+
+
+def _loss(info: Mapping[str, Any], last: str, passed: int | None) -> str:
+    """Return what was removed from a stream before it was read, as XINFO STREAM of Redis 7 shows it; "" for nothing.
+
+    Trimming leaves no id in XINFO, so removed entries are counted: with none left up to the position, those beyond `passed` were
+    behind it.
+    """
+    if not info:
+        return ""
+    added, first = info.get("entries-added"), info["first-entry"]
+    if added is not None and passed is not None and (first is None or order(first[0].decode()) > order(last)):
+        if added < passed:
+            return f"an unknown number of entries was deleted with the stream: {passed} had been read, {added} were added since,"
+        if (lost := added - info["length"] - passed) > 0:
+            return f"{lost} entries were trimmed and never read"
+    deleted = info.get("max-deleted-entry-id", b"0-0").decode()
+    return f"entries up to {deleted} were deleted and never read" if order(deleted) > order(last) else ""
 
 
 class RedisSink(TransactionalSink):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _ROWS_PER_CALL = 256
+_BATCH_ROWS = 8192
 
 
 class SparkSource(ReplayableSpout):
@@ -32,7 +32,8 @@ class SparkSource(ReplayableSpout):
     demands it too. `source.commit(end)` is called once every tuple up to there is done.
 
     `partition_key` names each partition by a value that stays the same over all ranges (a shard's number); with it, several tasks
-    share the partitions. `follow=False` ends the source at what is there now. `poll_secs` is the pause between two looks for news.
+    share the partitions. Arrow batches that `read` yields go to bolts of columns as they are, each as one message. `follow=False`
+    ends the source at what is there now. `poll_secs` is the pause between two looks for news.
     """
 
     blocking = True
@@ -55,6 +56,8 @@ class SparkSource(ReplayableSpout):
         """Make the reader; nothing is read yet."""
         self._collector, self._now_ms = collector, context.now_ms
         self._index, self._tasks = context.task_index, len(context.peers)
+        self._emits_batches = "default" in context.column_streams
+        self._most = _BATCH_ROWS if self._emits_batches else _ROWS_PER_CALL
         if self._tasks > 1 and self._key is None:
             raise InvalidTopologyError(
                 f"component '{context.component_id}': {self._source.__name__} is read by {self._tasks} tasks, which must agree on "
@@ -77,18 +80,33 @@ class SparkSource(ReplayableSpout):
             return
         while self._at < len(self._mine):
             if self._rows is None:
-                self._rows = _plain(self._reader.read(self._mine[self._at]))
-                next(islice(self._rows, self._done, self._done), None)  # rows that were committed before a restart
-            if batch := list(islice(self._rows, _ROWS_PER_CALL)):
-                self._open[self._number] = self._open.get(self._number, 0) + len(batch)
-                for row in batch:
-                    self._collector.emit(row, self._number)
-                self._done += len(batch)
+                self._rows = _behind(self._done, self._reader.read(self._mine[self._at]), self._most)
+            if self._emit(self._rows):
                 return
             self._at, self._done, self._rows = self._at + 1, 0, None
         self._ends[self._number] = self._end
         self._start, self._end, self._at, self._number = self._end, None, 0, self._number + 1
         self._tell_source()
+
+    def _emit(self, rows: Iterator[Any]) -> int:
+        """Emit a batch, or some rows; 0 at the partition's end."""
+        messages = count = 0
+        for each in rows:
+            if not hasattr(each, "num_columns"):
+                self._collector.emit(tuple(each), self._number)
+                messages, count = messages + 1, count + 1
+            elif self._emits_batches:
+                self._collector.emit_batch(each, self._number)
+                messages, count = messages + 1, count + each.num_rows
+            else:
+                for values in rows_of(each):
+                    self._collector.emit(values, self._number)
+                messages, count = messages + each.num_rows, count + each.num_rows
+            if count >= _ROWS_PER_CALL:
+                break
+        self._open[self._number] = self._open.get(self._number, 0) + messages
+        self._done += count
+        return count
 
     def is_exhausted(self) -> bool:
         """Return whether the end was reached that the source had when it was last asked; never if it is followed."""
@@ -148,22 +166,35 @@ class SparkSource(ReplayableSpout):
 
 
 class SparkSink(TransactionalSink):
-    """Writes through a Spark Python data source's `DataSourceStreamWriter`: the commit's batch id is the epoch of the task.
+    """Writes through a Spark Python data source's `DataSourceStreamWriter`, or its `DataSourceWriter` where it has no other.
 
-    `write` runs in the epoch's first phase, `commit(messages, batchId)` after the worker's commit. It may be called again with the
-    same batch id after a crash, as by Spark. Each task commits for itself. The attributes of a commit message must be values that
-    a tuple may carry. What `write` of an epoch left that was never committed is for the source to clean up.
+    `write` runs in the epoch's first phase, `commit` after the worker's commit, with the epoch of the task as batch id. It may be
+    called again with the same messages after a crash, as by Spark. A `DataSourceWriter` takes no batch id: each epoch has a writer
+    of its own, whose data source has the options `sparkstorm.sink` and `sparkstorm.epoch`. Each task commits for itself. The
+    attributes of a commit message must be values that a tuple may carry. What `write` of an epoch left that was never committed is
+    for the source to clean up. An epoch lasts `flush_secs`.
     """
 
     def __init__(
-        self, source: type[DataSource], options: Mapping[str, str] | None = None, schema: str | StructType | None = None
+        self,
+        source: type[DataSource],
+        options: Mapping[str, str] | None = None,
+        schema: str | StructType | None = None,
+        *,
+        flush_secs: float = 0.0,
     ) -> None:
-        self._source, self._options = source, dict(options or {})
+        self._source, self._options, self.flush_secs = source, dict(options or {}), flush_secs
         self._schema, _ = read_schema(make_source(source, self._options), schema)
+        base = _base_source()
+        self._is_stream = source.streamWriter is not base.streamWriter
+        if not self._is_stream and source.writer is base.writer:
+            raise InvalidTopologyError(f"SparkSink: {source.__name__} has neither a streamWriter nor a writer")
 
     def open(self, conf: Conf, context: TopologyContext) -> None:
-        """Make the writer."""
-        self._writer = make_source(self._source, self._options).streamWriter(self._schema, False)
+        """Make the writer of streams."""
+        self._name = f"{context.topology_id}/{context.component_id}/{context.task_index}"
+        made = make_source(self._source, self._options)
+        self._stream_writer: Any = made.streamWriter(self._schema, False) if self._is_stream else None
         self._names = list(self._schema.names)
         self._rows: list[Any] = []
 
@@ -181,18 +212,29 @@ class SparkSink(TransactionalSink):
 
     def prepare(self, epoch: int) -> Any:
         """Have the writer write the rows; its commit message, with its class, goes into the worker's commit."""
-        message = self._writer.write(self._given())
+        writer = self._writer(epoch)
+        message = writer.write(self._given(writer))
         return [] if message is None else [type(message).__qualname__, dict(vars(message))]
 
     def commit(self, epoch: int, prepared: Any) -> None:
         """Commit the epoch's message under the epoch as batch id."""
-        self._writer.commit([_message(prepared) if prepared else None], epoch)
+        messages = [_message(prepared) if prepared else None]
+        if self._stream_writer is not None:
+            self._stream_writer.commit(messages, epoch)
+        else:
+            self._writer(epoch).commit(messages)
 
-    def _given(self) -> Iterator[Any]:
+    def _writer(self, epoch: int) -> Any:
+        if self._stream_writer is not None:
+            return self._stream_writer
+        own = {"sparkstorm.sink": self._name, "sparkstorm.epoch": str(epoch)}
+        return make_source(self._source, {**self._options, **own}).writer(self._schema, False)
+
+    def _given(self, writer: Any) -> Iterator[Any]:
         from pyspark.sql import Row
-        from pyspark.sql.datasource import DataSourceStreamArrowWriter
+        from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
-        if isinstance(self._writer, DataSourceStreamArrowWriter):
+        if isinstance(writer, DataSourceStreamArrowWriter | DataSourceArrowWriter):
             import pyarrow as pa
             from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -202,6 +244,12 @@ class SparkSink(TransactionalSink):
             )
         make = Row(*self._names)
         return (make(*values) for values in self._rows)
+
+
+def _base_source() -> type[DataSource]:
+    from pyspark.sql.datasource import DataSource
+
+    return DataSource
 
 
 def make_source(source: type[DataSource], options: Mapping[str, str]) -> DataSource:
@@ -273,13 +321,18 @@ def _share(key: Any, tasks: int) -> int:
     return key % tasks if type(key) is int else crc32(str(key).encode()) % tasks
 
 
-def _plain(rows: Any) -> Iterator[Any]:
-    """Yield rows of tuples, Rows or Arrow batches as sequences of values."""
+def _behind(done: int, rows: Any, most: int) -> Iterator[Any]:
+    """Yield tuples, Rows and Arrow batches of `most` rows at the most, behind the first `done` rows."""
     for each in rows:
-        if hasattr(each, "num_columns"):
-            yield from rows_of(each)
-        else:
-            yield tuple(each)
+        if not hasattr(each, "num_columns"):
+            if done:
+                done -= 1
+            else:
+                yield each
+            continue
+        passed = min(done, each.num_rows)
+        done -= passed
+        yield from (each.slice(start, most) for start in range(passed, each.num_rows, most))
 
 
 def _message(prepared: Any) -> Any:

@@ -52,6 +52,7 @@ class SinkRunner:
         self._is_committed = last.prepared is not None  # in the store, and not yet in the target
         self._news: list[Any] | None = None  # [epoch, prepared] for the next commit
         self._flush_ms = round(sink.flush_secs * 1000)
+        self._takes_many = _takes_many(sink)
         self._fresh: list[list[Any]] = []  # rows since the last commit, while the epoch goes on
         self._rows = 0
         self._due_ms = 0
@@ -61,6 +62,8 @@ class SinkRunner:
         failures: list[FailedInput] = []
         if not self._is_open:
             self._begin()
+        if self._takes_many and len(tuples) > 1 and self._write_all(tuples):
+            return failures
         write, keep = self.bolt.write, self._fresh.append if self._flush_ms else None
         for tup in tuples:
             if tup.is_tick:
@@ -74,6 +77,17 @@ class SinkRunner:
             if keep is not None:
                 keep([tup.task, tup.stream, list(tup.values)])
         return failures
+
+    def _write_all(self, tuples: Sequence[Tuple]) -> bool:
+        """Write tuples at once; False when some row fails, which has then to be found."""
+        try:
+            self.bolt.write_all(tuples)
+        except (Exception, SystemExit):
+            return False
+        self._rows += len(tuples)
+        if self._flush_ms:
+            self._fresh += [[tup.source.task, tup.source.stream, list(tup.values)] for tup in tuples]
+        return True
 
     def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
         """Inputs of a run that wait for an ack: none."""
@@ -168,3 +182,9 @@ class SinkRunner:
             where = f"component '{self._component}': begin({self._next})"
             raise WorkerFailedError(f"{where} raised: {describe_error(error)}") from error
         self._is_open, self._due_ms = True, self._now_ms() + self._flush_ms
+
+
+def _takes_many(sink: TransactionalSink) -> bool:
+    """Return whether a sink has a `write_all`; one that a subclass's own `write` belongs to is not used for it."""
+    own = next(kind for kind in type(sink).__mro__ if {"write", "write_all"} & vars(kind).keys())
+    return own is not TransactionalSink and "write_all" in vars(own)

@@ -25,6 +25,7 @@ class Context:
 
     def __init__(self, index: int = 0, tasks: int = 1) -> None:
         self.task_index, self.peers, self.component_id, self.at_ms = index, tuple(range(tasks)), "files", 0
+        self.column_streams: frozenset[str] = frozenset()
 
     def now_ms(self) -> int:
         self.at_ms += 100
@@ -209,6 +210,29 @@ def test_hostile_names_and_what_is_no_file_do_no_harm(tmp_path: Path) -> None:
         cluster.submit(builder.build())
         cluster.run_until_idle()
     assert capture.values == [("read",)] * 4
+
+
+def test_a_header_that_grows_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,na")
+    run = Run(Files(str(tmp_path / "a.csv"), "csv", ["name"], tail=True)).steps(5)
+    assert run.lines == []
+    with (tmp_path / "a.csv").open("a") as file:
+        file.write("me\n1,x\n2,y")
+    assert run.steps().lines == ["x"]
+
+
+def test_a_log_that_is_rotated_away_before_a_position_in_it_is_committed_is_not_read(tmp_path: Path) -> None:
+    spout = Files(str(tmp_path / "app.log"), tail=True)
+    (tmp_path / "app.log").write_text("one\n")
+    begun = Run(spout).steps(1)
+    committed, lost = begun.spout.snapshot(), Run(spout).spout.snapshot()
+    (tmp_path / "app.log").rename(tmp_path / "app.log.1")
+    (tmp_path / "app.log").write_text("two\n")
+    assert begun.lines == ["one"]
+    assert Run(spout, committed).steps().lines == ["two"]
+    assert Run(spout, lost).steps().lines == ["two"]  # the limit that docs/connectors.md names
+    wide = Files(str(tmp_path / "app.log*"), tail=True)
+    assert sorted(Run(wide, lost).steps().lines) == ["one", "two"]  # and its remedy
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
 
 from sparkstorm.api import TopologyBuilder, bolt
 from sparkstorm.connectors import (
@@ -13,13 +26,67 @@ from sparkstorm.connectors import (
     KafkaSource,
     RedisSink,
     RedisSource,
+    SparkSink,
+    SparkSource,
     SqlSink,
     SqlSource,
     Webhook,
 )
 from sparkstorm.model.topology import Topology
 
-ORIGINS = ("kafka", "sql", "redis", "file", "hook")
+ORIGINS = ("kafka", "sql", "redis", "file", "s3", "spark", "hook")
+
+
+class _Lines(DataSourceStreamReader):
+    """The numbers of a file's complete lines; the offset is their count."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"line": 0}
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        return {"line": self._path.read_text().count("\n") if self._path.exists() else 0}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return [InputPartition((start["line"], end["line"]))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        first, last = partition.value
+        yield pa.RecordBatch.from_pydict({"n": [int(line) for line in self._path.read_text().splitlines()[first:last]]})
+
+
+@dataclass
+class _Rows(WriterCommitMessage):
+    rows: list[Any]
+
+
+class _Writer(DataSourceStreamWriter):
+    """A file per batch id, by a rename."""
+
+    def __init__(self, path: str) -> None:
+        self._folder = Path(path)
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return _Rows([[row["origin"], row["n"]] for row in iterator])
+
+    def commit(self, messages: Any, batchId: int) -> None:
+        (self._folder / "_new").write_text(json.dumps([row for message in messages for row in message.rows]))
+        (self._folder / "_new").rename(self._folder / f"{batchId}.json")
+
+
+class Lines(DataSource):
+    """Spark's data source of the option `path`: a file of numbers in, a folder of JSON out."""
+
+    def schema(self) -> str:
+        return "n bigint"
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        return _Lines(self.options["path"])
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:
+        return _Writer(self.options["path"])
 
 
 @bolt({"origin": "string", "n": "bigint"})
@@ -27,7 +94,7 @@ def tag(tup: Any) -> Any:
     yield tup.component, int(tup["n"])
 
 
-def build(postgres: str, redis: str, kafka: str, http: str, log: str, hook: int) -> Topology:
+def build(postgres: str, redis: str, kafka: str, http: str, log: str, spark: str, hook: int) -> Topology:
     """Sources named after their origin, and sinks `to_...`."""
     builder = TopologyBuilder()
     pg: dict[str, Any] = {"password_env": "LINKS_POSTGRES"}
@@ -36,6 +103,8 @@ def build(postgres: str, redis: str, kafka: str, http: str, log: str, hook: int)
     builder.set_spout("sql", SqlSource(postgres, "events", ["n"], key="id", poll_secs=0.05, **pg))
     builder.set_spout("redis", RedisSource(redis, "in", ["n"], **rd))
     builder.set_spout("file", Files(log, "json", {"n": "bigint"}, tail=True, poll_secs=0.1))
+    builder.set_spout("s3", Files("s3://bucket/in", "json", {"n": "bigint"}, follow=True, poll_secs=0.2))
+    builder.set_spout("spark", SparkSource(Lines, {"path": f"{spark}/numbers"}, poll_secs=0.1))
     builder.set_spout("hook", Webhook(hook, {"n": "bigint"}, patience_secs=10))
     builder.set_bolt("tag", tag, 2, inputs=list(ORIGINS))
     builder.set_bolt("to_kafka", KafkaSink(kafka, "out", key="origin"), 2, inputs="tag")
@@ -43,4 +112,6 @@ def build(postgres: str, redis: str, kafka: str, http: str, log: str, hook: int)
     builder.set_bolt("to_redis", RedisSink(redis, "out", **rd), inputs="tag")
     builder.set_bolt("to_http", HttpSink(http, batch=200), inputs="tag")
     builder.set_bolt("to_s3", FileSink("s3://bucket/out", schema="origin string, n bigint", flush_secs=1), inputs="tag")
+    to_spark = SparkSink(Lines, {"path": f"{spark}/out"}, "origin string, n bigint")
+    builder.set_bolt("to_spark", to_spark, inputs="tag")
     return builder.build()

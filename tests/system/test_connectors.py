@@ -1,8 +1,9 @@
-"""Every source and sink on real servers, under load, with workers and the servers themselves killed: exactly what went in."""
+"""Every source into every sink on real servers, under load, with every part killed: exactly what went in."""
 
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import os
 import signal
@@ -11,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,42 +20,18 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-from moto.server import ThreadedMotoServer
 
-from sparkstorm.connectors.file_folders import file_system
 from sparkstorm.embedded import RedisServer, start_redis
 from sparkstorm.testing.system.kafka import KafkaServer
 from sparkstorm.testing.system.main_job import MainJob
 from sparkstorm.testing.system.postgres import PASSWORD, PostgresServer
+from sparkstorm.testing.system.processes import parent_of
+from tests.system.links_servers import ServerProcess, free_port
 from tests.system.links_topology import ORIGINS
 
 pytestmark = pytest.mark.system
 ROWS = 900  # of each origin
 HOOKS = 20
-
-
-class Target(ThreadingHTTPServer):
-    """Keeps rows by idempotency key."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.bodies: dict[str, Any] = {}
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    wbufsize = -1
-    timeout = 1
-
-    def do_POST(self) -> None:
-        server: Any = self.server
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        server.bodies.setdefault(self.headers["Idempotency-Key"], body)
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None: ...
 
 
 class Servers:
@@ -65,9 +41,14 @@ class Servers:
         self.folder = folder
         self.postgres, self.kafka = PostgresServer(), KafkaServer(folder / "kafka")
         self.redis: RedisServer = start_redis(folder / "redis", password=PASSWORD)
-        self.s3, self.http = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False), Target()
+        self.s3, self.http = ServerProcess("s3", folder / "s3"), ServerProcess("http", folder / "http")
         self.s3.start()
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+        self.http.start()
+        self.objects = boto3.client(
+            "s3", endpoint_url=self.s3.url, region_name="us-east-1", aws_access_key_id="test", aws_secret_access_key="test"
+        )
+        self.objects.create_bucket(Bucket="bucket")
+        (folder / "spark" / "out").mkdir(parents=True)
         self.postgres.start()
         self.kafka.start()
         self.postgres.run(
@@ -77,16 +58,15 @@ class Servers:
         admin = AdminClient({"bootstrap.servers": self.kafka.address})
         for topic in admin.create_topics([NewTopic("in", 3, 1), NewTopic("out", 2, 1)]).values():
             topic.result(20)
-        with free_socket() as probe:
-            self.hook = int(probe.server_address[1])
+        self.hook = free_port()
 
     def stop(self) -> None:
         self.kafka.stop()
         self.postgres.stop()
         self.redis.stop()
-        self.s3.stop()
-        self.http.shutdown()
-        self.http.server_close()
+        self.objects.close()
+        self.s3.kill()
+        self.http.kill()
 
     # -- what went in ----------------------------------------------------------------------------------------------
 
@@ -110,6 +90,14 @@ class Servers:
             file.writelines(f'{{"n": {n}}}\n' for n in range(first, last))
         if first % 300 == 0 and first:
             log.rename(self.folder / f"app.log.{first}")
+
+    def feed_s3(self, first: int, last: int) -> None:
+        body = "".join(f'{{"n": {n}}}\n' for n in range(first, last))
+        self.objects.put_object(Bucket="bucket", Key=f"in/{first:06d}.jsonl", Body=body.encode())
+
+    def feed_spark(self, first: int, last: int) -> None:
+        with (self.folder / "spark" / "numbers").open("a") as file:
+            file.writelines(f"{n}\n" for n in range(first, last))
 
     def has_read_log(self, least: int) -> bool:
         """Return whether a row of the log from this number on has come out."""
@@ -160,49 +148,71 @@ class Servers:
             return Counter((entry[b"origin"].decode(), int(entry[b"n"])) for _, entry in client.xrange("out"))
 
     def out_of_http(self) -> Counter[tuple[str, int]]:
-        return Counter((row["origin"], row["n"]) for body in list(self.http.bodies.values()) for row in body)
+        kept = map(json.loads, (self.http.folder / "bodies.jsonl").read_text().splitlines())
+        return Counter((row["origin"], row["n"]) for _, body in kept for row in body)
 
     def out_of_s3(self) -> Counter[tuple[str, int]]:
-        from pyarrow import fs
+        pages = self.objects.get_paginator("list_objects_v2").paginate(Bucket="bucket", Prefix="out/")
+        keys = [each["Key"] for page in pages for each in page.get("Contents", []) if each["Key"].endswith(".parquet")]
+        bodies = [self.objects.get_object(Bucket="bucket", Key=key)["Body"].read() for key in keys]
+        return Counter((row["origin"], row["n"]) for body in bodies for row in pq.read_table(io.BytesIO(body)).to_pylist())
 
-        system, root = file_system("s3://bucket/out")
-        files = [info.path for info in system.get_file_info(fs.FileSelector(root, allow_not_found=True)) if info.is_file]
-        rows = [row for path in files for row in pq.read_table(path, filesystem=system).to_pylist()]
-        return Counter((row["origin"], row["n"]) for row in rows)
-
-
-def free_socket() -> ThreadingHTTPServer:
-    return ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    def out_of_spark(self) -> Counter[tuple[str, int]]:
+        files = (self.folder / "spark" / "out").glob("[0-9]*.json")
+        return Counter((origin, n) for file in files for origin, n in json.loads(file.read_text()))
 
 
 @pytest.fixture
 def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
     made = Servers(tmp_path)
-    host, port = made.s3.get_host_and_port()
     for name, value in {
         "LINKS_POSTGRES": PASSWORD,
         "LINKS_REDIS": PASSWORD,
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ENDPOINT_URL": made.s3.url,
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_EC2_METADATA_DISABLED": "true",
     }.items():
         monkeypatch.setenv(name, value)
     try:
-        boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1").create_bucket(Bucket="bucket")
         yield made
     finally:
         made.stop()
 
 
-def kill_worker(job: MainJob, sight: Any, number: int) -> None:
-    job.wait_for(lambda: len(sight.workers()) == 2, "two workers", 60)
-    os.kill(sight.workers()[number % 2].pid, signal.SIGKILL)
+class Run:
+    """The job, and the parts of it that are killed."""
+
+    def __init__(self, job: MainJob) -> None:
+        self.job = job
+        job.start()
+        self.sight = job.sight()
+
+    def kill_worker(self, number: int) -> None:
+        os.kill(self._worker(number), signal.SIGKILL)
+
+    def kill_slot(self, number: int) -> None:
+        os.kill(parent_of(self._worker(number)), signal.SIGKILL)
+
+    def kill_driver(self) -> None:
+        """Kill the driver, with all of its slots, and run the same command again."""
+        self.job.kill(self.job.driver())
+        self.sight.close()
+        assert self.job.wait(60) != 0
+        self.job.start()
+        self.sight = self.job.sight()
+
+    def _worker(self, number: int) -> int:
+        self.job.wait_for(lambda: len(self.sight.workers()) == 2, "two workers", 60)
+        return self.sight.workers()[number % 2].pid
 
 
-def restart(server: KafkaServer | PostgresServer) -> None:
+def restart(server: KafkaServer | PostgresServer | ServerProcess | RedisServer) -> None:
     server.kill()
-    server.start()
+    if isinstance(server, RedisServer):
+        server.restart()
+    else:
+        server.start()
 
 
 def test_whatever_is_killed_every_sink_has_exactly_what_every_source_had(servers: Servers, tmp_path: Path) -> None:
@@ -210,8 +220,9 @@ def test_whatever_is_killed_every_sink_has_exactly_what_every_source_had(servers
         "postgres": servers.postgres.url,
         "redis": f"redis://127.0.0.1:{servers.redis.port}",
         "kafka": servers.kafka.address,
-        "http": f"http://127.0.0.1:{servers.http.server_address[1]}/",
+        "http": f"{servers.http.url}/",
         "log": str(tmp_path / "app.log"),
+        "spark": str(tmp_path / "spark"),
         "hook": servers.hook,
     }
     (tmp_path / "job.yaml").write_text(
@@ -220,20 +231,26 @@ def test_whatever_is_killed_every_sink_has_exactly_what_every_source_had(servers
         )
     )
     job = MainJob(tmp_path / "run", tmp_path / "job.yaml", settings={"topology.max.worker.deaths": 100, "topology.epoch.rows": 200})
-    job.start()
     poster = threading.Thread(target=servers.post)
     try:
-        sight = job.sight()
+        run = Run(job)
         poster.start()
         strikes: list[Callable[[], None]] = [
-            lambda: kill_worker(job, sight, 0),
+            lambda: run.kill_worker(0),
             lambda: restart(servers.postgres),
-            lambda: kill_worker(job, sight, 1),
+            lambda: restart(servers.s3),
+            lambda: run.kill_worker(1),
             lambda: restart(servers.kafka),
-            lambda: kill_worker(job, sight, 0),
+            run.kill_driver,
+            lambda: restart(servers.redis),
+            lambda: restart(servers.http),
+            lambda: run.kill_slot(0),
+            lambda: run.kill_worker(0),
         ]
-        feeds = (servers.feed_kafka, servers.feed_sql, servers.feed_redis, servers.feed_file)
-        step = ROWS // 15
+        feeds = (
+            servers.feed_kafka, servers.feed_sql, servers.feed_redis, servers.feed_file, servers.feed_s3, servers.feed_spark,
+        )  # fmt: skip
+        step = ROWS // 30
         for number, first in enumerate(range(0, ROWS, step)):
             if first in (300, 600):  # a log that is rotated away before the source has a position in it is not read
                 job.wait_for(partial(servers.has_read_log, first - 240), "rows of the log", 120)
@@ -244,9 +261,12 @@ def test_whatever_is_killed_every_sink_has_exactly_what_every_source_had(servers
         poster.join(120)
         assert not poster.is_alive(), job.said()[-3000:]
         wanted = Counter((origin, n) for origin in ORIGINS for n in range(HOOKS if origin == "hook" else ROWS))
-        outs = (servers.out_of_kafka, servers.out_of_sql, servers.out_of_redis, servers.out_of_http, servers.out_of_s3)
+        outs = (
+            servers.out_of_kafka, servers.out_of_sql, servers.out_of_redis, servers.out_of_http, servers.out_of_s3,
+            servers.out_of_spark,
+        )  # fmt: skip
         job.wait_for(lambda: all(out().keys() >= wanted.keys() for out in outs), "every row in every sink", 120)
-        sight.close()
+        run.sight.close()
         job.tree()
         os.killpg(job.pid, signal.SIGINT)
         job.wait(60)

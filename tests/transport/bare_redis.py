@@ -5,9 +5,11 @@ Binaries: the embedded server's, those on PATH, and those that SPARKSTORM_TEST_R
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,30 @@ def version_of(binary: str) -> str:
     said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout
     name, _, version = said.partition("v=")
     return f"{name.split()[0].lower()}-{version.split()[0]}"
+
+
+def debian_redis() -> str:
+    """Path of Redis 7 from Debian's packages, unpacked beside the other test servers; nothing is installed on PATH."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "sparkstorm" / "redis-debian"
+    program = cache / "redis-server"
+    if not program.exists():
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache.parent) as made:
+            for command in (["apt-get", "update", "-qq"], ["apt-get", "download", "-qq", "redis-tools", "liblzf1", "libjemalloc2"]):
+                subprocess.run(command, cwd=made, check=True, capture_output=True)
+            for package in Path(made).glob("*.deb"):
+                subprocess.run(["dpkg-deb", "-x", package, made], check=True)
+            libraries = ":".join(str(cache / folder.relative_to(made)) for folder in Path(made).glob("usr/lib/*-linux-*"))
+            # One binary under several names: the name that it is called by chooses what it is
+            Path(made, "usr/bin/redis-check-rdb").rename(Path(made, "usr/bin/redis-server"))
+            Path(made, "redis-server").write_text(
+                f'#!/bin/sh\nLD_LIBRARY_PATH={libraries} exec {cache}/usr/bin/redis-server "$@"\n', encoding="utf-8"
+            )
+            Path(made, "redis-server").chmod(0o755)
+            with contextlib.suppress(OSError):  # another test process was first
+                Path(made).rename(cache)
+            Path(made).mkdir(exist_ok=True)
+    return str(program)
 
 
 class BareRedis:

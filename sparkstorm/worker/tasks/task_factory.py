@@ -238,6 +238,16 @@ class TaskFactory:
             self._conf(component),
             self._around.now_ms,
             self._resources,
+            self._column_streams(component),
+        )
+
+    def _column_streams(self, component: str) -> frozenset[str]:
+        topology = self._plan.topology
+        by_stream = {stream: topology.subscribers(component, stream) for stream in topology.components[component].streams}
+        return frozenset(
+            stream
+            for stream, found in by_stream.items()
+            if any(isinstance(topology.components[id].instance, ColumnBolt) for id, _ in found)
         )
 
     def _conf(self, component: str) -> Mapping[str, Any]:
