@@ -73,7 +73,7 @@ class Upgrades:
             chosen["topology.upgrade.component"] = component
         if worker_num:
             chosen["topology.upgrade.worker.num"] = worker_num
-        code = self._cluster.packed(topology, by_value)
+        code = self._cluster.packed(topology, by_value, conf)
         try_code(self._name, code)
         self._cluster.service.upgrade(self._name, topology, {**(conf or {}), **chosen}, code, progress)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import sqlite3
@@ -14,6 +15,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from sparkstorm.client import connect
+from sparkstorm.errors import ReadOnlyConnectionError
 from sparkstorm.testing.system.main_job import ROOT, MainJob, environment
 
 pytestmark = pytest.mark.system
@@ -84,6 +87,20 @@ def found(folder: Path, database: Path) -> dict[str, Any]:
     }
 
 
+def look(folder: Path) -> None:
+    """Look at a stream of the run while it goes on; a viewer may not."""
+    with connect(folder / "connection.json") as cluster:
+        handle = cluster.topology("many")
+        with contextlib.closing(handle.tail("split", "numbers", seconds=60)) as rows:
+            sample = next(each for each in rows if each is not None)
+        assert sample.values["even"] is (sample.values["n"] % 2 == 0) and sample.task in handle.tasks()
+        with pytest.raises(ValueError, match="component 'split' has no stream 'odd'; it has default, numbers"):
+            handle.tail("split", "odd")
+        assert handle.frame("count").shape[1] == 3
+    with connect(folder / "connection-read-only.json") as viewer, pytest.raises(ReadOnlyConnectionError):
+        viewer.topology("many").tail("split")
+
+
 def tables(path: Path) -> Path:
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE counts (key TEXT PRIMARY KEY, value INTEGER)")
@@ -103,6 +120,7 @@ def test_every_kind_of_result_is_exact_when_a_worker_is_killed_and_the_same_in_a
         run.start()
         sight = run.sight()
         run.wait_for(lambda: sight.acked() > 300, "some progress")
+        look(run.folder / "storm-local")
         for beat in sight.workers():
             run.kill(beat.pid)
         sight.close()
