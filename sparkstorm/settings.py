@@ -316,6 +316,8 @@ class UpgradeSettings(Settings):
     component: Annotated[str | None, "topology.upgrade.component"]
     worker_num: Annotated[int, "topology.upgrade.worker.num"]
     ttl_ms: Annotated[int, "topology.upgrade.ttl"]
+    shadow_component: Annotated[str | None, "topology.upgrade.shadow.component"]
+    shadow_tuples: Annotated[int, "topology.upgrade.shadow.tuples"]
     is_forced: Annotated[bool, "topology.upgrade.force"]
     takes_back: Annotated[bool, "topology.upgrade.rollback.enable"]
     least_executed: Annotated[int, "topology.upgrade.rollback.min.executed"]

@@ -16,6 +16,7 @@ from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.names import file_name
 from sparkstorm.model.status import JsonValue
 from sparkstorm.model.worker_messages import (
+    NO_SHADOW,
     Alive,
     Beat,
     ComponentError,
@@ -54,11 +55,8 @@ from sparkstorm.supervisor.worker_memory import MemoryWatch
 
 _LOG = logging.getLogger(__name__)
 LOG_CAP_BYTES = 64 * 1024 * 1024
-HOUSE_MS = 1_000
-SPARE_RETRY_MS = 2_000
-MAX_STEP_MS = 100
-MAX_MESSAGE_CHARS = 8_000
-MAX_END_CHARS = 500
+HOUSE_MS, SPARE_RETRY_MS, MAX_STEP_MS = 1_000, 2_000, 100
+MAX_MESSAGE_CHARS, MAX_END_CHARS = 8_000, 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +84,7 @@ class Child:
         self.view = ChildView(now_ms)
         self.status = spec.status
         self.log_levels: Mapping[str, str] = {}
+        self.shadow = NO_SHADOW
         self.stats: dict[str, JsonValue] = {}
         self.last_words = ""
         self.hung_s = 0  # how long it had stood still when it was asked where it hangs
@@ -336,6 +335,9 @@ class Slot:
         if wish.log_levels != child.log_levels and child.view.ready:
             child.log_levels = wish.log_levels
             child.process.order(SetLogLevels(wish.log_levels))
+        if wish.shadow != child.shadow and child.view.ready:
+            child.shadow = wish.shadow
+            child.process.order(wish.shadow)
 
     def _beat(self, now_ms: int) -> None:
         assignment = self._state.assignment

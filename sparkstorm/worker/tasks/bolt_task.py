@@ -64,7 +64,7 @@ class BoltTask:
         self.pace = 1  # rows between two looks at the clock: few until the bolt has shown that it is fast
         self.new_key = new_key
         self.time: TaskEventTime | None = None  # none: nobody who lives by time is here or behind it
-        self.recorder: Recorder | None = None
+        self.recorders: list[Recorder] = []
         self.hooks = NO_HOOKS
         self.watch: CallWatch | None = None
         self._all_births = births
@@ -107,8 +107,8 @@ class BoltTask:
         self.executed += len(tuples)
         epoch.rows += len(tuples)
         failures = self.runner.run(tuples) if self.watch is None else self.watch.run(self.runner.run, tuples)
-        if self.recorder is not None:
-            self.recorder.note(tuples, failures)
+        for recorder in self.recorders:
+            recorder.note(tuples, failures)
         waiting = self.runner.unfinished(tuples)
         if self.hooks:
             self.hooks.executed(tuples, failures, waiting)
@@ -134,15 +134,15 @@ class BoltTask:
     @property
     def _is_watched(self) -> bool:
         """Return whether a recorder or hooks see every tuple."""
-        return self.recorder is not None or bool(self.hooks)
+        return bool(self.recorders) or bool(self.hooks)
 
     def tick(self, epoch: Epoch, tick: Tuple) -> list[Failure]:
         """Run a tick; returns why it failed. A tick needs no ack and does not outlive the call."""
         self.executed += 1
         epoch.rows += 1
         failures = self.runner.run([tick])
-        if self.recorder is not None:
-            self.recorder.note([tick], failures)
+        for recorder in self.recorders:
+            recorder.note([tick], failures)
         self.runner.forget(tick)
         return [failure for _, failure in failures]
 
