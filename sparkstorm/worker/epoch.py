@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.random
 
 from sparkstorm.model.compiled import core
 from sparkstorm.model.failure import Failure
