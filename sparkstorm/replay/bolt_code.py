@@ -41,7 +41,7 @@ def chances_in(names: set[str]) -> list[str]:
     return sorted(_CHANCES & names)
 
 
-def only_adds(kind: type) -> bool:
+def only_adds(kind: type[Stateful]) -> bool:
     """Return whether the classes of a bolt use its state for nothing but `self.state.add(...)` or `add_batch`, sums unused.
 
     Then neither its state nor what it emits for a tuple depends on former tuples' order. False where the source cannot be read,
