@@ -24,7 +24,7 @@ from sparkstorm.api import (
 from sparkstorm.api.columns import BatchCollector, ColumnBolt
 from sparkstorm.api.components import Stateful
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.api.windows import Duration, WindowedBolt
+from sparkstorm.api.windows import Duration, Window, WindowedBolt
 from sparkstorm.config import merge
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.grouping.hashing import stable_hash
@@ -165,6 +165,9 @@ def test_with_an_event_time_rows_must_be_in_the_order_that_decides_lateness() ->
 
 class Windows(WindowedBolt):
     key_fields = ("user",)
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        """Do nothing: it is not run."""
 
 
 def test_nobody_behind_may_mind_the_order() -> None:
