@@ -155,6 +155,11 @@ class DeliverySettings(Settings):
         return self.guarantee == "exactly-once"
 
     @property
+    def is_tracked(self) -> bool:
+        """Return whether trees of messages are tracked, so that spouts hear of their ends."""
+        return self.guarantee != "at-most-once"
+
+    @property
     def retries(self) -> int:
         """Tries after the first at the failing task; 0 under the guarantees that leave retries to the spout."""
         return self.retry_limit if self.is_exactly_once else 0
@@ -203,6 +208,14 @@ class ComponentSettings(Settings):
     record_rows: Annotated[int, "topology.record.max.rows"]
     record_bytes: Annotated[int, "topology.record.max.bytes"]
     record_state_keys: Annotated[int, "topology.record.state.keys"]
+
+
+@dataclass(frozen=True, slots=True)
+class StateSettings(Settings):
+    """Place of a stateful bolt's state, which a component may have of its own."""
+
+    backend: Annotated[str, "topology.state.backend"]
+    cache_keys: Annotated[int, "topology.state.cache.keys"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +299,14 @@ class SubmissionSettings(Settings):
 
 
 @dataclass(frozen=True, slots=True)
+class FileSettings(Settings):
+    """Files and archives that travel with a topology."""
+
+    files: Annotated[list[str], "topology.files"]
+    archives: Annotated[list[str], "topology.archives"]
+
+
+@dataclass(frozen=True, slots=True)
 class MemorySettings(Settings):
     """Memory of one worker process."""
 
@@ -308,6 +329,8 @@ class UpgradeSettings(Settings):
     component: Annotated[str | None, "topology.upgrade.component"]
     worker_num: Annotated[int, "topology.upgrade.worker.num"]
     ttl_ms: Annotated[int, "topology.upgrade.ttl"]
+    shadow_component: Annotated[str | None, "topology.upgrade.shadow.component"]
+    shadow_tuples: Annotated[int, "topology.upgrade.shadow.tuples"]
     is_forced: Annotated[bool, "topology.upgrade.force"]
     takes_back: Annotated[bool, "topology.upgrade.rollback.enable"]
     least_executed: Annotated[int, "topology.upgrade.rollback.min.executed"]

@@ -36,7 +36,8 @@ def add_verbs(verbs: Any) -> None:
     verb.add_argument("--force", action="store_true", help="also when the code before could not read the new code's state")
     _add_batch(verb)
     verb.add_argument("--shadow", metavar="RECORDING", help="first compare both codes over this recording of a live task")
-    verb.add_argument("--tuples", type=int, default=0, metavar="N", help="with --shadow: that many without a difference")
+    verb.add_argument("--live-shadow", default="", metavar="BOLT", help="first run the new code beside this bolt's first task")
+    verb.add_argument("--tuples", type=int, default=0, metavar="N", help="with a shadow: that many without a difference")
     verb = add_verb(under, "shadow", compare, "step new and running code through a live task's recording", epilog=_SHADOW)
     verb.add_argument("conf", metavar="CONF.yaml", help="the job file with the new code")
     verb.add_argument("--recording", required=True, metavar="FOLDER", help="of one task (topology.record.components)")
@@ -91,6 +92,8 @@ def start(arguments: argparse.Namespace) -> int:
             component=arguments.component,
             worker_num=arguments.num,
             is_forced=arguments.force,
+            shadow=arguments.live_shadow,
+            shadow_tuples=arguments.tuples if arguments.live_shadow else 0,
             by_value=by_value,
             progress=steps(arguments),
         )
@@ -161,8 +164,11 @@ def _follow(arguments: argparse.Namespace, handle: TopologyHandle, is_rollback: 
     _show(arguments, found)
     if is_late:
         print(f"the workers have not restarted within {arguments.timeout:g} s; the cluster goes on with it", file=sys.stderr)
-    was_taken_back = found.last_rollback != before or found.stage is UpgradeStage.ROLLING_BACK
-    return FAILED if is_late or (was_taken_back and not is_rollback) else OK
+    was_taken_back = not is_rollback and (found.last_rollback != before or found.stage is UpgradeStage.ROLLING_BACK)
+    if was_taken_back:
+        last = found.last_rollback
+        print(shown(last.text if last and last != before else f"gray upgrade is rolled back: {found.rollback}"), file=sys.stderr)
+    return FAILED if is_late or was_taken_back else OK
 
 
 def _show(arguments: argparse.Namespace, found: UpgradeStatus) -> None:
@@ -183,9 +189,12 @@ def status_text(found: UpgradeStatus, now_ms: int) -> str:
             line += f"\nother code than the rest runs at {', '.join(map(str, found.other_code))}"
         if found.last_rollback:
             line += f"\n{when(found.last_rollback.time_ms)}: {shown(found.last_rollback.text)}"
+            line += "".join(f"\n  {shown(each)}" for each in found.last_rollback.traceback.splitlines())
         return line
     ages = f"began {lasted(now_ms - found.started_ms)} ago, ends in {lasted(found.expires_ms - now_ms)} at the latest"
     lines = [f"{found.topology_id} is {found.status}: {found.stage}, batch {found.batches}; {ages}"]
+    if found.shadow:
+        lines.append(f"shadow of {shown(str(found.shadow))}; {found.shadow_tuples:,} without a difference are asked for")
     if found.rollback:
         lines.append(f"it is taken back: {shown(found.rollback)}")
     rows = [(slot, word) for word in ("upgraded", "upgrading", "remaining") for slot in getattr(found, word)]

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from sparkstorm.blobs.trial import try_code
 from sparkstorm.clock import SystemClock
-from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import MASTER, Topology
-from sparkstorm.model.upgrade import UpgradeOptions, UpgradeStage, code_text
+from sparkstorm.model.upgrade import GrayUpgrade, UpgradeOptions, UpgradeStage, code_text
 from sparkstorm.nimbus.request_client import Progress as Steps
 from sparkstorm.scheduling.upgrade.gray_upgrade import classify, upgradable
+from sparkstorm.scheduling.upgrade.live_shadow import ShadowFigures, shadow_figures
 
 if TYPE_CHECKING:
     from sparkstorm.client.cluster import ClusterClient
@@ -35,6 +36,8 @@ class UpgradeStatus:
     rollback: str = ""  # why it is taken back
     other_code: tuple[WorkerSlot, ...] = ()  # by the assignment
     last_rollback: Failure | None = None
+    shadow: ShadowFigures | None = None
+    shadow_tuples: int = 0  # that the bar asks for
 
     @property
     def is_resting(self) -> bool:
@@ -57,11 +60,15 @@ class Upgrades:
         component: str = "",
         worker_num: int = 0,
         is_forced: bool = False,
+        shadow: str = "",
+        shadow_tuples: int = 0,
         by_value: Sequence[str] | None = None,
         progress: Steps | None = None,
     ) -> None:
         """Begin an upgrade to new code: its first batch restarts with it (named workers, else of a component, else any).
 
+        With `shadow`, a bolt's id, the new code first runs beside that bolt's first task. The batch waits until `shadow_tuples`
+        tuples (else topology.upgrade.shadow.tuples) came out the same; a difference ends the upgrade before any worker restarts.
         The new code is opened in a fresh process first. InvalidTopologyError when it does not open, or when it has other
         components, tasks, inputs or fields; IllegalTransitionError unless the topology is ACTIVE.
         """
@@ -73,7 +80,11 @@ class Upgrades:
             chosen["topology.upgrade.component"] = component
         if worker_num:
             chosen["topology.upgrade.worker.num"] = worker_num
-        code = self._cluster.packed(topology, by_value)
+        if shadow:
+            chosen["topology.upgrade.shadow.component"] = shadow
+        if shadow_tuples:
+            chosen["topology.upgrade.shadow.tuples"] = shadow_tuples
+        code = self._cluster.packed(topology, by_value, conf)
         try_code(self._name, code)
         self._cluster.service.upgrade(self._name, topology, {**(conf or {}), **chosen}, code, progress)
 
@@ -103,7 +114,7 @@ class Upgrades:
         return UpgradeStatus(
             topology_id,
             str(base.status) if base else "gone",
-            UpgradeStage.IN_PROGRESS if upgrade and upgrade.continue_upgrading else classify(upgrade, now_ms),
+            _stage(upgrade, now_ms),
             tuple(sorted(done)),
             tuple(sorted(under_way)),
             tuple(sorted(workers.keys() - done - under_way)),
@@ -113,7 +124,14 @@ class Upgrades:
             upgrade.rollback if upgrade else "",
             tuple(sorted(assignment.code_by_slot)) if assignment else (),
             errors[-1] if errors else None,
+            shadow_figures(upgrade, self._beats()) if upgrade and upgrade.open_bar else None,
+            upgrade.shadow.tuples if upgrade and upgrade.shadow else 0,
         )
+
+    def _beats(self) -> list[WorkerBeat]:
+        store = self._cluster.state
+        beats = (store.read_worker_beat(self.topology_id, slot) for slot in store.worker_beat_slots(self.topology_id))
+        return [beat for beat in beats if beat is not None]
 
     def is_waiting(self) -> bool:
         """Return whether a batch is still to be picked or upgraded, or an end or a rollback to be carried out."""
@@ -125,3 +143,8 @@ class Upgrades:
             return True
         found = self.status()
         return bool(found.upgrading) or not found.remaining  # all are upgraded: its end follows
+
+
+def _stage(upgrade: GrayUpgrade | None, now_ms: int) -> UpgradeStage:
+    stage = classify(upgrade, now_ms)
+    return UpgradeStage.IN_PROGRESS if upgrade and upgrade.continue_upgrading and stage is UpgradeStage.EXPIRED else stage

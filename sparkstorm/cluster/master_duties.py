@@ -7,6 +7,7 @@ one needs, so the loss of either harms nothing: it delays.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from sparkstorm.cluster.gray_upgrade_state import GrayUpgradeState
@@ -16,6 +17,7 @@ from sparkstorm.model.topology import MASTER
 from sparkstorm.model.upgrade import GrayUpgrade, UpgradeState
 from sparkstorm.scheduling.upgrade.gray_upgrade import advance, taken_back, upgradable
 from sparkstorm.scheduling.upgrade.judgement import Sightings, judge
+from sparkstorm.scheduling.upgrade.live_shadow import judge_shadow
 
 
 class TaskBeatStore(Protocol):
@@ -50,15 +52,21 @@ class UpgradeHandler:
         if upgrade is None or upgrade.completed_ms:
             return False
         workers = upgradable(assignment, component_by_task)
-        if why := self._judged(upgrade, assignment, component_by_task, beats):
-            changed = taken_back(upgrade, state, assignment, workers, why)
-            self._store.change_upgrade(upgrade.topology_id, lambda found: changed if found == upgrade else None)
+        is_passed, why = judge_shadow(upgrade, beats)
+        if why := why or self._judged(upgrade, assignment, component_by_task, beats):
+            self._change(upgrade, taken_back(upgrade, state, assignment, workers, why))
+            return True
+        if is_passed and upgrade.shadow:
+            self._change(upgrade, replace(upgrade, shadow=replace(upgrade.shadow, is_passed=True)))
             return True
         step = advance(upgrade, state, workers, now_ms)
         if step.is_idle or step.is_rolled_back:
             return False
         self._store.carry_out(upgrade, step)
         return True
+
+    def _change(self, upgrade: GrayUpgrade, changed: GrayUpgrade) -> None:
+        self._store.change_upgrade(upgrade.topology_id, lambda found: changed if found == upgrade else None)
 
     def _judged(
         self, upgrade: GrayUpgrade, assignment: Assignment, component_by_task: Mapping[int, str], beats: Sequence[WorkerBeat]

@@ -34,6 +34,15 @@ class RollbackBounds:
 
 
 @dataclass(frozen=True, slots=True)
+class ShadowBar:
+    """Bar before the first batch: so many tuples of a task of this component, executed by both codes without a difference."""
+
+    component: str
+    tuples: int
+    is_passed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class GrayUpgrade:
     """A gray upgrade under way (JStorm's GrayUpgradeConfig), at gray_upgrade/<id>; all times are milliseconds.
 
@@ -57,6 +66,13 @@ class GrayUpgrade:
     rollback: str = ""
     request_id: str = ""  # the last request that changed it: one that is carried out again changes nothing
     bounds: RollbackBounds = RollbackBounds()
+    shadow: ShadowBar | None = None
+
+    @property
+    def open_bar(self) -> ShadowBar | None:
+        """The bar that is still to be passed before a worker is upgraded; None when there is none, or the upgrade is over."""
+        is_open = self.shadow is not None and not (self.shadow.is_passed or self.rollback or self.completed_ms)
+        return self.shadow if is_open else None
 
     def target(self, slot: WorkerSlot) -> WorkerCode:
         """Return the code that a worker of the batch is to run: the new one, or in a rollback its former one."""
@@ -69,9 +85,10 @@ class GrayUpgrade:
 
 
 class UpgradeStage(StrEnum):
-    """Stage of a gray upgrade (S0.17)."""
+    """Stage of a gray upgrade (S0.17); in SHADOWING its code runs beside a live task, and no worker is upgraded yet."""
 
     NONE = "NONE"
+    SHADOWING = "SHADOWING"
     IN_PROGRESS = "IN_PROGRESS"
     EXPIRED = "EXPIRED"
     COMPLETED = "COMPLETED"

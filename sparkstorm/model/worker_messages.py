@@ -1,6 +1,6 @@
 """Messages between a slot and its worker process after the spec: JSON lines, one frozen record per kind.
 
-Commands (`SetStatus`, `Stop`) go through the control pipe, reports through the status pipe. A line that is no known
+Commands go through the control pipe, reports through the status pipe. A line that is no known
 record is an error, so that output of user code cannot control a slot.
 """
 
@@ -46,6 +46,22 @@ class SetLogLevels:
     """Set these levels by logger; loggers that are not named get back the levels that they had."""
 
     levels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SetShadow:
+    """Order to run other code beside a task and to compare what both come to; task 0 ends it.
+
+    The code is a blob on this host's disk, which the slot has checked; `conf` is the configuration that comes with it.
+    """
+
+    task: int
+    code_path: str
+    code_key: str
+    conf: Mapping[str, Any] = field(default_factory=dict)
+
+
+NO_SHADOW: Final = SetShadow(0, "", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +115,17 @@ class Exiting:
     reason: str
 
 
-WorkerCommand: TypeAlias = SetStatus | SetLogLevels | Stop
+WorkerCommand: TypeAlias = SetStatus | SetLogLevels | SetShadow | Stop
 WorkerReport: TypeAlias = Ready | Alive | Beat | Trying | Passed | ComponentError | Exiting
 
-_COMMAND_BY_NAME: Final[dict[str, type]] = {"status": SetStatus, "log": SetLogLevels, "stop": Stop}
+_COMMAND_BY_NAME: Final[dict[str, type]] = {"status": SetStatus, "log": SetLogLevels, "shadow": SetShadow, "stop": Stop}
 _REPORT_BY_NAME: Final[dict[str, type]] = {
     "ready": Ready, "alive": Alive, "beat": Beat, "trying": Trying, "passed": Passed, "error": ComponentError, "exit": Exiting,
 }  # fmt: skip
 _FIELDS: Final[dict[type, dict[str, type]]] = {
     SetStatus: {"status": str},
     SetLogLevels: {"levels": dict},
+    SetShadow: {"task": int, "code_path": str, "code_key": str, "conf": dict},
     Stop: {},
     Ready: {},
     Alive: {},

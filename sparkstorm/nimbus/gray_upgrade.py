@@ -20,7 +20,7 @@ from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.requests import Outcome, Request, RequestKind
 from sparkstorm.model.status import Action, TopologyStatus
 from sparkstorm.model.topology import MASTER
-from sparkstorm.model.upgrade import GrayUpgrade, RollbackBounds, UpgradeOptions, UpgradeStage, UpgradeState
+from sparkstorm.model.upgrade import GrayUpgrade, RollbackBounds, ShadowBar, UpgradeOptions, UpgradeStage, UpgradeState
 from sparkstorm.nimbus.cluster_reader import Reading
 from sparkstorm.nimbus.parts import NimbusParts
 from sparkstorm.nimbus.validation import check_upgraded_outline
@@ -41,6 +41,7 @@ from sparkstorm.settings import UpgradeSettings
 _LOG = logging.getLogger(__name__)
 _UPGRADES = (TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK)
 KINDS = (RequestKind.UPGRADE, RequestKind.CONTINUE_UPGRADE, RequestKind.COMPLETE_UPGRADE, RequestKind.ROLLBACK_UPGRADE)
+_UNDER_WAY = (UpgradeStage.SHADOWING, UpgradeStage.IN_PROGRESS, UpgradeStage.ROLLING_BACK)
 _BY_HAND = "asked for by a request"
 
 
@@ -84,7 +85,7 @@ class GrayUpgrades:
         known, assignment = reading.snapshot.topologies.get(base.topology_id), reading.snapshot.assignments.get(base.topology_id)
         if known is None or assignment is None or outline is None:
             raise NotAliveError(f"Failed to get topology info of {base.topology_id}")
-        if base.status in _UPGRADES and classify(upgrade, now_ms) in (UpgradeStage.IN_PROGRESS, UpgradeStage.ROLLING_BACK):
+        if base.status in _UPGRADES and classify(upgrade, now_ms) in _UNDER_WAY:
             raise IllegalTransitionError(
                 f"a gray upgrade of {base.name} is in progress: continue it, complete it or roll it back before another one"
             )
@@ -101,6 +102,10 @@ class GrayUpgrades:
     ) -> None:
         if classify(upgrade, now_ms) is UpgradeStage.EXPIRED:
             raise IllegalTransitionError(f"The upgrade of {base.name} has expired: it is completed as it is")
+        if bar := upgrade.open_bar:
+            raise IllegalTransitionError(
+                f"the new code of {base.name} still runs as a shadow of '{bar.component}': its first batch follows by itself"
+            )
         state = self._parts.state.upgrade_state(base.topology_id)
         workers = self._workers(base, reading)
         if upgrade.continue_upgrading or not advance(upgrade, state, workers, now_ms).is_idle or state.upgrading:
@@ -143,6 +148,7 @@ class GrayUpgrades:
                 settings.deaths,
                 settings.latency_factor,
             ),
+            shadow=ShadowBar(settings.shadow_component, settings.shadow_tuples) if settings.shadow_component else None,
         )
         found = parts.state.read_upgrade(base.topology_id)
         if found is None or found.request_id != request.id:
@@ -252,7 +258,9 @@ class GrayUpgrades:
         self._parts.state.update_base(base.topology_id, changed)
 
     def _report(self, base: TopologyBase, text: str, now_ms: int) -> None:
-        self._parts.state.report_error(base.topology_id, Failure(FailureKind.SYSTEM, text, MASTER, 0, "nimbus", time_ms=now_ms))
+        sentence, _, more = text.partition("\n")
+        failure = Failure(FailureKind.SYSTEM, sentence, MASTER, 0, "nimbus", time_ms=now_ms, traceback=more)
+        self._parts.state.report_error(base.topology_id, failure)
 
 
 def _check_options(base: TopologyBase, options: UpgradeOptions, workers: Workers) -> None:

@@ -44,7 +44,7 @@ from sparkstorm.model.upgrade import UpgradeOptions
 from sparkstorm.nimbus.cluster_reader import conf_bytes, conf_from_bytes
 from sparkstorm.nimbus.request_client import PendingRequest, Progress, RequestClient, WaitUntil, client_name, wait_in_real_time
 from sparkstorm.nimbus.submission import Seed, SubmitOptions, prepare, wait_copies
-from sparkstorm.nimbus.validation import check_upgraded_outline, checked_rebalance, upgrade_options
+from sparkstorm.nimbus.validation import check_shadowed, check_upgraded_outline, checked_rebalance, upgrade_options
 from sparkstorm.settings import SubmissionSettings, UpgradeSettings
 
 
@@ -205,6 +205,8 @@ class NimbusService:
         options = upgrade_options(settings.workers or (), settings.component or "", settings.worker_num)
         check_upgrade(name, options)
         check_upgraded_outline(name, self._outline(running), outline, settings.is_forced)
+        if settings.shadow_component:
+            check_shadowed(name, topology, settings.shadow_component)
         base = replace(running, status=TopologyStatus.ACTIVE, previous_status=None, pending=None)
         details = {"upgrade": options, "is_forced": settings.is_forced}
         return self._with_blobs(RequestKind.UPGRADE, base, own_conf, outline, code, **details)

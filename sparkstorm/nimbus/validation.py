@@ -12,6 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from sparkstorm.api.components import Effects, Stateful
+from sparkstorm.api.sinks import TransactionalSink
+from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.normalise import check_own_conf
@@ -89,11 +92,34 @@ def check_upgraded_outline(name: str, before: TopologyOutline, after: TopologyOu
                 )
         if sorted(map(str, was.inputs)) != sorted(map(str, now.inputs)):
             raise InvalidTopologyError(f"{here} has other inputs or groupings in the new code; use a hot deploy")
+        if was.state_backend and was.state_backend != now.state_backend:
+            raise InvalidTopologyError(
+                f"{here}: topology.state.backend is {now.state_backend} in the new code, {was.state_backend} runs: after a "
+                "rollback the state could not be read; use a hot deploy"
+            )
         if was.state_version != now.state_version and not is_forced:
             raise InvalidTopologyError(
                 f"{here}: its state has version {was.state_version}, that of the new code {now.state_version}: after a rollback "
                 "the code that runs now could not read it; set topology.upgrade.force to upgrade nevertheless"
             )
+
+
+def check_shadowed(name: str, topology: Topology, component: str) -> None:
+    """InvalidTopologyError unless new code can run beside a task of that component without an effect of its own."""
+    bolts = {bolt.id: bolt for bolt in topology.bolts}
+    where = f"upgrade of {name}: topology.upgrade.shadow.component"
+    if component not in bolts:
+        raise InvalidTopologyError(f"{where} names {component!r:.80}, which is no bolt: {', '.join(sorted(bolts))} are")
+    bolt = bolts[component].instance
+    if isinstance(bolt, WindowedBolt | TimedBolt):
+        raise InvalidTopologyError(f"{where}: '{component}' has windows or timers, which cannot be stepped through")
+    effects: Effects | None = getattr(bolt, "effects", None)
+    is_sink = isinstance(bolt, TransactionalSink) or not (bolts[component].streams or isinstance(bolt, Stateful))
+    if is_sink or effects not in (None, Effects.RUN):
+        raise InvalidTopologyError(
+            f"{where}: '{component}' writes to the outside (it has neither outputs nor state, or declares its effects): a shadow "
+            "would write a second time; name a bolt before it"
+        )
 
 
 def check_master(conf: Mapping[str, Any]) -> None:

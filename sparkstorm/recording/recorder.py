@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.executor.state import MemoryState
@@ -21,6 +21,7 @@ from sparkstorm.model.failure import Failure
 from sparkstorm.model.names import file_name
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.values.codec import Codec
 from sparkstorm.recording.segments import SEGMENTS, Beginning, Call, Header, Limits, SegmentFile
 from sparkstorm.settings import ComponentSettings, WorkerSettings
 
@@ -31,11 +32,26 @@ Noted = tuple[Sequence[Tuple], Mapping[int, str]]
 Failures = Sequence[tuple[Tuple, Failure]]
 
 
+class RowsFile(Protocol):
+    """Receiver of committed rows: a recording's segments, or a live shadow."""
+
+    codec: Codec
+    over: int
+    fill: tuple[int, int]
+    rests_until_ms: int
+
+    def take(self, beginning: Beginning | None, calls: Iterable[Call], now_ms: int) -> None:
+        """Take rows, with a beginning when they do not follow those before."""
+
+    def close(self) -> None:
+        """No row follows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Committed rows on their way to a file."""
 
-    file: SegmentFile
+    file: RowsFile
     beginning: Beginning | None
     noted: Sequence[Noted]
     rows: int
@@ -64,7 +80,7 @@ class Desk:
         """Write, now or soon."""
         batch.write()
 
-    def close(self, files: Sequence[SegmentFile]) -> None:
+    def close(self, files: Sequence[RowsFile]) -> None:
         """Write what is left, and close."""
         for file in files:
             file.close()
@@ -90,7 +106,7 @@ class ThreadedDesk(Desk):
         self._batches.append(batch)
         self._came.set()
 
-    def close(self, files: Sequence[SegmentFile]) -> None:
+    def close(self, files: Sequence[RowsFile]) -> None:
         self._is_over = True
         self._came.set()
         self._thread.join()
@@ -111,7 +127,7 @@ class ThreadedDesk(Desk):
 class Recorder:
     """Recorder of one task: `note` executed rows, `settle` after their commit."""
 
-    def __init__(self, desk: Desk, file: SegmentFile, state: MemoryState | None, limits: Limits, now_ms: Callable[[], int]) -> None:
+    def __init__(self, desk: Desk, file: RowsFile, state: MemoryState | None, limits: Limits, now_ms: Callable[[], int]) -> None:
         self._desk, self._file, self._state, self._now_ms = desk, file, state, now_ms
         self._most_keys = limits.state_keys
         self._most_rows, self._enough_bytes = max(1, limits.rows // SEGMENTS), limits.bytes // SEGMENTS * 3 // 4
@@ -144,12 +160,17 @@ class Recorder:
         if self._rows + rows > self._most_rows or (number == self._number and size >= self._enough_bytes):
             self._begin_anew()
 
+    @property
+    def lost(self) -> int:
+        """Rows that were not handed over, and of which the file does not know yet."""
+        return self._lost + (self._beginning.lost if self._beginning is not None else 0)
+
     def _begin_anew(self) -> None:
         """The next rows begin a segment, with the state as it is now."""
         state = self._state
         self._number += 1
         pairs = None if state is None or len(state) > self._most_keys else state.snapshot()
-        self._beginning = Beginning(self._number, self._lost, pairs)
+        self._beginning = Beginning(self._number, self.lost, pairs)
         self._rows = self._lost = 0
 
 

@@ -16,6 +16,7 @@ from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.names import file_name
 from sparkstorm.model.status import JsonValue
 from sparkstorm.model.worker_messages import (
+    NO_SHADOW,
     Alive,
     Beat,
     ComponentError,
@@ -54,11 +55,8 @@ from sparkstorm.supervisor.worker_memory import MemoryWatch
 
 _LOG = logging.getLogger(__name__)
 LOG_CAP_BYTES = 64 * 1024 * 1024
-HOUSE_MS = 1_000
-SPARE_RETRY_MS = 2_000
-MAX_STEP_MS = 100
-MAX_MESSAGE_CHARS = 8_000
-MAX_END_CHARS = 500
+HOUSE_MS, SPARE_RETRY_MS, MAX_STEP_MS = 1_000, 2_000, 100
+MAX_MESSAGE_CHARS, MAX_END_CHARS = 8_000, 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +84,7 @@ class Child:
         self.view = ChildView(now_ms)
         self.status = spec.status
         self.log_levels: Mapping[str, str] = {}
+        self.shadow = NO_SHADOW
         self.stats: dict[str, JsonValue] = {}
         self.last_words = ""
         self.hung_s = 0  # how long it had stood still when it was asked where it hangs
@@ -97,16 +96,17 @@ class Child:
 class Slot:
     """The slot's main thread, between two waits: `step` does everything that is due."""
 
-    def __init__(self, spec: SlotSpec, place: Place, sync: SlotSync, spawn: SpawnWorker) -> None:
+    def __init__(
+        self, spec: SlotSpec, place: Place, sync: SlotSync, spawn: SpawnWorker, spare: WorkerProcess | None = None
+    ) -> None:
         self._spec, self._place, self._sync, self._spawn = spec, place, sync, spawn
         self._conf = merge(default_conf(), spec.conf)
         self._timing = timing_of(self._conf)
         self._beat_every_ms = SupervisorSettings.of(self._conf).worker_heartbeat_ms
         self._state = SlotState()
         self._child: Child | None = None
-        self._spare: WorkerProcess | None = None
-        self._suspicion = PoisonDetector()
-        self._message = ""
+        self._spare = spare
+        self._suspicion, self._message = PoisonDetector(), ""
         self._last_end = ""  # why the last worker under this assignment ended unasked
         self._deaths = 0  # of workers under this assignment that nobody had asked to end
         self._beat_due_ms = self._house_due_ms = self._spare_due_ms = 0
@@ -336,6 +336,9 @@ class Slot:
         if wish.log_levels != child.log_levels and child.view.ready:
             child.log_levels = wish.log_levels
             child.process.order(SetLogLevels(wish.log_levels))
+        if wish.shadow != child.shadow and child.view.ready:
+            child.shadow = wish.shadow
+            child.process.order(wish.shadow)
 
     def _beat(self, now_ms: int) -> None:
         assignment = self._state.assignment

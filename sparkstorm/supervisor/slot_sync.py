@@ -10,7 +10,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +21,8 @@ from sparkstorm.errors import SparkStormError, StoreInconsistentError, StoreUnav
 from sparkstorm.model.assignment import Assignment, WorkerBeat, WorkerCode, WorkerSlot
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.status import JsonValue, TopologyStatus
+from sparkstorm.model.worker_messages import NO_SHADOW, SetShadow
+from sparkstorm.scheduling.upgrade.live_shadow import shadowed_task
 from sparkstorm.supervisor.base import LogSink, NodeStorage
 from sparkstorm.supervisor.seen_versions import VersionGuard
 from sparkstorm.supervisor.slot_machine import BlobView, LocalAssignment
@@ -46,6 +48,7 @@ class DesiredState:
     status: str = "INACTIVE"
     component_by_task: Mapping[int, str] = field(default_factory=dict)
     log_levels: Mapping[str, str] = field(default_factory=dict)  # by logger, those whose time is not over
+    shadow: SetShadow = NO_SHADOW  # code that is to run beside one of the worker's tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,11 +228,33 @@ class SlotSync:
         part = min(parts, key=lambda part: (part.topology_id != running, part.topology_id))
         try:
             levels = self._log_levels(part.topology_id, now_ms)
-            wish = DesiredState(part, self._status(part.topology_id), self._components(part.topology_id), levels)
+            status, components = self._status(part.topology_id), self._components(part.topology_id)
+            wish = DesiredState(part, status, components, levels, self._shadow(part, components, now_ms))
             return wish if self._has_new_code(wish, now_ms) else self.wish
         except (StoreInconsistentError, TamperedBlobError) as fault:
             _LOG.error("slot %s: %s", self._slot, fault)
             return self.wish
+
+    def _shadow(self, part: LocalAssignment, components: Mapping[int, str], now_ms: int) -> SetShadow:
+        """Fetch and check the new code of a gray upgrade whose bar is open, where one of this worker's tasks is its measure."""
+        upgrade = None
+        if self._status_read is TopologyStatus.UPGRADING:
+            upgrade = self._desk().state.read_upgrade(part.topology_id, self.wake)
+        bar = upgrade.open_bar if upgrade is not None else None
+        task = shadowed_task(bar.component, components) if bar is not None else None
+        if upgrade is None or task is None or not any(task in each.executor.tasks for each in part.executors):
+            return NO_SHADOW
+        known = self.wish.shadow if self.wish else NO_SHADOW
+        if (known.task, known.code_key) == (task, upgrade.code.code_key):
+            return known
+        try:
+            code = self._bring(replace(part, code_key=upgrade.code.code_key, conf_key=upgrade.code.conf_key), now_ms)
+        except (SparkStormError, OSError) as fault:
+            if isinstance(fault, StoreUnavailableError):
+                raise
+            _LOG.error("slot %s: code of the shadow of %s: %s", self._slot, part.topology_id, fault)
+            return NO_SHADOW
+        return SetShadow(task, str(code.code_path), upgrade.code.code_key, code.conf)
 
     def _has_new_code(self, wish: DesiredState, now_ms: int) -> bool:
         """Fetch and check the new code of a gray upgrade (S0.25); a worker that runs is not ended for code that is not here."""

@@ -36,6 +36,7 @@ from sparkstorm.worker.epoch_budget import Budget
 from sparkstorm.worker.main import exit_code_of
 from sparkstorm.worker.run import Beats, SlotReporter, WorkerRun, plan_of, start_worker
 from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
+from sparkstorm.worker.tasks.live_shadows import LiveShadows
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.worker import Worker
 
@@ -56,6 +57,7 @@ class WorkerServices(Protocol):
     draws_epochs: bool
     patience_secs: float
     make_transport: MakeTransport | None
+    lazy_keys: int
 
 
 class DrawnBudget(Budget):
@@ -131,7 +133,8 @@ class InProcessWorker:
         """Turn a spare into the worker of that spec."""
         self.spec, self.data = spec, self._around.data_plane.of(spec.topology_id)
         self._tasks = tuple(spec.tasks())
-        self.run = WorkerRun(spec, self, self.clock, Beats(self, self.clock), lambda: self._start(spec))
+        shadows = LiveShadows(spec, self.clock.now_ms, self._read_code, is_threaded=False)
+        self.run = WorkerRun(spec, self, self.clock, Beats(self, self.clock), lambda: self._start(spec), shadows=shadows)
         self._around.simulation.add(self)
 
     def order(self, command: WorkerCommand) -> None:
@@ -243,6 +246,8 @@ class InProcessWorker:
     def end(self, code: int, reason: str) -> None:
         """End the process with its memory and its threads."""
         worker, self.exit_code, self.end_reason = self.worker, int(code), reason
+        if self.run is not None:
+            self.run.close()
         if worker is not None and code != ExitCode.STOPPED:
             worker.crew.abandon()
         self._around.simulation.discard(self)
@@ -274,7 +279,7 @@ class InProcessWorker:
         if code is None:
             raise WorkerFailedError(f"the code of {spec.topology_id} is gone from this machine")
         opened = self._around.data_plane.open(code, spec.code_key)
-        return replace(plan_of(spec, *opened), codec=self.data.codec, is_strict=True)
+        return replace(plan_of(spec, *opened), codec=self.data.codec, is_strict=True, lazy_keys=self._around.lazy_keys)
 
     def _make_budget(self, settings: EpochSettings) -> Budget:
         return DrawnBudget(settings, random.Random(self._around.simulation.random.getrandbits(32)))

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from sparkstorm.blobs.local_modules import missing_module
 from sparkstorm.clock import Clock
 from sparkstorm.errors import SparkStormError, StoreFullError, WorkerFailedError
+from sparkstorm.executor.lazy_state import surfacing
 from sparkstorm.executor.user_traceback import describe_error
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.tasks import number_tasks
@@ -23,6 +24,7 @@ from sparkstorm.model.worker_messages import (
     Passed,
     Ready,
     SetLogLevels,
+    SetShadow,
     SetStatus,
     Stop,
     Trying,
@@ -34,6 +36,7 @@ from sparkstorm.settings import EpochSettings, WorkerSettings
 from sparkstorm.transport.base import Transport
 from sparkstorm.worker.epoch import IdSource
 from sparkstorm.worker.epoch_budget import Budget
+from sparkstorm.worker.tasks.live_shadows import LiveShadows
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.worker import Reporter, Worker
 
@@ -122,9 +125,11 @@ class WorkerRun:
         beats: Beats,
         start: Callable[[], Worker],
         set_log_levels: Callable[[Mapping[str, str]], None] = lambda _: None,
+        shadows: LiveShadows | None = None,
     ) -> None:
         self._status = spec.status
         self._set_log_levels = set_log_levels
+        self._shadows = shadows or LiveShadows(spec, clock.now_ms)
         self._control, self._clock, self._beats, self._start = control, clock, beats, start
         self.worker: Worker | None = None
         self.exit_code: int | None = None
@@ -137,14 +142,20 @@ class WorkerRun:
                 return None
         if self.worker is None:
             return self._clock.now_ms() + (0 if self._try_start() else BEAT_EVERY_MS)
-        return self.worker.step(self._clock.now_ms())
+        with surfacing():
+            return self.worker.step(self._clock.now_ms())
 
     def beat(self) -> bool:
         """Send a heartbeat when one is due; whether it was."""
         if self.worker is None or self._clock.now_ms() - self._beats.sent_ms < BEAT_EVERY_MS:
             return False
-        self._beats.send(self.worker.summary())
+        self._beats.send({**self.worker.summary(), **self._shadows.figures()})
+        self.worker.look_at_taps(self._clock.now_ms())
         return True
+
+    def close(self) -> None:
+        """End what runs beside the worker."""
+        self._shadows.end(self.worker.crew if self.worker is not None else None)
 
     @property
     def beat_due_ms(self) -> int:
@@ -153,6 +164,7 @@ class WorkerRun:
 
     def _obey(self, command: WorkerCommand) -> None:
         if isinstance(command, Stop):
+            self.close()
             if self.worker is not None:
                 self.worker.close()
             self.exit_code = ExitCode.STOPPED
@@ -160,6 +172,8 @@ class WorkerRun:
             self._status = command.status
             if self.worker is not None:
                 self.worker.set_active(command.status == "ACTIVE")
+        elif isinstance(command, SetShadow) and self.worker is not None:
+            self._shadows.follow(command, self.worker.crew)
         elif isinstance(command, SetLogLevels):
             self._set_log_levels(command.levels)
 
@@ -186,7 +200,8 @@ def start_worker(
 ) -> Worker:
     """Open the code, claim the tasks and make the worker; WorkerFailedError for what user code raises meanwhile."""
     try:
-        return Worker(make_plan(), transport, clock, ids, reporter, wake, make_budget)
+        with surfacing():
+            return Worker(make_plan(), transport, clock, ids, reporter, wake, make_budget)
     except SparkStormError:
         raise
     except ModuleNotFoundError as error:

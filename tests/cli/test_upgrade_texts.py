@@ -1,12 +1,18 @@
 """Texts and JSON of `sparkstorm upgrade`."""
 
+import argparse
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
-from sparkstorm.cli.upgrades import status_record, status_text
+import pytest
+
+from sparkstorm.cli.upgrades import _follow, status_record, status_text
 from sparkstorm.client.upgrade import UpgradeStatus
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.upgrade import UpgradeStage
+from sparkstorm.scheduling.upgrade.live_shadow import ShadowFigures
 
 A, B, C = (WorkerSlot("n", port) for port in (1, 2, 3))
 RUNNING = UpgradeStatus("wc-1-9", "UPGRADING", UpgradeStage.IN_PROGRESS, (B,), (A,), (C,), 2, 1_000, 3_601_000)
@@ -24,17 +30,41 @@ def test_an_upgrade_under_way_lists_its_workers() -> None:
     assert not RUNNING.is_resting and replace(RUNNING, upgrading=()).is_resting
 
 
+def test_a_shadow_says_how_far_it_is() -> None:
+    figures = ShadowFigures("split", 7, "key", 1200, 0, 5)
+    shadowing = replace(RUNNING, stage=UpgradeStage.SHADOWING, shadow=figures, shadow_tuples=5000)
+    text = "shadow of split#7: 1,200 tuples compared, 0 come out differently, 5 skipped; 5,000 without a difference are asked for"
+    assert text in status_text(shadowing, 0).splitlines()
+
+
 def test_a_rollback_says_why() -> None:
     back = replace(RUNNING, stage=UpgradeStage.ROLLING_BACK, rollback="component 'x' fails\x1b[31m")
     assert "it is taken back: component 'x' fails" in status_text(back, 0) and "\x1b" not in status_text(back, 0)
 
 
+def test_a_start_that_was_taken_back_fails_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    error = Failure(FailureKind.SYSTEM, "gray upgrade is rolled back: 'split' fails", "__topology_master", time_ms=5)
+    statuses = [replace(RUNNING, stage=UpgradeStage.NONE), replace(RUNNING, stage=UpgradeStage.NONE, last_rollback=error)]
+
+    class Upgrade:
+        def status(self) -> UpgradeStatus:
+            return statuses.pop(0)
+
+        def is_waiting(self) -> bool:
+            return False
+
+    handle: Any = SimpleNamespace(upgrade=Upgrade())
+    arguments = argparse.Namespace(timeout=1, no_wait=False, json=True)
+    assert _follow(arguments, handle) == 1
+    assert capsys.readouterr().err == "gray upgrade is rolled back: 'split' fails\n"
+
+
 def test_without_an_upgrade_the_last_rollback_and_workers_on_other_code_are_named() -> None:
-    error = Failure(FailureKind.SYSTEM, "gray upgrade is rolled back: why", "__topology_master", time_ms=5)
+    error = Failure(FailureKind.SYSTEM, "gray upgrade is rolled back: why", "__topology_master", time_ms=5, traceback="a row")
     rest = UpgradeStatus("wc-1-9", "ACTIVE", UpgradeStage.NONE, (), (), (A,), other_code=(A,), last_rollback=error)
     text = status_text(rest, 0)
     assert "no gray upgrade is under way" in text and "other code than the rest runs at n:1" in text
-    assert text.endswith("gray upgrade is rolled back: why")
+    assert text.endswith("gray upgrade is rolled back: why\n  a row")
     record = status_record(rest)
     assert (record["stage"], record["other_code"], record["remaining"], record["last_rollback"]["time_ms"]) == (
         "NONE",

@@ -213,7 +213,7 @@ def test_a_viewer_is_refused_by_redis(server: RedisServer, viewer: redis.Redis, 
     with server.client() as client:
         before = {name: client.dump(name) for name in client.keys("*")}
         # Redis 7 refuses DEBUG to every user, before it looks at rights
-        with pytest.raises(redis.ResponseError, match="(?i)no permissions|DEBUG command not allowed"):
+        with pytest.raises(redis.ResponseError, match=r"(?i)no permissions|DEBUG command not allowed"):
             viewer.execute_command(*command.split(" "))  # type: ignore[no-untyped-call]
         assert {name: client.dump(name) for name in client.keys("*")} == before
 

@@ -10,7 +10,7 @@ import pytest
 from sparkstorm.model.assignment import Assignment, AssignmentKind, ExecutorId, WorkerBeat, WorkerCode, WorkerSlot
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.topology import MASTER
-from sparkstorm.model.upgrade import GrayUpgrade, RollbackBounds, UpgradeOptions, UpgradeStage, UpgradeState, code_text
+from sparkstorm.model.upgrade import GrayUpgrade, RollbackBounds, ShadowBar, UpgradeOptions, UpgradeStage, UpgradeState, code_text
 from sparkstorm.scheduling.reconcile import Wanted, next_assignment, with_codes
 from sparkstorm.scheduling.upgrade.gray_upgrade import (
     UpgradeStep,
@@ -24,6 +24,7 @@ from sparkstorm.scheduling.upgrade.gray_upgrade import (
     upgradable,
 )
 from sparkstorm.scheduling.upgrade.judgement import Sightings, judge
+from sparkstorm.scheduling.upgrade.live_shadow import judge_shadow, shadow_figures, shadowed_task
 
 OLD, NEW = WorkerCode("old", "conf"), WorkerCode("new", "conf2")
 A, B, C, D = SLOTS = [WorkerSlot("n1", 1), WorkerSlot("n1", 2), WorkerSlot("n2", 1), WorkerSlot("n2", 2)]
@@ -202,3 +203,51 @@ def test_deaths_of_an_upgraded_worker_are_counted_by_its_launches() -> None:
     assert verdict(*launches[:3]) == ""
     assert "died 2 times, 1 are borne" in verdict(*launches)
     assert verdict(*[[beat(C, launch, executed=1)] for launch in (4, 5, 6, 7)]) == ""
+
+
+SHADOWED = replace(UPGRADE, shadow=ShadowBar("count", 100))
+FIGURES = {"component": "count", "task": 2, "code_key": "new", "compared": 100, "different": 0, "skipped": 3, "problem": ""}
+
+
+def shadow_beat(time_ms: int = 5, **changed: Any) -> WorkerBeat:
+    figures: dict[str, Any] = {**FIGURES, "first": ["row 7"], **changed}
+    return WorkerBeat("wc-1-9", "n1", 2, time_ms, 1, 1, 1, "RUNNING", 5, stats={"shadow": figures})
+
+
+def test_no_worker_is_upgraded_before_the_bar_is_passed() -> None:
+    assert classify(SHADOWED, 2000) is UpgradeStage.SHADOWING and advance(SHADOWED, state(SHADOWED), WORKERS, 2000).is_idle
+    passed = replace(SHADOWED, shadow=ShadowBar("count", 100, is_passed=True))
+    assert classify(passed, 2000) is UpgradeStage.IN_PROGRESS
+    record = advance(passed, state(passed), WORKERS, 2000).record
+    assert record is not None and len(record.batch) == 2
+    assert shadowed_task("count", COMPONENTS) == 2 and shadowed_task("nothing", COMPONENTS) is None
+    expired = advance(SHADOWED, state(SHADOWED), WORKERS, 9001).record
+    assert expired is not None and expired.completed_ms, "an upgrade that never passes its bar ends as it is"
+
+
+@pytest.mark.parametrize(
+    ("beats", "is_passed", "why"),
+    [
+        ([], False, ""),
+        ([shadow_beat(compared=99)], False, ""),
+        ([shadow_beat()], True, ""),
+        ([shadow_beat(code_key="other")], False, ""),
+        ([shadow_beat(), shadow_beat(9, compared=5)], False, ""),  # the newest process begins anew
+        ([shadow_beat(different=1)], False, "1 of 100 tuples come out differently in the shadow of count#2, before"),
+        ([shadow_beat(problem="it hangs")], False, "the shadow of count#2 ended: it hangs"),
+        ([shadow_beat(compared="many")], False, ""),
+        ([shadow_beat(compared=True)], False, ""),
+        ([shadow_beat(first=[1])], False, ""),
+        ([replace(shadow_beat(), stats={"shadow": 7})], False, ""),
+    ],
+)
+def test_the_bar_is_passed_by_enough_tuples_without_a_difference(beats: list[WorkerBeat], is_passed: bool, why: str) -> None:
+    found = judge_shadow(SHADOWED, beats)
+    assert found[0] is is_passed and found[1].startswith(why) and bool(found[1]) is bool(why)
+    assert ("row 7" in found[1]) is ("differently" in why)
+    assert judge_shadow(UPGRADE, beats) == (False, "")
+
+
+def test_the_figures_of_a_shadow_are_shown() -> None:
+    figures = shadow_figures(SHADOWED, [shadow_beat()])
+    assert str(figures) == "count#2: 100 tuples compared, 0 come out differently, 3 skipped"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -80,14 +80,16 @@ def topology(
 class Bench:
     """A running topology of four workers under load."""
 
-    def __init__(self, make: type[LocalCluster] = LocalCluster, **conf: Any) -> None:
+    def __init__(
+        self, make: type[LocalCluster] = LocalCluster, make_topology: Callable[[FeederSpout], Topology] | None = None, **conf: Any
+    ) -> None:
         self.spout, self.fed = FeederSpout(["word"]), Counter[str]()
         self.cluster = make(2, 3, is_lively=True, conf={"nimbus.monitor.freq.secs": 1})
         self.conf = {**CONF, **{key.replace("__", "."): value for key, value in conf.items()}}
-        self.id = self.cluster.submit(topology(self.spout), self.conf)
+        self.id = self.cluster.submit((make_topology or topology)(self.spout), self.conf)
         self.feed()
 
-    def __enter__(self) -> Bench:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,11 +1,14 @@
 """Toy worker entries: behaviours of a worker child towards its slot, good and bad, without a runtime."""
 
 import os
+import resource
 import select
 import subprocess
 import sys
 import threading
 import time
+
+import numpy as np
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
 from sparkstorm.errors import FencedError, WorkerFailedError
@@ -34,6 +37,13 @@ def loop(spec: WorkerSpec, control: WorkerControl) -> int:
     print(f"launch {spec.launch} of {spec.topology_id} runs tasks {spec.tasks()}")
     control.send(Ready())
     return _serve(control, [spec.status])
+
+
+def tells_what_it_inherited(spec: WorkerSpec, control: WorkerControl) -> int:
+    """A number of numpy's, and Spark's secret if it is there."""
+    control.send(Ready())
+    control.send(Beat({"inherited": [float(np.random.random()), os.environ.get("PYTHON_WORKER_FACTORY_SECRET")]}))
+    return _serve(control, [])
 
 
 def exits_at_once(spec: WorkerSpec, control: WorkerControl) -> int:
@@ -106,14 +116,15 @@ def hangs_while_alive(spec: WorkerSpec, control: WorkerControl) -> int:
 
 
 def leaks(spec: WorkerSpec, control: WorkerControl) -> int:
-    """A worker that keeps 8 MiB more every tenth of a second, and ends when it is asked to."""
+    """A worker that keeps 8 MiB more every tenth of a second, 1 MiB from 250 MiB on, and ends when it is asked to."""
     control.send(Ready())
     kept = []
     while True:
         select.select([control.fileno()], [], [], BEAT_S)
         if any(isinstance(command, Stop) for command in control.poll()):
             return 0
-        kept.append(b"x" * (8 << 20))
+        used_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+        kept.append(b"x" * ((8 if used_mb < 250 else 1) << 20))
         control.send(Beat({"keeps": [f"{len(kept) * 10_000:,} items in 'cache' of count#1"]}))
 
 

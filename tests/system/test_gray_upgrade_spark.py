@@ -1,8 +1,11 @@
-"""Gray upgrades on Spark, Redis and ZooKeeper under load: three batches, a rollback by hand, one by itself; counts exact in all."""
+"""Gray upgrades on Spark, Redis and ZooKeeper under load; counts exact in all.
+
+Shadows, three batches of four workers, a rollback by hand, one by itself; then the topology master, a slot and the driver are
+killed in the middle of an upgrade.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -14,6 +17,7 @@ import pytest
 
 from sparkstorm.client import connect
 from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.testing.system.processes import parent_of
 from tests.system.test_standing_cluster import LINES, Terminals, versions_of_exact_counts
 
 pytestmark = pytest.mark.system
@@ -100,13 +104,17 @@ def test_three_batches_a_rollback_by_hand_and_one_by_itself(terminals: Terminals
 
         works()
         (recording, *_) = sorted((terminals.folder / "recordings").rglob("task-*"))
-        same = shadowed(terminals, "shadow", "two.yaml", "--recording", str(recording), "--tuples", "200", "--json")
-        assert same.returncode == 0 and json.loads(same.stdout)["compared"] >= 200, same
         odd = shadowed(terminals, "start", "odd.yaml", "--num", "1", "--shadow", str(recording), "--tuples", "200")
         assert odd.returncode == 1 and "tuples come out differently with the new code; first split#" in odd.stderr, odd
         assert handle.status() == "ACTIVE"
 
-        first = terminals.json("upgrade", "start", "two.yaml", "--num", "1")
+        status, out, err = run("upgrade", "start", "odd.yaml", "--num", "1", "--live-shadow", "split", "--tuples", "100000")
+        assert status == 1 and "come out differently in the shadow of split#" in out, out + err
+        assert "; the first:\n  split#" in out and ": emitted: {'default': [['" in out and "['odd']" in out, out
+        assert handle.status() == "ACTIVE"
+        works()
+
+        first = terminals.json("upgrade", "start", "two.yaml", "--num", "1", "--live-shadow", "split", "--tuples", "400")
         assert (first["status"], len(first["upgraded"]), len(first["remaining"])) == ("UPGRADING", 1, 3), first
         works()
         upgraded = WorkerSlot.parse(first["upgraded"][0])
@@ -130,8 +138,7 @@ def test_three_batches_a_rollback_by_hand_and_one_by_itself(terminals: Terminals
         assert "asked for by a request" in back["last_rollback"]["text"]
         works()
 
-        bad = terminals.json("upgrade", "start", "bad.yaml", "--component", "split", "--num", "2")
-        assert len(bad["upgraded"]) == 2, bad
+        assert run("upgrade", "start", "bad.yaml", "--component", "split", "--num", "2", "--no-wait")[0] == 0
         terminals.wait(lambda: "'split' fails" in handle.upgrade.status().last_rollback.text, "the rollback")  # type: ignore[union-attr]
         terminals.wait(lambda: handle.status() == "ACTIVE", "its end")
         status, out, _ = run("upgrade", "status", "words")
@@ -144,4 +151,54 @@ def test_three_batches_a_rollback_by_hand_and_one_by_itself(terminals: Terminals
         assert {"$v1", "$v2", "$v3"} == versions_of_exact_counts(handle, terminals.folder)
         assert handle.progress().parked == 0
         assert run("kill", "words", "--wait", "0")[0] == 0
+    deaths_in_an_upgrade(terminals)
     assert terminals.stop() == 0
+
+
+def deaths_in_an_upgrade(terminals: Terminals) -> None:
+    """Upgrade a topology with a topology master; kill the master, a slot that upgrades its worker, and the driver."""
+    more = "topology.master.single.worker: true\ntopology.scheduler: jstorm\n"
+    for module in ("one", "two"):
+        job = JOB.format(module=module, folder=terminals.folder).replace("name: words", "name: mastered")
+        job = job.replace("/gate}", "/gate-m}").replace("topology.workers: 4", "topology.workers: 3")
+        (terminals.folder / f"m-{module}.yaml").write_text(job + more)
+    assert terminals.run("submit", "m-one.yaml", "--detach")[0] == 0
+    with connect(terminals.connection) as cluster:
+        handle = cluster.topology("mastered")
+
+        def works() -> None:
+            before = handle.progress().acked
+            terminals.wait(lambda: handle.progress().acked > before + 200, "more work")
+
+        def kill_slot_of(slot: WorkerSlot) -> None:
+            (beat,) = [each for each in handle.beats() if (each.node, each.port) == tuple(slot)]
+            os.kill(parent_of(beat.pid), signal.SIGKILL)
+
+        def rests_with(number: int) -> bool:
+            found = handle.upgrade.status()
+            return not found.upgrading and len(found.upgraded) == number and found.status == "UPGRADING"
+
+        works()
+        (master,) = set(handle.slots()) - set(handle.upgrade.status().remaining)
+        assert terminals.run("upgrade", "start", "m-two.yaml", "--num", "1", "--no-wait")[0] == 0
+        kill_slot_of(master)
+        terminals.wait(lambda: rests_with(1), "the first batch after the death of the topology master's slot")
+        works()
+        assert terminals.run("upgrade", "continue", "mastered", "--num", "1", "--no-wait")[0] == 0
+        terminals.wait(lambda: handle.upgrade.status().upgrading, "the second batch")
+        kill_slot_of(handle.upgrade.status().upgrading[0])
+        terminals.wait(lambda: rests_with(2), "the second batch after the death of its slot")
+        works()
+        assert terminals.run("upgrade", "continue", "mastered", "--num", "9", "--no-wait")[0] == 0
+        terminals.process.kill()
+        terminals.process.wait(60)
+    times = terminals.output.read_text().count("Ctrl-C stops the cluster")
+    terminals.start_cluster()
+    terminals.wait(lambda: terminals.output.read_text().count("Ctrl-C stops the cluster") > times, "the next driver")
+    with connect(terminals.connection) as cluster:
+        handle = cluster.topology("mastered")
+        terminals.wait(lambda: handle.status() == "ACTIVE" and not handle.upgrade.status().other_code, "the end of the upgrade")
+        (terminals.folder / "gate-m").touch()
+        status, out, err = terminals.run("follow", "mastered")
+        assert status == 0, out + err
+        assert {"$v1", "$v2"} == versions_of_exact_counts(handle, terminals.folder)

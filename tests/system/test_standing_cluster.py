@@ -114,6 +114,10 @@ class Terminals:
         for file, name, module in (("alpha", "alpha", "first"), ("beta", "beta", "first"), ("beta-new", "beta", "second")):
             (folder / f"{file}.yaml").write_text(JOB.format(name=name, module=module, folder=folder))
         self.output = folder / "cluster.log"
+        self.start_cluster()
+
+    def start_cluster(self) -> None:
+        """Start the process that holds the cluster, again after its death."""
         command = [
             sys.executable,
             "-m",
@@ -124,8 +128,8 @@ class Terminals:
             "-c",
             "sparkstorm.slots.per.supervisor=2",
         ]
-        with self.output.open("wb") as output:
-            self.process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output)
+        with self.output.open("ab") as output:
+            self.process = subprocess.Popen(command, cwd=self.folder, stdout=output, stderr=output)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return sparkstorm(*arguments, folder=self.folder, cluster=self.connection)
@@ -242,7 +246,7 @@ topology.max.retries: 1
     after = subprocess.run(test, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert after.returncode == 0, after.stdout
 
-    table = gamma.state_frame("count")
+    table = gamma.frame("count")
     assert sum(table["value"].to_pylist() if hasattr(table, "column_names") else list(table["value"])) == 199
     assert terminals.json("savepoint", "gamma", str(folder / "saved"), "--kill")["killed"]
     terminals.wait(lambda: cluster.find("gamma") is None, "the end of gamma")

@@ -9,36 +9,20 @@ process with one sentence on standard error. Two versions are never opened in on
 from __future__ import annotations
 
 import hashlib
-import struct
 import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from sparkstorm.blobs.topology_code import open_topology
 from sparkstorm.errors import SparkStormError
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.recording.versions import read_frame, write_frame
 from sparkstorm.replay.stepping.stepper import Stepper
 
-_LENGTH = struct.Struct(">I")
 _REFUSED = 3
-
-
-def write_frame(file: IO[bytes], codec: Codec, value: Any) -> None:
-    """Write one frame."""
-    data = codec.pack(value)
-    file.write(_LENGTH.pack(len(data)) + data)
-    file.flush()
-
-
-def read_frame(file: IO[bytes], codec: Codec) -> Any:
-    """Read one frame; EOFError at the end."""
-    head = file.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        raise EOFError
-    return codec.unpack(file.read(_LENGTH.unpack(head)[0]))
 
 
 def serve(code: bytes, component: str, source: IO[bytes], sink: IO[bytes], folder: Path) -> None:

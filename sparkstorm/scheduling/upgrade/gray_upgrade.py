@@ -43,7 +43,9 @@ def classify(upgrade: GrayUpgrade | None, now_ms: int) -> UpgradeStage:
         return UpgradeStage.ROLLING_BACK
     if upgrade.completed_ms:
         return UpgradeStage.COMPLETED
-    return UpgradeStage.EXPIRED if now_ms > upgrade.expires_ms else UpgradeStage.IN_PROGRESS
+    if now_ms > upgrade.expires_ms:
+        return UpgradeStage.EXPIRED
+    return UpgradeStage.SHADOWING if upgrade.open_bar else UpgradeStage.IN_PROGRESS
 
 
 def upgradable(assignment: Assignment, component_by_task: Mapping[int, str]) -> dict[WorkerSlot, frozenset[str]]:
@@ -95,7 +97,7 @@ def advance(upgrade: GrayUpgrade, state: UpgradeState, workers: Workers, now_ms:
         return UpgradeStep(is_rolled_back=True)
     if len(done) >= len(workers) or now_ms > upgrade.expires_ms:
         return UpgradeStep(record=replace(upgrade, completed_ms=now_ms, continue_upgrading=False))
-    if not upgrade.continue_upgrading:
+    if upgrade.open_bar or not upgrade.continue_upgrading:
         return UpgradeStep()
     remaining = {slot: components for slot, components in workers.items() if slot not in done}
     return UpgradeStep(record=_with_batch(upgrade, remaining))

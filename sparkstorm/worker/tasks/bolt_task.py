@@ -27,6 +27,7 @@ from sparkstorm.worker.tasks.call_watch import CallWatch
 from sparkstorm.worker.tasks.hooks import NO_HOOKS
 from sparkstorm.worker.tasks.inbox import Chunk, Inbox, entry_order
 from sparkstorm.worker.tasks.pending_inputs import PendingInput
+from sparkstorm.worker.tasks.states import Expect
 
 
 class BoltTask:
@@ -64,9 +65,10 @@ class BoltTask:
         self.pace = 1  # rows between two looks at the clock: few until the bolt has shown that it is fast
         self.new_key = new_key
         self.time: TaskEventTime | None = None  # none: nobody who lives by time is here or behind it
-        self.recorder: Recorder | None = None
+        self.recorders: list[Recorder] = []
         self.hooks = NO_HOOKS
         self.watch: CallWatch | None = None
+        self.expect: Expect | None = None  # of a lazy state
         self._all_births = births
         self._thread = runner.bolt if isinstance(getattr(runner, "bolt", None), ThreadedBolt) else None
         self._rows_runner = runner if isinstance(runner, BasicRunner) else None
@@ -94,6 +96,8 @@ class BoltTask:
             run_columns = self._columns_runner.execute_columns
             lost = run_columns(rows) if self.watch is None else self.watch.run(run_columns, rows)
             return [(Tuple(*row), failure) for row, failure in lost]
+        if self.expect is not None:
+            self.expect(rows)
         if self._rows_runner is None or self._is_watched:
             return self.run(epoch, [Tuple(*row) for row in rows])
         self.executed += len(rows)
@@ -107,8 +111,8 @@ class BoltTask:
         self.executed += len(tuples)
         epoch.rows += len(tuples)
         failures = self.runner.run(tuples) if self.watch is None else self.watch.run(self.runner.run, tuples)
-        if self.recorder is not None:
-            self.recorder.note(tuples, failures)
+        for recorder in self.recorders:
+            recorder.note(tuples, failures)
         waiting = self.runner.unfinished(tuples)
         if self.hooks:
             self.hooks.executed(tuples, failures, waiting)
@@ -134,15 +138,15 @@ class BoltTask:
     @property
     def _is_watched(self) -> bool:
         """Return whether a recorder or hooks see every tuple."""
-        return self.recorder is not None or bool(self.hooks)
+        return bool(self.recorders) or bool(self.hooks)
 
     def tick(self, epoch: Epoch, tick: Tuple) -> list[Failure]:
         """Run a tick; returns why it failed. A tick needs no ack and does not outlive the call."""
         self.executed += 1
         epoch.rows += 1
         failures = self.runner.run([tick])
-        if self.recorder is not None:
-            self.recorder.note([tick], failures)
+        for recorder in self.recorders:
+            recorder.note([tick], failures)
         self.runner.forget(tick)
         return [failure for _, failure in failures]
 

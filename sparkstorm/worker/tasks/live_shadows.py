@@ -1,0 +1,95 @@
+"""Live shadow of a worker: other code beside one of its tasks, begun and ended by the slot's order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sparkstorm.model.tasks import tasks_by_component
+from sparkstorm.model.worker_messages import SetShadow
+from sparkstorm.model.worker_spec import WorkerSpec
+from sparkstorm.recording.live_shadow import LiveShadow, ShadowedTask, VersionSource, new_desk
+from sparkstorm.recording.recorder import Desk, Recorder
+from sparkstorm.recording.segments import Limits
+from sparkstorm.scheduling.upgrade.live_shadow import STATS, ShadowFigures
+from sparkstorm.settings import ComponentSettings, MemorySettings
+from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.worker.tasks.task_factory import TaskSet
+
+_UNLIMITED = 1 << 60
+ReadCode = Callable[[Path], bytes | None]
+
+
+def read_file(path: Path) -> bytes | None:
+    """Return a blob of this host's disk; None when it is gone."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+class LiveShadows:
+    """The shadow of one worker process, if it has one; steps between two epochs."""
+
+    def __init__(
+        self, spec: WorkerSpec, now_ms: Callable[[], int], read_code: ReadCode = read_file, is_threaded: bool = True
+    ) -> None:
+        self._spec, self._now_ms, self._read_code, self._is_threaded = spec, now_ms, read_code, is_threaded
+        self._order: SetShadow | None = None
+        self._shadow: LiveShadow | None = None
+        self._desk: Desk | None = None
+        self._recorder: Recorder | None = None
+        self._bolt: BoltTask | None = None
+        self._problem = ""
+
+    def follow(self, order: SetShadow, crew: TaskSet) -> None:
+        """Begin what the slot asks for, in place of what was under way."""
+        self.end(crew)
+        if order.task:
+            self._order = order
+            self._problem = self._begin(order, crew)
+
+    def end(self, crew: TaskSet | None) -> None:
+        """End the shadow."""
+        if self._recorder is not None and self._bolt is not None:
+            self._bolt.recorders.remove(self._recorder)
+            if crew is not None:
+                crew.recorders.remove(self._recorder)
+        if self._shadow is not None and self._desk is not None:
+            self._shadow.stop()
+            self._desk.close([self._shadow])
+        self._order = self._shadow = self._desk = self._recorder = self._bolt = None
+        self._problem = ""
+
+    def figures(self) -> dict[str, Any]:
+        """Return the shadow's figures for the heartbeat; nothing when there is none."""
+        if self._order is None:
+            return {}
+        if self._shadow is None:
+            component = self._spec.component_by_task.get(self._order.task, "")
+            figures = ShadowFigures(component, self._order.task, self._order.code_key, problem=self._problem)
+        else:
+            figures = self._shadow.figures(self._order.code_key, self._recorder.lost if self._recorder is not None else 0)
+        return {STATS: asdict(figures)}
+
+    def _begin(self, order: SetShadow, crew: TaskSet) -> str:
+        """Begin it; an error text when that is not possible."""
+        spec, bolt = self._spec, crew.bolts.get(order.task)
+        codes = [self._read_code(Path(path)) for path in (spec.code_path, order.code_path)]
+        if bolt is None:
+            return f"task {order.task} is no bolt of this worker"
+        if codes[0] is None or codes[1] is None:
+            return "its code is gone from this machine"
+        index = tasks_by_component(spec.component_by_task)[bolt.component].index(bolt.task)
+        task = ShadowedTask(bolt.component, bolt.task, index, bolt.state is not None)
+        old, new = VersionSource(codes[0], spec.conf), VersionSource(codes[1], order.conf)
+        self._shadow = LiveShadow(task, old, new, MemorySettings.of(spec.conf).limit_mb)
+        self._desk = new_desk(self._is_threaded)
+        limits = Limits(_UNLIMITED, _UNLIMITED, ComponentSettings.of(spec.conf).record_state_keys)
+        self._recorder = Recorder(self._desk, self._shadow, bolt.state, limits, self._now_ms)
+        self._bolt = bolt
+        bolt.recorders.append(self._recorder)
+        crew.recorders.append(self._recorder)
+        return ""

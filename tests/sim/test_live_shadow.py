@@ -1,0 +1,201 @@
+"""Live shadow of a gray upgrade: new code beside a task that works, compared row by row before any worker is upgraded."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.errors import IllegalTransitionError, InvalidTopologyError
+from sparkstorm.model.failure import Failure
+from sparkstorm.model.status import TopologyStatus
+from sparkstorm.model.topology import MASTER, Topology
+from sparkstorm.model.tuples import Source
+from sparkstorm.model.upgrade import UpgradeOptions, UpgradeStage
+from sparkstorm.model.values.codec import Codec
+from sparkstorm.recording import live_shadow
+from sparkstorm.recording.recorder import Recorder
+from sparkstorm.recording.segments import Beginning, Call, Limits
+from sparkstorm.scheduling.upgrade.gray_upgrade import classify
+from sparkstorm.testing import FeederSpout
+from tests.sim.test_gray_upgrade import Bench, Count
+
+pytestmark = pytest.mark.slow
+
+
+class Number(StatefulBolt):
+    """Numbers the words of its task, in its state; a version may be wrong at every n-th, or do something else there."""
+
+    outputs = ("word", "code")
+
+    def __init__(self, wrong_every: int = 0, then: str = "emit") -> None:
+        self.wrong_every, self.then = wrong_every, then
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        number = self.state.add("seen", 1)
+        is_wrong = bool(self.wrong_every) and number % self.wrong_every == 0
+        if is_wrong and self.then == "state":
+            self.state.put("odd", number)
+        if is_wrong and self.then == "exit":
+            os._exit(7)
+        while is_wrong and self.then == "hang":
+            pass
+        collector.emit((tup["word"], "odd" if is_wrong and self.then == "emit" else "one"))
+
+
+class Out(BasicBolt):
+    """Writes to the outside."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Nothing here."""
+
+
+def numbered(spout: FeederSpout, number: Number | None = None) -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("words", spout)
+    builder.set_bolt("tag", number or Number(), 2).shuffle_grouping("words")
+    builder.set_bolt("count", Count(), 3).fields_grouping("tag", "word")
+    builder.set_bolt("out", Out()).shuffle_grouping("tag")
+    return builder.build()
+
+
+class ShadowBench(Bench):
+    """Bench whose topology numbers words."""
+
+    def __init__(self, **conf: Any) -> None:
+        super().__init__(make_topology=numbered, **conf)
+
+    def start(self, number: Number | None = None, tuples: int = 200, **conf: Any) -> None:
+        self.upgrade(numbered(self.spout, number), worker__num=1, shadow__component="tag", shadow__tuples=tuples, **conf)
+
+    def refusal(self) -> Failure:
+        """The reason of a rollback, once the topology is ACTIVE again; no worker ran the new code."""
+        assert self.new_workers() == set()
+        self.run(lambda: self.status() is TopologyStatus.ACTIVE)
+        assert self.new_workers() == set() and self.state.upgrade_state(self.id).upgrade is None
+        error: Failure
+        (error,) = self.state.read_errors(self.id, MASTER)
+        assert sum(self.counts()["one"].values()) == sum(self.fed.values())
+        return error
+
+    def shadow_of(self) -> Any:
+        beats = [self.state.read_worker_beat(self.id, slot.slot) for slot in self.cluster.topology().workers]
+        return next((beat.stats["shadow"] for beat in beats if beat is not None and "shadow" in beat.stats), None)
+
+
+def test_code_without_a_difference_passes_the_bar_and_its_first_batch_follows() -> None:
+    with ShadowBench() as bench:
+        bench.start(Number(0, "same, though other code"), tuples=150)
+        assert classify(bench.state.read_upgrade(bench.id), 0) is UpgradeStage.SHADOWING
+        with pytest.raises(IllegalTransitionError, match="still runs as a shadow of 'tag': its first batch follows by itself"):
+            bench.service.continue_upgrade("test", UpgradeOptions(worker_num=1))
+        with pytest.raises(IllegalTransitionError, match="a gray upgrade of test is in progress"):
+            bench.start()
+        bench.run(lambda: bench.shadow_of() is not None and bench.shadow_of()["compared"] > 0)
+        assert bench.new_workers() == set()
+        bench.run(lambda: bench.rests(1))
+        assert len(bench.new_workers()) == 1 and bench.state.read_upgrade(bench.id).shadow.is_passed
+        bench.run(lambda: bench.shadow_of() is None)
+        bench.service.complete_upgrade("test")
+        bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
+        assert bench.counts().keys() == {"one"}
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "first"),
+    [
+        (Number(100), r"1 of \d+ tuples come out differently in the shadow of tag#\d, before any worker", ": emitted: "),
+        (Number(100, "state"), r"1 of \d+ tuples come out differently", ": changed state: "),
+        (Number(20, "exit"), r"the shadow of tag#\d ended: the new code cannot be stepped through: .*status 7", ""),
+        (Number(20, "hang"), r"the shadow of tag#\d ended: the new code does not return: no answer for 4 s", ""),
+    ],
+    ids=["1 % other answers", "1 % other state", "ends its process", "never returns"],
+)
+def test_other_code_is_refused_before_any_worker_runs_it(
+    number: Number, words: str, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if number.then == "hang":
+        monkeypatch.setattr(live_shadow, "_PATIENCE_S", 4.0)
+    with ShadowBench() as bench:
+        bench.start(number, tuples=10_000)
+        error = bench.refusal()
+        assert re.search(words, error.text), error
+        assert first in error.traceback
+
+
+def test_the_shadow_begins_anew_with_the_state_of_that_moment_when_its_worker_dies() -> None:
+    with ShadowBench() as bench:
+        bench.start(tuples=100)
+        bench.run(lambda: bench.shadow_of() is not None and bench.shadow_of()["compared"] > 20)
+        for number in range(len(bench.cluster.topology().workers)):
+            bench.cluster.kill_worker(number)
+        bench.run(lambda: bench.rests(1))
+        assert len(bench.new_workers()) == 1
+        bench.service.roll_back_upgrade("test")
+        bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
+        assert bench.counts().keys() == {"one"}
+
+
+def test_a_state_that_is_too_large_is_said() -> None:
+    with ShadowBench(topology__record__state__keys=0) as bench:
+        bench.run(lambda: bench.fed["word0"] >= 30)
+        bench.start()
+        assert "more keys than topology.record.state.keys" in bench.refusal().text
+
+
+@pytest.mark.parametrize(
+    ("component", "words"),
+    [("out", "'out' writes to the outside"), ("words", "'words', which is no bolt: count, out, tag are"), ("x", "names 'x'")],
+)
+def test_what_has_effects_cannot_be_shadowed(component: str, words: str) -> None:
+    with ShadowBench() as bench, pytest.raises(InvalidTopologyError, match=words):
+        bench.upgrade(numbered(bench.spout), worker__num=1, shadow__component=component)
+
+
+class Slow:
+    """File that waits with its first rows."""
+
+    codec = Codec()
+    over, fill, rests_until_ms = 0, (0, 0), 0
+
+    def __init__(self) -> None:
+        self.may_go = threading.Event()
+        self.lost: list[int] = []
+        self.rows = 0
+
+    def take(self, beginning: Beginning | None, calls: Iterable[Call], now_ms: int) -> None:
+        assert self.may_go.wait(30)
+        self.lost += [beginning.lost] if beginning is not None else []
+        self.rows += sum(len(call.values) for call in calls)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def test_a_shadow_that_falls_behind_skips_rows_and_counts_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_shadow, "_MOST_WAITING_ROWS", 100)
+    desk, file = live_shadow.RestingDesk(), Slow()
+    recorder = Recorder(desk, file, None, Limits(1 << 60, 1 << 60, 0), lambda: 0)
+    given = 0
+
+    def give() -> None:
+        nonlocal given
+        recorder.note([Tuple((given,), 0, Source("words", 1, "default", ("n",)))] * 10, [])
+        recorder.settle()
+        given += 10
+
+    for _ in range(30):
+        give()
+    file.may_go.set()
+    until = time.monotonic() + 30
+    while len(file.lost) < 2 and time.monotonic() < until:
+        give()
+    desk.close([file])
+    assert file.lost[1] >= 200, "what came while it was full"
+    assert file.rows + sum(file.lost) + recorder.lost == given
