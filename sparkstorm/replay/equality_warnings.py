@@ -116,7 +116,7 @@ def _of_order(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
         yield ReplayWarning(
             bolt.id,
             "attributes and batches",
-            "changes its attributes, and takes other batches here than in a live run, where each tuple is one",
+            "changes its attributes, and takes other batches here than in a live run, where a batch is what waits for the task",
         )
 
 
