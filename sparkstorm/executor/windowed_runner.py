@@ -171,8 +171,9 @@ class TimedRunner:
         """
         timer = self._timers.next_due("event", self._watermark_ms) or self._timers.next_due("processing", now_ms)
         row = None if self._reorder is None else self._reorder.next_due(self._watermark_ms)
-        others = [each for each in (timer, row) if each is not None]
-        first = min(others, key=_moment) if others else None
+        first: Due | None = timer if row is None else row
+        if timer is not None and row is not None and timer.at_ms <= row.at_ms:
+            first = timer
         if self._windows is None:
             return first
         by_clock = END if self._watermark_ms == END else now_ms
