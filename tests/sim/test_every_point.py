@@ -49,7 +49,9 @@ class OnePoint:
 def run(name: str, point: OnePoint, after_commit: Callable[[LocalCluster, OnePoint], None] | None = None) -> None:
     """Run to the end and check everything."""
     case = SMALL[name]()
-    with LocalCluster(supervisors=3, slots=1, seed=8 if name.endswith("in memory") else 7, make_transport=point.make_transport) as cluster:
+    with LocalCluster(
+        supervisors=3, slots=1, seed=8 if name.endswith("in memory") else 7, make_transport=point.make_transport
+    ) as cluster:
         cluster.submit(case.topology, {**CONF, **case.conf})
         cluster.simulation.watchers.append(Invariants(cluster))
         if after_commit is not None:
