@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from sparkstorm.errors import CodecError
+from sparkstorm.model.compiled import core
 from sparkstorm.model.values.codec import KEYS, SCALARS, Codec
 
 MISSING: Any = object()
@@ -211,6 +212,10 @@ class MemoryState:
                 )
             if not self._unchecked:
                 self._codec.normalise(part)
+
+
+if core is not None:
+    MemoryState.add = core.Add(MemoryState, MemoryState.add)  # type: ignore[method-assign]
 
 
 class Noting(MemoryState):
