@@ -185,8 +185,6 @@ class Worker:
             b.is_waiting for b in self._crew.bolts.values()
         )
 
-    # -- reading ---------------------------------------------------------------------------------------------------
-
     def _read(self) -> None:
         after = {t: i.read_to for t, i in self._crew.inboxes.items() if len(i.chunks) < _CHUNKS_AHEAD}
         for entry in self._transport.poll(after, _CHUNKS_AHEAD):
@@ -392,8 +390,6 @@ class Worker:
         self._reporter.trying(*row)
         self._run_chunk(epoch, bolt, chunk, 1)
         return True
-
-    # -- committing ------------------------------------------------------------------------------------------------
 
     def _commit(self, commit: Commit, now_ms: int) -> int | None:
         """Write, then say when to come again; a store that is full is asked again after garbage was freed."""
