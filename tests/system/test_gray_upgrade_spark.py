@@ -52,6 +52,12 @@ def build(input, gate):
     builder.set_bolt("count", CountBy(), parallelism=4).fields_grouping("split", "word")
     return builder.build()
 """
+NOT_BESIDE = {  # by a module: the sentence with which an upgrade to it is refused
+    "gone": "the new code does not open in a fresh process",
+    "many": "component 'split' has 5 tasks in the new code, 4 run",
+    "wide": "component 'split', stream 'default': the new code declares (word, more), (word) runs",
+    "long": "the new code adds component 'end'",
+}
 JOB = """
 name: words
 topology: {module}:build
@@ -73,6 +79,18 @@ def terminals(tmp_path: Path) -> Iterator[Terminals]:
     made = Terminals(tmp_path)
     for module, version, fails, odd in (("one", "v1", 0, 0), ("two", "v2", 0, 0), ("bad", "v3", 50, 0), ("odd", "v4", 0, 100)):
         text = CODE.replace("VERSION", version).replace("FAILS_EVERY", str(fails)).replace("ODD_EVERY", str(odd))
+        (tmp_path / f"{module}.py").write_text(text)
+        (tmp_path / f"{module}.yaml").write_text(JOB.format(module=module, folder=tmp_path))
+    good = (tmp_path / "two.py").read_text()
+    gone = "class Gone:\n    def __reduce__(self):\n        return __import__, ('a_module_that_is_nowhere',)\n\n\n"
+    for module, text in {
+        "gone": gone + good.replace("    seen = 0\n", "    def __init__(self):\n        self.gone, self.seen = Gone(), 0\n"),
+        "many": good.replace("SplitBy(), parallelism=4", "SplitBy(), parallelism=5"),
+        "wide": good.replace("    seen = 0\n", "    outputs = ('word', 'more')\n    seen = 0\n"),
+        "long": good.replace(
+            "    return builder", "    builder.set_bolt('end', CountBy()).shuffle_grouping('split')\n    return builder"
+        ),
+    }.items():
         (tmp_path / f"{module}.py").write_text(text)
         (tmp_path / f"{module}.yaml").write_text(JOB.format(module=module, folder=tmp_path))
     try:
@@ -113,6 +131,11 @@ def test_three_batches_a_rollback_by_hand_and_one_by_itself(terminals: Terminals
         assert "; the first:\n  split#" in out and ": emitted: {'default': [['" in out and "['odd']" in out, out
         assert handle.status() == "ACTIVE"
         works()
+
+        for module, words in NOT_BESIDE.items():
+            status, out, err = run("upgrade", "start", f"{module}.yaml", "--num", "1")
+            assert status == 1 and words in err and "Traceback" not in err and not out, (module, out, err)
+        assert handle.status() == "ACTIVE"
 
         first = terminals.json("upgrade", "start", "two.yaml", "--num", "1", "--live-shadow", "split", "--tuples", "400")
         assert (first["status"], len(first["upgraded"]), len(first["remaining"])) == ("UPGRADING", 1, 3), first
