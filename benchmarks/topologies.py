@@ -76,42 +76,10 @@ class CountColumns(ColumnBolt, StatefulBolt):
         self.state.add_batch(found.field(0), found.field(1))
 
 
-class LineBatches(FileLines):
-    """Emits lines of files by the thousand, each thousand as one batch and one message."""
-
-    def open(self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector) -> None:
-        """Gather what the spout of lines emits."""
-        self._out, self.last_id = collector, 0
-        self.lines: list[str] = []
-        super().open(conf, context, _Lines(self))  # type: ignore[arg-type]
-
-    def next_tuple(self) -> None:
-        """Emit a thousand lines."""
-        import pyarrow as pa
-
-        self.lines.clear()
-        while len(self.lines) < 1000 and not self.is_exhausted():
-            super().next_tuple()
-        if self.lines:
-            self._out.emit_batch(pa.RecordBatch.from_arrays([pa.array(self.lines)], ["line"]), self.last_id)
-
-
-class _Lines:
-    """Collector that keeps lines."""
-
-    def __init__(self, spout: LineBatches) -> None:
-        self._spout = spout
-
-    def emit(self, values: Any, message_id: Any = None) -> None:
-        """Keep one."""
-        self._spout.lines.append(values[0])
-        self._spout.last_id = message_id
-
-
 def column_count(paths: Sequence[str], tasks: int = 2) -> Topology:
     """The word count with bolts of columns."""
     builder = TopologyBuilder()
-    builder.set_spout("lines", LineBatches(find_files(paths)), tasks)
+    builder.set_spout("lines", FileLines(find_files(paths)), tasks)
     builder.set_bolt("split", SplitColumns(), tasks).local_or_shuffle_grouping("lines")
     builder.set_bolt("count", CountColumns(), tasks).fields_grouping("split", "word")
     return builder.build()

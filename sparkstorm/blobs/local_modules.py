@@ -10,9 +10,11 @@ from __future__ import annotations
 import ast
 import importlib.util
 import io
+import os
 import socket
 import sys
 import zipfile
+import zipimport
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib.machinery import ModuleSpec
@@ -95,8 +97,32 @@ def add_sources(archive: bytes, file: Path) -> None:
         fresh = file.with_suffix(".new")
         fresh.write_bytes(archive)
         fresh.replace(file)
+        _forget_finders(file)
         sys.path.insert(0, str(file))
-        importlib.invalidate_caches()
+
+
+def remove_sources(file: Path) -> None:
+    """Undo `add_sources`: delete the archive and forget the modules that were imported from it."""
+    sys.path.remove(str(file))
+    file.unlink(missing_ok=True)
+    for name, module in list(sys.modules.items()):
+        if _is_in(getattr(module, "__file__", None), file):
+            del sys.modules[name]
+    _forget_finders(file)
+
+
+def _forget_finders(file: Path) -> None:
+    """Drop what the import system remembers of one archive.
+
+    `importlib.invalidate_caches` would read every archive on the path anew: 0.4 s in a Python worker of Spark.
+    """
+    for place in [place for place in sys.path_importer_cache if _is_in(place, file)]:
+        del sys.path_importer_cache[place]
+    zipimport._zip_directory_cache.pop(str(file), None)  # type: ignore[attr-defined]
+
+
+def _is_in(place: str | None, file: Path) -> bool:
+    return place is not None and (place == str(file) or place.startswith(f"{file}{os.sep}"))
 
 
 def missing_module(error: ModuleNotFoundError) -> WorkerFailedError:

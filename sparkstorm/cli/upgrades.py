@@ -164,8 +164,11 @@ def _follow(arguments: argparse.Namespace, handle: TopologyHandle, is_rollback: 
     _show(arguments, found)
     if is_late:
         print(f"the workers have not restarted within {arguments.timeout:g} s; the cluster goes on with it", file=sys.stderr)
-    was_taken_back = found.last_rollback != before or found.stage is UpgradeStage.ROLLING_BACK
-    return FAILED if is_late or (was_taken_back and not is_rollback) else OK
+    was_taken_back = not is_rollback and (found.last_rollback != before or found.stage is UpgradeStage.ROLLING_BACK)
+    if was_taken_back:
+        last = found.last_rollback
+        print(shown(last.text if last and last != before else f"gray upgrade is rolled back: {found.rollback}"), file=sys.stderr)
+    return FAILED if is_late or was_taken_back else OK
 
 
 def _show(arguments: argparse.Namespace, found: UpgradeStatus) -> None:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
 
 from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.errors import InvalidConfigError
 
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
 _OFFSET_BITS = 40  # files of up to a terabyte
+_BLOCK_BYTES = 1 << 17
 
 
 def find_files(paths: Iterable[str | Path], pattern: str = "*") -> list[tuple[str, int]]:
@@ -32,8 +38,9 @@ class FileLines(ReplayableSpout):
 
     Files are dealt to tasks so that each gets about the same bytes; the files must be readable under the same paths
     wherever the spout runs. Bytes that are not UTF-8 become U+FFFD; compressed files are not unpacked. Its position is
-    (file number, byte offset). `read` says of files how many bytes are not to be read again; files that have grown or come
-    since are read from there.
+    (file number, byte offset). Bolts of columns get blocks of lines (128 kB) as Arrow batches, each as one message with the id of
+    its first line. `read` says of files how many bytes are not to be read again; files that have grown or come since are read from
+    there.
     """
 
     outputs = ("line",)
@@ -48,6 +55,7 @@ class FileLines(ReplayableSpout):
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Take this task's share of the files."""
         self._collector = collector
+        self._emits_batches = "default" in context.column_streams
         self._mine = share(self._files, len(context.peers))[context.task_index]
         self._total = sum(size for _, size in self._mine)
         self._at = 0
@@ -57,14 +65,19 @@ class FileLines(ReplayableSpout):
         self._begin_file()
 
     def next_tuple(self) -> None:
-        """Emit one line; an empty file is passed by."""
+        """Emit one line, or a block of lines; an empty file is passed by."""
         while self._at < len(self._mine):
             if self._file is None:
                 self._file = open(self._mine[self._at][0], "rb")  # noqa: SIM115 - closed at its end, over many calls
                 self._file.seek(self._offset)
-            line = self._file.readline()
-            if line:
-                message_id = self._at << _OFFSET_BITS | self._offset
+            message_id = self._at << _OFFSET_BITS | self._offset
+            if self._emits_batches:
+                if block := self._file.read(_BLOCK_BYTES):
+                    block += b"" if block.endswith(b"\n") else self._file.readline()
+                    self._offset += len(block)
+                    self._collector.emit_batch(batch_of_lines(block), message_id)
+                    return
+            elif line := self._file.readline():
                 self._offset += len(line)
                 self._collector.emit((line.rstrip(b"\r\n").decode("utf-8", "replace"),), message_id)
                 return
@@ -128,6 +141,22 @@ class FileLines(ReplayableSpout):
             self._before += size
             self._at += 1
         self._offset = 0
+
+
+def batch_of_lines(block: bytes) -> RecordBatch:
+    """Return whole lines as a batch with one column, `line`: the texts that FileLines emits one by one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        block.decode()
+    except UnicodeDecodeError:
+        block = block.decode("utf-8", "replace").encode()
+    ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + 1
+    last = () if block.endswith(b"\n") else (len(block),)
+    offsets = np.concatenate(((0,), ends, last)).astype(np.int32)
+    lines = pa.Array.from_buffers(pa.string(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(block)])
+    return pa.RecordBatch.from_arrays([pc.ascii_rtrim(lines, characters="\r\n")], ["line"])
 
 
 def share(files: Sequence[tuple[str, int]], tasks: int) -> list[list[tuple[str, int]]]:

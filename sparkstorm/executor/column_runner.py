@@ -177,8 +177,11 @@ class _ByKey:
         columns = [batch.column(position) for position in self._positions]
         if len(columns) == 1:
             encoded = columns[0].dictionary_encode(null_encoding="encode")
-            of_keys = np.array([self._place(key) for key in encoded.dictionary.to_pylist()], self._kind)
-            found: np.ndarray[Any, Any] = of_keys[encoded.indices.to_numpy()]
+            keys = encoded.dictionary.to_pylist()
+            places = list(map(self._place_by_key.get, keys))
+            if None in places:
+                places = [self._place(key) if place is None else place for key, place in zip(keys, places, strict=True)]
+            found: np.ndarray[Any, Any] = np.array(places, self._kind)[encoded.indices.to_numpy()]
             return found
         return np.array([self._place(key) for key in rows_of(batch.select(list(self._positions)))], self._kind)
 

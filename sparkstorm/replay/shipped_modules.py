@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from pyspark import SparkFiles, TaskContext
 
-from sparkstorm.blobs.local_modules import local_spec, pack_sources
+from sparkstorm.blobs.local_modules import local_spec, pack_sources, remove_sources
 from sparkstorm.blobs.topology_code import modules_by_value, pack_topology
 from sparkstorm.model.topology import Topology
 
@@ -51,10 +50,5 @@ def modules_file(key: str) -> Path | None:
     if str(file) in former:
         return None
     for path in former:
-        sys.path.remove(path)
-        Path(path).unlink(missing_ok=True)
-        for name, module in list(sys.modules.items()):
-            if (getattr(module, "__file__", None) or "").startswith(path):
-                del sys.modules[name]
-    importlib.invalidate_caches()
+        remove_sources(Path(path))
     return file

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-import numpy as np
-
 from sparkstorm.errors import MalformedFrameError
 
 _BUFFERS = {"null": 1, "bool": 2, "int64": 2, "double": 2, "string": 3, "binary": 3}
@@ -69,7 +67,7 @@ def _packed(column: Any) -> list[Any]:
     import pyarrow as pa
 
     if column.offset or (len(column.buffers()) > 1 and column.nbytes < _held_bytes(column)):
-        column = column.take(pa.array(np.arange(len(column))))  # a slice: its buffers are those of the whole
+        column = pa.concat_arrays([column])  # a slice: its buffers are those of the whole
     buffers = [None if buffer is None else buffer.to_pybytes() for buffer in column.buffers()]
     return [str(column.type), buffers]
 

@@ -202,10 +202,12 @@ def encode_pieces(
 
     sizes = [batch.num_rows for batch, _, _ in pieces]  # type: ignore[attr-defined]
     whole = pieces[0][0] if len(pieces) == 1 else pa.concat_batches([batch for batch, _, _ in pieces])
-    senders = _senders_of([source for (_, _, source), size in zip(pieces, sizes, strict=True) for _ in range(size)])
+    senders, numbers = _senders_of([source for _, _, source in pieces])
+    if numbers:
+        numbers = np.repeat(np.frombuffer(numbers, np.uint8 if len(senders) <= 256 else "<u2"), sizes).tobytes()
     runs = None if draw_edge is None else RootRuns([roots for _, roots, _ in pieces], sizes)
     columns = {"arrow": pack_columns(whole)}
-    return _encoded(codec, stream, oldest_ms, senders, sum(sizes), columns, runs, draw_edge, origin)
+    return _encoded(codec, stream, oldest_ms, (senders, numbers), sum(sizes), columns, runs, draw_edge, origin)
 
 
 def _encoded(

@@ -24,6 +24,7 @@ from sparkstorm.embedded.tether import started_at
 from sparkstorm.errors import RootInUseError, StoreInconsistentError
 from sparkstorm.model.names import driver_of_node, node_of_driver
 from sparkstorm.model.records import encode_record
+from tests.waiting import wait_until
 
 Make = Callable[..., tuple["Office", LocalStateStore, list[str]]]
 
@@ -60,13 +61,6 @@ def hold(store: LocalStateStore, driver: DriverInfo) -> bool:
 
 def holder(store: LocalStateStore) -> DriverInfo | None:
     return DriverOffice(StormState(store), print).holder()
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_second_driver_is_refused_at_once_with_the_root_the_process_and_the_mend(make: Make) -> None:

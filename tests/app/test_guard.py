@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable
 
 import pytest
 
 from sparkstorm.app.guard import Patience, ServerGuard
 from sparkstorm.embedded import RedisServer, ZooKeeperServer
 from sparkstorm.errors import EmbeddedServerError
+from tests.waiting import wait_until
 
 
 class FakeServer:
@@ -35,13 +34,6 @@ class FakeServer:
         if self.restarts <= self.failures:
             raise EmbeddedServerError("the port is taken")
         self.alive = True
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_dead_server_is_started_again_and_said() -> None:
@@ -141,7 +133,7 @@ def test_stopped_processes_are_found_by_their_silence_and_keep_their_data(
         os.kill(pid, signal.SIGSTOP)
     assert all(server.is_alive() and not server.answers(0.2) for server in servers.values())
     guard.start()
-    wait_until(lambda: all(server.pid != before[name] for name, server in servers.items()), 60)
+    wait_until(lambda: all(server.pid != before[name] for name, server in servers.items()))
     guard.stop()
     assert all(server.answers(10.0) for server in servers.values())
     with own_redis.client() as client:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 
 import pytest
 
 from sparkstorm.app.nimbus_thread import NimbusThread
 from sparkstorm.clock import SystemClock
 from sparkstorm.errors import StoreUnavailableError
+from tests.waiting import wait_until
 
 
 class Turns:
@@ -24,13 +23,6 @@ class Turns:
         if self.faults:
             raise self.faults.pop(0)
         return now_ms + 60_000
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10.0
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("fault", [StoreUnavailableError("away"), ValueError("a fault of ours")])

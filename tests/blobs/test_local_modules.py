@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import io
 import subprocess
 import sys
@@ -137,3 +138,26 @@ def test_a_module_that_is_too_large_to_travel_is_named(folder: Path, monkeypatch
 def test_what_every_host_has_or_nobody_has_does_not_travel(name: str) -> None:
     assert local_spec(name) is None
     assert pack_sources([name]) == b""
+
+
+def test_an_archive_takes_the_place_of_a_former_one_and_no_other_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise AssertionError("every archive on the path would be read anew")
+
+    monkeypatch.setattr(importlib, "invalidate_caches", refuse)
+    file = tmp_path / "ops.zip"
+    for version in (1, 2):
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w") as archive:
+            archive.writestr("swapped_ops/__init__.py", "")
+            archive.writestr(f"swapped_ops/inner_{version}.py", f"VERSION = {version}\n")
+        modules.add_sources(packed.getvalue(), file)
+        assert version == importlib.import_module(f"swapped_ops.inner_{version}").VERSION
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module(f"swapped_ops.inner_{3 - version}")
+        modules.remove_sources(file)
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("swapped_ops")
+    assert not file.exists() and str(file) not in sys.path

@@ -1,8 +1,13 @@
 """Texts and JSON of `sparkstorm upgrade`."""
 
+import argparse
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
-from sparkstorm.cli.upgrades import status_record, status_text
+import pytest
+
+from sparkstorm.cli.upgrades import _follow, status_record, status_text
 from sparkstorm.client.upgrade import UpgradeStatus
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.failure import Failure, FailureKind
@@ -35,6 +40,23 @@ def test_a_shadow_says_how_far_it_is() -> None:
 def test_a_rollback_says_why() -> None:
     back = replace(RUNNING, stage=UpgradeStage.ROLLING_BACK, rollback="component 'x' fails\x1b[31m")
     assert "it is taken back: component 'x' fails" in status_text(back, 0) and "\x1b" not in status_text(back, 0)
+
+
+def test_a_start_that_was_taken_back_fails_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    error = Failure(FailureKind.SYSTEM, "gray upgrade is rolled back: 'split' fails", "__topology_master", time_ms=5)
+    statuses = [replace(RUNNING, stage=UpgradeStage.NONE), replace(RUNNING, stage=UpgradeStage.NONE, last_rollback=error)]
+
+    class Upgrade:
+        def status(self) -> UpgradeStatus:
+            return statuses.pop(0)
+
+        def is_waiting(self) -> bool:
+            return False
+
+    handle: Any = SimpleNamespace(upgrade=Upgrade())
+    arguments = argparse.Namespace(timeout=1, no_wait=False, json=True)
+    assert _follow(arguments, handle) == 1
+    assert capsys.readouterr().err == "gray upgrade is rolled back: 'split' fails\n"
 
 
 def test_without_an_upgrade_the_last_rollback_and_workers_on_other_code_are_named() -> None:

@@ -1,8 +1,7 @@
 """Checks the laws of the state store on its twin and on a real ZooKeeper."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +14,7 @@ from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.embedded import ZooKeeperServer
 from sparkstorm.errors import StateConflictError, StoreUnavailableError
+from tests.waiting import wait_until
 
 DEADLINE_S = 20.0
 
@@ -67,13 +67,6 @@ class ZooKeeperBench:
 
 
 Bench = LocalBench | ZooKeeperBench
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_true():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.01)
 
 
 @pytest.fixture(params=["local", pytest.param("zookeeper", marks=pytest.mark.system)])

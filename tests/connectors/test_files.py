@@ -13,12 +13,15 @@ from sparkstorm.connectors import FileLines, find_files
 from sparkstorm.connectors.files import share
 from sparkstorm.errors import InvalidConfigError
 
+ODD_LINES = [b"", b"a", b"caf\xe9", "naïve".encode(), b"\xe2\x82", b"\r", b"a\rb", b" x \t"]
+
 
 class Context:
     """Context of FileLines."""
 
-    def __init__(self, index: int, tasks: int) -> None:
+    def __init__(self, index: int, tasks: int, takes_batches: bool = False) -> None:
         self.task_index, self.peers = index, tuple(range(tasks))
+        self.column_streams = frozenset({"default"} if takes_batches else ())
 
 
 class Collector:
@@ -30,10 +33,17 @@ class Collector:
         self.lines.append(values[0])
         self.ids.append(message_id)
 
+    def emit_batch(self, batch: Any, message_id: Any) -> None:
+        batch.validate(full=True)
+        self.lines += batch.column("line").to_pylist()
+        self.ids.append(message_id)
 
-def opened(files: list[tuple[str, int]], index: int = 0, tasks: int = 1) -> tuple[FileLines, Collector]:
+
+def opened(
+    files: list[tuple[str, int]], index: int = 0, tasks: int = 1, takes_batches: bool = False
+) -> tuple[FileLines, Collector]:
     spout, collector = FileLines(files), Collector()
-    spout.open({}, Context(index, tasks), collector)  # type: ignore[arg-type]
+    spout.open({}, Context(index, tasks, takes_batches), collector)  # type: ignore[arg-type]
     return spout, collector
 
 
@@ -58,6 +68,25 @@ def test_bytes_that_are_not_utf_8_become_replacement_characters(tmp_path: Path) 
     spout, collector = opened(find_files([tmp_path]))
     drain(spout)
     assert collector.lines == ["caf� ��", "naïve"]
+
+
+@given(
+    st.lists(st.sampled_from([b"", b"a", b"caf\xe9", "naïve".encode(), b"\xe2\x82", b"\r", b"a\rb", b" x \t"]), max_size=12),
+    st.booleans(),
+)
+def test_blocks_hold_the_lines_that_would_be_emitted_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], has_end: bool
+) -> None:
+    path = tmp_path_factory.mktemp("files") / "a"
+    path.write_bytes(b"\r\n".join(lines) + (b"\n" if has_end else b""))
+    (single, of_rows), (block, of_batches) = (opened(find_files([path]), takes_batches=whole) for whole in (False, True))
+    drain(single)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sparkstorm.connectors.files._BLOCK_BYTES", 7)
+        drain(block)
+    assert of_batches.lines == of_rows.lines
+    assert block.snapshot() == single.snapshot() and block.extent() == single.extent()
+    assert len(set(of_batches.ids)) == len(of_batches.ids) and set(of_batches.ids) <= set(of_rows.ids)
 
 
 def test_empty_files_are_passed_by(tmp_path: Path) -> None:
@@ -85,17 +114,18 @@ def test_a_folder_without_matching_files_is_named(tmp_path: Path) -> None:
         find_files([tmp_path], "*.py")
 
 
-def test_a_restored_spout_goes_on_behind_the_last_committed_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("takes_batches", [False, True])
+def test_a_restored_spout_goes_on_behind_the_last_committed_line(tmp_path: Path, takes_batches: bool) -> None:
     (tmp_path / "a").write_bytes(b"1\n2\n3\n")
     (tmp_path / "b").write_bytes(b"4\n5\n")
     files = find_files([tmp_path])
     for steps in range(6):
-        first, before = opened(files)
+        first, before = opened(files, takes_batches=takes_batches)
         for _ in range(steps):
             first.next_tuple()
         position = first.snapshot()
         first.close()
-        second, after = opened(files)
+        second, after = opened(files, takes_batches=takes_batches)
         second.restore(position)
         drain(second)
         assert before.lines + after.lines == ["1", "2", "3", "4", "5"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
@@ -19,6 +18,7 @@ from sparkstorm.transport.base import Cursor, Entry, Reader, Transport
 from sparkstorm.transport.local import LocalReader, LocalStore, LocalTransport
 from sparkstorm.transport.reader import RedisReader
 from sparkstorm.transport.redis import RedisTransport
+from tests.waiting import wait_until
 
 DEADLINE_S = 10.0
 _numbers = count(1)
@@ -165,14 +165,6 @@ class RedisBench:
 
 
 Bench = LocalBench | RedisBench
-
-
-def wait_until(is_true: Callable[[], Any], what: str = "the condition") -> None:
-    """Return once it is so; AssertionError after the deadline."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_true():
-        assert time.monotonic() < deadline, f"{what} did not come true in time"
-        time.sleep(0.002)
 
 
 def read(transport: Transport, after: Mapping[int, str], entries: int, batch: int = 100) -> list[Entry]:

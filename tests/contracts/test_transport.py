@@ -15,7 +15,8 @@ from sparkstorm.transport import local as local_transport
 from sparkstorm.transport import redis as redis_transport
 from sparkstorm.transport.base import START, Commit, Cursor, Transport
 from sparkstorm.transport.frames import SettledRoots, encode_settled
-from tests.contracts.benches import Bench, LocalBench, RedisBench, consumed, read, wait_until
+from tests.contracts.benches import Bench, LocalBench, RedisBench, consumed, read
+from tests.waiting import wait_until
 
 
 @pytest.fixture(params=["local", pytest.param("redis", marks=pytest.mark.system)])

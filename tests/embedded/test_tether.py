@@ -15,7 +15,8 @@ import pytest
 from sparkstorm.embedded.process import TetheredProcess, start_tethered
 from sparkstorm.embedded.tether import started_at
 from sparkstorm.errors import EmbeddedServerError
-from tests.embedded.waiting import is_running, wait_until
+from tests.embedded.waiting import is_running
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
 

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
-
-
-def wait_until(condition: Callable[[], bool], what: str, limit_s: float = 10.0) -> None:
-    """Returns once the condition holds; AssertionError naming `what` after the limit."""
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, f"still not so after {limit_s:g} s: {what}"
-        time.sleep(0.01)
 
 
 def is_running(pid: int) -> bool:

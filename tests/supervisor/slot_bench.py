@@ -1,7 +1,6 @@
 """A small cluster for tests of slots: a tree and blobs on real servers, and a hand that writes assignments."""
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from sparkstorm.model.assignment import (
 )
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.status import JsonValue, TopologyStatus
+from tests.waiting import wait_until
 
 KEY = b"key of the tests" * 2
 TOYS = "tests.supervisor.toy_workers"
@@ -58,16 +58,6 @@ def command_of(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return ""
-
-
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 60) -> float:
-    """Wait for a condition and return how many seconds it took; fail by name when it never comes."""
-    began = time.monotonic()
-    while not condition():
-        if time.monotonic() - began > seconds:
-            raise AssertionError(f"{what}: not within {seconds} s")
-        time.sleep(0.01)
-    return time.monotonic() - began
 
 
 class SlotBench:

@@ -9,7 +9,7 @@ import pytest
 from sparkstorm.errors import StoreInconsistentError
 from sparkstorm.supervisor.node_dir import LocalState, NodeDir
 from sparkstorm.supervisor.supervisor import LocalBeat
-from tests.supervisor.slot_bench import wait_until
+from tests.waiting import wait_until
 
 BEAT = LocalBeat("t", 6700, (1, 2), 5)
 

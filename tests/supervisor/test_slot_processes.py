@@ -22,7 +22,8 @@ from sparkstorm.model.status import TopologyStatus
 from sparkstorm.scheduling.reconcile import restarted
 from sparkstorm.supervisor.node_dir import NodeDir
 from sparkstorm.supervisor.supervisor import read_local_assignments
-from tests.supervisor.slot_bench import TOYS, SlotBench, is_gone, wait_until
+from tests.supervisor.slot_bench import TOYS, SlotBench, is_gone
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
 

@@ -1,6 +1,7 @@
 """Toy worker entries: behaviours of a worker child towards its slot, good and bad, without a runtime."""
 
 import os
+import resource
 import select
 import subprocess
 import sys
@@ -106,14 +107,15 @@ def hangs_while_alive(spec: WorkerSpec, control: WorkerControl) -> int:
 
 
 def leaks(spec: WorkerSpec, control: WorkerControl) -> int:
-    """A worker that keeps 8 MiB more every tenth of a second, and ends when it is asked to."""
+    """A worker that keeps 8 MiB more every tenth of a second, 1 MiB from 250 MiB on, and ends when it is asked to."""
     control.send(Ready())
     kept = []
     while True:
         select.select([control.fileno()], [], [], BEAT_S)
         if any(isinstance(command, Stop) for command in control.poll()):
             return 0
-        kept.append(b"x" * (8 << 20))
+        used_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+        kept.append(b"x" * ((8 if used_mb < 250 else 1) << 20))
         control.send(Beat({"keeps": [f"{len(kept) * 10_000:,} items in 'cache' of count#1"]}))
 
 

@@ -16,7 +16,8 @@ import pytest
 
 from sparkstorm.embedded import RedisServer, ZooKeeperServer
 from sparkstorm.model.assignment import WorkerSlot
-from tests.supervisor.slot_bench import SlotBench, command_of, descendants, is_gone, wait_until
+from tests.supervisor.slot_bench import SlotBench, command_of, descendants, is_gone
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
 

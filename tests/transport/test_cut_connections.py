@@ -19,7 +19,8 @@ from sparkstorm.transport.base import START, Commit, Cursor
 from sparkstorm.transport.connection import Link, open_connection
 from sparkstorm.transport.reader import RedisReader
 from sparkstorm.transport.redis import RedisTransport
-from tests.contracts.benches import RedisBench, read, wait_until
+from tests.contracts.benches import RedisBench, read
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
 COMMITS = 4

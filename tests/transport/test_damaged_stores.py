@@ -17,7 +17,8 @@ from sparkstorm.errors import StoreFullError, StoreInconsistentError, StoreRolle
 from sparkstorm.transport import frames
 from sparkstorm.transport.base import START, Commit, Cursor
 from sparkstorm.transport.redis import RedisTransport
-from tests.contracts.benches import LocalBench, RedisBench, read, wait_until
+from tests.contracts.benches import LocalBench, RedisBench, read
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
 

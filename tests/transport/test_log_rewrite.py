@@ -16,8 +16,8 @@ from sparkstorm.embedded import start_redis
 from sparkstorm.embedded.redis import client_of
 from sparkstorm.transport import log_rewrite
 from sparkstorm.transport.connection import Link
-from tests.contracts.benches import wait_until
 from tests.transport.bare_redis import BareRedis, binaries
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
 Start = Callable[..., BareRedis]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from sparkstorm.testing.system.proxy import Cut, TcpProxy, redis_request
-from tests.contracts.benches import wait_until
+from tests.waiting import wait_until
 
 
 class Echo:

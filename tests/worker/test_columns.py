@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 from sparkstorm.api import BasicBolt, BatchCollector, ColumnBolt, Source, Spout, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.connectors import FileLines, find_files
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.executor import pieces
 from sparkstorm.executor.emitter import build_routes
@@ -20,7 +22,9 @@ from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared, Subject, die, simulate
 from sparkstorm.transport import frames
+from sparkstorm.transport.base import Entry
 from sparkstorm.transport.batch_columns import pack_columns, plain_batch, unpack_columns
+from sparkstorm.worker.tasks.inbox import Inbox
 
 WORDS = ["the", "cow", "jumped", "över", "", "moon", "a", "b"]
 SIZES: Shared[list[int]] = Shared([])
@@ -237,6 +241,28 @@ def test_spoilt_batches_raise_nothing_but_malformed_frame_error() -> None:
         except MalformedFrameError:
             refused += 1
     assert refused > 500
+
+
+def test_pieces_of_several_senders_come_back_with_the_sender_and_the_roots_of_each_row() -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([1, 2, 3, 4, 5])], ["n"])
+    sources = {task: Source("c", task, "s", ("n",)) for task in range(300)}
+    for tasks in ([4, 4, 4], [4, 7, 4], [*range(300)]):
+        sent = [(batch.slice(0, 1 + task % 5), 10 + task % 3, sources[task]) for task in tasks]
+        data = frames.encode_pieces(Codec(), "s", 0, sent, lambda roots: 9)
+        inbox = Inbox(1, Codec(), lambda task, stream: sources[task])
+        inbox.add(Entry(1, "1-0", data))
+        found = [row for chunk in inbox.chunks for row in chunk.part(0, chunk.total)]
+        assert pieces.unfold(found) == pieces.unfold(sent)
+
+
+def test_a_spout_learns_on_its_worker_which_streams_bolts_of_columns_read(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("\n".join(some_lines(1, 50)))
+    for count, split, messages in ((CountRows, SplitColumns, 1), (CountColumns, SplitRows, 50)):
+        with LocalCluster() as cluster:
+            cluster.submit(topology(FileLines(find_files([tmp_path])), split(), count(), 2))
+            cluster.run_until_idle()
+            assert cluster.state("count") == wanted(some_lines(1, 50))
+            assert (cluster.counts("lines").acked, cluster.counts("lines").emitted) == (messages, 50)
 
 
 def test_a_batch_is_divided_as_its_rows_would_be_each_by_itself() -> None:

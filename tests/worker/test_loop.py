@@ -6,8 +6,7 @@ import hashlib
 import os
 import resource
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.worker_messages import Beat, ExitCode, Ready, Stop, WorkerCommand, WorkerReport
 from sparkstorm.model.worker_spec import PlacedExecutor, WorkerSpec
 from sparkstorm.worker.loop import run_worker
+from tests.waiting import wait_until
 from tests.worker.building import Count, chain
 
 pytestmark = pytest.mark.system
@@ -92,13 +92,6 @@ def spec_of(folder: Path, server: RedisServer) -> WorkerSpec:
         str(folder / "log"),
         code_path=str(folder / "code"),
     )
-
-
-def wait_until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class Running:

@@ -9,6 +9,8 @@ import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.testing import AckFailTracker, CaptureBolt, FeederSpout, LocalCluster, Shared
+from sparkstorm.worker.tasks.blocking_bolt import MAX_QUEUED, ThreadedBolt
+from tests.waiting import wait_until
 from tests.worker.building import Collecting, chain
 
 GUARANTEES = pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
@@ -347,3 +349,39 @@ def test_what_is_emitted_on_a_tick_may_be_anchored_to_held_inputs() -> None:
         cluster.run_until_idle()
         assert capture.values == [(10,)]
         assert sorted(tracker.acked) == [0, 1, 2, 3, 4]
+
+
+def test_a_stopping_worker_waits_for_the_row_its_thread_is_at_and_no_other() -> None:
+    executed: list[int] = []
+    is_in_a_row, may_end = threading.Event(), threading.Event()
+
+    class Slow(BasicBolt):
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            executed.append(tup[0])
+            is_in_a_row.set()
+            may_end.wait(10)
+
+        def cleanup(self) -> None:
+            executed.append(-1)
+
+    class Loop:
+        """Worker's loop that takes in nothing more."""
+
+        def post(self, call: Any) -> None: ...
+
+        def now_ms(self) -> int:
+            return 0
+
+    threaded = ThreadedBolt(Slow(), None)
+    loop: Any = Loop()
+    source: Any = None
+    threaded.prepare({}, loop, loop)
+    for n in range(MAX_QUEUED):
+        threaded.execute(Tuple((n,), (), source))
+    assert is_in_a_row.wait(10)
+    stopping = threading.Thread(target=threaded.cleanup)
+    stopping.start()
+    wait_until(lambda: threaded._queue.qsize() == 1, "the dropping of the rows that wait")
+    may_end.set()
+    stopping.join(10)
+    assert executed == [0, -1]

@@ -35,6 +35,7 @@ transaction.state.log.min.isr=1
 broker.session.timeout.ms=2000
 broker.heartbeat.interval.ms=300
 group.initial.rebalance.delay.ms=0
+log.retention.ms=-1
 log.retention.check.interval.ms=1000
 transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
 """

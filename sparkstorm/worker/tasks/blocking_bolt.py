@@ -73,8 +73,8 @@ class ThreadedBolt(Bolt):
         self._queue.put(tup)
 
     def cleanup(self) -> None:
-        """Let the thread finish the row it is at, then clean up."""
-        self._queue.put(None)
+        """Let the thread finish the row it is at, then clean up. Rows that wait for it are in no commit as done."""
+        self.abandon()
         self._thread.join(timeout=2.0)
         self._bolt.cleanup()
 

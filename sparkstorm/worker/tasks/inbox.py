@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection
 from itertools import accumulate, pairwise, repeat
 from operator import itemgetter
 
+import numpy as np
+
 from sparkstorm.errors import MalformedFrameError
 from sparkstorm.executor.pieces import part_of
 from sparkstorm.model.tuples import Source
@@ -193,11 +195,17 @@ def _pieces(frame: RowFrame, source_by_task: dict[int, Source]) -> list[Row]:
     """Pieces of a batch: neighbours with the same roots and sender."""
     fields = next(iter(source_by_task.values())).fields
     batch = frame.batch.rename_columns(list(fields))
-    senders = frame.senders if len(frame.senders) > 1 else frame.senders * len(frame)
-    root_ends = list(accumulate(frame.lengths))
-    changes = [place for place, (one, other) in enumerate(pairwise(senders), 1) if one != other]
+    senders, root_ends = frame.senders, list(accumulate(frame.lengths))
+    changes: list[int] = []
+    if len(senders) > 1:
+        column = np.array(senders)
+        changes = (np.flatnonzero(column[1:] != column[:-1]) + 1).tolist()
     return [
-        (batch.slice(start, stop - start), frame.roots[bisect_right(root_ends, start)], source_by_task[senders[start]])
+        (
+            batch.slice(start, stop - start),
+            frame.roots[bisect_right(root_ends, start)],
+            source_by_task[senders[start if len(senders) > 1 else 0]],
+        )
         for start, stop in pairwise(sorted({0, *root_ends, *changes}))
     ]
 

@@ -122,6 +122,7 @@ class TaskFactory:
         self._generation = 0
         self._resources: dict[str, Any] = {}
         self._hooks_of: dict[int, TaskHooks] = {}
+        self._column_bolts: dict[str, bool] = {}
         self._tasks = tasks_by_component(plan.component_by_task)
         self._spout_tasks = frozenset(
             task
@@ -243,12 +244,15 @@ class TaskFactory:
 
     def _column_streams(self, component: str) -> frozenset[str]:
         topology = self._plan.topology
+        if topology.components[component].kind != "spout":
+            return frozenset()
         by_stream = {stream: topology.subscribers(component, stream) for stream in topology.components[component].streams}
-        return frozenset(
-            stream
-            for stream, found in by_stream.items()
-            if any(isinstance(topology.components[id].instance, ColumnBolt) for id, _ in found)
-        )
+        return frozenset(stream for stream, found in by_stream.items() if any(self._takes_batches(id) for id, _ in found))
+
+    def _takes_batches(self, component: str) -> bool:
+        if component not in self._column_bolts:  # the plan's topology is bare: what a component is, only an instance shows
+            self._column_bolts[component] = isinstance(self._plan.make_instance(component), ColumnBolt)
+        return self._column_bolts[component]
 
     def _conf(self, component: str) -> Mapping[str, Any]:
         return {**self._plan.conf, **self._plan.topology.components[component].conf}
