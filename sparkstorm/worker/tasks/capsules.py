@@ -14,7 +14,7 @@ from typing import Any
 
 from sparkstorm.config import keys
 from sparkstorm.errors import RecordingError
-from sparkstorm.executor.state import NotingState
+from sparkstorm.executor.state import noting
 from sparkstorm.executor.window_records import WindowTuple
 from sparkstorm.executor.windowed_runner import TimedRunner
 from sparkstorm.model.dead_letter import DeadLetter
@@ -57,7 +57,7 @@ class Capsules:
             yield
             return
         used = self._used[bolt.task] = {}
-        with NotingState.over(state, used):
+        with noting(state, used):
             yield
 
     def write(self, bolt: BoltTask, tup: Tuple, failure: Failure) -> None:
