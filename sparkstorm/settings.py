@@ -299,6 +299,14 @@ class SubmissionSettings(Settings):
 
 
 @dataclass(frozen=True, slots=True)
+class FileSettings(Settings):
+    """Files and archives that travel with a topology."""
+
+    files: Annotated[list[str], "topology.files"]
+    archives: Annotated[list[str], "topology.archives"]
+
+
+@dataclass(frozen=True, slots=True)
 class MemorySettings(Settings):
     """Memory of one worker process."""
 

@@ -36,9 +36,10 @@ from sparkstorm.settings import EpochSettings, WorkerSettings
 from sparkstorm.transport.base import Transport
 from sparkstorm.worker.epoch import IdSource
 from sparkstorm.worker.epoch_budget import Budget
+from sparkstorm.worker.meters import Reporter
 from sparkstorm.worker.tasks.live_shadows import LiveShadows
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
-from sparkstorm.worker.worker import Reporter, Worker
+from sparkstorm.worker.worker import Worker
 
 BEAT_EVERY_MS = 1000
 
@@ -150,6 +151,7 @@ class WorkerRun:
         if self.worker is None or self._clock.now_ms() - self._beats.sent_ms < BEAT_EVERY_MS:
             return False
         self._beats.send({**self.worker.summary(), **self._shadows.figures()})
+        self.worker.look_at_taps(self._clock.now_ms())
         return True
 
     def close(self) -> None:

@@ -27,8 +27,7 @@ from sparkstorm.worker.epoch_budget import Budget
 from sparkstorm.worker.epoch_commit import CommitBuilder
 from sparkstorm.worker.idle_reasons import Waiting
 from sparkstorm.worker.journal import reading
-from sparkstorm.worker.meters import Meters
-from sparkstorm.worker.meters import Reporter as Reporter
+from sparkstorm.worker.meters import Meters, Reporter
 from sparkstorm.worker.metrics import Tally
 from sparkstorm.worker.progress import Progress
 from sparkstorm.worker.retries import RetryPolicy
@@ -37,6 +36,7 @@ from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.bolt_task import BoltTask
 from sparkstorm.worker.tasks.inbox import Chunk, entry_order
 from sparkstorm.worker.tasks.spout_task import SpoutTask
+from sparkstorm.worker.tasks.taps import Taps
 from sparkstorm.worker.tasks.task_factory import TaskFactory, TaskSet, WorkerServices
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.worker.timeouts import Timeouts
@@ -44,10 +44,9 @@ from sparkstorm.worker.timers import TimerService
 
 _CHUNKS_AHEAD = 8  # frames of one task kept decoded in memory
 _CAREFUL_UNITS = 5000
-_REFUSED_MS = 20
-_REFUSED_LONG_MS = 200  # once patience is over and it was no use: a disk that is full
+_REFUSED_MS, _REFUSED_LONG_MS = 20, 200  # the longer one once patience is over and it was no use: a disk that is full
 _PATIENCE = 50  # refusals, after which a commit goes through: this worker may be the only one who can free anything
-_GATED_MS = 5  # between two looks whether those that hold a task back have drained
+_GATED_MS = 5  # between two looks at the backlog that holds a task back
 _CALLS_PER_TURN = 512  # of all spout tasks together
 _ROWS_PER_TURN = 4096
 _ROWS_PER_BATCH = 1 << 16  # for bolts that take batches
@@ -89,6 +88,7 @@ class Worker:
         self._pulse = TimerService(plan, self._crew, clock, self._gates, self._report, self._failures.park)
         self._waiting = Waiting(plan, self._crew, self._gates)
         self._sinks = Sinks(self._crew, plan.settings.sink_patience_ms, self._failures, self._report)
+        self._taps = Taps([*(s.emitter for s in self._crew.spouts.values()), *(b.emitter for b in self._crew.bolts.values())])
         self._unprepared: Epoch | None = None  # an epoch that a sink could not prepare yet
         self._refused: Commit | None = None
         self._refusal = ""  # why the store refuses that commit
@@ -142,6 +142,10 @@ class Worker:
             self._run(epoch, now_ms)
         self._timeouts.check(now_ms)
         return epoch
+
+    def look_at_taps(self, now_ms: int) -> None:
+        """Learn whether a client looks at a stream of this worker, and publish samples that are left."""
+        self._taps.look(self._transport, now_ms)
 
     def close(self) -> None:
         """Clean up components after the last commit."""
@@ -335,6 +339,7 @@ class Worker:
             emitter.renewed.clear()
         epoch.bytes += emitter.weight()
         counts = self._tally.of(sender.task)
+        self._taps.note(emitter, self._clock)
         emitted, transferred = emitter.take_counts()
         counts.emitted += emitted
         counts.transferred += transferred
@@ -409,9 +414,9 @@ class Worker:
         self._gates.note(pressure)
         self._crew.settle()
         self._sinks.note_commit()
-        if (due_ms := self._sinks.finish(self._clock.now_ms())) is not None:
-            return due_ms
-        return self._next_due(self._clock.now_ms(), did=self._has_news)
+        self._taps.publish(self._transport, now_ms, has_committed=True)
+        due_ms = self._sinks.finish(self._clock.now_ms())
+        return self._next_due(self._clock.now_ms(), did=self._has_news) if due_ms is None else due_ms
 
     def _keep_refused(self, commit: Commit, error: StoreFullError, now_ms: int) -> int:
         """Keep a refused commit for the next step, and free what may be freed; returns when to try again."""
