@@ -172,25 +172,29 @@ class KafkaSource(ReplayableSpout):
 
     def _put(self, message: Any) -> None:
         """Let a record wait for its turn; it is read now only if its time is in its value."""
-        key, time_ms = (message.topic(), message.partition()), message.timestamp()[1]
-        place = self._places.get(key) or self._places.setdefault(key, f"{key[0]}/{key[1]}")
-        values, reason, at_ms = None, "", time_ms
+        place, time_ms, record = self._place(message), message.timestamp()[1], message
         if self._time is not None or self._ahead_ms is not None:
             try:
-                values = self._values(message, key, message.offset(), time_ms)
-                at_ms = time_ms if self._time is None else self._time_of(values)
-                self._check_time(at_ms)
+                values = self._values(message)
+                time_ms = time_ms if self._time is None else self._time_of(values)
+                self._check_time(time_ms)
+                record = (message, values, "")
             except (ValueError, RecursionError) as error:
-                values, at_ms, reason = None, _NO_TIME, str(error)[:300]
-        waiting = self._order.put(place, at_ms, (place, key, time_ms, message, values, reason))
+                time_ms, record = _NO_TIME, (message, None, str(error)[:300])
+        waiting = self._order.put(place, time_ms, record)
         if waiting >= _MOST_WAITING and place not in self._paused:
             self._consumer.pause([_partition(place)])
             self._paused.add(place)
 
-    def _values(self, message: Any, where: tuple[str, int], offset: int, time_ms: int) -> tuple[Any, ...]:
+    def _place(self, message: Any) -> str:
+        key = message.topic(), message.partition()
+        return self._places.get(key) or self._places.setdefault(key, f"{key[0]}/{key[1]}")
+
+    def _values(self, message: Any) -> tuple[Any, ...]:
         key = message.key()
         text = None if key is None else key.decode("utf-8", "replace")
-        return (*self._parse(message.value()), text, *where, offset, time_ms)
+        rest = (text, message.topic(), message.partition(), message.offset(), message.timestamp()[1])
+        return (*self._parse(message.value()), *rest)
 
     def _time_of(self, values: Sequence[Any]) -> int:
         time_ms = values[self._time]  # type: ignore[index]
@@ -203,12 +207,13 @@ class KafkaSource(ReplayableSpout):
             ahead = (time_ms - self._now_ms()) / 1000
             raise ValueError(f"its time {time_ms} is {ahead:g} s ahead of this host's clock: one of the two clocks is wrong")
 
-    def _emit(self, record: tuple[str, tuple[str, int], int, Any, Any, str]) -> None:
-        place, where, time_ms, message, values, reason = record
-        offset = message.offset()
+    def _emit(self, record: Any) -> None:
+        """Emit a record: a message, or one that was read before with its values or the reason why it has none."""
+        message, values, reason = record if type(record) is tuple else (record, None, "")
+        place, offset = self._place(message), message.offset()
         if not reason:
             try:
-                self._collector.emit(values or self._values(message, where, offset, time_ms), [place, offset])
+                self._collector.emit(values or self._values(message), [place, offset])
             except (ValueError, RecursionError, CodecError) as error:
                 reason = str(error)[:300]
         if reason:
