@@ -155,6 +155,11 @@ class DeliverySettings(Settings):
         return self.guarantee == "exactly-once"
 
     @property
+    def is_tracked(self) -> bool:
+        """Return whether trees of messages are tracked, so that spouts hear of their ends."""
+        return self.guarantee != "at-most-once"
+
+    @property
     def retries(self) -> int:
         """Tries after the first at the failing task; 0 under the guarantees that leave retries to the spout."""
         return self.retry_limit if self.is_exactly_once else 0
@@ -291,6 +296,14 @@ class SubmissionSettings(Settings):
     serializers: Annotated[list[str], "topology.serializers"]
     is_upgrade: Annotated[bool, "topology.upgrade"]
     from_checkpoint: Annotated[str | None, "topology.from.checkpoint"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileSettings(Settings):
+    """Files and archives that travel with a topology."""
+
+    files: Annotated[list[str], "topology.files"]
+    archives: Annotated[list[str], "topology.archives"]
 
 
 @dataclass(frozen=True, slots=True)

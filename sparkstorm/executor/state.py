@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from sparkstorm.errors import CodecError
+from sparkstorm.model.compiled import core
 from sparkstorm.model.values.codec import KEYS, SCALARS, Codec
 
 MISSING: Any = object()
@@ -196,6 +197,10 @@ class MemoryState:
                 )
             if not self._unchecked:
                 self._codec.normalise(part)
+
+
+if core is not None:
+    MemoryState.add = core.Add(MemoryState, MemoryState.add)  # type: ignore[method-assign]
 
 
 class Noting(MemoryState):

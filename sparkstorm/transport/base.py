@@ -21,7 +21,7 @@ Laws of every Transport (tests/contracts/test_transport.py runs them against eac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -38,6 +38,12 @@ class Cursor(NamedTuple):
 START = Cursor("0-0", 0)
 MOST_DEAD_LETTERS = 100_000
 """Letters that a topology's store keeps at least; older ones may be dropped."""
+MOST_SAMPLES = 1_000
+"""Samples of one tap that are kept."""
+SAMPLES_MS = 60_000
+"""Time for which samples are kept after the last one."""
+TAP_MS = 10_000
+"""Time for which a tap stays open; whoever looks opens it again before."""
 TOMBSTONE_MS = 7 * 24 * 3_600_000
 """Time for which Redis keeps the tombstone of a topology: longer than any worker of it can go on while cut off from its slot."""
 
@@ -161,6 +167,12 @@ class Transport(Protocol):
     def scan_state(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
         """Yield a task's base as (key, value), in parts and in no order."""
 
+    def open_taps(self, names: Sequence[str]) -> Collection[str]:
+        """Return which of these taps ("component:stream") a client has open."""
+
+    def show(self, samples: Mapping[str, Sequence[bytes]]) -> None:
+        """Append samples to the streams of taps, of which the newest are kept; no part of any guarantee."""
+
     def close(self) -> None:
         """Let go of connections."""
 
@@ -200,6 +212,12 @@ class Reader(Protocol):
 
     def drop_dead_letters(self) -> int:
         """Delete the topology's dead letters; return how many there were."""
+
+    def open_tap(self, name: str) -> str:
+        """Open a tap for TAP_MS, or keep it open; return the id of its newest sample."""
+
+    def samples(self, name: str, after: str) -> list[tuple[str, bytes]]:
+        """Return a tap's samples with ids greater than `after`, with their ids."""
 
     def delete(self) -> None:
         """End the topology: leave a tombstone, delete all but the dead letters, which stay until they are dropped."""

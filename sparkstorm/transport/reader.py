@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkstorm.errors import NotAliveError, StoreInconsistentError
 from sparkstorm.model.redis_address import RedisAddress
-from sparkstorm.transport.base import START, TOMBSTONE_MS, TaskRecord
+from sparkstorm.transport.base import START, TAP_MS, TOMBSTONE_MS, TaskRecord
 from sparkstorm.transport.connection import Link, Script, text
 from sparkstorm.transport.keys import Keys, read_cursor, read_number
 from sparkstorm.transport.state_base import StateReading
@@ -88,6 +88,18 @@ class RedisReader:
     def log(self, slot: str, after: str = "0") -> list[tuple[str, bytes]]:
         """Return the kept parts of one worker's log with ids greater than `after`, with their ids."""
         entries = self._link.ask(("XRANGE", self._keys.log(slot), f"({after}", "+"))[0]
+        return [(text(id), fields[1]) for id, fields in entries]
+
+    def open_tap(self, name: str) -> str:
+        """Write the mark that workers look for; return the id of the newest sample."""
+        _, newest = self._link.ask(
+            ("SET", self._keys.tap(name), "1", "PX", TAP_MS), ("XREVRANGE", self._keys.samples(name), "+", "-", "COUNT", 1)
+        )
+        return text(newest[0][0]) if newest else START.entry
+
+    def samples(self, name: str, after: str) -> list[tuple[str, bytes]]:
+        """Return a tap's samples with ids greater than `after`, with their ids."""
+        entries = self._link.ask(("XRANGE", self._keys.samples(name), f"({after}", "+"))[0]
         return [(text(id), fields[1]) for id, fields in entries]
 
     def delete(self) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import redis
@@ -27,7 +27,18 @@ from sparkstorm.errors import (
     StoreUnavailableError,
 )
 from sparkstorm.model.redis_address import RedisAddress
-from sparkstorm.transport.base import MOST_DEAD_LETTERS, Claim, Commit, Cursor, Entry, Pressure, TaskRecord, ended_error
+from sparkstorm.transport.base import (
+    MOST_DEAD_LETTERS,
+    MOST_SAMPLES,
+    SAMPLES_MS,
+    Claim,
+    Commit,
+    Cursor,
+    Entry,
+    Pressure,
+    TaskRecord,
+    ended_error,
+)
 from sparkstorm.transport.connection import (
     LOST,
     AccessRefusedError,
@@ -146,6 +157,20 @@ class RedisTransport:
     def scan_state(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
         """A task's base in parts."""
         return self._states.scan(task)
+
+    def open_taps(self, names: Sequence[str]) -> Collection[str]:
+        """Read the marks of clients that look."""
+        if not names:
+            return ()
+        marks = self._link.ask_once(("MGET", *map(self._keys.tap, names)))[0]
+        return {name for name, mark in zip(names, marks, strict=True) if mark is not None}
+
+    def show(self, samples: Mapping[str, Sequence[bytes]]) -> None:
+        """Append samples, and let their streams expire when no more come."""
+        for name, rows in samples.items():
+            key = self._keys.samples(name)
+            adds = [("XADD", key, "MAXLEN", "~", MOST_SAMPLES, "*", _FIELD, row) for row in rows]
+            self._link.ask_once(*adds, ("PEXPIRE", key, SAMPLES_MS))
 
     def close(self) -> None:
         """Close both connections."""
