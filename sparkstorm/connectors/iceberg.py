@@ -19,7 +19,7 @@ class IcebergSink(FileSink):
     """Appends rows to an Iceberg table ("db.clicks"), exactly once.
 
     An epoch is one Parquet file, which is written first and is part of the table once a snapshot names it. The same commit sets the
-    table's property `sparkstorm.epoch.<topology>/<component>/<task>`, and the snapshot's summary names sink and epoch, so a commit
+    table's property `sparkstorm-epoch.<topology>/<component>/<task>`, and the snapshot's summary names sink and epoch, so a commit
     that is repeated changes nothing. A table that is not there is made with the columns of `schema`; partitioned tables are not
     written. When `compact_files` files below half of `target_bytes` have come together, the first task merges them in a snapshot of
     its own; expiring snapshots is left to you. `catalog` and `properties` are pyiceberg's; secrets come from its environment
@@ -52,7 +52,7 @@ class IcebergSink(FileSink):
         """Name this task's files and its property of the table."""
         super().open(conf, context)
         self._name = f"{context.topology_id}/{context.component_id}/{context.task_index}"
-        self._property = f"sparkstorm.epoch.{self._name}"
+        self._property = f"sparkstorm-epoch.{self._name}"
         self._is_first = context.task_index == 0
         self._iceberg: Any = None
 
@@ -80,7 +80,7 @@ class IcebergSink(FileSink):
                 f"{self._path}: epoch {epoch} was staged as {location}, which is not there any more; restore it, or kill the "
                 "topology and submit it again"
             )
-        summary = {"sparkstorm.sink": self._name, "sparkstorm.epoch": str(epoch)}
+        summary = {"sparkstorm-sink": self._name, "sparkstorm-epoch": str(epoch)}
         with table.transaction() as change:
             change.set_properties({self._property: str(epoch)})
             change.add_files([location], snapshot_properties=summary)

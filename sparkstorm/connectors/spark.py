@@ -174,7 +174,7 @@ class SparkSink(TransactionalSink):
 
     `write` runs in the epoch's first phase, `commit` after the worker's commit, with the epoch of the task as batch id. It may be
     called again with the same messages after a crash, as by Spark. A `DataSourceWriter` takes no batch id: each epoch has a writer
-    of its own, whose data source has the options `sparkstorm.sink` and `sparkstorm.epoch`. Each task commits for itself. The
+    of its own, whose data source has the options `sparkstorm-sink` and `sparkstorm-epoch`. Each task commits for itself. The
     attributes of a commit message must be values that a tuple may carry. What `write` of an epoch left that was never committed is
     for the source to clean up. An epoch lasts `flush_secs`.
     """
@@ -231,7 +231,7 @@ class SparkSink(TransactionalSink):
     def _writer(self, epoch: int) -> Any:
         if self._stream_writer is not None:
             return self._stream_writer
-        own = {"sparkstorm.sink": self._name, "sparkstorm.epoch": str(epoch)}
+        own = {"sparkstorm-sink": self._name, "sparkstorm-epoch": str(epoch)}
         return make_source(self._source, {**self._options, **own}).writer(self._schema, False)
 
     def _given(self, writer: Any) -> Iterator[Any]:

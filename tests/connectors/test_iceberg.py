@@ -69,10 +69,10 @@ def test_small_files_are_merged_and_snapshots_name_their_epochs(tmp_path: Path) 
     table = table_of(tmp_path)
     assert rows_of(tmp_path) == Counter((n, f"text {n}") for n in range(40))
     assert len(list(table.scan().plan_files())) <= 4
-    epochs = [each.summary.additional_properties.get("sparkstorm.epoch") for each in table.snapshots()]
+    epochs = [each.summary.additional_properties.get("sparkstorm-epoch") for each in table.snapshots()]
     written = [int(epoch) for epoch in epochs if epoch]
     assert written == list(range(1, len(written) + 1)) and len(written) > 4 and None in epochs
-    assert table.properties["sparkstorm.epoch.test-1-1767225600/sink/0"] == str(len(written))
+    assert table.properties["sparkstorm-epoch.test-1-1767225600/sink/0"] == str(len(written))
 
 
 def test_tables_that_do_not_fit_are_named(tmp_path: Path) -> None:

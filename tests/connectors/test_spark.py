@@ -178,7 +178,7 @@ class BatchWriter(DataSourceWriter):
     """One file per epoch, which the options name."""
 
     def __init__(self, options: Any) -> None:
-        self.path, self.name = Path(options["path"]), options["sparkstorm.sink"].replace("/", "-") + options["sparkstorm.epoch"]
+        self.path, self.name = Path(options["path"]), options["sparkstorm-sink"].replace("/", "-") + options["sparkstorm-epoch"]
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         return Written([[row["n"], row["text"]] for row in iterator])
