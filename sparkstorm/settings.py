@@ -211,6 +211,14 @@ class ComponentSettings(Settings):
 
 
 @dataclass(frozen=True, slots=True)
+class StateSettings(Settings):
+    """Place of a stateful bolt's state, which a component may have of its own."""
+
+    backend: Annotated[str, "topology.state.backend"]
+    cache_keys: Annotated[int, "topology.state.cache.keys"]
+
+
+@dataclass(frozen=True, slots=True)
 class SupervisorSettings(Settings):
     """Periods and capacity of a supervisor and its slots."""
 
@@ -288,6 +296,14 @@ class SubmissionSettings(Settings):
     serializers: Annotated[list[str], "topology.serializers"]
     is_upgrade: Annotated[bool, "topology.upgrade"]
     from_checkpoint: Annotated[str | None, "topology.from.checkpoint"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileSettings(Settings):
+    """Files and archives that travel with a topology."""
+
+    files: Annotated[list[str], "topology.files"]
+    archives: Annotated[list[str], "topology.archives"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from sparkstorm.model.tasks import tasks_by_component
+from sparkstorm.settings import FileSettings
+
+_files_folder: list[Path] = []  # of this process, once files have travelled to it
+
+
+def set_files_folder(folder: Path) -> None:
+    """Note where the files of the topology are that this process runs."""
+    _files_folder[:] = [folder]
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,18 @@ class TopologyContext:
     def peers(self) -> list[int]:
         """Every task of this task's component, itself included."""
         return self.component_tasks(self.component_id)
+
+    def file(self, name: str) -> str:
+        """Return the path of a file of `topology.files` on this host: "model.bin", or "data/x.csv" of a folder "data".
+
+        FileNotFoundError when none of that name was sent along.
+        """
+        entries = FileSettings.of(self.conf).files
+        given = [Path(entry).parent / name for entry in entries if Path(entry).name == Path(name).parts[0]]
+        for path in (*([_files_folder[0] / name] if _files_folder else []), *given):
+            if path.is_file():
+                return str(path.resolve())
+        raise FileNotFoundError(f"topology.files has no {name!r}; it names {', '.join(entries) or 'nothing'}")
 
     def effect_key(self) -> str | None:
         """Return a name of the input being executed in a replay of an idempotent bolt, equal in every run and retry; live, None.

@@ -83,6 +83,7 @@ class Cluster:
         self._owns_context = owns_context
         self._is_alone = not is_shared or bool(stores.embedded)
         self._closers = contextlib.ExitStack()
+        self._before_slots: Callable[[SparkContext], None] = lambda _: None
         at = stores.connection
         self.redis_address = at.redis
         self.settings = DriverSettings.of(conf)
@@ -96,6 +97,7 @@ class Cluster:
         sc: SparkContext | None = None,
         say: Callable[[str], None] = lambda _: None,
         is_shared: bool = False,
+        before_slots: Callable[[SparkContext], None] = lambda _: None,
     ) -> Iterator[Cluster]:
         """Start everything; whatever fails, nothing is left running. `say` is told of servers that were restarted.
 
@@ -120,6 +122,7 @@ class Cluster:
             guard.start()
             cluster = cls(conf, stores, context, sc is None, say, is_shared)
             opened.callback(cluster._closers.close)
+            cluster._before_slots = before_slots
             cluster._start()
             yield cluster
 
@@ -250,7 +253,7 @@ class Cluster:
         ticket = partial(self._tickets.ticket, spec.to_json())
         slots = SparkSlots(self.sc, count, main_by_ticket, ticket, lambda: self.state.store.ensure_path(spec.stop_path))
         self._closers.callback(slots.stop)
-        slots.start(self.settings.slots_start_ms)
+        slots.start(self.settings.slots_start_ms, self._before_slots)
         self.slots = slots
         self._wait_for_slots(count)
 

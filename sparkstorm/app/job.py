@@ -70,6 +70,9 @@ def read_job(options: argparse.Namespace) -> JobFile:
     overrides = dict(parse_override(each) for each in options.c)
     if checkpoint := getattr(options, "from_checkpoint", None):
         overrides["topology.from.checkpoint"] = checkpoint
+    for key in ("files", "archives"):
+        if given := getattr(options, key, None):
+            overrides[f"topology.{key}"] = given
     job = read_job_file(options.conf, overrides, options.name, options.input)
     say_exposed(overrides, job.own_conf, options.conf)
     for sentence in unsupported_among(job.own_conf):
@@ -109,6 +112,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         dest="from_checkpoint",
         metavar="CHECKPOINT",
         help="begin with what a replay of the history left (replay_history.py --checkpoint)",
+    )
+    parser.add_argument("--files", nargs="+", metavar="PATH", help="files and folders that travel with it (topology.files)")
+    parser.add_argument(
+        "--archives", nargs="+", metavar="FILE", help="archives of packages that travel with it (topology.archives)"
     )
     parser.add_argument("--fresh", action="store_true", help="drop an unfinished run of this name first")
     parser.add_argument("--detach", action="store_true", help="on a standing cluster: end as soon as the topology is assigned")

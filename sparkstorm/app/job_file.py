@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from sparkstorm.api.windows import check_times
-from sparkstorm.app.results import RESULT_FORMATS, result_components
+from sparkstorm.app.results import Result, check_results, read_results, with_sinks
 from sparkstorm.blobs.topology_code import modules_by_value
 from sparkstorm.config import Conf, check, keys, merge, read_yaml
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
@@ -20,8 +20,15 @@ from sparkstorm.model.topology import Topology, validate, validate_name
 from sparkstorm.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS
 from sparkstorm.settings import DriverSettings, StoreSettings
 
-_WORDS: Mapping[str, type] = {"name": str, "topology": str, "arguments": dict, "parallelism": dict, "results": dict, "replay": dict}
-_RESULT_WORDS: Mapping[str, type] = {"component": str, "components": list, "format": str, "top": int, "directory": str}
+_WORDS: Mapping[str, tuple[type, ...]] = {
+    "name": (str,),
+    "topology": (str,),
+    "arguments": (dict,),
+    "parallelism": (dict,),
+    "results": (dict, list),
+    "replay": (dict,),
+}
+_KINDS: Mapping[type, str] = {str: "a string", dict: "a map", list: "a list"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +40,7 @@ class JobFile:
     topology: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     parallelism: Mapping[str, int] = field(default_factory=dict)
-    results: Mapping[str, Any] = field(default_factory=dict)
+    results: tuple[Result, ...] = ()
     own_conf: Mapping[str, Any] = field(default_factory=dict)
     replay: Mapping[str, Any] = field(default_factory=dict)  # for batch replay alone; app/replay/file.py reads it
 
@@ -65,6 +72,7 @@ def read_job_file(
     conf = check(rest, path, lines)
     if "topology" not in own:
         raise InvalidConfigError(f"{path}: 'topology' is missing; name a factory as module:function")
+    results = read_results(f"{path}, line {lines.get('results', 1)}", own["results"]) if "results" in own else ()
     arguments = dict(own.get("arguments") or {})
     if inputs:
         arguments["input"] = list(inputs)
@@ -74,7 +82,7 @@ def read_job_file(
         own["topology"],
         arguments,
         own.get("parallelism") or {},
-        own.get("results") or {},
+        results,
         {**conf, **(overrides or {})},
         own.get("replay") or {},
     )
@@ -88,8 +96,8 @@ def topology_conf(job: JobFile) -> dict[str, Any]:
     return built_by | {key: value for key, value in job.own_conf.items() if key.startswith(("topology.", "app."))}
 
 
-def make_topology(job: JobFile) -> tuple[Topology, list[str]]:
-    """The topology of the job's factory, and the modules that must travel with it."""
+def make_topology(job: JobFile, is_live: bool = True) -> tuple[Topology, list[str]]:
+    """The topology of the job's factory, and the modules that must travel with it; live with the sinks of its results."""
     module_name, colon, function_name = job.topology.partition(":")
     if not colon or not module_name or not function_name:
         raise InvalidConfigError(f"{job.path}: topology '{job.topology}' is not of the form module:function")
@@ -97,15 +105,16 @@ def make_topology(job: JobFile) -> tuple[Topology, list[str]]:
     factory = getattr(module, function_name, None)
     if not callable(factory):
         raise InvalidConfigError(f"{job.path}: module '{module_name}' has no function '{function_name}'")
-    topology = _with_parallelism(job, _call(job, factory))
-    _check_result_component(job, topology)
-    return topology, modules_by_value(module)
+    topology = _call(job, factory)
+    check_results(job.path, job.results, topology)
+    live = with_sinks(job.path, job.results, topology)
+    return _with_parallelism(job, live if is_live else topology, live.components), modules_by_value(module)
 
 
 def _check_word(where: str, key: str, value: Any) -> None:
-    kind: object = _WORDS[key]
-    if type(value) is not kind:
-        expected = "a map" if kind is dict else "a string"
+    kinds = _WORDS[key]
+    if type(value) not in kinds:
+        expected = " or ".join(_KINDS[kind] for kind in kinds)
         raise InvalidConfigError(f"{where}: {key}: expected {expected}, got {value!r:.60}")
     if key == "parallelism":
         for component, executors in value.items():
@@ -113,20 +122,6 @@ def _check_word(where: str, key: str, value: Any) -> None:
                 raise InvalidConfigError(
                     f"{where}: parallelism of '{component}': expected a number of executors, got {executors!r:.60}"
                 )
-    if key == "results":
-        _check_results(where, value)
-
-
-def _check_results(where: str, results: Mapping[str, Any]) -> None:
-    for key, value in results.items():
-        if key not in _RESULT_WORDS:
-            raise InvalidConfigError(f"{where}: results has no key '{key}'; it has {', '.join(sorted(_RESULT_WORDS))}")
-        if not isinstance(value, _RESULT_WORDS[key]) or isinstance(value, bool):
-            raise InvalidConfigError(f"{where}: results: {key}: {value!r:.60} is no {_RESULT_WORDS[key].__name__}")
-    if results.get("format", "jsonl") not in RESULT_FORMATS:
-        raise InvalidConfigError(f"{where}: results: format: {results['format']!r:.60} is none of {', '.join(RESULT_FORMATS)}")
-    if stray := [each for each in results.get("components", ()) if not isinstance(each, str)]:
-        raise InvalidConfigError(f"{where}: results: components: {stray[0]!r:.60} is no name of a component")
 
 
 def _refuse_misspelled_word(where: str, key: str) -> None:
@@ -182,23 +177,16 @@ def _check_arguments(job: JobFile, factory: Any) -> None:
         ) from None
 
 
-def _with_parallelism(job: JobFile, topology: Topology) -> Topology:
-    unknown = [c for c in job.parallelism if c not in topology.components]
+def _with_parallelism(job: JobFile, topology: Topology, known: Collection[str]) -> Topology:
+    unknown = [c for c in job.parallelism if c not in known]
     if unknown:
         raise InvalidTopologyError(
-            f"{job.path}: parallelism names unknown component '{unknown[0]}'; there are {', '.join(sorted(topology.components))}"
+            f"{job.path}: parallelism names unknown component '{unknown[0]}'; there are {', '.join(sorted(known))}"
         )
     changed = Topology({c.id: replace(c, parallelism=job.parallelism.get(c.id, c.parallelism)) for c in topology})
     validate(changed)
     check_times(changed)
     return changed
-
-
-def _check_result_component(job: JobFile, topology: Topology) -> None:
-    for component in result_components(job.results):
-        if component not in topology.components:
-            known = ", ".join(sorted(topology.components))
-            raise InvalidTopologyError(f"{job.path}: results names unknown component '{component}'; there are {known}")
 
 
 def _place(error: BaseException) -> str:

@@ -49,7 +49,7 @@ def follow(cluster: ClusterClient, name: str, is_json: bool = False) -> int:
     """Follow a topology until its sources are drained; the topology stays."""
     console, settings = Console(sys.stderr if is_json else None), DriverSettings.of(cluster.conf)
     handle = cluster.topology(name)
-    path = result_folder({}, handle.topology_id) / DEAD_LETTERS
+    path = result_folder((), handle.topology_id) / DEAD_LETTERS
     letters = DeadLetterFile(path, handle.dead_letters.stored, settings.dead_letters_bytes)
     patience_s = settings.patience_ms / 1000
     line_every_s = settings.progress_ms / 1000

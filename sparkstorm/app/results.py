@@ -1,57 +1,218 @@
-"""Results of a finished run: the states of components, each written to a file, their greatest values shown."""
+"""Results of a run as the job file names them: states of components at the end, and streams, each as files or a table."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from sparkstorm.api.columns import arrow_type
+from sparkstorm.api.components import Stateful
+from sparkstorm.api.context import TopologyContext
 from sparkstorm.client.handle import TopologyHandle
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.connectors.file_sinks import FileSink, read_arrow_schema
+from sparkstorm.connectors.sql import SqlSink
+from sparkstorm.errors import InvalidConfigError, InvalidTopologyError
 from sparkstorm.model.names import file_name
+from sparkstorm.model.strict import named_errors, one_of, read_as, whole
+from sparkstorm.model.topology import DEFAULT_STREAM, Component, Grouping, Subscription, Topology
+from sparkstorm.model.values.column_types import parse_type
 from sparkstorm.model.values.tagged import to_json
 
 DEAD_LETTERS = "dead-letters.jsonl"
-RESULT_FORMATS = ("jsonl", "csv", "parquet")
+RESULT_FORMATS = ("jsonl", "csv", "parquet", "table")
+_FILE_SINK_FORMATS = {"jsonl": "json", "csv": "csv", "parquet": "parquet"}
+_FLUSH_SECS = 2.0
 
 
-def collect(results: Mapping[str, Any], handle: TopologyHandle, say: Callable[[str], None]) -> Path | None:
-    """Write the keys and values of each component below `directory`, and say the `top` ones; return the first file.
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One entry of `results:`. Without a stream it is the component's state at the end of the run; `top` of it is shown.
 
-    `format`: "jsonl" (the default), "csv" with a header, or "parquet", whose columns are `key` and `value`.
-    InvalidConfigError when the file cannot be written; nothing of the run is lost by it.
+    `format: table` inserts into `table` of the database at `url`; other formats write below `directory`.
     """
-    files = [_collect(component, results, handle, say) for component in result_components(results)]
+
+    component: str = ""  # empty: the entry only names the directory
+    stream: str = ""
+    format: Annotated[str, one_of(RESULT_FORMATS)] = "jsonl"
+    top: Annotated[int, whole()] = 10
+    directory: str = "results"
+    schema: str = ""  # columns of a Parquet file, where the stream does not declare their types
+    url: str = ""
+    table: str = ""
+    password_file: str | None = None
+    password_env: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of its file or folder: the component, with its stream unless that is the default one."""
+        return self.component if self.stream in ("", DEFAULT_STREAM) else f"{self.component}.{self.stream}"
+
+    @property
+    def sink_id(self) -> str:
+        """Id of the sink that a live run adds to the topology for a stream."""
+        stream = "" if self.stream == DEFAULT_STREAM else f"-{self.stream}"
+        return f"results-{self.component}{stream}-{self.format}"
+
+    def sql_sink(self) -> SqlSink:
+        """Return the sink of `format: table`."""
+        return SqlSink(self.url, self.table, password_file=self.password_file, password_env=self.password_env)
+
+
+def read_results(where: str, content: object) -> tuple[Result, ...]:
+    """Read the `results` of a job file, an entry or a list of them; InvalidConfigError names file, entry and field."""
+    entries = content if isinstance(content, list) else [content]
+    found: list[Result] = []
+    for number, entry in enumerate(entries):
+        root = "results" if not isinstance(content, list) else f"results[{number}]"
+        with named_errors(InvalidConfigError, prefix=f"{where}: {root}: "):
+            result = read_as(Result, entry)
+        if result.format == "table" and not (result.url and result.table):
+            raise InvalidConfigError(f"{where}: {root}: format: table needs the url of a database and the name of a table")
+        if any((each.name, each.format) == (result.name, result.format) for each in found):
+            raise InvalidConfigError(f"{where}: {root}: '{result.name}' is written as {result.format} twice; drop one")
+        found.append(result)
+    return tuple(found)
+
+
+def check_results(where: str, results: Sequence[Result], topology: Topology) -> None:
+    """Raise InvalidTopologyError for a result of a component, state or stream that the topology has not."""
+    for result in results:
+        if not result.component:
+            continue
+        if result.component not in topology.components:
+            known = ", ".join(sorted(topology.components))
+            raise InvalidTopologyError(f"{where}: results names unknown component '{result.component}'; there are {known}")
+        component = topology.components[result.component]
+        if not result.stream and not isinstance(component.instance, Stateful):
+            streams = ", ".join(component.streams) or "none"
+            raise InvalidTopologyError(
+                f"{where}: results: component '{component.id}' keeps no state; name a stream of it (stream: ...; it has {streams})"
+            )
+        if result.stream and result.stream not in component.streams:
+            known = ", ".join(sorted(component.streams)) or "none"
+            raise InvalidTopologyError(
+                f"{where}: results: component '{component.id}' has no stream '{result.stream}'; it has {known}"
+            )
+        if result.stream and component.streams[result.stream].direct:
+            raise InvalidTopologyError(
+                f"{where}: results: stream '{result.stream}' of '{component.id}' is direct: each tuple names its receiver, so "
+                "no result gets it; emit to another stream as well"
+            )
+
+
+def with_sinks(where: str, results: Sequence[Result], topology: Topology) -> Topology:
+    """Return the topology with a transactional sink for every result that is a stream; each tuple is written exactly once."""
+    components = dict(topology.components)
+    for result in results:
+        if not result.stream:
+            continue
+        if result.sink_id in components:
+            raise InvalidTopologyError(f"{where}: results: '{result.sink_id}' is already a component; rename it")
+        inputs = (Subscription(result.component, result.stream, Grouping("local_or_shuffle")),)
+        components[result.sink_id] = Component(result.sink_id, "bolt", stream_sink(where, result, topology), inputs=inputs)
+    return Topology(components)
+
+
+def stream_sink(where: str, result: Result, topology: Topology) -> SqlSink | ResultFiles:
+    """Return the sink of a result that is a stream."""
+    if result.format == "table":
+        return result.sql_sink()
+    stream, schema = topology.components[result.component].streams[result.stream], None
+    if result.schema:
+        schema = read_arrow_schema(result.schema)
+    elif result.format == "parquet":
+        untyped = [name for name in stream.fields if stream.types.get(name, "any") == "any"]
+        if untyped:
+            raise InvalidTopologyError(
+                f"{where}: results: parquet needs the type of field '{untyped[0]}' of '{result.component}': declare it on the "
+                f'stream, or add schema: "{", ".join(f"{name} string" for name in stream.fields)}" with its types'
+            )
+        import pyarrow as pa
+
+        schema = pa.schema([(name, arrow_type(parse_type(stream.types[name]))) for name in stream.fields])
+    return ResultFiles(result.directory, _FILE_SINK_FORMATS[result.format], schema, result.name)
+
+
+class ResultFiles(FileSink):
+    """FileSink of a result: its folder is `<directory>/<topology id>/<name>`."""
+
+    def __init__(self, directory: str, format: str, schema: Any, name: str) -> None:
+        super().__init__(directory, format, schema, flush_secs=_FLUSH_SECS)
+        self._name = name
+
+    def open(self, conf: Mapping[str, Any], context: TopologyContext) -> None:
+        """Choose the folder of this run."""
+        self._path = "/".join([self._path, file_name(context.topology_id), file_name(self._name)])
+        super().open(conf, context)
+
+    def open_in(self, folder: str, topology_id: str, component: str, task_index: int) -> None:
+        """Write into this very folder, outside of a live run: as that task would."""
+        self._path = folder
+        tasks = dict.fromkeys(range(task_index + 1), component)
+        super().open({}, TopologyContext(topology_id, task_index, component, tasks, (), {}, lambda: 0))
+
+
+def collect(results: Sequence[Result], handle: TopologyHandle, say: Callable[[str], None]) -> Path | None:
+    """Write the states among the results, say the `top` keys of each, and say where the streams are; return the first file.
+
+    InvalidConfigError when a result cannot be written; nothing of the run is lost by it.
+    """
+    files = []
+    for result in results:
+        if result.stream:
+            say(f"stream '{result.stream}' of '{result.component}' is in {_place(result, handle.topology_id)}")
+        elif result.component:
+            pairs = sorted(handle.key_values(result.component), key=_rank)
+            file = result_folder(results, handle.topology_id, result) / state_file(result)
+            write_state(result, pairs, file, handle.topology_id)
+            files.append(file)
+            _say_state(result, pairs, file, say)
     return files[0] if files else None
 
 
-def result_components(results: Mapping[str, Any]) -> list[str]:
-    """Return the components whose states are results: `component`, and those of the list `components`."""
-    named = [results["component"]] if "component" in results else []
-    return list(dict.fromkeys([*named, *results.get("components", ())]))
-
-
-def _collect(component: str, results: Mapping[str, Any], handle: TopologyHandle, say: Callable[[str], None]) -> Path:
-    pairs, kind = sorted(handle.key_values(component), key=_rank), results.get("format", "jsonl")
-    file = result_folder(results, handle.topology_id) / _file_of(component, kind)
+def write_state(result: Result, pairs: Sequence[tuple[Any, Any]], file: Path, run: str) -> None:
+    """Write keys and values, the greatest values first: into the file, or, once for each `run`, into the result's table."""
+    if result.format == "table":
+        rows = [(_cell(key), _cell(value)) for key, value in sorted(pairs, key=_rank)]
+        result.sql_sink().insert_once(f"{run}/{result.component}", ("key", "value"), rows)
+        return
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        _write(file, kind, pairs)
+        _write(file, result.format, sorted(pairs, key=_rank))
     except OSError as error:
         raise InvalidConfigError(
             f"results cannot be written to {file}: {error.strerror}; mend that or name another `results: {{directory: ...}}`, "
             "and give the same command again"
         ) from error
-    for key, value in pairs[: results.get("top", 10)]:
+
+
+def result_folder(results: Sequence[Result], topology_id: str, result: Result | None = None) -> Path:
+    """Return the folder of one run's results, or of one of them."""
+    first = result or next(iter(results), Result())
+    return Path(first.directory, file_name(topology_id)).resolve()
+
+
+def state_file(result: Result) -> str:
+    """Return the name of a state's file."""
+    name = f"{file_name(result.component)}.{result.format}"
+    return name if name != DEAD_LETTERS else f"%{name}"  # no quoted id begins like this: that file is the run's own
+
+
+def _say_state(result: Result, pairs: Sequence[tuple[Any, Any]], file: Path, say: Callable[[str], None]) -> None:
+    for key, value in pairs[: result.top]:
         say(f"{value:>12,}  {key}" if isinstance(value, int) else f"  {key}: {value}")
-    say(f"{len(pairs):,} keys{sum_text([value for _, value in pairs])}; results are in {file}")
-    return file
+    where = f"table {result.table}" if result.format == "table" else file
+    say(f"{len(pairs):,} keys{sum_text([value for _, value in pairs])}; results are in {where}")
 
 
-def result_folder(results: Mapping[str, Any], topology_id: str) -> Path:
-    """Return the folder of one run's results."""
-    return Path(results.get("directory", "results"), file_name(topology_id)).resolve()
+def _place(result: Result, topology_id: str) -> str:
+    if result.format == "table":
+        return f"table {result.table}"
+    folder = result.directory if "://" in result.directory else str(Path(result.directory).resolve())
+    return "/".join([folder, file_name(topology_id), file_name(result.name)])
 
 
 def _write(file: Path, kind: str, pairs: Sequence[tuple[Any, Any]]) -> None:
@@ -70,13 +231,8 @@ def _write(file: Path, kind: str, pairs: Sequence[tuple[Any, Any]]) -> None:
 
 
 def _cell(value: Any) -> Any:
-    """A cell of CSV: text and numbers as they are, others as JSON."""
+    """A cell of CSV or of a table: text and numbers as they are, others as JSON."""
     return value if value is None or type(value) in (str, int, float) else to_json(value)
-
-
-def _file_of(component: str, kind: str) -> str:
-    name = f"{file_name(component)}.{kind}"
-    return name if name != DEAD_LETTERS else f"%{name}"  # no quoted id begins like this: that file is the run's own
 
 
 def sum_text(values: Sequence[Any]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -17,15 +17,18 @@ from typing import Any
 
 import cloudpickle
 
+from sparkstorm.blobs.attachments import use
 from sparkstorm.blobs.local_modules import add_sources, missing_module
 from sparkstorm.errors import InvalidTopologyError, TamperedBlobError, WorkerFailedError
 from sparkstorm.model.topology import Topology
 
 
-def pack_topology(topology: Topology, by_value: Iterable[str] = (), sources: bytes = b"") -> bytes:
+def pack_topology(
+    topology: Topology, by_value: Iterable[str] = (), sources: bytes = b"", attachments: Mapping[str, bytes] | None = None
+) -> bytes:
     """Bytes of a topology; modules named in `by_value` are shipped whole. InvalidTopologyError names the component.
 
-    `sources`: archive of further modules, from `modules.pack_sources`.
+    `sources`: archive of further modules, from `local_modules.pack_sources`; `attachments`: of `attachments.read_attachments`.
     """
     modules = [sys.modules[name] for name in by_value if name in sys.modules]
     for module in modules:
@@ -33,7 +36,7 @@ def pack_topology(topology: Topology, by_value: Iterable[str] = (), sources: byt
     try:
         instances = {c.id: _pickled(c.id, c.instance) for c in topology}
         bare = Topology({c.id: replace(c, instance=None) for c in topology})
-        return pickle.dumps((sources, bytes(cloudpickle.dumps((bare, instances)))))
+        return pickle.dumps((sources, bytes(cloudpickle.dumps((bare, instances))), dict(attachments or {})))
     finally:
         for module in modules:
             cloudpickle.unregister_pickle_by_value(module)
@@ -42,15 +45,19 @@ def pack_topology(topology: Topology, by_value: Iterable[str] = (), sources: byt
 def open_topology(data: bytes, key: str, modules_file: Path | None = None) -> tuple[Topology, Callable[[str], Any]]:
     """The topology (without instances) and a maker of fresh instances; TamperedBlobError unless `key` is its address.
 
-    `modules_file` is where the modules that travelled along are written; without it they are left out.
+    `modules_file` is where the modules that travelled along are written, files and archives beside it; without it they are left
+    out.
     """
     if hashlib.sha256(data).hexdigest() != key:
         raise TamperedBlobError(f"code blob {key} holds other bytes than its address says; it was not opened")
     try:
-        sources, code = pickle.loads(data)
+        sources, code, attachments = pickle.loads(data)
         if modules_file is not None:
             add_sources(sources, modules_file)
+            use(attachments, modules_file.with_name(f"attached-{key[:32]}"))
         topology, instances = pickle.loads(code)
+    except WorkerFailedError:
+        raise
     except ModuleNotFoundError as error:
         raise missing_module(error) from error
     except Exception as error:  # unpickling imports user modules: whatever they raise is theirs

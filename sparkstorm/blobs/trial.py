@@ -21,15 +21,22 @@ _REFUSED = 3
 
 def try_code(name: str, code: bytes) -> None:
     """Open the code in a process of its own; InvalidTopologyError says why it does not open."""
+    if problem := problem_with(code):
+        raise InvalidTopologyError(f"upgrade of {name}: {problem}")
+
+
+def problem_with(code: bytes) -> str:
+    """Return why the code does not open in a fresh process of this Python; empty when it does."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "sparkstorm.blobs.trial"]
         try:
             ended = subprocess.run(command, input=code, cwd=folder, capture_output=True, timeout=_PATIENCE_SECS, check=False)
         except subprocess.TimeoutExpired:
-            raise InvalidTopologyError(f"upgrade of {name}: the new code did not open within {_PATIENCE_SECS} s") from None
-    if ended.returncode:
-        lines = ended.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {ended.returncode}"]
-        raise InvalidTopologyError(f"upgrade of {name}: the new code does not open in a fresh process: {lines[-1][:500]}")
+            return f"the new code did not open within {_PATIENCE_SECS} s"
+    if not ended.returncode:
+        return ""
+    lines = ended.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {ended.returncode}"]
+    return f"the new code does not open in a fresh process: {lines[-1][:500]}"
 
 
 def main() -> int:

@@ -76,6 +76,11 @@ def when(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
 
 
+def clock_time(time_ms: int) -> str:
+    """Return a moment's local time of day, with milliseconds."""
+    return datetime.fromtimestamp(time_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
+
+
 def lasted(ms: float) -> str:
     """Return a span of time in its two greatest units."""
     seconds = max(0, round(ms / 1000))

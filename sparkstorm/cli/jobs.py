@@ -91,7 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
         words += [name, value] if value else []
     words += ["--fresh"] if arguments.fresh else []
     words += ["--detach"] if arguments.detach else []
-    words += ["--input", *arguments.input] if arguments.input else []
+    for name, values in (("--input", arguments.input), ("--files", arguments.files), ("--archives", arguments.archives)):
+        words += [name, *values] if values else []
     return _become_driver(arguments, "sparkstorm.app.job", words)
 
 

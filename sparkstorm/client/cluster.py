@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from sparkstorm.blobs.attachments import read_attachments
 from sparkstorm.blobs.local_modules import pack_sources
 from sparkstorm.blobs.topology_code import modules_of, pack_topology
 from sparkstorm.checkpoint.files import read_checkpoint
@@ -27,7 +28,7 @@ from sparkstorm.model.values.value_types import check_serializers
 from sparkstorm.nimbus.request_client import Progress
 from sparkstorm.nimbus.service import NimbusService
 from sparkstorm.nimbus.submission import SubmitOptions
-from sparkstorm.settings import SubmissionSettings
+from sparkstorm.settings import FileSettings, SubmissionSettings
 from sparkstorm.transport.initial_state import RedisSeeding
 from sparkstorm.transport.reader import RedisReader
 
@@ -151,7 +152,7 @@ class ClusterClient:
         if folder := SubmissionSettings.of(conf).from_checkpoint:
             seeds = Seeds.of(read_checkpoint(Path(folder)), topology)
             topology = seeds.topology
-        code = packed(topology, by_value, SubmissionSettings.of(conf or {}).serializers)
+        code = packed(topology, by_value, conf)
         seed = None if seeds is None else partial(self._sow, seeds)
         return self.handle(self.service.submit(name, topology, conf, code, options, seed, progress))
 
@@ -165,16 +166,16 @@ class ClusterClient:
     ) -> TopologyHandle:
         """Replace the code of a running topology (hot deploy); the same tasks go on with their streams and states."""
         self.require_writer()
-        code = packed(topology, by_value, SubmissionSettings.of(conf or {}).serializers)
+        code = packed(topology, by_value, conf or {})
         return self.handle(self.service.update(name, topology, conf or {}, code, progress=progress))
 
     def running_code(self, topology_id: str) -> tuple[bytes, Mapping[str, Any]]:
         """Return the code of a topology as its workers open it, and its configuration; NotAliveError when it is gone."""
         return self.service.code_of(topology_id)
 
-    def packed(self, topology: Topology, by_value: Sequence[str] | None = None) -> bytes:
+    def packed(self, topology: Topology, by_value: Sequence[str] | None = None, conf: Mapping[str, Any] | None = None) -> bytes:
         """Return the bytes of a topology with the modules that workers do not have."""
-        return packed(topology, by_value)
+        return packed(topology, by_value, conf or {})
 
     def _sow(self, seeds: Seeds, topology_id: str, component_by_task: Mapping[int, str]) -> None:
         with contextlib.closing(RedisSeeding(self._redis, topology_id)) as seeding:
@@ -182,8 +183,9 @@ class ClusterClient:
                 seeding.sow(task, entries)
 
 
-def packed(topology: Topology, by_value: Sequence[str] | None, serializers: Sequence[str] = ()) -> bytes:
-    """Return the bytes of a topology with the modules that workers do not have."""
+def packed(topology: Topology, by_value: Sequence[str] | None, conf: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a topology with the modules that workers do not have, its files and its archives."""
     modules = modules_of(topology) if by_value is None else by_value
-    check_serializers(serializers, modules)
-    return pack_topology(topology, modules, pack_sources(modules))
+    check_serializers(SubmissionSettings.of(conf).serializers, modules)
+    sent = FileSettings.of(conf)
+    return pack_topology(topology, modules, pack_sources(modules), read_attachments(sent.files, sent.archives))

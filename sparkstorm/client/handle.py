@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkstorm.client.dead_letters import StoredLetters
 from sparkstorm.client.state_frames import state_frame
+from sparkstorm.client.tap import Sample, samples
 from sparkstorm.client.upgrade import Upgrades
 from sparkstorm.errors import NotAliveError
 from sparkstorm.model.assignment import TaskInfo, TopologySummary, WorkerBeat, WorkerSlot
@@ -16,11 +17,12 @@ from sparkstorm.model.failure import Failure, FailureGroup, group_failures
 from sparkstorm.model.requests import LogLevel, RebalancePlan, topology_name
 from sparkstorm.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.model.task_beats import TaskBeats
-from sparkstorm.model.topology import Topology
+from sparkstorm.model.topology import DEFAULT_STREAM, Topology
 from sparkstorm.nimbus.request_client import Progress as Steps
 from sparkstorm.transport.reader import RedisReader
 from sparkstorm.worker.progress import Progress, TaskCounts, merge, percentile_ms
 from sparkstorm.worker.tasks.savepoints import Source, write_in_time
+from sparkstorm.worker.tasks.taps import tap_name
 
 if TYPE_CHECKING:
     from sparkstorm.client.cluster import ClusterClient
@@ -113,7 +115,7 @@ class TopologyHandle:
         for _, kept in self._source().kept(component):
             yield from kept.state.items()
 
-    def state_frame(self, component: str, spark: Any = None) -> Any:
+    def frame(self, component: str, spark: Any = None) -> Any:
         """Return the committed state of a stateful component: columns task, key and value, each task as of its last commit.
 
         A Spark DataFrame of the session given, else a pandas one, or an Arrow table where there is no pandas. ValueError
@@ -123,6 +125,23 @@ class TopologyHandle:
         if component not in known:
             raise ValueError(f"{self.name} has no component '{component}', only {', '.join(sorted(known))}")
         return state_frame(self._source().kept(component), spark)
+
+    def tail(self, component: str, stream: str = DEFAULT_STREAM, seconds: float | None = None) -> Generator[Sample | None]:
+        """Yield samples of a stream's rows as they are committed, for so long or without an end; None when there are none now.
+
+        Up to 50 of the newest rows of each worker, ten times a second. ValueError names the components and streams there are.
+        """
+        self._cluster.require_writer()
+        outline = self._state.read_outline(self.topology_id)
+        if outline is None:
+            raise NotAliveError(f"{self.topology_id} is gone")
+        streams = {name: each.streams for name, each in outline.components.items() if not name.startswith("__")}
+        if component not in streams:
+            raise ValueError(f"{self.name} has no component '{component}', only {', '.join(sorted(streams))}")
+        if stream not in streams[component]:
+            known = ", ".join(sorted(name for name in streams[component] if not name.startswith("__"))) or "none"
+            raise ValueError(f"component '{component}' has no stream '{stream}'; it has {known}")
+        return samples(self._reader, tap_name(component, stream), seconds)
 
     def tasks(self) -> Mapping[int, TaskInfo]:
         """Return component and kind of every task; fixed for a topology's life."""
@@ -273,7 +292,7 @@ class TopologyHandle:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _source(self) -> Source:
-        return Source(self.tasks(), self._reader.record, self._reader.progress)
+        return Source(self.tasks(), self._reader)
 
     def _merged(self) -> Progress:
         return merge(self.progress_by_worker().values())

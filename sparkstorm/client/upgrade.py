@@ -84,7 +84,7 @@ class Upgrades:
             chosen["topology.upgrade.shadow.component"] = shadow
         if shadow_tuples:
             chosen["topology.upgrade.shadow.tuples"] = shadow_tuples
-        code = self._cluster.packed(topology, by_value)
+        code = self._cluster.packed(topology, by_value, conf)
         try_code(self._name, code)
         self._cluster.service.upgrade(self._name, topology, {**(conf or {}), **chosen}, code, progress)
 

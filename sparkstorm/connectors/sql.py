@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 from sparkstorm.api.collector import SpoutOutputCollector
@@ -12,11 +13,12 @@ from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import RefusedRows, TransactionalSink
 from sparkstorm.connectors.patience import Patience, Secret, without_password
-from sparkstorm.errors import InvalidConfigError, InvalidTopologyError
+from sparkstorm.errors import CodecError, InvalidConfigError, InvalidTopologyError, StoreUnavailableError
 from sparkstorm.model.tuples import Tuple
 
 EPOCHS = "sparkstorm_epochs"
 _ROWS_PER_CALL = 128
+_ROWS_PER_INSERT = 10_000
 _IDLE_SECS = 30  # after which PostgreSQL ends a transaction whose worker was stopped in the middle of it
 _DENIED = ("authentication failed", "Access denied", "does not exist", "no password supplied", "unable to open database file")
 
@@ -26,8 +28,8 @@ class SqlSource(ReplayableSpout):
 
     `key` is a column that grows and is unique, such as an identity; the position is its last value. Transactions may commit in
     another order than they drew their numbers: a whole number that is missing is waited for `gap_secs`, then taken for one that was
-    rolled back. `fields` are the columns to emit, as names or types by name. Changes of rows that were read, and deletions, are not
-    seen.
+    rolled back. `fields` are the columns to emit, as names or types by name. A row that no tuple can carry (a time without a zone)
+    goes to the stream `bad` (key, text, reason) and is reported. Changes of rows that were read, and deletions, are not seen.
     """
 
     blocking = True
@@ -55,7 +57,10 @@ class SqlSource(ReplayableSpout):
         self._secret = Secret("SqlSource", password_file, password_env)
         self._table, self._query, self._key, self._fields = table, query, key, list(fields)
         self._follow, self._poll_ms, self._gap_ms, self._most = follow, round(poll_secs * 1000), round(gap_secs * 1000), rows
-        self.outputs = dict(fields) if isinstance(fields, Mapping) else list(fields)
+        self.outputs = {
+            "default": dict(fields) if isinstance(fields, Mapping) else list(fields),
+            "bad": ["key", "text", "reason"],
+        }
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Connect to nothing yet."""
@@ -80,8 +85,13 @@ class SqlSource(ReplayableSpout):
         for _ in range(_ROWS_PER_CALL):
             if not self._ahead or self._is_gap(self._ahead[0][0]):
                 return
-            key, *values = self._ahead.popleft()
-            self._collector.emit(values, key)
+            key, *values = self._ahead[0]
+            try:
+                self._collector.emit(values, key)
+            except CodecError as error:
+                self._collector.report_error(f"{self._where}, {self._key} {key}: {error}")
+                self._collector.emit((str(key), repr(values)[:2000], str(error)[:300]), key, stream="bad")
+            self._ahead.popleft()
             self._last = key
 
     def is_exhausted(self) -> bool:
@@ -176,7 +186,10 @@ class SqlSink(TransactionalSink):
 
     def open(self, conf: Conf, context: TopologyContext) -> None:
         """Connect to nothing yet."""
-        self._sink = f"{context.topology_id}/{context.component_id}/{context.task_index}"
+        self._open_as(f"{context.topology_id}/{context.component_id}/{context.task_index}")
+
+    def _open_as(self, name: str) -> None:
+        self._sink = name
         self._where = f"table {self._name} at {self._url}"
         self._engine: Any = None
         self._open: Any = None  # connection whose transaction holds the rows of the epoch at hand
@@ -240,12 +253,10 @@ class SqlSink(TransactionalSink):
             try:
                 epochs.create(connection, checkfirst=True)
                 connection.commit()
-            except (
-                exc.IntegrityError,
-                exc.ProgrammingError,
-                exc.OperationalError,
-            ):  # another task was faster, or it is not allowed
+            except (exc.IntegrityError, exc.ProgrammingError, exc.OperationalError):
                 connection.rollback()
+                if not sa.inspect(connection).has_table(EPOCHS, schema=self._schema):
+                    raise  # else another task was faster, or it is there and this user may not create one
             if connection.execute(sa.select(epochs.c.epoch).where(epochs.c.sink == self._sink)).first() is None:
                 connection.execute(sa.insert(epochs).values(sink=self._sink, epoch=0))
             connection.commit()
@@ -259,6 +270,34 @@ class SqlSink(TransactionalSink):
             self._open = None
         if self._engine is not None:
             self._engine.dispose()
+
+    def insert_once(self, name: str, fields: Sequence[str], rows: Iterable[Sequence[Any]]) -> bool:
+        """Insert rows outside of a topology, all in one transaction, unless that was done under this name; return whether now.
+
+        InvalidConfigError when the table does not take them; a database that does not answer is StoreUnavailableError.
+        """
+        import sqlalchemy as sa
+        from sqlalchemy import exc
+
+        self._open_as(name)
+        try:
+            self.recover(0, None)
+            with self._speaking(), self._connect() as connection:
+                epochs = sa.table(EPOCHS, sa.column("sink"), sa.column("epoch"), schema=self._schema)
+                mine = sa.and_(epochs.c.sink == name, epochs.c.epoch < 1)
+                if connection.execute(sa.update(epochs).where(mine).values(epoch=1)).rowcount != 1:
+                    return False
+                waiting = iter(rows)
+                while some := [dict(zip(fields, row, strict=True)) for row in islice(waiting, _ROWS_PER_INSERT)]:
+                    connection.execute(sa.insert(self._table()), some)
+                connection.commit()
+                return True
+        except (exc.OperationalError, exc.InterfaceError) as error:
+            raise StoreUnavailableError(f"{self._where}: {_reason(error)}") from error
+        except exc.SQLAlchemyError as error:
+            raise InvalidConfigError(f"{self._where} does not take the rows: {_reason(error)}") from error
+        finally:
+            self.cleanup()
 
     @contextmanager
     def _speaking(self) -> Iterator[None]:
@@ -353,9 +392,13 @@ def _require_lasting(error: Any, where: str) -> None:
     """Raise InvalidConfigError for what another try will not change: credentials, a table or column that is not there."""
     from sqlalchemy import exc
 
-    reason = " ".join(str(getattr(error, "orig", None) or error).split())[:300]
+    reason = _reason(error)
     if isinstance(error, exc.NoSuchTableError):
         raise InvalidConfigError(f"{where}: there is no such table") from error
     is_wrong = isinstance(error, exc.ProgrammingError) or (isinstance(error, exc.OperationalError) and "no such" in reason)
     if is_wrong or any(sign in reason for sign in _DENIED):
         raise InvalidConfigError(f"{where}: {reason}") from error
+
+
+def _reason(error: Any) -> str:
+    return " ".join(str(getattr(error, "orig", None) or error).split())[:300]

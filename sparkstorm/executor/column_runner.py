@@ -97,7 +97,8 @@ class BatchEmitter:
             for values in rows_of(batch):
                 emitter.emit(values, stream)
             return
-        emitter.put_pieces(route, [piece for divide in dividers for piece in divide(plain)], plain.num_rows)
+        pieces = [piece for divide in dividers for piece in divide(plain)]
+        emitter.put_pieces(route, pieces or [(emitter.unread, plain)], plain.num_rows)
 
 
 class _Columns(BatchEmitter):

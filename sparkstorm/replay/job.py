@@ -101,7 +101,7 @@ def make_job(plan: Plan, settings: RunSettings, by_value: Iterable[str] = (), *,
     if is_local:
         code = pack_topology(plan.topology, {*by_value, *names_by_value(plan.topology)})
     else:
-        code = pack_with_modules(plan.topology, by_value)
+        code = pack_with_modules(plan.topology, by_value, plan.conf)
     kept = frozenset(
         Feed(bolt, stream)
         for stage in plan.stages

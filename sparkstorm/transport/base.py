@@ -15,11 +15,13 @@ Laws of every Transport (tests/contracts/test_transport.py runs them against eac
    no commit is applied, and nothing that was handed over is handed over again (FencedError), for as long as it is kept.
 8. A store whose disk is full refuses every write, claims and `release` included (StoreFullError), and keeps nothing of
    it; once there is room again, the same calls go through.
+9. `read_state` and `scan_state` give what the commits so far have written to a task's base. They change nothing and ask for no
+   fence: whoever acts on what a newer owner has written cannot commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -36,6 +38,12 @@ class Cursor(NamedTuple):
 START = Cursor("0-0", 0)
 MOST_DEAD_LETTERS = 100_000
 """Letters that a topology's store keeps at least; older ones may be dropped."""
+MOST_SAMPLES = 1_000
+"""Samples of one tap that are kept."""
+SAMPLES_MS = 60_000
+"""Time for which samples are kept after the last one."""
+TAP_MS = 10_000
+"""Time for which a tap stays open; whoever looks opens it again before."""
 TOMBSTONE_MS = 7 * 24 * 3_600_000
 """Time for which Redis keeps the tombstone of a topology: longer than any worker of it can go on while cut off from its slot."""
 
@@ -67,6 +75,7 @@ class Commit:
     consumed_bytes: int = 0  # of rows done with, also where the frame they lie in is not done with as a whole
     journal: list[tuple[int, bytes]] = field(default_factory=list)
     dropped: dict[int, int] = field(default_factory=dict)  # how many of a journal's oldest entries go
+    state: list[tuple[int, bytes, bytes | None]] = field(default_factory=list)  # (task, key, value or none: deleted) of bases
     held: list[tuple[int, str, bytes]] = field(default_factory=list)
     released: list[tuple[int, str]] = field(default_factory=list)
     parked: list[bytes] = field(default_factory=list)
@@ -88,6 +97,7 @@ class Commit:
             or self.cursors
             or self.journal
             or self.dropped
+            or self.state
             or self.held
             or self.released
             or self.parked
@@ -151,6 +161,18 @@ class Transport(Protocol):
         for what waits outside the streams. Once something not younger than the floor is found, that is the answer.
         """
 
+    def read_state(self, task: int, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of keys in a task's base, None for each that is not there."""
+
+    def scan_state(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Yield a task's base as (key, value), in parts and in no order."""
+
+    def open_taps(self, names: Sequence[str]) -> Collection[str]:
+        """Return which of these taps ("component:stream") a client has open."""
+
+    def show(self, samples: Mapping[str, Sequence[bytes]]) -> None:
+        """Append samples to the streams of taps, of which the newest are kept; no part of any guarantee."""
+
     def close(self) -> None:
         """Let go of connections."""
 
@@ -166,6 +188,9 @@ class Reader(Protocol):
 
     def record(self, task: int) -> TaskRecord:
         """Return the stored record of a task."""
+
+    def scan_state(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Yield a task's base as (key, value), in parts; not at one moment."""
 
     def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
         """Return the oldest dead letters with ids greater than `after`, with their ids; ids only grow."""
@@ -187,6 +212,12 @@ class Reader(Protocol):
 
     def drop_dead_letters(self) -> int:
         """Delete the topology's dead letters; return how many there were."""
+
+    def open_tap(self, name: str) -> str:
+        """Open a tap for TAP_MS, or keep it open; return the id of its newest sample."""
+
+    def samples(self, name: str, after: str) -> list[tuple[str, bytes]]:
+        """Return a tap's samples with ids greater than `after`, with their ids."""
 
     def delete(self) -> None:
         """End the topology: leave a tombstone, delete all but the dead letters, which stay until they are dropped."""

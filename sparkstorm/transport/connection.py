@@ -147,6 +147,18 @@ class Link:
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
+    def ask_once(self, *commands: tuple[Any, ...]) -> list[Any]:
+        """Answers of commands that are not worth waiting for: StoreUnavailableError at the first trouble."""
+        packed = [part for command in commands for part in pack(*command)]
+        try:
+            answers = self._exchange(lambda: packed, len(commands))
+        except LOST as error:
+            raise StoreUnavailableError(f"Redis at {self._address.host}:{self._address.port} does not answer: {error}") from error
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise translated(answer) from answer
+        return answers
+
     def ask(self, *commands: tuple[Any, ...]) -> list[Any]:
         """Answers of commands that may be applied twice, in one round trip; the first error reply is raised."""
         packed = [part for command in commands for part in pack(*command)]

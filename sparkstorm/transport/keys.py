@@ -25,6 +25,14 @@ class Keys:
         """The stream of one task's entries; of no task: what the names of all begin with."""
         return f"{self.prefix}:task:{task}"
 
+    def tap(self, name: str) -> str:
+        """Mark that a client looks at a stream ("component:stream")."""
+        return f"{self.prefix}:tap:{name}"
+
+    def samples(self, name: str) -> str:
+        """The stream of the samples of a tap."""
+        return f"{self.prefix}:samples:{name}"
+
     def log(self, slot: WorkerSlot | str) -> str:
         """The stream of the last lines of one worker's log, by its slot ("node:port")."""
         return f"{self.prefix}:log:{slot}"

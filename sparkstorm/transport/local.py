@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sparkstorm.errors import FencedError, NotAliveError, StoreFullError, StoreRolledBackError
-from sparkstorm.transport.base import MOST_DEAD_LETTERS, START, Claim, Commit, Cursor, Entry, Pressure, TaskRecord, ended_error
+from sparkstorm.transport.base import (
+    MOST_DEAD_LETTERS,
+    MOST_SAMPLES,
+    START,
+    Claim,
+    Commit,
+    Cursor,
+    Entry,
+    Pressure,
+    TaskRecord,
+    ended_error,
+)
 from sparkstorm.transport.frames import birth_of
 
 
@@ -22,6 +33,7 @@ class _TaskKeys:
     owner: str = ""
     journal: list[bytes] = field(default_factory=list)
     held: dict[str, bytes] = field(default_factory=dict)
+    base: dict[bytes, bytes] = field(default_factory=dict)
 
 
 class LocalStore:
@@ -39,6 +51,7 @@ class LocalStore:
         self.max_bytes = max_bytes
         self.is_disk_full = False  # every write is refused, whatever it frees
         self.restores = 0
+        self.taps: dict[str, list[tuple[int, bytes]]] = {}  # samples by open tap, numbered from 1; no time closes one
         self.has_ended = False  # the tombstone; no time takes it away
 
     def task(self, task: int) -> _TaskKeys:
@@ -169,6 +182,26 @@ class LocalTransport:
                 waiting += [birth_ms for birth_ms in births if birth_ms is not None]
         return min(waiting, default=None)
 
+    def read_state(self, task: int, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Values of a task's base."""
+        return list(map(self._store.task(task).base.get, keys))
+
+    def scan_state(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
+        """The whole of a task's base, at once."""
+        yield list(self._store.task(task).base.items())
+
+    def open_taps(self, names: Sequence[str]) -> Collection[str]:
+        """Return the open ones."""
+        return self._store.taps.keys() & set(names)
+
+    def show(self, samples: Mapping[str, Sequence[bytes]]) -> None:
+        """Append them."""
+        for name, rows in samples.items():
+            kept = self._store.taps.setdefault(name, [])
+            number = kept[-1][0] if kept else 0
+            kept += enumerate(rows, number + 1)
+            del kept[:-MOST_SAMPLES]
+
     def close(self) -> None:
         """Nothing to let go of."""
 
@@ -232,6 +265,11 @@ class LocalTransport:
             store.task(task).journal.append(delta)
         for task, count in commit.dropped.items():
             del store.task(task).journal[:count]
+        for task, name, value in commit.state:
+            if value is None:
+                store.task(task).base.pop(name, None)
+            else:
+                store.task(task).base[name] = value
         for task, key in commit.released:
             store.task(task).held.pop(key, None)
         for task, key, data in commit.held:
@@ -263,6 +301,10 @@ class LocalReader:
     def record(self, task: int) -> TaskRecord:
         """Return the stored record of a task."""
         return _record(self._store.task(task))
+
+    def scan_state(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Yield a task's base, at once."""
+        yield list(self._store.task(task).base.items())
 
     def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
         """Return the oldest dead letters with ids greater than `after`, with their ids."""
@@ -302,6 +344,16 @@ class LocalReader:
         count = len(self._store.dead_letters)
         self._store.dead_letters.clear()
         return count
+
+    def open_tap(self, name: str) -> str:
+        """Open a tap for good."""
+        samples = self._store.taps.setdefault(name, [])
+        return f"{samples[-1][0]}-0" if samples else START.entry
+
+    def samples(self, name: str, after: str) -> list[tuple[str, bytes]]:
+        """Return a tap's samples with ids greater than `after`, with their ids."""
+        behind = int(after.partition("-")[0])
+        return [(f"{number}-0", data) for number, data in self._store.taps.get(name, ()) if number > behind]
 
     def delete(self) -> None:
         """Forget everything but the dead letters, and leave a tombstone."""

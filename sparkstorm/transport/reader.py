@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 from sparkstorm.errors import NotAliveError, StoreInconsistentError
 from sparkstorm.model.redis_address import RedisAddress
-from sparkstorm.transport.base import START, TOMBSTONE_MS, TaskRecord
+from sparkstorm.transport.base import START, TAP_MS, TOMBSTONE_MS, TaskRecord
 from sparkstorm.transport.connection import Link, Script, text
 from sparkstorm.transport.keys import Keys, read_cursor, read_number
+from sparkstorm.transport.state_base import StateReading
 
 _NAMES_AT_ONCE = 1000
 _ENTRY = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
@@ -37,6 +39,10 @@ class RedisReader:
     def record(self, task: int) -> TaskRecord:
         """Return what the store keeps of a task."""
         return read_task(self._link, self._keys, task)
+
+    def scan_state(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Yield a task's base in parts."""
+        return StateReading(self._link, self._keys).scan(task)
 
     def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
         """Return the oldest dead letters with ids greater than `after`, with their ids."""
@@ -82,6 +88,18 @@ class RedisReader:
     def log(self, slot: str, after: str = "0") -> list[tuple[str, bytes]]:
         """Return the kept parts of one worker's log with ids greater than `after`, with their ids."""
         entries = self._link.ask(("XRANGE", self._keys.log(slot), f"({after}", "+"))[0]
+        return [(text(id), fields[1]) for id, fields in entries]
+
+    def open_tap(self, name: str) -> str:
+        """Write the mark that workers look for; return the id of the newest sample."""
+        _, newest = self._link.ask(
+            ("SET", self._keys.tap(name), "1", "PX", TAP_MS), ("XREVRANGE", self._keys.samples(name), "+", "-", "COUNT", 1)
+        )
+        return text(newest[0][0]) if newest else START.entry
+
+    def samples(self, name: str, after: str) -> list[tuple[str, bytes]]:
+        """Return a tap's samples with ids greater than `after`, with their ids."""
+        entries = self._link.ask(("XRANGE", self._keys.samples(name), f"({after}", "+"))[0]
         return [(text(id), fields[1]) for id, fields in entries]
 
     def delete(self) -> None:

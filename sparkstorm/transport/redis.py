@@ -13,7 +13,7 @@ from __future__ import annotations
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import redis
@@ -27,7 +27,18 @@ from sparkstorm.errors import (
     StoreUnavailableError,
 )
 from sparkstorm.model.redis_address import RedisAddress
-from sparkstorm.transport.base import MOST_DEAD_LETTERS, Claim, Commit, Cursor, Entry, Pressure, TaskRecord, ended_error
+from sparkstorm.transport.base import (
+    MOST_DEAD_LETTERS,
+    MOST_SAMPLES,
+    SAMPLES_MS,
+    Claim,
+    Commit,
+    Cursor,
+    Entry,
+    Pressure,
+    TaskRecord,
+    ended_error,
+)
 from sparkstorm.transport.connection import (
     LOST,
     AccessRefusedError,
@@ -41,6 +52,7 @@ from sparkstorm.transport.connection import (
 )
 from sparkstorm.transport.keys import Keys, read_cursor, read_number
 from sparkstorm.transport.reader import read_task
+from sparkstorm.transport.state_base import StateReading, write_commands
 
 __all__ = ["Keys", "RedisTransport", "open_connection"]
 
@@ -66,6 +78,7 @@ class RedisTransport:
         self._commit_script = Script("commit.lua", self._link)
         self._claim_script = Script("claim.lua", self._link)
         self._oldest_script = Script("oldest.lua", self._link)
+        self._states = StateReading(self._link, self._keys)
         self._standing = Commit("", {}, 0, 0)  # the last commit known to stand, without its changes
         self._proven = 0  # number of the connection on which the store is known to hold what this owner has read
         self._fullness = 0.0
@@ -136,6 +149,28 @@ class RedisTransport:
         """The least of all frames' births and all owners' watermarks, found by the server; a commit trims what it consumes."""
         found = self._oldest_script.run(self._keys.prefix, lambda: [floor_ms, *also])[0]
         return int(found) if found else None
+
+    def read_state(self, task: int, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Values of a task's base."""
+        return self._states.read(task, keys)
+
+    def scan_state(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
+        """A task's base in parts."""
+        return self._states.scan(task)
+
+    def open_taps(self, names: Sequence[str]) -> Collection[str]:
+        """Read the marks of clients that look."""
+        if not names:
+            return ()
+        marks = self._link.ask_once(("MGET", *map(self._keys.tap, names)))[0]
+        return {name for name, mark in zip(names, marks, strict=True) if mark is not None}
+
+    def show(self, samples: Mapping[str, Sequence[bytes]]) -> None:
+        """Append samples, and let their streams expire when no more come."""
+        for name, rows in samples.items():
+            key = self._keys.samples(name)
+            adds = [("XADD", key, "MAXLEN", "~", MOST_SAMPLES, "*", _FIELD, row) for row in rows]
+            self._link.ask_once(*adds, ("PEXPIRE", key, SAMPLES_MS))
 
     def close(self) -> None:
         """Close both connections."""
@@ -218,6 +253,7 @@ class RedisTransport:
             yield ("RPUSH", k("journal", task), delta)
         for task, count in commit.dropped.items():
             yield ("LTRIM", k("journal", task), count, -1)
+        yield from write_commands(k, commit.state)
         yield from self._outcomes(commit)
 
     def _outcomes(self, commit: Commit) -> Iterable[tuple[Any, ...]]:

@@ -13,7 +13,7 @@ from sparkstorm.errors import FencedError, NotAliveError, StoreRolledBackError
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.transport import local as local_transport
 from sparkstorm.transport import redis as redis_transport
-from sparkstorm.transport.base import START, Commit, Cursor, Transport
+from sparkstorm.transport.base import MOST_SAMPLES, START, Commit, Cursor, Transport
 from sparkstorm.transport.frames import SettledRoots, encode_settled
 from tests.contracts.benches import Bench, LocalBench, RedisBench, consumed, read
 from tests.waiting import wait_until
@@ -61,6 +61,7 @@ def everything(task: int, entry: str) -> dict[str, Any]:
         "drained_bytes": {task: 3},
         "journal": [(task, b"delta")],
         "dropped": {task: 1},
+        "state": [(task, b"key", b"value"), (task, b"gone", None)],
         "held": [(task, "h1", b"held")],
         "released": [(task, "h0")],
         "parked": [b"parked"],
@@ -554,3 +555,21 @@ def test_release_frees_what_the_stored_cursor_has_passed_and_no_more(bench: Benc
     if isinstance(bench, RedisBench):
         owner.transport.release()
         assert bench.frames(1) == [b"c"]
+
+
+# -- taps
+
+
+def test_samples_are_kept_for_those_who_look(bench: Bench) -> None:
+    owner, reader = Owner(bench, "o", (1,)), bench.reader()
+    assert not owner.transport.open_taps(["a:default", "b:x"])
+    assert reader.open_tap("a:default") == START.entry
+    assert set(owner.transport.open_taps(["a:default", "b:x"])) == {"a:default"}
+    assert not owner.transport.open_taps([])
+    owner.transport.show({"a:default": [b"1", b"2"]})
+    last = reader.open_tap("a:default")
+    assert [data for _, data in reader.samples("a:default", START.entry)] == [b"1", b"2"]
+    owner.transport.show({"a:default": [b"%d" % n for n in range(3 * MOST_SAMPLES)]})
+    found = reader.samples("a:default", last)
+    assert found[-1][1] == b"%d" % (3 * MOST_SAMPLES - 1) and MOST_SAMPLES <= len(found) < 2 * MOST_SAMPLES
+    owner.commit(frames=frames_for(1, b"frame"))  # and the commits go on as before

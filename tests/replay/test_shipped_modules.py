@@ -73,7 +73,7 @@ def names_in(code: bytes) -> set[str]:
 
 
 def test_modules_that_a_topology_imports_travel_as_sources(project: Path) -> None:
-    assert names_in(pack_with_modules(built(), ())) == set(SOURCES)
+    assert names_in(pack_with_modules(built(), (), {})) == set(SOURCES)
 
 
 class Calls(BasicBolt):
@@ -92,7 +92,7 @@ def test_the_module_of_a_function_in_an_attribute_travels(project: Path) -> None
     builder = TopologyBuilder()
     builder.set_spout("source", Source("text"))
     builder.set_bolt("calls", Calls(importlib.import_module("shipped_helper").mark)).shuffle_grouping("source")
-    assert names_in(pack_with_modules(builder.build(), ())) == {"shipped_helper/__init__.py", "shipped_helper/inner.py"}
+    assert names_in(pack_with_modules(builder.build(), (), {})) == {"shipped_helper/__init__.py", "shipped_helper/inner.py"}
 
 
 @pytest.mark.system

@@ -19,6 +19,7 @@ from sparkstorm.app.cluster import Cluster
 from sparkstorm.app.dead_letter_file import read_dead_letters
 from sparkstorm.app.job import FAILED, OK, PARKED
 from sparkstorm.app.job_file import JobFile
+from sparkstorm.app.results import Result
 from sparkstorm.app.run import Run
 from sparkstorm.client.dead_letters import kept_in
 from sparkstorm.config import merge
@@ -130,7 +131,7 @@ def run(cluster: Cluster, tmp_path: Path) -> Callable[..., int]:
             "sparkstorm.progress.interval.ms": 100,
             **{key.replace("_", "."): value for key, value in settings.items()},
         }
-        results = {"component": "seen", "directory": str(tmp_path), "top": 0}
+        results = (Result("seen", directory=str(tmp_path), top=0),)
         job = JobFile("job.yaml", f"bad-{kind}", "here:build", results=results, own_conf=own)
         return Run(job, a_topology(kind, spout), [__name__]).on(cluster)
 

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
         file = read_replay(options.conf, {**job.replay, **_given(options)})
         if file.checkpoint and options.input:  # then they are the spouts', as live
             job = replace(job, arguments={**job.arguments, "input": list(options.input)})
-        topology, by_value = make_topology(job)
+        topology, by_value = make_topology(job, is_live=False)
         file = with_inputs(file, () if file.checkpoint else options.input, _only_stream(topology))
         folder = _folder(options)
         against = Path(options.against) if options.against else None

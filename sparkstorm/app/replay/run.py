@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
@@ -20,6 +21,7 @@ from sparkstorm.app.job import OK, PARKED
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.replay.compare import DIFFERS, compare, text_of
 from sparkstorm.app.replay.file import ReplayFile
+from sparkstorm.app.replay.job_results import named, place_of, write_result
 from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.hosting.spark_security import remove_at_exit, secured, with_private_scratch
@@ -48,6 +50,7 @@ class ReplayRun:
 
     def __init__(self, job: JobFile, topology: Topology, by_value: Sequence[str], file: ReplayFile) -> None:
         self._job, self._topology, self._by_value, self._file = job, topology, by_value, file
+        self._own = [] if file.outputs else named(job.results)  # what the job file wants, in its own formats
 
     def write(self, folder: Path, written: str, against: Path | None = None) -> int:
         """Replay and write every result; return the exit status. ReplayFailedError has one sentence of what Spark says.
@@ -64,21 +67,24 @@ class ReplayRun:
         spark = _session(self._job.name, DriverSettings.of(self._job.conf).authenticates)
         if self._file.checkpoint:
             results = self.back_fill(spark, self._file.checkpoint)
-            names = list(self._file.outputs) or results.sinks
+            names = list(self._file.outputs) or self._names(results)
         else:
             frames = {name: self._read(spark, name, path) for name, path in self._file.inputs.items()}
             for note in (note for name, path in self._file.inputs.items() if (note := passed_over(name, path))):
                 print(f"note: {note}", flush=True)
-            names = list(self._file.outputs) or self.results(spark, frames, None).sinks
-            results = self.results(spark, frames, names)
+            names = list(self._file.outputs) or self._names(self.results(spark, frames, None))
+            results = self.results(spark, frames, [*dict.fromkeys([*names, *(name for name, _ in self._own)])])
         told = _tell(results, ())
         for name in names:
             check_columns(name, results.columns_of(name))
-        folders = result_folders(folder, [*dict.fromkeys(names), *([_DEAD_LETTERS] if self._file.skip_bad else [])])
+        own = [place for _, each in self._own if (place := place_of(each))]
+        folders = result_folders(folder, [*dict.fromkeys([*names, *own]), *([_DEAD_LETTERS] if self._file.skip_bad else [])])
         with _progress(spark, results), unwrapped():
             for name in names:
                 if not self._is_bare(name, results):
                     save(writable(name, results[name], written), folders[name], written)
+            for name, result in self._own:
+                write_result(self._job, self._topology, result, results[name], folder, f"{self._job.name}-{uuid4().hex}")
         _tell(results, told)
         if not any(counts["executed"] for counts in results.counts.values()):
             print("note: no bolt got a tuple: the inputs have no rows, or spouts and bolts pass nothing on", flush=True)
@@ -137,6 +143,11 @@ class ReplayRun:
         )
         print(f"checkpoint {Path(checkpoint).resolve()} is written; run_topology.py --from goes on from it", flush=True)
         return results
+
+    def _names(self, results: Replay) -> list[str]:
+        """Return the results that nothing reads, but for streams that the job file has written in its own format."""
+        own = {name for name, result in self._own if result.stream}
+        return [name for name in results.sinks if name not in own]
 
     def _conf(self) -> dict[str, Any]:
         own = self._job.own_conf.items()

@@ -46,7 +46,8 @@ def shadow(
     Nothing is changed. `recording` is a folder that `topology.record.components` has filled; the newest rows are compared,
     `most` at least (0: all).
     """
-    return compare_versions(cluster.running_code(handle.topology_id), (cluster.packed(topology, by_value), conf), recording, most)
+    new = cluster.packed(topology, by_value, conf), conf
+    return compare_versions(cluster.running_code(handle.topology_id), new, recording, most)
 
 
 def compare_versions(

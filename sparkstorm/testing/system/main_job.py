@@ -142,7 +142,11 @@ class MainJob:
 
     def sight(self) -> Sight:
         """Eyes on the running topology."""
-        self.wait_for(lambda: "is assigned" in self.said()[self._former :], "assignment", 180)
+        assert self._process is not None
+        process = self._process
+        self.wait_for(lambda: "is assigned" in self.said()[self._former :] or process.poll() is not None, "assignment", 180)
+        if process.poll() is not None:
+            raise AssertionError(f"the run has ended; it said:\n{self.said()}")
         return Sight(self.folder)
 
 

@@ -1,0 +1,140 @@
+"""Files and archives that travel with a topology: packages that only an archive has, files by name, and mistakes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import BasicBolt, TopologyBuilder
+from sparkstorm.blobs import attachments
+from sparkstorm.blobs.attachments import read_attachments
+from sparkstorm.blobs.topology_code import pack_topology
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.testing import complete_topology
+from sparkstorm.testing.components import FeederSpout
+
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+OPEN = """
+import sys, pathlib
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.blobs.topology_code import open_topology
+from sparkstorm.errors import SparkStormError
+try:
+    open_topology(pathlib.Path("code").read_bytes(), sys.argv[1], pathlib.Path("modules.zip").resolve())
+    import carried_package
+    context = TopologyContext("t-1-1", 1, "c", {1: "c"}, (1,), {}, lambda: 0)
+    print(carried_package.WORD, open(context.file("table.csv")).read(), open(context.file("folder/deep/x.txt")).read())
+except (SparkStormError, FileNotFoundError) as error:
+    print(error)
+"""
+
+
+def archive(path: Path, members: dict[str, bytes]) -> Path:
+    """Write an archive of the kind that its name says."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w") as zipped:
+            for name, data in members.items():
+                zipped.writestr(name, data)
+        return path
+    with tarfile.open(path, "w:gz") as packed:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            packed.addfile(info, io.BytesIO(data))
+    return path
+
+
+def environment(version: str = HERE) -> dict[str, bytes]:
+    """The files of a packed environment that matter here."""
+    packages = f"lib/python{version}/site-packages"
+    return {
+        "bin/activate": b"",
+        f"{packages}/carried_package/__init__.py": b"WORD = 'carried'\n",
+        f"{packages}/redis.py": b"1 / 0\n",
+    }
+
+
+def opened(tmp_path: Path, files: list[Path], archives: list[Path]) -> str:
+    """Open the code twice in fresh processes of another folder, as two workers of a host do; what the second prints."""
+    builder = TopologyBuilder()
+    builder.set_spout("feed", FeederSpout(["x"]))
+    code = pack_topology(builder.build(), (), b"", read_attachments([*map(str, files)], [*map(str, archives)]))
+    host = tmp_path / "host"
+    host.mkdir(exist_ok=True)
+    (host / "code").write_bytes(code)
+    command = [sys.executable, "-c", OPEN, hashlib.sha256(code).hexdigest()]
+    for _ in range(2):
+        ended = subprocess.run(command, cwd=host, capture_output=True, text=True, check=False, timeout=60)
+        assert ended.stderr == ""
+    return ended.stdout.strip()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    (tmp_path / "table.csv").write_text("a,b")
+    (tmp_path / "folder" / "deep").mkdir(parents=True)
+    (tmp_path / "folder" / "deep" / "x.txt").write_text("x")
+    return [tmp_path / "table.csv", tmp_path / "folder"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["env.tar.gz", "env.zip"])
+def test_a_package_that_only_the_archive_has_and_files_are_there(tmp_path: Path, files: list[Path], name: str) -> None:
+    assert opened(tmp_path, files, [archive(tmp_path / name, environment())]) == "carried a,b x"
+
+
+@pytest.mark.slow
+def test_an_archive_that_does_not_fit_is_one_sentence(tmp_path: Path, files: list[Path]) -> None:
+    other = archive(tmp_path / "other.tar.gz", environment("3.9"))
+    assert "archive other.tar.gz of the topology is for Python 3.9, but the workers of host" in opened(tmp_path, files, [other])
+    (tmp_path / "broken.tar.gz").write_bytes(b"nothing")
+    assert "archive broken.tar.gz of the topology cannot be unpacked" in opened(tmp_path, files, [tmp_path / "broken.tar.gz"])
+
+
+def test_names_that_lead_out_of_the_folder_are_left_out(tmp_path: Path) -> None:
+    hostile = archive(tmp_path / "hostile.zip", {"../../evil.py": b"", "good.py": b""})
+    found = read_attachments([], [str(hostile)])
+    attachments._unpack(found, folder := tmp_path / "unpacked")
+    assert [path.relative_to(folder).as_posix() for path in folder.rglob("*.py")] == ["archives/hostile.zip/good.py"]
+
+
+def test_what_cannot_travel_is_named(tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidConfigError, match=r"topology\.files: there is no file or folder /no/such"):
+        read_attachments(["/no/such"], [])
+    with pytest.raises(InvalidConfigError, match=r"table\.csv is no file that ends in \.zip"):
+        read_attachments([], [str(files[0])])
+    with pytest.raises(InvalidConfigError, match=r"two entries are named table\.csv"):
+        read_attachments([str(files[0])] * 2, [])
+    monkeypatch.setattr(attachments, "MAX_BYTES", 2)
+    with pytest.raises(InvalidConfigError, match=r"with .*table\.csv the files and archives have more than 0 MB"):
+        read_attachments([str(files[0])], [])
+
+
+class Lookup(BasicBolt):
+    """Emits what its file says."""
+
+    outputs = ("text",)
+
+    def prepare(self, conf: Any, context: Any) -> None:
+        self.text = Path(context.file("table.csv")).read_text()
+        with pytest.raises(FileNotFoundError, match=r"topology\.files has no 'other\.csv'; it names .*table\.csv"):
+            context.file("other.csv")
+
+    def execute(self, tup: Any, collector: Any) -> None:
+        collector.emit((self.text,))
+
+
+def test_a_simulated_cluster_finds_files_where_they_are(files: list[Path]) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("feed", FeederSpout(["x"]))
+    builder.set_bolt("lookup", Lookup(), inputs="feed")
+    found = complete_topology(builder.build(), {"feed": [[1]]}, conf={"topology.files": [str(files[0])]})
+    assert found["lookup"] == [("a,b",)]
