@@ -174,9 +174,9 @@ class StormState(NimbusState, GrayUpgradeState):
         """The living machines (S3.50)."""
         return self._names(paths.SUPERVISORS, hint)
 
-    def read_supervisor(self, supervisor_id: str) -> SupervisorInfo | None:
+    def read_supervisor(self, supervisor_id: str, hint: Hint | None = None) -> SupervisorInfo | None:
         """Return a supervisor's record; None when it is gone."""
-        return self._read_plain(SupervisorInfo, paths.supervisor(supervisor_id))
+        return self._read_plain(SupervisorInfo, paths.supervisor(supervisor_id), hint)
 
     # -- worker beats --------------------------------------------------------------------------------------------
 

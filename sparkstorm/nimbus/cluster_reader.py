@@ -85,13 +85,17 @@ class ClusterReader:
         self._outline_by_id: dict[str, tuple[str, TopologyOutline]] = {}
         self._conf_by_key: dict[str, dict[str, JsonValue]] = {}
 
-    def read(self, hint: Hint | None = None) -> Reading:
-        """One pass over the store; the hint fires when a supervisor, a driver or a topology comes or goes."""
+    def read(self, hint: Hint | None = None, hint_of_node: Callable[[str], Hint | None] = lambda _: None) -> Reading:
+        """One pass over the store; the hint fires when a supervisor, a driver or a topology comes or goes.
+
+        A node's own hint fires when its supervisor's record changes.
+        """
         problems: dict[str, str] = {}
         bases = self._read_each(self._state.topology_ids(hint), self._state.read_base, problems)
         topologies = self._read_each(list(bases), lambda each: self.complete(bases[each]), problems)
         assignments = self._read_each(self._state.assignment_ids(), self._state.read_assignment, problems)
-        supervisors = self._read_each(self._state.supervisor_ids(hint), self._state.read_supervisor, problems)
+        read_supervisor = lambda name: self._state.read_supervisor(name, hint_of_node(name))  # noqa: E731 - used once
+        supervisors = self._read_each(self._state.supervisor_ids(hint), read_supervisor, problems)
         beats = tuple(beat for topology_id in assignments for beat in self._read_beats(topology_id, problems))
         self._forget(set(topologies))
         # Without its assignment a topology would be placed as if it ran nowhere.

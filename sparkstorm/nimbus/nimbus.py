@@ -14,7 +14,7 @@ from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cluster.master_duties import TaskBeatGatherer, master_task
 from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import FailedAssignTopologyError, SparkStormError, StoreUnavailableError
+from sparkstorm.errors import FailedAssignTopologyError, SparkStormError, StoreInconsistentError, StoreUnavailableError
 from sparkstorm.model.assignment import TopologyBase, WorkerSlot
 from sparkstorm.model.requests import Problems
 from sparkstorm.model.status import TopologyStatus
@@ -70,6 +70,9 @@ class Nimbus:
         self.cleanup = TopologyCleanup(state, blobs, self._settings)
         self._is_dirty = True
         self._is_asked = False
+        self._hint_by_node: dict[str, Callable[[], None]] = {}
+        self._changed_nodes: set[str] = set()  # supervisors whose records have changed since they were read
+        self._ports_by_node: dict[str, frozenset[int]] = {}  # as they were read
         self._due_ms = 0
         self._epoch = state.store.session_epoch
         self._forget()
@@ -112,11 +115,30 @@ class Nimbus:
 
     def step(self, now_ms: int) -> int:
         """Take a turn when one is due; return when the next is. StoreUnavailableError is for the drive to retry."""
-        is_round = self._is_dirty or now_ms >= self._due_ms
+        is_round = self._is_dirty or now_ms >= self._due_ms or self._has_new_slots()
         if is_round or self._is_asked:
             self._is_dirty = self._is_asked = False
             self._try_turn(now_ms, is_round)
         return now_ms if self._is_dirty or self._is_asked else self._due_ms
+
+    def _hint_of(self, node: str) -> Callable[[], None]:
+        return self._hint_by_node.setdefault(node, lambda: self._note_change(node))
+
+    def _note_change(self, node: str) -> None:
+        self._changed_nodes.add(node)
+        self._wake_drive()
+
+    def _has_new_slots(self) -> bool:
+        """Look at supervisors that changed; whether one offers a slot that was not there, for a topology that may wait for it."""
+        while self.is_leading and self._changed_nodes:
+            node = self._changed_nodes.pop()
+            try:
+                info = self._state.read_supervisor(node, self._hint_of(node))
+            except StoreInconsistentError:
+                continue  # the next round names it
+            if info is not None and not self._ports_by_node.get(node, frozenset()).issuperset(info.ports):
+                return True
+        return False
 
     def _try_turn(self, now_ms: int, is_round: bool) -> None:
         try:
@@ -174,7 +196,11 @@ class Nimbus:
             self.problems = {"leader": f"{leader.owner} leads, this Nimbus stands by"}
 
     def _read(self, now_ms: int) -> Reading:
-        reading = self._reader.read(self.wake)
+        self._changed_nodes.clear()
+        reading = self._reader.read(self.wake, self._hint_of)
+        supervisors = reading.snapshot.supervisors
+        self._ports_by_node = {node: frozenset(info.ports) for node, info in supervisors.items()}
+        self._hint_by_node = {node: hint for node, hint in self._hint_by_node.items() if node in supervisors}
         for name, problem in reading.problems.items():
             if self.problems.get(name) != problem:
                 _LOG.error("%s is left out: %s", name, problem)

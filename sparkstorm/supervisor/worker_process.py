@@ -6,6 +6,7 @@ thread only: the kernel ties the child's life to the very thread that started it
 """
 
 import contextlib
+import ctypes
 import faulthandler
 import logging
 import os
@@ -231,6 +232,7 @@ def _run_forked(control_fd: int, status_fd: int, slot_pid: int, entry: str) -> N
         sys.stdin, sys.stdout, sys.stderr = open(0, closefd=False), open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
         environment = child_environment()
         os.environ.clear()
+        _wipe_first_environment()
         os.environ.update(environment)
         sys.argv = ["sparkstorm.worker.main", str(status_fd), str(slot_pid), entry]
         if (numpy_random := sys.modules.get("numpy.random")) is not None:
@@ -240,6 +242,17 @@ def _run_forked(control_fd: int, status_fd: int, slot_pid: int, entry: str) -> N
         traceback.print_exc()
     finally:
         os._exit(1)  # never back into the slot's stack
+
+
+def _wipe_first_environment() -> None:
+    """Overwrite the variables that this process image began with, Spark's secret among them, as /proc/PID/environ shows them.
+
+    Only when none of them is in use any more: those that are set from then on lie elsewhere.
+    """
+    fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    start, end = int(fields[47]), int(fields[48])  # env_start and env_end of proc(5)
+    if 0 < start < end:
+        ctypes.memset(start, 0, end - start)
 
 
 def _watch_pid(pid: int) -> int | None:

@@ -67,6 +67,21 @@ def test_a_topology_waits_for_supervisors_that_come_later() -> None:
     assert len(set(bench.slots(topology_id).values())) == 4
 
 
+def test_slots_that_come_back_to_a_supervisor_are_used_before_the_next_round() -> None:
+    bench = Bench(ports=(6700,))
+    topology_id = bench.submit()
+    bench.advance(11)
+    assert len(set(bench.slots(topology_id).values())) == 2
+    assert bench.nimbus.step(bench.clock.now_ms()) >= bench.clock.now_ms() + 3_000
+    for supervisor in bench.supervisors.values():
+        supervisor.ports = (6700, 6701)
+    bench.advance(1)
+    assert len(set(bench.slots(topology_id).values())) == 4
+    due_ms = bench.nimbus.step(bench.clock.now_ms())
+    bench.advance(1)  # supervisors that register as before make no round
+    assert bench.nimbus.step(bench.clock.now_ms()) == due_ms
+
+
 def test_the_executors_of_a_lost_host_move_and_the_others_stay() -> None:
     bench = Bench(nodes=3)
     topology_id = bench.submit()

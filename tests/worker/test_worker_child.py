@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -161,6 +163,25 @@ def test_a_fork_has_no_variables_of_sparks_and_draws_its_own_numbers(tmp_path: P
             child.close()
     (one, other), (secret, other_secret) = zip(*found, strict=True)
     assert one != other and secret is other_secret is None
+
+
+_FORKS = """
+import time
+from pathlib import Path
+from sparkstorm.supervisor.worker_process import WorkerChild
+child = WorkerChild.fork("tests.supervisor.toy_workers:loop")
+until = time.monotonic() + 10
+while b"secret" in (shown := Path(f"/proc/{child.pid}/environ").read_bytes()) and time.monotonic() < until:
+    time.sleep(0.01)
+print(b"secret" in shown, b"secret" in Path("/proc/self/environ").read_bytes())
+child.close()
+"""
+
+
+def test_a_fork_shows_no_password_of_the_process_that_it_comes_from() -> None:
+    variables = {**os.environ, "SPARKSTORM_REDIS_PASSWORD": "secret"}
+    said = subprocess.run([sys.executable, "-c", _FORKS], env=variables, capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["False", "True"]
 
 
 def test_an_exit_without_a_word_shows_as_its_code(spawn: Spawn) -> None:

@@ -28,7 +28,9 @@ from sparkstorm.testing.system.proxy import TcpProxy, redis_request
 _LIMIT_S = 180.0
 _PER_SECOND = 500  # numbers of each source
 _MORE = 10  # tuples that each task must work off after a fault
-_SLOTS_PER_SUPERVISOR = 4  # of two: two more slots than workers
+_SUPERVISORS = 2
+_SLOTS = 8  # for six workers
+_SLOTS_WITH_EXECUTORS = 12  # of two executors: one of them has room for all workers
 _CONF = {
     "topology.max.spout.pending": 50,
     "topology.max.worker.deaths": 1_000_000,
@@ -56,6 +58,11 @@ class ChaosCluster:
         self.client: ClusterClient | None = None
         self.handles: list[TopologyHandle] = []
 
+    @property
+    def is_local(self) -> bool:
+        """Return whether slots are children of the driver's own JVM, so that there is no executor to kill."""
+        return self._master.startswith("local[")
+
     def _mount(self, folder: Path) -> bool:
         """Give Redis a small file system of its own, which a fault can fill; False where that is not permitted."""
         folder.mkdir(mode=0o700, parents=True)
@@ -76,7 +83,9 @@ class ChaosCluster:
             "storm.zookeeper.auth.user": "chaos",
             "storm.zookeeper.session.timeout": 6000,
             "storm.local.dir": str(self.folder / "driver"),
-            "sparkstorm.slots.per.supervisor": _SLOTS_PER_SUPERVISOR,
+            "sparkstorm.supervisors": _SUPERVISORS,
+            "sparkstorm.slots.per.supervisor": (_SLOTS if self.is_local else _SLOTS_WITH_EXECUTORS) // _SUPERVISORS,
+            "nimbus.monitor.freq.secs": 3,
         }
         (self.folder / "cluster.yaml").write_text(json.dumps(conf))
         secrets = {"SPARKSTORM_REDIS_PASSWORD": "chaos", "SPARKSTORM_ZOOKEEPER_PASSWORD": "chaos"}

@@ -285,7 +285,7 @@ LOCAL_FAULTS: Mapping[str, Strike] = {
 DISK_FAULTS: Mapping[str, Strike] = {"full disk of Redis": full_disk}
 """Only where Redis could be given a file system of its own, which takes the right to mount one."""
 EXECUTOR_FAULTS: Mapping[str, Strike] = {"kill executor JVM": kill_executor}
-"""Only on masters that have executors, such as local-cluster[2,4,1024]."""
+"""Only on masters that have executors, such as local-cluster[2,6,1024]."""
 FAULTS: Mapping[str, Strike] = {**LOCAL_FAULTS, **DISK_FAULTS, **EXECUTOR_FAULTS}
 ENDURED = frozenset(
     {

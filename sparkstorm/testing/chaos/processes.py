@@ -14,7 +14,7 @@ from sparkstorm.testing.chaos.cluster import ChaosCluster
 from sparkstorm.testing.chaos.faults import DISK_FAULTS, ENDURED, EXECUTOR_FAULTS, FAULTS, LOCAL_FAULTS, Strike
 from sparkstorm.testing.chaos.report import GUARANTEES, ChaosReport
 
-LOCAL, WITH_EXECUTORS = "local[9]", "local-cluster[2,4,1024]"
+LOCAL, WITH_EXECUTORS = "local[9]", "local-cluster[2,6,1024]"
 MASTERS: Mapping[str, str] = {"exactly-once": WITH_EXECUTORS, "at-least-once": LOCAL, "at-most-once": LOCAL}
 """Spark's master for each guarantee, where none is asked for."""
 
@@ -72,7 +72,7 @@ class _Phase:
     def _kinds(self, cluster: ChaosCluster, names: Sequence[str]) -> list[str]:
         """Return the kinds of faults that can be made here."""
         possible = [*LOCAL_FAULTS, *(DISK_FAULTS if cluster.has_own_disk else ())]
-        possible += [] if self._master.startswith("local[") else EXECUTOR_FAULTS
+        possible += [] if cluster.is_local else EXECUTOR_FAULTS
         wanted = list(names) or list(FAULTS)
         if left_out := [name for name in wanted if name not in possible]:
             self._say(f"left out: {', '.join(left_out)} (needs a master with executors, or the right to mount a file system)")
