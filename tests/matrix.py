@@ -26,13 +26,13 @@ NEWEST = (
     "pyarrow",
     "redis>=5.2,<9",
     "hiredis>=3,<4",
-    "ormsgpack>=1.9,<2",
+    "ormsgpack>=1.13.1,<2",
     "numpy>=2.1,<3",
     "cloudpickle>=3,<4",
     "PyYAML>=6,<7",
 )
 OLDEST = (
-    *("kazoo==2.10.0", "pyarrow==18.0.0", "redis==5.2.0", "hiredis==3.0.0", "ormsgpack==1.9.0", "numpy==2.1.0"),
+    *("kazoo==2.10.0", "pyarrow==18.0.0", "redis==5.2.0", "hiredis==3.0.0", "ormsgpack==1.13.1", "numpy==2.1.0"),
     *("cloudpickle==3.0.0", "PyYAML==6.0.1"),
 )
 STORES = (*(f"tests/{name}" for name in ("contracts", "transport", "cluster", "model", "executor", "checkpoint")), "-m", "not slow")
