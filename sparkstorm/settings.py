@@ -155,6 +155,11 @@ class DeliverySettings(Settings):
         return self.guarantee == "exactly-once"
 
     @property
+    def is_tracked(self) -> bool:
+        """Return whether trees of messages are tracked, so that spouts hear of their ends."""
+        return self.guarantee != "at-most-once"
+
+    @property
     def retries(self) -> int:
         """Tries after the first at the failing task; 0 under the guarantees that leave retries to the spout."""
         return self.retry_limit if self.is_exactly_once else 0
@@ -203,6 +208,14 @@ class ComponentSettings(Settings):
     record_rows: Annotated[int, "topology.record.max.rows"]
     record_bytes: Annotated[int, "topology.record.max.bytes"]
     record_state_keys: Annotated[int, "topology.record.state.keys"]
+
+
+@dataclass(frozen=True, slots=True)
+class StateSettings(Settings):
+    """Place of a stateful bolt's state, which a component may have of its own."""
+
+    backend: Annotated[str, "topology.state.backend"]
+    cache_keys: Annotated[int, "topology.state.cache.keys"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,18 @@ EFFECTS_ALLOWED = {
 }
 PYSPARK_ALLOWED = ("hosting/spark", "replay/", "app", "connectors/spark")
 # imported inside functions: slow to import and needed by few
-LAZY = {"pyarrow", "pandas", "matplotlib", "pyspark", "IPython", "sqlalchemy", "confluent_kafka", "fsspec"}
+LAZY = {
+    "pyarrow",
+    "pandas",
+    "matplotlib",
+    "pyspark",
+    "IPython",
+    "sqlalchemy",
+    "confluent_kafka",
+    "fsspec",
+    "deltalake",
+    "pyiceberg",
+}
 DRIVER_LIBRARIES = {"redis", "kazoo"}
 # the entry points parse arguments and read files, and tests run without Spark, before they import what brings Spark along
 LAZY_WITHIN: dict[str, str | tuple[str, ...]] = {

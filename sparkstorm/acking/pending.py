@@ -11,7 +11,7 @@ Per epoch: `add` for each emission, `settle` and `expire`, `take_delta` into the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -114,20 +114,20 @@ class Pending:
 
     def add(self, root: int, message_id: Any, emit_ms: int) -> None:
         """Remember an emission; roots are never reused."""
-        self._open[root] = (message_id, emit_ms)
-        self._added[root] = None
-        if emit_ms < self._oldest_ms:
+        self.add_all(((root, message_id),), emit_ms)
+
+    def add_all(self, born: Sequence[tuple[int, Any]], emit_ms: int) -> None:
+        """Remember emissions, (root, message id) each, of one moment."""
+        for root, message_id in born:
+            self._open[root] = (message_id, emit_ms)
+            self._added[root] = None
+        if born and emit_ms < self._oldest_ms:
             self._oldest_ms = emit_ms
 
     def settle(self, acked: Iterable[int], failed: Iterable[int], now_ms: int, failure: Failure = _UNKNOWN) -> Completion:
         """Close trees the ackers reported; unknown roots (timed out before, or repeated) are ignored."""
-        latencies: list[int] = []
         before = len(self._open)
-        for root in acked:
-            entry = self._open.pop(root, None)
-            if entry is not None:
-                latencies.append(max(0, now_ms - entry[1]))
-                self._close(root, entry[0], None)
+        latencies = self._ack(acked, now_ms)
         if self._adaptive is not None:
             self._adaptive.note(latencies, before, now_ms)
             self._limit = self._adaptive.limit
@@ -138,6 +138,29 @@ class Pending:
                 failures += 1
                 self._close(root, entry[0], failure)
         return Completion(len(latencies), failures, latencies)
+
+    def _ack(self, acked: Iterable[int], now_ms: int) -> list[int]:
+        """Close acked trees; return their latencies."""
+        latencies: list[int] = []
+        note, close = latencies.append, self._open.pop
+        if self._keeps_settled or self._renewed:
+            for root in acked:
+                entry = close(root, None)
+                if entry is not None:
+                    note(max(0, now_ms - entry[1]))
+                    self._close(root, entry[0], None)
+            return latencies
+        is_new, added, forget = self._added.__contains__, self._added, self._gone.append
+        for root in acked:  # `_close` written out
+            entry = close(root, None)
+            if entry is not None:
+                waited_ms = now_ms - entry[1]
+                note(waited_ms if waited_ms > 0 else 0)
+                if is_new(root):
+                    del added[root]
+                else:
+                    forget(root)
+        return latencies
 
     def renew(self, roots: Iterable[int], now_ms: int) -> None:
         """Let the time-outs of these trees begin anew (Storm's `resetTimeout`); unknown roots are ignored."""
@@ -203,7 +226,11 @@ class Pending:
         if not (self._added or self._unwritten or self._gone or self._renewed_unwritten):
             return []
         settled = self._settled
-        added = [self._opened_row(root) for root in {**self._added, **self._renewed_unwritten}]
+        opened = self._open
+        if self._renewed or self._renewed_unwritten:
+            added = [self._opened_row(root) for root in {**self._added, **self._renewed_unwritten}]
+        else:
+            added = [[root, *opened[root]] for root in self._added]
         written = [_row(settled[root]) for root in self._unwritten if root in settled]
         delta: Delta = [added, written, self._gone]
         self._added, self._renewed_unwritten, self._unwritten, self._gone = {}, {}, [], []

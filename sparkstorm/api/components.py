@@ -90,7 +90,7 @@ class ReplayableSpout(Spout):
     """Spout with a position, which is written in the same commit as the tuples it emitted.
 
     After a crash, `restore` is called after `open` with the last committed position, so that no tuple is emitted twice or
-    left out.
+    left out. What a `next_tuple` that raises has emitted is dropped: such a call must leave the position where it was.
     """
 
     def snapshot(self) -> Any:

@@ -170,7 +170,7 @@ def _bolt(where: str, function: Any, declared: Declaration, outputs: Outputs) ->
     _check_rows(where, function, outputs)
     if len(inspect.signature(function, follow_wrapped=False).parameters) == 2:
         return StatefulFunctionBolt(function, outputs, {**declared.options, "key_fields": declared.key})
-    for option in ("key", "state_keyed_by_grouping", "state_key_type", "state_type"):
+    for option in ("key", "state_keyed_by_grouping", "state_key_type", "state_type", "state_version", "migrate_state"):
         if declared.key if option == "key" else declared.options.get(option):
             raise InvalidTopologyError(f"{where} keeps no state, so '{option}' has no meaning; add a second parameter, or drop it")
     return FunctionBolt(function, outputs, declared.options)

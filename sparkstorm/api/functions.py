@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, TypeVar, overload
 
 from sparkstorm.api.components import Effects
+from sparkstorm.api.state import KeyValueState
 from sparkstorm.api.windows import Count, Duration
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -84,6 +85,8 @@ def bolt(
     state_keyed_by_grouping: bool = False,
     state_key_type: str = "",
     state_type: str = "",
+    state_version: int = 1,
+    migrate_state: Callable[[KeyValueState, int], None] | None = None,
 ) -> Callable[[FunctionT], FunctionT]: ...
 
 
@@ -96,7 +99,8 @@ def bolt(*outputs: Any, key: Fields = (), **options: Any) -> Any:
     nothing.
 
     `key` names the fields whose equal values must reach the same task; `inputs=` of `set_bolt` then groups by them.
-    The other options are the class attributes of BasicBolt and StatefulBolt.
+    The other options are the class attributes of BasicBolt and StatefulBolt; `migrate_state` is a function of the state and the
+    version of the code that wrote it.
 
     >>> @bolt("word")
     ... def split(tup):
@@ -120,6 +124,8 @@ _BOLT_OPTIONS = (
     "state_keyed_by_grouping",
     "state_key_type",
     "state_type",
+    "state_version",
+    "migrate_state",
 )
 
 

@@ -7,9 +7,11 @@ import os
 import sys
 from collections.abc import Sequence
 
+from sparkstorm import __version__
 from sparkstorm.cli import capsules, changes, dead_letters, jobs, logs, offline, topologies, upgrades
 from sparkstorm.cli.common import FAILED, Verb
 from sparkstorm.errors import SparkStormError
+from sparkstorm.model import compiled
 
 _INTERRUPTED = 130
 
@@ -17,6 +19,7 @@ _INTERRUPTED = 130
 def parser() -> argparse.ArgumentParser:
     """The command line; a verb is a sub-command that sets `run`."""
     made = argparse.ArgumentParser(prog="sparkstorm", description="Storm topologies in Python, hosted on Spark.")
+    made.add_argument("--version", action="version", version=f"sparkstorm {__version__}, row path: {compiled.description}")
     verbs = made.add_subparsers(required=True, metavar="VERB")
     for group in (jobs, topologies, changes, upgrades, dead_letters, capsules, logs, offline):
         group.add_verbs(verbs)

@@ -292,7 +292,7 @@ class TopologyHandle:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _source(self) -> Source:
-        return Source(self.tasks(), self._reader.record, self._reader.progress)
+        return Source(self.tasks(), self._reader)
 
     def _merged(self) -> Progress:
         return merge(self.progress_by_worker().values())

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from sparkstorm.model.values.tagged import tag_text
-from sparkstorm.worker.tasks.savepoints import Kept
+from sparkstorm.worker.tasks.kept import Kept
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,6 +8,7 @@ fields or call the caller's non-blocking hint.
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,11 +18,13 @@ from kazoo.exceptions import (
     AuthFailedError,
     BadVersionError,
     ConnectionClosedError,
+    ConnectionLoss,
     KazooException,
     NoAuthError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
@@ -68,6 +71,32 @@ class ZooKeeperAddress:
             retry_interval_ms=found.retry_ms,
             retry_ceiling_ms=found.longest_retry_ms,
         )
+
+
+class Pauses:
+    """Pauses between the tries of one request: after a lost connection they end as soon as there is one again.
+
+    The growing pauses of the settings are for a server that is away; a restarted one would be waited for long after it is back.
+    """
+
+    def __init__(self, is_connected: Callable[[], bool], sleep: Callable[[float], None] = time.sleep) -> None:
+        self._is_connected, self._sleep = is_connected, sleep
+        self._is_cut = self._has_slept = False
+
+    def watching(self, ask: Callable[[], Any]) -> Any:
+        """Make one try, and note whether it has lost its connection."""
+        self._is_cut = self._has_slept = False
+        try:
+            return ask()
+        except (ConnectionLoss, SessionExpiredError):
+            self._is_cut = True
+            raise
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep a part of a pause (kazoo makes parts of 0.1 s), unless it is over early; the first part always."""
+        if not (self._is_cut and self._has_slept and self._is_connected()):
+            self._has_slept = True
+            self._sleep(seconds)
 
 
 class ZooKeeperStateStore:
@@ -129,8 +158,8 @@ class ZooKeeperStateStore:
         if os.getpid() != self._pid:
             raise StoreUnavailableError(f"the ZooKeeper session of process {self._pid} cannot be used in {os.getpid()}")
         try:
-            epoch = self._epoch
-            return self._retry()(lambda: self._ask(epoch, request, arguments, options))
+            epoch, pauses = self._epoch, Pauses(lambda: bool(self._client.connected))
+            return self._retry(pauses)(pauses.watching, lambda: self._ask(epoch, request, arguments, options))
         except (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError):
             raise
         except (NoAuthError, AuthFailedError) as error:
@@ -153,12 +182,13 @@ class ZooKeeperStateStore:
         except KazooTimeoutError as error:
             raise ForceRetryError from error
 
-    def _retry(self) -> KazooRetry:
+    def _retry(self, pauses: Pauses) -> KazooRetry:
         conf = self._conf
         return KazooRetry(
             max_tries=conf.retries,
             delay=conf.retry_interval_ms / 1000,
             max_delay=conf.retry_ceiling_ms / 1000,
+            sleep_func=pauses.sleep,
             interrupt=lambda: self._closed,
         )
 

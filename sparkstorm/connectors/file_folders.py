@@ -16,6 +16,9 @@ from sparkstorm.connectors.file_records import skip_bytes
 from sparkstorm.errors import InvalidConfigError
 
 _MAGIC = ("*", "?", "[")
+_REFUSALS = (
+    "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "NO_SUCH_BUCKET", "not found. To create buckets",
+)  # fmt: skip
 _PACKED = (".gz", ".zst", ".zstd")
 
 
@@ -150,6 +153,12 @@ def file_system(uri: str) -> tuple[Any, str]:
             return fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem(scheme))), rest
         except (ImportError, ValueError):
             raise InvalidConfigError(f"{uri}: no file system for '{scheme}://' ({refusal}); fsspec may have one") from refusal
+
+
+def raise_lasting(error: BaseException, where: str) -> None:
+    """Raise InvalidConfigError for what another try will not change: credentials or a bucket that an object store refuses."""
+    if any(sign in str(error) for sign in _REFUSALS):
+        raise InvalidConfigError(f"{where}: {' '.join(str(error).split())[:300]}") from error
 
 
 def fingerprint(stream: BinaryIO, size: int) -> int:

@@ -81,14 +81,19 @@ class TextReader:
 class ParquetReader:
     """Reads a Parquet file by batches; a position is a number of rows."""
 
-    def __init__(self, source: Any, at: int, fields: tuple[str, ...], where: str) -> None:
+    def __init__(self, source: Any, at: int, types: Mapping[str, str], where: str) -> None:
         import pyarrow.parquet as pq
 
         self._file, self._source = pq.ParquetFile(source), source
+        fields = tuple(types)
         if missing := [name for name in fields if name not in self._file.schema_arrow.names]:
             raise InvalidConfigError(
                 f"{where}: there is no column '{missing[0]}'; it has {', '.join(self._file.schema_arrow.names)}"
             )
+        for name, declared in types.items():
+            found = self._file.schema_arrow.field(name).type
+            if not _is_of(found, declared):
+                raise InvalidConfigError(f"{where}: column '{name}' is {found}, but the source declares {declared}")
         self._batches, self.at = self._read(at, fields), at
 
     def next_batch(self) -> Any:
@@ -116,6 +121,19 @@ class ParquetReader:
             skip -= passed
             if passed < batch.num_rows:
                 yield batch.select(list(fields)).slice(passed)
+
+
+def _is_of(found: Any, declared: str) -> bool:
+    """Return whether an Arrow type has the Python values of a declared one; nested types are not compared."""
+    import pyarrow as pa
+
+    found = found.value_type if pa.types.is_dictionary(found) else found
+    checks = {"boolean": pa.types.is_boolean, "binary": lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t)}
+    checks |= {"date": pa.types.is_date, "string": lambda t: pa.types.is_string(t) or pa.types.is_large_string(t)}
+    checks |= dict.fromkeys(("tinyint", "smallint", "int", "bigint"), pa.types.is_integer)
+    checks |= dict.fromkeys(("float", "double"), lambda t: pa.types.is_floating(t) or pa.types.is_integer(t))
+    checks["timestamp"] = lambda t: pa.types.is_timestamp(t) and t.tz is not None
+    return bool(pa.types.is_null(found) or checks.get(declared, lambda t: True)(found))
 
 
 def skip_bytes(stream: BinaryIO, count: int) -> None:

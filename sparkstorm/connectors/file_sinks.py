@@ -7,7 +7,8 @@ import io
 import os
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -15,7 +16,7 @@ from sparkstorm.api.columns import arrow_type, fitting_types
 from sparkstorm.api.components import Conf
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import TransactionalSink
-from sparkstorm.connectors.file_folders import absolute, file_system
+from sparkstorm.connectors.file_folders import absolute, file_system, raise_lasting
 from sparkstorm.errors import InvalidConfigError, StoreInconsistentError
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.model.values.column_types import parse_columns
@@ -101,6 +102,10 @@ class FileSink(TransactionalSink):
 
     def prepare(self, epoch: int) -> Any:
         """Stage the epoch's rows, together with those of a newest file that is small; return [staged, name, bytes]."""
+        with self._speaking():
+            return self._prepare(epoch)
+
+    def _prepare(self, epoch: int) -> Any:
         system, root = self._target()
         name = f"{self._prefix}{epoch:020d}.{_SUFFIXES[self._format]}"
         before = None
@@ -112,12 +117,16 @@ class FileSink(TransactionalSink):
         try:
             size = self._stage(f"{root}/{staged}", before)
         except BaseException:
-            _delete(system, f"{root}/{staged}")
+            delete_file(system, f"{root}/{staged}")
             raise
         return [staged, name, size]
 
     def commit(self, epoch: int, prepared: Any) -> None:
         """Give the staged file its name."""
+        with self._speaking():
+            self._commit(epoch, *prepared)
+
+    def _commit(self, epoch: int, *prepared: Any) -> None:
         from pyarrow import fs
 
         staged, name, size = prepared
@@ -134,19 +143,31 @@ class FileSink(TransactionalSink):
 
     def recover(self, epoch: int, prepared: Any) -> None:
         """Bring the last epoch under its name, delete what else was staged by this task, and find its newest file."""
+        super().recover(epoch, prepared)
+        with self._speaking():
+            self._recover(epoch)
+
+    def _recover(self, epoch: int) -> None:
         from pyarrow import fs
 
-        super().recover(epoch, prepared)
         system, root = self._target()
         for info in system.get_file_info(fs.FileSelector(f"{root}/{_STAGING}", allow_not_found=True)):
             if info.base_name.startswith(self._prefix):
-                _delete(system, info.path)
+                delete_file(system, info.path)
         mine = [
             (info.base_name, info.size)
             for info in system.get_file_info(fs.FileSelector(root, allow_not_found=True))
             if info.base_name.startswith(self._prefix)
         ]
         self._newest = max(mine, default=None)
+
+    @contextmanager
+    def _speaking(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise_lasting(error, self._path)
+            raise
 
     def _target(self) -> tuple[Any, str]:
         if self._system is None:
@@ -183,12 +204,15 @@ class FileSink(TransactionalSink):
             old = pq.read_table(before, filesystem=system)
             if not old.schema.equals(schema):
                 raise InvalidConfigError(
-                    f"{self._path}: {PurePosixPath(before).name} has the columns {_named(old.schema)}, the sink "
-                    f"{_named(schema)}; use another folder for another schema"
+                    f"{self._path}: {PurePosixPath(before).name} has the columns {named_columns(old.schema)}, the sink "
+                    f"{named_columns(schema)}; use another folder for another schema"
                 )
             table = pa.concat_tables([old, table])
         with system.open_output_stream(path) as out:
             pq.write_table(table, out)
+
+    def _count_rows(self) -> int:
+        return len(self._rows) + sum(int(batch.num_rows) for batch in self._batches)
 
     def _seal(self) -> None:
         """Make columns of the rows that were written one by one."""
@@ -276,7 +300,8 @@ def _convert(name: str, value: Any, kind: Any) -> None:
         raise ValueError(f"field '{name}' is {value!r:.60}, but the column is {kind}: {error}") from error
 
 
-def _delete(system: Any, path: str) -> None:
+def delete_file(system: Any, path: str) -> None:
+    """Delete a file, if it is there."""
     from pyarrow import fs
 
     if system.get_file_info(path).type == fs.FileType.File:
@@ -290,7 +315,8 @@ def _sync(system: Any, path: str) -> None:
             os.fsync(file.fileno())
 
 
-def _named(schema: Any) -> str:
+def named_columns(schema: Any) -> str:
+    """Return the columns of an Arrow schema as text."""
     return ", ".join(f"{each.name} {each.type}" for each in schema)
 
 

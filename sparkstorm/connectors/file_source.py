@@ -7,6 +7,7 @@ import os
 import zlib
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.columns import rows_of
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.connectors.file_folders import Folders, Found, absolute, fingerprint, shown
+from sparkstorm.connectors.file_folders import Folders, Found, absolute, fingerprint, raise_lasting, shown
 from sparkstorm.connectors.file_records import (
     FORMATS,
     ParquetReader,
@@ -26,7 +27,7 @@ from sparkstorm.connectors.file_records import (
     json_parser,
     line_parser,
 )
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.errors import CodecError, InvalidConfigError
 
 _DONE = -1
 _RECORDS_PER_CALL = 64
@@ -167,7 +168,11 @@ class Files(ReplayableSpout):
 
     def _look(self) -> None:
         """Take up files that have come, and note those that are gone."""
-        found = {each.key: each for each in self._folders.find() if self._is_mine(each.key)}
+        try:
+            found = {each.key: each for each in self._folders.find() if self._is_mine(each.key)}
+        except OSError as error:
+            raise_lasting(error, f"component '{self._component}', {', '.join(map(shown, self._patterns))}")
+            raise
         if not found and not self._follow and not self._files and self._tasks == 1:
             raise InvalidConfigError(f"component '{self._component}': no file matches {', '.join(map(shown, self._patterns))}")
         if self._tail:
@@ -195,6 +200,7 @@ class Files(ReplayableSpout):
 
     def _emit(self, each: _File) -> int:
         """Emit some records of a file; 0 when there are none now, and its position says whether there will be."""
+        count = 0
         try:
             reader = each.reader or self._begin(each)
             if isinstance(reader, ParquetReader):
@@ -208,13 +214,20 @@ class Files(ReplayableSpout):
                 place, each.at = each.at, record.end
                 if record.problem:
                     self._tell(each, record.problem, record.text, place)
-                else:
+                    continue
+                try:
                     emit(record.values, first_id | place)
+                except CodecError as error:
+                    self._tell(each, str(error), record.text or repr(record.values)[:2000], place)
         except FileNotFoundError:
             self._finish(each)
             return 0
         except (EOFError, OSError) as error:
             if not self._is_damage(error):
+                self._drop(each)
+                if count:
+                    return count  # what was emitted is behind the position; the next call meets the error again
+                raise_lasting(error, f"component '{self._component}', file {shown(each.path)}")
                 raise
             self._tell(each, f"the file is damaged from here on: {error}", "", each.at)
             self._finish(each)
@@ -224,13 +237,16 @@ class Files(ReplayableSpout):
         if (batch := reader.next_batch()) is None:
             return self._rest(each)
         first, each.at = each.at, reader.at
-        place = each.number << _OFFSET_BITS | first
         if self._emits_batches:
-            self._collector.emit_batch(batch, place)
-        else:
-            emit = self._collector.emit
-            for message_id, values in enumerate(rows_of(batch), place):
-                emit(values, message_id)
+            with suppress(CodecError):  # it holds a value that no tuple carries: which one is found row by row
+                self._collector.emit_batch(batch, each.number << _OFFSET_BITS | first)
+                return int(batch.num_rows)
+        emit, id_of_file = self._collector.emit, each.number << _OFFSET_BITS
+        for place, values in enumerate(rows_of(batch), first):
+            try:
+                emit(values, id_of_file | place)
+            except CodecError as error:
+                self._tell(each, str(error), repr(values)[:2000], place)
         return int(batch.num_rows)
 
     def _tell(self, each: _File, problem: str, text: str, place: int) -> None:
@@ -257,14 +273,18 @@ class Files(ReplayableSpout):
         return 0
 
     def _restart(self, each: _File) -> None:
+        self._drop(each)
+        each.at = each.printed = each.checksum = 0
+
+    def _drop(self, each: _File) -> None:
+        """Close a file; the next look into it begins at its position."""
         if each.reader is not None:
             each.reader.close()
-        each.reader, each.at, each.printed, each.checksum = None, 0, 0, 0
+        each.reader = None
 
     def _finish(self, each: _File) -> None:
-        if each.reader is not None:
-            each.reader.close()
-        each.reader, each.at = None, _DONE
+        self._drop(each)
+        each.at = _DONE
         self._done += each.size
 
     def _begin(self, each: _File) -> RecordReader | ParquetReader | None:
@@ -272,7 +292,7 @@ class Files(ReplayableSpout):
         where = f"component '{self._component}', file {shown(each.path)}"
         if self._format == "parquet":
             raw = self._folders.open_raw(each.path)
-            each.reader = _opened(where, raw, partial(ParquetReader, raw, each.at, tuple(self._fields), where))
+            each.reader = _opened(where, raw, partial(ParquetReader, raw, each.at, self._fields, where))
             return each.reader
         parse = {"lines": line_parser, "json": json_parser}.get(self._format, line_parser)(self._fields)
         if self._format == "csv":

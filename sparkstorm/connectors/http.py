@@ -18,11 +18,13 @@ from sparkstorm.api.components import Conf, Spout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import RefusedRows, TransactionalSink
 from sparkstorm.connectors.patience import Secret, without_password
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.errors import CodecError, InvalidConfigError
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.tagged import to_json
 
 _AGAIN = frozenset({408, 425, 429})
+_TOKEN = "name the token's place with token_file or token_env"
+_LASTING = {401: _TOKEN, 403: _TOKEN, 404: "mend the URL", 405: "mend the URL", 407: "the proxy needs a password"}
 
 
 class _Request:
@@ -31,8 +33,12 @@ class _Request:
     def __init__(self, rows: list[Any], key: str | None) -> None:
         self.rows, self.key = rows, key
         self.open = len(rows)
-        self.is_failed = False
+        self.is_failed, self.refusal = False, ""
         self.is_done = threading.Event()
+
+    def refuse(self, reason: str) -> None:
+        self.refusal = reason
+        self.is_done.set()
 
     def settle(self, is_failed: bool) -> None:
         self.open -= 1
@@ -100,8 +106,13 @@ class Webhook(Spout):
         request = self._new.popleft()
         self._number += 1
         self._waiting[self._number] = request
-        for row in request.rows:
-            self._collector.emit([*(row.get(name) for name in self._fields), request.key], self._number)
+        try:
+            for row in request.rows:
+                self._collector.emit([*(row.get(name) for name in self._fields), request.key], self._number)
+        except CodecError as error:
+            self._collector.report_error(f"a request was refused: {error}")
+            request.refuse(str(error)[:300])
+            del self._waiting[self._number]
 
     def ack(self, message_id: Any) -> None:
         """Count a row as done."""
@@ -135,6 +146,8 @@ class Webhook(Spout):
         self._new.append(request)
         if not request.is_done.wait(self.patience_secs):
             return 503, "not processed in time; send it again"
+        if request.refusal:
+            return 422, request.refusal
         return (422, "some rows were parked as dead letters") if request.is_failed else (200, "")
 
     def _settle(self, message_id: Any, is_failed: bool) -> None:
@@ -184,7 +197,8 @@ class HttpSink(TransactionalSink):
 
     The key names topology, component, task, epoch and place, and is the same whenever the request is repeated. Rows are an outbox
     in the worker's commit. Answers of 5xx, 408, 425 and 429 and lost connections are tried again (`topology.sink.patience.secs`);
-    rows answered otherwise than 2xx are parked. At least once for a server that does not look at the key.
+    401, 403, 404, 405 and 407 end the run; rows answered otherwise than 2xx are parked. At least once for a server that does not
+    look at the key.
     """
 
     def __init__(
@@ -236,6 +250,8 @@ class HttpSink(TransactionalSink):
             status, text = self._post(body.encode(), f"{self._name}/{epoch}/{start}")
             if status >= 500 or status in _AGAIN:
                 raise ConnectionError(f"{self._url} answers {status}: {text}")
+            if status in _LASTING:
+                raise InvalidConfigError(f"{self._url} answers {status}: {text}; {_LASTING[status]}")
             if status >= 300:
                 self._refused += [(_tuple(row), f"{self._url} answers {status}: {text}") for row in rows]
             self._done = (epoch, start // size + 1)

@@ -1,4 +1,4 @@
-"""KafkaSource and KafkaSink, by confluent-kafka (librdkafka)."""
+"""KafkaSource, by confluent-kafka (librdkafka)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from zlib import crc32
 from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.api.sinks import RefusedRows, TransactionalSink
 from sparkstorm.connectors.file_records import json_parser
+from sparkstorm.connectors.kafka_client import CALL_SECS, Client, exception, is_lasting
+from sparkstorm.connectors.kafka_order import PartitionOrder
 from sparkstorm.connectors.patience import Patience, Secret
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.tuples import Tuple
-from sparkstorm.model.values.tagged import to_json
+from sparkstorm.errors import CodecError, InvalidConfigError, SparkStormError
 
 _ROWS_PER_CALL = 500
+_MOST_WAITING = 10_000  # of a partition whose records are ahead of others'
 _LOOK_MS = 30_000  # for partitions that were added
-_CALL_SECS = 10.0
-_SECRETS = frozenset({"sasl.password", "ssl.key.password", "ssl.key.pem", "sasl.oauthbearer.client.secret"})
+_NO_TIME = -(1 << 63)
 _META = {"key": "string", "topic": "string", "partition": "bigint", "offset": "bigint", "time_ms": "bigint"}
 
 
@@ -29,6 +28,10 @@ class KafkaSource(ReplayableSpout):
     Without `fields` a tuple has `value` as text (`binary=True`: bytes); with them, values are JSON objects and these their fields.
     Then come `key`, `topic`, `partition`, `offset` and the record's `time_ms`, for event time. What is no such JSON goes to the
     stream `bad` (place, text, reason) and is reported.
+
+    The partitions of a task are read in step by event time (the field `time`, else the record's): a record is late only if it is
+    late within its own partition. A partition at its end, or one that has brought nothing for `idle_secs`, is not waited for.
+    With `ahead_secs`, a record whose time is further ahead of this host's clock goes to `bad`.
 
     The position is the next offset of each partition; no consumer group is joined and nothing committed to Kafka. Partitions, also
     those that are added later, are dealt to tasks by number. `start` is "earliest", "latest", or milliseconds of time.
@@ -49,6 +52,9 @@ class KafkaSource(ReplayableSpout):
         start: str | int = "earliest",
         lost: str = "fail",
         follow: bool = True,
+        time: str | None = None,
+        idle_secs: float = 5.0,
+        ahead_secs: float | None = None,
         options: Mapping[str, Any] | None = None,
         password_file: str | None = None,
         password_env: str | None = None,
@@ -62,6 +68,10 @@ class KafkaSource(ReplayableSpout):
         self._fields = None if fields is None else dict(fields)
         self._handed: dict[str, int] = {}
         self._binary, self._start, self._lost, self._follow = binary, start, lost, follow
+        if time is not None and time not in (self._fields or {}):
+            raise InvalidConfigError(f"KafkaSource: time names the field {time!r:.60}, which is not among the fields")
+        self._time = None if time is None else list(self._fields or {}).index(time)
+        self._idle_ms, self._ahead_ms = round(idle_secs * 1000), None if ahead_secs is None else round(ahead_secs * 1000)
         value = {"value": "binary" if binary else "string"} if self._fields is None else self._fields
         self.outputs = {"default": {**value, **_META}, "bad": ["place", "text", "reason"]}
 
@@ -73,42 +83,71 @@ class KafkaSource(ReplayableSpout):
         self._patience = Patience(self._where, context.now_ms, collector.report_error)
         self._parse = self._parse_value if self._fields is None else _json_value(json_parser(self._fields))
         self._next = {key: at for key, at in self._handed.items() if self._is_mine(*key.rsplit("/", 1))}  # by "topic/partition"
-        self._at_end: set[str] = set()
+        self._order = PartitionOrder(self._idle_ms)
         self._consumer: Any = None
+        self._broken: SparkStormError | None = None  # what no further call resolves
         self._assigned: set[str] = set()
+        self._paused: set[str] = set()
         self._look_ms = 0
 
     def next_tuple(self) -> None:
-        """Emit what has come."""
-        from confluent_kafka import KafkaException
-
+        """Emit what has come, in the order of event time."""
+        if self._broken is not None:
+            raise self._broken
         if self._patience.is_resting:
             return
         try:
-            if self._consumer is None:
-                self._consumer = self._client.consumer(_group(self._where), "error" if self._lost == "fail" else "earliest")
-            if self._now_ms() >= self._look_ms:
+            if self._order.is_empty or not self._emit_some():
+                self._poll()
+                self._emit_some()
+        except SparkStormError as error:  # before anything was emitted in this call
+            self._broken = error
+            raise
+
+    def _emit_some(self) -> int:
+        ready = self._order.take(_ROWS_PER_CALL)
+        for each in ready:
+            self._emit(each)
+        for place in [place for place in self._paused if self._order.waiting(place) < _MOST_WAITING // 2]:
+            self._consumer.resume([_partition(place)])
+            self._paused.discard(place)
+        return len(ready)
+
+    def _poll(self) -> None:
+        """Ask Kafka for records."""
+        from confluent_kafka import KafkaException
+
+        outage: KafkaException | None = None
+        if self._consumer is None:
+            self._consumer = self._client.consumer(_group(self._where), "error" if self._lost == "fail" else "earliest")
+        began_ms = self._now_ms()
+        try:
+            if began_ms >= self._look_ms:
                 self._assign()
-            found = self._consumer.consume(_ROWS_PER_CALL, 0.1) if self._assigned else []
         except KafkaException as error:
-            self._require_lasting(error.args[0])
-            self._patience.bear(error)
-            return
+            outage = error
+        found = self._consumer.consume(_ROWS_PER_CALL, 0.1 if self._assigned and outage is None else 0)
+        self._order.note_poll(self._now_ms() - began_ms)
+        records = [message for message in found if message.error() is None]
+        for message in records:
+            self._put(message)
         for message in found:
-            if message.error() is None:
-                self._emit(message)
-            else:
+            if message.error() is not None:
                 self._note(message)
-        if found:
+        if records:
             self._patience.succeed()
-        elif self._client.problem is not None:
-            problem, self._client.problem = self._client.problem, None
+        problem, self._client.problem = self._client.problem, None
+        if problem is not None:
             self._require_lasting(problem)
+        if outage is not None:
+            self._require_lasting(outage.args[0])
+            self._patience.bear(outage)
+        elif problem is not None and not records:
             self._patience.bear(RuntimeError(problem.str()))
 
     def is_exhausted(self) -> bool:
         """Return whether every partition was read to the end that it had; never if it is followed."""
-        return not self._follow and self._look_ms > 0 and self._at_end >= self._assigned
+        return not self._follow and self._look_ms > 0 and self._order.is_at_end
 
     def snapshot(self) -> Any:
         """Next offset of each partition."""
@@ -130,20 +169,45 @@ class KafkaSource(ReplayableSpout):
         if self._consumer is not None:
             self._consumer.close()
 
-    def _emit(self, message: Any) -> None:
-        place = f"{message.topic()}/{message.partition()}"
-        self._at_end.discard(place)
-        key = message.key()
+    def _put(self, message: Any) -> None:
+        """Read a record, and let it wait for its turn."""
+        place, offset = f"{message.topic()}/{message.partition()}", message.offset()
+        key, time_ms = message.key(), message.timestamp()[1]
         text = None if key is None else key.decode("utf-8", "replace")
-        rest = (text, message.topic(), message.partition(), message.offset(), message.timestamp()[1])
-        message_id = [place, message.offset()]
+        rest = (text, message.topic(), message.partition(), offset, time_ms)
+        values, reason = None, ""
         try:
-            self._collector.emit((*self._parse(message.value()), *rest), message_id)
+            values = (*self._parse(message.value()), *rest)
+            if self._time is not None:
+                time_ms = self._time_of(values)
+            if self._ahead_ms is not None and time_ms > self._now_ms() + self._ahead_ms:
+                ahead = (time_ms - self._now_ms()) / 1000
+                raise ValueError(f"its time {time_ms} is {ahead:g} s ahead of this host's clock: one of the two clocks is wrong")
         except (ValueError, RecursionError) as error:
-            self._collector.report_error(f"{place}/{message.offset()}: {error}")
-            text = (message.value() or b"")[:2000].decode("utf-8", "replace")
-            self._collector.emit((f"{place}/{message.offset()}", text, str(error)[:300]), message_id, stream="bad")
-        self._next[place] = message.offset() + 1
+            values, time_ms, reason = None, _NO_TIME, str(error)[:300]
+        bad = "" if values is not None else (message.value() or b"")[:2000].decode("utf-8", "replace")
+        waiting = self._order.put(place, time_ms, (place, offset, values, bad, reason))
+        if waiting >= _MOST_WAITING and place not in self._paused:
+            self._consumer.pause([_partition(place)])
+            self._paused.add(place)
+
+    def _time_of(self, values: Sequence[Any]) -> int:
+        time_ms = values[self._time]  # type: ignore[index]
+        if type(time_ms) is not int:
+            raise ValueError(f"the time of the record is {time_ms!r:.60}, not a whole number of milliseconds")
+        return time_ms
+
+    def _emit(self, record: tuple[str, int, Any, str, str]) -> None:
+        place, offset, values, text, reason = record
+        if values is not None:
+            try:
+                self._collector.emit(values, [place, offset])
+            except CodecError as error:
+                values, text, reason = None, repr(values)[:2000], str(error)[:300]
+        if values is None:
+            self._collector.report_error(f"{place}/{offset}: {reason}")
+            self._collector.emit((f"{place}/{offset}", text, reason), [place, offset], stream="bad")
+        self._next[place] = offset + 1
 
     def _parse_value(self, value: bytes | None) -> tuple[Any, ...]:
         return (value if self._binary or value is None else value.decode("utf-8", "replace"),)
@@ -153,7 +217,7 @@ class KafkaSource(ReplayableSpout):
 
         error, place = message.error(), f"{message.topic()}/{message.partition()}"
         if error.code() == KafkaError._PARTITION_EOF:
-            self._at_end.add(place)
+            self._order.note_end(place)
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise InvalidConfigError(
                 f"{self._where}: offset {self._next.get(place, 0)} of {place} is out of range: its records were deleted unread, "
@@ -165,11 +229,7 @@ class KafkaSource(ReplayableSpout):
 
     def _require_lasting(self, error: Any) -> None:
         """Raise InvalidConfigError for what another try will not change."""
-        from confluent_kafka import KafkaError
-
-        gone = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
-        denied = (KafkaError._AUTHENTICATION, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED)
-        if error.code() in (*gone, *denied, KafkaError._INVALID_ARG):
+        if is_lasting(error):
             raise InvalidConfigError(f"{self._where}, {', '.join(self._topics)}: {error.str()}")
 
     def _is_mine(self, topic: str, partition: str | int) -> bool:
@@ -181,15 +241,17 @@ class KafkaSource(ReplayableSpout):
 
         new = []
         for topic in self._topics:
-            found = self._consumer.list_topics(topic, timeout=_CALL_SECS).topics[topic]
+            found = self._consumer.list_topics(topic, timeout=CALL_SECS).topics[topic]
             if found.error is not None:
                 self._require_lasting(found.error)
-                raise _exception(found.error)
+                raise exception(found.error)
             mine = [p for p in found.partitions if self._is_mine(topic, p)]
             new += [TopicPartition(topic, p) for p in sorted(mine) if f"{topic}/{p}" not in self._assigned]
         if new:
-            self._consumer.incremental_assign(self._placed(new))
-            self._assigned |= {f"{each.topic}/{each.partition}" for each in new}
+            self._consumer.incremental_assign(self._placed(list(new)))
+            for each in new:
+                self._assigned.add(f"{each.topic}/{each.partition}")
+                self._order.add(f"{each.topic}/{each.partition}")
         self._look_ms = self._now_ms() + _LOOK_MS
 
     def _placed(self, partitions: list[Any]) -> list[Any]:
@@ -201,230 +263,15 @@ class KafkaSource(ReplayableSpout):
         new = [p for p in partitions if f"{p.topic}/{p.partition}" not in self._next]
         if type(self._start) is int and new and not self._assigned:
             asked = [TopicPartition(p.topic, p.partition, self._start) for p in new]
-            new = self._consumer.offsets_for_times(asked, timeout=_CALL_SECS)
+            new = self._consumer.offsets_for_times(asked, timeout=CALL_SECS)
         else:
             for each in new:
                 each.offset = OFFSET_END if self._start == "latest" and not self._assigned else OFFSET_BEGINNING
         for each in new:
             if each.offset < 0 and each.offset != OFFSET_BEGINNING:  # the end now, as a number that outlasts a restart
-                each.offset = self._consumer.get_watermark_offsets(each, timeout=_CALL_SECS)[1]
+                each.offset = self._consumer.get_watermark_offsets(each, timeout=CALL_SECS)[1]
                 self._next[f"{each.topic}/{each.partition}"] = each.offset
         return begun + new
-
-
-class KafkaSink(TransactionalSink):
-    """Produces rows to a Kafka topic in transactions, exactly once for readers with `read_committed`.
-
-    A record's value is a JSON object of the tuple, or the field `value` as it is (text or bytes); `key` and `time` name fields of
-    its key and its time in milliseconds. The epoch's number is committed in the same transaction, as an offset of the group
-    `sparkstorm-<topology>/<component>/<task>`, and the rows are an outbox in the worker's commit: what a crash left open is
-    aborted and produced anew, unless the number says that it is there. One transactional id per task fences workers that are
-    taken for dead.
-    """
-
-    def __init__(
-        self,
-        servers: str,
-        topic: str,
-        *,
-        key: str | None = None,
-        value: str | None = None,
-        time: str | None = None,
-        options: Mapping[str, Any] | None = None,
-        password_file: str | None = None,
-        password_env: str | None = None,
-    ) -> None:
-        self._client = Client("KafkaSink", servers, options, Secret("KafkaSink", password_file, password_env))
-        self._topic, self._key, self._value, self._time = topic, key, value, time
-
-    def open(self, conf: Conf, context: TopologyContext) -> None:
-        """Connect to nothing yet."""
-        self._name = f"sparkstorm-{context.topology_id}/{context.component_id}/{context.task_index}"
-        self._where = f"topic {self._topic} of Kafka at {self._client.servers}"
-        self._producer: Any = None
-        self._groups: Any = None
-        self._open = 0  # epoch whose records are in the transaction under way
-        self._tuples: list[Tuple] = []
-        self._rows: list[list[Any]] = []
-
-    def begin(self, epoch: int) -> None:
-        """Begin without rows."""
-        self._tuples, self._rows = [], []
-
-    def write(self, tup: Tuple) -> None:
-        """Keep a row as key, value and time."""
-        value = to_json(tup.as_dict()) if self._value is None else tup[self._value]
-        if value is not None and type(value) not in (str, bytes):
-            raise ValueError(f"field '{self._value}' is a {type(value).__name__}; a record's value is text or bytes")
-        key = None if self._key is None else tup[self._key]
-        time_ms = 0 if self._time is None else tup[self._time]
-        if type(time_ms) is not int:
-            raise ValueError(f"field '{self._time}' is {time_ms!r:.60}, no time in milliseconds")
-        self._rows.append([key if key is None or type(key) in (str, bytes) else to_json(key), value, time_ms])
-        self._tuples.append(tup)
-
-    def prepare(self, epoch: int) -> Any:
-        """Produce the rows in a transaction that stays open; return them as outbox."""
-        refused = self._speaking(lambda: self._produce(epoch, self._rows))
-        if refused:
-            bad = [(self._tuples[n], reason) for n, reason in refused.items()]
-            keep = [n for n in range(len(self._rows)) if n not in refused]
-            self._tuples, self._rows = [self._tuples[n] for n in keep], [self._rows[n] for n in keep]
-            self._drop()
-            raise RefusedRows(bad)
-        return self._rows
-
-    def commit(self, epoch: int, prepared: Any) -> None:
-        """Commit the open transaction with the epoch's number, or produce the outbox anew if Kafka has not the epoch."""
-        self._speaking(lambda: self._commit(epoch, prepared))
-
-    def recover(self, epoch: int, prepared: Any) -> None:
-        """Abort what a former owner left open; then bring the last epoch to its end."""
-        self._speaking(self._begin_producing)
-        super().recover(epoch, prepared)
-
-    def cleanup(self) -> None:
-        """Let go of the connections."""
-        self._drop()
-        if self._groups is not None:
-            self._groups.close()
-
-    def _commit(self, epoch: int, rows: Sequence[Any]) -> None:
-        from confluent_kafka import TopicPartition
-
-        if self._open != epoch:
-            self._drop()
-            self._begin_producing()
-            if self._committed() >= epoch:
-                return
-            if refused := self._produce(epoch, rows):
-                raise RuntimeError(f"records that Kafka took before are refused now: {next(iter(refused.values()))}")
-        metadata = self._groups.consumer_group_metadata()
-        self._producer.send_offsets_to_transaction([TopicPartition(self._topic, 0, epoch)], metadata, _CALL_SECS)
-        self._producer.commit_transaction(_CALL_SECS)
-        self._open = 0
-
-    def _produce(self, epoch: int, rows: Sequence[Any]) -> dict[int, str]:
-        """Begin a transaction and produce rows; return those that are refused for good, by place."""
-        from confluent_kafka import KafkaException
-
-        self._begin_producing()
-        if self._open:
-            self._producer.abort_transaction(_CALL_SECS)
-        self._open = 0
-        self._producer.begin_transaction()
-        refused: dict[int, str] = {}
-        failed: list[Any] = []
-
-        def reported(number: int) -> Callable[[Any, Any], None]:
-            def report(error: Any, message: Any) -> None:
-                if error is not None:
-                    if error.code() in _refusals():
-                        refused[number] = error.str()
-                    else:
-                        failed.append(error)
-
-            return report
-
-        for number, (key, value, time_ms) in enumerate(rows):
-            try:
-                self._send(key, value, time_ms, reported(number))
-            except KafkaException as error:
-                if error.args[0].code() not in _refusals():
-                    raise
-                refused[number] = error.args[0].str()
-        left = self._producer.flush(_CALL_SECS)
-        if failed or left:
-            raise _exception(failed[0]) if failed else TimeoutError(f"{left} records were not taken within {_CALL_SECS:g} s")
-        self._open = epoch
-        return refused
-
-    def _send(self, key: Any, value: Any, time_ms: int, report: Any) -> None:
-        while True:
-            try:
-                self._producer.produce(self._topic, value, key, timestamp=time_ms, on_delivery=report)
-                self._producer.poll(0)
-                return
-            except BufferError:  # the queue is full: let it drain
-                self._producer.poll(0.1)
-
-    def _begin_producing(self) -> None:
-        if self._producer is None:
-            self._groups = self._groups or self._client.consumer(self._name, "earliest")
-            found = self._groups.list_topics(self._topic, timeout=_CALL_SECS).topics[self._topic]
-            if found.error is not None:
-                raise _exception(found.error)
-            self._producer = self._client.producer(self._name)
-            self._producer.init_transactions(_CALL_SECS)
-
-    def _committed(self) -> int:
-        from confluent_kafka import TopicPartition
-
-        [found] = self._groups.committed([TopicPartition(self._topic, 0)], timeout=_CALL_SECS)
-        return max(0, int(found.offset))
-
-    def _drop(self) -> None:
-        """Give the producer up; its transaction is aborted by its successor's beginning."""
-        if self._producer is not None:
-            self._producer.purge()
-            self._producer.flush(0)
-        self._producer, self._open = None, 0
-
-    def _speaking(self, call: Callable[[], Any]) -> Any:
-        """Call Kafka; after an error nothing is known of the transaction, so the next try begins with a new producer."""
-        from confluent_kafka import KafkaError, KafkaException
-
-        try:
-            return call()
-        except KafkaException as error:
-            self._drop()
-            lasting = (
-                KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._AUTHENTICATION,
-                KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KafkaError._INVALID_ARG,
-            )  # fmt: skip
-            if error.args[0].code() in lasting:
-                raise InvalidConfigError(f"{self._where}: {error.args[0].str()}") from error
-            raise
-        except BaseException:
-            self._drop()
-            raise
-
-
-class Client:
-    """Address and credentials of a Kafka; secrets are read where it is used."""
-
-    def __init__(self, what: str, servers: str, options: Mapping[str, Any] | None, secret: Secret) -> None:
-        self._options, self._secret = dict(options or {}), secret
-        if held := sorted(_SECRETS & self._options.keys()):
-            raise InvalidConfigError(
-                f"{what}: options holds the secret {held[0]}; name its place with password_file or password_env"
-            )
-        self.servers = servers
-        self.problem: Any = None  # the last error that belongs to no record
-
-    def consumer(self, group: str, reset: str) -> Any:
-        """Return a consumer that commits nothing."""
-        from confluent_kafka import Consumer
-
-        own = {"group.id": group, "enable.auto.commit": False, "auto.offset.reset": reset, "enable.partition.eof": True}
-        return Consumer(self._conf(own))
-
-    def producer(self, name: str) -> Any:
-        """Return a producer of transactions under a name."""
-        from confluent_kafka import Producer
-
-        return Producer(self._conf({"linger.ms": 2, "transactional.id": name}))
-
-    def _conf(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        password = self._secret.read()
-        secret = {} if password is None else {"sasl.password": password}
-        return {"log_level": 0, **self._options, **own, **secret, "bootstrap.servers": self.servers, "error_cb": self._note}
-
-    def _note(self, error: Any) -> None:
-        self.problem = error
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "problem": None}
 
 
 def _group(where: str) -> str:
@@ -436,14 +283,8 @@ def _json_value(parse: Callable[[bytes], tuple[Any, ...]]) -> Callable[[bytes | 
     return lambda value: parse(value or b"null")
 
 
-def _refusals() -> tuple[int, ...]:
-    from confluent_kafka import KafkaError
+def _partition(place: str) -> Any:
+    from confluent_kafka import TopicPartition
 
-    return KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG, KafkaError.INVALID_TIMESTAMP
-
-
-def _exception(error: Any) -> Exception:
-    from confluent_kafka import KafkaException
-
-    found: Exception = KafkaException(error)
-    return found
+    topic, number = place.rsplit("/", 1)
+    return TopicPartition(topic, int(number))

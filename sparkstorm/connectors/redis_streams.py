@@ -84,8 +84,9 @@ class RedisSource(ReplayableSpout):
         if not self._ahead and not self._fetch():
             return
         for _ in range(min(_ROWS_PER_CALL, len(self._ahead))):
-            stream, id, entry = self._ahead.popleft()
-            self._collector.emit(self._values(entry, id), id)
+            stream, id, entry = self._ahead[0]
+            self._emit(entry, id)
+            self._ahead.popleft()
             self._last[stream] = id
             if stream in self._passed:
                 self._passed[stream] += 1
@@ -111,9 +112,10 @@ class RedisSource(ReplayableSpout):
         if self._client is not None:
             self._client.close()
 
-    def _values(self, entry: Mapping[bytes, bytes], id: str) -> Sequence[Any]:
+    def _emit(self, entry: Mapping[bytes, bytes], id: str) -> None:
         cells = [entry.get(name.encode()) for name in self._fields]
-        return [*(None if c is None else c.decode("utf-8", "replace") for c in cells), id, int(id.partition("-")[0])]
+        text = (None if c is None else c.decode("utf-8", "replace") for c in cells)
+        self._collector.emit((*text, id, int(id.partition("-")[0])), id)
 
     def _fetch(self) -> bool:
         if self._patience.is_resting or not self._last or self.is_exhausted():

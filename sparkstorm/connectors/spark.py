@@ -81,8 +81,12 @@ class SparkSource(ReplayableSpout):
         while self._at < len(self._mine):
             if self._rows is None:
                 self._rows = _behind(self._done, self._reader.read(self._mine[self._at]), self._most)
-            if self._emit(self._rows):
-                return
+            try:
+                if self._emit(self._rows):
+                    return
+            except BaseException:
+                self._rows = None  # read again behind the last row that was emitted whole
+                raise
             self._at, self._done, self._rows = self._at + 1, 0, None
         self._ends[self._number] = self._end
         self._start, self._end, self._at, self._number = self._end, None, 0, self._number + 1

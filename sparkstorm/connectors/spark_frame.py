@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sparkstorm.connectors.file_records import json_parser
 from sparkstorm.connectors.patience import Secret, without_password
 from sparkstorm.connectors.redis_streams import RedisSource, connect
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.errors import CodecError, InvalidConfigError
 from sparkstorm.model.values.tagged import to_json
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ return 1
 class SparkFrame(RedisSource):
     """Emits the rows that `send_frame` puts into a Redis stream, each exactly once: whatever a Spark cluster has a reader for.
 
-    `fields` are columns of the frame, as names or types by name. Entries are deleted when their tuples are done.
+    `fields` are columns of the frame, as names or types by name. Entries are deleted when their tuples are done. One that is no
+    such row goes to the stream `bad` (id, text, reason) and is reported.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class SparkFrame(RedisSource):
         super().__init__(url, stream, [_ROW], follow=follow, lost="skip", password_file=password_file, password_env=password_env)
         types = dict(fields) if isinstance(fields, Mapping) else dict.fromkeys(fields, "any")
         self._parse = json_parser(types)
-        self.outputs = types
+        self.outputs = {"default": types, "bad": ["id", "text", "reason"]}
 
     def ack(self, message_id: Any) -> None:
         """Delete an entry whose tuple is done."""
@@ -57,8 +58,13 @@ class SparkFrame(RedisSource):
 
     fail = ack  # it was parked: done as well
 
-    def _values(self, entry: Mapping[bytes, bytes], id: str) -> Sequence[Any]:
-        return self._parse(entry.get(_ROW.encode(), b""))
+    def _emit(self, entry: Mapping[bytes, bytes], id: str) -> None:
+        row = entry.get(_ROW.encode(), b"")
+        try:
+            self._collector.emit(self._parse(row), id)
+        except (ValueError, RecursionError, CodecError) as error:
+            self._collector.report_error(f"{self._where}, entry {id}: {error}")
+            self._collector.emit((id, row[:2000].decode("utf-8", "replace"), str(error)[:300]), id, stream="bad")
 
 
 @dataclass(frozen=True)

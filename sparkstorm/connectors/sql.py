@@ -13,7 +13,7 @@ from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import RefusedRows, TransactionalSink
 from sparkstorm.connectors.patience import Patience, Secret, without_password
-from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, StoreUnavailableError
+from sparkstorm.errors import CodecError, InvalidConfigError, InvalidTopologyError, StoreUnavailableError
 from sparkstorm.model.tuples import Tuple
 
 EPOCHS = "sparkstorm_epochs"
@@ -28,8 +28,8 @@ class SqlSource(ReplayableSpout):
 
     `key` is a column that grows and is unique, such as an identity; the position is its last value. Transactions may commit in
     another order than they drew their numbers: a whole number that is missing is waited for `gap_secs`, then taken for one that was
-    rolled back. `fields` are the columns to emit, as names or types by name. Changes of rows that were read, and deletions, are not
-    seen.
+    rolled back. `fields` are the columns to emit, as names or types by name. A row that no tuple can carry (a time without a zone)
+    goes to the stream `bad` (key, text, reason) and is reported. Changes of rows that were read, and deletions, are not seen.
     """
 
     blocking = True
@@ -57,7 +57,10 @@ class SqlSource(ReplayableSpout):
         self._secret = Secret("SqlSource", password_file, password_env)
         self._table, self._query, self._key, self._fields = table, query, key, list(fields)
         self._follow, self._poll_ms, self._gap_ms, self._most = follow, round(poll_secs * 1000), round(gap_secs * 1000), rows
-        self.outputs = dict(fields) if isinstance(fields, Mapping) else list(fields)
+        self.outputs = {
+            "default": dict(fields) if isinstance(fields, Mapping) else list(fields),
+            "bad": ["key", "text", "reason"],
+        }
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Connect to nothing yet."""
@@ -82,8 +85,13 @@ class SqlSource(ReplayableSpout):
         for _ in range(_ROWS_PER_CALL):
             if not self._ahead or self._is_gap(self._ahead[0][0]):
                 return
-            key, *values = self._ahead.popleft()
-            self._collector.emit(values, key)
+            key, *values = self._ahead[0]
+            try:
+                self._collector.emit(values, key)
+            except CodecError as error:
+                self._collector.report_error(f"{self._where}, {self._key} {key}: {error}")
+                self._collector.emit((str(key), repr(values)[:2000], str(error)[:300]), key, stream="bad")
+            self._ahead.popleft()
             self._last = key
 
     def is_exhausted(self) -> bool:
@@ -245,12 +253,10 @@ class SqlSink(TransactionalSink):
             try:
                 epochs.create(connection, checkfirst=True)
                 connection.commit()
-            except (
-                exc.IntegrityError,
-                exc.ProgrammingError,
-                exc.OperationalError,
-            ):  # another task was faster, or it is not allowed
+            except (exc.IntegrityError, exc.ProgrammingError, exc.OperationalError):
                 connection.rollback()
+                if not sa.inspect(connection).has_table(EPOCHS, schema=self._schema):
+                    raise  # else another task was faster, or it is there and this user may not create one
             if connection.execute(sa.select(epochs.c.epoch).where(epochs.c.sink == self._sink)).first() is None:
                 connection.execute(sa.insert(epochs).values(sink=self._sink, epoch=0))
             connection.commit()

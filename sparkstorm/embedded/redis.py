@@ -207,6 +207,7 @@ def client_of(at: RedisAddress, timeout_s: float | None = None, on_connect: Call
 
 def _serving_pid(client: redis.Redis) -> int:
     try:
+        client.ping()  # refused while it still reads its file, when it already says who it is
         return int(client.info("server")["process_id"])
     except redis.RedisError:
         return 0

@@ -22,6 +22,7 @@ from sparkstorm.grouping.routes import (
     pick_many,
     pick_one,
 )
+from sparkstorm.model.compiled import core
 from sparkstorm.model.topology import DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.model.tuples import Roots, Source
 from sparkstorm.model.values.codec import SCALARS, Codec
@@ -263,12 +264,19 @@ def _size(value: Any) -> int:
 
 
 def fast_emit(emitter: Emitter) -> Callable[..., None]:
-    """`emitter.emit`, with the usual case of one value for one subscriber of the default stream written out.
+    """`emitter.emit`, with the usual case of one subscriber of the default stream written out: in C, else for one value.
 
     Tested equal to the plain way; it is what a word of a word count costs.
     """
     route = emitter.routes.get(DEFAULT_STREAM)
-    if route is None or route.pick is None or route.is_direct or route.width != 1 or emitter.is_strict:
+    if route is None or route.pick is None or route.is_direct or emitter.is_strict:
+        return emitter.emit
+    if core is not None:
+        made: Callable[..., None] = core.Emit(
+            emitter, emitter.log, route.pick, route.source, route.width, DEFAULT_STREAM, emitter.emit
+        )
+        return made
+    if route.width != 1:
         return emitter.emit
     pick, source, log_row, scalars, plain = route.pick, route.source, emitter.log.append, SCALARS, emitter.emit
 

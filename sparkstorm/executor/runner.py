@@ -12,6 +12,7 @@ from sparkstorm.api.components import BasicBolt
 from sparkstorm.executor.emitter import Emitter, fast_emit
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.user_traceback import failure_of
+from sparkstorm.model.compiled import core
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.tuples import Roots, Source, Tuple
 
@@ -104,6 +105,8 @@ class BasicRunner:
 
     def execute_rows(self, rows: Sequence[Row]) -> list[tuple[int, Failure]]:
         """Execute every row; return the places of the failed ones, which leave no other trace, and why."""
+        if core is not None:
+            return self._execute_compiled(rows if type(rows) is list else list(rows))
         failures: list[tuple[int, Failure]] = []
         emitter, collector, execute = self._emitter, self._collector, self.bolt.execute
         log, undo = emitter.log, self._state.undo if self._state is not None else emitter.log
@@ -142,6 +145,24 @@ class BasicRunner:
                 if self._state is not None:
                     self._state.roll_back(undo_mark)
                 failures.append((len(rows) - length_hint(rest) - 1, failure_of(error)))
+
+    def _execute_compiled(self, rows: list[Row]) -> list[tuple[int, Failure]]:
+        failures: list[tuple[int, Failure]] = []
+        emitter, state, execute = self._emitter, self._state, self.bolt.execute
+        undo = state.undo if state is not None else emitter.log
+        marks, place = [0, 0, 0], 0
+        while place < len(rows):
+            try:
+                core.run_rows(rows, place, execute, self._collector, emitter, emitter.log, undo, marks, Tuple)
+                return failures
+            except (Exception, SystemExit) as error:
+                place, mark, undo_mark = marks
+                emitter.roll_back(mark)
+                if state is not None:
+                    state.roll_back(undo_mark)
+                failures.append((place, failure_of(error)))
+                place += 1
+        return failures
 
     def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
         """Inputs of a run that wait for an ack: none."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
 from sparkstorm.errors import CodecError
+from sparkstorm.model.compiled import core
 from sparkstorm.model.values.codec import KEYS, SCALARS, Codec
 
-_MISSING: Any = object()
+MISSING: Any = object()
+"""In place of a value: there is none under the key."""
 _NUMBERS = frozenset({int, float, bool, Decimal})
 
 
@@ -23,7 +26,7 @@ class MemoryState:
         self._codec = codec
         self._unchecked = frozenset() if is_strict else SCALARS  # strict: even numbers and text are looked at
         self._data: dict[Any, Any] = {}
-        self.used: dict[Any, None] | None = None  # keys that a NotingState has noted
+        self.used: dict[Any, None] | None = None  # keys that `noting` has noted
         # key, former value, new value, key … since the last take_changes(): cheaper than tuples. With the new values, a commit
         # is made without looking a key up again: beyond some 50,000 keys each look-up misses the processor's caches.
         self.undo: list[Any] = []
@@ -39,8 +42,8 @@ class MemoryState:
         if type(value) not in self._unchecked:
             value = self._codec.normalise(value)
         data = self._data
-        former = data.get(key, _MISSING)
-        if former is _MISSING:
+        former = data.get(key, MISSING)
+        if former is MISSING:
             self._check_key(key)
         undo = self.undo
         undo.append(key)
@@ -51,8 +54,8 @@ class MemoryState:
     def add(self, key: Any, amount: float = 1) -> Any:
         """Add to the number under a key (none counts as 0) and return the sum."""
         data = self._data
-        former = data.get(key, _MISSING)
-        if former is _MISSING:
+        former = data.get(key, MISSING)
+        if former is MISSING:
             self._check_key(key)
             total = amount
         else:
@@ -61,7 +64,7 @@ class MemoryState:
         if kind is not int and kind not in _NUMBERS:  # the usual one first: a look into the set costs more
             raise CodecError(
                 f"state key {key!r}: {amount!r} cannot be added to {former!r:.60}"
-                if former is not _MISSING
+                if former is not MISSING
                 else f"state key {key!r}: {amount!r} is no number"
             )
         undo = self.undo
@@ -89,7 +92,7 @@ class MemoryState:
 
     def fold(self, key: Any, function: Callable[[Any, Any], Any], item: Any) -> bool:
         """Replace a number or text under a key by function(it, item); False when there is nothing of the kind."""
-        former = self._data.get(key, _MISSING)
+        former = self._data.get(key, MISSING)
         if type(former) not in SCALARS:
             return False
         value = function(former, item)
@@ -102,7 +105,7 @@ class MemoryState:
     def delete(self, key: Any) -> None:
         """Forget a key."""
         if key in self._data:
-            self.undo += key, self._data.pop(key), _MISSING
+            self.undo += key, self._data.pop(key), MISSING
             self._has_deleted = True
 
     def items(self) -> Iterator[tuple[Any, Any]]:
@@ -137,7 +140,7 @@ class MemoryState:
             self.undo.pop()
             former = self.undo.pop()
             key = self.undo.pop()
-            if former is _MISSING:
+            if former is MISSING:
                 self._data.pop(key, None)
             else:
                 self._data[key] = former
@@ -146,11 +149,15 @@ class MemoryState:
         """Return changed (key, value) pairs and deleted keys since the last call."""
         value_by_key = dict(zip(self.undo[::3], self.undo[2::3], strict=True))  # the last one of a key wins
         self.undo.clear()
-        deleted = [k for k, value in value_by_key.items() if value is _MISSING] if self._has_deleted else []
+        deleted = [k for k, value in value_by_key.items() if value is MISSING] if self._has_deleted else []
         for key in deleted:
             del value_by_key[key]
         self._has_deleted = False
         return list(value_by_key.items()), deleted
+
+    def marks(self) -> dict[str, Any]:
+        """Return what the journal keeps of this state beside its changes: nothing."""
+        return {}
 
     def keys(self) -> list[Any]:
         """Every key, as of now."""
@@ -176,9 +183,9 @@ class MemoryState:
     def load(self, pairs: Iterable[Any], deleted: Iterable[Any] = ()) -> None:
         """Apply stored changes; keys that were tuples come back as tuples."""
         for key, value in pairs:
-            self._data[_as_key(key)] = value
+            self._data[as_key(key)] = value
         for key in deleted:
-            self._data.pop(_as_key(key), None)
+            self._data.pop(as_key(key), None)
 
     def _check_key(self, key: Any) -> None:
         if type(key) in SCALARS and self._unchecked:
@@ -192,20 +199,14 @@ class MemoryState:
                 self._codec.normalise(part)
 
 
-class NotingState(MemoryState):
-    """A state that notes the keys which are used; `over` makes one of a MemoryState for a while, wherever it is known."""
+if core is not None:
+    MemoryState.add = core.Add(MemoryState, MemoryState.add)  # type: ignore[method-assign]
+
+
+class Noting(MemoryState):
+    """Mixin of a state that notes the keys which are used, whether they are there or not."""
 
     __slots__ = ()
-
-    @staticmethod
-    @contextmanager
-    def over(state: MemoryState, used: dict[Any, None]) -> Iterator[None]:
-        """Note in `used` which keys of this state are used in here, whether they are there or not."""
-        state.used, state.__class__ = used, NotingState
-        try:
-            yield
-        finally:
-            state.used, state.__class__ = None, MemoryState
 
     def get(self, key: Any, default: Any = None) -> Any:
         self._note(key)
@@ -236,6 +237,22 @@ class NotingState(MemoryState):
             self.used[key] = None
 
 
+@contextmanager
+def noting(state: MemoryState, used: dict[Any, None]) -> Iterator[None]:
+    """Note in `used` which keys of this state are used in here; the state is the same object for all who have it."""
+    kind = type(state)
+    state.used, state.__class__ = used, _noting_class(kind)  # type: ignore[arg-type]  # mypy takes a class with slots for unhashable
+    try:
+        yield
+    finally:
+        state.used, state.__class__ = None, kind
+
+
+@functools.cache
+def _noting_class(kind: type[MemoryState]) -> type[MemoryState]:
+    return type(f"Noting{kind.__name__}", (Noting, kind), {"__slots__": ()})
+
+
 def merged_states(component: str, states: Mapping[int, Mapping[Any, Any]]) -> dict[Any, Any]:
     """Return the states of a bolt's tasks, given by task id, as one; ValueError names a key that several tasks have."""
     merged: dict[Any, Any] = {}
@@ -252,5 +269,5 @@ def merged_states(component: str, states: Mapping[int, Mapping[Any, Any]]) -> di
     return merged
 
 
-def _as_key(key: Any) -> Any:
+def as_key(key: Any) -> Any:
     return tuple(key) if isinstance(key, list) else key

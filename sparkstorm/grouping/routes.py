@@ -14,6 +14,7 @@ from typing import Any
 
 from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.grouping.hashing import stable_hash
+from sparkstorm.model.compiled import core
 from sparkstorm.model.topology import Grouping
 
 Rows = list[Any]
@@ -24,6 +25,7 @@ PickMany = Callable[[tuple[Any, ...]], Sequence[Rows]]
 # processor's caches and is then slower than the hash. It is emptied after so many misses per key, for keys that change with time.
 _CACHED_KEYS = 1 << 11
 _MISSES_PER_KEY = 64
+_ONE, _IN_TURN, _BY_KEY = range(3)  # kinds of the compiled core's pickers
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,9 @@ def pick_one(grouping: Grouping, positions: Sequence[int], targets: Sequence[Tar
     rows = [t.rows for t in targets]
     match grouping.kind:
         case "global":
-            return lambda values: rows[0]
+            return _always(rows[0])
         case "fields" if len(rows) == 1:
-            return lambda values: rows[0]
+            return _always(rows[0])
         case "fields":
             return _by_key(positions, rows)
         case "partial_key":
@@ -79,9 +81,17 @@ def pick_many(grouping: Grouping, task: int, targets: Sequence[Target]) -> PickM
     return lambda values: _all_chosen(rows_by_task, grouping.custom.choose_tasks(task, values))
 
 
+def _always(rows: Rows) -> PickOne:
+    if core is not None:
+        return core.Pick(_ONE, 0, rows, None)  # type: ignore[no-any-return]
+    return lambda values: rows
+
+
 def _in_turn(rows: Sequence[Rows], seed: int) -> PickOne:
     start = seed % len(rows)
     turns = cycle([*rows[start:], *rows[:start]])
+    if core is not None:
+        return core.Pick(_IN_TURN, 0, turns, None)  # type: ignore[no-any-return]
     return lambda values: next(turns)
 
 
@@ -119,7 +129,7 @@ def _by_key(positions: Sequence[int], rows: Sequence[Rows]) -> PickOne:
 
     position = positions[0]
     if len(positions) == 1:
-        return pick_by_one
+        return pick_by_one if core is None else core.Pick(_BY_KEY, position, cached, choose)
     return lambda values: pick(tuple([values[p] for p in positions]))
 
 

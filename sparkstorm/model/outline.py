@@ -8,6 +8,7 @@ from sparkstorm.model.assignment import TaskInfo
 from sparkstorm.model.status import JsonValue
 from sparkstorm.model.tasks import executors_by_component, number_tasks, system_topology
 from sparkstorm.model.topology import Topology
+from sparkstorm.settings import StateSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class ComponentOutline:
     inputs: tuple[InputOutline, ...] = ()
     streams: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # declared fields by stream
     state_version: int = 0  # form of a stateful bolt's state; 0 without state
+    state_backend: str = ""  # of a stateful bolt
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ def outline_of(topology: Topology, conf: Mapping[str, JsonValue]) -> TopologyOut
             tuple(InputOutline(one.component, one.stream, one.grouping.kind, one.grouping.fields) for one in each.inputs),
             {name: stream.fields for name, stream in each.streams.items()},
             getattr(each.instance, "state_version", 0),
+            StateSettings.of(conf, each.conf).backend if hasattr(each.instance, "state_version") else "",
         )
         for each in whole
     }

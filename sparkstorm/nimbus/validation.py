@@ -92,6 +92,11 @@ def check_upgraded_outline(name: str, before: TopologyOutline, after: TopologyOu
                 )
         if sorted(map(str, was.inputs)) != sorted(map(str, now.inputs)):
             raise InvalidTopologyError(f"{here} has other inputs or groupings in the new code; use a hot deploy")
+        if was.state_backend and was.state_backend != now.state_backend:
+            raise InvalidTopologyError(
+                f"{here}: topology.state.backend is {now.state_backend} in the new code, {was.state_backend} runs: after a "
+                "rollback the state could not be read; use a hot deploy"
+            )
         if was.state_version != now.state_version and not is_forced:
             raise InvalidTopologyError(
                 f"{here}: its state has version {was.state_version}, that of the new code {now.state_version}: after a rollback "

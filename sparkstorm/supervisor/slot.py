@@ -96,16 +96,17 @@ class Child:
 class Slot:
     """The slot's main thread, between two waits: `step` does everything that is due."""
 
-    def __init__(self, spec: SlotSpec, place: Place, sync: SlotSync, spawn: SpawnWorker) -> None:
+    def __init__(
+        self, spec: SlotSpec, place: Place, sync: SlotSync, spawn: SpawnWorker, spare: WorkerProcess | None = None
+    ) -> None:
         self._spec, self._place, self._sync, self._spawn = spec, place, sync, spawn
         self._conf = merge(default_conf(), spec.conf)
         self._timing = timing_of(self._conf)
         self._beat_every_ms = SupervisorSettings.of(self._conf).worker_heartbeat_ms
         self._state = SlotState()
         self._child: Child | None = None
-        self._spare: WorkerProcess | None = None
-        self._suspicion = PoisonDetector()
-        self._message = ""
+        self._spare = spare
+        self._suspicion, self._message = PoisonDetector(), ""
         self._last_end = ""  # why the last worker under this assignment ended unasked
         self._deaths = 0  # of workers under this assignment that nobody had asked to end
         self._beat_due_ms = self._house_due_ms = self._spare_due_ms = 0

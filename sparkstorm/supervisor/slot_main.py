@@ -45,18 +45,24 @@ LOG_PATIENCE_S = 1.0  # heartbeats wait for no longer
 STOPPED, ORPHANED = "stopped", "orphaned"
 
 
-def main(spec: SlotSpec, stopping: threading.Event | None = None) -> str:
-    """Run one slot to its end and say why it ended; never raises (an exception would count against the Spark job)."""
+def main(spec: SlotSpec, stopping: threading.Event | None = None, spare: WorkerChild | None = None) -> str:
+    """Run one slot to its end and say why it ended; never raises (an exception would count against the Spark job).
+
+    `spare` is its first worker process, if there is one already.
+    """
     try:
         place = wait_for_place(spec)
         with _logging_to(Path(spec.log_dir) / f"{file_name(f'slot-{place.slot.node}-{place.slot.port}')}.log"):
             try:
-                return _run(spec, place, stopping or threading.Event())
+                return _run(spec, place, stopping or threading.Event(), spare)
             finally:
                 place.claim.release()
     except Exception as fault:
         _LOG.exception("slot failed")
         return f"failed: {type(fault).__name__}: {fault}"
+    finally:
+        if spare is not None:
+            spare.close()
 
 
 def main_by_ticket(ticket: Ticket) -> str:
@@ -64,11 +70,14 @@ def main_by_ticket(ticket: Ticket) -> str:
 
     A second attempt of the same Spark task finds the ticket used and ends; the driver submits the slot again.
     """
+    spare = WorkerChild.fork(DEFAULT_ENTRY)  # before there is a thread, a connection or a secret
     try:
         spec = SlotSpec.from_json(redeem(ticket))
     except Exception as fault:
+        if spare is not None:
+            spare.close()
         return f"failed: {type(fault).__name__}: {fault}"
-    return main(spec)
+    return main(spec, spare=spare)
 
 
 def wait_for_place(spec: SlotSpec) -> Place:
@@ -90,7 +99,7 @@ def wait_for_place(spec: SlotSpec) -> Place:
     )
 
 
-def _run(spec: SlotSpec, place: Place, stopping: threading.Event) -> str:
+def _run(spec: SlotSpec, place: Place, stopping: threading.Event, spare: WorkerChild | None) -> str:
     sync = SlotSync(place.slot, place.node_dir, lambda: _connect(spec, place), spec.stop_path)
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
     os.set_blocking(wake_read, False)
@@ -99,7 +108,7 @@ def _run(spec: SlotSpec, place: Place, stopping: threading.Event) -> str:
     thread = threading.Thread(target=_drive_clerk, args=(sync, over), name=f"sync-{place.slot.port}", daemon=True)
     thread.start()
     early_log = NodeDir(Path(spec.local_dir), place.slot.node).early_log(place.slot.port)
-    slot = Slot(spec, place, sync, lambda: WorkerChild(spec.entry or DEFAULT_ENTRY, early_log))
+    slot = Slot(spec, place, sync, lambda: WorkerChild.spawn(spec.entry or DEFAULT_ENTRY, early_log), spare)
     _LOG.info("slot %s of host %s: pid %d", place.slot, place.host, os.getpid())
     try:
         return _drive_slot(slot, sync, wake_read, stopping)

@@ -1,15 +1,21 @@
-"""One worker process as its slot sees it: started by exec, commanded and read through pipes, killed with its children.
+"""One worker process as its slot sees it: commanded and read through pipes, killed with its children.
 
-Made and used by the slot's main thread only: the kernel ties the child's life to the very thread that spawned it.
+Started by exec; a slot's first one is forked before the slot has threads or secrets, with the modules of Spark's Python daemon,
+because an interpreter that imports them takes half a second, and several on a busy machine. Made and used by the slot's main
+thread only: the kernel ties the child's life to the very thread that started it.
 """
 
 import contextlib
+import faulthandler
 import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
+import traceback
 from pathlib import Path
+from typing import NoReturn, Protocol
 
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.worker_messages import (
@@ -21,6 +27,7 @@ from sparkstorm.model.worker_messages import (
 )
 from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.supervisor.worker_memory import Usage, usage_of
+from sparkstorm.worker.main import main
 
 _LOG = logging.getLogger(__name__)
 # Spark's own variables carry its secrets and make a child believe that it is a Spark worker.
@@ -29,32 +36,42 @@ _PASSWORDS = ("SPARKSTORM_REDIS_PASSWORD", "SPARKSTORM_REDIS_VIEWER_PASSWORD", "
 _READ_BYTES = 65536
 
 
-class WorkerChild:
-    """A child process, from its spawn (idle, as a spare) to the end of everything it started."""
+class _Process(Protocol):
+    """What is used of a subprocess.Popen."""
 
-    def __init__(self, entry: str, early_log: Path) -> None:
-        """Spawn it; `early_log` takes what it prints before its spec names a log. OSError when the machine refuses."""
-        status_read, status_write = os.pipe()
-        command = [sys.executable, "-m", "sparkstorm.worker.main", str(status_write), str(os.getpid()), entry]
-        try:
-            with early_log.open("wb") as log:
-                self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=(status_write,),
-                    env=child_environment(),
-                    start_new_session=True,
-                    bufsize=0,
-                )
-        except BaseException:
-            os.close(status_read)
-            raise
-        finally:
-            os.close(status_write)
-        assert self._process.stdin is not None
-        self._control_fd, self._status_fd = self._process.stdin.fileno(), status_read
+    @property
+    def pid(self) -> int: ...
+    def wait(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def send_signal(self, sig: int, /) -> None: ...
+
+
+class _Forked:
+    """A child of os.fork."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self._exit_code = pid, None  # type: int, int | None
+
+    def wait(self) -> int:
+        if self._exit_code is None:
+            self._exit_code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._exit_code
+
+    def poll(self) -> int | None:
+        if self._exit_code is None and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            self.wait()
+        return self._exit_code
+
+    def send_signal(self, sig: int, /) -> None:
+        if self._exit_code is None:
+            os.kill(self.pid, sig)
+
+
+class WorkerChild:
+    """A child process, from its start (idle, as a spare) to the end of everything it started."""
+
+    def __init__(self, process: _Process, control_fd: int, status_fd: int) -> None:
+        self._process, self._control_fd, self._status_fd = process, control_fd, status_fd
         os.set_blocking(self._control_fd, False)
         os.set_blocking(self._status_fd, False)
         self._unsent, self._received = bytearray(), bytearray()
@@ -62,6 +79,55 @@ class WorkerChild:
         self._pid_fd = _watch_pid(self._process.pid)
         self._log: Path | None = None
         self.exit_code: int | None = None
+
+    @classmethod
+    def spawn(cls, entry: str, early_log: Path) -> "WorkerChild":
+        """Start it by exec; `early_log` takes what it prints before its spec names a log. OSError when the machine refuses."""
+        (control_read, control_write), (status_read, status_write) = os.pipe(), os.pipe()
+        command = [sys.executable, "-m", "sparkstorm.worker.main", str(status_write), str(os.getpid()), entry]
+        try:
+            with early_log.open("wb") as log:
+                process = subprocess.Popen(
+                    command,
+                    stdin=control_read,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(status_write,),
+                    env=child_environment(),
+                    start_new_session=True,
+                )
+        except BaseException:
+            os.close(control_write)
+            os.close(status_read)
+            raise
+        finally:
+            os.close(control_read)
+            os.close(status_write)
+        return cls(process, control_write, status_read)
+
+    @classmethod
+    def fork(cls, entry: str) -> "WorkerChild | None":
+        """Start it by a fork of this process; None where that is not safe: beside threads, and outside Linux.
+
+        It keeps this process's modules and memory, and neither its descriptors nor its environment.
+        """
+        if sys.platform != "linux" or threading.active_count() > 1:
+            return None
+        (control_read, control_write), (status_read, status_write) = os.pipe(), os.pipe()
+        slot_pid = os.getpid()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        try:
+            pid = os.fork()
+        except OSError:
+            for fd in (control_read, control_write, status_read, status_write):
+                os.close(fd)
+            return None
+        if pid == 0:
+            _run_forked(control_read, status_write, slot_pid, entry)
+        os.close(control_read)
+        os.close(status_write)
+        return cls(_Forked(pid), control_write, status_read)
 
     @property
     def pid(self) -> int:
@@ -117,8 +183,7 @@ class WorkerChild:
         self.kill()
         if self.exit_code is None:
             self.exit_code = self._process.wait()
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        os.close(self._control_fd)
         os.close(self._status_fd)
         self._status_fd = -1
         if self._pid_fd is not None:
@@ -151,6 +216,30 @@ class WorkerChild:
     def _signal_group(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
+
+
+def _run_forked(control_fd: int, status_fd: int, slot_pid: int, entry: str) -> NoReturn:
+    """Become a worker in a forked child, as exec would make it."""
+    try:
+        os.setsid()
+        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        faulthandler.disable()  # it writes to a file of the slot's
+        os.dup2(control_fd, 0)
+        os.closerange(3, status_fd)
+        os.closerange(status_fd + 1, os.sysconf("SC_OPEN_MAX"))
+        sys.stdin, sys.stdout, sys.stderr = open(0, closefd=False), open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+        environment = child_environment()
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.argv = ["sparkstorm.worker.main", str(status_fd), str(slot_pid), entry]
+        if (numpy_random := sys.modules.get("numpy.random")) is not None:
+            numpy_random.seed()  # else all forks of one process would draw the same; `random` sees to it by itself
+        main(sys.argv[1:])
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)  # never back into the slot's stack
 
 
 def _watch_pid(pid: int) -> int | None:

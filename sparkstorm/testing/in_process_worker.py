@@ -57,6 +57,7 @@ class WorkerServices(Protocol):
     draws_epochs: bool
     patience_secs: float
     make_transport: MakeTransport | None
+    lazy_keys: int
 
 
 class DrawnBudget(Budget):
@@ -278,7 +279,7 @@ class InProcessWorker:
         if code is None:
             raise WorkerFailedError(f"the code of {spec.topology_id} is gone from this machine")
         opened = self._around.data_plane.open(code, spec.code_key)
-        return replace(plan_of(spec, *opened), codec=self.data.codec, is_strict=True)
+        return replace(plan_of(spec, *opened), codec=self.data.codec, is_strict=True, lazy_keys=self._around.lazy_keys)
 
     def _make_budget(self, settings: EpochSettings) -> Budget:
         return DrawnBudget(settings, random.Random(self._around.simulation.random.getrandbits(32)))

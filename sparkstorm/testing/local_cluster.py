@@ -6,6 +6,7 @@ in an order that it draws from a seed, and moves time by hand.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -66,8 +67,9 @@ class LocalCluster:
     >>> capture.values
     [('nathan',)]
 
-    Where epochs end and how large batches are is drawn from the seed, unless `draws_epochs` is false. The control plane sleeps
-    while it has nothing to do, so that hours of simulated time cost little, unless `is_lively` is true.
+    Where epochs end, how large batches are and whether states are lazy (they are by odd seeds) is drawn from the seed, unless
+    `draws_epochs` is false. The control plane sleeps while it has nothing to do, so that hours of simulated time cost little,
+    unless `is_lively` is true.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class LocalCluster:
         self.data_plane = DataPlane(store_max_bytes)
         self.bytes_store: BytesStore = LocalBytesStore()
         self.tree = LocalStateTree()
+        self.lazy_keys = random.Random(seed).choice((1, 4, 32)) if draws_epochs and seed % 2 else 0
         self.draws_epochs, self.patience_secs, self.make_transport = draws_epochs, thread_patience_secs, make_transport
         self._is_lively, self._is_resting, self.poll_ms = is_lively, False, poll_ms
         self.nimbus_duties: list[Duty] = []
@@ -256,8 +259,8 @@ class LocalCluster:
         self.deactivate(topology.name)
 
         def is_written() -> bool:
-            reader = LocalReader(topology.store)
-            reasons[0] = Source(topology.info_by_task, reader.record, reader.progress).write(folder, topology.name, overwrite)
+            source = Source(topology.info_by_task, LocalReader(topology.store))
+            reasons[0] = source.write(folder, topology.name, overwrite)
             return not reasons[0]
 
         try:

@@ -240,8 +240,15 @@ class Trial:
     def _waiting(self) -> list[str]:
         """Return what is not settled, a phrase each; the cheap looks first."""
         found = self._client.unfinished() or self._unsettled_control()
-        found = found or [f"messages of spout {spout} are open" for spout, feeder in self.feeders.items() if feeder.num_open]
+        found = found or self._unfinished_spouts()
         return found or self.cluster.waiting()
+
+    def _unfinished_spouts(self) -> list[str]:
+        if DeliverySettings.of(self._conf).is_tracked:
+            return [f"messages of spout {spout} are open" for spout, feeder in self.feeders.items() if feeder.num_open]
+        workers = [slot.worker for slot in self.cluster.topology(MAIN).workers if slot.worker is not None]
+        spouts = [(each.component, each.spout) for worker in workers for each in worker.crew.spouts.values()]
+        return [f"rows of spout {name} are not emitted" for name, spout in spouts if not spout.is_exhausted()]
 
     def _unsettled_control(self) -> list[str]:
         cluster, state = self.cluster, self.cluster.storm_state

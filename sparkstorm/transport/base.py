@@ -15,11 +15,13 @@ Laws of every Transport (tests/contracts/test_transport.py runs them against eac
    no commit is applied, and nothing that was handed over is handed over again (FencedError), for as long as it is kept.
 8. A store whose disk is full refuses every write, claims and `release` included (StoreFullError), and keeps nothing of
    it; once there is room again, the same calls go through.
+9. `read_state` and `scan_state` give what the commits so far have written to a task's base. They change nothing and ask for no
+   fence: whoever acts on what a newer owner has written cannot commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -73,6 +75,7 @@ class Commit:
     consumed_bytes: int = 0  # of rows done with, also where the frame they lie in is not done with as a whole
     journal: list[tuple[int, bytes]] = field(default_factory=list)
     dropped: dict[int, int] = field(default_factory=dict)  # how many of a journal's oldest entries go
+    state: list[tuple[int, bytes, bytes | None]] = field(default_factory=list)  # (task, key, value or none: deleted) of bases
     held: list[tuple[int, str, bytes]] = field(default_factory=list)
     released: list[tuple[int, str]] = field(default_factory=list)
     parked: list[bytes] = field(default_factory=list)
@@ -94,6 +97,7 @@ class Commit:
             or self.cursors
             or self.journal
             or self.dropped
+            or self.state
             or self.held
             or self.released
             or self.parked
@@ -157,6 +161,12 @@ class Transport(Protocol):
         for what waits outside the streams. Once something not younger than the floor is found, that is the answer.
         """
 
+    def read_state(self, task: int, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of keys in a task's base, None for each that is not there."""
+
+    def scan_state(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Yield a task's base as (key, value), in parts and in no order."""
+
     def open_taps(self, names: Sequence[str]) -> Collection[str]:
         """Return which of these taps ("component:stream") a client has open."""
 
@@ -178,6 +188,9 @@ class Reader(Protocol):
 
     def record(self, task: int) -> TaskRecord:
         """Return the stored record of a task."""
+
+    def scan_state(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Yield a task's base as (key, value), in parts; not at one moment."""
 
     def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
         """Return the oldest dead letters with ids greater than `after`, with their ids; ids only grow."""

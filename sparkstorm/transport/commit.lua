@@ -6,8 +6,8 @@
 --       number of fences k, k tasks, k tokens, number of watched tasks w, w tasks,
 --       number of frames e that the owner has in memory and whose presence it doubts, e pairs (stream, id); e is -1
 --       on a connection that has proven itself,
---       then each command as its length and its words; COUNT (backlog, prefix of streams, then task, change and whether entries
---       of it were consumed) is one of ours.
+--       then each command as its length and its words; ours are COUNT (backlog, prefix of streams, then task, change and whether
+--       entries of it were consumed) and STATE (prefix of a task's base, its changes).
 -- Answers {'OK', backlog of each watched task}, or {'FENCED'|'ROLLED_BACK'|'HALF', detail}. The same owner and seq again: 'OK'.
 local p = KEYS[1]
 local owner, generation, seq, mode = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
@@ -65,6 +65,26 @@ local function count(first, last)
   return redis.pcall('HSET', ARGV[first], unpack(set))
 end
 
+-- Write a task's base: of each key its range in 2 bytes, its length and that of its value plus one in 4 each (0: the key goes), key
+-- and value. As one word, because packing a command per key would cost more than the write.
+local function state(prefix, words)
+  local at = 1
+  while at <= #words do
+    local range, size, value_size = struct.unpack('<I2I4I4', words, at)
+    local key, name, result = prefix .. ':' .. range, string.sub(words, at + 10, at + 9 + size), nil
+    at = at + 10 + size
+    if value_size > 0 then
+      result = redis.pcall('HSET', key, name, string.sub(words, at, at + value_size - 2))
+      at = at + value_size - 1
+    else
+      result = redis.pcall('HDEL', key, name)
+    end
+    if type(result) == 'table' then
+      return result
+    end
+  end
+end
+
 local k = tonumber(ARGV[5])
 local at = 6
 local stored = k > 0 and redis.call('HMGET', p .. ':fence', unpack(ARGV, at, at + k - 1)) or {}
@@ -112,6 +132,8 @@ if last == seq - 1 then
     local result
     if ARGV[at + 1] == 'COUNT' then
       result = count(at + 2, at + words)
+    elseif ARGV[at + 1] == 'STATE' then
+      result = state(ARGV[at + 2], ARGV[at + 3])
     else
       result = redis.pcall(unpack(ARGV, at + 1, at + words))
     end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sparkstorm.errors import FencedError, NotAliveError, StoreFullError, StoreRolledBackError
@@ -33,6 +33,7 @@ class _TaskKeys:
     owner: str = ""
     journal: list[bytes] = field(default_factory=list)
     held: dict[str, bytes] = field(default_factory=dict)
+    base: dict[bytes, bytes] = field(default_factory=dict)
 
 
 class LocalStore:
@@ -181,6 +182,14 @@ class LocalTransport:
                 waiting += [birth_ms for birth_ms in births if birth_ms is not None]
         return min(waiting, default=None)
 
+    def read_state(self, task: int, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Values of a task's base."""
+        return list(map(self._store.task(task).base.get, keys))
+
+    def scan_state(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
+        """The whole of a task's base, at once."""
+        yield list(self._store.task(task).base.items())
+
     def open_taps(self, names: Sequence[str]) -> Collection[str]:
         """Return the open ones."""
         return self._store.taps.keys() & set(names)
@@ -256,6 +265,11 @@ class LocalTransport:
             store.task(task).journal.append(delta)
         for task, count in commit.dropped.items():
             del store.task(task).journal[:count]
+        for task, name, value in commit.state:
+            if value is None:
+                store.task(task).base.pop(name, None)
+            else:
+                store.task(task).base[name] = value
         for task, key in commit.released:
             store.task(task).held.pop(key, None)
         for task, key, data in commit.held:
@@ -287,6 +301,10 @@ class LocalReader:
     def record(self, task: int) -> TaskRecord:
         """Return the stored record of a task."""
         return _record(self._store.task(task))
+
+    def scan_state(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Yield a task's base, at once."""
+        yield list(self._store.task(task).base.items())
 
     def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
         """Return the oldest dead letters with ids greater than `after`, with their ids."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 from sparkstorm.errors import NotAliveError, StoreInconsistentError
@@ -11,6 +12,7 @@ from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.transport.base import START, TAP_MS, TOMBSTONE_MS, TaskRecord
 from sparkstorm.transport.connection import Link, Script, text
 from sparkstorm.transport.keys import Keys, read_cursor, read_number
+from sparkstorm.transport.state_base import StateReading
 
 _NAMES_AT_ONCE = 1000
 _ENTRY = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
@@ -37,6 +39,10 @@ class RedisReader:
     def record(self, task: int) -> TaskRecord:
         """Return what the store keeps of a task."""
         return read_task(self._link, self._keys, task)
+
+    def scan_state(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Yield a task's base in parts."""
+        return StateReading(self._link, self._keys).scan(task)
 
     def parked(self, limit: int, after: str = "0") -> list[tuple[str, bytes]]:
         """Return the oldest dead letters with ids greater than `after`, with their ids."""

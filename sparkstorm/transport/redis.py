@@ -13,7 +13,7 @@ from __future__ import annotations
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import redis
@@ -52,6 +52,7 @@ from sparkstorm.transport.connection import (
 )
 from sparkstorm.transport.keys import Keys, read_cursor, read_number
 from sparkstorm.transport.reader import read_task
+from sparkstorm.transport.state_base import StateReading, write_commands
 
 __all__ = ["Keys", "RedisTransport", "open_connection"]
 
@@ -77,6 +78,7 @@ class RedisTransport:
         self._commit_script = Script("commit.lua", self._link)
         self._claim_script = Script("claim.lua", self._link)
         self._oldest_script = Script("oldest.lua", self._link)
+        self._states = StateReading(self._link, self._keys)
         self._standing = Commit("", {}, 0, 0)  # the last commit known to stand, without its changes
         self._proven = 0  # number of the connection on which the store is known to hold what this owner has read
         self._fullness = 0.0
@@ -147,6 +149,14 @@ class RedisTransport:
         """The least of all frames' births and all owners' watermarks, found by the server; a commit trims what it consumes."""
         found = self._oldest_script.run(self._keys.prefix, lambda: [floor_ms, *also])[0]
         return int(found) if found else None
+
+    def read_state(self, task: int, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Values of a task's base."""
+        return self._states.read(task, keys)
+
+    def scan_state(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
+        """A task's base in parts."""
+        return self._states.scan(task)
 
     def open_taps(self, names: Sequence[str]) -> Collection[str]:
         """Read the marks of clients that look."""
@@ -243,6 +253,7 @@ class RedisTransport:
             yield ("RPUSH", k("journal", task), delta)
         for task, count in commit.dropped.items():
             yield ("LTRIM", k("journal", task), count, -1)
+        yield from write_commands(k, commit.state)
         yield from self._outcomes(commit)
 
     def _outcomes(self, commit: Commit) -> Iterable[tuple[Any, ...]]:

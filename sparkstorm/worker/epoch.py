@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.random
 
+from sparkstorm.model.compiled import core
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.tuples import Roots, each_root
 from sparkstorm.transport.frames import AckerMessages, Ids
@@ -69,6 +71,9 @@ class Epoch:
     def consume(self, roots: Iterable[int], edge: int) -> None:
         """Take the edge of a block out of the values of these distinct roots: their last rows in it are consumed."""
         values = self.value_by_root
+        if core is not None:
+            core.fold(values, roots, edge)
+            return
         get = values.get
         for root in roots:
             values[root] = get(root, 0) ^ edge

@@ -37,6 +37,7 @@ from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 _ROWS_PER_ENTRY = 8192
 _BUDGETS = 256  # times the byte budget that one commit may carry: half a gigabyte; Redis ends connections at one
 _ROWS_PER_BATCH = 1 << 16
+_FEW_ROOTS = 48  # below it a plain loop is faster than numpy
 _BYTES_PER_ENTRY = 256 << 10  # rows that are heavier together leave in several entries
 
 
@@ -205,13 +206,16 @@ class CommitBuilder:
                 ended.setdefault(spout_task, []).append(root)
         for spout_task, roots in ended.items():
             self._settle_here(spout_task, roots, {})
-        self._address_inits(epoch, *(np.array(c, np.uint64) for c in (begun, values, spout_tasks)))
-        self._address_acks(epoch, np.fromiter(edges, np.uint64, len(edges)), np.fromiter(edges.values(), np.uint64, len(edges)))
+        if begun:
+            self._address_inits(epoch, *(np.array(c, np.uint64) for c in (begun, values, spout_tasks)))
+        if edges:
+            self._address_acks(epoch, np.fromiter(edges, np.uint64, len(edges)), np.fromiter(edges.values(), np.uint64, len(edges)))
         for root, failure in failed.items():
             epoch.messages_to(self._ackers[root % len(self._ackers)]).failures[root] = failure
-        renewed = np.fromiter(epoch.renewed - epoch.births.keys(), np.uint64)
-        for acker, rows in self._by_acker(renewed):
-            epoch.messages_to(acker).renewed = renewed[rows]
+        if reset := epoch.renewed - epoch.births.keys():
+            renewed = np.fromiter(reset, np.uint64)
+            for acker, rows in self._by_acker(renewed):
+                epoch.messages_to(acker).renewed = renewed[rows]
 
     def _address_inits(self, epoch: Epoch, roots: Ids, values: Ids, spout_tasks: Ids) -> None:
         for acker, rows in self._by_acker(roots):
@@ -226,10 +230,15 @@ class CommitBuilder:
 
     def _by_acker(self, roots: Ids) -> Iterator[tuple[int, Any]]:
         """(acker task, which rows are its own) of every acker that has any."""
-        if not len(roots):
-            return
         if len(self._ackers) == 1:
             yield self._ackers[0], slice(None)
+            return
+        if len(roots) <= _FEW_ROOTS:
+            rows_by_home: dict[int, list[int]] = {}
+            for row, root in enumerate(roots.tolist()):
+                rows_by_home.setdefault(root % len(self._ackers), []).append(row)
+            for home, rows in sorted(rows_by_home.items()):
+                yield self._ackers[home], rows if len(rows_by_home) > 1 else slice(None)
             return
         homes = roots % np.uint64(len(self._ackers))
         for home in np.unique(homes).tolist():
@@ -305,7 +314,7 @@ def _changed(state: MemoryState | None, changed: str, deleted: str) -> dict[str,
     if state is None or not state.undo:
         return {}
     pairs, gone = state.take_changes()
-    return {**({changed: pairs} if pairs else {}), **({deleted: gone} if gone else {})}
+    return {**({changed: pairs} if pairs else {}), **({deleted: gone} if gone else {}), **state.marks()}
 
 
 def _changed_times(task: SpoutTask | BoltTask) -> dict[str, Any]:
@@ -329,6 +338,8 @@ def _whole_of_bolt(bolt: BoltTask) -> Whole:
     first = bolt.runner.whole() if isinstance(bolt.runner, SinkRunner) else {}
     if bolt.stored_version != 1:
         first = {**first, "v": bolt.stored_version}
+    if bolt.state is not None:
+        first = {**first, **bolt.state.marks()}
     return first, {**({} if bolt.state is None else {"s": bolt.state}), **_times(bolt)}
 
 

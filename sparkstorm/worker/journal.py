@@ -1,11 +1,14 @@
 """Journal of one task in the store: a list of msgpack mappings, appended per commit and read from the oldest on.
 
-Fields: `s` changed state pairs, `d` deleted state keys, `v` the version of the state's form (absent: 1), `w` and `x` the same
-of windows, timers and marks, `p` pending (spouts), `l` ledger (ackers), `o` spout position, `e` last epoch of a sink with
-what its commit needs, `h` what a resting spout would hand over (in a list); `P` and `L` are the whole of what `p` and `l`
-change. A delta is appended per commit. When the deltas outweigh twice what is kept, a *sweep* appends everything once more,
-a few keys per commit, and then what lies before its beginning is dropped. So what is written stays in proportion to what
-changes, what is read at a restart to what is kept, and no commit waits for a large state to be written as a whole.
+Fields: `s` changed state pairs, `d` deleted state keys, `n` numbers of keys and of changes of a lazy state, `v` the version of
+the state's form (absent: 1), `w` and `x` the same of windows, timers and marks, `p` pending (spouts), `l` ledger (ackers), `o`
+spout position, `e` last epoch of a sink with what its commit needs, `h` what a resting spout would hand over (in a list); `P` and
+`L` are the whole of what `p` and `l` change. A delta is appended per commit. When the deltas outweigh twice what is kept, a
+*sweep* appends everything once more, a few keys per commit, and then what lies before its beginning is dropped. So what is
+written stays in proportion to what changes, what is read at a restart to what is kept, and no commit waits for a large state to
+be written as a whole.
+
+The sweep of a lazy state writes its changed keys to the task's base instead, so that the journal does not grow with the state.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sparkstorm.errors import CodecError, MalformedFrameError, StoreInconsistentError
+from sparkstorm.executor.lazy_state import BaseWrites, LazyState
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.transport.base import Commit, TaskRecord
@@ -25,7 +29,7 @@ Whole = tuple[Fields, Mapping[str, MemoryState]]  # what is written at once, and
 _SWEEP_FROM_BYTES = 256 * 1024
 _SWEEP_BYTES = 16 * 1024
 _SWEEP_KEYS = 256
-_FIELDS = frozenset("sdvwxploPLeh")
+_FIELDS = frozenset("sdnvwxploPLeh")
 
 
 _FAULTS = (
@@ -57,12 +61,13 @@ class Journal:
     """One task's entries: reads what a former owner left, appends what this one changes."""
 
     def __init__(self, task: int, codec: Codec) -> None:
+        self.lazy: LazyState | None = None  # the task's state, if its sweep goes to a base
         self._task = task
         self._codec = codec
         self._entries = 0
         self._delta_bytes = 0  # since the last sweep began
         self._kept_bytes = 0  # what the last sweep wrote
-        self._sweep: Iterator[Fields] | None = None
+        self._sweep: Iterator[Fields | BaseWrites] | None = None
         self._sweep_at = 0
         self._swept_bytes = 0
 
@@ -82,13 +87,19 @@ class Journal:
             return
         size = self._append(commit, delta)
         self._delta_bytes += size
-        if self._sweep is None and self._delta_bytes >= max(_SWEEP_FROM_BYTES, 2 * self._kept_bytes):
+        if self._sweep is None and self._is_heavy():
             self._sweep = _parts(*whole())
             self._sweep_at, self._delta_bytes, self._swept_bytes = self._entries, 0, 0
         if self._sweep is not None:
             self._go_on(commit, self._sweep, max(_SWEEP_BYTES, 2 * size))
 
-    def _go_on(self, commit: Commit, sweep: Iterator[Fields], budget: int) -> None:
+    def _is_heavy(self) -> bool:
+        if self.lazy is not None and not self.lazy.wants_sweep(self._delta_bytes):
+            return False
+        least = _SWEEP_FROM_BYTES if self.lazy is None else min(_SWEEP_FROM_BYTES, self.lazy.sweep_bytes)
+        return self._delta_bytes >= max(least, 2 * self._kept_bytes)
+
+    def _go_on(self, commit: Commit, sweep: Iterator[Fields | BaseWrites], budget: int) -> None:
         while budget > 0:
             part = next(sweep, None)
             if part is None:
@@ -96,6 +107,10 @@ class Journal:
                 self._entries -= self._sweep_at
                 self._sweep, self._kept_bytes = None, self._swept_bytes
                 return
+            if isinstance(part, list):
+                commit.state += ((self._task, key, value) for key, value in part)
+                budget -= sum(len(key) + len(value or b"") for key, value in part)
+                continue
             size = self._append(commit, part)
             self._swept_bytes += size
             budget -= size
@@ -114,10 +129,13 @@ def whole_and_deltas(entries: list[Fields], field: str) -> tuple[Any, list[Any]]
     return whole, [fields[field] for fields in entries[begin + 1 :] if fields.get(field)]
 
 
-def _parts(fields: Fields, states: Mapping[str, MemoryState]) -> Iterator[Fields]:
+def _parts(fields: Fields, states: Mapping[str, MemoryState]) -> Iterator[Fields | BaseWrites]:
     if fields or not any(map(len, states.values())):
         yield fields  # never nothing: who was given a beginning knows by an empty journal that the store has lost it
     for name, state in states.items():
+        if isinstance(state, LazyState):
+            yield from state.sweep(_SWEEP_KEYS)
+            continue
         keys = state.keys()
         for at in range(0, len(keys), _SWEEP_KEYS):
             if pairs := state.pairs(keys[at : at + _SWEEP_KEYS]):

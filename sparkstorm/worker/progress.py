@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 from typing import Any
@@ -62,9 +63,9 @@ class Progress:
     def add_latencies(self, latencies_ms: Iterable[int]) -> None:
         """Count complete latencies."""
         buckets = self.latency_buckets
-        for latency in latencies_ms:
+        for latency, count in Counter(latencies_ms).items():  # few different ones
             bucket = latency_bucket(latency)
-            buckets[bucket] = buckets.get(bucket, 0) + 1
+            buckets[bucket] = buckets.get(bucket, 0) + count
 
     def encode(self) -> bytes:
         """Bytes for the commit."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from sparkstorm.blobs.local_modules import missing_module
 from sparkstorm.clock import Clock
 from sparkstorm.errors import SparkStormError, StoreFullError, WorkerFailedError
+from sparkstorm.executor.lazy_state import surfacing
 from sparkstorm.executor.user_traceback import describe_error
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.tasks import number_tasks
@@ -141,14 +142,15 @@ class WorkerRun:
                 return None
         if self.worker is None:
             return self._clock.now_ms() + (0 if self._try_start() else BEAT_EVERY_MS)
-        return self.worker.step(self._clock.now_ms())
+        with surfacing():
+            return self.worker.step(self._clock.now_ms())
 
     def beat(self) -> bool:
         """Send a heartbeat when one is due; whether it was."""
         if self.worker is None or self._clock.now_ms() - self._beats.sent_ms < BEAT_EVERY_MS:
             return False
         self._beats.send({**self.worker.summary(), **self._shadows.figures()})
-        self.worker.look_at_taps(self._clock.now_ms())
+        self.worker.taps.look(self._clock.now_ms())
         return True
 
     def close(self) -> None:
@@ -198,7 +200,8 @@ def start_worker(
 ) -> Worker:
     """Open the code, claim the tasks and make the worker; WorkerFailedError for what user code raises meanwhile."""
     try:
-        return Worker(make_plan(), transport, clock, ids, reporter, wake, make_budget)
+        with surfacing():
+            return Worker(make_plan(), transport, clock, ids, reporter, wake, make_budget)
     except SparkStormError:
         raise
     except ModuleNotFoundError as error:

@@ -49,7 +49,7 @@ _REFUSED_MS = 20
 _REFUSED_LONG_MS = 200  # once patience is over and it was no use: a disk that is full
 _PATIENCE = 50  # refusals, after which a commit goes through: this worker may be the only one who can free anything
 _GATED_MS = 5  # between two looks whether those that hold a task back have drained
-_CALLS_PER_TURN = 512
+_CALLS_PER_TURN = 512  # of all spout tasks together
 _ROWS_PER_TURN = 4096
 _ROWS_PER_BATCH = 1 << 16  # for bolts that take batches
 _SPOUTS_WAIT_MS = 200  # bolts go first, but spouts elsewhere must not be able to keep them busy for ever
@@ -79,9 +79,9 @@ class Worker:
         with reading(f"{{{plan.topology_id}}}:progress"):
             self.progress = Progress.decode(claim.progress) if claim.progress else Progress(started_ms=clock.now_ms())
         self._meters = Meters(clock.now_ms)
-        assembly = TaskFactory(plan, WorkerServices(clock.now_ms, ids, self._report, wake, self._new_key))
+        assembly = TaskFactory(plan, WorkerServices(clock.now_ms, ids, self._report, wake, self._new_key, transport))
         self._crew = assembly.build(claim)
-        self._origin, self._is_tracking = ids.root(), bool(plan.ackers)
+        self._origin, self.is_tracking = ids.root(), bool(plan.ackers)
         self._closing = CommitBuilder(plan, self._crew, clock.now_ms, self._origin)
         self._gates = Backpressure(plan)
         self._tally = Tally(plan, self._crew, self.progress, self._meters)
@@ -90,7 +90,7 @@ class Worker:
         self._pulse = TimerService(plan, self._crew, clock, self._gates, self._report, self._failures.park)
         self._waiting = Waiting(plan, self._crew, self._gates)
         self._sinks = Sinks(self._crew, plan.settings.sink_patience_ms, self._failures, self._report)
-        self._taps = Taps([*(s.emitter for s in self._crew.spouts.values()), *(b.emitter for b in self._crew.bolts.values())])
+        self.taps = Taps(self._crew.emitters, transport)
         self._unprepared: Epoch | None = None  # an epoch that a sink could not prepare yet
         self._refused: Commit | None = None
         self._refusal = ""  # why the store refuses that commit
@@ -134,7 +134,7 @@ class Worker:
 
     def _run_epoch(self, now_ms: int) -> Epoch:
         self._read()
-        epoch = Epoch(self._ids, self._is_tracking)
+        epoch = Epoch(self._ids, self.is_tracking)
         for spout in self._crew.spouts.values():
             if spout.make_callbacks():
                 self._take_emitted(epoch, spout, now_ms)
@@ -144,10 +144,6 @@ class Worker:
             self._run(epoch, now_ms)
         self._timeouts.check(now_ms)
         return epoch
-
-    def look_at_taps(self, now_ms: int) -> None:
-        """Learn whether a client looks at a stream of this worker, and publish samples that are left."""
-        self._taps.look(self._transport, now_ms)
 
     def close(self) -> None:
         """Clean up components after the last commit."""
@@ -230,8 +226,11 @@ class Worker:
         return did
 
     def _run_spouts(self, epoch: Epoch, calls: int) -> bool:
+        """Let every spout task emit: few tuples each where there are many, so that their rows stay in the processor's caches."""
         self._spouts_ran_ms = self._clock.now_ms()
-        return sum(self._run_spout(epoch, spout, calls) for spout in self._crew.spouts.values()) > 0
+        spouts = self._crew.spouts.values()
+        calls = max(1, calls // max(1, len(spouts)))
+        return sum(self._run_spout(epoch, spout, calls) for spout in spouts) > 0
 
     def _run_timed(self, epoch: Epoch, now_ms: int) -> bool:
         """Ticks, what other threads have asked for, and second tries, before anything newer; whether the budget is over."""
@@ -338,7 +337,7 @@ class Worker:
             emitter.renewed.clear()
         epoch.bytes += emitter.weight()
         counts = self._tally.of(sender.task)
-        self._taps.note(emitter, self._clock)
+        self.taps.note(emitter, self._clock)
         emitted, transferred = emitter.take_counts()
         counts.emitted += emitted
         counts.transferred += transferred
@@ -413,7 +412,7 @@ class Worker:
         self._gates.note(pressure)
         self._crew.settle()
         self._sinks.note_commit()
-        self._taps.publish(self._transport, now_ms, has_committed=True)
+        self.taps.publish(now_ms, has_committed=True)
         if (due_ms := self._sinks.finish(self._clock.now_ms())) is not None:
             return due_ms
         return self._next_due(self._clock.now_ms(), did=self._has_news)

@@ -17,17 +17,19 @@ from sparkstorm.api import (
     StatefulBolt,
     TopologyBuilder,
     Tuple,
+    bolt,
 )
 from sparkstorm.checkpoint.files import read_checkpoint
 from sparkstorm.client.state_frames import state_frame, state_table
 from sparkstorm.connectors import FileLines, find_files
-from sparkstorm.errors import CheckpointError
+from sparkstorm.errors import CheckpointError, WorkerFailedError
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.tagged import read_value
 from sparkstorm.replay import checkpoint_states, replay_locally
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 from sparkstorm.transport.local import LocalReader
-from sparkstorm.worker.tasks.savepoints import Kept, Source
+from sparkstorm.worker.tasks.kept import Kept
+from sparkstorm.worker.tasks.savepoints import Source
 from tests.worker.building import Collecting, Count, chain
 
 
@@ -175,6 +177,40 @@ def test_what_is_still_under_way_is_named_and_the_topology_goes_on(spout: Any, b
         assert cluster.topology().is_active and not (tmp_path / "saved").exists()
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_function_brings_a_state_of_another_version_into_its_form(seed: int, tmp_path: Path) -> None:
+    def times_ten(state: Any, version: int) -> None:
+        assert version == 2
+        for key, value in state.items():
+            state.put(key, value * 10)
+
+    def counting(**options: Any) -> Topology:
+        @bolt(key="value", **options)
+        def count(tup: Tuple, state: Any) -> None:
+            state.add(tup[0], 1)
+
+        builder = TopologyBuilder()
+        builder.set_spout("spout", spout)
+        builder.set_bolt("count", count, inputs="spout")
+        return builder.build()
+
+    spout = FeederSpout()
+    with LocalCluster(seed=seed) as cluster:
+        cluster.submit(counting(state_version=2), name="one")
+        spout.feed(["a"])
+        cluster.run_until_idle()
+        cluster.savepoint(tmp_path / "saved")
+        cluster.kill("one", 0)
+        with pytest.raises(WorkerFailedError, match=r"state has version 2, this code reads version 4: .* migrate_state"):
+            cluster.submit(counting(state_version=4), name="two", from_checkpoint=tmp_path / "saved")
+        new = counting(state_version=3, migrate_state=times_ten)
+        cluster.submit(new, name="three", from_checkpoint=tmp_path / "saved")
+        cluster.kill_worker("count")
+        spout.feed(["a"])
+        cluster.run_until_idle()
+        assert cluster.state("count") == {"a": 11}
+
+
 def test_a_savepoint_keeps_the_version_of_each_state_and_the_next_code_migrates_it(tmp_path: Path) -> None:
     class Old(Count):
         state_version = 2
@@ -213,7 +249,7 @@ def test_a_state_frame_has_the_committed_state_of_every_task(tmp_path: Path) -> 
         cluster.run_until_idle()
         topology = cluster.topology()
         reader = LocalReader(topology.store)
-        source = Source(topology.info_by_task, reader.record, reader.progress)
+        source = Source(topology.info_by_task, reader)
         table = state_table(source.kept("count"))
         assert dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)) == {"a": 2, "b": 1, "c": 1}
         assert {topology.component_by_task[task] for task in table["task"].to_pylist()} == {"count"}

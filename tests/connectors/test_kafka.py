@@ -12,9 +12,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
-from sparkstorm.api import TransactionalSink
+from sparkstorm.api import TopologyBuilder, TransactionalSink
 from sparkstorm.connectors import KafkaSink, KafkaSource
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
+from sparkstorm.testing import CaptureBolt, LocalCluster
 from sparkstorm.testing.system.kafka import KafkaServer
 from tests.connectors.mortal import die_everywhere, feed
 from tests.connectors.test_sql import Bench as SqlBench
@@ -148,12 +149,108 @@ def test_mistakes_are_one_sentence(kafka: KafkaServer) -> None:
     away = KafkaSource("127.0.0.1:9", name)
     bench = Bench(away)  # type: ignore[arg-type]
     away._client._options["socket.connection.setup.timeout.ms"] = 1000
-    import sparkstorm.connectors.kafka as module
-
-    before, module._CALL_SECS = module._CALL_SECS, 0.2
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sparkstorm.connectors.kafka.CALL_SECS", 0.2)
         bench.step(1)
-    finally:
-        module._CALL_SECS = before
     assert "cannot be reached" in bench.errors[0]
     away.close()
+
+
+SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "test"}
+
+
+def test_a_wrong_password_is_one_sentence(kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = topic(kafka)
+    produce(kafka, name, ["a"])
+    monkeypatch.setenv("KAFKA_PASSWORD", "of-the-tests")
+    source = KafkaSource(kafka.guarded, name, options=SASL, password_env="KAFKA_PASSWORD")
+    assert [row[0] for row in Bench(source).until(1)] == ['"a"']  # type: ignore[arg-type]
+    source.close()
+    assert feed(KafkaSink(kafka.guarded, name, options=SASL, password_env="KAFKA_PASSWORD"), ["n"], [[1]]) == []
+    assert read_all(kafka, name) == ["a", {"n": 1}]
+    monkeypatch.setenv("KAFKA_PASSWORD", "wrong")
+    monkeypatch.setattr("sparkstorm.connectors.kafka.CALL_SECS", 2.0)
+    monkeypatch.setattr("sparkstorm.connectors.kafka_sink.CALL_SECS", 2.0)
+    source = KafkaSource(kafka.guarded, name, options=SASL, password_env="KAFKA_PASSWORD")
+    with pytest.raises(InvalidConfigError, match=rf"Kafka at {kafka.guarded}, {name}: .*Authentication failed"):
+        Bench(source).until(1)  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfigError, match="Authentication failed"):
+        source.next_tuple()  # and it stays so
+    source.close()
+    with pytest.raises(WorkerFailedError, match=rf"topic {name} of Kafka at {kafka.guarded}: .*Authentication failed"):
+        feed(KafkaSink(kafka.guarded, name, options=SASL, password_env="KAFKA_PASSWORD"), ["n"], [[1]])
+    assert read_all(kafka, name) == ["a", {"n": 1}]
+
+
+def test_a_topic_that_is_not_there_or_is_deleted_is_named(kafka: KafkaServer) -> None:
+    off = {"allow.auto.create.topics": False, "topic.metadata.refresh.interval.ms": 200, "topic.metadata.propagation.max.ms": 200}
+    source = KafkaSource(kafka.address, "no-such", options=off)
+    with pytest.raises(InvalidConfigError, match=r"component 'sql', Kafka at .*, no-such: .*[Uu]nknown topic"):
+        Bench(source).until(1)  # type: ignore[arg-type]
+    source.close()
+    name = topic(kafka)
+    produce(kafka, name, ["a", "b"])
+    source = KafkaSource(kafka.address, name, options=off)
+    bench: Any = Bench(source)  # type: ignore[arg-type]
+    assert [row[0] for row in bench.until(2)] == ['"a"', '"b"']
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    admin.delete_topics([name])[name].result(20)
+    with pytest.raises(InvalidConfigError, match=rf"Kafka at .*, {name}: .*([Uu]nknown (topic|partition)|does not exist)"):
+        bench.until(1)
+    source.close()
+    del admin
+
+
+def test_a_partition_that_is_added_is_read_from_its_beginning(kafka: KafkaServer) -> None:
+    name = topic(kafka)
+    produce(kafka, name, ["a"])
+    source = KafkaSource(kafka.address, name, start="latest", options={"topic.metadata.refresh.interval.ms": 200})
+    bench: Any = Bench(source)  # type: ignore[arg-type]
+    bench.step()
+    produce(kafka, name, ["b"])
+    assert [row[0] for row in bench.until(1)] == ['"b"']
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    admin.create_partitions([NewPartitions(name, 2)])[name].result(20)
+    produce(kafka, name, ["c"], 1)
+    bench.at_ms += 30_000
+    assert [row[0] for row in bench.until(1)] == ['"c"']
+    source.close()
+
+
+def test_records_of_wrong_clocks_and_wrong_types_go_to_the_stream_bad(kafka: KafkaServer) -> None:
+    name = topic(kafka)
+    produce(kafka, name, [{"n": 1, "t": 5}, {"n": 2, "t": 99_999_999}, {"n": 3, "t": "x"}, b'{"n": "4", "t": 6}', {"n": 5, "t": 7}])
+    source = KafkaSource(kafka.address, name, {"n": "bigint", "t": "any"}, time="t", ahead_secs=60, follow=False)
+    bench: Any = Bench(source)  # type: ignore[arg-type]
+    bench.emit = lambda values, message_id, stream="default": bench.rows.append((stream, *values))
+    rows = bench.until(99)
+    assert [row[1] for row in rows if row[0] == "default"] == [1, 5]
+    reasons = [row[3] for row in rows if row[0] == "bad"]
+    assert "ahead of this host's clock: one of the two clocks is wrong" in reasons[0]
+    assert reasons[1] == "the time of the record is 'x', not a whole number of milliseconds"
+    assert reasons[2] == "field 'n' is '4', not a whole number"
+    source.close()
+
+
+def test_a_poison_record_costs_itself_only(kafka: KafkaServer) -> None:
+    name = topic(kafka)
+    produce(kafka, name, [*({"t": str(n)} for n in range(20)), b'{"t": "\\ud800"}', *({"t": str(n)} for n in range(20, 40))])
+    rows, bad, builder = CaptureBolt(), CaptureBolt(), TopologyBuilder()
+    builder.set_spout("kafka", KafkaSource(kafka.address, name, {"t": "string"}, follow=False))
+    builder.set_bolt("rows", rows, inputs="kafka")
+    builder.set_bolt("bad", bad, inputs="kafka:bad")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build())
+        cluster.run_until(lambda: len(rows.values) >= 40 and len(bad.values) >= 1)
+    assert sorted(int(row[0]) for row in rows.values) == list(range(40))
+    assert bad.values[0][0] == f"{name}/0/20" and "not valid UTF-8" in bad.values[0][2]
+
+
+def test_partitions_are_read_in_step_by_event_time(kafka: KafkaServer) -> None:
+    name = topic(kafka, 2)
+    produce(kafka, name, [{"t": t} for t in range(0, 4000, 2)], 0)
+    produce(kafka, name, [{"t": t} for t in range(1, 4000, 2)], 1)
+    source = KafkaSource(kafka.address, name, {"t": "bigint"}, time="t", follow=False)
+    rows = [row[0] for row in Bench(source).until(4000)]  # type: ignore[arg-type]
+    assert rows == list(range(4000))
+    source.close()

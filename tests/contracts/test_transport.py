@@ -61,6 +61,7 @@ def everything(task: int, entry: str) -> dict[str, Any]:
         "drained_bytes": {task: 3},
         "journal": [(task, b"delta")],
         "dropped": {task: 1},
+        "state": [(task, b"key", b"value"), (task, b"gone", None)],
         "held": [(task, "h1", b"held")],
         "released": [(task, "h0")],
         "parked": [b"parked"],

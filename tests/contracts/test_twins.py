@@ -25,6 +25,7 @@ changes = st.fixed_dictionaries(
         "frames": st.lists(st.tuples(task, small, st.integers(0, 3)), max_size=3),
         "journal": st.lists(st.tuples(task, small), max_size=2),
         "dropped": st.dictionaries(task, st.integers(0, 3), max_size=1),
+        "state": st.lists(st.tuples(task, small, small | st.none()), max_size=3),
         "held": st.lists(st.tuples(task, st.sampled_from("kl"), small), max_size=2),
         "released": st.lists(st.tuples(task, st.sampled_from("kl")), max_size=2),
         "parked": st.lists(small, max_size=1),

@@ -134,6 +134,20 @@ def test_a_redis_that_cannot_read_its_data_shows_why(tmp_path: Path) -> None:
         start_redis(tmp_path, password="x")
 
 
+def test_a_redis_that_gives_up_after_reading_most_of_its_data_never_counts_as_up(own_redis: RedisServer) -> None:
+    with own_redis.client() as client, client.pipeline(transaction=False) as pipeline:
+        for number in range(20_000):  # at every thousandth it answers others
+            pipeline.set(f"key {number}", b"value")
+        pipeline.execute()
+    own_redis.kill()
+    with next(own_redis.data_dir.rglob("*.aof")).open("ab") as file:
+        file.write(bytes(4096))
+    with (own_redis.data_dir / "redis.conf").open("a") as settings:
+        settings.write("key-load-delay 30\n")  # microseconds
+    with pytest.raises(EmbeddedServerError, match="Bad file format"):
+        own_redis.restart()
+
+
 def test_a_fit_server_on_the_path_comes_before_the_bundled_one(tmp_path: Path) -> None:
     fit = a_program(tmp_path / "valkey-server", "echo 'Valkey server v=8.0.1 sha=00000000:0'")
     assert find_redis_binary(str(tmp_path)) == str(fit)

@@ -24,6 +24,7 @@ LIBRARIES = (
     "tzdata",
     "six",
     "zstandard",
+    "pytz",
 )
 SCRIPT = """
 import sys

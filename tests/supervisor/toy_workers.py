@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 
+import numpy as np
+
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
 from sparkstorm.errors import FencedError, WorkerFailedError
 from sparkstorm.hosting.base import WorkerControl
@@ -35,6 +37,13 @@ def loop(spec: WorkerSpec, control: WorkerControl) -> int:
     print(f"launch {spec.launch} of {spec.topology_id} runs tasks {spec.tasks()}")
     control.send(Ready())
     return _serve(control, [spec.status])
+
+
+def tells_what_it_inherited(spec: WorkerSpec, control: WorkerControl) -> int:
+    """A number of numpy's, and Spark's secret if it is there."""
+    control.send(Ready())
+    control.send(Beat({"inherited": [float(np.random.random()), os.environ.get("PYTHON_WORKER_FACTORY_SECRET")]}))
+    return _serve(control, [])
 
 
 def exits_at_once(spec: WorkerSpec, control: WorkerControl) -> int:

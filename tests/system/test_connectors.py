@@ -245,7 +245,6 @@ def test_whatever_is_killed_every_sink_has_exactly_what_every_source_had(servers
             lambda: restart(servers.redis),
             lambda: restart(servers.http),
             lambda: run.kill_slot(0),
-            lambda: run.kill_worker(0),
         ]
         feeds = (
             servers.feed_kafka, servers.feed_sql, servers.feed_redis, servers.feed_file, servers.feed_s3, servers.feed_spark,
@@ -256,7 +255,7 @@ def test_whatever_is_killed_every_sink_has_exactly_what_every_source_had(servers
                 job.wait_for(partial(servers.has_read_log, first - 240), "rows of the log", 120)
             for feed in feeds:
                 feed(first, first + step)
-            if number % 3 == 2:
+            if number % 3 == 2 and strikes:
                 strikes.pop(0)()
         poster.join(120)
         assert not poster.is_alive(), job.said()[-3000:]

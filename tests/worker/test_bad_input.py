@@ -24,9 +24,10 @@ from sparkstorm.model.worker_spec import WorkerSpec
 from sparkstorm.recording.capsule_files import read_capsule
 from sparkstorm.supervisor.node_dir import NodeDir
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
-from sparkstorm.transport.base import START, TaskRecord
+from sparkstorm.transport.local import LocalReader, LocalStore
 from sparkstorm.worker.progress import Progress
-from sparkstorm.worker.tasks.savepoints import Kept, Source
+from sparkstorm.worker.tasks.kept import Kept
+from sparkstorm.worker.tasks.savepoints import Source
 from tests.worker.building import Collecting, chain
 
 Do = Callable[[Any, Tuple], None]
@@ -231,8 +232,9 @@ def beat(data: bytes) -> object:
 
 def savepoint_of(data: bytes) -> object:
     """A journal of a running topology that a savepoint reads."""
-    record = TaskRecord(START, [data], {})
-    return Source({1: TaskInfo("count", "bolt")}, lambda task: record, dict).write(Path("nowhere"), "words")
+    store = LocalStore()
+    store.task(1).journal = [data]
+    return Source({1: TaskInfo("count", "bolt")}, LocalReader(store)).write(Path("nowhere"), "words")
 
 
 def local_state(data: bytes, folder: Path) -> object:

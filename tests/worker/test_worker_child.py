@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -90,13 +91,16 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-@pytest.fixture
-def spawn(tmp_path: Path) -> Iterator[Spawn]:
+@pytest.fixture(params=["exec", "fork"])
+def spawn(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Spawn]:
     children: list[WorkerChild] = []
 
     def start(toy: str) -> Watched:
-        children.append(WorkerChild(f"tests.supervisor.toy_workers:{toy}", tmp_path / "early.log"))
-        return Watched(children[-1], tmp_path / "worker.log")
+        entry = f"tests.supervisor.toy_workers:{toy}"
+        child = WorkerChild.spawn(entry, tmp_path / "early.log") if request.param == "exec" else WorkerChild.fork(entry)
+        assert child is not None
+        children.append(child)
+        return Watched(child, tmp_path / "worker.log")
 
     yield start
     for child in children:
@@ -132,6 +136,33 @@ def test_a_spare_child_becomes_a_worker_within_a_blink(spawn: Spawn) -> None:
     assert time.monotonic() - began < 0.5
 
 
+def test_a_fork_beside_threads_is_refused() -> None:
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    thread.start()
+    try:
+        assert WorkerChild.fork("tests.supervisor.toy_workers:loop") is None
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_a_fork_has_no_variables_of_sparks_and_draws_its_own_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHON_WORKER_FACTORY_SECRET", "secret")
+    found: list[object] = []
+    for number in range(2):
+        child = WorkerChild.fork("tests.supervisor.toy_workers:tells_what_it_inherited")
+        assert child is not None
+        try:
+            watched = Watched(child, tmp_path / f"{number}.log").start().wait_ready()
+            watched.wait_for(lambda watched=watched: watched.beats("inherited"), "beat")  # type: ignore[misc]
+            found += watched.beats("inherited")
+        finally:
+            child.close()
+    (one, other), (secret, other_secret) = zip(*found, strict=True)
+    assert one != other and secret is other_secret is None
+
+
 def test_an_exit_without_a_word_shows_as_its_code(spawn: Spawn) -> None:
     assert spawn("exits_at_once").start().wait_exit() == 7
 
@@ -154,7 +185,7 @@ def test_a_fenced_child_says_so(spawn: Spawn) -> None:
 
 
 def test_an_entry_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
-    child = WorkerChild("tests.supervisor.no_such_module:main", tmp_path / "early.log")
+    child = WorkerChild.spawn("tests.supervisor.no_such_module:main", tmp_path / "early.log")
     try:
         watched = Watched(child, tmp_path / "worker.log").start()
         assert watched.wait_exit() == ExitCode.FAILED_START
@@ -177,7 +208,8 @@ def test_a_flood_of_prints_blocks_nobody_and_lands_in_the_log(spawn: Spawn) -> N
 
 def test_the_end_of_the_control_pipe_ends_a_child(spawn: Spawn) -> None:
     watched = spawn("loop").start().wait_ready()
-    watched.child._process.stdin.close()  # type: ignore[union-attr]
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), watched.child._control_fd)
     assert watched.wait_exit() == ExitCode.ORPHANED
 
 
@@ -227,7 +259,7 @@ def test_errors_come_through(spawn: Spawn) -> None:
 def test_a_hung_child_shows_where_it_hangs(spawn: Spawn) -> None:
     watched = spawn("ignores_stop").start().wait_ready()
     watched.child.dump_stacks()
-    watched.wait_for(lambda: any("in ignores_stop" in line for line in last_lines(watched.log)), "stack in the log")
+    watched.wait_for(lambda: any("in ignores_stop" in line for line in last_lines(watched.log, count=100)), "stack in the log")
     watched.child.kill()
     assert watched.wait_exit() == -signal.SIGKILL
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sparkstorm.errors import SparkStormError
-from sparkstorm.testing.chaos.report import ChaosReport
+from sparkstorm.testing.chaos.report import GUARANTEES, ChaosReport
 from sparkstorm.testing.chaos.topologies import TOPOLOGIES, ChaosTopology
 from sparkstorm.testing.faults import Fault, Trigger
 from sparkstorm.testing.trial import MAIN, Subject, Trial
@@ -17,24 +18,27 @@ from sparkstorm.testing.trials import Trials, quietly
 _NUMBERS = 120
 
 
-def run_simulated(seconds: float, seed: int, report: ChaosReport, least_runs: int = len(TOPOLOGIES)) -> ChaosReport:
-    """Run seeds of all topologies in turn for so many seconds of real time, and at least so many runs."""
+def run_simulated(
+    seconds: float, seed: int, report: ChaosReport, least_runs: int = 0, guarantees: Sequence[str] = GUARANTEES
+) -> ChaosReport:
+    """Run seeds of all topologies under each guarantee in turn for so many seconds of real time, and at least so many runs."""
     until, number = time.monotonic() + seconds, 0
     with tempfile.TemporaryDirectory() as folder, quietly():
-        trials = [(each, Trials(_subject(each, str(Path(folder, "gate"))))) for each in TOPOLOGIES]
-        while number < least_runs or time.monotonic() < until:
-            chaos, drawn = trials[number % len(trials)]
-            _run(chaos, drawn, seed + number // len(trials), report)
+        pairs = [(chaos, each) for each in guarantees for chaos in TOPOLOGIES]
+        trials = [(chaos, each, Trials(_subject(chaos, each, str(Path(folder, "gate"))))) for chaos, each in pairs]
+        while number < (least_runs or len(trials)) or time.monotonic() < until:
+            chaos, guarantee, drawn = trials[number % len(trials)]
+            _run(chaos, guarantee, drawn, seed + number, report)
             number += 1
     return report
 
 
-def _subject(chaos: ChaosTopology, gate: str) -> Subject:
+def _subject(chaos: ChaosTopology, guarantee: str, gate: str) -> Subject:
     rows: list[list[Any]] = [[n, n * 10, 0] for n in range(_NUMBERS)]
-    return Subject(lambda: chaos.build(gate), {"numbers": rows})
+    return Subject(lambda: chaos.build(gate), {"numbers": rows}, {"topology.delivery.guarantee": guarantee})
 
 
-def _run(chaos: ChaosTopology, trials: Trials, seed: int, report: ChaosReport) -> None:
+def _run(chaos: ChaosTopology, guarantee: str, trials: Trials, seed: int, report: ChaosReport) -> None:
     trial = Trial(trials.subject, seed, trials.faults(seed), trials.reference)
     watch = _Recoveries(trial)
     trial.cluster.simulation.watchers.append(watch)
@@ -48,10 +52,11 @@ def _run(chaos: ChaosTopology, trials: Trials, seed: int, report: ChaosReport) -
     expected = {key: sum(map(int, values)) for key, values in trials.reference.states.get(chaos.component, {}).items()}
     states = trial.final_states or {chaos.component: _states(trial, chaos.component)}
     found = {key: sum(map(int, values)) for key, values in states[chaos.component].items()}
-    report.of(chaos.name).compare(expected, found)
+    exactness = report.of(chaos.name, guarantee)
+    exactness.compare(expected, found)
     if problem:
-        report.of(chaos.name).lost += not (set(expected.items()) ^ set(found.items()))  # an invariant broke, with equal states
-        print(f"{chaos.name}, seed {seed}: {problem[:400]}", flush=True)
+        exactness.lost += not (set(expected.items()) ^ set(found.items()))  # an invariant broke, with equal states
+        print(f"{chaos.name}, {guarantee}, seed {seed}: {problem[:400]}", flush=True)
 
 
 def _states(trial: Trial, component: str) -> dict[str, list[str]]:

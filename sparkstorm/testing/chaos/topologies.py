@@ -34,25 +34,34 @@ from sparkstorm.model.topology import Topology
 END = -1  # in place of a number: the row says how many numbers there were
 _LOOKS_EVERY = 64
 _MS_PER_NUMBER = 10
+_BURST_MS = 100  # what a source that was kept waiting may catch up with
 
 
 class Numbers(ReplayableSpout):
-    """Emits 0, 1, 2, ... until the gate is open, then how many there were; a number's event time follows from it."""
+    """Emits 0, 1, 2, ... until the gate is open, then how many there were; a number's event time follows from it.
+
+    `per_second` bounds the numbers of a second, 0 does not: recoveries are measured on a machine that has processor time left.
+    """
 
     outputs = ("n", "at_ms", "total")
 
-    def __init__(self, gate: str) -> None:
-        self._gate = gate
+    def __init__(self, gate: str, per_second: int = 0) -> None:
+        self._gate, self._per_second = gate, per_second
         self._next = 0
         self._is_over = False
+        self._again: list[int] = []  # numbers whose trees failed (at-least-once)
+        self._due_ms = 0.0
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
-        """Keep the collector."""
-        self._collector = collector
+        """Keep the collector and the clock."""
+        self._collector, self._context = collector, context
 
     def next_tuple(self) -> None:
-        """Emit the next number, or the last row."""
-        if self._is_over:
+        """Emit a number that failed once more, the next number, or the last row."""
+        if self._again:
+            self._emit(self._again.pop())
+            return
+        if self._is_over or not self._is_due():
             return
         n = self._next
         if n % _LOOKS_EVERY == 0 and n and Path(self._gate).exists():
@@ -60,23 +69,38 @@ class Numbers(ReplayableSpout):
             self._collector.emit((END, n * _MS_PER_NUMBER, n), END)
             return
         self._next += 1
+        self._emit(n)
+
+    def fail(self, message_id: Any) -> None:
+        """Keep a number whose tree failed; the last row depends on no call that fails."""
+        self._again.append(message_id)
+
+    def _emit(self, n: int) -> None:
         self._collector.emit((n, n * _MS_PER_NUMBER, 0), n)
 
+    def _is_due(self) -> bool:
+        if self._per_second:
+            now_ms = self._context.now_ms()
+            if now_ms < self._due_ms:
+                return False
+            self._due_ms = max(self._due_ms, now_ms - _BURST_MS) + 1000 / self._per_second
+        return True
+
     def is_exhausted(self) -> bool:
-        """Return whether the last row was emitted."""
-        return self._is_over
+        """Return whether the last row was emitted, and no number has to be emitted again."""
+        return self._is_over and not self._again
 
     def has_ended(self) -> bool:
         """Return the same: nothing follows the last row."""
-        return self._is_over
+        return self.is_exhausted()
 
     def snapshot(self) -> Any:
-        """Return the next number, and whether the last row was emitted."""
-        return [self._next, self._is_over]
+        """Return the next number, whether the last row was emitted, and the numbers that failed."""
+        return [self._next, self._is_over, self._again.copy()]
 
     def restore(self, position: Any) -> None:
         """Go on there."""
-        self._next, self._is_over = position
+        self._next, self._is_over, self._again = position[0], position[1], [*position[2]]
 
 
 class Words(BasicBolt):
@@ -205,9 +229,10 @@ class ChaosTopology:
     """A topology of chaos runs: its maker, the bolts whose states hold the result, and what they must hold for so many numbers."""
 
     name: str
-    build: Callable[[str], Topology]
+    build: Callable[..., Topology]
     component: str
     expected: Callable[[int], Mapping[str, int]]
+    workers: int = 1  # in real processes
 
 
 def words_of(n: int) -> tuple[str, str]:
@@ -215,19 +240,19 @@ def words_of(n: int) -> tuple[str, str]:
     return f"word {n % 97}", f"word {n % 7}"
 
 
-def word_count(gate: str) -> Topology:
+def word_count(gate: str, per_second: int = 0) -> Topology:
     """Build the word count with state."""
     builder = TopologyBuilder()
-    builder.set_spout("numbers", Numbers(gate))
+    builder.set_spout("numbers", Numbers(gate, per_second))
     builder.set_bolt("words", Words(), parallelism=2).shuffle_grouping("numbers")
     builder.set_bolt("count", Sum(), parallelism=2).fields_grouping("words", "word")
     return builder.build()
 
 
-def windowed_join(gate: str) -> Topology:
+def windowed_join(gate: str, per_second: int = 0) -> Topology:
     """Build the join of two streams by key in windows of event time."""
     builder = TopologyBuilder()
-    builder.set_spout("numbers", Numbers(gate))
+    builder.set_spout("numbers", Numbers(gate, per_second))
     for side in ("left", "right"):
         builder.set_bolt(side, Keyed(side)).shuffle_grouping("numbers")
     both = Both().with_tumbling_window(Duration(1000)).with_timestamp_field("at_ms")
@@ -237,10 +262,10 @@ def windowed_join(gate: str) -> Topology:
     return builder.build()
 
 
-def diamond(gate: str) -> Topology:
+def diamond(gate: str, per_second: int = 0) -> Topology:
     """Build the diamond: one number on two ways, joined to a tuple with two anchors."""
     builder = TopologyBuilder()
-    builder.set_spout("numbers", Numbers(gate))
+    builder.set_spout("numbers", Numbers(gate, per_second))
     for side in ("left", "right"):
         builder.set_bolt(side, Side(side), parallelism=2).shuffle_grouping("numbers")
     builder.set_bolt("pair", Pair(), parallelism=2).fields_grouping("left", "n").fields_grouping("right", "n")
@@ -248,10 +273,10 @@ def diamond(gate: str) -> Topology:
     return builder.build()
 
 
-def blocking_sink(gate: str) -> Topology:
+def blocking_sink(gate: str, per_second: int = 0) -> Topology:
     """Build the sink that blocks and refuses."""
     builder = TopologyBuilder()
-    builder.set_spout("numbers", Numbers(gate))
+    builder.set_spout("numbers", Numbers(gate, per_second))
     builder.set_bolt("count", Sink(), parallelism=2).fields_grouping("numbers", "n")
     return builder.build()
 
@@ -264,8 +289,8 @@ def _counted(kinds: Callable[[int], tuple[str, ...]]) -> Callable[[int], Mapping
 
 
 TOPOLOGIES = (
-    ChaosTopology("word-count", word_count, "count", _counted(words_of)),
+    ChaosTopology("word-count", word_count, "count", _counted(words_of), 2),
     ChaosTopology("windowed-join", windowed_join, "count", _counted(lambda n: (f"left {n % 20}", f"right {n % 20}"))),
-    ChaosTopology("diamond", diamond, "count", _counted(lambda n: (f"pair {n % 50}",))),
+    ChaosTopology("diamond", diamond, "count", _counted(lambda n: (f"pair {n % 50}",)), 2),
     ChaosTopology("blocking-sink", blocking_sink, "count", _counted(lambda n: (f"stored {n % 50}",))),
 )

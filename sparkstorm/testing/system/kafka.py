@@ -20,11 +20,14 @@ _PROPERTIES = """
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{guarded},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{guarded}
+sasl.enabled.mechanisms=PLAIN
+listener.name.sasl_plaintext.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+    user_{user}="{password}";
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={folder}/data
 num.partitions=3
 offsets.topic.num.partitions=2
@@ -36,22 +39,27 @@ broker.session.timeout.ms=2000
 broker.heartbeat.interval.ms=300
 group.initial.rebalance.delay.ms=0
 log.retention.ms=-1
-log.retention.check.interval.ms=1000
 transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
 """
 
 
+USER, PASSWORD = "test", "of-the-tests"
+
+
 class KafkaServer:
-    """One broker that is its own controller; its data outlive `kill` and `start`."""
+    """One broker that is its own controller; its data outlive `kill` and `start`. At `guarded` it asks for USER and PASSWORD."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
-        self.port, controller = _free_port(), _free_port()
+        self.port, guarded, controller = _free_port(), _free_port(), _free_port()
+        self.guarded = f"127.0.0.1:{guarded}"
         self.address = f"127.0.0.1:{self.port}"
         folder.mkdir(parents=True, exist_ok=True)
         self._conf = folder / "server.properties"
-        self._conf.write_text(_PROPERTIES.format(port=self.port, controller=controller, folder=folder))
+        self._conf.write_text(
+            _PROPERTIES.format(port=self.port, guarded=guarded, controller=controller, folder=folder, user=USER, password=PASSWORD)
+        )
         self._jars = install_kafka()
         cluster = uuid.uuid4().hex[:22]
         self._run("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._conf)).wait(60)

@@ -27,6 +27,7 @@ from sparkstorm.worker.tasks.call_watch import CallWatch
 from sparkstorm.worker.tasks.hooks import NO_HOOKS
 from sparkstorm.worker.tasks.inbox import Chunk, Inbox, entry_order
 from sparkstorm.worker.tasks.pending_inputs import PendingInput
+from sparkstorm.worker.tasks.states import Expect
 
 
 class BoltTask:
@@ -67,6 +68,7 @@ class BoltTask:
         self.recorders: list[Recorder] = []
         self.hooks = NO_HOOKS
         self.watch: CallWatch | None = None
+        self.expect: Expect | None = None  # of a lazy state
         self._all_births = births
         self._thread = runner.bolt if isinstance(getattr(runner, "bolt", None), ThreadedBolt) else None
         self._rows_runner = runner if isinstance(runner, BasicRunner) else None
@@ -94,6 +96,8 @@ class BoltTask:
             run_columns = self._columns_runner.execute_columns
             lost = run_columns(rows) if self.watch is None else self.watch.run(run_columns, rows)
             return [(Tuple(*row), failure) for row, failure in lost]
+        if self.expect is not None:
+            self.expect(rows)
         if self._rows_runner is None or self._is_watched:
             return self.run(epoch, [Tuple(*row) for row in rows])
         self.executed += len(rows)

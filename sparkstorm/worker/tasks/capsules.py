@@ -14,7 +14,7 @@ from typing import Any
 
 from sparkstorm.config import keys
 from sparkstorm.errors import RecordingError
-from sparkstorm.executor.state import NotingState
+from sparkstorm.executor.state import noting
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Cause, Failure
 from sparkstorm.model.names import file_name
@@ -53,7 +53,7 @@ class Capsules:
             yield
             return
         used = self._used[bolt.task] = {}
-        with NotingState.over(state, used):
+        with noting(state, used):
             yield
 
     def write(self, bolt: BoltTask, tup: Tuple, failure: Failure) -> None:

@@ -9,65 +9,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sparkstorm.acking.pending import Pending
 from sparkstorm.checkpoint.files import POSITION, STATE, TIME, CheckpointWriter, Row
 from sparkstorm.errors import CheckpointError
-from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.assignment import TaskInfo
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.transport.base import TaskRecord
-from sparkstorm.worker.journal import Journal, reading, whole_and_deltas
+from sparkstorm.worker.journal import whole_and_deltas
 from sparkstorm.worker.progress import Progress, merge
+from sparkstorm.worker.tasks.kept import Kept, TaskReader, base_pairs, entries_of, is_lazy, kept_by
 
 _PAUSE_S = 0.05
-Fields = list[dict[str, Any]]
-
-
-@dataclass(slots=True)
-class Kept:
-    """All data of one task: state, windows and clocks, the version of the state's form, a spout's hand-over."""
-
-    state: MemoryState = field(default_factory=lambda: MemoryState(Codec()))
-    time: MemoryState = field(default_factory=lambda: MemoryState(Codec()))
-    version: int = 1
-    handed: list[Any] | None = None
-
-    @classmethod
-    def of(cls, entries: Fields) -> Kept:
-        """Fold the entries of a journal."""
-        kept, moved = cls(), -1
-        for at, fields in enumerate(entries):
-            kept.state.load(fields.get("s", ()), fields.get("d", ()))
-            kept.time.load(fields.get("w", ()), fields.get("x", ()))
-            kept.version = fields.get("v", kept.version)
-            moved = at if "o" in fields else moved
-            if "h" in fields:
-                kept.handed = list(fields["h"])
-            elif moved == at:  # it has moved since
-                kept.handed = None
-        return kept
 
 
 class Source:
     """Parts of a savepoint: the tasks of one topology and the store's records of them."""
 
-    def __init__(
-        self,
-        tasks: Mapping[int, TaskInfo],
-        record_of: Callable[[int], TaskRecord],
-        progress: Callable[[], Mapping[str, bytes]],
-    ) -> None:
-        self._tasks, self._record_of, self._progress = tasks, record_of, progress
+    def __init__(self, tasks: Mapping[int, TaskInfo], reader: TaskReader) -> None:
+        self._tasks, self._reader = tasks, reader
 
     def kept(self, component: str) -> Iterator[tuple[int, Kept]]:
         """Yield what each task of a component keeps, each as of its last commit."""
         for task, info in self._tasks.items():
             if info.component_id == component:
-                yield task, Kept.of(self._entries(task)[1])
+                yield task, kept_by(self._reader, task)
 
     def write(self, folder: Path, name: str, overwrite: bool = False) -> str:
         """Write a savepoint; return why that is not possible yet, empty when it is written."""
@@ -79,17 +45,20 @@ class Source:
                 return reason
         with CheckpointWriter(folder, name, component_by_task, overwrite) as writer:
             for task, info in own.items():
-                kept = Kept.of(self._entries(task)[1])
+                entries = entries_of(self._reader, task)[1]
+                kept = Kept.of(entries)
                 if info.kind == "spout" and kept.handed is None:
                     return f"spout '{info.component_id}' (task {task}) has not come to rest, or has no position to hand over"
-                writer.add(info.component_id, info.kind, _rows(task, kept), kept.version)
+                writer.add(info.component_id, info.kind, self._rows(task, kept, is_lazy(entries)), kept.version)
+                if is_lazy(entries) and entries_of(self._reader, task)[1] != entries:
+                    return f"the state of '{info.component_id}' (task {task}) was changed while it was read"
             if self._counts() != before:
                 return "tuples, ticks or timers were executed while it was read"
             writer.close()
         return ""
 
     def _under_way(self, task: int) -> str:
-        info, (record, entries) = self._tasks[task], self._entries(task)
+        info, (record, entries) = self._tasks[task], entries_of(self._reader, task)
         where = f"'{info.component_id}' (task {task})"
         if record.held:
             return f"{where} has {len(record.held):,} inputs that it has neither acked nor failed"
@@ -102,13 +71,17 @@ class Source:
                 return f"{where} has {len(pending):,} open messages"
         return ""
 
-    def _entries(self, task: int) -> tuple[TaskRecord, Fields]:
-        record = self._record_of(task)
-        with reading(f"journal of task {task}"):
-            return record, list(Journal(task, Codec(is_lenient=True)).read(record))
+    def _rows(self, task: int, kept: Kept, has_base: bool) -> Iterator[Row]:
+        if kept.handed is not None:
+            yield task, POSITION, None, kept.handed[0]
+        for part, state in ((STATE, kept.state), (TIME, kept.time)):
+            for key, value in state.every_pair():
+                yield task, part, key, value
+        if has_base:
+            yield from ((task, STATE, key, value) for key, value in base_pairs(self._reader, task, kept))
 
     def _counts(self) -> Any:
-        merged = merge(Progress.decode(data) for data in self._progress().values())
+        merged = merge(Progress.decode(data) for data in self._reader.progress().values())
         counts = merged.counts_by_task.items()
         return {task: (c.emitted, c.executed, c.acked, c.failed, c.parked, c.pending) for task, c in counts}
 
@@ -120,14 +93,6 @@ def write_in_time(write: Callable[[], str], patience_secs: float) -> None:
         if time.monotonic() >= deadline:
             raise CheckpointError(f"no savepoint after {patience_secs:g} s: {reason}")
         time.sleep(_PAUSE_S)
-
-
-def _rows(task: int, kept: Kept) -> Iterator[Row]:
-    if kept.handed is not None:
-        yield task, POSITION, None, kept.handed[0]
-    for part, state in ((STATE, kept.state), (TIME, kept.time)):
-        for key, value in state.every_pair():
-            yield task, part, key, value
 
 
 def _order(entry: str) -> tuple[int, int]:

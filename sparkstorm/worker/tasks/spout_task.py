@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import repeat
+from operator import itemgetter
 from typing import Any
 
 from sparkstorm.acking.pending import Outcome, Pending
@@ -52,11 +54,20 @@ class SpoutCollector:
 
     def emit(self, values: Any, message_id: Any = None, stream: str = "default") -> None:
         """Send values to every subscriber of a stream."""
-        if message_id is not None:
+        if message_id is None:
+            self._emitter.roots = 0
+            self._emit(values, stream)
+            return
+        if type(message_id) is not int or not INT_MIN <= message_id <= INT_MAX:
             message_id = self._checked(message_id)
-        self._emitter.roots = root = self._root(message_id)
-        self._emit(values, stream)
-        self._note(root, message_id)
+        if self._new_root is None:
+            self._emitter.roots = 0
+            self._emit(values, stream)
+            self.immediate.append(message_id)
+        else:
+            self._emitter.roots = root = self._new_root()
+            self._emit(values, stream)
+            self.born.append((root, message_id))
 
     def emit_direct(self, task: int, values: Any, message_id: Any = None, stream: str = "default") -> None:
         """Send values to one task of a direct stream's subscriber."""
@@ -194,10 +205,11 @@ class SpoutTask:
 
     def take_births(self, epoch: Epoch, now_ms: int) -> None:
         """Track what was emitted with a message id since the last call."""
-        for root, message_id in self.collector.born:
-            epoch.births[root] = self.task
-            self.pending.add(root, message_id, now_ms)
-        self.collector.born.clear()
+        born = self.collector.born
+        if born:
+            epoch.births.update(zip(map(itemgetter(0), born), repeat(self.task)))
+            self.pending.add_all(born, now_ms)
+            born.clear()
 
     def rest(self, now_ms: int, shortest_ms: int, longest_ms: int) -> None:
         """Nothing came: wait a little, longer each time (Storm's progressive wait)."""

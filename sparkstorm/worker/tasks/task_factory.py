@@ -21,6 +21,7 @@ from sparkstorm.errors import MalformedFrameError, SparkStormError, StoreInconsi
 from sparkstorm.executor.column_runner import ColumnRunner
 from sparkstorm.executor.emitter import Emitter, build_routes
 from sparkstorm.executor.event_time import InputWatermarks, OutputWatermarks, TaskEventTime
+from sparkstorm.executor.lazy_state import LazyState
 from sparkstorm.executor.manual_runner import ManualRunner
 from sparkstorm.executor.runner import BasicCollector, BasicRunner, ReportError, Runner
 from sparkstorm.executor.sink_runner import LastEpoch, SinkRunner, SinkStore
@@ -32,7 +33,7 @@ from sparkstorm.model.tasks import tasks_by_component
 from sparkstorm.model.topology import ACKER, LATE_PREFIX, MASTER, WATERMARK_STREAM
 from sparkstorm.model.tuples import Source
 from sparkstorm.recording.recorder import COMPONENTS, Recorder, Recording
-from sparkstorm.transport.base import Claim, TaskRecord
+from sparkstorm.transport.base import Claim, TaskRecord, Transport
 from sparkstorm.transport.frames import MESSAGES, ROWS, SETTLED
 from sparkstorm.worker.epoch import IdSource
 from sparkstorm.worker.journal import Journal, reading, whole_and_deltas
@@ -46,6 +47,7 @@ from sparkstorm.worker.tasks.hooks import NO_HOOKS, TaskHooks, hooked_emitter, s
 from sparkstorm.worker.tasks.inbox import Inbox, entry_order
 from sparkstorm.worker.tasks.pending_inputs import decode_held
 from sparkstorm.worker.tasks.spout_task import SpoutCollector, SpoutTask
+from sparkstorm.worker.tasks.states import expecting, stored_state
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 
 
@@ -58,6 +60,7 @@ class WorkerServices:
     report_error: ReportError
     wake: Callable[[], None]
     new_key: Callable[[], str]
+    store: Transport
 
 
 @dataclass(slots=True)
@@ -74,6 +77,11 @@ class TaskSet:
     recording: Recording | None = None
     hooks: list[TaskHooks] = field(default_factory=list)
     worker_hooks: list[WorkerHook] = field(default_factory=list)
+
+    @property
+    def emitters(self) -> list[Emitter]:
+        """The emitters of its spouts and bolts."""
+        return [*(spout.emitter for spout in self.spouts.values()), *(bolt.emitter for bolt in self.bolts.values())]
 
     def settle(self) -> None:
         """Take note of a successful commit."""
@@ -293,7 +301,7 @@ class TaskFactory:
         emitter = self._emitter(task, component)
         with reading(self._key("journal", task)):
             fields = list(crew.journals[task].read(record))
-            state = self._stored(fields, "s", "d") if isinstance(bolt, Stateful) else None
+            state = self._state(bolt, task, fields)
             times = self._stored(fields, "w", "x") if self._time_plan.is_told(component) else None
             if isinstance(bolt, TransactionalSink):
                 state = self._stored(fields, "s", "d")
@@ -302,6 +310,8 @@ class TaskFactory:
                 runner = self._runner(bolt, emitter, state, times, task)
             births, feed = self._blocks.births(component), self._blocks.feeds[task]
             made = BoltTask(task, component, runner, emitter, state, crew.inboxes[task], self._around.new_key, births, feed)
+            made.expect = expecting(self._plan.topology, component, bolt, state)
+            crew.journals[task].lazy = state if isinstance(state, LazyState) else None
             made.hooks = self._hooks_of[task]
             if self._plan.log_dir and not isinstance(runner.bolt, ThreadedBolt):  # a simulation has no time of its own to measure
                 made.watch = CallWatch(component, task, self._around.report_error)
@@ -329,7 +339,7 @@ class TaskFactory:
         """Have a state of another version brought into the form of this code; the change is part of the first commit."""
         made.state_version = bolt.state_version
         made.stored_version = next((each["v"] for each in reversed(fields) if "v" in each), 1)
-        if made.stored_version == made.state_version or not any("s" in each for each in fields):
+        if made.stored_version == made.state_version or not len(state):
             return
         try:
             bolt.migrate_state(state, made.stored_version)
@@ -380,6 +390,14 @@ class TaskFactory:
             raise ValueError(f"the last epoch of a sink is {last.number!r:.40}")
         store = SinkStore(self._plan.codec, kept, self.source, self._generation)
         return SinkRunner(sink, component, last, store, self._around.now_ms)
+
+    def _state(self, bolt: Any, task: int, fields: list[dict[str, Any]]) -> MemoryState | None:
+        if not isinstance(bolt, Stateful):
+            return None
+        settings = self._plan.component_settings(self._plan.component_by_task[task])
+        is_timed = isinstance(bolt, WindowedBolt | TimedBolt)
+        has_thread = not is_timed and (getattr(bolt, "blocking", False) or settings.executor_threads)
+        return stored_state(self._plan, self._around.store, task, fields, has_thread)
 
     def _copy(self, state: MemoryState | None) -> MemoryState | None:
         """A copy for a thread to work on; the loop's own follows when an execute is taken in."""

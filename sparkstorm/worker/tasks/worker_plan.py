@@ -35,6 +35,7 @@ class WorkerPlan:
     executors: tuple[ExecutorId, ...] = ()
     host: str = ""
     code_key: str = ""
+    lazy_keys: int = 0  # of a simulation: every state that can be lazy is, with so many keys in memory
 
     def placed(self, failure: Failure) -> Failure:
         """Return a failure with the host, the worker and the version of the code."""

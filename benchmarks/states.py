@@ -1,0 +1,177 @@
+"""States larger than memory: throughput, restart, and bytes of Redis and of workers, by backend and number of keys.
+
+Run: python -m benchmarks.states [--backend lazy|memory] [--keys N] [--working-set N] [--tuples N] [--runs N]. A state is filled
+with every key once; then tuples with keys of the working set, spread evenly over all keys, are counted. Acking on, exactly-once, 2
+workers with a spout task and a stateful task each, embedded Redis (AOF on) and ZooKeeper. A restart is the time from SIGKILL of a
+worker to the first tuple that its successor has committed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.start import executed_by, wait
+from sparkstorm.api import (
+    BasicOutputCollector,
+    ReplayableSpout,
+    SpoutOutputCollector,
+    StatefulBolt,
+    TopologyBuilder,
+    TopologyContext,
+    Tuple,
+)
+from sparkstorm.app.cluster import Cluster
+from sparkstorm.client.handle import TopologyHandle
+from sparkstorm.config import merge
+from sparkstorm.embedded.redis import client_of
+from sparkstorm.model.topology import Topology
+
+_WORKERS = 2
+_LIMIT_S = 900.0
+
+
+class Keys(ReplayableSpout):
+    """Emits each key once, then keys of the working set, as far as a file allows."""
+
+    outputs = ("key",)
+
+    def __init__(self, limit: str, keys: int, working_set: int) -> None:
+        self._limit_file, self._keys, self._step = limit, keys // _WORKERS, max(1, keys // working_set)
+
+    def open(self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector) -> None:
+        """Begin."""
+        self._collector, self._index = collector, context.task_index
+        self._sent = self._limit = self._seen_ns = 0
+
+    def next_tuple(self) -> None:
+        """Emit up to 64 keys."""
+        if self._sent >= self._limit:
+            if time.monotonic_ns() - self._seen_ns > 5_000_000:
+                self._limit = int(Path(self._limit_file).read_text() or 0)
+                self._seen_ns = time.monotonic_ns()
+            return
+        for n in range(self._sent, min(self._sent + 64, self._limit)):
+            place = n if n < self._keys else n * self._step % self._keys
+            self._collector.emit((f"user-{_WORKERS * place + self._index}",), n)
+        self._sent = min(self._sent + 64, self._limit)
+
+    def snapshot(self) -> Any:
+        """Return how many were emitted."""
+        return self._sent
+
+    def restore(self, position: Any) -> None:
+        """Go on."""
+        self._sent = position
+
+
+class Count(StatefulBolt):
+    """Counts keys."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Count one."""
+        self.state.add(tup.values[0])
+
+
+def main() -> None:
+    """Print one line per run and a table row."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--backend", choices=("lazy", "memory"), default="lazy")
+    parser.add_argument("--keys", type=int, default=10_000)
+    parser.add_argument("--working-set", type=int, default=10_000)
+    parser.add_argument("--tuples", type=int, default=2_000_000)
+    parser.add_argument("--runs", type=int, default=3)
+    options = parser.parse_args()
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
+    with tempfile.TemporaryDirectory() as folder:
+        conf = merge(
+            {"storm.local.dir": f"{folder}/storm", "sparkstorm.supervisors": 1, "sparkstorm.slots.per.supervisor": _WORKERS}
+        )
+        with Cluster.open(conf) as cluster:
+            measure(cluster, Path(folder, "limit"), options)
+
+
+def measure(cluster: Cluster, limit: Path, options: argparse.Namespace) -> None:
+    """Fill, count, restart."""
+    redis: Any = client_of(cluster.redis_address, 60.0)
+    before = int(redis.info("memory")["used_memory"])
+    limit.write_text("0")
+    settings = {
+        "topology.workers": _WORKERS,
+        "topology.acker.executors": _WORKERS,
+        "topology.state.backend": options.backend,
+        "topology.max.spout.pending": 20_000,
+    }
+    handle = cluster.submit("states", topology(limit, options.keys, options.working_set), settings)
+    wait(lambda: len([beat for beat in handle.beats() if beat.state == "RUNNING"]) == _WORKERS, _LIMIT_S)
+    done = options.keys // _WORKERS
+    fill_s = seconds_to(handle, limit, done)
+    kept = int(redis.info("memory")["used_memory"]) - before
+    rates = []
+    for run in range(options.runs):
+        done += options.tuples // _WORKERS
+        rates.append(options.tuples / seconds_to(handle, limit, done))
+        print(f"  run {run}: {rates[-1]:,.0f} tuples/s", flush=True)
+    rss = max(resident_mb(beat.pid) for beat in handle.beats())
+    rate = statistics.median(rates)
+    restarts = [restart_s(handle, limit, done + 1000 * (run + 1)) for run in range(options.runs)]
+    print(
+        f"| {options.backend} | {options.keys:,} | {options.keys / fill_s / 1000:,.0f} k | {rate / 1000:,.0f} k "
+        f"({min(rates) / 1000:,.0f}-{max(rates) / 1000:,.0f}) | {statistics.median(restarts):.2f} ({max(restarts):.2f}) "
+        f"| {kept / options.keys:,.0f} | {rss:,.0f} |"
+    )
+    handle.kill(0)
+    wait(lambda: cluster.find("states") is None)
+
+
+def topology(limit: Path, keys: int, working_set: int) -> Topology:
+    """Keys to counts."""
+    builder = TopologyBuilder()
+    builder.set_spout("keys", Keys(str(limit), keys, working_set), _WORKERS)
+    builder.set_bolt("count", Count(), _WORKERS).fields_grouping("keys", "key")
+    return builder.build()
+
+
+def seconds_to(handle: TopologyHandle, limit: Path, each: int) -> float:
+    """Let every spout task emit up to so many tuples; return the time until all are acked."""
+    began = time.perf_counter()
+    write(limit, each)
+    wait(lambda: handle.progress().acked >= _WORKERS * each, _LIMIT_S)
+    return time.perf_counter() - began
+
+
+def restart_s(handle: TopologyHandle, limit: Path, each: int) -> float:
+    """Kill a worker, let a few tuples come; return the time until its successor has committed the first."""
+    victim = handle.beats()[0]
+    owner = f"{victim.node}:{victim.port}"
+    before, began = executed_by(handle, owner), time.perf_counter()
+    os.kill(victim.pid, signal.SIGKILL)
+    write(limit, each)
+    wait(lambda: executed_by(handle, owner) > before, _LIMIT_S)
+    seconds = time.perf_counter() - began
+    wait(lambda: handle.progress().acked >= _WORKERS * each and handle.beats()[0].pid != victim.pid, _LIMIT_S)
+    return seconds
+
+
+def write(limit: Path, each: int) -> None:
+    """Replace the file as a whole."""
+    new = limit.with_suffix(".new")
+    new.write_text(str(each))
+    new.replace(limit)
+
+
+def resident_mb(pid: int) -> float:
+    """Return the resident memory of a process in MB."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
+
+
+if __name__ == "__main__":
+    main()

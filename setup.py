@@ -1,0 +1,5 @@
+"""The compiled core, the one part of the build that setup.cfg cannot say: optional, so an install without compiler goes on."""
+
+from setuptools import Extension, setup
+
+setup(ext_modules=[Extension("sparkstorm.model._core", ["sparkstorm/model/_core.c"], optional=True)])

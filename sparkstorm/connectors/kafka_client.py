@@ -1,0 +1,70 @@
+"""Client of Kafka that KafkaSource and KafkaSink share: address, credentials, and the errors that last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparkstorm.connectors.patience import Secret
+from sparkstorm.errors import InvalidConfigError
+
+CALL_SECS = 10.0
+_SECRETS = frozenset({"sasl.password", "ssl.key.password", "ssl.key.pem", "sasl.oauthbearer.client.secret"})
+
+
+class Client:
+    """Address and credentials of a Kafka; secrets are read where it is used."""
+
+    def __init__(self, what: str, servers: str, options: Mapping[str, Any] | None, secret: Secret) -> None:
+        self._options, self._secret = dict(options or {}), secret
+        if held := sorted(_SECRETS & self._options.keys()):
+            raise InvalidConfigError(
+                f"{what}: options holds the secret {held[0]}; name its place with password_file or password_env"
+            )
+        self.servers = servers
+        self.problem: Any = None  # the last error that belongs to no record
+
+    def consumer(self, group: str, reset: str) -> Any:
+        """Return a consumer that commits nothing."""
+        from confluent_kafka import Consumer
+
+        own = {"group.id": group, "enable.auto.commit": False, "auto.offset.reset": reset, "enable.partition.eof": True}
+        return Consumer(self._conf(own))
+
+    def producer(self, name: str) -> Any:
+        """Return a producer of transactions under a name."""
+        from confluent_kafka import Producer
+
+        return Producer(self._conf({"linger.ms": 2, "transactional.id": name}))
+
+    def _conf(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        password = self._secret.read()
+        secret = {} if password is None else {"sasl.password": password}
+        return {"log_level": 0, **self._options, **own, **secret, "bootstrap.servers": self.servers, "error_cb": self._note}
+
+    def _note(self, error: Any) -> None:
+        if self.problem is None or not is_lasting(self.problem):
+            self.problem = error
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "problem": None}
+
+
+def is_lasting(error: Any) -> bool:
+    """Return whether another try will not resolve an error: a topic that is not there, credentials, a wrong option."""
+    from confluent_kafka import KafkaError
+
+    gone = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
+    denied = (
+        KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    )  # fmt: skip
+    return error.code() in (*gone, *denied, KafkaError._INVALID_ARG)
+
+
+def exception(error: Any) -> Exception:
+    """Return an error of librdkafka as an exception."""
+    from confluent_kafka import KafkaException
+
+    found: Exception = KafkaException(error)
+    return found

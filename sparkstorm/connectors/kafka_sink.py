@@ -1,0 +1,201 @@
+"""KafkaSink, by confluent-kafka (librdkafka)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sparkstorm.api.components import Conf
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.sinks import RefusedRows, TransactionalSink
+from sparkstorm.connectors.kafka_client import CALL_SECS, Client, exception, is_lasting
+from sparkstorm.connectors.patience import Secret
+from sparkstorm.errors import InvalidConfigError
+from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.values.tagged import to_json
+
+
+class KafkaSink(TransactionalSink):
+    """Produces rows to a Kafka topic in transactions, exactly once for readers with `read_committed`.
+
+    A record's value is a JSON object of the tuple, or the field `value` as it is (text or bytes); `key` and `time` name fields of
+    its key and its time in milliseconds. The epoch's number is committed in the same transaction, as an offset of the group
+    `sparkstorm-<topology>/<component>/<task>`, and the rows are an outbox in the worker's commit: what a crash left open is
+    aborted and produced anew, unless the number says that it is there. One transactional id per task fences workers that are
+    taken for dead.
+    """
+
+    def __init__(
+        self,
+        servers: str,
+        topic: str,
+        *,
+        key: str | None = None,
+        value: str | None = None,
+        time: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        password_file: str | None = None,
+        password_env: str | None = None,
+    ) -> None:
+        self._client = Client("KafkaSink", servers, options, Secret("KafkaSink", password_file, password_env))
+        self._topic, self._key, self._value, self._time = topic, key, value, time
+
+    def open(self, conf: Conf, context: TopologyContext) -> None:
+        """Connect to nothing yet."""
+        self._name = f"sparkstorm-{context.topology_id}/{context.component_id}/{context.task_index}"
+        self._where = f"topic {self._topic} of Kafka at {self._client.servers}"
+        self._producer: Any = None
+        self._groups: Any = None
+        self._open = 0  # epoch whose records are in the transaction under way
+        self._tuples: list[Tuple] = []
+        self._rows: list[list[Any]] = []
+
+    def begin(self, epoch: int) -> None:
+        """Begin without rows."""
+        self._tuples, self._rows = [], []
+
+    def write(self, tup: Tuple) -> None:
+        """Keep a row as key, value and time."""
+        value = to_json(tup.as_dict()) if self._value is None else tup[self._value]
+        if value is not None and type(value) not in (str, bytes):
+            raise ValueError(f"field '{self._value}' is a {type(value).__name__}; a record's value is text or bytes")
+        key = None if self._key is None else tup[self._key]
+        time_ms = 0 if self._time is None else tup[self._time]
+        if type(time_ms) is not int:
+            raise ValueError(f"field '{self._time}' is {time_ms!r:.60}, no time in milliseconds")
+        self._rows.append([key if key is None or type(key) in (str, bytes) else to_json(key), value, time_ms])
+        self._tuples.append(tup)
+
+    def prepare(self, epoch: int) -> Any:
+        """Produce the rows in a transaction that stays open; return them as outbox."""
+        refused = self._speaking(lambda: self._produce(epoch, self._rows))
+        if refused:
+            bad = [(self._tuples[n], reason) for n, reason in refused.items()]
+            keep = [n for n in range(len(self._rows)) if n not in refused]
+            self._tuples, self._rows = [self._tuples[n] for n in keep], [self._rows[n] for n in keep]
+            self._drop()
+            raise RefusedRows(bad)
+        return self._rows
+
+    def commit(self, epoch: int, prepared: Any) -> None:
+        """Commit the open transaction with the epoch's number, or produce the outbox anew if Kafka has not the epoch."""
+        self._speaking(lambda: self._commit(epoch, prepared))
+
+    def recover(self, epoch: int, prepared: Any) -> None:
+        """Abort what a former owner left open; then bring the last epoch to its end."""
+        self._speaking(self._begin_producing)
+        super().recover(epoch, prepared)
+
+    def cleanup(self) -> None:
+        """Let go of the connections."""
+        self._drop()
+        if self._groups is not None:
+            self._groups.close()
+
+    def _commit(self, epoch: int, rows: Sequence[Any]) -> None:
+        from confluent_kafka import TopicPartition
+
+        if self._open != epoch:
+            self._drop()
+            self._begin_producing()
+            if self._committed() >= epoch:
+                return
+            if refused := self._produce(epoch, rows):
+                raise RuntimeError(f"records that Kafka took before are refused now: {next(iter(refused.values()))}")
+        metadata = self._groups.consumer_group_metadata()
+        self._producer.send_offsets_to_transaction([TopicPartition(self._topic, 0, epoch)], metadata, CALL_SECS)
+        self._producer.commit_transaction(CALL_SECS)
+        self._open = 0
+
+    def _produce(self, epoch: int, rows: Sequence[Any]) -> dict[int, str]:
+        """Begin a transaction and produce rows; return those that are refused for good, by place."""
+        from confluent_kafka import KafkaException
+
+        self._begin_producing()
+        if self._open:
+            self._producer.abort_transaction(CALL_SECS)
+        self._open = 0
+        self._producer.begin_transaction()
+        refused: dict[int, str] = {}
+        failed: list[Any] = []
+
+        def reported(number: int) -> Callable[[Any, Any], None]:
+            def report(error: Any, message: Any) -> None:
+                if error is not None:
+                    if error.code() in _refusals():
+                        refused[number] = error.str()
+                    else:
+                        failed.append(error)
+
+            return report
+
+        for number, (key, value, time_ms) in enumerate(rows):
+            try:
+                self._send(key, value, time_ms, reported(number))
+            except KafkaException as error:
+                if error.args[0].code() not in _refusals():
+                    raise
+                refused[number] = error.args[0].str()
+        left = self._producer.flush(CALL_SECS)
+        if failed or left:
+            raise exception(failed[0]) if failed else TimeoutError(f"{left} records were not taken within {CALL_SECS:g} s")
+        self._open = epoch
+        return refused
+
+    def _send(self, key: Any, value: Any, time_ms: int, report: Any) -> None:
+        while True:
+            try:
+                self._producer.produce(self._topic, value, key, timestamp=time_ms, on_delivery=report)
+                self._producer.poll(0)
+                return
+            except BufferError:  # the queue is full: let it drain
+                self._producer.poll(0.1)
+
+    def _begin_producing(self) -> None:
+        if self._producer is None:
+            self._groups = self._groups or self._client.consumer(self._name, "earliest")
+            found = self._groups.list_topics(self._topic, timeout=CALL_SECS).topics[self._topic]
+            if found.error is not None:
+                raise exception(found.error)
+            self._producer = self._client.producer(self._name)
+            self._producer.init_transactions(CALL_SECS)
+
+    def _committed(self) -> int:
+        from confluent_kafka import TopicPartition
+
+        [found] = self._groups.committed([TopicPartition(self._topic, 0)], timeout=CALL_SECS)
+        return max(0, int(found.offset))
+
+    def _drop(self) -> None:
+        """Give the producer up; its transaction is aborted by its successor's beginning."""
+        if self._producer is not None:
+            self._producer.purge()
+            self._producer.flush(0)
+        self._producer, self._open = None, 0
+
+    def _speaking(self, call: Callable[[], Any]) -> Any:
+        """Call Kafka; after an error nothing is known of the transaction, so the next try begins with a new producer."""
+        from confluent_kafka import KafkaException
+
+        try:
+            return call()
+        except KafkaException as error:
+            for handle in (self._groups, self._producer):
+                if handle is not None:
+                    handle.poll(0)  # the reason of a time-out comes by its callback
+            self._drop()
+            found = self._client.problem or error.args[0]
+            self._client.problem = None
+            for each in (error.args[0], found):
+                if is_lasting(each):
+                    raise InvalidConfigError(f"{self._where}: {each.str()}") from error
+            raise
+        except BaseException:
+            self._drop()
+            raise
+
+
+def _refusals() -> tuple[int, ...]:
+    from confluent_kafka import KafkaError
+
+    return KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG, KafkaError.INVALID_TIMESTAMP

@@ -1,0 +1,326 @@
+"""Key-value state that outgrows memory: keys are read from the store on first use, and forgotten when others are used more.
+
+The task's journal holds the newest changes, as for a MemoryState. Its sweep writes each changed key into the store's *base*
+(transport/state_base.py) in place of the journal, so a restart reads a short journal and no base. Four layers answer a look-up:
+keys used lately, keys used before those, keys that are changed and not in the base yet (*pinned*), and the base. Dropping the
+second layer whenever the first is full approximates LRU, at the price of one dictionary look-up per use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from decimal import Decimal
+from itertools import repeat
+from operator import is_
+from typing import Any, Protocol
+
+from sparkstorm.errors import CodecError, MalformedFrameError, SparkStormError, StoreInconsistentError
+from sparkstorm.executor.state import MISSING, MemoryState, as_key
+from sparkstorm.model.values.codec import Codec
+
+_UNKNOWN: Any = object()
+_PLAIN = frozenset({str, int, bytes})
+_WITH_KEY = b"\xc1"  # no packed value begins with it
+_AT_ONCE = 4096  # keys of one read
+_PINNED_BYTES = 2 << 20  # of journal, after which a sweep begins anyway: a restart reads about so much
+BaseWrites = list[tuple[bytes, bytes | None]]
+"""Packed keys with their packed values, or None for one that is deleted."""
+
+
+class UnreadableStateError(BaseException):
+    """A read of the store that failed inside user code; no Exception, so that it fails the worker and not the tuple."""
+
+    def __init__(self, cause: SparkStormError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+@contextmanager
+def surfacing() -> Iterator[None]:
+    """Raise the cause of an UnreadableStateError."""
+    try:
+        yield
+    except UnreadableStateError as error:
+        raise error.cause from error
+
+
+class Base(Protocol):
+    """One task's base in the store, as of its last commit."""
+
+    @property
+    def name(self) -> str:
+        """Name of its keys in Redis, for errors."""
+
+    def read(self, keys: list[bytes]) -> list[bytes | None]:
+        """Return the packed values of packed keys, None for each that is not there."""
+
+    def scan(self) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Yield every packed key with its packed value, in parts."""
+
+
+class LazyState(MemoryState):
+    """KeyValueState of any size over a base; about `most` keys that are also in the base are kept in memory.
+
+    Reads need no fence of their own: a worker that was cut off may see a newer owner's values, but its commit, and with it all
+    that it has made of them, is refused.
+    """
+
+    __slots__ = ("_absent", "_base", "_former", "_most", "_pinned", "_size", "has_missed", "serial")
+
+    def __init__(self, codec: Codec, base: Base, most: int, is_strict: bool = False) -> None:
+        super().__init__(codec, is_strict)
+        self._base = base
+        self._most = most
+        self._former: dict[Any, Any] = {}  # used before those in _data
+        self._absent: set[Any] = set()  # keys that there are not, unless they are in _data
+        self._pinned: dict[Any, Any] = {}  # as of the last commit, MISSING for deleted ones
+        self._size = 0  # keys as of the last commit
+        self.serial = 0  # commits that have changed this state
+        self.has_missed = False  # since the last `expect`: a key was read by itself
+
+    # -- the store's side ----------------------------------------------------------------------------------------------
+
+    def load(self, pairs: Iterable[Any], deleted: Iterable[Any] = ()) -> None:
+        """Apply changes of a journal, none of which need be in the base."""
+        for key, value in pairs:
+            self._pinned[as_key(key)] = value
+        self._pinned |= dict.fromkeys(map(as_key, deleted), MISSING)
+
+    def resume(self, marks: list[Any] | None) -> None:
+        """Go on from the marks of the last commit; from none when a memory backend or a checkpoint has written the journal."""
+        size, serial = marks or (sum(value is not MISSING for value in self._pinned.values()), 0)
+        if type(size) is not int or type(serial) is not int or size < 0:
+            raise StoreInconsistentError(f"the marks of a state are {marks!r:.60}")
+        self._size, self.serial = size, serial
+
+    def marks(self) -> dict[str, Any]:
+        """Return the journal's field with number of keys and serial number as of `take_changes`."""
+        return {"n": [self._size, self.serial]}
+
+    def take_changes(self) -> tuple[list[tuple[Any, Any]], list[Any]]:
+        self._size = len(self)
+        pairs, deleted = super().take_changes()
+        self._pinned.update(pairs)
+        self._pinned |= dict.fromkeys(deleted, MISSING)
+        self.serial += 1
+        return pairs, deleted
+
+    @property
+    def sweep_bytes(self) -> int:
+        """Bytes of journal that a sweep is worth: what about half of the keys in memory take."""
+        return 8 * self._most
+
+    def wants_sweep(self, journal_bytes: int) -> bool:
+        """Return whether enough has changed since the last sweep."""
+        return journal_bytes >= _PINNED_BYTES or len(self._pinned) > self._most // 2
+
+    def sweep(self, most: int) -> Iterator[BaseWrites]:
+        """Yield all pinned keys for the base, `most` in a part; each part must be in the commit that is being made."""
+        keys = list(self._pinned)
+        for at in range(0, len(keys), most):
+            values = ((key, self._pinned.pop(key, _UNKNOWN)) for key in keys[at : at + most])
+            yield [
+                (self._packed_key(key), None if value is MISSING else self._packed_value(key, value))
+                for key, value in values
+                if value is not _UNKNOWN
+            ]
+
+    # -- the bolt's side -----------------------------------------------------------------------------------------------
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        if key not in self._data:
+            self._find(key)
+        return MemoryState.get(self, key, default)
+
+    def put(self, key: Any, value: Any) -> None:
+        if key not in self._data:
+            self._find(key)
+        MemoryState.put(self, key, value)
+
+    def add(self, key: Any, amount: float = 1) -> Any:
+        if key not in self._data:
+            self._find(key)
+        return MemoryState.add(self, key, amount)
+
+    def add_batch(self, keys: Any, amounts: Any = 1) -> None:
+        keys = keys.to_pylist() if hasattr(keys, "to_pylist") else list(keys)
+        self.expect(keys)
+        super().add_batch(keys, amounts)
+
+    def fold(self, key: Any, function: Callable[[Any, Any], Any], item: Any) -> bool:
+        if key not in self._data:
+            self._find(key)
+        return MemoryState.fold(self, key, function, item)
+
+    def delete(self, key: Any) -> None:
+        if key not in self._data:
+            self._find(key)
+        MemoryState.delete(self, key)
+        self._absent.add(key)
+
+    def __contains__(self, key: Any) -> bool:
+        if key not in self._data:
+            self._find(key)
+        return key in self._data
+
+    def __getitem__(self, key: Any) -> Any:
+        if key not in self:
+            raise KeyError(key)
+        return MemoryState.get(self, key)
+
+    def __delitem__(self, key: Any) -> None:
+        if key not in self:
+            raise KeyError(key)
+        self.delete(key)
+
+    def __len__(self) -> int:
+        made, gone = (list(map(is_, self.undo[at::3], repeat(MISSING))).count(True) for at in (1, 2))
+        return self._size + made - gone
+
+    def roll_back(self, mark: int) -> None:
+        keys = self.undo[mark::3]
+        super().roll_back(mark)
+        self._absent.update(key for key in keys if key not in self._data)
+
+    def expect(self, keys: Iterable[Any]) -> None:
+        """Read all these keys that are not in memory at once, because they will be used."""
+        self._make_room()
+        wanted = [key for key in dict.fromkeys(keys) if key not in self._data and key not in self._absent and not self._recall(key)]
+        for at in range(0, len(wanted), _AT_ONCE):
+            some = wanted[at : at + _AT_ONCE]
+            for key, value in zip(some, self._read(some), strict=True):
+                self._keep(key, value)
+        self.has_missed = bool(wanted)
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        return self.every_pair()
+
+    def every_pair(self) -> Iterator[tuple[Any, Any]]:
+        """Every key with its value as of now, read from the store while it is gone through; not beyond the call of the bolt."""
+        changed = self._pinned | dict(zip(self.undo[::3], self.undo[2::3], strict=True))
+        return self._merged(changed)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (key for key, _ in self.every_pair())
+
+    def keys(self) -> list[Any]:
+        return list(self)
+
+    def pairs(self, keys: Iterable[Any]) -> list[list[Any]]:
+        keys = list(keys)
+        self.expect(keys)
+        return [[key, self._data[key]] for key in keys if key in self]
+
+    def snapshot(self) -> list[list[Any]]:
+        return [[key, value] for key, value in self.every_pair()]
+
+    def count_of(self, kind: type) -> int:
+        return sum(type(value) is kind for _, value in self.every_pair())
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _merged(self, changed: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
+        serial = self.serial
+        yield from ((key, value) for key, value in changed.items() if value is not MISSING)
+        with self._reading():
+            for part in self._base.scan():
+                for packed, stored in part:
+                    if serial != self.serial:
+                        raise RuntimeError("a lazy state (topology.state.backend) was gone through beyond the call that began it")
+                    key, value = unpacked_pair(self._codec, packed, stored)
+                    if key not in changed:
+                        yield key, value
+
+    def _find(self, key: Any) -> None:
+        """Bring a key that is not in _data there, or note that there is none."""
+        if key in self._absent:
+            return
+        self._make_room()
+        if not self._recall(key):
+            self.has_missed = True
+            self._keep(key, self._read([key])[0])
+
+    def _recall(self, key: Any) -> bool:
+        """Take a key from memory; whether it was there."""
+        value = self._former.get(key, _UNKNOWN)
+        if value is _UNKNOWN:
+            value = self._pinned.get(key, _UNKNOWN)
+        if value is _UNKNOWN:
+            return False
+        self._keep(key, value)
+        return True
+
+    def _keep(self, key: Any, value: Any) -> None:
+        if value is MISSING:
+            self._absent.add(key)
+        else:
+            self._data[key] = value
+
+    def _make_room(self) -> None:
+        """Forget the keys that were used least lately; changes that are not committed stay."""
+        if len(self._data) + len(self._absent) <= max(1, self._most // 2):
+            return
+        if 2 * len(self.undo) > 3 * len(self._data):
+            return  # an epoch that changes more than there is room for: there will be room after its commit
+        data, changed = self._data, dict.fromkeys(self.undo[::3])
+        self._former, self._data = data, {key: data[key] for key in changed if key in data}
+        self._absent = {key for key in changed if key not in data}
+
+    def _read(self, keys: list[Any]) -> list[Any]:
+        packed = [self._packed_key(key) for key in keys]
+        with self._reading():
+            found = self._base.read(packed)
+            pairs = zip(packed, found, strict=True)
+            return [MISSING if stored is None else unpacked_pair(self._codec, key, stored)[1] for key, stored in pairs]
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except (MalformedFrameError, CodecError) as error:
+            damage = StoreInconsistentError(
+                f"a key of {self._base.name} in Redis is damaged, and its task cannot go on without it: {str(error)[:200]}; "
+                "restore a backup, or kill the topology and submit it again"
+            )
+            raise UnreadableStateError(damage) from error
+        except SparkStormError as error:
+            raise UnreadableStateError(error) from error
+
+    def _packed_key(self, key: Any) -> bytes:
+        if type(key) not in _PLAIN:
+            self._check_key(key)
+            key = tuple(map(_canonical, key)) if type(key) is tuple else _canonical(key)
+        return self._codec.pack(key)
+
+    def _packed_value(self, key: Any, value: Any) -> bytes:
+        parts = key if type(key) is tuple else (key,)
+        if any(type(part) not in _PLAIN for part in parts):  # the packed key may be that of another form of an equal key
+            return _WITH_KEY + self._codec.pack([key, value])
+        return self._codec.pack(value)
+
+
+def unpacked_pair(codec: Codec, packed: bytes, stored: bytes) -> tuple[Any, Any]:
+    """Return key and value of a base; MalformedFrameError when they are none."""
+    if stored[:1] != _WITH_KEY:
+        return as_key(codec.unpack(packed)), codec.unpack(stored)
+    pair = codec.unpack(stored[1:])
+    if type(pair) is not list or len(pair) != 2:
+        raise MalformedFrameError("a value that was written with its key holds no pair")
+    return as_key(pair[0]), pair[1]
+
+
+def _canonical(key: Any) -> Any:
+    """Return the one form of all keys that compare equal: 1 for 1.0 and True, as in a dict."""
+    if isinstance(key, bool):
+        return int(key)
+    if isinstance(key, float | Decimal):
+        if key != key:
+            raise CodecError("a state key is not a number (NaN), which equals no key")
+        if key in (float("inf"), float("-inf")):
+            return float(key)
+        if key == int(key):
+            return int(key)
+        return float(key) if isinstance(key, float) or Decimal(float(key)) == key else key.normalize()
+    return key.astimezone(UTC) if isinstance(key, datetime) else key

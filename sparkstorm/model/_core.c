@@ -1,0 +1,556 @@
+/* Compiled core: what a row costs on its way through a worker. Optional: model/compiled.py has the twins in Python.
+
+   Each object here does the usual case and calls its twin ("plain") for every other one, so that checks and errors exist
+   once. Attributes of slotted Python classes are read and written at the offsets that their descriptors give. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#define CORE_VERSION 1 /* VERSION of compiled.py */
+#define SLOT(object, offset) (*(PyObject **)((char *)(object) + (offset)))
+
+static Py_ssize_t
+slot_of(PyObject *type, const char *name)
+{
+    Py_ssize_t offset = -1;
+    PyObject *descriptor = PyObject_GetAttrString(type, name);
+    if (descriptor == NULL)
+        return -1;
+    if (Py_TYPE(descriptor) == &PyMemberDescr_Type && ((PyMemberDescrObject *)descriptor)->d_member->type == T_OBJECT_EX)
+        offset = ((PyMemberDescrObject *)descriptor)->d_member->offset;
+    else
+        PyErr_Format(PyExc_TypeError, "'%s' is no slot", name);
+    Py_DECREF(descriptor);
+    return offset;
+}
+
+static inline void
+set_slot(PyObject *object, Py_ssize_t offset, PyObject *value)
+{
+    PyObject *former = SLOT(object, offset);
+    Py_INCREF(value);
+    SLOT(object, offset) = value;
+    Py_XDECREF(former);
+}
+
+/* ---- Pick: the picker of a grouping that chooses one task; twins in grouping/routes.py ---- */
+
+enum { ONE, IN_TURN, BY_KEY };
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    int kind;
+    Py_ssize_t position; /* BY_KEY: of the key among the values */
+    PyObject *source;    /* ONE: the rows; IN_TURN: an endless iterator of rows; BY_KEY: rows by key */
+    PyObject *choose;    /* BY_KEY: for keys that are not there */
+} Pick;
+
+static PyTypeObject PickType;
+
+static PyObject *
+pick_rows(Pick *self, PyObject *values)
+{
+    PyObject *key, *found;
+    switch (self->kind) {
+    case ONE:
+        Py_INCREF(self->source);
+        return self->source;
+    case IN_TURN:
+        found = Py_TYPE(self->source)->tp_iternext(self->source);
+        if (found == NULL && !PyErr_Occurred())
+            PyErr_SetNone(PyExc_StopIteration);
+        return found;
+    default:
+        key = PyTuple_GetItem(values, self->position);
+        if (key == NULL)
+            return NULL;
+        found = PyDict_GetItemWithError(self->source, key);
+        if (found != NULL) {
+            Py_INCREF(found);
+            return found;
+        }
+        if (PyErr_Occurred()) {
+            if (!PyErr_ExceptionMatches(PyExc_TypeError))
+                return NULL;
+            PyErr_Clear(); /* a list or mapping */
+        }
+        return PyObject_CallOneArg(self->choose, key);
+    }
+}
+
+static PyObject *
+pick_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    if (names != NULL || PyVectorcall_NARGS(nargsf) != 1) {
+        PyErr_SetString(PyExc_TypeError, "a picker takes the values");
+        return NULL;
+    }
+    return pick_rows((Pick *)self, args[0]);
+}
+
+static PyObject *
+pick_new(PyTypeObject *type, PyObject *args, PyObject *names)
+{
+    int kind;
+    Py_ssize_t position;
+    PyObject *source, *choose;
+    if (!PyArg_ParseTuple(args, "inOO", &kind, &position, &source, &choose))
+        return NULL;
+    if (kind < ONE || kind > BY_KEY || (kind == IN_TURN && !PyIter_Check(source)) || (kind == BY_KEY && !PyDict_CheckExact(source))) {
+        PyErr_SetString(PyExc_TypeError, "no source of rows of that kind");
+        return NULL;
+    }
+    Pick *self = (Pick *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->call = pick_call;
+    self->kind = kind;
+    self->position = position;
+    self->source = Py_NewRef(source);
+    self->choose = Py_NewRef(choose);
+    return (PyObject *)self;
+}
+
+static int
+pick_traverse(Pick *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->source);
+    Py_VISIT(self->choose);
+    return 0;
+}
+
+static int
+pick_clear(Pick *self)
+{
+    Py_CLEAR(self->source);
+    Py_CLEAR(self->choose);
+    return 0;
+}
+
+static void
+pick_dealloc(Pick *self)
+{
+    PyObject_GC_UnTrack(self);
+    pick_clear(self);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyTypeObject PickType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sparkstorm.model._core.Pick",
+    .tp_doc = "Pick(kind, position, source, choose): picker of one list of rows.",
+    .tp_basicsize = sizeof(Pick),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_new = pick_new,
+    .tp_traverse = (traverseproc)pick_traverse,
+    .tp_clear = (inquiry)pick_clear,
+    .tp_dealloc = (destructor)pick_dealloc,
+    .tp_vectorcall_offset = offsetof(Pick, call),
+    .tp_call = PyVectorcall_Call,
+};
+
+/* ---- Emit: values of plain types for one subscriber of the default stream; twin: Emitter.emit ---- */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject *emitter;
+    Py_ssize_t roots; /* where the emitter has them */
+    PyObject *log;
+    PyObject *pick;
+    PyObject *source;
+    Py_ssize_t width;
+    PyObject *stream;
+    PyObject *plain;
+} Emit;
+
+static inline int
+is_scalar(PyObject *value)
+{
+    PyTypeObject *type = Py_TYPE(value);
+    return type == &PyUnicode_Type || type == &PyLong_Type || type == &PyFloat_Type || type == &PyBool_Type ||
+           type == &PyBytes_Type || value == Py_None;
+}
+
+static PyObject *
+emit_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    Emit *self = (Emit *)callable;
+    Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+    PyObject *values, *rows, *row, *roots;
+    if (names != NULL || count < 1 || count > 2 || (count == 2 && args[1] != self->stream))
+        return PyObject_Vectorcall(self->plain, args, count, names);
+    if (PyTuple_CheckExact(args[0]))
+        values = Py_NewRef(args[0]);
+    else if (PyList_CheckExact(args[0]))
+        values = PyList_AsTuple(args[0]);
+    else
+        return PyObject_Vectorcall(self->plain, args, count, NULL);
+    if (values == NULL)
+        return NULL;
+    int is_usual = PyTuple_GET_SIZE(values) == self->width;
+    for (Py_ssize_t at = 0; is_usual && at < self->width; at++)
+        is_usual = is_scalar(PyTuple_GET_ITEM(values, at));
+    roots = SLOT(self->emitter, self->roots);
+    if (!is_usual || roots == NULL) {
+        Py_DECREF(values);
+        return PyObject_Vectorcall(self->plain, args, count, NULL);
+    }
+    if (Py_TYPE(self->pick) == &PickType)
+        rows = pick_rows((Pick *)self->pick, values);
+    else
+        rows = PyObject_CallOneArg(self->pick, values);
+    if (rows == NULL) {
+        Py_DECREF(values);
+        return NULL;
+    }
+    roots = SLOT(self->emitter, self->roots);
+    row = PyTuple_New(3);
+    if (row == NULL) {
+        Py_DECREF(values);
+        Py_DECREF(rows);
+        return NULL;
+    }
+    PyTuple_SET_ITEM(row, 0, values);
+    PyTuple_SET_ITEM(row, 1, Py_NewRef(roots));
+    PyTuple_SET_ITEM(row, 2, Py_NewRef(self->source));
+    int failed = PyList_Append(self->log, rows);
+    if (!failed && PyList_Append(rows, row) < 0) {
+        failed = -1;
+        PyObject *error, *value, *trace;
+        PyErr_Fetch(&error, &value, &trace);
+        PyList_SetSlice(self->log, PyList_GET_SIZE(self->log) - 1, PyList_GET_SIZE(self->log), NULL);
+        PyErr_Restore(error, value, trace);
+    }
+    Py_DECREF(row);
+    Py_DECREF(rows);
+    if (failed)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+emit_new(PyTypeObject *type, PyObject *args, PyObject *names)
+{
+    PyObject *emitter, *log, *pick, *source, *stream, *plain;
+    Py_ssize_t width;
+    if (!PyArg_ParseTuple(args, "OO!OOnUO", &emitter, &PyList_Type, &log, &pick, &source, &width, &stream, &plain))
+        return NULL;
+    Py_ssize_t roots = slot_of((PyObject *)Py_TYPE(emitter), "roots");
+    if (roots < 0)
+        return NULL;
+    Emit *self = (Emit *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->call = emit_call;
+    self->emitter = Py_NewRef(emitter);
+    self->roots = roots;
+    self->log = Py_NewRef(log);
+    self->pick = Py_NewRef(pick);
+    self->source = Py_NewRef(source);
+    self->width = width;
+    self->stream = Py_NewRef(stream);
+    PyUnicode_InternInPlace(&self->stream);
+    self->plain = Py_NewRef(plain);
+    return (PyObject *)self;
+}
+
+static int
+emit_traverse(Emit *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->emitter);
+    Py_VISIT(self->log);
+    Py_VISIT(self->pick);
+    Py_VISIT(self->source);
+    Py_VISIT(self->plain);
+    return 0;
+}
+
+static int
+emit_clear(Emit *self)
+{
+    Py_CLEAR(self->emitter);
+    Py_CLEAR(self->log);
+    Py_CLEAR(self->pick);
+    Py_CLEAR(self->source);
+    Py_CLEAR(self->stream);
+    Py_CLEAR(self->plain);
+    return 0;
+}
+
+static void
+emit_dealloc(Emit *self)
+{
+    PyObject_GC_UnTrack(self);
+    emit_clear(self);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyTypeObject EmitType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sparkstorm.model._core.Emit",
+    .tp_doc = "Emit(emitter, log, pick, source, width, stream, plain): emit of a stream with one subscriber.",
+    .tp_basicsize = sizeof(Emit),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_new = emit_new,
+    .tp_traverse = (traverseproc)emit_traverse,
+    .tp_clear = (inquiry)emit_clear,
+    .tp_dealloc = (destructor)emit_dealloc,
+    .tp_vectorcall_offset = offsetof(Emit, call),
+    .tp_call = PyVectorcall_Call,
+};
+
+/* ---- Add: MemoryState.add for an int added to an int ---- */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyTypeObject *owner;
+    Py_ssize_t data, undo;
+    PyObject *plain;
+} Add;
+
+static PyObject *one;
+
+static PyObject *
+add_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    Add *self = (Add *)callable;
+    Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+    PyObject *amount, *data, *undo, *former, *total, *key;
+    if (names != NULL || count < 2 || count > 3 || !PyObject_TypeCheck(args[0], self->owner))
+        return PyObject_Vectorcall(self->plain, args, count, names);
+    key = args[1];
+    amount = count == 3 ? args[2] : one;
+    data = SLOT(args[0], self->data);
+    undo = SLOT(args[0], self->undo);
+    if (data == NULL || undo == NULL || !PyDict_CheckExact(data) || !PyList_CheckExact(undo) || !PyLong_CheckExact(amount))
+        return PyObject_Vectorcall(self->plain, args, count, NULL);
+    former = PyDict_GetItemWithError(data, key);
+    if (former == NULL || !PyLong_CheckExact(former)) {
+        PyErr_Clear(); /* a key without a hash: the plain way raises it again */
+        return PyObject_Vectorcall(self->plain, args, count, NULL);
+    }
+    Py_INCREF(former);
+    total = PyNumber_Add(former, amount);
+    Py_ssize_t mark = PyList_GET_SIZE(undo);
+    int failed = total == NULL || PyList_Append(undo, key) < 0 || PyList_Append(undo, former) < 0 || PyList_Append(undo, total) < 0 ||
+                 PyDict_SetItem(data, key, total) < 0;
+    Py_DECREF(former);
+    if (failed) {
+        PyObject *error, *value, *trace;
+        PyErr_Fetch(&error, &value, &trace);
+        PyList_SetSlice(undo, mark, PyList_GET_SIZE(undo), NULL);
+        PyErr_Restore(error, value, trace);
+        Py_XDECREF(total);
+        return NULL;
+    }
+    return total;
+}
+
+static PyObject *
+add_bind(PyObject *self, PyObject *object, PyObject *type)
+{
+    if (object == NULL || object == Py_None)
+        return Py_NewRef(self);
+    return PyMethod_New(self, object);
+}
+
+static PyObject *
+add_new(PyTypeObject *type, PyObject *args, PyObject *names)
+{
+    PyObject *owner, *plain;
+    if (!PyArg_ParseTuple(args, "O!O", &PyType_Type, &owner, &plain))
+        return NULL;
+    Py_ssize_t data = slot_of(owner, "_data"), undo = data < 0 ? -1 : slot_of(owner, "undo");
+    if (data < 0 || undo < 0)
+        return NULL;
+    Add *self = (Add *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->call = add_call;
+    self->owner = (PyTypeObject *)Py_NewRef(owner);
+    self->data = data;
+    self->undo = undo;
+    self->plain = Py_NewRef(plain);
+    return (PyObject *)self;
+}
+
+static int
+add_traverse(Add *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->owner);
+    Py_VISIT(self->plain);
+    return 0;
+}
+
+static int
+add_clear(Add *self)
+{
+    Py_CLEAR(self->owner);
+    Py_CLEAR(self->plain);
+    return 0;
+}
+
+static void
+add_dealloc(Add *self)
+{
+    PyObject_GC_UnTrack(self);
+    add_clear(self);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMemberDef add_members[] = {
+    {"plain", T_OBJECT_EX, offsetof(Add, plain), READONLY, "the method that it stands in for"},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyTypeObject AddType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sparkstorm.model._core.Add",
+    .tp_doc = "Add(class, plain): its method add.",
+    .tp_basicsize = sizeof(Add),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .tp_new = add_new,
+    .tp_traverse = (traverseproc)add_traverse,
+    .tp_clear = (inquiry)add_clear,
+    .tp_dealloc = (destructor)add_dealloc,
+    .tp_vectorcall_offset = offsetof(Add, call),
+    .tp_call = PyVectorcall_Call,
+    .tp_members = add_members,
+    .tp_descr_get = add_bind,
+};
+
+/* ---- functions ---- */
+
+PyDoc_STRVAR(run_rows_doc,
+             "run_rows(rows, start, execute, collector, emitter, log, undo, marks, tuple_type): execute rows from a place on.\n\n"
+             "Where a call raises, `marks` gets its place and the lengths that log and undo had before it. Twin: BasicRunner.");
+
+static PyObject *
+run_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 9 || !PyList_CheckExact(args[0]) || !PyList_CheckExact(args[5]) || !PyList_CheckExact(args[6]) ||
+        !PyList_CheckExact(args[7]) || !PyType_Check(args[8])) {
+        PyErr_SetString(PyExc_TypeError, "run_rows takes lists of rows, log, undo and marks");
+        return NULL;
+    }
+    PyObject *rows = args[0], *execute = args[2], *collector = args[3], *emitter = args[4], *log = args[5], *undo = args[6];
+    PyTypeObject *type = (PyTypeObject *)args[8];
+    Py_ssize_t at = PyLong_AsSsize_t(args[1]);
+    if (at < 0) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "rows begin at 0");
+        return NULL;
+    }
+    Py_ssize_t of_values = slot_of(args[8], "values"), of_roots = slot_of(args[8], "roots"), of_source = slot_of(args[8], "source");
+    Py_ssize_t emitter_roots = slot_of((PyObject *)Py_TYPE(emitter), "roots");
+    if (of_values < 0 || of_roots < 0 || of_source < 0 || emitter_roots < 0)
+        return NULL;
+    PyObject *tuple = NULL, *result;
+    Py_ssize_t mark = 0, undo_mark = 0;
+    for (; at < PyList_GET_SIZE(rows); at++) {
+        PyObject *row = PyList_GET_ITEM(rows, at);
+        if (!PyTuple_CheckExact(row) || PyTuple_GET_SIZE(row) != 3) {
+            PyErr_SetString(PyExc_TypeError, "a row is values, roots and source");
+            break;
+        }
+        if (tuple == NULL || Py_REFCNT(tuple) != 1) { /* user code keeps the last one */
+            Py_XDECREF(tuple);
+            tuple = type->tp_alloc(type, 0);
+            if (tuple == NULL)
+                return NULL;
+        }
+        set_slot(tuple, of_values, PyTuple_GET_ITEM(row, 0));
+        set_slot(tuple, of_roots, PyTuple_GET_ITEM(row, 1));
+        set_slot(tuple, of_source, PyTuple_GET_ITEM(row, 2));
+        set_slot(emitter, emitter_roots, PyTuple_GET_ITEM(row, 1));
+        mark = PyList_GET_SIZE(log);
+        undo_mark = PyList_GET_SIZE(undo);
+        PyObject *call[3] = {NULL, tuple, collector};
+        result = PyObject_Vectorcall(execute, call + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        if (result == NULL)
+            break;
+        Py_DECREF(result);
+    }
+    Py_XDECREF(tuple);
+    if (!PyErr_Occurred())
+        Py_RETURN_NONE;
+    PyObject *error, *value, *trace;
+    PyErr_Fetch(&error, &value, &trace);
+    Py_ssize_t said[3] = {at, mark, undo_mark};
+    for (int n = 0; n < 3; n++) {
+        PyObject *number = PyLong_FromSsize_t(said[n]);
+        if (number == NULL || PyList_SetItem(args[7], n, number) < 0) {
+            Py_XDECREF(error);
+            Py_XDECREF(value);
+            Py_XDECREF(trace);
+            return NULL;
+        }
+    }
+    PyErr_Restore(error, value, trace);
+    return NULL;
+}
+
+PyDoc_STRVAR(fold_doc, "fold(values, roots, edge): XOR an edge into the value of each root. Twin: Epoch.consume.");
+
+static PyObject *
+fold(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 3 || !PyDict_CheckExact(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "fold takes a dict, roots and an edge");
+        return NULL;
+    }
+    unsigned long long edge = PyLong_AsUnsignedLongLong(args[2]);
+    if (edge == (unsigned long long)-1 && PyErr_Occurred())
+        return NULL;
+    PyObject *roots = PyObject_GetIter(args[1]), *root;
+    if (roots == NULL)
+        return NULL;
+    while ((root = PyIter_Next(roots)) != NULL) {
+        PyObject *former = PyDict_GetItemWithError(args[0], root), *value = NULL;
+        if (former == NULL && !PyErr_Occurred())
+            value = Py_NewRef(args[2]);
+        else if (former != NULL) {
+            unsigned long long number = PyLong_AsUnsignedLongLong(former);
+            if (number != (unsigned long long)-1 || !PyErr_Occurred())
+                value = PyLong_FromUnsignedLongLong(number ^ edge);
+        }
+        int failed = value == NULL || PyDict_SetItem(args[0], root, value) < 0;
+        Py_XDECREF(value);
+        Py_DECREF(root);
+        if (failed)
+            break;
+    }
+    Py_DECREF(roots);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"run_rows", (PyCFunction)(void (*)(void))run_rows, METH_FASTCALL, run_rows_doc},
+    {"fold", (PyCFunction)(void (*)(void))fold, METH_FASTCALL, fold_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "sparkstorm.model._core",
+    .m_doc = "Compiled core of the row path; see model/compiled.py.",
+    .m_size = -1,
+    .m_methods = functions,
+};
+
+PyMODINIT_FUNC
+PyInit__core(void)
+{
+    PyObject *module = PyModule_Create(&definition);
+    one = PyLong_FromLong(1);
+    if (module == NULL || one == NULL || PyModule_AddType(module, &PickType) < 0 || PyModule_AddType(module, &EmitType) < 0 ||
+        PyModule_AddType(module, &AddType) < 0 || PyModule_AddIntConstant(module, "VERSION", CORE_VERSION) < 0)
+        return NULL;
+    return module;
+}

@@ -1,0 +1,31 @@
+"""The compiled core of the row path (`_core.c`), where it was built; without it its twins in Python do the same.
+
+`SPARKSTORM_PURE=1` in the environment leaves it out.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+VERSION = 1
+"""Version of the core that these sources work with: CORE_VERSION of `_core.c`."""
+
+
+def _load() -> tuple[ModuleType | None, str]:
+    if os.environ.get("SPARKSTORM_PURE", "") not in ("", "0"):
+        return None, "plain Python (SPARKSTORM_PURE is set)"
+    try:
+        found = import_module("sparkstorm.model._core")
+    except ImportError:
+        return None, "plain Python (the compiled core was not built: no C compiler or no Python headers at installation)"
+    if found.VERSION != VERSION:
+        return None, f"plain Python (the compiled core is of version {found.VERSION}, not {VERSION}: install again)"
+    return found, "compiled core"
+
+
+core: Any
+core, description = _load()
+"""The module, or None; and a phrase for people: which one runs and why."""

@@ -1,0 +1,106 @@
+"""States of a worker's bolts: of the backend that topology.state.backend names, and what to read for a block of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+from sparkstorm.errors import WorkerFailedError
+from sparkstorm.executor.lazy_state import LazyState
+from sparkstorm.executor.state import MemoryState
+from sparkstorm.model.topology import Topology
+from sparkstorm.model.tuples import Source
+from sparkstorm.settings import StateSettings
+from sparkstorm.transport.base import Transport
+from sparkstorm.transport.frames import Row
+from sparkstorm.worker.tasks.worker_plan import WorkerPlan
+
+_BACKEND = "topology.state.backend"
+Expect = Callable[[Sequence[Row]], None]
+"""Reads the state's keys of rows of one channel."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskBase:
+    """One task's base in a topology's store."""
+
+    store: Transport
+    topology_id: str
+    task: int
+
+    @property
+    def name(self) -> str:
+        """Of its keys in Redis."""
+        return f"{{{self.topology_id}}}:state:{self.task}:*"
+
+    def read(self, keys: list[bytes]) -> list[bytes | None]:
+        """Return the packed values of packed keys."""
+        return self.store.read_state(self.task, keys)
+
+    def scan(self) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Yield every packed key with its packed value."""
+        return self.store.scan_state(self.task)
+
+
+def stored_state(
+    plan: WorkerPlan, store: Transport, task: int, fields: Sequence[dict[str, Any]], is_threaded: bool = False
+) -> MemoryState:
+    """Return the state of a task whose journal has these entries, of the backend that its component's settings name.
+
+    A state in memory becomes a lazy one at its next start under that backend. The way back is refused: a lazy state may be
+    larger than memory.
+    """
+    component, marks = plan.component_by_task[task], [each["n"] for each in fields if "n" in each]
+    settings, is_strict = StateSettings.of(plan.conf, plan.topology.components[component].conf), plan.is_strict or plan.is_careful
+    is_drawn = plan.lazy_keys > 0 and not is_threaded
+    if settings.backend != "lazy" and not is_drawn:
+        if marks:
+            raise WorkerFailedError(
+                f"component '{component}' (task {task}): its state was written with {_BACKEND}: lazy, and may be too large for "
+                "memory; set the key to lazy again, or begin a new topology from a savepoint of this one"
+            )
+        state = MemoryState(plan.codec, is_strict)
+    elif is_threaded:
+        raise WorkerFailedError(
+            f"component '{component}': a bolt with a thread of its own (blocking, topology.executor.threads) works on a copy of "
+            f"its state, which {_BACKEND}: lazy does not have; set {_BACKEND}: memory in this component's settings"
+        )
+    else:
+        state = LazyState(plan.codec, TaskBase(store, plan.topology_id, task), plan.lazy_keys or settings.cache_keys, is_strict)
+    for each in fields:
+        state.load(each.get("s", ()), each.get("d", ()))
+    if isinstance(state, LazyState):
+        state.resume(marks[-1] if marks else None)
+    return state
+
+
+def expecting(topology: Topology, component: str, bolt: Any, state: MemoryState | None) -> Expect | None:
+    """Return a function that reads the keys of a block's rows at once while a lazy state misses keys; None where none is needed.
+
+    The keys are taken for the values of the bolt's `key_fields`, else of the fields by which the input is grouped: bare for one
+    field, a tuple for several. A wrong guess costs reads, never a result.
+    """
+    if not isinstance(state, LazyState):
+        return None
+    own = tuple(getattr(bolt, "key_fields", ()))
+    names_by_input = {(each.component, each.stream): own or each.grouping.fields for each in topology.components[component].inputs}
+    pick_by_source: dict[Source, Callable[[Any], Any] | None] = {}
+
+    def expect(rows: Sequence[Row]) -> None:
+        if not state.has_missed:
+            return
+        source = rows[0][2]
+        if source not in pick_by_source:
+            names = names_by_input.get((source.component, source.stream), ())
+            is_known = names and all(name in source.fields for name in names)
+            pick_by_source[source] = itemgetter(*map(source.position, names)) if is_known else None
+        if (pick := pick_by_source[source]) is not None:
+            try:
+                keys = {pick(row[0]) for row in rows}
+            except TypeError:  # a list, which is no key of a state
+                return
+            state.expect(keys)
+
+    return expect

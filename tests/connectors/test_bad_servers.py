@@ -1,0 +1,198 @@
+"""Bad input where servers are: PostgreSQL and an S3; one clear sentence each, and nothing lost."""
+
+from __future__ import annotations
+
+import gc
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from sparkstorm.api import TopologyBuilder
+from sparkstorm.connectors import Files, FileSink, SqlSink, SqlSource
+from sparkstorm.errors import InvalidConfigError, WorkerFailedError
+from sparkstorm.testing import CaptureBolt, LocalCluster, Shared
+from sparkstorm.testing.system.main_job import ROOT
+from sparkstorm.testing.system.postgres import PASSWORD, PostgresServer
+from tests.connectors.mortal import feed
+from tests.connectors.test_bad_input import ROWS, Relieved, fill, write
+from tests.connectors.test_bad_input import small_disk as small_disk
+from tests.connectors.test_file_source import Run
+from tests.connectors.test_sql import Bench
+from tests.leaks import keep_children
+from tests.system.links_servers import ServerProcess
+
+pytestmark = pytest.mark.system
+
+
+class Dropping(SqlSink):
+    """Sink whose table loses a column after the second epoch."""
+
+    def __init__(self, drop: Shared[Callable[[], Any]], url: str, table: str, **secret: Any) -> None:
+        super().__init__(url, table, **secret)
+        self.drop = drop
+
+    def commit(self, epoch: int, prepared: Any) -> None:
+        super().commit(epoch, prepared)
+        if epoch == 2:
+            self.drop.value()
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    server.start()
+    keep_children()
+    yield server
+    server.stop()
+
+
+def step_once(source: SqlSource) -> None:
+    try:
+        Bench(source).step()
+    finally:
+        source.close()
+
+
+@pytest.fixture
+def secret(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setenv("BAD_PASSWORD", PASSWORD)
+    postgres.run("DROP TABLE IF EXISTS sparkstorm_epochs")  # simulated topologies have all the same id
+    return {"password_env": "BAD_PASSWORD"}
+
+
+def test_a_wrong_password_is_one_sentence_each(
+    postgres: PostgresServer, secret: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    postgres.run("CREATE TABLE guarded (id BIGINT, n BIGINT)")
+    monkeypatch.setenv("BAD_PASSWORD", "wrong")
+    with pytest.raises(WorkerFailedError, match=r"'sink' .*: table guarded at postgresql.*password authentication failed"):
+        feed(SqlSink(postgres.url, "guarded", **secret), ["id", "n"], [(1, 2)])
+    with pytest.raises(InvalidConfigError, match=r"component 'sql', guarded at postgresql.*password authentication failed"):
+        step_once(SqlSource(postgres.url, "guarded", ["n"], key="id", **secret))
+    assert postgres.run("SELECT * FROM guarded") == []
+
+
+def test_a_table_that_is_missing_or_has_changed_is_named(postgres: PostgresServer, secret: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfigError, match=r'component .sql., nowhere at .*relation "nowhere" does not exist'):
+        step_once(SqlSource(postgres.url, "nowhere", ["n"], key="id", **secret))
+    postgres.run("CREATE TABLE moving (id BIGINT PRIMARY KEY, n BIGINT)", "INSERT INTO moving VALUES (1, 10)")
+    source = SqlSource(postgres.url, "moving", ["n"], key="id", **secret)
+    bench = Bench(source)
+    assert bench.step() == [(10,)]
+    postgres.run("INSERT INTO moving VALUES (2, 20)", "ALTER TABLE moving RENAME COLUMN n TO m")
+    with pytest.raises(InvalidConfigError, match=r'moving at .*column "n" does not exist'):
+        bench.step()
+    postgres.run("ALTER TABLE moving RENAME COLUMN m TO n")
+    assert bench.step() == [(20,)]  # it goes on behind the last row
+    source.close()
+    postgres.run("CREATE TABLE target (n BIGINT, text TEXT)")
+
+    drop = Shared(lambda: postgres.run("ALTER TABLE target DROP COLUMN text"))
+    with pytest.raises(WorkerFailedError, match=r"table target at .*(has no column 'text'|column \"text\" .*does not exist)"):
+        write(Dropping(drop, postgres.url, "target", **secret))
+    assert [n for (n,) in postgres.run("SELECT n FROM target ORDER BY n")] == [0, 1, 2]  # two epochs, each once
+
+
+def test_a_full_disk_of_the_database_is_waited_for(postgres: PostgresServer, secret: dict[str, Any], small_disk: Path) -> None:
+    space = small_disk / "space"
+    space.mkdir()
+    subprocess.run(["chown", "postgres", str(space)], check=True)
+    postgres.run(f"CREATE TABLESPACE small LOCATION '{space}'")
+    postgres.run("CREATE TABLE tight (n BIGINT, text TEXT) TABLESPACE small")
+    relieved = Relieved(SqlSink(postgres.url, "tight", **secret), fill(small_disk))
+    write(relieved)
+    assert "No space left on device" in relieved.refusals.value[0]
+    assert postgres.run("SELECT n, text FROM tight ORDER BY n") == ROWS
+    postgres.run("DROP TABLE tight")
+    postgres.run("DROP TABLESPACE small")
+
+
+def test_a_row_that_no_tuple_can_carry_costs_itself_only(postgres: PostgresServer, secret: dict[str, Any]) -> None:
+    postgres.run("CREATE TABLE times (id BIGINT PRIMARY KEY, at TIMESTAMP)")
+    postgres.run("INSERT INTO times VALUES (1, NULL), (2, NULL), (3, '2026-01-01'), (4, NULL)")
+    rows, bad, builder = CaptureBolt(), CaptureBolt(), TopologyBuilder()
+    builder.set_spout("times", SqlSource(postgres.url, "times", ["id", "at"], key="id", follow=False, **secret))
+    builder.set_bolt("rows", rows, inputs="times")
+    builder.set_bolt("bad", bad, inputs="times:bad")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build())
+        cluster.run_until(lambda: len(rows.values) >= 3 and len(bad.values) >= 1)
+    assert [row[0] for row in rows.values] == [1, 2, 4]
+    assert bad.values[0][0] == "3" and "zone" in bad.values[0][2]
+
+
+@pytest.fixture
+def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerProcess]:
+    """An S3 that asks for credentials."""
+    monkeypatch.setenv("INITIAL_NO_AUTH_ACTION_COUNT", "0")
+    server = ServerProcess("s3", tmp_path / "s3")
+    server.start()
+    yield server
+    server.kill()
+    gc.collect()  # a file system's connections end with it
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """An S3 of this test's own that takes any credentials, and its bucket."""
+    server = ServerProcess("s3", tmp_path / "s3")
+    server.start()
+    for name, value in (("AWS_ENDPOINT_URL", server.url), ("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    client = boto3.client("s3", endpoint_url=server.url, region_name="us-east-1")
+    client.create_bucket(Bucket="bucket")
+    yield client
+    client.close()
+    server.kill()
+
+
+def test_hostile_names_of_objects_are_names(bucket: Any) -> None:
+    names = ["a b%2F+?#é'.txt", "x..%2f..%2fetc.txt", "$(x)`y`;--rf.txt", "[x]*.txt", 'in"quoted".txt', "_hidden.txt"]
+    keys = [f"in/{name}" for name in names]
+    for number, key in enumerate(keys):
+        bucket.put_object(Bucket="bucket", Key=key, Body=f"{number}\n".encode())
+    run = Run(Files("s3://bucket/in/*.txt")).steps()
+    assert sorted(run.lines) == ["0", "1", "2", "3", "4"]
+    write(FileSink("s3://bucket/out/it's a [folder]*?#", schema="n bigint, text string", flush_secs=0))
+    found = [each["Key"] for each in bucket.list_objects_v2(Bucket="bucket", Prefix="out/")["Contents"]]
+    written = [key for key in found if key.endswith(".parquet")]
+    assert written and all(key.startswith("out/it's a [folder]*?#/test-") for key in written)
+
+
+def test_a_bucket_that_is_gone_is_named(bucket: Any) -> None:
+    with pytest.raises(WorkerFailedError, match=r"'sink' .*: s3://gone/out: .*(not found|NO_SUCH_BUCKET)"):
+        write(FileSink("s3://gone/out", schema="n bigint, text string", flush_secs=0))
+    with pytest.raises(InvalidConfigError, match=r"component 'files': no file matches s3://gone/in"):
+        Run(Files("s3://gone/in/*.txt")).steps(1)
+
+
+_ASK_S3 = """
+from sparkstorm.connectors import Files, FileSink
+from tests.connectors.test_bad_input import write
+from tests.connectors.test_file_source import Run
+for call in (
+    lambda: write(FileSink("s3://bucket/out", schema="n bigint, text string", flush_secs=0)),
+    lambda: Run(Files("s3://bucket/in/*.txt")).steps(1),
+):
+    try:
+        call()
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}")
+"""
+
+
+def test_credentials_that_s3_refuses_are_named(s3: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("AWS_ENDPOINT_URL", s3.url), ("AWS_ACCESS_KEY_ID", "no-such"), ("AWS_SECRET_ACCESS_KEY", "wrong")):
+        monkeypatch.setenv(name, value)
+    # in a process of its own: the AWS library keeps a connection that was answered with an error
+    done = subprocess.run([sys.executable, "-c", _ASK_S3], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    sink, source = done.stdout.splitlines()
+    assert re.match(r"WorkerFailedError: component 'sink' .*: s3://bucket/out: .*(ACCESS_DENIED|INVALID_ACCESS_KEY_ID)", sink), done
+    assert re.match(r"InvalidConfigError: component 'files', .*s3://bucket/in.*(ACCESS_DENIED|INVALID_ACCESS_KEY_ID)", source), done

@@ -1,0 +1,279 @@
+"""Checks that a state of either backend, on the local store and on a real Redis, is a mapping that survives its owners."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from sparkstorm.errors import CodecError, StoreInconsistentError
+from sparkstorm.executor.lazy_state import LazyState, UnreadableStateError, surfacing
+from sparkstorm.executor.state import MemoryState, noting
+from sparkstorm.model.values.codec import Codec
+from sparkstorm.transport import state_base
+from sparkstorm.transport.base import Commit
+from sparkstorm.worker import journal as journals
+from sparkstorm.worker.journal import Journal
+from sparkstorm.worker.tasks import kept as kept_module
+from sparkstorm.worker.tasks.kept import kept_by
+from sparkstorm.worker.tasks.states import TaskBase
+from tests.contracts.benches import Bench, LocalBench, RedisBench
+
+CODEC = Codec()
+TASK = 7
+
+
+@pytest.fixture(params=["local", pytest.param("redis", marks=pytest.mark.system)])
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    local = request.param == "local"
+    made: Bench = LocalBench() if local else RedisBench(request.getfixturevalue("redis_server"))
+    yield made
+    made.close()
+
+
+class Owner:
+    """Owner of one task with a state: commits as a worker does."""
+
+    def __init__(self, bench: Bench, backend: str, token: int = 1, most: int = 4) -> None:
+        self.transport = bench.open()
+        self.token, self.most, self.backend = token, most, backend
+        claim = self.transport.claim("o", {TASK: token})
+        self.generation, self.seq = claim.generation, claim.seq
+        self.journal = Journal(TASK, CODEC)
+        fields = list(self.journal.read(claim.record_by_task[TASK]))
+        self.entries = len(fields)
+        if backend == "lazy":
+            self.state: MemoryState = LazyState(CODEC, TaskBase(self.transport, "t", TASK), most)
+            self.journal.lazy = self.state
+        else:
+            self.state = MemoryState(CODEC)
+        for each in fields:
+            self.state.load(each.get("s", ()), each.get("d", ()))
+        if isinstance(self.state, LazyState):
+            self.state.resume(next((each["n"] for each in reversed(fields) if "n" in each), None))
+
+    def commit(self) -> None:
+        commit = Commit("o", {TASK: self.token}, self.generation, self.seq + 1)
+        if self.state.undo:
+            pairs, gone = self.state.take_changes()
+            delta = {"s": pairs, "d": gone, **self.state.marks()}
+            self.journal.write(commit, delta, lambda: (self.state.marks(), {"s": self.state}))
+        self.transport.commit(commit)
+        self.seq += 1
+
+
+@pytest.fixture
+def small_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journals, "_SWEEP_FROM_BYTES", 60)
+    monkeypatch.setattr(journals, "_SWEEP_BYTES", 10)
+    monkeypatch.setattr(journals, "_SWEEP_KEYS", 3)
+
+
+KEYS = [*range(8), "a", "ü", b"b", ("a", 1), ("a", "1"), Decimal("1.5"), UUID(int=3), None]
+
+
+def change(chance: random.Random, state: MemoryState, model: dict[Any, Any]) -> None:
+    """Apply a change, or none, to both."""
+    key, kind = chance.choice(KEYS), chance.randrange(8)
+    if kind < 3:
+        value: Any = chance.choice([1, "text", [1, {"a": 2}], 2.5])
+        state.put(key, value)
+        model[key] = value
+    elif kind < 5 and type(model.get(key, 0)) in (int, float):
+        assert state.add(key, 2) == model.get(key, 0) + 2
+        model[key] = model.get(key, 0) + 2
+    elif kind == 5:
+        state.delete(key)
+        model.pop(key, None)
+    elif kind == 6 and key in model:
+        del state[key]
+        del model[key]
+    else:
+        assert (key in state) is (key in model)
+        assert state.get(key, "none") == model.get(key, "none")
+
+
+def look(state: MemoryState, model: dict[Any, Any]) -> None:
+    assert len(state) == len(model)
+    assert dict(state.items()) == model
+    assert sorted(map(repr, state)) == sorted(map(repr, model))
+    assert all(state[key] == value for key, value in model.items())
+
+
+@pytest.mark.parametrize("backend", ["memory", "lazy"])
+@pytest.mark.parametrize("seed", range(3))
+def test_any_history_of_changes_failures_commits_and_deaths_gives_the_mapping(
+    bench: Bench, backend: str, seed: int, small_sweeps: None
+) -> None:
+    chance = random.Random(seed)
+    model: dict[Any, Any] = {}
+    committed: dict[Any, Any] = {}
+    owner = Owner(bench, backend)
+    for token in range(2, 30):
+        for _ in range(chance.randrange(12)):
+            for _ in range(chance.randrange(10)):
+                change(chance, owner.state, model)
+            if chance.random() < 0.4:  # a call fails
+                mark, before = len(owner.state.undo), dict(model)
+                for _ in range(6):
+                    change(chance, owner.state, model)
+                owner.state.roll_back(mark)
+                model = before
+            if chance.random() < 0.2:
+                look(owner.state, model)
+            if chance.random() < 0.7:
+                owner.commit()
+                committed = dict(model)
+        model = dict(committed)
+        owner = Owner(bench, backend, token)  # the one before has died
+        if chance.random() < 0.5:
+            look(owner.state, model)
+
+
+def test_a_state_of_the_memory_backend_goes_on_as_a_lazy_one(bench: Bench, small_sweeps: None) -> None:
+    first = Owner(bench, "memory")
+    for key in range(100):
+        first.state.put(key, "x")
+        first.commit()
+    second = Owner(bench, "lazy", 2)
+    assert len(second.state) == 100
+    second.state.delete(0)
+    second.commit()
+    look(Owner(bench, "lazy", 3).state, dict.fromkeys(range(1, 100), "x"))
+
+
+def test_a_restart_reads_a_journal_in_proportion_to_changes_and_memory_is_bounded(bench: Bench) -> None:
+    owner = Owner(bench, "lazy", most=100)
+    for first in range(0, 20_000, 500):
+        owner.state.add_batch(list(range(first, first + 500)))
+        owner.commit()
+    for key in range(20_000):
+        assert owner.state.add(key % 10) is not None
+        if key % 1000 == 0:
+            owner.commit()
+    owner.commit()
+    restarted = Owner(bench, "lazy", 2, most=100)
+    assert restarted.entries < 400
+    state: Any = restarted.state
+    assert len(state) == 20_000
+    for key in range(5_000, 6_000):
+        assert state.get(key) == 1
+    assert len(state._data) + len(state._former) + len(state._absent) <= 200
+    assert sum(value for _, value in state.items()) == 40_000
+
+
+def test_keys_that_compare_equal_are_one(bench: Bench, small_sweeps: None) -> None:
+    berlin = datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))
+    pairs = [(1, 1.0), (1, True), (1, Decimal("1.0")), (0.5, Decimal("0.50")), (berlin, datetime(2026, 1, 1, tzinfo=UTC))]
+    for token, (one, other) in enumerate(pairs, 1):
+        for backend in ("lazy",):
+            owner = Owner(bench, backend, token)
+            owner.state.put(one, token)
+            owner.state.put((one, "x"), token)
+            for _ in range(30):  # until it is in the base
+                owner.state.add("n")
+                owner.commit()
+            found = Owner(bench, backend, token).state
+            assert found.get(other) == found.get((other, "x")) == token
+
+
+def test_a_block_of_keys_is_read_at_once_and_a_changed_one_is_not_overwritten(bench: Bench, small_sweeps: None) -> None:
+    owner = Owner(bench, "lazy", most=1000)
+    owner.state.add_batch(list(range(50)))
+    for _ in range(30):
+        owner.state.add("n")
+        owner.commit()
+    state: Any = Owner(bench, "lazy", 2, most=1000).state
+    state.add(3)
+    state.expect([*range(60)])
+    assert state.get(3) == 2 and state.get(49) == 1 and state.get(59) is None
+    assert state.has_missed
+    state.expect(range(60))
+    assert not state.has_missed
+
+
+def test_a_damaged_value_names_its_key_and_fails_the_worker_not_the_tuple(bench: Bench, small_sweeps: None) -> None:
+    owner = Owner(bench, "lazy")
+    commit = Commit("o", {TASK: 1}, 0, owner.seq + 1, state=[(TASK, CODEC.pack("k"), b"\xc1")])
+    owner.transport.commit(commit)
+    for look_up in (lambda: owner.state.get("k"), lambda: dict(owner.state.items())):
+        with pytest.raises(UnreadableStateError):
+            look_up()
+        with pytest.raises(StoreInconsistentError, match=r"\{t\}:state:7:\* in Redis is damaged"), surfacing():
+            look_up()
+    assert not issubclass(UnreadableStateError, Exception)
+
+
+def test_a_state_is_not_gone_through_beyond_a_commit_that_changes_it(bench: Bench, small_sweeps: None) -> None:
+    owner = Owner(bench, "lazy")
+    for key in range(40):
+        owner.state.put(key, "x")
+        owner.commit()
+    going = owner.state.items()
+    next(going)
+    owner.state.put(1, "y")
+    owner.commit()
+    with pytest.raises(RuntimeError, match="beyond the call"):
+        list(going)
+
+
+def test_used_keys_are_noted_and_bad_keys_refused(bench: Bench) -> None:
+    state = Owner(bench, "lazy").state
+    used: dict[Any, None] = {}
+    with noting(state, used):
+        state.add("a")
+        state.get("b")
+        assert "c" not in state
+    assert list(used) == ["a", "b", "c"] and type(state) is LazyState
+    for key, said in ((float("nan"), "NaN"), (frozenset({1}), "a state key holds a frozenset"), ("\ud800", "surrogates")):
+        with pytest.raises(CodecError, match=said):
+            state.get(key)
+
+
+class Disturbed:
+    """Reader whose topology goes on whenever a part of a base is read."""
+
+    def __init__(self, bench: Bench, go_on: Any) -> None:
+        self._reader, self._go_on = bench.reader(), go_on
+        self.record, self.progress = self._reader.record, self._reader.progress
+
+    def scan_state(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
+        for part in self._reader.scan_state(task):
+            for pair in part:
+                yield [pair]
+                self._go_on()
+
+
+@pytest.mark.parametrize(("commits", "is_possible"), [(1, True), (100, False)])
+def test_a_state_is_read_as_of_one_commit_while_it_changes(
+    bench: Bench, commits: int, is_possible: bool, small_sweeps: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each commit moves one from a key to another: the sum is the same as of any commit."""
+    monkeypatch.setattr(state_base, "_PAIRS_OF_A_SCAN", 1)
+    monkeypatch.setattr(kept_module, "_PARTS_PER_LOOK", 1)
+    monkeypatch.setattr(kept_module, "_TRIES", 2)
+    monkeypatch.setattr(journals, "_SWEEP_FROM_BYTES", 600)
+    chance, owner, seen = random.Random(5), Owner(bench, "lazy", most=40), []
+    owner.state.add_batch(list(range(20)), 100)
+
+    def go_on() -> None:
+        for _ in range(commits):
+            owner.state.add(chance.randrange(20), -1)
+            owner.state.add(chance.randrange(30), 1)
+            owner.commit()
+        seen.append(dict(owner.state.items()))
+
+    for _ in range(200 // commits):
+        go_on()
+    reader: Any = Disturbed(bench, go_on)
+    if not is_possible:
+        with pytest.raises(StoreInconsistentError, match="changes faster than it can be read"):
+            kept_by(reader, TASK)
+        return
+    found = dict(kept_by(reader, TASK).state.items())
+    assert sum(found.values()) == 2000 and found == seen[-1]

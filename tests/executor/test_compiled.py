@@ -1,0 +1,201 @@
+"""The compiled core and its twins in Python do the same: emits, calls of bolts, state, folds of edges."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api.builder import Declarer
+from sparkstorm.errors import SparkStormError
+from sparkstorm.executor import emitter as emitters
+from sparkstorm.executor import runner as runners
+from sparkstorm.executor.emitter import Emitter, build_routes, fast_emit
+from sparkstorm.executor.runner import BasicCollector, BasicRunner
+from sparkstorm.executor.state import MemoryState, noting
+from sparkstorm.grouping import routes
+from sparkstorm.model import compiled
+from sparkstorm.model.tuples import Source
+from sparkstorm.model.values.codec import Codec
+from sparkstorm.testing import FeederSpout
+from sparkstorm.worker import epoch as epochs
+from sparkstorm.worker.epoch import Epoch, RandomIds
+
+SOURCE = Path(compiled.__file__).with_name("_core.c")
+GROUPINGS: dict[str, Callable[[Declarer], Any]] = {
+    "shuffle": lambda d: d.shuffle_grouping("spout"),
+    "local": lambda d: d.local_or_shuffle_grouping("spout"),
+    "fields": lambda d: d.fields_grouping("spout", "b"),
+    "two fields": lambda d: d.fields_grouping("spout", "a", "b"),
+    "partial key": lambda d: d.partial_key_grouping("spout", "a"),
+    "global": lambda d: d.global_grouping("spout"),
+    "all": lambda d: d.all_grouping("spout"),
+}
+
+
+@pytest.fixture(params=["plain", "compiled"])
+def each_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "compiled" and compiled.core is None:
+        pytest.skip(compiled.description)
+    use(request.param, monkeypatch)
+    return str(request.param)
+
+
+def use(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    core = compiled.core if which == "compiled" else None
+    for module in (emitters, runners, routes, epochs):
+        monkeypatch.setattr(module, "core", core)
+    if core is None and compiled.core is not None:
+        monkeypatch.setattr(MemoryState, "add", vars(MemoryState)["add"].plain)
+
+
+def both(monkeypatch: pytest.MonkeyPatch, what: Callable[[], Any]) -> Iterator[Any]:
+    if compiled.core is None:
+        pytest.skip(compiled.description)
+    for which in ("plain", "compiled"):
+        with monkeypatch.context() as patch:
+            use(which, patch)
+            yield what()
+
+
+def emitter_of(grouping: str, is_strict: bool = False) -> Emitter:
+    builder = TopologyBuilder()
+    builder.set_spout("spout", FeederSpout(["a", "b"]))
+    GROUPINGS[grouping](builder.set_bolt("bolt", _Failing(), 3))
+    made = build_routes(builder.build(), "spout", 1, {"bolt": [2, 3, 4]}, frozenset({3}), Codec(), seed=5)
+    return Emitter("spout", made, is_strict)
+
+
+def value(random: random.Random) -> Any:
+    return random.choice(
+        ["w", f"k{random.randrange(5)}", random.randrange(9), 2**70, 1.5, True, None, b"x", [1], {"a": 1}, {1, 2}, object()]
+    )
+
+
+def lists_of(emitter: Emitter) -> Any:
+    """Rows by target, and the log as numbers of targets."""
+    targets = emitter.routes["default"].targets
+    number = {id(target.rows): at for at, target in enumerate(targets)}
+    return [[(values, roots) for values, roots, _ in target.rows] for target in targets], [number[id(r)] for r in emitter.log]
+
+
+@pytest.mark.parametrize("grouping", GROUPINGS)
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_emits_are_those_of_the_plain_way(grouping: str, is_strict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def emitted() -> Any:
+        emitter, chance, found = emitter_of(grouping, is_strict), random.Random(3), []
+        emit = fast_emit(emitter)
+        for root in range(400):
+            emitter.roots = root if root % 3 else (root, 7)
+            values: Any = [value(chance) for _ in range(2)]
+            values = chance.choice([values, tuple(values), tuple(values), values[:1], "ab", iter(values), ("w", 1)])
+            how = chance.choice([{}, {}, {"stream": "default"}, {"stream": "other"}])
+            try:
+                emit(values, **how)
+            except (SparkStormError, TypeError) as error:
+                found.append(re.sub("0x[0-9a-f]+", "", repr(error)))
+        return lists_of(emitter), found, emitter.take_counts()
+
+    plain, fast = both(monkeypatch, emitted)
+    assert plain == fast
+    assert any(plain[0][0]) and (plain[1] or not is_strict)
+
+
+class _Failing(StatefulBolt):
+    outputs = ("a", "b")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        number, keeps, kept = tup.values
+        self.state.add("sum", number)
+        collector.emit((number, "x"))
+        if keeps:
+            kept.append(tup)
+        if number % 4 == 3:
+            raise ValueError(f"no {number}")
+
+
+def test_failing_calls_leave_no_trace_and_kept_tuples_stay(each_core: str) -> None:
+    emitter, state, source = emitter_of("fields"), MemoryState(Codec()), Source("s", 1, "default", ("n", "keeps", "kept"))
+    kept: list[Tuple] = []
+    bolt = _Failing()
+    bolt.state = state
+    runner = BasicRunner(bolt, emitter, state, BasicCollector(emitter, 2, lambda failure: None))
+    rows = [((n, n % 2 == 0, kept), n + 100, source) for n in range(12)]
+    failures = runner.execute_rows(rows)
+    assert [place for place, _ in failures] == [3, 7, 11]
+    assert all("no " in failure.text and failure.cause.error == "ValueError" for _, failure in failures)
+    done = [n for n in range(12) if n % 4 != 3]
+    assert state.get("sum") == sum(done)
+    assert sorted(row[0][0] for t in emitter.routes["default"].targets for row in t.rows) == done
+    assert sorted(row[1] for t in emitter.routes["default"].targets for row in t.rows) == [n + 100 for n in done]
+    assert [(tup.values[0], tup.roots) for tup in kept] == [(n, n + 100) for n in range(0, 12, 2)]
+    assert all(tup.source is source for tup in kept)
+
+
+def test_a_bolt_ends_its_process_as_ever(each_core: str) -> None:
+    class Stops(BasicBolt):
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            raise KeyboardInterrupt
+
+    emitter = emitter_of("global")
+    runner = BasicRunner(Stops(), emitter, None, BasicCollector(emitter, 2, lambda failure: None))
+    with pytest.raises(KeyboardInterrupt):
+        runner.execute_rows([((1,), 0, Source("s", 1, "default", ("n",)))])
+
+
+def test_sums_in_a_state_are_those_of_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def added() -> Any:
+        state, chance, found, used = MemoryState(Codec()), random.Random(4), [], dict[Any, None]()
+        state.put("text", "t")
+        for turn in range(600):
+            key = chance.choice(["a", "b", ("t", 1), 3, "text", [1], True])
+            amounts: Any = chance.choice([(), (1,), (2**62,), (1.5,), (True,), ("x",), (None,)])
+            try:
+                if turn % 5:
+                    found.append(state.add(key, *amounts))
+                else:
+                    with noting(state, used):
+                        found.append(state.add(key, *amounts, **({} if amounts else {"amount": 2})))
+            except (SparkStormError, TypeError) as error:
+                found.append(repr(error))
+            if turn == 300:
+                state.roll_back(30)
+        return found, state.snapshot(), len(state.undo), list(used), state.take_changes()
+
+    plain, fast = both(monkeypatch, added)
+    assert repr(plain) == repr(fast)
+
+
+def test_edges_are_folded(each_core: str) -> None:
+    epoch, values = Epoch(RandomIds(1), is_tracking=True), dict[int, int]()
+    chance = random.Random(2)
+    for _ in range(50):
+        roots, edge = [chance.randrange(1, 12) for _ in range(chance.randrange(9))], chance.randrange(1 << 63)
+        distinct = dict.fromkeys(roots)
+        epoch.consume(chance.choice([distinct, list(distinct), tuple(distinct)]), edge)
+        for root in distinct:
+            values[root] = values.get(root, 0) ^ edge
+    assert epoch.value_by_root == values
+
+
+def test_the_core_says_its_version() -> None:
+    assert f"#define CORE_VERSION {compiled.VERSION} " in SOURCE.read_text()
+
+
+def test_it_can_be_left_out() -> None:
+    said = subprocess.run(
+        [sys.executable, "-m", "sparkstorm.cli", "--version"],
+        env={**os.environ, "SPARKSTORM_PURE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "plain Python (SPARKSTORM_PURE is set)" in said.stdout

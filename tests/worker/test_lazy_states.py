@@ -1,0 +1,179 @@
+"""Checks topologies whose states are lazy: counts, capsules, savepoints, hot deploys, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.blobs.topology_code import pack_topology
+from sparkstorm.client.state_frames import state_table
+from sparkstorm.errors import InvalidTopologyError, StoreUnavailableError, WorkerFailedError
+from sparkstorm.executor.lazy_state import LazyState
+from sparkstorm.model.outline import outline_of
+from sparkstorm.model.topology import Topology
+from sparkstorm.nimbus.validation import check_upgraded_outline
+from sparkstorm.testing import FeederSpout, LocalCluster
+from sparkstorm.testing.in_process_worker import InProcessWorker
+from sparkstorm.testing.sim_transport import SimTransport
+from sparkstorm.transport.local import LocalReader
+from sparkstorm.worker.tasks.savepoints import Source
+
+LAZY: dict[str, Any] = {"topology.state.backend": "lazy", "topology.state.cache.keys": 4}
+MEMORY: dict[str, Any] = {"topology.state.backend": "memory"}
+
+
+class Count(StatefulBolt):
+    """Counts by user and day; fails at a negative number."""
+
+    outputs = ("n",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.add((tup["user"], tup["day"]))
+        if tup["day"] < 0:
+            raise ValueError("no such day")
+        collector.emit((self.state.get((tup["user"], tup["day"])),))
+
+
+class Blocking(Count):
+    blocking = True
+
+
+def counting(spout: FeederSpout, bolt: BasicBolt | None = None, tasks: int = 2, conf: Any = None) -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("count", bolt or Count(), tasks, conf=conf).fields_grouping("spout", "user", "day")
+    return builder.build()
+
+
+def feed(spout: FeederSpout, times: int = 1) -> None:
+    for _ in range(times):
+        for n in range(60):
+            spout.feed([f"u{n % 12}", n % 5])
+
+
+def expected(times: int) -> dict[Any, int]:
+    return {(f"u{n % 12}", n % 5): times for n in range(60)}
+
+
+def test_a_large_state_is_counted_over_kills_and_seen_from_outside(tmp_path: Path) -> None:
+    spout = FeederSpout(["user", "day"])
+    with LocalCluster() as cluster:
+        cluster.submit(counting(spout), LAZY, "one")
+        for _ in range(4):
+            feed(spout, 2)
+            cluster.run_until_idle()
+            cluster.kill_worker("count")
+        cluster.run_until_idle()
+        assert cluster.state("count") == expected(8)
+        topology = cluster.topology()
+        bases = [keys.base for keys in topology.store.task_keys.values() if keys.base]
+        assert len(bases) == 2 and sum(map(len, bases)) > 40, "most keys are in no worker's memory"
+        states = [bolt.state for worker in topology.workers if worker.worker for bolt in worker.worker.crew.bolts.values()]
+        assert all(len(state._data) < 20 for state in states if isinstance(state, LazyState))
+        table = state_table(Source(topology.info_by_task, LocalReader(topology.store)).kept("count"))
+        assert sorted(table["value"].to_pylist()) == [8] * 60
+        cluster.savepoint(tmp_path / "saved")
+        cluster.kill("one", 0)
+        for times, (name, conf) in enumerate((("two", MEMORY), ("three", LAZY)), 9):
+            cluster.submit(counting(spout), conf, name, from_checkpoint=tmp_path / "saved")
+            feed(spout)
+            cluster.run_until_idle()
+            assert cluster.state("count", name) == expected(times), "each goes on where the savepoint was taken"
+            cluster.kill(name, 0)
+
+
+def test_a_failed_input_takes_its_change_back_and_shows_the_keys_that_it_met() -> None:
+    spout = FeederSpout(["user", "day"])
+    with LocalCluster() as cluster:
+        cluster.submit(counting(spout, tasks=1), {**LAZY, "topology.max.retries": 1})
+        for n in range(200):
+            spout.feed([f"u{n}", 1])
+        cluster.run_until_idle()
+        spout.feed(["u7", -1])
+        cluster.run_until_idle()
+        assert ("u7", -1) not in cluster.state("count") and len(cluster.state("count")) == 200
+        assert cluster.dead_letters[0].failure.text.startswith("ValueError: no such day")
+
+
+def test_a_hot_deploy_hands_a_lazy_state_on_and_one_in_memory_becomes_lazy() -> None:
+    spout = FeederSpout(["user", "day"])
+    with LocalCluster() as cluster:
+        cluster.submit(counting(spout), MEMORY)
+        for times, conf in enumerate((LAZY, LAZY), 1):
+            feed(spout)
+            cluster.run_until_idle()
+            topology = counting(spout)
+            cluster._submitted.append(topology)
+            cluster.service.update("test", topology, conf, pack_topology(topology))
+            cluster.run_until_idle()
+            assert cluster.state("count") == expected(times)
+
+
+@pytest.mark.parametrize(
+    ("conf", "bolt", "said"),
+    [
+        (MEMORY, Count(), r"component 'count' \(task \d\): its state was written with topology.state.backend: lazy"),
+        (LAZY, Blocking(), r"component 'count': a bolt with a thread of its own .* set topology.state.backend: memory in this"),
+    ],
+)
+def test_a_backend_that_cannot_have_the_state_is_refused(conf: dict[str, Any], bolt: BasicBolt, said: str) -> None:
+    spout = FeederSpout(["user", "day"])
+    with LocalCluster() as cluster:
+        cluster.submit(counting(spout), LAZY)
+        feed(spout)
+        cluster.run_until_idle()
+        topology = counting(spout, bolt)
+        cluster._submitted.append(topology)
+        cluster.service.update("test", topology, conf, pack_topology(topology))
+        with pytest.raises(WorkerFailedError, match=said):
+            cluster.run_until_idle()
+
+
+def test_a_gray_upgrade_keeps_the_backend() -> None:
+    topology = counting(FeederSpout(["user", "day"]))
+    before, after = (
+        outline_of(topology, {"topology.workers": 1, "topology.acker.executors": 1, **conf}) for conf in (MEMORY, LAZY)
+    )
+    with pytest.raises(InvalidTopologyError, match=r"'count': topology.state.backend is lazy in the new code, memory runs"):
+        check_upgraded_outline("words", before, after, is_forced=True)
+    check_upgraded_outline("words", after, after, is_forced=False)
+
+
+def test_a_read_that_fails_ends_the_worker_and_fails_no_tuple() -> None:
+    class Away(SimTransport):
+        reads = 0
+
+        def read_state(self, task: int, keys: Any) -> list[bytes | None]:
+            Away.reads += 1
+            if Away.reads % 5 == 3:
+                raise StoreUnavailableError("Redis did not come back")
+            return super().read_state(task, keys)
+
+    def make(worker: InProcessWorker) -> Away:
+        return Away(worker.host.store, worker.clock, worker.host.arrivals)
+
+    spout = FeederSpout(["user", "day"])
+    with LocalCluster(make_transport=make) as cluster:
+        cluster.submit(counting(spout), {**LAZY, "topology.epoch.rows": 5})
+        feed(spout, 2)
+        cluster.run_until_idle()
+        assert cluster.state("count") == expected(2) and Away.reads > 10
+        assert not cluster.dead_letters and not spout.failed
+
+
+def test_a_value_that_cannot_be_stored_fails_its_tuple_alone() -> None:
+    class Bad(Count):
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            self.state.put(tup["user"], object() if tup["day"] == 1 else tup["day"])
+
+    spout = FeederSpout(["user", "day"])
+    with LocalCluster() as cluster:
+        cluster.submit(counting(spout, Bad()), {**LAZY, "topology.max.retries": 0})
+        for n in range(4):
+            spout.feed([f"u{n}", n])
+        cluster.run_until_idle()
+        assert cluster.state("count") == {"u0": 0, "u2": 2, "u3": 3}
+        assert "object" in cluster.dead_letters[0].failure.text
