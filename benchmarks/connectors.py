@@ -153,8 +153,14 @@ def bench_kafka(server: KafkaServer, tuples: Sequence[Tuple]) -> None:
     """Records in; transactions out."""
     rows = len(tuples)
     admin, number = AdminClient({"bootstrap.servers": server.address}), iter(range(1000))
-    for topic in admin.create_topics([NewTopic("bare", 3, 1), NewTopic("own", 3, 1)]).values():
+    for topic in admin.create_topics([NewTopic("bare", 3, 1), NewTopic("own", 3, 1), NewTopic("in", 3, 1)]).values():
         topic.result(20)
+
+    filler = Producer({"bootstrap.servers": server.address})
+    for tup in tuples:
+        filler.produce("in", json.dumps({"n": tup.values[0], "text": tup.values[1]}))
+        filler.poll(0)
+    filler.flush(60)
 
     def bare_write() -> None:
         producer = Producer({"bootstrap.servers": server.address, "transactional.id": f"bare-{next(number)}", "linger.ms": 2})
@@ -168,16 +174,18 @@ def bench_kafka(server: KafkaServer, tuples: Sequence[Tuple]) -> None:
 
     def bare_read() -> None:
         consumer = Consumer({"bootstrap.servers": server.address, "group.id": "bare", "enable.auto.commit": False})
-        consumer.assign([TopicPartition("bare", p, 0) for p in range(3)])
+        consumer.assign([TopicPartition("in", p, 0) for p in range(3)])
         seen = 0
         while seen < rows:
             for message in consumer.consume(500, 1.0):
-                json.loads(message.value() or b"")
+                found = json.loads(message.value() or b"")
+                place = message.key(), message.topic(), message.partition(), message.offset(), message.timestamp()[1]
+                (found["n"], found["text"], *place)  # as the source's tuples
                 seen += 1
         consumer.close()
 
     show("Kafka out", rows, bare_write, lambda: write(KafkaSink(server.address, "own"), tuples))
-    show("Kafka in", rows, bare_read, lambda: read(KafkaSource(server.address, "bare", {"n": "bigint", "text": "string"}), rows))
+    show("Kafka in", rows, bare_read, lambda: read(KafkaSource(server.address, "in", {"n": "bigint", "text": "string"}), rows))
 
 
 def bench_sql(server: PostgresServer, tuples: Sequence[Tuple]) -> None:

@@ -1,6 +1,6 @@
-"""Curves of the live data plane: words/s by tasks per component, MB/s of large tuples, words/s in columns.
+"""Curves of the live data plane: words/s by tasks per component, MB/s of large tuples, words/s in columns, threads.
 
-Run: python -m benchmarks.live tasks|large|columns [--words N] [--tasks 2 16 64] [--bytes 10000] [--runs N]. Acking on,
+Run: python -m benchmarks.live tasks|large|columns|threads [--words N] [--tasks 2 16 64] [--bytes 10000] [--runs N]. Acking on,
 exactly-once, 2 workers on Spark slots, embedded Redis (AOF on) and ZooKeeper. Each run is timed from activation to the last
 commit of the drained topology; all sizes run in turn in every round, and counts are checked.
 """
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.topologies import column_count, large_tuples, word_count
+from benchmarks.topologies import column_count, large_tuples, slow_tuples, word_count
 from benchmarks.wordcount import few_words, zipf_words
 from sparkstorm.app.cluster import Cluster
 from sparkstorm.config import merge
@@ -30,7 +30,7 @@ from sparkstorm.nimbus.submission import SubmitOptions
 def main() -> None:
     """Print one line per round and the medians."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("tasks", "large", "columns"))
+    parser.add_argument("what", choices=("tasks", "large", "columns", "threads"))
     parser.add_argument("--words", type=int, default=2_000_000)
     parser.add_argument("--keys", type=int, default=27, help="27: Storm's sentences; more: Zipf over so many words")
     parser.add_argument("--tasks", type=int, nargs="+", default=[2, 16, 64])
@@ -42,8 +42,12 @@ def main() -> None:
     options = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as folder:
-        cases = {"tasks": by_tasks, "large": by_bytes, "columns": in_columns}[options.what](options, Path(folder))
-        with Cluster.open(merge({"storm.local.dir": f"{folder}/storm"})) as cluster:
+        cases = {"tasks": by_tasks, "large": by_bytes, "columns": in_columns, "threads": in_threads}[options.what](
+            options, Path(folder)
+        )
+        slots = max(1, (options.workers + 1) // 2)  # of each of two supervisors
+        conf = {"storm.local.dir": f"{folder}/storm", "sparkstorm.slots.per.supervisor": slots}
+        with Cluster.open(merge(conf)) as cluster:
             measure(cluster, cases, options)
 
 
@@ -118,6 +122,22 @@ def by_bytes(options: argparse.Namespace, folder: Path) -> list[Case]:
             lambda handle: sum(n for _, n in handle.key_values("sink")) == options.tuples,
         )
         for size in options.bytes
+    ]
+
+
+def in_threads(options: argparse.Namespace, folder: Path) -> list[Case]:
+    """Four tasks of a bolt that waits 1 ms, or computes, per tuple: in the worker's loop, or on a thread each."""
+    count = options.tuples
+    return [
+        (
+            f"{what}, {'threads' if threads else 'loop'}",
+            amount,
+            "tuples/s",
+            slow_tuples(amount, what == "waits", threads),
+            lambda handle, amount=amount: sum(n for _, n in handle.key_values("sink")) == amount,  # type: ignore[misc]
+        )
+        for what, amount in (("waits", count // 20), ("computes", count // 4))
+        for threads in (False, True)
     ]
 
 

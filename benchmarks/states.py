@@ -114,17 +114,21 @@ def measure(cluster: Cluster, limit: Path, options: argparse.Namespace) -> None:
     done = options.keys // _WORKERS
     fill_s = seconds_to(handle, limit, done)
     kept = int(redis.info("memory")["used_memory"]) - before
-    rates = []
+    rates, costs = [], []
     for run in range(options.runs):
         done += options.tuples // _WORKERS
+        workers, server = [beat.pid for beat in handle.beats()], [int(redis.info("server")["process_id"])]
+        used = cpu_s(workers), cpu_s(server)
         rates.append(options.tuples / seconds_to(handle, limit, done))
-        print(f"  run {run}: {rates[-1]:,.0f} tuples/s", flush=True)
+        costs.append([(now - then) / options.tuples * 1e6 for now, then in zip((cpu_s(workers), cpu_s(server)), used, strict=True)])
+        print(f"  run {run}: {rates[-1]:,.0f} tuples/s, CPU us: workers {costs[-1][0]:.2f}, Redis {costs[-1][1]:.2f}", flush=True)
     rss = max(resident_mb(beat.pid) for beat in handle.beats())
-    rate = statistics.median(rates)
+    rate, cost = statistics.median(rates), " / ".join(f"{min(each):.2f}" for each in zip(*costs, strict=True))
     restarts = [restart_s(handle, limit, done + 1000 * (run + 1)) for run in range(options.runs)]
     print(
         f"| {options.backend} | {options.keys:,} | {options.keys / fill_s / 1000:,.0f} k | {rate / 1000:,.0f} k "
-        f"({min(rates) / 1000:,.0f}-{max(rates) / 1000:,.0f}) | {statistics.median(restarts):.2f} ({max(restarts):.2f}) "
+        f"({min(rates) / 1000:,.0f}-{max(rates) / 1000:,.0f}) | {cost} "
+        f"| {statistics.median(restarts):.2f} ({max(restarts):.2f}) "
         f"| {kept / options.keys:,.0f} | {rss:,.0f} |"
     )
     handle.kill(0)
@@ -165,6 +169,12 @@ def write(limit: Path, each: int) -> None:
     new = limit.with_suffix(".new")
     new.write_text(str(each))
     new.replace(limit)
+
+
+def cpu_s(pids: list[int]) -> float:
+    """Return the CPU seconds of processes so far."""
+    fields = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids)
+    return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_mb(pid: int) -> float:

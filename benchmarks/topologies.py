@@ -140,6 +140,32 @@ def large_tuples(count: int, size: int) -> Topology:
     return builder.build()
 
 
+class Slow(BasicBolt):
+    """Waits 1 ms, or computes for some 30 us, with each tuple."""
+
+    outputs = ("text",)
+
+    def __init__(self, waits: bool) -> None:
+        self._waits = waits
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Wait or compute, and pass it on."""
+        if self._waits:
+            time.sleep(0.001)
+        else:
+            sum(range(2000))
+        collector.emit(tup.values)
+
+
+def slow_tuples(count: int, waits: bool, threads: bool) -> Topology:
+    """Spout -> four tasks of a slow bolt, on threads of their own or not -> sizes."""
+    builder = TopologyBuilder()
+    builder.set_spout("large", Large(count, 10), 2)
+    builder.set_bolt("slow", Slow(waits), 4, conf={"topology.executor.threads": threads}).shuffle_grouping("large")
+    builder.set_bolt("sink", Sizes(), 2).shuffle_grouping("slow")
+    return builder.build()
+
+
 class Paced(ReplayableSpout):
     """Emits the moment at which each tuple was due, at a fixed rate: lateness of the source counts as latency."""
 

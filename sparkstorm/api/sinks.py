@@ -30,7 +30,8 @@ class TransactionalSink:
     starts calls `recover(epoch, prepared)` with the last committed epoch before anything else. So an epoch that was prepared is
     either committed in the target, by this worker or its successor, or was never committed in the store and must be thrown away.
 
-    Epoch numbers of a task only grow; gaps occur. `open` and `begin` should not talk to the target. What `prepare`, `commit` and
+    Epoch numbers of a task only grow; gaps occur. They are those of one topology id: name them by it in the target, because a run
+    that begins from a savepoint counts anew. `open` and `begin` should not talk to the target. What `prepare`, `commit` and
     `recover` raise is tried again for `topology.sink.patience.secs`, while the worker waits; errors of SparkStorm's own
     (`SparkStormError`) end the worker at once. A tuple on which `write` raises is tried again, then parked, as in any bolt;
     `write` must then have left nothing of it.

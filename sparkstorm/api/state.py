@@ -31,6 +31,14 @@ class KeyValueState(Protocol):
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Iterate over keys and values."""
 
+    def scan(self, start: Any = None, stop: Any = None, prefix: Any = None) -> Iterator[tuple[Any, Any]]:
+        """Iterate over keys from `start` to before `stop` with their values, in the order of keys.
+
+        `prefix` takes the texts or bytes that begin so, or the tuples whose first elements are these. Numbers come before texts,
+        bytes, datetimes, dates, UUIDs and tuples. The whole state is read and what is found is sorted: for reports, not for
+        each tuple.
+        """
+
     def __len__(self) -> int: ...
 
     def __contains__(self, key: Any) -> bool: ...

@@ -18,6 +18,7 @@ from sparkstorm.model.names import driver_of_node
 from sparkstorm.model.task_beats import TaskBeat
 from sparkstorm.worker.progress import TaskCounts
 
+_FIGURES = ("memory_mb", "memory_growth_mb_per_minute", "cpu_percent")
 _COUNTS = ("emitted", "executed", "acked", "failed", "parked", "pending")
 
 
@@ -144,6 +145,7 @@ def status_of(handle: TopologyHandle) -> dict[str, Any]:
                 "start_ms": beat.start_ms,
                 "beat_ms": beat.time_ms,
                 "message": beat.message,
+                **{name: figure for name in _FIGURES if type(figure := beat.stats.get(name)) is int},
             }
             for beat in handle.beats()
         ],
@@ -177,10 +179,14 @@ def status_text(found: Mapping[str, Any], now_ms: int) -> str:
     if progress["p50_ms"] is not None:
         lines.append(f"complete latency: p50 {progress['p50_ms']:,.0f} ms, p99 {progress['p99_ms']:,.0f} ms")
     missing = set(found["slots"]) - {worker["slot"] for worker in found["workers"]}
-    rows = [(each["slot"], each["state"], str(each["pid"]), *_ages(each, now_ms)) for each in found["workers"]]
-    rows += [(slot, "no heartbeat", None, None, None) for slot in sorted(missing)]
+    used = ("memory_mb", "cpu_percent")
+    rows = [
+        (each["slot"], each["state"], str(each["pid"]), *_ages(each, now_ms), *(each.get(name) for name in used))
+        for each in found["workers"]
+    ]
+    rows += [(slot, "no heartbeat", *[None] * 5) for slot in sorted(missing)]
     if rows:
-        lines += ["", table(("worker", "state", "pid", "up", "last beat"), rows)]
+        lines += ["", table(("worker", "state", "pid", "up", "last beat", "MiB", "CPU %"), rows)]
     lines += [f"worker {each['slot']}: {shown(each['message'])}" for each in found["workers"] if each["message"]]
     lines += [f"problem: {shown(problem)}" for problem in found["problems"]]
     if found["dead_letters"]:

@@ -13,7 +13,7 @@ from sparkstorm.model.failure import Failure
 from sparkstorm.model.topology import MASTER, Topology
 from sparkstorm.model.upgrade import GrayUpgrade, UpgradeOptions, UpgradeStage, code_text
 from sparkstorm.nimbus.request_client import Progress as Steps
-from sparkstorm.scheduling.upgrade.gray_upgrade import classify, upgradable
+from sparkstorm.scheduling.upgrade.gray_upgrade import classify, confirmed, upgradable
 from sparkstorm.scheduling.upgrade.live_shadow import ShadowFigures, shadow_figures
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class Upgrades:
         assignment, table = store.read_assignment(topology_id), store.read_tasks(topology_id)
         components = {task: info.component_id for task, info in table.info_by_task.items()} if table else {}
         workers = upgradable(assignment, components) if assignment else {}
+        state = confirmed(state, assignment) if assignment else state
         upgrade, now_ms = state.upgrade, SystemClock().now_ms()
         done = {s for s, text in state.upgraded.items() if upgrade and s in workers and text == code_text(upgrade.target(s))}
         under_way = {slot for slot in (*state.upgrading, *(upgrade.batch if upgrade else ())) if slot in workers} - done

@@ -27,7 +27,7 @@ class GrayUpgradeState(RecordStore):
         """Return the record of a topology's gray upgrade; None when none is under way."""
         path = paths.gray_upgrade(topology_id)
         found = self.store.get(path, hint)
-        return self._read_record(GrayUpgrade, path) if found is not None and found.data else None
+        return self._opened(GrayUpgrade, path, found.data) if found is not None and found.data else None
 
     def change_upgrade(self, topology_id: str, change: Callable[[GrayUpgrade | None], GrayUpgrade | None]) -> GrayUpgrade | None:
         """Change the record by a pure function; StateConflictError when another writer was first. None writes nothing."""

@@ -15,7 +15,7 @@ from sparkstorm.model.assignment import Assignment, WorkerBeat
 from sparkstorm.model.task_beats import TaskBeats, gather
 from sparkstorm.model.topology import MASTER
 from sparkstorm.model.upgrade import GrayUpgrade, UpgradeState
-from sparkstorm.scheduling.upgrade.gray_upgrade import advance, taken_back, upgradable
+from sparkstorm.scheduling.upgrade.gray_upgrade import advance, confirmed, taken_back, upgradable
 from sparkstorm.scheduling.upgrade.judgement import Sightings, judge
 from sparkstorm.scheduling.upgrade.live_shadow import judge_shadow
 
@@ -59,7 +59,7 @@ class UpgradeHandler:
         if is_passed and upgrade.shadow:
             self._change(upgrade, replace(upgrade, shadow=replace(upgrade.shadow, is_passed=True)))
             return True
-        step = advance(upgrade, state, workers, now_ms)
+        step = advance(upgrade, confirmed(state, assignment), workers, now_ms)
         if step.is_idle or step.is_rolled_back:
             return False
         self._store.carry_out(upgrade, step)

@@ -37,11 +37,15 @@ class RecordStore:
         if found is None:
             self._read_before.pop(path, None)
             return None
-        data, record = self._read_before.get(path, (b"", None))
-        if data != found.data or not isinstance(record, kind):
-            record = decode_record(kind, unseal(path, found.data, self._key), path)
-            self._read_before[path] = (found.data, record)
-        return record, found.version
+        return self._opened(kind, path, found.data), found.version
+
+    def _opened(self, kind: type[RecordT], path: str, data: bytes) -> RecordT:
+        """Return the signed record in a node's bytes."""
+        before, record = self._read_before.get(path, (b"", None))
+        if before != data or not isinstance(record, kind):
+            record = decode_record(kind, unseal(path, data, self._key), path)
+            self._read_before[path] = (data, record)
+        return record
 
     def _read_record(self, kind: type[RecordT], path: str, hint: Hint | None = None) -> RecordT | None:
         found = self._read(kind, path, hint)

@@ -20,7 +20,7 @@ from sparkstorm.connectors.file_folders import absolute, file_system, raise_last
 from sparkstorm.errors import InvalidConfigError, StoreInconsistentError
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.model.values.column_types import parse_columns
-from sparkstorm.model.values.tagged import to_json
+from sparkstorm.model.values.tagged import row_writer, to_json
 
 _STAGING = "_staging"
 _SUFFIXES = {"parquet": "parquet", "json": "jsonl", "csv": "csv"}
@@ -223,7 +223,8 @@ class FileSink(TransactionalSink):
     def _text(self, is_first: bool) -> bytes:
         names = list(self._fields) if self._schema is None else self._schema.names
         if self._format == "json":
-            return "".join(f"{json_text(dict(zip(names, row, strict=True)))}\n" for row in self._rows).encode()
+            write = row_writer(names)
+            return "".join(f"{write(row)}\n" for row in self._rows).encode()
         text = io.StringIO(newline="")
         out = csv.writer(text, lineterminator="\n")
         if is_first:

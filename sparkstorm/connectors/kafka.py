@@ -16,7 +16,7 @@ from sparkstorm.connectors.patience import Patience, Secret
 from sparkstorm.errors import CodecError, InvalidConfigError, SparkStormError
 
 _ROWS_PER_CALL = 500
-_MOST_WAITING = 10_000  # of a partition whose records are ahead of others'
+_MOST_WAITING = 50_000  # of a partition whose records are ahead of others'
 _LOOK_MS = 30_000  # for partitions that were added
 _NO_TIME = -(1 << 63)
 _META = {"key": "string", "topic": "string", "partition": "bigint", "offset": "bigint", "time_ms": "bigint"}
@@ -88,6 +88,7 @@ class KafkaSource(ReplayableSpout):
         self._broken: SparkStormError | None = None  # what no further call resolves
         self._assigned: set[str] = set()
         self._paused: set[str] = set()
+        self._places: dict[tuple[str, int], str] = {}
         self._look_ms = 0
 
     def next_tuple(self) -> None:
@@ -170,26 +171,30 @@ class KafkaSource(ReplayableSpout):
             self._consumer.close()
 
     def _put(self, message: Any) -> None:
-        """Read a record, and let it wait for its turn."""
-        place, offset = f"{message.topic()}/{message.partition()}", message.offset()
-        key, time_ms = message.key(), message.timestamp()[1]
-        text = None if key is None else key.decode("utf-8", "replace")
-        rest = (text, message.topic(), message.partition(), offset, time_ms)
-        values, reason = None, ""
-        try:
-            values = (*self._parse(message.value()), *rest)
-            if self._time is not None:
-                time_ms = self._time_of(values)
-            if self._ahead_ms is not None and time_ms > self._now_ms() + self._ahead_ms:
-                ahead = (time_ms - self._now_ms()) / 1000
-                raise ValueError(f"its time {time_ms} is {ahead:g} s ahead of this host's clock: one of the two clocks is wrong")
-        except (ValueError, RecursionError) as error:
-            values, time_ms, reason = None, _NO_TIME, str(error)[:300]
-        bad = "" if values is not None else (message.value() or b"")[:2000].decode("utf-8", "replace")
-        waiting = self._order.put(place, time_ms, (place, offset, values, bad, reason))
+        """Let a record wait for its turn; it is read now only if its time is in its value."""
+        place, time_ms, record = self._place(message), message.timestamp()[1], message
+        if self._time is not None or self._ahead_ms is not None:
+            try:
+                values = self._values(message)
+                time_ms = time_ms if self._time is None else self._time_of(values)
+                self._check_time(time_ms)
+                record = (message, values, "")
+            except (ValueError, RecursionError) as error:
+                time_ms, record = _NO_TIME, (message, None, str(error)[:300])
+        waiting = self._order.put(place, time_ms, record)
         if waiting >= _MOST_WAITING and place not in self._paused:
             self._consumer.pause([_partition(place)])
             self._paused.add(place)
+
+    def _place(self, message: Any) -> str:
+        key = message.topic(), message.partition()
+        return self._places.get(key) or self._places.setdefault(key, f"{key[0]}/{key[1]}")
+
+    def _values(self, message: Any) -> tuple[Any, ...]:
+        key = message.key()
+        text = None if key is None else key.decode("utf-8", "replace")
+        rest = (text, message.topic(), message.partition(), message.offset(), message.timestamp()[1])
+        return (*self._parse(message.value()), *rest)
 
     def _time_of(self, values: Sequence[Any]) -> int:
         time_ms = values[self._time]  # type: ignore[index]
@@ -197,15 +202,23 @@ class KafkaSource(ReplayableSpout):
             raise ValueError(f"the time of the record is {time_ms!r:.60}, not a whole number of milliseconds")
         return time_ms
 
-    def _emit(self, record: tuple[str, int, Any, str, str]) -> None:
-        place, offset, values, text, reason = record
-        if values is not None:
+    def _check_time(self, time_ms: int) -> None:
+        if self._ahead_ms is not None and time_ms > self._now_ms() + self._ahead_ms:
+            ahead = (time_ms - self._now_ms()) / 1000
+            raise ValueError(f"its time {time_ms} is {ahead:g} s ahead of this host's clock: one of the two clocks is wrong")
+
+    def _emit(self, record: Any) -> None:
+        """Emit a record: a message, or one that was read before with its values or the reason why it has none."""
+        message, values, reason = record if type(record) is tuple else (record, None, "")
+        place, offset = self._place(message), message.offset()
+        if not reason:
             try:
-                self._collector.emit(values, [place, offset])
-            except CodecError as error:
-                values, text, reason = None, repr(values)[:2000], str(error)[:300]
-        if values is None:
+                self._collector.emit(values or self._values(message), [place, offset])
+            except (ValueError, RecursionError, CodecError) as error:
+                reason = str(error)[:300]
+        if reason:
             self._collector.report_error(f"{place}/{offset}: {reason}")
+            text = (message.value() or b"")[:2000].decode("utf-8", "replace")
             self._collector.emit((f"{place}/{offset}", text, reason), [place, offset], stream="bad")
         self._next[place] = offset + 1
 
@@ -280,7 +293,7 @@ def _group(where: str) -> str:
 
 
 def _json_value(parse: Callable[[bytes], tuple[Any, ...]]) -> Callable[[bytes | None], tuple[Any, ...]]:
-    return lambda value: parse(value or b"null")
+    return lambda value: parse(b"null" if value is None else value)
 
 
 def _partition(place: str) -> Any:

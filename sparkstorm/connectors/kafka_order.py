@@ -40,7 +40,8 @@ class PartitionOrder:
     def put(self, place: str, time_ms: int, record: Any) -> int:
         """Take a record; return how many of its partition wait."""
         partition = self._partitions[place]
-        partition.clock = max(partition.clock, time_ms)
+        if time_ms > partition.clock:
+            partition.clock = time_ms
         partition.heard_ms, partition.is_at_end = self._polled_ms, False
         partition.waiting.append((partition.clock, record))
         return len(partition.waiting)
@@ -80,6 +81,11 @@ class PartitionOrder:
             if not each.is_at_end and self._polled_ms - each.heard_ms < self._idle_ms
         ]
         bound = min(awaited, default=None)
+        if len(self._partitions) == 1:
+            [only] = self._partitions.values()
+            self._ready.extend(record for _, record in only.waiting)
+            only.waiting.clear()
+            return
         found: list[tuple[int, Any]] = []
         for each in self._partitions.values():
             waiting = each.waiting

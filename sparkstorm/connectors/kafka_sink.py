@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sparkstorm.api.components import Conf
@@ -12,7 +13,7 @@ from sparkstorm.connectors.kafka_client import CALL_SECS, Client, exception, is_
 from sparkstorm.connectors.patience import Secret
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.tuples import Tuple
-from sparkstorm.model.values.tagged import to_json
+from sparkstorm.model.values.tagged import row_writer, to_json
 
 
 class KafkaSink(TransactionalSink):
@@ -46,6 +47,7 @@ class KafkaSink(TransactionalSink):
         self._where = f"topic {self._topic} of Kafka at {self._client.servers}"
         self._producer: Any = None
         self._groups: Any = None
+        self._fields: tuple[str, ...] | None = None  # of the row before
         self._open = 0  # epoch whose records are in the transaction under way
         self._tuples: list[Tuple] = []
         self._rows: list[list[Any]] = []
@@ -56,7 +58,12 @@ class KafkaSink(TransactionalSink):
 
     def write(self, tup: Tuple) -> None:
         """Keep a row as key, value and time."""
-        value = to_json(tup.as_dict()) if self._value is None else tup[self._value]
+        if self._value is None:
+            if tup.source.fields != self._fields:
+                self._fields, self._to_json = tup.source.fields, row_writer(tup.source.fields)
+            value: Any = self._to_json(tup.values)
+        else:
+            value = tup[self._value]
         if value is not None and type(value) not in (str, bytes):
             raise ValueError(f"field '{self._value}' is a {type(value).__name__}; a record's value is text or bytes")
         key = None if self._key is None else tup[self._key]
@@ -119,19 +126,15 @@ class KafkaSink(TransactionalSink):
         refused: dict[int, str] = {}
         failed: list[Any] = []
 
-        def reported(number: int) -> Callable[[Any, Any], None]:
-            def report(error: Any, message: Any) -> None:
-                if error is not None:
-                    if error.code() in _refusals():
-                        refused[number] = error.str()
-                    else:
-                        failed.append(error)
-
-            return report
+        def report(number: int, error: Any, message: Any) -> None:
+            if error is not None and error.code() in _refusals():
+                refused[number] = error.str()
+            elif error is not None:
+                failed.append(error)
 
         for number, (key, value, time_ms) in enumerate(rows):
             try:
-                self._send(key, value, time_ms, reported(number))
+                self._send(key, value, time_ms, partial(report, number))
             except KafkaException as error:
                 if error.args[0].code() not in _refusals():
                     raise

@@ -93,7 +93,7 @@ class BatchEmitter:
         if stream not in self._divide_by_stream:
             self._divide_by_stream[stream] = _dividers(route)
         dividers = self._divide_by_stream[stream]
-        if plain is None or dividers is None:
+        if plain is None or dividers is None or not emitter.takes_pieces:
             for values in rows_of(batch):
                 emitter.emit(values, stream)
             return

@@ -124,6 +124,7 @@ class Emitter:
     """A task's output streams; `roots` is what new rows descend from."""
 
     __slots__ = ("renewed", "routes", "log", "unread", "roots", "is_strict", "component", "spreads", "lanes")
+    takes_pieces = True  # False where something has to see every emitted row
 
     def __init__(self, component: str, routes: Mapping[str, Route], is_strict: bool) -> None:
         self.component = component

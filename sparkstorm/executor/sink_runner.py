@@ -51,6 +51,7 @@ class SinkRunner:
         self._is_recovered = self._is_open = self._is_prepared = False
         self._is_committed = last.prepared is not None  # in the store, and not yet in the target
         self._news: list[Any] | None = None  # [epoch, prepared] for the next commit
+        self._is_known = last.number > 0  # the journal says that it is a sink's: a savepoint waits for its rows
         self._flush_ms = round(sink.flush_secs * 1000)
         self._takes_many = _takes_many(sink)
         self._fresh: list[list[Any]] = []  # rows since the last commit, while the epoch goes on
@@ -134,11 +135,14 @@ class SinkRunner:
     def take_news(self) -> dict[str, Any]:
         """Return what the journal must say of this sink, if anything has changed."""
         news, self._news = self._news, None
+        if news is None and not self._is_known and len(self._kept):
+            news = [self._epoch, None]
+        self._is_known |= news is not None
         return {} if news is None else {"e": news}
 
     def whole(self) -> dict[str, Any]:
         """Return what the journal must say of this sink, as of now."""
-        return {"e": [self._epoch, self._value]} if self._epoch else {}
+        return {"e": [self._epoch, self._value]} if self._epoch or len(self._kept) else {}
 
     def note_commit(self) -> None:
         """Take note that the store has the epoch that was prepared."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import date, datetime
 from decimal import Decimal
+from operator import itemgetter
 from typing import Any
+from uuid import UUID
 
 from sparkstorm.errors import CodecError
 from sparkstorm.model.compiled import core
@@ -14,6 +17,7 @@ from sparkstorm.model.values.codec import KEYS, SCALARS, Codec
 
 MISSING: Any = object()
 """In place of a value: there is none under the key."""
+_KINDS: tuple[Any, ...] = (bool | int | float | Decimal, str, bytes, datetime, date, UUID)  # a datetime is a date too
 _NUMBERS = frozenset({int, float, bool, Decimal})
 
 
@@ -111,6 +115,17 @@ class MemoryState:
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Every key with its value, as of now."""
         return iter(list(self._data.items()))
+
+    def scan(self, start: Any = None, stop: Any = None, prefix: Any = None) -> Iterator[tuple[Any, Any]]:
+        """Keys from `start` to before `stop`, or that begin with `prefix`, in order, each with its value."""
+        low, high = order_of(start), order_of(stop)
+        found = []
+        for key, value in self.every_pair():
+            place = order_of(key)
+            if (start is None or place >= low) and (stop is None or place < high) and (prefix is None or _begins(key, prefix)):
+                found.append((place, key, value))
+        found.sort(key=itemgetter(0))
+        return ((key, value) for _, key, value in found)
 
     def __len__(self) -> int:
         return len(self._data)
@@ -267,6 +282,21 @@ def merged_states(component: str, states: Mapping[int, Mapping[Any, Any]]) -> di
         merged |= state
         owners |= dict.fromkeys(state, task)
     return merged
+
+
+def order_of(key: Any) -> tuple[Any, ...]:
+    """Return the place of a key in the order of keys: by kind, then by value; tuples element by element."""
+    if isinstance(key, tuple):
+        return (len(_KINDS), tuple(map(order_of, key)))
+    rank = next((rank for rank, kind in enumerate(_KINDS) if isinstance(key, kind)), -1)
+    return (rank, key) if rank >= 0 else (rank,)
+
+
+def _begins(key: Any, prefix: Any) -> bool:
+    if isinstance(prefix, str | bytes):
+        return bool(type(key) is type(prefix) and key[: len(prefix)] == prefix)
+    wanted = prefix if isinstance(prefix, tuple) else (prefix,)
+    return isinstance(key, tuple) and key[: len(wanted)] == wanted
 
 
 def as_key(key: Any) -> Any:

@@ -20,10 +20,11 @@ from sparkstorm.executor.runner import BasicCollector, FailedInput
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.task_windows import TaskTimers, make_windows, must_reorder
 from sparkstorm.executor.user_traceback import failure_of
+from sparkstorm.executor.window_records import TIMER_STREAM, Record, WindowTuple, bounded, cells_of, content_of
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.topology import TICK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.model.values.codec import SCALARS
+from sparkstorm.model.values.codec import SCALARS, Codec
 from sparkstorm.windowing.reorder import Reorder, Row
 from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.timers import Timer, TimerTable
@@ -33,7 +34,6 @@ from sparkstorm.windowing.windows import Firing, TimeWindows, Windows
 
 MOST_AT_ONCE = 4096  # windows and timers per call of advance: between two of them rows may come and commits be made
 _LONGEST_BACK_OFF_MS = 30_000
-_WINDOW_STREAM = "__window"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +116,16 @@ class TimedRunner:
     # -- time ------------------------------------------------------------------------------------------------------
 
     def advance(self, watermark_ms: int, now_ms: int, most: int = MOST_AT_ONCE) -> int:
-        """Fire what is due by event time (END: all of it) and by the clock; returns how many have fired."""
+        """Fire what is due by event time (END: all of it) and by the clock; returns how many have fired.
+
+        Stops behind one that is given up, so that its dead letter gets the state that it met.
+        """
         self._watermark_ms = max(watermark_ms, self._watermark_ms)
         if now_ms < self._retry_ms:
             return 0
-        fired = 0
+        fired, given_up = 0, len(self.given_up)
         last_end = NEVER
-        while (due := self._next_due(now_ms)) is not None and fired < most:
+        while (due := self._next_due(now_ms)) is not None and fired < most and len(self.given_up) == given_up:
             if not self._try(due, now_ms):
                 return fired
             fired += 1
@@ -157,6 +160,32 @@ class TimedRunner:
             by_clock.append(self._windows.next_end())
         return min((at_ms for at_ms in by_clock if at_ms is not None), default=None)
 
+    def record_of(self, tup: Tuple, codec: Codec) -> Record:
+        """Return what a failed window, timer or tuple has met, for its dead letter."""
+        record: Record = {"watermark_ms": self._watermark_ms}
+        if isinstance(tup, WindowTuple):
+            record |= content_of(tup.firing)
+        elif tup.stream != TIMER_STREAM and self._windows is not None:
+            cells = cells_of(self._times, self._key_of(tup.source)(tup.values))
+            record |= {"is_left_out": True} if cells is None else {"cells": cells}
+        return bounded(record, codec)
+
+    def fire(self, due: Due, watermark_ms: int) -> Failure | None:
+        """Execute a window, a timer or a tuple once, apart from all others; return why it failed, what it did is then undone."""
+        self._watermark_ms, self._emitter.roots = watermark_ms, 0
+        marks = len(self._emitter.log), len(self._state.undo), len(self._times.undo)
+        try:
+            if isinstance(due, Timer):
+                self.bolt.on_timer(due, self._collector)
+            elif isinstance(due, Row):
+                self._take_in(replace(due, at_ms=self._time_of(due.tuple.source)(due.tuple)))
+            else:
+                self._call(due)
+        except (Exception, SystemExit) as error:
+            self._roll_back(*marks)
+            return self._failure(due.tuple, error) if isinstance(due, Row) else failure_of(error)
+        return None
+
     @property
     def is_waiting(self) -> bool:
         """Return whether something is due and has not fired."""
@@ -171,8 +200,9 @@ class TimedRunner:
         """
         timer = self._timers.next_due("event", self._watermark_ms) or self._timers.next_due("processing", now_ms)
         row = None if self._reorder is None else self._reorder.next_due(self._watermark_ms)
-        others = [each for each in (timer, row) if each is not None]
-        first = min(others, key=_moment) if others else None
+        first: Due | None = timer if row is None else row
+        if timer is not None and row is not None and timer.at_ms <= row.at_ms:
+            first = timer
         if self._windows is None:
             return first
         by_clock = END if self._watermark_ms == END else now_ms
@@ -194,6 +224,7 @@ class TimedRunner:
                 self._take_in(due)
             else:
                 self._call(due)
+                self._done(due)
             self._attempts = 0
             return True
         except (Exception, SystemExit) as error:
@@ -214,6 +245,7 @@ class TimedRunner:
             return
         for firing in self._windows.add(row.at_ms, self._key_of(source)(row.tuple.values), row.tuple):
             self._call(firing)
+            self._windows.done(firing)
 
     def _done(self, due: Due) -> None:
         if isinstance(due, Timer):
@@ -242,10 +274,9 @@ class TimedRunner:
         self._done(due)
 
     def _call(self, firing: Firing) -> None:
-        assert isinstance(self.bolt, WindowedBolt) and self._windows is not None
+        assert isinstance(self.bolt, WindowedBolt)
         window = Window(firing.key, firing.start, firing.end, firing.content, firing.is_update, self.bolt.keeps_expired)
         self.bolt.execute(window, self._collector)
-        self._windows.done(firing)
 
     def _pause(self) -> None:
         if self._windows is not None:
@@ -287,6 +318,7 @@ class TimedRunner:
             for firing in add(at, key_of(tup.values), tup):
                 self._emitter.roots = 0
                 self._call(firing)
+                windows.done(firing)
 
         return step
 
@@ -395,9 +427,8 @@ def _as_tuple(component: str, due: Due) -> Tuple:
     if isinstance(due, Row):
         return due.tuple
     if isinstance(due, Timer):
-        return Tuple((due.axis, due.name, due.at_ms), 0, Source(component, -1, "__timer", ("axis", "name", "at_ms")))
-    source = Source(component, -1, _WINDOW_STREAM, ("key", "start", "end"))
-    return Tuple((list(due.key), due.start, due.end), 0, source)
+        return Tuple((due.axis, due.name, due.at_ms), 0, Source(component, -1, TIMER_STREAM, ("axis", "name", "at_ms")))
+    return WindowTuple(component, due)
 
 
 def _ignore(tup: Tuple) -> None:

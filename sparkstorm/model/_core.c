@@ -7,7 +7,7 @@
 #include <Python.h>
 #include <structmember.h>
 
-#define CORE_VERSION 1 /* VERSION of compiled.py */
+#define CORE_VERSION 2 /* VERSION of compiled.py */
 #define SLOT(object, offset) (*(PyObject **)((char *)(object) + (offset)))
 
 static Py_ssize_t
@@ -530,7 +530,55 @@ fold(PyObject *module, PyObject *const *args, Py_ssize_t count)
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(split_doc,
+             "split(rows): a list per field, the roots, and whether all rows are of one source; None for rows of several widths.\n\n"
+             "Twin: encode_rows of transport/frames.py.");
+
+static PyObject *
+split(PyObject *module, PyObject *rows)
+{
+    if (!PyList_CheckExact(rows) || PyList_GET_SIZE(rows) == 0)
+        Py_RETURN_NONE;
+    Py_ssize_t count = PyList_GET_SIZE(rows), width = -1;
+    PyObject *columns = NULL, *roots = PyList_New(count), *source = NULL;
+    int is_one = 1;
+    if (roots == NULL)
+        return NULL;
+    for (Py_ssize_t at = 0; at < count; at++) {
+        PyObject *row = PyList_GET_ITEM(rows, at), *values = NULL;
+        if (PyTuple_CheckExact(row) && PyTuple_GET_SIZE(row) == 3)
+            values = PyTuple_GET_ITEM(row, 0);
+        if (values == NULL || !PyTuple_CheckExact(values) || (width >= 0 && PyTuple_GET_SIZE(values) != width)) {
+            Py_XDECREF(columns);
+            Py_DECREF(roots);
+            Py_RETURN_NONE;
+        }
+        if (width < 0) {
+            width = PyTuple_GET_SIZE(values);
+            source = PyTuple_GET_ITEM(row, 2);
+            columns = PyList_New(width);
+            for (Py_ssize_t field = 0; columns != NULL && field < width; field++) {
+                PyObject *column = PyList_New(count);
+                if (column == NULL)
+                    Py_CLEAR(columns);
+                else
+                    PyList_SET_ITEM(columns, field, column);
+            }
+            if (columns == NULL) {
+                Py_DECREF(roots);
+                return NULL;
+            }
+        }
+        for (Py_ssize_t field = 0; field < width; field++)
+            PyList_SET_ITEM(PyList_GET_ITEM(columns, field), at, Py_NewRef(PyTuple_GET_ITEM(values, field)));
+        PyList_SET_ITEM(roots, at, Py_NewRef(PyTuple_GET_ITEM(row, 1)));
+        is_one &= PyTuple_GET_ITEM(row, 2) == source;
+    }
+    return Py_BuildValue("NNO", columns, roots, is_one ? Py_True : Py_False);
+}
+
 static PyMethodDef functions[] = {
+    {"split", split, METH_O, split_doc},
     {"run_rows", (PyCFunction)(void (*)(void))run_rows, METH_FASTCALL, run_rows_doc},
     {"fold", (PyCFunction)(void (*)(void))fold, METH_FASTCALL, fold_doc},
     {NULL, NULL, 0, NULL},

@@ -21,7 +21,9 @@ class DeadLetter:
 
     `index` is the task's place among its component's tasks. `state` has the key-value pairs that the failed call could see, as
     committed before it: the whole state of its task while that is small, else the keys of its grouping and those that the call
-    used; None when the bolt keeps none. `conf` has the settings of the topology that differ from the defaults.
+    used; None when the bolt keeps none. `conf` has the settings of the topology that differ from the defaults. `window` has
+    what a bolt with windows or timers saw besides: the content of the window, or the stored cells that the tuple met
+    (`executor/window_records.py`).
     """
 
     failure: Failure
@@ -34,6 +36,7 @@ class DeadLetter:
     index: int = 0
     state: tuple[Pair, ...] | None = None
     conf: Mapping[str, Any] = field(default_factory=dict)
+    window: Mapping[str, Any] | None = None
 
     @property
     def component(self) -> str:
@@ -74,6 +77,7 @@ class DeadLetter:
             "index": self.index,
             "state": None if self.state is None else [list(pair) for pair in self.state],
             "conf": dict(self.conf),
+            **({} if self.window is None else {"window": dict(self.window)}),
         }
 
     @classmethod
@@ -125,6 +129,8 @@ def _checked(letter: DeadLetter) -> DeadLetter:
         raise ValueError("its values are not those of its fields")
     if not isinstance(letter.conf, dict) or any(type(key) is not str for key in letter.conf):
         raise ValueError("its configuration is no mapping by key")
+    if letter.window is not None and (not isinstance(letter.window, dict) or any(type(key) is not str for key in letter.window)):
+        raise ValueError("its window is no mapping by name")
     pairs = None if letter.state is None else tuple(_pair(each) for each in letter.state)
     return replace(letter, fields=tuple(letter.fields), values=tuple(letter.values), state=pairs)
 

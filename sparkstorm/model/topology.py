@@ -13,7 +13,7 @@ from sparkstorm.errors import InvalidTopologyError
 DEFAULT_STREAM = "default"
 ACKER = "__acker"
 MASTER = "__topology_master"
-SYSTEM = "__system"
+SYSTEM = "__system"  # the source of ticks, as in Storm; it has no task
 TICK_STREAM = "__tick"
 WATERMARK_STREAM = "__watermark"
 MAX_NAME_CHARS = 150  # a worker's log is named after it, and file systems take 255

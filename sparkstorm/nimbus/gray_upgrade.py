@@ -31,6 +31,7 @@ from sparkstorm.scheduling.upgrade.gray_upgrade import (
     advance,
     classify,
     codes_wanted,
+    confirmed,
     final_code,
     has_single_master,
     taken_back,
@@ -106,7 +107,9 @@ class GrayUpgrades:
             raise IllegalTransitionError(
                 f"the new code of {base.name} still runs as a shadow of '{bar.component}': its first batch follows by itself"
             )
+        assignment = reading.snapshot.assignments.get(base.topology_id)
         state = self._parts.state.upgrade_state(base.topology_id)
+        state = confirmed(state, assignment) if assignment else state
         workers = self._workers(base, reading)
         if upgrade.continue_upgrading or not advance(upgrade, state, workers, now_ms).is_idle or state.upgrading:
             raise IllegalTransitionError("There're still workers under upgrade, please continue after they're done.")
@@ -214,7 +217,7 @@ class GrayUpgrades:
             beats = [beat for beat in reading.beats if beat.topology_id == topology_id]
             if self._handlers[topology_id].step(state, assignment, components, beats, now_ms):
                 return True
-        if advance(upgrade, state, workers, now_ms).is_rolled_back:
+        if advance(upgrade, confirmed(state, assignment), workers, now_ms).is_rolled_back:
             return self._end_rollback(base, upgrade, assignment, now_ms)
         return self._publish(base, assignment, codes_wanted(upgrade, state, assignment), upgrade.former, now_ms)
 

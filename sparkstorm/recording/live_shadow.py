@@ -105,6 +105,8 @@ class LiveShadow:
                 where = Path(self._folder.name)
                 version = Version(name, source.code, self._task.component, source.conf, where, _PATIENCE_S, self._limit_mb)
                 self._versions.append(version)
+                if self._is_over:  # `stop` may have been called before this one was in the list
+                    version.kill()
             self._comparison = Comparison(self._versions, self._task.component, self._task.task, _SHOWN)
         self._comparison.begin(self._task.index, {_key(pair[0]): pair[1] for pair in beginning.state or ()})
 

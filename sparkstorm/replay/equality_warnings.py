@@ -12,27 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import CodeType
 from typing import Any
 
 from sparkstorm.api.columns import ColumnBolt
-from sparkstorm.api.windows import FoldingBolt
+from sparkstorm.api.components import Stateful
+from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
 from sparkstorm.model.topology import Component, Subscription
+from sparkstorm.replay.bolt_code import chances_in, clocks_in, may_know_its_task, names_in, only_adds
 from sparkstorm.replay.evidence import Evidence
 from sparkstorm.replay.plan import Feed, Plan
 from sparkstorm.replay.row_order import DEPENDABLE, RowOrder
 from sparkstorm.settings import ComponentSettings, DeliverySettings
 from sparkstorm.windowing.settings import settings_of
 
-_CLOCKS = {
-    ("time", "time"),
-    ("time", "time_ns"),
-    ("time", "monotonic"),
-    ("datetime", "now"),
-    ("datetime", "utcnow"),
-    ("datetime", "today"),
-    ("date", "today"),
-}
 _SENDERS = (
     "has {} and several senders, or one that has, whose tuples a live run interleaves by chance; if its results do not "
     "depend on that order, declare order_insensitive = True"
@@ -45,7 +37,6 @@ _COLLECTED = (
     "has tuples of the same time in one window, and which of them comes first is chance in a live run; if its results do not "
     "depend on that order, declare order_insensitive = True"
 )
-_CHANCES = {"random", "secrets", "uuid1", "uuid4", "urandom", "default_rng"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +74,7 @@ def _of_groupings(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
         return
     for s in bolt.inputs:
         kind = s.grouping.kind
-        if kind not in DEPENDABLE:
+        if kind not in DEPENDABLE and not (kind == "direct" and _chooses_by_values(s.component, seen)):
             why = {
                 "custom": "user code chooses the task, from more than the values perhaps",
                 "direct": "the producer chooses the task, from more than the values perhaps",
@@ -95,11 +86,26 @@ def _of_groupings(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
             )
 
 
+def _chooses_by_values(id: str, seen: RowOrder) -> bool:
+    """Return whether the task that a bolt names for a direct tuple follows from its input: it keeps nothing and uses no chance.
+
+    Of several tasks of the bolt, none may know which it is, unless the input's values decide which of them has it.
+    """
+    sender = seen.plan.topology.components[id]
+    if sender.kind == "spout" or not seen.has_run(id) or seen.kept(sender) or seen.count(id, "recovered"):
+        return False
+    names = names_in(sender.instance)
+    is_sure = len(seen.tasks[id]) == 1 or all(s.grouping.kind in DEPENDABLE for s in sender.inputs)
+    is_sure = is_sure or not may_know_its_task(type(sender.instance))
+    return is_sure and not clocks_in(names) and not chances_in(names)
+
+
 def _of_order(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
     kept = seen.kept(bolt)
     if not getattr(bolt.instance, "order_insensitive", False):
         if not _is_by_event_time(bolt):
-            text = _SENDERS.format(kept) if kept and not seen.has_one_order(bolt.id) else ""
+            is_exposed = kept and not seen.has_one_order(bolt.id) and not _is_free_of_order(bolt, seen)
+            text = _SENDERS.format(kept) if is_exposed else ""
         elif isinstance(bolt.instance, FoldingBolt):
             text = _FOLDED if seen.count(bolt.id, "order_matters") and not seen.has_one_order(bolt.id) else ""
         else:
@@ -110,8 +116,15 @@ def _of_order(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
         yield ReplayWarning(
             bolt.id,
             "attributes and batches",
-            "changes its attributes, and takes other batches here than in a live run, where each tuple is one",
+            "changes its attributes, and takes other batches here than in a live run, where a batch is what waits for the task",
         )
+
+
+def _is_free_of_order(bolt: Component, seen: RowOrder) -> bool:
+    """Return whether a bolt that has run only adds numbers to its state and keeps nothing else."""
+    if not isinstance(bolt.instance, Stateful) or isinstance(bolt.instance, WindowedBolt | TimedBolt) or not seen.has_run(bolt.id):
+        return False
+    return not seen.count(bolt.id, "held") and not seen.count(bolt.id, "changed") and only_adds(type(bolt.instance))
 
 
 def _of_tries(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
@@ -208,28 +221,19 @@ def _of_sums(seen: RowOrder) -> Iterator[ReplayWarning]:
             yield ReplayWarning(
                 id,
                 "float sums",
-                "keeps floating-point numbers, whose sums depend on the order of their terms in "
+                "keeps floating-point numbers or decimals, whose sums depend on the order of their terms in "
                 "the last digits; compare within a tolerance, or add whole numbers",
             )
 
 
 def _of_code(bolt: Component) -> Iterator[ReplayWarning]:
-    names = {name for function in vars(type(bolt.instance)).values() for name in _names(getattr(function, "__code__", None))}
-    clocks = sorted(f"{module}.{name}" for module, name in _CLOCKS if {module, name} <= names)
-    if clocks:
+    names = names_in(bolt.instance)
+    if clocks := clocks_in(names):
         yield ReplayWarning(
             bolt.id, "wall clock", f"seems to read the wall clock ({clocks[0]}); context.now_ms() is event time in a replay"
         )
     if "set_processing_timer" in names:
         text = "sets timers by the clock of the moment: live that is the machine's, here virtual time; use event timers"
         yield ReplayWarning(bolt.id, "processing time", text)
-    chances = sorted(_CHANCES & names)
-    if chances:
+    if chances := chances_in(names):
         yield ReplayWarning(bolt.id, "chance", f"seems to use chance ({chances[0]}); draw it from the tuple's values")
-
-
-def _names(code: CodeType | None) -> Iterator[str]:
-    if isinstance(code, CodeType):
-        yield from code.co_names
-        for inner in code.co_consts:
-            yield from _names(inner)

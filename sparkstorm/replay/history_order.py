@@ -23,6 +23,12 @@ def sorted_within(frame: DataFrame, at: str) -> DataFrame:
     return frame.withColumn(_PLACE, sf.monotonically_increasing_id()).sortWithinPartitions(*_order(at)).drop(_PLACE)
 
 
+def sorted_by_task(frame: DataFrame, at: str, width: int, place: Column) -> DataFrame:
+    """Return the rows brought to the partitions that an expression gives, each sorted by time, then by former position."""
+    placed = frame.withColumn(_PLACE, sf.monotonically_increasing_id())
+    return placed.repartitionById(width, place).sortWithinPartitions(*_order(at)).drop(_PLACE)
+
+
 def sorted_over_all(frame: DataFrame, at: str, width: int) -> DataFrame:
     """Return the rows sorted by a column of times, then by position, over `width` partitions (0: Spark's default)."""
     placed = frame.withColumn(_PLACE, sf.monotonically_increasing_id())

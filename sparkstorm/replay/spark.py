@@ -21,7 +21,7 @@ from sparkstorm.errors import CodecError, ReplayFailedError
 from sparkstorm.model.topology import Subscription
 from sparkstorm.replay.arrow_map import MapBatches, batches_of, chunks_in, map_in_arrow, quoted
 from sparkstorm.replay.evidence import Evidence
-from sparkstorm.replay.history_order import RunningTime, newest_times, numbered, sorted_over_all, sorted_within
+from sparkstorm.replay.history_order import RunningTime, newest_times, numbered, sorted_by_task, sorted_over_all, sorted_within
 from sparkstorm.replay.inputs import EventTime
 from sparkstorm.replay.job import STATE_MARK, Job, result_names
 from sparkstorm.replay.local import state_chunks
@@ -158,14 +158,17 @@ class SparkStages:
     def _made(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
         if stage.feed:
             return self._over_data(stage, write, schema)
-        only = sql_shuffled_input(self._plan, self._job, stage)
+        only = sql_shuffled_input(self._plan, self._job, stage, self._is_sorted)
         feed = Feed(only.component, only.stream) if only is not None else None
         if only is None or feed not in self._feeds or stage.bolts[0] in self._states or is_known_empty(self._feeds[feed]):
             return self._over_chunks(stage, write, schema)
         place = place_of(only.grouping.fields, self._feeds[feed].schema, stage.width)
         if place is None:
             return self._over_chunks(stage, write, schema)
-        dealt = self._feeds[feed].repartitionById(stage.width, sf.expr(place))
+        if self._job.is_timed:
+            dealt = sorted_by_task(self._feeds[feed], _AT, stage.width, sf.expr(place))
+        else:
+            dealt = self._feeds[feed].repartitionById(stage.width, sf.expr(place))
         return map_in_arrow(dealt, _sql_shuffled(self._job, stage, only, self.evidence, write), schema)
 
     def _over_data(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:
@@ -279,7 +282,8 @@ def _sql_shuffled(job: Job, stage: Stage, only: Subscription, evidence: Accumula
 
     def divide(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         partition = _partition()
-        rows = checked_places(batches, [fields.index(f) for f in only.grouping.fields], partition, stage.width)
+        checked = checked_places(batches, [fields.index(f) for f in only.grouping.fields], partition, stage.width)
+        rows = ((list(rows_of(b.select(fields))), b.column(_AT).to_pylist()) for b in checked) if job.is_timed else checked
         with _rare_collections():
             yield from write(run_sql_shuffled(job, stage, feed, partition, rows, evidence.add, packs_state))
 

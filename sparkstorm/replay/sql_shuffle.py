@@ -1,6 +1,7 @@
 """Partitioning of data by Spark's own shuffle, with the live hash as a SQL expression: rows skip one Python stage.
 
-It applies to data that goes by key to one order-insensitive bolt. Law: a key's task is that of the live hash
+It applies to data that goes by key to one bolt: without an event time to an order-insensitive one; with rows in the order of their
+event time to any whose lateness that order decides, as then none is late. Law: a key's task is that of the live hash
 (`grouping.hashing`) for every supported type of key; `checked_places` verifies it on a sample.
 """
 
@@ -22,25 +23,33 @@ from sparkstorm.grouping.hashing import stable_hash
 from sparkstorm.model.topology import Component, Subscription
 from sparkstorm.replay.arrow_map import quoted
 from sparkstorm.replay.job import Job
-from sparkstorm.replay.plan import Plan, Stage
+from sparkstorm.replay.plan import Feed, Plan, Stage
+from sparkstorm.windowing.settings import settings_of
 
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _GOLDEN_PARTS = 0x9E37, 0x79B9, 0x7F4A, 0x7C15  # the factor of stable_hash, whose product would overflow a SQL long
 
 
-def sql_shuffled_input(plan: Plan, job: Job, stage: Stage) -> Subscription | None:
-    """Return the stage's only input if it is data that Spark can partition among the tasks; else None."""
+def sql_shuffled_input(plan: Plan, job: Job, stage: Stage, is_sorted: bool = False) -> Subscription | None:
+    """Return the stage's only input if it is data that Spark can partition among the tasks; else None.
+
+    `is_sorted`: rows with a time are brought into its order.
+    """
     bolt = plan.topology.components[stage.bolts[0]]
-    if job.is_timed or not job.shortcuts or job.skip_bad or job.newest_ms is not None or len(bolt.inputs) != 1:
+    if not job.shortcuts or job.skip_bad or job.newest_ms is not None or len(bolt.inputs) != 1:
         return None
-    instance = bolt.instance
-    if not getattr(instance, "order_insensitive", False) or isinstance(instance, CombiningBolt | WindowedBolt | TimedBolt):
+    instance, only = bolt.instance, bolt.inputs[0]
+    if job.is_timed:
+        settings, feed = settings_of(bolt, plan.conf), Feed(only.component, only.stream)
+        is_other_time = settings is not None and settings.is_event_time and settings.timestamp_field != job.time_fields.get(feed)
+        if not is_sorted or is_other_time or feed in job.to_sort:
+            return None
+    elif not getattr(instance, "order_insensitive", False) or isinstance(instance, CombiningBolt | WindowedBolt | TimedBolt):
         return None  # combining moves fewer rows
-    only = bolt.inputs[0]
     source = plan.stage_of(only.component, only.stream)
     is_bare = source.feed is not None and not source.bolts and len(plan.tasks(only.component)) == 1
     is_sole = is_bare and only.grouping.kind == "fields" and len(plan.readers(source)) == 1
-    return only if is_sole and not _minds_order(plan, bolt) else None
+    return only if is_sole and (job.is_timed or not _minds_order(plan, bolt)) else None
 
 
 def _minds_order(plan: Plan, bolt: Component) -> bool:

@@ -31,6 +31,8 @@ _MEND_BY_CODE = {"OOM ": " (raise its maxmemory, or delete what fills it)", "MIS
 _FULL = tuple(_MEND_BY_CODE)
 _DAMAGED = re.compile(r"DAMAGED\[(.*?)\]\[(.*?)\]", re.DOTALL)  # what a script says of a value that is no number
 _LONGEST_PAUSE_S = 0.25
+_LARGE_WORD = 16 << 10
+_READ_BYTES = 256 << 10  # of an answer at once: entries are up to twice as large
 
 
 class AccessRefusedError(StoreUnavailableError):
@@ -52,6 +54,7 @@ def open_connection(address: RedisAddress, timeout_s: float = 10.0) -> Connectio
         retry=Retry(NoBackoff(), 0),
         protocol=2,
         health_check_interval=0,
+        socket_read_size=_READ_BYTES,
     )
     try:
         connect(connection)
@@ -85,9 +88,20 @@ def send(connection: Connection, packed: Packed) -> None:
 
 
 def pack(*words: Any) -> list[bytes]:
-    """A command as the bytes to send."""
-    packed: list[bytes] = _PACKER.pack_command(*words)
-    return packed
+    """A command as the parts to send; large words are parts of their own, which nothing copies."""
+    if not any(type(word) is bytes and len(word) >= _LARGE_WORD for word in words):
+        packed: list[bytes] = _PACKER.pack_command(*words)
+        return packed
+    parts, small = list[bytes](), [b"*%d\r\n" % len(words)]
+    for word in words:
+        data = word if type(word) is bytes else _PACKER.encoder.encode(word)
+        small.append(b"$%d\r\n" % len(data))
+        if len(data) >= _LARGE_WORD:
+            parts += b"".join(small), data
+            small = [b"\r\n"]
+        else:
+            small += data, b"\r\n"
+    return [*parts, b"".join(small)]
 
 
 def text(data: Any) -> str:

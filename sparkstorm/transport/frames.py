@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparkstorm.errors import MalformedFrameError
+from sparkstorm.model.compiled import core
 from sparkstorm.model.failure import Failure, pack_failures, unpack_failures
 from sparkstorm.model.tuples import Roots, Source, each_root
 from sparkstorm.model.values.codec import Codec
@@ -183,10 +184,15 @@ def encode_rows(
     origin: int = 0,
 ) -> bytes:
     """Bytes of a block; `draw_edge` is given its roots and returns its edge id; None: nothing is tracked."""
-    values, roots, sources = zip(*rows, strict=True)
-    columns = [list(column) for column in zip(*values, strict=True)]
+    if core is not None and (found := core.split(rows)) is not None:
+        columns, roots, is_one = found
+        senders = ([rows[0][2].task], b"") if is_one else _senders_of([source for _, _, source in rows])
+    else:
+        values, roots, sources = zip(*rows, strict=True)
+        columns = [list(column) for column in zip(*values, strict=True)]
+        senders = _senders_of(sources)
     runs = None if draw_edge is None else RootRuns.of(roots)
-    return _encoded(codec, stream, oldest_ms, _senders_of(sources), len(rows), columns, runs, draw_edge, origin)
+    return _encoded(codec, stream, oldest_ms, senders, len(rows), columns, runs, draw_edge, origin)
 
 
 def encode_pieces(

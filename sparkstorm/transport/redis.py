@@ -351,7 +351,16 @@ class _Reading:
                 found += [Entry(task, text(id), fields[1]) for id, fields in entries]
         for entry in found:
             self._brought[entry.task].append((entry.id, len(entry.data)))
+        if 0 < len(found) < count and len(after) == len(self._stream_by_task):
+            self._ask_ahead({**after, **{entry.task: entry.id for entry in found}}, count)
         return found
+
+    def _ask_ahead(self, after: Mapping[int, str], count: int) -> None:
+        """Ask for what follows a few entries while they are executed: an idle worker would need a step of its own for it."""
+        try:
+            self._ask(after, count)
+        except (*LOST, StoreUnavailableError):
+            self.drop()
 
     def wait(self, timeout_ms: int, wake_fds: Sequence[int]) -> None:
         """Until an answer can be read, a descriptor is readable, or the time is over."""

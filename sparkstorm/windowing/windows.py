@@ -133,7 +133,7 @@ class TimeWindows:
     def done(self, firing: Firing) -> None:
         if firing.end <= self.fired_to or firing.key in self._fired:
             return  # fired again because of a tardy tuple
-        self._queue.drop_first()
+        self._queue.drop(firing.end, firing.key)
         self._fired[firing.key] = None
         self._unmarked.append(firing.key)
         if self._drops_at_once:
@@ -164,6 +164,8 @@ class TimeWindows:
                 self._queue.add(end, key)
 
     def _holds(self, end: int, key: Key) -> bool:
+        if self._is_plain:
+            return self._contents.has(end - self._layout.length, key)
         return any(self._contents.has(start, key) for start in self._layout.cells_in(end))
 
     def _firing(self, end: int, key: Key, is_update: bool = False) -> Firing:

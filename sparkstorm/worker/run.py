@@ -36,9 +36,10 @@ from sparkstorm.settings import EpochSettings, WorkerSettings
 from sparkstorm.transport.base import Transport
 from sparkstorm.worker.epoch import IdSource
 from sparkstorm.worker.epoch_budget import Budget
+from sparkstorm.worker.meters import Reporter
 from sparkstorm.worker.tasks.live_shadows import LiveShadows
 from sparkstorm.worker.tasks.worker_plan import WorkerPlan
-from sparkstorm.worker.worker import Reporter, Worker
+from sparkstorm.worker.worker import Worker
 
 BEAT_EVERY_MS = 1000
 

@@ -27,8 +27,7 @@ from sparkstorm.worker.epoch_budget import Budget
 from sparkstorm.worker.epoch_commit import CommitBuilder
 from sparkstorm.worker.idle_reasons import Waiting
 from sparkstorm.worker.journal import reading
-from sparkstorm.worker.meters import Meters
-from sparkstorm.worker.meters import Reporter as Reporter
+from sparkstorm.worker.meters import Meters, Reporter
 from sparkstorm.worker.metrics import Tally
 from sparkstorm.worker.progress import Progress
 from sparkstorm.worker.retries import RetryPolicy
@@ -45,10 +44,9 @@ from sparkstorm.worker.timers import TimerService
 
 _CHUNKS_AHEAD = 8  # frames of one task kept decoded in memory
 _CAREFUL_UNITS = 5000
-_REFUSED_MS = 20
-_REFUSED_LONG_MS = 200  # once patience is over and it was no use: a disk that is full
+_REFUSED_MS, _REFUSED_LONG_MS = 20, 200  # the longer one once patience is over and it was no use: a disk that is full
 _PATIENCE = 50  # refusals, after which a commit goes through: this worker may be the only one who can free anything
-_GATED_MS = 5  # between two looks whether those that hold a task back have drained
+_GATED_MS = 5  # between two looks at the backlog that holds a task back
 _CALLS_PER_TURN = 512  # of all spout tasks together
 _ROWS_PER_TURN = 4096
 _ROWS_PER_BATCH = 1 << 16  # for bolts that take batches
@@ -182,8 +180,6 @@ class Worker:
         return all(s.is_exhausted and not len(s.pending) for s in self._crew.spouts.values()) and not any(
             b.is_waiting for b in self._crew.bolts.values()
         )
-
-    # -- reading ---------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
         after = {t: i.read_to for t, i in self._crew.inboxes.items() if len(i.chunks) < _CHUNKS_AHEAD}
@@ -391,8 +387,6 @@ class Worker:
         self._run_chunk(epoch, bolt, chunk, 1)
         return True
 
-    # -- committing ------------------------------------------------------------------------------------------------
-
     def _commit(self, commit: Commit, now_ms: int) -> int | None:
         """Write, then say when to come again; a store that is full is asked again after garbage was freed."""
         if self._refused is None:
@@ -413,9 +407,8 @@ class Worker:
         self._crew.settle()
         self._sinks.note_commit()
         self.taps.publish(now_ms, has_committed=True)
-        if (due_ms := self._sinks.finish(self._clock.now_ms())) is not None:
-            return due_ms
-        return self._next_due(self._clock.now_ms(), did=self._has_news)
+        due_ms = self._sinks.finish(self._clock.now_ms())
+        return self._next_due(self._clock.now_ms(), did=self._has_news) if due_ms is None else due_ms
 
     def _keep_refused(self, commit: Commit, error: StoreFullError, now_ms: int) -> int:
         """Keep a refused commit for the next step, and free what may be freed; returns when to try again."""

@@ -16,6 +16,7 @@ from sparkstorm.api import (
     Spout,
     StatefulBolt,
     TopologyBuilder,
+    TransactionalSink,
     Tuple,
     bolt,
 )
@@ -26,7 +27,7 @@ from sparkstorm.errors import CheckpointError, WorkerFailedError
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.tagged import read_value
 from sparkstorm.replay import checkpoint_states, replay_locally
-from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
+from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Shared
 from sparkstorm.transport.local import LocalReader
 from sparkstorm.worker.tasks.kept import Kept
 from sparkstorm.worker.tasks.savepoints import Source
@@ -239,6 +240,53 @@ def test_a_savepoint_keeps_the_version_of_each_state_and_the_next_code_migrates_
         spout.feed(["a"])
         cluster.run_until_idle()
         assert cluster.state("bolt") == {"a!": 11}
+
+
+class Shelf(TransactionalSink):
+    """Shows rows in a shared list by commit; an epoch lasts two seconds."""
+
+    flush_secs = 2
+
+    def __init__(self, shown: Shared[list[Any]]) -> None:
+        self.shown = shown
+
+    def begin(self, epoch: int) -> None:
+        self.rows: list[Any] = []
+
+    def write(self, tup: Tuple) -> None:
+        self.rows.append(tup[0])
+
+    def prepare(self, epoch: int) -> Any:
+        return [self.rows]
+
+    def commit(self, epoch: int, prepared: Any) -> None:
+        self.shown.value.append((epoch, *prepared[0]))
+
+
+@pytest.mark.parametrize("rows_before", [0, 3])
+def test_a_savepoint_waits_for_the_rows_of_a_sink_and_the_next_run_counts_its_epochs_anew(rows_before: int, tmp_path: Path) -> None:
+    spout, shown = FeederSpout(), list[Any]()
+    builder = TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("shelf", Shelf(Shared(shown))).shuffle_grouping("spout")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), name="one")
+        for n in range(rows_before):
+            spout.feed([n])
+            cluster.advance(3)
+        spout.feed(["last"])
+        cluster.advance(1)
+        topology = cluster.topology()
+        source = Source(topology.info_by_task, LocalReader(topology.store))
+        assert source.write(tmp_path / "no", "one") == "sink 'shelf' (task 2) has rows that are not in its target yet"
+        cluster.savepoint(tmp_path / "saved")
+        before = [*((n + 1, n) for n in range(rows_before)), (rows_before + 1, "last")]
+        assert shown == before
+        cluster.kill("one", 0)
+        cluster.submit(builder.build(), name="two", from_checkpoint=tmp_path / "saved")
+        spout.feed(["new"])
+        cluster.advance(3)
+        assert shown == [*before, (1, "new")]
 
 
 def test_a_state_frame_has_the_committed_state_of_every_task(tmp_path: Path) -> None:

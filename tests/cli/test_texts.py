@@ -108,7 +108,15 @@ def test_a_table_sets_numbers_right_and_texts_left() -> None:
 def test_a_status_shows_counts_workers_and_what_is_wrong() -> None:
     two = {2: TaskCounts("count", executed=2), 3: TaskCounts("count", executed=3)}
     counts = {1: TaskCounts("lines", emitted=5), **two, 4: TaskCounts("__acker")}
-    worker = {"slot": "node-1:6700", "state": "RUNNING", "pid": 7, "start_ms": 1_000, "beat_ms": 60_000, "message": ""}
+    worker: dict[str, Any] = {
+        "slot": "node-1:6700",
+        "state": "RUNNING",
+        "pid": 7,
+        "start_ms": 1_000,
+        "beat_ms": 60_000,
+        "message": "",
+    }
+    worker |= {"memory_mb": 61, "cpu_percent": 97}
     failed = {"slot": "node-3:6700", "state": "FAILED", "pid": 0, "start_ms": 0, "beat_ms": 61_000}
     found: dict[str, Any] = {
         "topology_id": "words-1-1",
@@ -131,10 +139,10 @@ def test_a_status_shows_counts_workers_and_what_is_wrong() -> None:
         "count          2        0         5      0       0       0        0",
         "complete latency: p50 4 ms, p99 25 ms",
         "",
-        "worker       state         pid  up         last beat",
-        "node-1:6700  RUNNING       7    1 min 0 s  1 s ago",
-        "node-3:6700  FAILED        0    -          0 s ago",
-        "node-2:6700  no heartbeat  -    -          -",
+        "worker       state         pid  up         last beat  MiB  CPU %",
+        "node-1:6700  RUNNING       7    1 min 0 s  1 s ago    61   97",
+        "node-3:6700  FAILED        0    -          0 s ago    -    -",
+        "node-2:6700  no heartbeat  -    -          -          -    -",
         "worker node-3:6700: no\\x1b[2J",
         "problem: too few slots",
         "3 dead letters: sparkstorm dead-letters list words",

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sparkstorm.cluster import paths
+from sparkstorm.cluster.base import Hint, Stored
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.nimbus_state import NimbusInfo
 from sparkstorm.cluster.storm_state import StormState
@@ -22,12 +23,15 @@ from sparkstorm.model.assignment import (
     TaskTable,
     TopologyBase,
     WorkerBeat,
+    WorkerCode,
     WorkerSlot,
 )
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.model.names import name_to_node, node_to_name
+from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.requests import Outcome, OutcomeState, Request, RequestKind
 from sparkstorm.model.status import TopologyStatus
+from sparkstorm.model.upgrade import GrayUpgrade
 
 KEY = b"k" * 32
 SLOT = WorkerSlot("host-a-1", 6700)
@@ -84,6 +88,22 @@ def test_a_damaged_node_is_named(state: StormState, store: LocalStateStore) -> N
     store.put(paths.workerbeat("wc-1-9", SLOT), b"{}")
     with pytest.raises(StoreInconsistentError, match="/workerbeats/wc-1-9/host-a-1-6700"):
         state.read_worker_beat("wc-1-9", SLOT)
+
+
+def test_an_upgrade_that_ends_while_it_is_read_is_read_whole_or_not_at_all(state: StormState, store: LocalStateStore) -> None:
+    upgrade = GrayUpgrade("wc-1-9", WorkerCode("a", "b"), WorkerCode("c", "d"), TopologyOutline({}, {}, {}), 1, 2)
+    state.prepare_gray_upgrade("wc-1-9")
+    state.change_upgrade("wc-1-9", lambda _: upgrade)
+    look = store.get
+
+    def look_and_end(path: str, hint: Hint | None = None) -> Stored | None:
+        found = look(path, hint)
+        store.put(path, b"")
+        return found
+
+    store.get = look_and_end  # type: ignore[method-assign]
+    assert state.read_upgrade("wc-1-9") == upgrade
+    assert state.read_upgrade("wc-1-9") is None
 
 
 def test_a_large_assignment_fits_a_node_and_comes_back(state: StormState, store: LocalStateStore) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -277,3 +277,22 @@ def test_a_state_is_read_as_of_one_commit_while_it_changes(
         return
     found = dict(kept_by(reader, TASK).state.items())
     assert sum(found.values()) == 2000 and found == seen[-1]
+
+
+@pytest.mark.parametrize("backend", ["memory", "lazy"])
+def test_keys_are_scanned_in_order(bench: Bench, backend: str, small_sweeps: None) -> None:
+    owner = Owner(bench, backend)
+    keys = [3, True, 2.5, "b", "ab", "a", b"x", ("u", 2), ("u", 1), ("t", 9, "x"), Decimal("-1"), None, date(2026, 1, 2)]
+    for place, key in enumerate(keys):
+        owner.state.put(key, place)
+        owner.commit()
+    state = Owner(bench, backend, 2).state
+    state.put("aa", "new")
+    state.delete("ab")
+    ordered = [None, Decimal("-1"), True, 2.5, 3, "a", "aa", "b", b"x", date(2026, 1, 2), ("t", 9, "x"), ("u", 1), ("u", 2)]
+    assert [key for key, _ in state.scan()] == ordered
+    assert list(state.scan("a", "b")) == [("a", 5), ("aa", "new")]
+    assert [key for key, _ in state.scan(prefix="a")] == ["a", "aa"]
+    assert [key for key, _ in state.scan(prefix=("u",))] == [("u", 1), ("u", 2)]
+    assert [key for key, _ in state.scan(("u", 2), prefix=("u",))] == [("u", 2)]
+    assert [key for key, _ in state.scan(start=2, stop="a")] == [2.5, 3]

@@ -26,6 +26,7 @@ from sparkstorm.model import compiled
 from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.testing import FeederSpout
+from sparkstorm.transport import frames
 from sparkstorm.worker import epoch as epochs
 from sparkstorm.worker.epoch import Epoch, RandomIds
 
@@ -51,7 +52,7 @@ def each_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 def use(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     core = compiled.core if which == "compiled" else None
-    for module in (emitters, runners, routes, epochs):
+    for module in (emitters, runners, routes, epochs, frames):
         monkeypatch.setattr(module, "core", core)
     if core is None and compiled.core is not None:
         monkeypatch.setattr(MemoryState, "add", vars(MemoryState)["add"].plain)
@@ -184,6 +185,22 @@ def test_edges_are_folded(each_core: str) -> None:
         for root in distinct:
             values[root] = values.get(root, 0) ^ edge
     assert epoch.value_by_root == values
+
+
+def test_blocks_have_the_bytes_of_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def encoded() -> Any:
+        chance, found, sources = random.Random(6), [], [Source("s", task, "default", ("a", "b")) for task in (1, 2)]
+        for most in (1, 1, 2):
+            for count in (1, 2, 30):
+                roots: list[Any] = [chance.choice([0, 5, 6, (5, 7)]) for _ in range(count)]
+                rows = [((chance.random(), "x"), root, sources[chance.randrange(most)]) for root in roots]
+                found.append(frames.encode_rows(Codec(), "default", 9, rows, lambda roots: 3))
+        with pytest.raises(ValueError, match="zip"):
+            frames.encode_rows(Codec(), "default", 9, [((1,), 0, sources[0]), ((1, 2), 0, sources[0])])
+        return found
+
+    plain, fast = both(monkeypatch, encoded)
+    assert plain == fast
 
 
 def test_the_core_says_its_version() -> None:

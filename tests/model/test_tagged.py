@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sparkstorm.errors import CodecError
 from sparkstorm.model.values.codec import INT_MAX, INT_MIN, Codec
-from sparkstorm.model.values.tagged import MARK, from_json, read_value, tag_text, to_json
+from sparkstorm.model.values.tagged import MARK, from_json, read_value, row_writer, tag_text, to_json
 from tests.model.test_codec import same
 from tests.transport.values import values
 
@@ -72,6 +72,13 @@ def test_every_value_comes_back_as_it_was(value: Any) -> None:
     assert same(read_value(tag_text(normal)), normal)
     line = to_json(normal)
     assert "\n" not in line and same(from_json(line), normal)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.text(max_size=5), values), max_size=5, unique_by=lambda pair: pair[0]))
+def test_a_row_is_written_as_the_mapping_of_its_fields(pairs: list[tuple[str, Any]]) -> None:
+    row = {name: Codec().normalise(value) for name, value in pairs}
+    assert row_writer(list(row))(list(row.values())) == to_json(row)
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)

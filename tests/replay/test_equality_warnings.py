@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, Stream, TopologyBuilder, Tuple
 from sparkstorm.api.windows import Count as Number
 from sparkstorm.api.windows import Duration, FoldingBolt, TimedBolt, Window, WindowedBolt
 from sparkstorm.model.topology import Grouping, Topology
 from sparkstorm.replay import EventTime, replay_locally
+from sparkstorm.replay.bolt_code import only_adds
 from sparkstorm.testing import complete_topology
 from sparkstorm.windowing.settings import IDLE_MS
 from tests.replay.bolts import Count, Source, Timed
@@ -282,3 +283,122 @@ def test_floats_of_a_bolt_without_order_are_told_even_behind_one_sender() -> Non
         builder.set_bolt("bolt", bolt, 2).fields_grouping("source", "key")
         found = replay_locally(builder.build(), {"source": ROWS}).warnings
         assert ("float sums" in {w.cause for w in found}) is is_told
+
+
+class Helped(StatefulBolt):
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        _help(self, tup)
+
+
+def _help(bolt: Any, tup: Tuple) -> None:
+    bolt.state.put(tup["key"], tup["ts"])
+
+
+class Aliased(StatefulBolt):
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        state = self.state
+        state.put(tup["key"], tup["ts"])
+
+
+class Reflected(StatefulBolt):
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        getattr(self, "sta" + "te").put(tup["key"], tup["ts"])
+
+
+class Kept(StatefulBolt):
+    def init_state(self, state: Any) -> None:
+        self.mine = state
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.mine.put(tup["key"], tup["ts"])
+
+
+class Summed(StatefulBolt):
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        if self.state.add(tup["key"]) > 1:
+            self.state.add("often")
+
+
+class Adding(StatefulBolt):
+    outputs = ("key",)
+
+    def prepare(self, conf: Any, context: Any) -> None:
+        self.step = int(conf.get("step", 2))
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        for key in self._keys(tup):
+            self.state.add(key, self.step)
+        collector.emit((tup["key"],))
+
+    def _keys(self, tup: Tuple) -> list[Any]:
+        return [tup["key"], (tup["key"], tup["ts"] % 2)]
+
+
+class Patched(Adding):
+    execute = Helped.execute
+
+
+class Wrapped(Adding):
+    @staticmethod
+    def look(bolt: Any) -> Any:
+        return bolt.state
+
+
+@pytest.mark.parametrize(
+    ("bolt", "is_free"),
+    [
+        (Adding, True), (Helped, False), (Aliased, False), (Reflected, False), (Kept, False), (Summed, False), (Patched, False),
+        (Wrapped, False), (type("Made", (Adding,), {"execute": lambda self, tup, collector: None}), False),
+    ],
+)  # fmt: skip
+def test_only_a_bolt_that_adds_and_does_no_more_is_free_of_order(bolt: Any, is_free: bool) -> None:
+    assert only_adds(bolt) is is_free
+    rows = [("a", n, n) for n in range(20)]
+    builder = TopologyBuilder()
+    for name in ("one", "other"):
+        builder.set_spout(name, Source("key", "ts", "value"))
+    builder.set_bolt("bolt", bolt()).global_grouping("one").global_grouping("other")
+    found = replay_locally(builder.build(), {"one": rows, "other": rows})
+    assert [w.cause for w in found.warnings] == ([] if is_free else ["order of senders"])
+
+
+class Chooser(BasicBolt):
+    outputs = {"default": ("key",), "to": Stream(("key",), direct=True)}  # noqa: RUF012
+
+    def prepare(self, conf: Any, context: Any) -> None:
+        self.tasks = context.component_tasks("last")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit_direct(self.tasks[tup["ts"] % len(self.tasks)], (tup["key"],), "to")
+
+
+class Knowing(Chooser):
+    def prepare(self, conf: Any, context: Any) -> None:
+        super().prepare(conf, context)
+        self.tasks = self.tasks[context.task_index :]
+
+
+class Turning(Chooser):
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.tasks = [*self.tasks[1:], self.tasks[0]]
+        super().execute(tup, collector)
+
+
+@pytest.mark.parametrize(
+    ("chooser", "grouping", "is_sure"),
+    [
+        (Chooser(), "local_or_shuffle", True),
+        (Knowing(), "local_or_shuffle", False),
+        (Knowing(), "fields", True),
+        (Turning(), "fields", False),
+    ],
+)
+def test_a_direct_tuple_goes_where_its_values_say_if_its_sender_knows_nothing_else(
+    chooser: Any, grouping: str, is_sure: bool
+) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("key", "ts", "value"))
+    getattr(builder.set_bolt("chooser", chooser, 2), f"{grouping}_grouping")("source", *(["key"] if grouping == "fields" else []))
+    builder.set_bolt("last", Quick(), 2).direct_grouping("chooser", stream="to")
+    found = replay_locally(builder.build(), {"source": [("ab"[n % 2], n, n) for n in range(20)]})
+    assert ("state behind direct grouping" in {w.cause for w in found.warnings}) is not is_sure

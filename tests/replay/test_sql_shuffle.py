@@ -24,6 +24,7 @@ from sparkstorm.api import (
 from sparkstorm.api.columns import BatchCollector, ColumnBolt
 from sparkstorm.api.components import Stateful
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.api.windows import Duration, Window, WindowedBolt
 from sparkstorm.config import merge
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.grouping.hashing import stable_hash
@@ -148,6 +149,25 @@ def test_what_may_be_divided_by_spark_and_what_not() -> None:
     assert not is_divided(summed(Sum()), shortcuts=False), "the plain twin"
     assert not is_divided(summed(Sum()), time_fields={Feed("events", "default"): "amount"})
     assert not is_divided(summed(Sum()), newest_ms={}), "a checkpoint follows"
+
+
+def test_with_an_event_time_rows_must_be_in_the_order_that_decides_lateness() -> None:
+    def is_taken(bolt: Any, is_sorted: bool = True, time: str = "amount") -> bool:
+        plan = make_plan(summed(bolt), merge({}).as_dict(), "test", {})
+        settings = RunSettings(time_fields={Feed("events", "default"): time}, is_sorted=is_sorted)
+        return sql_shuffled_input(plan, make_job(plan, settings, is_local=True), plan.stages[-1], is_sorted) is not None
+
+    assert is_taken(InOrder()), "order is that of time"
+    assert not is_taken(InOrder(), is_sorted=False)
+    windows = Windows().with_tumbling_window(Duration.millis(10)).with_timestamp_field("amount")
+    assert is_taken(windows) and not is_taken(windows, time="kind"), "rows can be late by another field"
+
+
+class Windows(WindowedBolt):
+    key_fields = ("user",)
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        """Do nothing: it is not run."""
 
 
 def test_nobody_behind_may_mind_the_order() -> None:

@@ -152,7 +152,34 @@ class Differences(StatefulBolt):
         self.state.put(key, tup["value"])
 
 
-KEEPING = (Pairs, Joined, Numbered, Toggled, Recent, FussyCalls, AtLast, Differences)
+class Adds(StatefulBolt):
+    """Only adds: free of order, and what it emits follows from the tuple."""
+
+    outputs = FIELDS
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.add(tup["key"], tup["value"])
+        if tup["value"] % 2:
+            self.state.add("odd")
+        collector.emit((tup["key"], -tup["value"], tup["ts"]))
+
+
+class Totals(Adds):
+    """Emits the sum so far, which shows the order."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit((tup["key"], self.state.add(tup["key"], tup["value"]), tup["ts"]))
+
+
+class AddsSometimes(Adds):
+    """Looks at its state before it adds."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        if self.state.get(tup["key"], 0) < 60:
+            self.state.add(tup["key"], tup["value"])
+
+
+KEEPING = (Pairs, Joined, Numbered, Toggled, Recent, FussyCalls, AtLast, Differences, Adds, Totals, AddsSometimes)
 GROUPINGS = ("fields", "fields", "fields", "global", "all", "shuffle", "partial_key", "local_or_shuffle", "custom")
 PLAIN = (Shift, Repeat, ByHand, Fussy, Once, Partial)
 

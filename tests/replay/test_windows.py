@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
+from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.api.windows import Count, Duration, FoldingBolt, TimedBolt, Window, WindowedBolt
+from sparkstorm.config import merge
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.model.topology import Topology
-from sparkstorm.replay import EventTime, LocalResults, replay, replay_locally
+from sparkstorm.replay import EventTime, LocalResults, read_value, replay, replay_locally
+from sparkstorm.replay.job import RunSettings, make_job
+from sparkstorm.replay.plan import Feed, make_plan
+from sparkstorm.replay.sql_shuffle import sql_shuffled_input
 from sparkstorm.testing import complete_topology
 from sparkstorm.windowing.timers import Timer
 from tests.replay.bolts import Source
@@ -169,6 +173,45 @@ def test_a_window_that_fails_is_named_or_put_aside() -> None:
     results = replay_locally(topology, {"source": data}, skip_bad=True)
     assert sorted(results["w0"]) == [("a", 1, 99), ("a", 3, 299)]
     assert [d.values for d in results.dead_letters] == [(["a"], 100, 200)]
+
+
+class Told(StatefulBolt):
+    """Emits each tuple with the one before it and the virtual time: shows every change of order."""
+
+    outputs = ("key", "value", "former", "now_ms")
+
+    def prepare(self, conf: Any, context: Any) -> None:
+        self.now_ms = context.now_ms
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit((tup["key"], tup["value"], self.state.get("last", 0), self.now_ms()))
+        self.state.put("last", tup["value"])
+
+
+def data_topology() -> Topology:
+    """A bolt of each kind, each straight behind data of its own."""
+    builder = TopologyBuilder()
+    bolts = {shape: SHAPES[shape]()[0] for shape in ("tumbling", "members", "timers")} | {"told": Told()}
+    for name, bolt in bolts.items():
+        builder.set_spout(f"of-{name}", Source("key", "value", "ts"))
+        builder.set_bolt(name, bolt, 3).fields_grouping(f"of-{name}", "key")
+    return builder.build()
+
+
+@pytest.mark.system
+def test_on_spark_rows_come_to_their_tasks_in_the_order_of_time_and_then_of_place(spark: SparkSession) -> None:
+    topology, data = data_topology(), [(key, n, at_ms // 20 * 20) for n, (key, _, at_ms) in enumerate(rows(2))]
+    frame = spark.createDataFrame(spark.sparkContext.parallelize(data, 4), "key string, value bigint, ts bigint")
+    plan = make_plan(topology, merge({}).as_dict(), "replay", {})
+    times = {Feed(spout.id, "default"): "ts" for spout in topology.spouts}
+    job = make_job(plan, RunSettings(time_fields=times, is_sorted=True), is_local=True)
+    assert [sql_shuffled_input(plan, job, s, True) is not None for s in plan.stages if not s.feed] == [True] * 4
+    local = replay_locally(topology, {spout.id: data for spout in topology.spouts}, event_time=EventTime("ts"))
+    found = replay(topology, {spout.id: frame for spout in topology.spouts}, event_time=EventTime("ts"))
+    for bolt in topology.bolts:
+        of_spark = Counter(repr(tuple(map(read_value, row))) for row in found[bolt.id].collect())
+        assert of_spark == Counter(map(repr, local[bolt.id])), bolt.id
+    assert [str(w) for w in found.warnings] == [str(w) for w in local.warnings]
 
 
 @pytest.mark.system

@@ -203,6 +203,9 @@ def test_deaths_of_an_upgraded_worker_are_counted_by_its_launches() -> None:
     assert verdict(*launches[:3]) == ""
     assert "died 2 times, 1 are borne" in verdict(*launches)
     assert verdict(*[[beat(C, launch, executed=1)] for launch in (4, 5, 6, 7)]) == ""
+    assert MIXED and MIXED.version == 6
+    asked = [[replace(beat(B, launch, executed=1), assignment_version=5)] for launch in (2, 3)]
+    assert verdict(*asked, *launches[:3]) == "", "a worker that is restarted with the new code has not died"
 
 
 SHADOWED = replace(UPGRADE, shadow=ShadowBar("count", 100))

@@ -509,3 +509,31 @@ def test_a_master_that_dies_at_any_write_harms_no_upgrade(is_written: bool) -> N
     else:
         raise AssertionError("the master died every time")
     assert at > 2
+
+
+class Tight(LocalCluster):
+    """A cluster without a slot to spare."""
+
+    def __init__(self, nodes: int, slots: int, **more: Any) -> None:
+        super().__init__(2, 2, **more)
+
+
+def test_an_upgraded_worker_that_had_no_place_for_a_while_comes_back_with_the_new_code() -> None:
+    """Else the upgrade would be completed with a worker on the former code."""
+    with Bench(make=Tight, topology__workers=3, topology__message__timeout__secs=600, **MASTERED) as bench:
+        bench.upgrade(worker__num=2, rollback__enable=False)
+        bench.run(lambda: bench.rests(1))
+        upgraded = set(bench.state.upgrade_state(bench.id).upgraded)
+        victim = next(slot for slot in bench.cluster.topology().workers if slot.slot in upgraded)
+        if (session := victim.die()) is not None:
+            session.close()
+        bench.run(lambda: victim.slot not in bench.state.read_assignment(bench.id).slot_by_executor.values())
+        victim.start()
+        bench.run(lambda: victim.slot in bench.state.read_assignment(bench.id).slot_by_executor.values())
+        bench.run(lambda: bench.new_workers() == upgraded)
+        bench.run(lambda: bench.rests(1) and bench.cluster.topology().is_placed())
+        bench.service.continue_upgrade("test", UpgradeOptions(worker_num=9))
+        bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
+        assert bench.new_workers() == set() and bench.state.read_upgrade(bench.id) is None
+        bench.feed()
+        assert bench.counts().keys() == {"old", "new"}

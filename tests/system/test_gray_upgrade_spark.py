@@ -52,6 +52,12 @@ def build(input, gate):
     builder.set_bolt("count", CountBy(), parallelism=4).fields_grouping("split", "word")
     return builder.build()
 """
+NOT_BESIDE = {  # by a module: the sentence with which an upgrade to it is refused
+    "gone": "the new code does not open in a fresh process",
+    "many": "component 'split' has 5 tasks in the new code, 4 run",
+    "wide": "component 'split', stream 'default': the new code declares (word, more), (word) runs",
+    "long": "the new code adds component 'end'",
+}
 JOB = """
 name: words
 topology: {module}:build
@@ -73,6 +79,18 @@ def terminals(tmp_path: Path) -> Iterator[Terminals]:
     made = Terminals(tmp_path)
     for module, version, fails, odd in (("one", "v1", 0, 0), ("two", "v2", 0, 0), ("bad", "v3", 50, 0), ("odd", "v4", 0, 100)):
         text = CODE.replace("VERSION", version).replace("FAILS_EVERY", str(fails)).replace("ODD_EVERY", str(odd))
+        (tmp_path / f"{module}.py").write_text(text)
+        (tmp_path / f"{module}.yaml").write_text(JOB.format(module=module, folder=tmp_path))
+    good = (tmp_path / "two.py").read_text()
+    gone = "class Gone:\n    def __reduce__(self):\n        return __import__, ('a_module_that_is_nowhere',)\n\n\n"
+    for module, text in {
+        "gone": gone + good.replace("    seen = 0\n", "    def __init__(self):\n        self.gone, self.seen = Gone(), 0\n"),
+        "many": good.replace("SplitBy(), parallelism=4", "SplitBy(), parallelism=5"),
+        "wide": good.replace("    seen = 0\n", "    outputs = ('word', 'more')\n    seen = 0\n"),
+        "long": good.replace(
+            "    return builder", "    builder.set_bolt('end', CountBy()).shuffle_grouping('split')\n    return builder"
+        ),
+    }.items():
         (tmp_path / f"{module}.py").write_text(text)
         (tmp_path / f"{module}.yaml").write_text(JOB.format(module=module, folder=tmp_path))
     try:
@@ -113,6 +131,11 @@ def test_three_batches_a_rollback_by_hand_and_one_by_itself(terminals: Terminals
         assert "; the first:\n  split#" in out and ": emitted: {'default': [['" in out and "['odd']" in out, out
         assert handle.status() == "ACTIVE"
         works()
+
+        for module, words in NOT_BESIDE.items():
+            status, out, err = run("upgrade", "start", f"{module}.yaml", "--num", "1")
+            assert status == 1 and words in err and "Traceback" not in err and not out, (module, out, err)
+        assert handle.status() == "ACTIVE"
 
         first = terminals.json("upgrade", "start", "two.yaml", "--num", "1", "--live-shadow", "split", "--tuples", "400")
         assert (first["status"], len(first["upgraded"]), len(first["remaining"])) == ("UPGRADING", 1, 3), first
@@ -197,7 +220,14 @@ def deaths_in_an_upgrade(terminals: Terminals) -> None:
     terminals.wait(lambda: terminals.output.read_text().count("Ctrl-C stops the cluster") > times, "the next driver")
     with connect(terminals.connection) as cluster:
         handle = cluster.topology("mastered")
-        terminals.wait(lambda: handle.status() == "ACTIVE" and not handle.upgrade.status().other_code, "the end of the upgrade")
+
+        def is_over() -> bool:
+            found = handle.upgrade.status()
+            if found.status == "UPGRADING" and found.is_resting and found.remaining:
+                terminals.run("upgrade", "continue", "mastered", "--num", "9")  # of a worker that was placed anew meanwhile
+            return found.status == "ACTIVE" and not found.other_code
+
+        terminals.wait(is_over, "the end of the upgrade")
         (terminals.folder / "gate-m").touch()
         status, out, err = terminals.run("follow", "mastered")
         assert status == 0, out + err

@@ -109,7 +109,8 @@ def test_a_killed_executor_costs_no_count(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_run_drains_and_the_next_one_goes_on_to_exact_counts(job: Callable[..., MainJob]) -> None:
-    run = job(inputs=SOME_MODULES, topology_max_spout_pending=100)
+    lazily = {"topology_state_backend": "lazy", "topology_state_cache_keys": 200}  # most words are in Redis alone
+    run = job(inputs=SOME_MODULES, topology_max_spout_pending=100, **lazily)
     run.start()
     sight = run.sight()
     run.wait_for(lambda: sight.done()[0] > 0, "some progress")

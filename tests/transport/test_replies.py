@@ -9,12 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import pytest
+from redis.connection import Connection
 
 from sparkstorm.embedded import RedisServer
 from sparkstorm.errors import SparkStormError, StoreFullError, StoreInconsistentError, StoreUnavailableError
 from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.testing.system.proxy import redis_request
 from sparkstorm.transport.base import START
+from sparkstorm.transport.connection import pack
 from sparkstorm.transport.redis import RedisTransport
 from tests.contracts.benches import RedisBench, read
 
@@ -191,3 +193,10 @@ def test_a_peer_that_falls_silent_is_given_up_and_asked_again(redis_server: Redi
     bench.client.xadd(bench.key("task", 1), {"f": b"a"})
     assert [e.data for e in read(owner, {1: START.entry}, 1)] == [b"a"]
     bench.close()
+
+
+def test_large_words_are_sent_as_they_are() -> None:
+    words = ("EVALSHA", b"x", 1, "t\u00e9xt", 2.5, b"l" * (1 << 16), "", "s" * (1 << 16), b"e" * (1 << 15))
+    parts = pack(*words)
+    assert b"".join(parts) == b"".join(Connection().pack_command(*words))  # type: ignore[no-untyped-call]
+    assert any(part is words[5] for part in parts)

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, ReplayableSpout, StatefulBolt, Tuple
+from sparkstorm.blobs.local import LocalBytesStore
+from sparkstorm.blobs.store import BlobStore
 from sparkstorm.checkpoint.files import read_checkpoint
+from sparkstorm.cluster import paths
 from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.cluster.storm_state import StormState
 from sparkstorm.errors import SparkStormError, WorkerFailedError
-from sparkstorm.model.assignment import TaskInfo, WorkerBeat
+from sparkstorm.model.assignment import TaskInfo, WorkerBeat, WorkerSlot
 from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.records import decode_record
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.model.worker_messages import decode_report
 from sparkstorm.model.worker_spec import WorkerSpec
@@ -227,7 +229,9 @@ def test_a_flood_of_reports_leaves_the_newest_ten_and_every_count() -> None:
 
 
 def beat(data: bytes) -> object:
-    return decode_record(WorkerBeat, data, "/workerbeats/words-1/node-1:6700")
+    store, slot = LocalStateStore(LocalStateTree()), WorkerSlot("node-1", 6700)
+    store.put(paths.workerbeat("words-1", slot), data or b"\n")
+    return StormState(store, b"key").read_worker_beat("words-1", slot)
 
 
 def savepoint_of(data: bytes) -> object:
@@ -259,13 +263,17 @@ def capsule(data: bytes, folder: Path) -> object:
 
 def znode(data: bytes) -> object:
     store = LocalStateStore(LocalStateTree())
-    state = StormState(store, b"key")
-    state.prepare_errors("words-1")
-    store.ensure_path("/assignments")
-    store.create("/assignments/words-1", data)
-    found = state.read_assignment("words-1")
-    assert found is None  # damaged or forged: as if it were not there, and said in the log
-    raise SparkStormError("/assignments/words-1: refused")
+    store.put(paths.assignment("words-1"), data or b"\n")  # nothing at all is no assignment
+    return StormState(store, b"key").read_assignment("words-1")
+
+
+def blob(data: bytes) -> object:
+    """Other bytes under the name of a blob."""
+    chunks = LocalBytesStore()
+    blobs = BlobStore(StormState(LocalStateStore(), b"key"), chunks, b"key")
+    key = blobs.put(b"code", 0)
+    chunks.put(f"{key}:0", data)
+    return blobs.get(key)
 
 
 READERS: dict[str, Callable[..., object]] = {
@@ -276,6 +284,7 @@ READERS: dict[str, Callable[..., object]] = {
     "dead letter": lambda data: DeadLetter.decode(Codec(), data),
     "savepoint": savepoint_of,
     "znode": znode,
+    "blob": blob,
     "local state": local_state,
     "checkpoint": checkpoint,
     "capsule": capsule,

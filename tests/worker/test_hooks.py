@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Failure, TaskHook, Tuple, WorkerContext, WorkerHook
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    BatchCollector,
+    ColumnBolt,
+    Failure,
+    Source,
+    TaskHook,
+    TopologyBuilder,
+    Tuple,
+    WorkerContext,
+    WorkerHook,
+)
+from sparkstorm.connectors import FileLines, find_files
 from sparkstorm.errors import WorkerFailedError
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 from tests.worker.building import Collecting, chain
@@ -123,6 +137,28 @@ def test_hooks_are_told_of_every_emission_execution_ack_and_fail(blocking: bool,
             ("capture", "cleanup"),
         ]
     )
+
+
+def test_hooks_are_told_of_each_row_of_a_batch(tmp_path: Path) -> None:
+    class Passes(ColumnBolt):
+        outputs = ("line",)
+
+        def execute_batch(self, batch: Any, source: Source, collector: BatchCollector) -> None:
+            collector.emit_batch(batch)
+
+    (tmp_path / "lines").write_text("a\nb\nc\n")
+    builder, capture = TopologyBuilder(), CaptureBolt()
+    builder.set_spout("spout", FileLines(find_files([tmp_path])))
+    builder.set_bolt("bolt", Passes()).shuffle_grouping("spout")
+    builder.set_bolt("capture", capture).shuffle_grouping("bolt")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), CONF)
+        cluster.run_until_idle()
+        assert sorted(capture.values) == [("a",), ("b",), ("c",)]
+    told = Counter(each[:3] for each in SEEN if each[1] in ("emit", "execute"))
+    lines = [("a",), ("b",), ("c",)]
+    wanted = [("spout", "emit"), ("bolt", "execute"), ("bolt", "emit"), ("capture", "execute")]
+    assert told == Counter((*what, line) for what in wanted for line in lines)
 
 
 def test_acks_of_a_later_epoch_are_told_too_and_a_component_may_have_hooks_of_its_own() -> None:

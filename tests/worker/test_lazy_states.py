@@ -61,11 +61,12 @@ def expected(times: int) -> dict[Any, int]:
 def test_a_large_state_is_counted_over_kills_and_seen_from_outside(tmp_path: Path) -> None:
     spout = FeederSpout(["user", "day"])
     with LocalCluster() as cluster:
-        cluster.submit(counting(spout), LAZY, "one")
-        for _ in range(4):
+        cluster.submit(counting(spout), {**LAZY, "topology.workers": 2}, "one")
+        for workers in (2, 1, 3, 2):
             feed(spout, 2)
             cluster.run_until_idle()
             cluster.kill_worker("count")
+            cluster.rebalance(workers=workers, reassign=True)
         cluster.run_until_idle()
         assert cluster.state("count") == expected(8)
         topology = cluster.topology()

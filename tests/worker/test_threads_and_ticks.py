@@ -253,6 +253,7 @@ class CountsTicks(BasicBolt):
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         if tup.is_tick:
+            assert (tup.component, tup.stream, tup.fields) == ("__system", "__tick", ("rate_secs",)), "as in Storm"
             self.ticks.value.append(self.now_ms())
 
 

@@ -11,10 +11,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.topology import Topology
 from sparkstorm.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS, read_capsule
 from sparkstorm.replay.stepping.stepper import Step, Stepper
+from sparkstorm.replay.stepping.timed import TimedStepper
 
 _OURS = str(Path(__file__).parents[2])
 _MOST_LINES = 10_000
@@ -44,13 +46,12 @@ class Capsule:
     def step(self, topology: Topology, state: Mapping[Any, Any] | None = None) -> Step:
         """Execute the input once with the state that it met in the run, or a given one; the topology is that of today's code."""
         letter = self.letter
-        steps = Stepper(
-            topology,
-            letter.component,
-            conf={name: value for name, value in letter.conf.items() if name not in (BUILDER, BUILDER_ARGUMENTS)},
-            state=dict(letter.state or ()) if state is None else state,
-            task_index=letter.index,
-        )
+        conf = {name: value for name, value in letter.conf.items() if name not in (BUILDER, BUILDER_ARGUMENTS)}
+        met = dict(letter.state or ()) if state is None else state
+        component = topology.components.get(letter.component)
+        if component is not None and isinstance(component.instance, WindowedBolt | TimedBolt):
+            return TimedStepper(topology, letter, conf, met).execute_letter()
+        steps = Stepper(topology, letter.component, conf=conf, state=met, task_index=letter.index)
         return steps.execute(letter.values, letter.source_component, letter.stream, letter.time_ms)
 
     def trace(self, topology: Topology) -> list[Line]:

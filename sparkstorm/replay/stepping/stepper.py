@@ -82,10 +82,7 @@ class Stepper:
         )
         if component not in self._plan.topology.components or topology.components[component].kind != "bolt":
             raise InvalidTopologyError(f"there is no bolt '{component}', only {', '.join(c.id for c in topology.bolts)}")
-        if isinstance(topology.components[component].instance, WindowedBolt | TimedBolt):
-            raise InvalidTopologyError(
-                f"'{component}' has windows or timers, which cannot be stepped through: run its whole input with replay_locally"
-            )
+        self._check_bolt(component, topology.components[component].instance)
         self._component = self._plan.topology.components[component]
         self._rows: dict[str, list[Any]] = {}
         self._undo = _Undo()
@@ -93,7 +90,9 @@ class Stepper:
 
     def execute(self, values: Sequence[Any], component: str, stream: str = DEFAULT_STREAM, at_ms: int = 0) -> Step:
         """Execute one tuple as if sent by that component; a failing one is tried once and its changes are undone."""
-        tup = self._execute(values, component, stream, at_ms)
+        return self._step(self._execute(values, component, stream, at_ms))
+
+    def _step(self, tup: Tuple) -> Step:
         emitted, failure = self._outcome()
         state = dict(self._run.state.items()) if self._run.state is not None else {}
         return Step(tup, emitted, failure, state)
@@ -112,13 +111,17 @@ class Stepper:
         return [emitted, text, state.pairs(touched), [key for key in touched if key not in state]]
 
     def _execute(self, values: Sequence[Any], component: str, stream: str, at_ms: int) -> Tuple:
+        tup = self._tuple(values, component, stream, at_ms)
+        self._run.run([tup])
+        return tup
+
+    def _tuple(self, values: Sequence[Any], component: str, stream: str, at_ms: int) -> Tuple:
         source = self._source(component, stream)
         tup = Tuple(tuple(map(Codec().normalise, values)), at_ms, source)
         if len(tup.values) != len(source.fields):
             raise InvalidTopologyError(
                 f"stream '{stream}' of '{component}' has the fields {', '.join(source.fields)}; {len(tup.values)} values were given"
             )
-        self._run.run([tup])
         return tup
 
     def _outcome(self) -> tuple[dict[str, list[tuple[Any, ...]]], Failure | None]:
@@ -138,7 +141,7 @@ class Stepper:
         tasks = plan.tasks(id)
         task = tasks[task_index % len(tasks)]
         conf = {**plan.conf, **self._component.conf}
-        run = ReplayTask(bolt, self._routes(task), Codec(), TaskMode(False, True, 0, True), TickSchedule(conf, False))
+        run = self._make_task(bolt, task, conf)
         if run.state is not None:
             run.state.load(state.items())
             run.state.undo = self._undo
@@ -155,6 +158,15 @@ class Stepper:
             )
         )
         return run
+
+    def _check_bolt(self, component: str, bolt: Any) -> None:
+        if isinstance(bolt, WindowedBolt | TimedBolt):
+            raise InvalidTopologyError(
+                f"'{component}' has windows or timers, which cannot be stepped through: run its whole input with replay_locally"
+            )
+
+    def _make_task(self, bolt: Any, task: int, conf: Mapping[str, Any]) -> ReplayTask:
+        return ReplayTask(bolt, self._routes(task), Codec(), TaskMode(False, True, 0, True), TickSchedule(conf, False))
 
     def _routes(self, task: int) -> dict[str, Route]:
         routes = {}

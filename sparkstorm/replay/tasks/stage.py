@@ -69,9 +69,15 @@ def run_exchange(job: Job, stage: Stage, chunks: Iterable[Chunk], report: Report
 
 
 def run_sql_shuffled(
-    job: Job, stage: Stage, feed: Feed, partition: int, batches: Iterable[pa.RecordBatch], report: Report, packs_state: bool = True
+    job: Job,
+    stage: Stage,
+    feed: Feed,
+    partition: int,
+    batches: Iterable[TimedRows | pa.RecordBatch],
+    report: Report,
+    packs_state: bool = True,
 ) -> Iterator[Chunk]:
-    """Run one task of a bolt over the rows of data that Spark's shuffle has brought to it, in any order."""
+    """Run one task of a bolt over rows of data that Spark's shuffle has brought to it: in the order of their times, if any."""
     run = _Partition(job, stage, partition, packs_state)
     yield from run.over_data(feed, batches)
     yield from run.end(report)
@@ -198,12 +204,13 @@ class _Partition:
             self.run_local(taken)
             yield from self.cut()
 
-    def over_data(self, feed: Feed, batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
+    def over_data(self, feed: Feed, batches: Iterable[TimedRows | pa.RecordBatch]) -> Iterator[Chunk]:
         """Run the first bolt's task over batches of data, without an initial state."""
         self.prepare({})
         source = self.source(self._tasks[feed.spout][0], feed.stream)
         run = self._runs[self._mine[self._stage.bolts[0]][0]]
-        for taken in self._take_data(run, source, batches):
+        self._note(run, source)
+        for taken in (self._take_timed if self._job.is_timed else self._take_data)(run, source, batches):
             self.run_local(taken)
             yield from self.cut()
 
@@ -269,8 +276,15 @@ class _Partition:
             is_spout = self._topology.components[source.component].kind == "spout"
             run.note_sender(source, len(self._tasks[source.component]) if is_spout else 1)
 
+    def _take_timed(self, run: ReplayTask, source: Source, batches: Iterable[TimedRows]) -> Iterator[int]:
+        for batch in batches:
+            values, times = batch
+            timed = zip(values, times, repeat(source)) if None not in times else self._with_times(source, batch)
+            for part in self._sizer.parts([Tuple(row, at_ms or 0, of) for row, at_ms, of in timed]):
+                run.run(part)
+                yield len(part)
+
     def _take_data(self, run: ReplayTask, source: Source, batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
-        self._note(run, source)
         for batch in gathered(batches) if isinstance(run, ColumnTask) else batches:
             if isinstance(run, ColumnTask):
                 run.run_batch(batch, source, 0)

@@ -13,6 +13,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from decimal import Decimal
 from operator import attrgetter
 from typing import Any
 
@@ -89,7 +90,7 @@ class Counts:
     waiting: int = 0  # inputs neither acked nor failed at the end
     reports: int = 0
     late: int = 0
-    floats: int = 0  # floating-point numbers in the final state
+    floats: int = 0  # numbers in the final state whose sums are rounded: floats and decimals
     held: int = 0  # inputs that were neither acked nor failed when execute returned
     changed: int = 0  # 1 for a task whose bolt's attributes changed while it ran
     mixed: int = 0  # 1 for a task that got rows of several senders or streams
@@ -217,7 +218,7 @@ class ReplayTask:
         self._attributes.look(0, is_last=True)
         self.counts.changed = int(bool(self._attributes.changed))
         if self.state is not None:
-            self.counts.floats = self.state.count_of(float)
+            self.counts.floats = self.state.count_of(float) + self.state.count_of(Decimal)
         try:
             self._bolt.cleanup()
         except (Exception, SystemExit) as error:  # user code

@@ -6,7 +6,7 @@ times of its rows replace the watermarks of a spout.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -17,7 +17,7 @@ from sparkstorm.executor.emitter import Route
 from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.executor.runner import BasicCollector
 from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.windowed_runner import Patience
+from sparkstorm.executor.windowed_runner import Due, Patience
 from sparkstorm.model.topology import WATERMARK_STREAM
 from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import Codec
@@ -92,6 +92,17 @@ class WindowTask(ReplayTask):
     def behind_mark_ms(self, lane: OutputClock) -> int:
         """Return how far a row was behind a watermark that this task can have announced before it."""
         return self._timed.behind_ms(lane)
+
+    def load_times(self, cells: Iterable[tuple[Any, Any]]) -> None:
+        """Take over stored cells of windows, before `prepare`."""
+        self._store.load(cells)
+
+    def step(self, what: Tuple, due: Due, at_ms: int, watermark_ms: int) -> None:
+        """Execute one window, timer or tuple by itself at that time of the clock; a failed one is put aside as `what`."""
+        self._set_clock(at_ms)
+        failure = self._timed.fire(due, watermark_ms)
+        if failure is not None:
+            self._put_aside(what, 1, failure)
 
     def kept_time(self) -> list[list[Any]]:
         """Return these entries with those of windows, timers and queues."""

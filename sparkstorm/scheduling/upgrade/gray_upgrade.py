@@ -79,6 +79,17 @@ def done_workers(upgrade: GrayUpgrade, state: UpgradeState, workers: Workers) ->
     return {slot for slot, text in state.upgraded.items() if slot in workers and text == code_text(upgrade.target(slot))}
 
 
+def confirmed(state: UpgradeState, assignment: Assignment) -> UpgradeState:
+    """Return a state whose upgraded workers are those to which the assignment gives the code that they told.
+
+    A worker whose executors were without a place for a while comes back on the topology's code, until Nimbus gives it the
+    new one again: until then it is no upgraded worker. Workers without a place stay listed, for `advance` to drop.
+    """
+    placed = set(assignment.slot_by_executor.values())
+    told = {s: text for s, text in state.upgraded.items() if s not in placed or code_text(assignment.code_at(s)) == text}
+    return replace(state, upgraded=told)
+
+
 def advance(upgrade: GrayUpgrade, state: UpgradeState, workers: Workers, now_ms: int) -> UpgradeStep:
     """Return the writes that bring an upgrade on by one step; an idle step when it waits for workers or for a request."""
     if upgrade.completed_ms:
@@ -122,12 +133,14 @@ def taken_back(upgrade: GrayUpgrade, state: UpgradeState, assignment: Assignment
 def codes_wanted(upgrade: GrayUpgrade, state: UpgradeState, assignment: Assignment) -> dict[WorkerSlot, WorkerCode]:
     """Return the code of each slot with code of its own, as the assignment is to say now.
 
-    Workers that were moved to another slot keep the new code that they had; a rollback takes it from all.
+    Workers that were moved to another slot keep the new code that they had, and workers that come back to theirs get it again;
+    a rollback takes it from all.
     """
     if upgrade.rollback:
         return dict(upgrade.former_by_slot)
     kept = {slot for slot, code in assignment.code_by_slot.items() if code == upgrade.code}
-    return {**upgrade.former_by_slot, **dict.fromkeys(state.upgrading | kept, upgrade.code)}
+    listed = {slot for slot, text in state.upgraded.items() if text == code_text(upgrade.code)}
+    return {**upgrade.former_by_slot, **dict.fromkeys(state.upgrading | kept | listed, upgrade.code)}
 
 
 def final_code(upgrade: GrayUpgrade, assignment: Assignment, workers: Workers) -> WorkerCode:

@@ -30,7 +30,8 @@ class Sightings:
         first, deaths = dict(self.first), dict(self.deaths)
         for beat in beats:
             slot = WorkerSlot(beat.node, beat.port)
-            if is_upgraded(slot, assignment, upgrade) and beat.launch:
+            is_of_now = beat.assignment_version >= assignment.version  # not of the process before, which was asked to end
+            if is_of_now and is_upgraded(slot, assignment, upgrade) and beat.launch:
                 launch, died = deaths.get(slot, (beat.launch, 0))
                 deaths[slot] = (beat.launch, died + (beat.launch != launch))
             if beat.state == "RUNNING" and beat.stats_by_executor and (slot, beat.launch) not in first:

@@ -15,6 +15,8 @@ from typing import Any
 from sparkstorm.config import keys
 from sparkstorm.errors import RecordingError
 from sparkstorm.executor.state import noting
+from sparkstorm.executor.window_records import WindowTuple
+from sparkstorm.executor.windowed_runner import TimedRunner
 from sparkstorm.model.dead_letter import DeadLetter
 from sparkstorm.model.failure import Cause, Failure
 from sparkstorm.model.names import file_name
@@ -43,7 +45,9 @@ class Capsules:
     def letter(self, bolt: BoltTask, tup: Tuple, attempts: int, failure: Failure) -> DeadLetter:
         """Return the record of an input that was given up; the state is that of this moment, the failed call undone."""
         index, pairs = self._indexes[bolt.task], self._pairs(bolt, tup)
-        return DeadLetter(failure, tup.component, tup.task, tup.stream, tup.fields, tup.values, attempts, index, pairs, self._conf)
+        window = bolt.runner.record_of(tup, self._plan.codec) if isinstance(bolt.runner, TimedRunner) else None
+        source = (tup.component, tup.task, tup.stream)
+        return DeadLetter(failure, *source, tup.fields, tup.values, attempts, index, pairs, self._conf, window)
 
     @contextlib.contextmanager
     def noting(self, bolt: BoltTask) -> Iterator[None]:
@@ -87,6 +91,9 @@ class Capsules:
         inputs = self._plan.topology.components[bolt.component].inputs
         groupings = (each.grouping.fields for each in inputs if (each.component, each.stream) == (tup.component, tup.stream))
         own = getattr(getattr(bolt.runner, "bolt", None), "key_fields", ())
+        if isinstance(tup, WindowTuple):
+            yield tup.firing.key
+            yield from tup.firing.key
         for names in itertools.chain(groupings, [tuple(own)]):
             values = tuple(tup[name] for name in names if name in tup.fields)
             if values and not any(isinstance(value, list | dict) for value in values):

@@ -104,6 +104,7 @@ class HookedEmitter(Emitter):
 
     __slots__ = ("hooks",)
     hooks: TaskHooks
+    takes_pieces = False
 
     def emit(self, values: Any, stream: str = "default") -> None:
         super().emit(values, stream)

@@ -2,7 +2,8 @@
 
 A consistent cut needs no barrier here: spouts rest, what was emitted is finished, and each resting spout has written what it
 would hand over (journal field `h`). Then every task's record is whole, and no task's holds what another's has not. Records are
-read one by one; should any count have changed meanwhile (a tick), they are read again.
+read one by one; should any count have changed meanwhile (a tick), they are read again. Epochs of transactional sinks are no part
+of it: their rows must be in the target, and the run that begins from it counts its epochs anew, under a topology id of its own.
 """
 
 from __future__ import annotations
@@ -64,6 +65,9 @@ class Source:
             return f"{where} has {len(record.held):,} inputs that it has neither acked nor failed"
         if _order(record.last_entry) > _order(record.cursor.entry) or record.cursor.row:
             return f"tuples wait for {where}"
+        epochs = [fields["e"] for fields in entries if "e" in fields]
+        if epochs and (epochs[-1][1] is not None or len(Kept.of(entries).state)):
+            return f"sink {where} has rows that are not in its target yet"
         if info.kind == "spout":
             pending = Pending()
             pending.load(*whole_and_deltas(entries, "p"))

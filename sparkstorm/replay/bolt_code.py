@@ -1,0 +1,118 @@
+"""Signs in a bolt's code of what makes its results depend on chance, or shows that they do not. PURE but for reading sources."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+from sparkstorm.api.components import Stateful
+
+_CLOCKS = {
+    ("time", "time"),
+    ("time", "time_ns"),
+    ("time", "monotonic"),
+    ("datetime", "now"),
+    ("datetime", "utcnow"),
+    ("datetime", "today"),
+    ("date", "today"),
+}
+_CHANCES = {"random", "secrets", "uuid1", "uuid4", "urandom", "default_rng"}
+_ADDING = ("add", "add_batch")
+_SHARED = {"component_tasks", "component_id", "topology_id", "conf", "now_ms", "component_by_task", "peers"}
+_REFLECTION = {"getattr", "setattr", "vars", "eval", "exec", "__dict__", "__getattribute__", "__class__"}
+
+
+def names_in(bolt: Any) -> set[str]:
+    """Return the names that the functions of a bolt's class use."""
+    return {name for function in vars(type(bolt)).values() for name in _names(getattr(function, "__code__", None))}
+
+
+def clocks_in(names: set[str]) -> list[str]:
+    """Return the calls among these names that read the wall clock."""
+    return sorted(f"{module}.{name}" for module, name in _CLOCKS if {module, name} <= names)
+
+
+def chances_in(names: set[str]) -> list[str]:
+    """Return the sources of chance among these names."""
+    return sorted(_CHANCES & names)
+
+
+def only_adds(kind: type[Stateful]) -> bool:
+    """Return whether the classes of a bolt use its state for nothing but `self.state.add(...)` or `add_batch`, sums unused.
+
+    Then neither its state nor what it emits for a tuple depends on former tuples' order. False where the source cannot be read,
+    or where `self` or the state could be used elsewhere.
+    """
+    if kind.init_state is not Stateful.init_state or kind.migrate_state is not Stateful.migrate_state:
+        return False
+    methods = [method for each in _own_classes(kind) for method in _methods(each)]
+    return None not in methods and all(method is not None and _method_only_adds(method) for method in methods)
+
+
+def may_know_its_task(kind: type) -> bool:
+    """Return whether the `prepare` of a bolt's classes uses more of its context than what is the same for all tasks."""
+    for method in (method for each in _own_classes(kind) for method in _methods(each)):
+        if method is None:
+            return True
+        if method.name == "prepare":
+            context = method.args.args[2].arg if len(method.args.args) > 2 else ""
+            shared = {id(n.value) for n in ast.walk(method) if isinstance(n, ast.Attribute) and n.attr in _SHARED}
+            if not context or any(isinstance(n, ast.Name) and n.id == context and id(n) not in shared for n in ast.walk(method)):
+                return True
+    return False
+
+
+def _own_classes(kind: type) -> list[type]:
+    """Return the user's classes among those that a class inherits from."""
+    return [each for each in kind.__mro__ if not each.__module__.startswith(("sparkstorm.api.", "builtins", "abc", "typing"))]
+
+
+def _methods(kind: type) -> Iterator[ast.FunctionDef | None]:
+    """Yield the methods of a class as they are written; None where that is not known."""
+    try:
+        body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    except (OSError, TypeError, SyntaxError):  # typed at a prompt, or made by a call
+        body = None
+    if not isinstance(body, ast.ClassDef):
+        yield None
+        return
+    written = {each.name: each for each in body.body if isinstance(each, ast.FunctionDef)}
+    for name, value in vars(kind).items():
+        if isinstance(value, FunctionType) and name in written and not written[name].decorator_list:
+            is_itself = value.__qualname__ == f"{kind.__qualname__}.{name}" and value.__module__ == kind.__module__
+            yield written[name] if is_itself else None
+        elif callable(value) or isinstance(value, property | staticmethod | classmethod):
+            yield None
+
+
+def _method_only_adds(method: ast.FunctionDef) -> bool:
+    if not method.args.args:
+        return False
+    own = method.args.args[0].arg
+    discarded = {id(node.value) for node in ast.walk(method) if isinstance(node, ast.Expr)}
+    added = {
+        id(node.func.value)
+        for node in ast.walk(method)
+        if isinstance(node, ast.Call)
+        and id(node) in discarded
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in _ADDING
+    }
+    followed = {id(node.value) for node in ast.walk(method) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(method):
+        if isinstance(node, ast.Attribute) and ((node.attr == "state" and id(node) not in added) or node.attr in _REFLECTION):
+            return False
+        if isinstance(node, ast.Name) and (node.id in _REFLECTION or (node.id == own and id(node) not in followed)):
+            return False
+    return True
+
+
+def _names(code: CodeType | None) -> Iterator[str]:
+    if isinstance(code, CodeType):
+        yield from code.co_names
+        for inner in code.co_consts:
+            yield from _names(inner)

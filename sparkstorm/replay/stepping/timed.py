@@ -1,0 +1,68 @@
+"""Steps a bolt with windows or timers through one dead letter: the window, timer or tuple that failed, by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparkstorm.errors import InvalidTopologyError, RecordingError
+from sparkstorm.executor.window_records import TIMER_STREAM, WINDOW_STREAM, due_of, stored_cells
+from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.model.topology import Topology
+from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.model.values.codec import Codec
+from sparkstorm.replay.stepping.stepper import Step, Stepper
+from sparkstorm.replay.tasks.task import ReplayTask, TaskMode, TickSchedule
+from sparkstorm.replay.tasks.window_task import TimeInputs, WindowTask
+from sparkstorm.windowing.settings import settings_of
+from sparkstorm.windowing.watermarks import NEVER
+
+
+class TimedStepper(Stepper):
+    """One task of a windowed or timed bolt, which executes one dead letter."""
+
+    def __init__(self, topology: Topology, letter: DeadLetter, conf: Mapping[str, Any], state: Mapping[Any, Any]) -> None:
+        """Prepare the task with the state and the stored cells that the letter met."""
+        self._letter, self._record = letter, letter.window or {}
+        super().__init__(topology, letter.component, conf=conf, state=state, task_index=letter.index)
+
+    def execute_letter(self) -> Step:
+        """Execute what failed once; RecordingError when the letter does not hold its window."""
+        letter, record = self._letter, self._record
+        if letter.stream in (WINDOW_STREAM, TIMER_STREAM):
+            tup = Tuple(letter.values, 0, Source(letter.component, -1, letter.stream, letter.fields))
+            if letter.stream == WINDOW_STREAM and "tuples" not in record:
+                raise RecordingError(
+                    f"the window of '{letter.component}' is not in its dead letter, because it was larger than 256 KiB or an older "
+                    "version wrote the letter: replay its input"
+                )
+        else:
+            tup = self._tuple(letter.values, letter.source_component, letter.stream, letter.time_ms)
+        due = due_of(letter.stream, tup, letter.time_ms, record, self._input_source)
+        watermark_ms = record.get("watermark_ms", NEVER)
+        assert isinstance(self._run, WindowTask)
+        self._run.step(tup, due, letter.time_ms, watermark_ms if type(watermark_ms) is int else NEVER)
+        return self._step(tup)
+
+    def _check_bolt(self, component: str, bolt: Any) -> None:
+        """Windows and timers are what it steps through."""
+
+    def _make_task(self, bolt: Any, task: int, conf: Mapping[str, Any]) -> ReplayTask:
+        settings = settings_of(self._component, conf)
+        if settings is None:
+            raise InvalidTopologyError(f"component '{self._component.id}' was not added by set_bolt: its settings are missing")
+        times = TimeInputs(settings, (), (), self._find_source)
+        run = WindowTask(bolt, self._routes(task), Codec(), TaskMode(False, True, 0), TickSchedule(conf, False), times)
+        run.load_times(stored_cells(self._record))
+        return run
+
+    def _find_source(self, task: int, stream: str) -> Source:
+        """Return the source of a stored row, whose task is numbered as in the run."""
+        return self._input_source(self._plan.component_by_task.get(task, ""), task, stream)
+
+    def _input_source(self, component: Any, task: Any, stream: Any) -> Source:
+        try:
+            found = self._source(component, stream)
+        except (InvalidTopologyError, TypeError) as error:
+            raise RecordingError(f"the window of this dead letter: {error}") from error
+        return Source(found.component, task, found.stream, found.fields)
