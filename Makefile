@@ -1,6 +1,7 @@
 # make run    the word count over real files, on Spark slots, with embedded Redis and ZooKeeper
 # make test   the whole test suite       make lint, make types, make bench: what they say
 # make chaos SECONDS=600   harm four topologies, simulated and in processes, and report (docs/testing.md)
+# make matrix   the oldest and newest of the dependencies, and Pythons, each in an environment of its own (docs/dependencies.md)
 # make test-fast   the tests without the markers `system` and `slow` (setup.cfg)
 # Everything works from nothing: .venv is made and filled first, and again only when setup.cfg changes.
 
@@ -25,7 +26,7 @@ WITH_JAVA = JAVA_HOME="$$($(BIN)/python -m sparkstorm.embedded --install --home)
 # Spark's workers, slots and worker children are interpreters of their own: each would compile all its modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-fast lint types bench chaos install clean
+.PHONY: run test test-fast lint types bench chaos matrix install clean
 
 run: $(VENV)/installed
 	@$(WITH_JAVA) && exec spark-submit jobs/run_topology.py $(CONF) $(ARGS)
@@ -48,6 +49,9 @@ bench: $(VENV)/installed-bench
 
 chaos: $(VENV)/installed-dev
 	@$(WITH_JAVA) && exec python -m sparkstorm.testing.chaos --seconds $(SECONDS) $(ARGS)
+
+matrix: $(VENV)/installed-dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv && $(WITH_JAVA) && exec python -m tests.matrix $(ARGS)
 
 install: $(VENV)/installed
 
@@ -78,4 +82,4 @@ $(VENV)/made:
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .matrix build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

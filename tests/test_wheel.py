@@ -79,3 +79,12 @@ def test_the_wheel_runs_outside_the_checkout(tmp_path: Path) -> None:
     assert str(packages / "sparkstorm" / "__init__.py") in found and "{'A': 2, 'B': 1}" in found
     found = said([home / "bin" / "sparkstorm", "run", "shout.yaml", "--input", "text"], work, environment)
     assert "2  TWO" in found and "1  ONE" in found
+
+
+def test_a_type_checker_sees_the_types_of_an_editable_install(tmp_path: Path) -> None:
+    (tmp_path / "uses.py").write_text("from sparkstorm.client import connect\nreveal_type(connect('x').topologies())\nconnect(7)\n")
+    command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), "uses.py"]
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")}
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert "list[sparkstorm.client.handle.TopologyHandle]" in ended.stdout, ended.stdout + ended.stderr
+    assert 'Argument 1 to "connect" has incompatible type "int"' in ended.stdout and "py.typed" not in ended.stdout

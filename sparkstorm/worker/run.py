@@ -151,7 +151,7 @@ class WorkerRun:
         if self.worker is None or self._clock.now_ms() - self._beats.sent_ms < BEAT_EVERY_MS:
             return False
         self._beats.send({**self.worker.summary(), **self._shadows.figures()})
-        self.worker.look_at_taps(self._clock.now_ms())
+        self.worker.taps.look(self._clock.now_ms())
         return True
 
     def close(self) -> None:

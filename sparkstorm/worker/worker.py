@@ -88,7 +88,7 @@ class Worker:
         self._pulse = TimerService(plan, self._crew, clock, self._gates, self._report, self._failures.park)
         self._waiting = Waiting(plan, self._crew, self._gates)
         self._sinks = Sinks(self._crew, plan.settings.sink_patience_ms, self._failures, self._report)
-        self._taps = Taps([*(s.emitter for s in self._crew.spouts.values()), *(b.emitter for b in self._crew.bolts.values())])
+        self.taps = Taps(self._crew.emitters, transport)
         self._unprepared: Epoch | None = None  # an epoch that a sink could not prepare yet
         self._refused: Commit | None = None
         self._refusal = ""  # why the store refuses that commit
@@ -142,10 +142,6 @@ class Worker:
             self._run(epoch, now_ms)
         self._timeouts.check(now_ms)
         return epoch
-
-    def look_at_taps(self, now_ms: int) -> None:
-        """Learn whether a client looks at a stream of this worker, and publish samples that are left."""
-        self._taps.look(self._transport, now_ms)
 
     def close(self) -> None:
         """Clean up components after the last commit."""
@@ -337,7 +333,7 @@ class Worker:
             emitter.renewed.clear()
         epoch.bytes += emitter.weight()
         counts = self._tally.of(sender.task)
-        self._taps.note(emitter, self._clock)
+        self.taps.note(emitter, self._clock)
         emitted, transferred = emitter.take_counts()
         counts.emitted += emitted
         counts.transferred += transferred
@@ -410,7 +406,7 @@ class Worker:
         self._gates.note(pressure)
         self._crew.settle()
         self._sinks.note_commit()
-        self._taps.publish(self._transport, now_ms, has_committed=True)
+        self.taps.publish(now_ms, has_committed=True)
         due_ms = self._sinks.finish(self._clock.now_ms())
         return self._next_due(self._clock.now_ms(), did=self._has_news) if due_ms is None else due_ms
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, SessionExpiredError
 
 from sparkstorm.app.guard import Patience, ServerGuard
 from sparkstorm.embedded import RedisServer, ZooKeeperServer
@@ -138,3 +141,38 @@ def test_stopped_processes_are_found_by_their_silence_and_keep_their_data(
     assert all(server.answers(10.0) for server in servers.values())
     with own_redis.client() as client:
         assert client.get("kept") == b"yes"
+
+
+@pytest.mark.system
+def test_a_flooded_zookeeper_is_back_with_its_data(own_zookeeper: ZooKeeperServer) -> None:
+    """A holder of the credential fills its memory: it ends or falls silent, and a full snapshot must not stop its return."""
+    user, password = own_zookeeper.identity
+    said: list[str] = []
+    before = own_zookeeper.pid
+    guard = ServerGuard({"zookeeper": own_zookeeper}, said.append, Patience(0.5, 2.0, 3, 5.0))
+    guard.start()
+    client = KazooClient(own_zookeeper.hosts, auth_data=[("digest", f"{user}:{password}")], timeout=10)
+    client.start(30)
+    made = 0
+    try:
+        with contextlib.suppress(KazooException, SessionExpiredError):
+            while made < 400:  # 400 MB, in a heap of 256
+                client.create(f"/flood-{made}", b"x" * 1_000_000)
+                made += 1
+        assert 50 < made < 400
+        wait_until(lambda: own_zookeeper.pid != before and any("is back" in line for line in said), limit_s=60)
+    finally:
+        guard.stop()
+        client.stop()
+        client.close()
+    assert "embedded zookeeper has ended unasked" in said[0] or "lives but has not answered" in said[0]
+    wait_until(lambda: own_zookeeper.answers(10.0), limit_s=60)
+    fresh = KazooClient(own_zookeeper.hosts, auth_data=[("digest", f"{user}:{password}")], timeout=10)
+    fresh.start(30)
+    try:
+        kept = [name for name in fresh.get_children("/") if name.startswith("flood-")]
+        assert len(kept) >= made  # what was acknowledged is there
+        fresh.delete("/flood-0")
+    finally:
+        fresh.stop()
+        fresh.close()

@@ -20,10 +20,10 @@ JOB = Path(__file__).parents[2] / "conf" / "wordcount.yaml"
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ({"lines": -1}, r"replay: rows: 'lines': -1 is no number of rows"),
-        ({"lines": True}, r"'lines': True is no number"),
-        ({"lines": "9"}, r"'lines': '9' is no number"),
-        ([9], r"replay: rows: \[9\] is no dict"),
+        ({"lines": -1}, r"replay: rows\.lines: expected an integer from 0 to \d+, got -1"),
+        ({"lines": True}, r"rows\.lines: expected an integer .*, got True"),
+        ({"lines": "9"}, r"rows\.lines: expected an integer .*, got '9'"),
+        ([9], r"replay: rows: expected an object, got \[9\]"),
     ],
 )
 def test_rows_are_numbers_by_spout(rows: Any, said: str) -> None:
@@ -102,5 +102,5 @@ def test_an_output_that_is_a_file_is_one_sentence(
 
 def test_effects_are_words_in_a_job_file_and_members_of_effects_from_there_on() -> None:
     assert read_replay("job.yaml", {"effects": {"alert": "mute"}}).effects == {"alert": Effects.MUTE}
-    with pytest.raises(InvalidConfigError, match=r"job.yaml: replay: effects: 'alert': 'muted' is none of run, idempotent"):
+    with pytest.raises(InvalidConfigError, match=r"replay: effects\.alert: expected one of run, idempotent, .*got 'muted'"):
         read_replay("job.yaml", {"effects": {"alert": "muted"}})

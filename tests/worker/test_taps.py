@@ -45,7 +45,7 @@ def look(cluster: LocalCluster) -> None:
     cluster.advance(1)
     for slot in cluster.topology().workers:
         assert slot.worker is not None
-        slot.worker.look_at_taps(cluster.now_ms)
+        slot.worker.taps.look(cluster.now_ms)
 
 
 def run(*taps: str) -> tuple[dict[str, list[Sample]], Any]:
@@ -105,13 +105,13 @@ def test_a_batch_of_rows_is_cut_to_the_newest(rows: int) -> None:
     store = LocalStore()
     transport, reader = LocalTransport(store), LocalReader(store)
     reader.open_tap("c:default")
-    taps = Taps([emitter])
-    taps.look(transport, 0)
+    taps = Taps([emitter], transport)
+    taps.look(0)
     pieces: list[Any] = [(pa.record_batch({"n": list(range(rows))}), 0, source)]
     emitter.log.append(pieces)
     taps.note(emitter, SystemClock())
-    taps.publish(transport, 1_000)
+    taps.publish(1_000)
     assert not reader.samples("c:default", START.entry)  # not committed yet
-    taps.publish(transport, 2_000, has_committed=True)
+    taps.publish(2_000, has_committed=True)
     found = [_read(data) for _, data in reader.samples("c:default", START.entry)]
     assert [s.values["n"] for s in found if s] == list(range(rows))[-MOST_ROWS:]

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any, cast
 
 from sparkstorm.api.components import Effects
 from sparkstorm.errors import InvalidConfigError
+from sparkstorm.model.strict import UnfitValueError, expected, named_errors, one_of, read_as, reader_of, whole
 from sparkstorm.replay.inputs import EventTime
 
 FORMATS = ("text", "csv", "json", "parquet", "orc", "table")
 WRITTEN = ("parquet", "json", "csv", "orc")
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    "inputs": (dict,),
-    "format": (str,),
-    "event_time": (str, dict),
-    "in_order": (bool,),
-    "types": (dict,),
-    "effects": (dict,),
-    "rows": (dict,),
-    "checkpoint": (str,),
-    "outputs": (list,),
-    "skip_bad": (bool,),
-    "columns": (dict,),
-    "states": (dict,),
-}
+_EFFECTS = one_of([each.value for each in Effects])
+
+
+def _read_effect(value: object) -> Effects:
+    return Effects(_EFFECTS(value))
+
+
+def _read_event_time(value: object) -> str | Mapping[str, str]:
+    """Read a column's name, or names by input."""
+    if isinstance(value, str):
+        return value
+    try:
+        return cast(Mapping[str, str], reader_of(Mapping[str, str])(value))
+    except UnfitValueError as error:
+        raise error if error.path else expected("a column, or columns by input", value) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +35,17 @@ class ReplayFile:
     """Settings of a replay: how history is read, and which results are written."""
 
     inputs: Mapping[str, str] = field(default_factory=dict)  # path or table by "spout[:stream]"
-    format: str | None = None  # of every input; by the path's ending if not given
-    event_time: str | Mapping[str, str] | None = None
+    format: Annotated[str | None, one_of(FORMATS)] = None  # of every input; by the path's ending if not given
+    event_time: Annotated[str | Mapping[str, str] | None, _read_event_time] = None
     in_order: bool = True
     types: Mapping[str, str] = field(default_factory=dict)  # columns of results
     columns: Mapping[str, str] = field(default_factory=dict)  # columns of inputs without a schema of their own
-    effects: Mapping[str, Effects] = field(default_factory=dict)
+    effects: Mapping[str, Annotated[Effects, _read_effect]] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)  # first states: path by component
-    outputs: Sequence[str] = ()
-    rows: Mapping[str, int] = field(default_factory=dict)  # of history that each task of a spout reads; all of the others'
+    outputs: tuple[str, ...] = ()
+    rows: Mapping[str, Annotated[int, whole()]] = field(
+        default_factory=dict
+    )  # of history that each task of a spout reads; all of the others'
     checkpoint: str | None = None  # where to leave what a live run may go on from; spouts without inputs then read themselves
     skip_bad: bool = False
 
@@ -52,35 +56,9 @@ class ReplayFile:
 
 
 def read_replay(where: str, content: Mapping[str, Any]) -> ReplayFile:
-    """Check the part; InvalidConfigError names the file and the key."""
-    for key, value in content.items():
-        if key not in _KINDS:
-            raise InvalidConfigError(f"{where}: replay has no key '{key}'; it has {', '.join(sorted(_KINDS))}")
-        if not isinstance(value, _KINDS[key]):
-            wanted = " or ".join(kind.__name__ for kind in _KINDS[key])
-            raise InvalidConfigError(f"{where}: replay: {key}: {value!r:.60} is no {wanted}")
-        if key == "rows" and isinstance(value, dict):
-            _check_rows(where, value)
-        elif isinstance(value, dict) and not all(isinstance(v, str) for v in value.values()):
-            raise InvalidConfigError(f"{where}: replay: {key}: every value must be text, not {value!r:.60}")
-    if content.get("format") not in (None, *FORMATS):
-        raise InvalidConfigError(f"{where}: replay: format: {content['format']!r} is none of {', '.join(FORMATS)}")
-    effects = {bolt: _effects(where, bolt, word) for bolt, word in content.get("effects", {}).items()}
-    return ReplayFile(**{**content, "effects": effects})
-
-
-def _effects(where: str, bolt: str, word: str) -> Effects:
-    try:
-        return Effects(word)
-    except ValueError:
-        words = ", ".join(known.value for known in Effects)
-        raise InvalidConfigError(f"{where}: replay: effects: '{bolt}': {word!r:.60} is none of {words}") from None
-
-
-def _check_rows(where: str, rows: Mapping[str, Any]) -> None:
-    for spout, count in rows.items():
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise InvalidConfigError(f"{where}: replay: rows: '{spout}': {count!r:.60} is no number of rows")
+    """Read the part strictly; InvalidConfigError names the file and the key."""
+    with named_errors(InvalidConfigError, prefix=f"{where}: replay: "):
+        return read_as(ReplayFile, dict(content))
 
 
 def with_inputs(file: ReplayFile, given: Sequence[str], only: str | None) -> ReplayFile:

@@ -28,18 +28,19 @@ _MOST_CHARACTERS = 16 * 1024
 class Taps:
     """Open taps on the streams of some tasks."""
 
-    def __init__(self, emitters: Iterable[Emitter]) -> None:
+    def __init__(self, emitters: Iterable[Emitter], transport: Transport) -> None:
+        self._transport = transport
         streams = {(emitter.component, name) for emitter in emitters for name in emitter.routes if not name.startswith("__")}
         self._names = sorted(tap_name(component, stream) for component, stream in streams)
         self._fresh: dict[str, deque[str]] = {}  # of the epoch at hand
         self._committed: dict[str, deque[str]] = {}
         self._due_ms = 0
 
-    def look(self, transport: Transport, now_ms: int) -> None:
+    def look(self, now_ms: int) -> None:
         """Ask the store which taps are open, and publish what is left."""
-        self.publish(transport, now_ms)
+        self.publish(now_ms)
         try:
-            found = transport.open_taps(self._names)
+            found = self._transport.open_taps(self._names)
         except SparkStormError:  # a commit will find out what is wrong with the store
             return
         if found != self._fresh.keys():
@@ -60,7 +61,7 @@ class Taps:
         for row in reversed(samples.values()):
             self._keep(row, now_ms)
 
-    def publish(self, transport: Transport, now_ms: int, has_committed: bool = False) -> None:
+    def publish(self, now_ms: int, has_committed: bool = False) -> None:
         """Publish what was committed, by now also the epoch at hand; ten times a second at the most."""
         if not self._fresh:
             return
@@ -75,7 +76,7 @@ class Taps:
         for rows in self._committed.values():
             rows.clear()
         try:
-            transport.show(samples)
+            self._transport.show(samples)
         except SparkStormError:  # samples may be lost, and a full store needs its room for others
             return
 

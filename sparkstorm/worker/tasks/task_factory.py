@@ -78,6 +78,11 @@ class TaskSet:
     hooks: list[TaskHooks] = field(default_factory=list)
     worker_hooks: list[WorkerHook] = field(default_factory=list)
 
+    @property
+    def emitters(self) -> list[Emitter]:
+        """The emitters of its spouts and bolts."""
+        return [*(spout.emitter for spout in self.spouts.values()), *(bolt.emitter for bolt in self.bolts.values())]
+
     def settle(self) -> None:
         """Take note of a successful commit."""
         for bolt in self.bolts.values():

