@@ -432,7 +432,7 @@ PyDoc_STRVAR(run_rows_doc,
 static PyObject *
 run_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    if (count != 9 || !PyList_CheckExact(args[0]) || !PyList_CheckExact(args[5]) || !PyList_CheckExact(args[6]) ||
+    if (count != 9 || !PyList_CheckExact(args[0]) || !PyList_CheckExact(args[5]) || !PyList_Check(args[6]) ||
         !PyList_CheckExact(args[7]) || !PyType_Check(args[8])) {
         PyErr_SetString(PyExc_TypeError, "run_rows takes lists of rows, log, undo and marks");
         return NULL;

@@ -108,6 +108,7 @@ class ClockedEmitter(Emitter):
     """Emitter that stamps rows with the time of the task instead of their anchors' roots."""
 
     __slots__ = ("at_ms",)
+    has_roots_in_a_slot = False
 
     def __init__(self, component: str, routes: Mapping[str, Route], is_strict: bool) -> None:
         self.at_ms = 0
