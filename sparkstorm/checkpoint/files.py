@@ -254,7 +254,8 @@ def _rows_of(path: Path) -> Iterable[tuple[Any, ...]]:
                     f"{path}: its columns are {', '.join(file.schema_arrow.names)[:200]}; expected task int32, "
                     "part string, key and value binary"
                 )
-            for batch in file.iter_batches(_ROWS_PER_GROUP):
+            # pyarrow 18 fails on a file without row groups
+            for batch in file.iter_batches(_ROWS_PER_GROUP) if file.num_row_groups else ():
                 yield from zip(*[column.to_pylist() for column in batch.columns], strict=True)
     except (OSError, pa.ArrowException) as error:
         raise CheckpointError(f"{path} cannot be read as Parquet: {str(error)[:200]}") from error

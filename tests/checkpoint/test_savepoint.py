@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import (
-    BasicBolt,
     BasicOutputCollector,
     Duration,
     FoldingBolt,
@@ -31,7 +30,8 @@ from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Shared
 from sparkstorm.transport.local import LocalReader
 from sparkstorm.worker.tasks.kept import Kept
 from sparkstorm.worker.tasks.savepoints import Source
-from tests.worker.building import Collecting, Count, chain
+from tests.topologies import Count, word_count
+from tests.worker.building import Collecting, chain
 
 
 class Words(StatefulBolt):
@@ -42,24 +42,6 @@ class Words(StatefulBolt):
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         self.state.add(tup["word"])
-
-
-class Split(BasicBolt):
-    """Splits lines."""
-
-    outputs = ("word",)
-
-    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        for word in tup[0].split():
-            collector.emit((word,))
-
-
-def word_count(source: Spout, spouts: int = 2, counts: int = 2) -> Topology:
-    builder = TopologyBuilder()
-    builder.set_spout("lines", source, spouts)
-    builder.set_bolt("split", Split(), 2, inputs="lines")
-    builder.set_bolt("count", Words(), counts, inputs="split")
-    return builder.build()
 
 
 @pytest.mark.parametrize(("seed", "blocking"), [(1, False), (2, False), (3, True)])
@@ -75,13 +57,13 @@ def test_a_submission_goes_on_from_a_savepoint_that_was_taken_under_load(
         word for name in "abc" for line in (tmp_path / f"{name}.txt").read_text().splitlines() for word in line.split()
     )
     with LocalCluster(seed=seed) as cluster:
-        cluster.submit(word_count(source), {"topology.workers": 3, "topology.max.spout.pending": 20}, "one")
+        cluster.submit(word_count(source, 2, count=Words()), {"topology.workers": 3, "topology.max.spout.pending": 20}, "one")
         # A blocking spout reads in a thread of its own: simulated time alone does not say that it has read
         cluster.run_until(lambda: cluster.state("count", "one") != {})
         cluster.savepoint(tmp_path / "saved", "one")
         cluster.run_until(lambda: cluster.state("count", "one") == expected)
         cluster.kill("one", 0)
-        again = word_count(FileLines(find_files([str(tmp_path / f"{name}.txt") for name in "abc"])), spouts=1, counts=3)
+        again = word_count(FileLines(find_files([str(tmp_path / f"{name}.txt") for name in "abc"])), counts=3, count=Words())
         cluster.submit(again, {"topology.workers": 2}, "two", from_checkpoint=tmp_path / "saved")
         cluster.run_until(lambda: cluster.state("count", "two") == expected)
         cluster.advance(1)
@@ -131,14 +113,16 @@ def test_windows_of_a_savepoint_fire_in_the_next_run(tmp_path: Path) -> None:
 def test_a_replay_begins_with_the_states_of_a_savepoint(tmp_path: Path) -> None:
     spout = FeederSpout(["line"])
     with LocalCluster() as cluster:
-        cluster.submit(word_count(spout))
+        cluster.submit(word_count(spout, 2, count=Words()))
         spout.feed(["a b a"])
         cluster.run_until_idle()
         cluster.savepoint(tmp_path / "saved")
         spout.feed(["c"])
         cluster.run_until_idle()
         assert cluster.state("count") == {"a": 2, "b": 1, "c": 1}, "its spouts go on"
-    results = replay_locally(word_count(FeederSpout(["line"])), {"lines": [("a c",)]}, states=checkpoint_states(tmp_path / "saved"))
+    results = replay_locally(
+        word_count(FeederSpout(["line"]), 2, count=Words()), {"lines": [("a c",)]}, states=checkpoint_states(tmp_path / "saved")
+    )
     assert results.states["count"] == {"a": 3, "b": 1, "c": 1}
 
 
@@ -292,7 +276,7 @@ def test_a_savepoint_waits_for_the_rows_of_a_sink_and_the_next_run_counts_its_ep
 def test_a_state_frame_has_the_committed_state_of_every_task(tmp_path: Path) -> None:
     spout = FeederSpout(["line"])
     with LocalCluster() as cluster:
-        cluster.submit(word_count(spout), {"topology.workers": 2})
+        cluster.submit(word_count(spout, 2, count=Words()), {"topology.workers": 2})
         spout.feed(["a b a c"])
         cluster.run_until_idle()
         topology = cluster.topology()

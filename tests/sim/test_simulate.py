@@ -18,7 +18,8 @@ from sparkstorm.testing.__main__ import main
 from sparkstorm.testing.faults import KINDS, Kind, Scale, draw_faults
 from sparkstorm.testing.trial import Trial
 from sparkstorm.testing.trials import Trials
-from tests.sim.topologies import Count, Split, subject
+from tests.sim.topologies import subject
+from tests.topologies import Count, Split
 
 SIZES = {"word_count": 10, "fan_out_fan_in": 10, "flaky": 6, "loop": 6, "batching": 4}
 ROWS = [["the quick brown fox"], ["the lazy dog"], ["the end"]]
@@ -91,6 +92,7 @@ import sys
 from sparkstorm.testing.trial import Trial
 from sparkstorm.testing.trials import Trials
 from tests.sim.topologies import small_word_count
+from tests.topologies import Count, Split
 trials = Trials(small_word_count())
 for seed in (11, 23, 42):
     trial = Trial(trials.subject, seed, trials.faults(seed), trials.reference)

@@ -15,8 +15,9 @@ from sparkstorm.testing import LocalCluster
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.transport.reader import RedisReader
 from sparkstorm.transport.redis import RedisTransport
+from tests.topologies import Count
 from tests.transport.bare_redis import log_of
-from tests.worker.building import Count, Pass, chain
+from tests.worker.building import Pass, chain
 
 pytestmark = pytest.mark.system
 MOST = 6_000

@@ -10,6 +10,7 @@ from typing import Any
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, Stateful, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import FeederSpout, FlakyBolt, LocalCluster, Subject
+from tests.topologies import Count, Split
 
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "and", "runs", "away", "from", "it"]
 
@@ -47,19 +48,6 @@ class Case:
         assert all(keys.backlog == 0 for keys in topology.store.task_keys.values())
         ledgers = [a.ledger for w in topology.workers if w.worker for a in w.worker.crew.ackers.values()]
         assert sum(map(len, ledgers)) == 0
-
-
-class Split(BasicBolt):
-    outputs = ("word",)
-
-    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        for word in tup[0].split():
-            collector.emit((word,))
-
-
-class Count(StatefulBolt):
-    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        self.state.put(tup[0], self.state.get(tup[0], 0) + 1)
 
 
 def word_count(lines: int = 24) -> Case:

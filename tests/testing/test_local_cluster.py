@@ -10,39 +10,15 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import (
-    BasicBolt,
-    BasicOutputCollector,
     Bolt,
     Spout,
-    StatefulBolt,
     TopologyBuilder,
     TopologyContext,
     Tuple,
 )
 from sparkstorm.errors import AlreadyAliveError, InvalidConfigError, InvalidTopologyError, NotAliveError
-from sparkstorm.model.topology import Topology
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Nothing
-
-
-class Split(BasicBolt):
-    outputs = ("word",)
-
-    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        for word in tup["line"].split():
-            collector.emit((word,))
-
-
-class Count(StatefulBolt):
-    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        self.state.put(tup["word"], self.state.get(tup["word"], 0) + 1)
-
-
-def word_count(lines: Spout) -> Topology:
-    builder = TopologyBuilder()
-    builder.set_spout("lines", lines)
-    builder.set_bolt("split", Split(), 2).shuffle_grouping("lines")
-    builder.set_bolt("count", Count(), 2).fields_grouping("split", "word")
-    return builder.build()
+from tests.topologies import Split, word_count
 
 
 def test_a_word_count_test_takes_ten_lines() -> None:

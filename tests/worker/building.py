@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, Spout, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, Spout, TopologyBuilder, Tuple
 from sparkstorm.api.builder import Declarer
 from sparkstorm.model.topology import Topology
 from sparkstorm.testing import CaptureBolt
@@ -20,13 +20,6 @@ class Pass(BasicBolt):
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         collector.emit((tup[0],))
-
-
-class Count(StatefulBolt):
-    """Counts values."""
-
-    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        self.state.put(tup[0], self.state.get(tup[0], 0) + 1)
 
 
 class Collecting(Bolt):

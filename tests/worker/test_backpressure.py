@@ -8,7 +8,8 @@ import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, ReplayableSpout, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Nothing, SlowBolt
-from tests.worker.building import Count, Pass, chain
+from tests.topologies import Count
+from tests.worker.building import Pass, chain
 
 KB = 1024
 

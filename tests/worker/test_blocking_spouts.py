@@ -11,7 +11,8 @@ import pytest
 
 from sparkstorm.api import ReplayableSpout, Spout, TopologyBuilder
 from sparkstorm.testing import AckFailTracker, CaptureBolt, FeederSpout, FlakyBolt, LocalCluster, Shared
-from tests.worker.building import Count, Pass, chain
+from tests.topologies import Count
+from tests.worker.building import Pass, chain
 
 
 class FromQueue(Spout):

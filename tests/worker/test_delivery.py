@@ -10,7 +10,8 @@ import pytest
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, Stateful, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.errors import WorkerFailedError
 from sparkstorm.testing import CaptureBolt, FeederSpout, FlakyBolt, LocalCluster, Shared
-from tests.worker.building import Collecting, Count, Pass, chain
+from tests.topologies import Count
+from tests.worker.building import Collecting, Pass, chain
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
 

@@ -12,7 +12,8 @@ from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, Topolo
 from sparkstorm.model.failure import Failure, FailureKind
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 from sparkstorm.worker.tasks.call_watch import CallWatch
-from tests.worker.building import Count, chain
+from tests.topologies import Count
+from tests.worker.building import chain
 
 ARRIVED = threading.Event()
 

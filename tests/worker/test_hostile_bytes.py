@@ -25,7 +25,8 @@ from sparkstorm.transport.frames import AckerMessages, SettledRoots
 from sparkstorm.worker.journal import Journal
 from sparkstorm.worker.progress import Progress
 from sparkstorm.worker.tasks.pending_inputs import decode_held
-from tests.worker.building import Collecting, Count, Pass, chain
+from tests.topologies import Count
+from tests.worker.building import Collecting, Pass, chain
 
 CODEC = Codec()
 IDS = st.sampled_from([0, 1, 2, 7, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])

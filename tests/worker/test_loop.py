@@ -21,8 +21,9 @@ from sparkstorm.model.redis_address import RedisAddress
 from sparkstorm.model.worker_messages import Beat, ExitCode, Ready, Stop, WorkerCommand, WorkerReport
 from sparkstorm.model.worker_spec import PlacedExecutor, WorkerSpec
 from sparkstorm.worker.loop import run_worker
+from tests.topologies import Count
 from tests.waiting import wait_until
-from tests.worker.building import Count, chain
+from tests.worker.building import chain
 
 pytestmark = pytest.mark.system
 

@@ -12,7 +12,8 @@ from sparkstorm.model.tuples import Source
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, PoisonBolt, Shared, die
 from sparkstorm.transport.frames import encode_rows
-from tests.worker.building import Collecting, Count, Pass, chain
+from tests.topologies import Count
+from tests.worker.building import Collecting, Pass, chain
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
 

@@ -6,7 +6,8 @@ import pytest
 
 from sparkstorm.api import TopologyBuilder
 from sparkstorm.testing import FeederSpout, LocalCluster, SlowBolt
-from tests.worker.building import Count, Pass
+from tests.topologies import Count
+from tests.worker.building import Pass
 
 
 @pytest.mark.slow

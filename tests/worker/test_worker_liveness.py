@@ -14,7 +14,8 @@ from sparkstorm.model.values.codec import Codec
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, PoisonBolt, Shared
 from sparkstorm.testing.simulated_time import spend
 from sparkstorm.transport.frames import encode_rows
-from tests.worker.building import Collecting, Count, Pass, chain
+from tests.topologies import Count
+from tests.worker.building import Collecting, Pass, chain
 
 
 class LongestStep:
