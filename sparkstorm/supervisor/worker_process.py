@@ -38,7 +38,7 @@ _READ_BYTES = 65536
 
 
 class _Process(Protocol):
-    """What is used of a subprocess.Popen."""
+    """Part of subprocess.Popen that a worker child needs."""
 
     @property
     def pid(self) -> int: ...

@@ -72,7 +72,7 @@ def rows(database: Path, table: str) -> list[Any]:
 
 
 def found(folder: Path, database: Path) -> dict[str, Any]:
-    """Everything that a run has written, by readers of its own."""
+    """Results of a run, read by other libraries than those that wrote them."""
     lines = [json.loads(line) for path in folder.glob("split/*.jsonl") for line in path.read_text().splitlines()]
     numbers = [row for path in folder.glob("split.numbers/*.parquet") for row in pq.read_table(path).to_pylist()]
     cells = [row[0] for path in folder.glob("lines/*.csv") for row in list(csv.reader(path.read_text().splitlines()))[1:]]
