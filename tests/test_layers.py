@@ -82,13 +82,19 @@ LAZY_WITHIN: dict[str, str | tuple[str, ...]] = {
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    """Return a module's syntax tree; it is only read."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 def imports_of(path: Path) -> Iterator[tuple[str, bool, int]]:
     """Each imported module, whether only inside a function, and the line. Imports for type checking count as well."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     inner = {
         id(node)
         for function in ast.walk(tree)
@@ -161,7 +167,7 @@ def test_the_pure_ranks_read_no_clock_no_chance_and_no_outside(path: Path) -> No
 def outside_calls_of(path: Path) -> Iterator[tuple[str, int]]:
     """Calls that ask the machine for time or chance under any import."""
     asked = {"os.urandom", "uuid.uuid4", "uuid.uuid1", "os.getpid", "time.time", "time.time_ns", "time.monotonic"}
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in asked:
             yield ast.unparse(node.func), node.lineno
 
@@ -199,7 +205,7 @@ READERS = {"get", "pop", "text", "integer", "flag", "millis"}
 
 def keys_read_by(path: Path) -> Iterator[tuple[str, int]]:
     """Configuration keys that a module takes out of a mapping by their names, or by constants that hold them."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     for node in ast.walk(tree):
         place: ast.expr | None = None
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in READERS and node.args:
@@ -219,7 +225,7 @@ def key_constants() -> dict[str, str]:
     """Constants of all modules whose values are keys."""
     found = {}
     for path in FILES:
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in tree_of(path).body:
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target if isinstance(node, ast.AnnAssign) else None
             value = getattr(node, "value", None)
             if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and value.value in keys():
@@ -238,7 +244,7 @@ def test_keys_are_read_by_typed_settings_and_nowhere_else(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=names_of)
 def test_a_module_says_what_it_owns_and_stays_readable(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert ast.get_docstring(ast.parse(text)), f"{names_of(path)} has no docstring"
+    assert ast.get_docstring(tree_of(path)), f"{names_of(path)} has no docstring"
     assert len(text.splitlines()) <= 450, f"{names_of(path)} has more than 450 lines"
 
 
@@ -249,7 +255,7 @@ def test_no_folder_holds_more_than_twenty_modules() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=names_of)
 def test_no_function_is_longer_than_fifty_lines(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno is not None:
             length = node.end_lineno - node.lineno + 1
             assert length <= 60, f"{names_of(path)}:{node.lineno}: {node.name} has {length} lines"

@@ -105,6 +105,7 @@ class Fate:
             self.bench.tick(5000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_happens_the_invariants_hold_and_calm_brings_everything_back(seed: int) -> None:
     fate = Fate(seed)

@@ -33,8 +33,10 @@ def word_count() -> Topology:
     return builder.build()
 
 
-@pytest.mark.parametrize("first", [0, 20])
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("first", [0, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["word_count", *(pytest.param(name, marks=pytest.mark.slow) for name in SIZES if name != "word_count")]
+)
 def test_nothing_is_lost_or_doubled_or_left_open(name: str, first: int) -> None:
     report = simulate(subject(name, SIZES[name]), range(first, first + 20))
     assert report.runs == 20 and report.faults > 40
