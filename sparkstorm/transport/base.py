@@ -148,7 +148,10 @@ class Transport(Protocol):
         Raises StoreRolledBackError or FencedError when a lost connection showed that this owner must claim anew.
         """
 
-    def wait(self, timeout_ms: int, wake_fds: Sequence[int] = ()) -> None:
+    def ask(self, after: Mapping[int, str], count: int) -> None:
+        """Let the next commit or `wait` look for entries behind these ids; the `poll` after it returns them."""
+
+    def wait(self, timeout_ms: float, wake_fds: Sequence[int] = ()) -> None:
         """Block until entries may be there, a file descriptor is readable, or the time is over."""
 
     def release(self) -> None:

@@ -43,6 +43,7 @@ from sparkstorm.transport.connection import (
     LOST,
     AccessRefusedError,
     Link,
+    Packed,
     Script,
     open_connection,
     pack,
@@ -118,7 +119,7 @@ class RedisTransport:
         """One script call, sent again unchanged until its outcome is known."""
         frees = commit.frees(self._reading.bytes_passed(commit.cursors))
         commands = [word for command in self._commands(commit) for word in (len(command), *command)]
-        backlog = self._run(commit, commands, "free" if frees else "grow")
+        backlog = self._run(commit, commands, "free" if frees else "grow", self._reading.request())
         self._standing = Commit(commit.owner, commit.token_by_task, commit.generation, commit.seq)
         self._reading.note_consumed(commit.cursors)
         sizes = [read_number(size, self._keys("backlog")) for size in backlog]
@@ -135,8 +136,12 @@ class RedisTransport:
                 return []
         return self._reading.poll(after, count)
 
-    def wait(self, timeout_ms: int, wake_fds: Sequence[int] = ()) -> None:
-        """Until the answer to the question asked by `poll` arrives."""
+    def ask(self, after: Mapping[int, str], count: int) -> None:
+        """Read along with the next commit, in its round trip, or ask the server to say when something comes."""
+        self._reading.wanted = (dict(after), count) if after else None
+
+    def wait(self, timeout_ms: float, wake_fds: Sequence[int] = ()) -> None:
+        """Until the answer to the open question arrives."""
         self._reading.wait(timeout_ms, wake_fds)
 
     def release(self) -> None:
@@ -177,8 +182,11 @@ class RedisTransport:
         self._link.close()
         self._reading.drop()
 
-    def _run(self, commit: Commit, commands: list[Any], mode: str) -> list[Any]:
-        """The script's answer without its 'OK'; on a connection not proven yet the script also checks the frames read so far."""
+    def _run(self, commit: Commit, commands: list[Any], mode: str, read: Packed = ()) -> list[Any]:
+        """The script's answer without its 'OK'; on a connection not proven yet the script also checks the frames read so far.
+
+        `read` is a request to read, which travels behind the script; its answer is kept for `poll`.
+        """
         tasks = list(commit.token_by_task)
         head: list[Any] = [
             commit.owner,
@@ -199,7 +207,7 @@ class RedisTransport:
             doubts = self._reading.unconsumed()
             return [*head, len(doubts) // 2, *doubts, *commands]
 
-        answer = self._commit_script.run(self._keys.prefix, arguments)
+        answer, *entries = self._commit_script.run_with(self._keys.prefix, arguments, read)
         self._require_whole(commit.owner, answer)
         if answer[0] == b"FENCED":
             raise FencedError(f"task {text(answer[1])} belongs to token {text(answer[2])} now")
@@ -210,7 +218,8 @@ class RedisTransport:
                 f"generation {generation}, seq {text(answer[2])}"
             )
         self._proven = self._link.number
-        return answer[1:]
+        self._reading.note_read(entries)
+        return list(answer[1:])
 
     def _require_whole(self, owner: str, answer: list[Any]) -> None:
         """Refuse a store that was restarted on half a commit."""
@@ -290,6 +299,9 @@ class _Reading:
         self._keys = keys
         self._connection: Connection | None = None
         self._asked: Mapping[int, str] | None = None
+        self._answers: list[tuple[Mapping[int, str], Any]] = []  # to what was asked, not taken by `poll` yet
+        self._is_fresh = False  # whether a commit has looked since the last `poll`
+        self.wanted: tuple[Mapping[int, str], int] | None = None  # to be asked by the next commit, or before the next wait
         self._answer_due = 0.0
         self._stream_by_task: dict[int, bytes] = {}
         self._task_by_stream: dict[bytes, int] = {}
@@ -310,22 +322,26 @@ class _Reading:
             self._connection.disconnect()  # type: ignore[no-untyped-call]
             self.was_lost = True
         self._connection, self._asked = None, None
+        self._answers, self._is_fresh, self.wanted = [], False, None
 
     def note_consumed(self, cursors: Mapping[int, Cursor]) -> None:
         """Frames up to these cursors are done with."""
         for task, cursor in cursors.items():
-            brought, last = self._brought.get(task, deque()), _order(cursor.entry)
-            while brought and _order(brought[0][0]) <= last:
-                brought.popleft()
+            if brought := self._brought.get(task):
+                last = _order(cursor.entry)
+                while brought and _order(brought[0][0]) <= last:
+                    brought.popleft()
 
     def bytes_passed(self, cursors: Mapping[int, Cursor]) -> int:
         """Bytes of the frames that these cursors pass for the first time."""
-        return sum(
-            size
-            for task, cursor in cursors.items()
-            for entry, size in self._brought.get(task, ())
-            if _order(entry) <= _order(cursor.entry)
-        )
+        passed = 0
+        for task, cursor in cursors.items():
+            last = _order(cursor.entry)
+            for entry, size in self._brought.get(task, ()):
+                if _order(entry) > last:
+                    break
+                passed += size
+        return passed
 
     def unconsumed(self) -> list[Any]:
         """Stream and id of every frame that was read but not consumed, one after the other."""
@@ -334,27 +350,47 @@ class _Reading:
         ]
 
     def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
-        """The answer to the open question, if it is here; asks one when none is open."""
+        """The answers that are here; asks when none is, no question is open and no commit has looked just now."""
+        if not self._answers and not self._is_fresh:
+            self._open_question(after, count)
+        self._is_fresh = False
         try:
-            if self._asked is None and after:
-                self._ask(after, count)
-            asked, reply = self._asked, self._take_answer()
-        except AccessRefusedError:
-            raise
+            self._take_answer()
         except (*LOST, StoreUnavailableError):
             self.drop()
-            return []
-        found = []
-        for name, entries in reply:
-            task = self._task_by_stream[name]
-            if asked is not None and asked[task] == after.get(task):
-                found += [Entry(task, text(id), fields[1]) for id, fields in entries]
+        answers, self._answers = self._answers, []
+        found, read_to = list[Entry](), dict(after)
+        for asked, reply in answers:
+            if isinstance(reply, Exception):
+                raise translated(reply) from reply
+            for name, entries in reply or ():
+                task = self._task_by_stream[name]
+                if asked[task] == read_to.get(task):
+                    found += [Entry(task, id.decode(), fields[1]) for id, fields in entries]
+                    read_to[task] = found[-1].id
         for entry in found:
             self._brought[entry.task].append((entry.id, len(entry.data)))
         return found
 
-    def wait(self, timeout_ms: int, wake_fds: Sequence[int]) -> None:
+    def request(self) -> Packed:
+        """Return the request that travels with a commit; none while a question is open, whose answer would be the same."""
+        if self.wanted is None or self._asked is not None or self.was_lost:
+            return ()
+        return self._read_command(*self.wanted)
+
+    def note_read(self, replies: Sequence[Any]) -> None:
+        """Keep the answer to the request that travelled with a commit."""
+        for reply in replies:
+            if self.wanted is not None and reply is not None:
+                self._answers.append((self.wanted[0], reply))
+            self._is_fresh = True
+
+    def wait(self, timeout_ms: float, wake_fds: Sequence[int]) -> None:
         """Until an answer can be read, a descriptor is readable, or the time is over."""
+        if self._answers:
+            return
+        if self.wanted is not None and len(self.wanted[0]) == len(self._stream_by_task):
+            self._open_question(*self.wanted)
         socket: Any = None if self._connection is None or self._asked is None else self._connection._sock
         if socket is None:
             timeout_ms = min(timeout_ms, _UNASKED_WAIT_MS)
@@ -363,26 +399,40 @@ class _Reading:
         except (OSError, ValueError):
             self.drop()
 
+    def _open_question(self, after: Mapping[int, str], count: int) -> None:
+        """Ask for what lies behind these ids, unless a question is open."""
+        try:
+            if self._asked is None and after:
+                self._ask(after, count)
+        except AccessRefusedError:
+            raise
+        except (*LOST, StoreUnavailableError):
+            self.drop()
+
     def _ask(self, after: Mapping[int, str], count: int) -> None:
         if self._connection is None:
             self._connection = open_connection(self._address, _READ_TIMEOUT_S)
         # a question that leaves tasks out must not stay open: they could not be asked for until it is answered
         blocking = ("BLOCK", _BLOCK_MS) if len(after) == len(self._stream_by_task) else ()
-        streams = [self._stream_by_task[task] for task in after]
-        send(self._connection, pack("XREAD", "COUNT", count, *blocking, "STREAMS", *streams, *after.values()))
+        send(self._connection, self._read_command(after, count, *blocking))
         self._asked = dict(after)
         self._answer_due = time.monotonic() + _BLOCK_MS / 1000 + _READ_TIMEOUT_S
 
-    def _take_answer(self) -> list[Any]:
+    def _read_command(self, after: Mapping[int, str], count: int, *blocking: Any) -> Packed:
+        streams = [self._stream_by_task[task] for task in after]
+        return pack("XREAD", "COUNT", count, *blocking, "STREAMS", *streams, *after.values())
+
+    def _take_answer(self) -> None:
         if self._connection is None or self._asked is None:
-            return []
+            return
         if not self._connection.can_read(timeout=0):
             if time.monotonic() > self._answer_due:  # a peer that went away without a word
                 self.drop()
-            return []
-        self._asked = None
+            return
+        asked, self._asked = self._asked, None
         try:
-            return list(self._connection.read_response() or ())
+            if reply := self._connection.read_response():
+                self._answers.append((asked, reply))
         except redis.ResponseError as error:
             self.drop()
             raise translated(error) from error

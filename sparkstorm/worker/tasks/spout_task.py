@@ -229,6 +229,11 @@ class SpoutTask:
             self.failed += self.pending.settle((), (root,), now_ms, failure).failed
         return done.latencies_ms
 
+    @property
+    def has_callbacks(self) -> bool:
+        """Return whether user code is to be told of messages that have ended."""
+        return self.pending.has_callbacks or bool(self.collector.immediate)
+
     def make_callbacks(self) -> bool:
         """Tell user code what the last commit settled; whether it emitted anything on that occasion."""
         outcomes = [o._replace(message_id=as_message_id(o.message_id)) for o in self.pending.take_callbacks()]
