@@ -39,8 +39,8 @@ class DeltaSink(TableSink):
         self._storage = refuse_secrets("DeltaSink", "storage_options", storage_options or {}, "the environment") or None
 
     def _find_target(self) -> tuple[Any, str]:
-        if "://" not in self._path:
-            return super()._find_target()
+        if self._storage is None:
+            return super()._find_target()  # fewer requests for a small file
         from deltalake.fs import DeltaStorageHandler
         from pyarrow import fs
 
