@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sparkstorm.cli.common import FAILED, OK, add_verb, at_least, opened, parts_of, say, steps, write_json
+from sparkstorm.cli.common import FAILED, OK, add_verb, at_least, opened, say, steps, write_json
+from sparkstorm.client import TopologyHandle
 from sparkstorm.config import check, parse_override
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.assignment import ExecutorId, TaskInfo, WorkerSlot
@@ -50,12 +51,7 @@ def _of_one(verbs: Any, name: str, run: Any, help: str) -> argparse.ArgumentPars
 
 def kill(arguments: argparse.Namespace) -> int:
     """End a topology: its spouts rest for the wait, then its workers are stopped and its data is deleted."""
-    with opened(arguments, writes=True) as cluster:
-        handle = cluster.topology(arguments.name)
-        handle.kill(arguments.wait)
-        status = handle.status()
-    say(arguments, f"{handle.topology_id} is killed", {"topology_id": handle.topology_id, "status": status})
-    return OK
+    return _change_status(arguments, lambda handle: handle.kill(arguments.wait), "killed")
 
 
 def savepoint(arguments: argparse.Namespace) -> int:
@@ -71,19 +67,19 @@ def savepoint(arguments: argparse.Namespace) -> int:
 
 def activate(arguments: argparse.Namespace) -> int:
     """Let a topology's spouts emit again."""
-    with opened(arguments, writes=True) as cluster:
-        handle = cluster.topology(arguments.name)
-        handle.activate()
-        say(arguments, f"{handle.topology_id} is active", {"topology_id": handle.topology_id, "status": handle.status()})
-    return OK
+    return _change_status(arguments, TopologyHandle.activate, "active")
 
 
 def deactivate(arguments: argparse.Namespace) -> int:
     """Let a topology's spouts rest; what is under way is finished."""
+    return _change_status(arguments, TopologyHandle.deactivate, "inactive")
+
+
+def _change_status(arguments: argparse.Namespace, change: Callable[[TopologyHandle], None], word: str) -> int:
     with opened(arguments, writes=True) as cluster:
         handle = cluster.topology(arguments.name)
-        handle.deactivate()
-        say(arguments, f"{handle.topology_id} is inactive", {"topology_id": handle.topology_id, "status": handle.status()})
+        change(handle)
+        say(arguments, f"{handle.topology_id} is {word}", {"topology_id": handle.topology_id, "status": handle.status()})
     return OK
 
 
@@ -196,7 +192,10 @@ def log_levels(arguments: Sequence[str]) -> dict[str, LogLevel]:
 
 
 def _parts(arguments: Sequence[str], form: str) -> dict[str, str]:
-    try:
-        return parts_of(arguments, form)
-    except ValueError as error:
-        raise InvalidConfigError(str(error)) from None
+    found = {}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not equals or not name or not value:
+            raise InvalidConfigError(f"{argument!r} is not of the form {form}")
+        found[name] = value
+    return found

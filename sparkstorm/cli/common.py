@@ -100,14 +100,3 @@ def at_least(least: float, kind: Callable[[str], float] = int) -> Callable[[str]
         return value
 
     return number
-
-
-def parts_of(arguments: Sequence[str], form: str) -> dict[str, str]:
-    """Split NAME=VALUE arguments; ValueError shows the form."""
-    found = {}
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if not equals or not name or not value:
-            raise ValueError(f"{argument!r} is not of the form {form}")
-        found[name] = value
-    return found

@@ -86,7 +86,8 @@ class Upgrades:
             chosen["topology.upgrade.shadow.tuples"] = shadow_tuples
         code = self._cluster.packed(topology, by_value, conf)
         try_code(self._name, code)
-        self._cluster.service.upgrade(self._name, topology, {**(conf or {}), **chosen}, code, progress)
+        service = self._cluster.service
+        service.carry_out(service.upgrade_request(self._name, topology, {**(conf or {}), **chosen}, code), progress)
 
     def go_on(self, workers: Iterable[WorkerSlot] = (), component: str = "", worker_num: int = 0) -> None:
         """Upgrade the next batch."""

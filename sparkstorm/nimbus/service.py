@@ -78,25 +78,8 @@ class NimbusService:
         seed: Seed | None = None,
         progress: Progress | None = None,
     ) -> str:
-        """Submit a new topology, or hot deploy one (topology.hot.deploy.enable); its id once it is assigned (S0.2)."""
-        request = self.submit_request(name, topology, conf, code, options, seed)
-        return self.begin(request).wait(progress).topology_id
-
-    def update(
-        self,
-        name: str,
-        topology: Topology,
-        conf: Mapping[str, Any],
-        code: bytes,
-        options: SubmitOptions | None = None,
-        progress: Progress | None = None,
-    ) -> str:
-        """Replace a running topology's code (hot deploy, S0.33); the id of the one that follows.
-
-        It goes on with streams and states when its tasks are the same. A new topology that is refused gives way to the old one.
-        """
-        request = self.update_request(name, topology, conf, code, options)
-        return self.begin(request).wait(progress).topology_id
+        """Submit a new topology, or hot deploy or upgrade one (see `submit_request`); its id once it is assigned (S0.2)."""
+        return self.carry_out(self.submit_request(name, topology, conf, code, options, seed), progress)
 
     def kill(self, name: str, wait_secs: float | None = None, topology_id: str = "") -> None:
         """End a topology after a wait (its message timeout unless given), in which its spouts are silent.
@@ -122,7 +105,7 @@ class NimbusService:
         topology_id: str = "",
     ) -> None:
         """Change workers, executors, configuration or resources after a wait; returns when the new assignment is out."""
-        self.begin(self.rebalance_request(name, options, wait_secs, topology_id=topology_id)).wait(progress)
+        self.carry_out(self.rebalance_request(name, options, wait_secs, topology_id=topology_id), progress)
 
     def plan_rebalance(self, name: str, options: RebalanceOptions, topology_id: str = "") -> RebalancePlan:
         """Plan what that rebalance would do now; nothing is changed."""
@@ -142,9 +125,13 @@ class NimbusService:
 
     def ask(self, kind: RequestKind, name: str, topology_id: str = "", **details: Any) -> None:
         """Make a request and wait for its end; with an id, for that topology only and not for another of its name."""
-        self.begin(self.new_request(kind, name, topology_id=topology_id, **details)).wait()
+        self.carry_out(self.new_request(kind, name, topology_id=topology_id, **details))
 
     # -- requests for callers that poll --------------------------------------------------------------------------
+
+    def carry_out(self, request: Request, progress: Progress | None = None) -> str:
+        """Begin a request and wait for its end; the id of the topology that it was about."""
+        return self.begin(request).wait(progress).topology_id
 
     def begin(self, request: Request) -> PendingRequest:
         """Write a request; it is then carried out whether anybody waits for it or not."""
@@ -200,7 +187,10 @@ class NimbusService:
     def update_request(
         self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes, options: SubmitOptions | None = None
     ) -> Request:
-        """Check the topology that replaces a running one and store its blobs."""
+        """Check the topology that replaces a running one (hot deploy, S0.33) and store its blobs.
+
+        It goes on with streams and states when its tasks are the same. A new topology that is refused gives way to the old one.
+        """
         topology_id, own_conf, outline = self._prepare(name, topology, conf)
         return self._store(RequestKind.UPDATE, topology_id, own_conf, outline, code, options)
 
@@ -211,7 +201,10 @@ class NimbusService:
         return topology_id, own_conf, outline
 
     def upgrade_request(self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes) -> Request:
-        """Check the new code of a running topology and store its blobs; the batch is chosen by topology.upgrade.* (S0.6)."""
+        """Check the new code of a running topology and store its blobs: the request begins a gray upgrade (S0.20).
+
+        Its first batch of workers, chosen by topology.upgrade.* (S0.6), restarts with the new code.
+        """
         validate_name(name)
         running = self.require(name)
         own_conf, outline = prepare(running.topology_id, name, topology, conf, self._conf)
@@ -224,10 +217,6 @@ class NimbusService:
         base = replace(running, status=TopologyStatus.ACTIVE, previous_status=None, pending=None)
         details = {"upgrade": options, "is_forced": settings.is_forced}
         return self._with_blobs(RequestKind.UPGRADE, base, own_conf, outline, code, **details)
-
-    def upgrade(self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes, progress: Progress | None = None) -> str:
-        """Begin a gray upgrade of a running topology: its first batch of workers restarts with the new code (S0.20)."""
-        return self.begin(self.upgrade_request(name, topology, conf, code)).wait(progress).topology_id
 
     def continue_upgrade(self, name: str, options: UpgradeOptions, topology_id: str = "") -> None:
         """Upgrade the next batch."""

@@ -400,7 +400,7 @@ def test_progress_tells_each_step_once() -> None:
     bench.service.rebalance("wc", RebalanceOptions(2), 3, said.append)
     assert said == [f"{old} is rebalanced in 3 s"]
     said.clear()
-    new = bench.service.update("wc", wordcount(), {"topology.workers": 2}, b"new", progress=said.append)
+    new = bench.service.carry_out(bench.service.update_request("wc", wordcount(), {"topology.workers": 2}, b"new"), said.append)
     assert said == [f"{old} ends; its workers stop"] and bench.state.topology_ids() == [new]
 
 
@@ -491,7 +491,7 @@ def test_an_update_of_a_dying_topology_is_refused() -> None:
     bench.submit()
     bench.service.kill("wc", 100)
     with pytest.raises(IllegalTransitionError, match="topology wc is KILLED: submit it anew when it is gone"):
-        bench.service.update("wc", wordcount(), {"topology.workers": 2}, b"new")
+        bench.service.carry_out(bench.service.update_request("wc", wordcount(), {"topology.workers": 2}, b"new"))
 
 
 def test_the_assignment_is_written_before_the_base_and_accepted_before_both(monkeypatch: pytest.MonkeyPatch) -> None:
