@@ -48,6 +48,12 @@ TOMBSTONE_MS = 7 * 24 * 3_600_000
 """Time for which Redis keeps the tombstone of a topology: longer than any worker of it can go on while cut off from its slot."""
 
 
+def entry_order(entry: str) -> tuple[int, int]:
+    """A stream entry's id as numbers that compare."""
+    milliseconds, _, number = entry.partition("-")
+    return int(milliseconds), int(number or 0)
+
+
 def ended_error(topology_id: str) -> FencedError:
     """Return the refusal of a claim on a topology that has ended."""
     return FencedError(f"{topology_id} has ended; this worker belongs to a slot that has not heard of it yet")

@@ -19,7 +19,7 @@ from sparkstorm.executor.pieces import count_rows, unfold
 from sparkstorm.model.failure import Failure, FailureKind, killed
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.settings import EpochSettings
-from sparkstorm.transport.base import Commit, Transport
+from sparkstorm.transport.base import Commit, Transport, entry_order
 from sparkstorm.transport.frames import Row
 from sparkstorm.worker.backpressure import Backpressure
 from sparkstorm.worker.epoch import Epoch, IdSource
@@ -32,9 +32,8 @@ from sparkstorm.worker.metrics import Tally
 from sparkstorm.worker.progress import Progress
 from sparkstorm.worker.retries import RetryPolicy
 from sparkstorm.worker.sinks import Sinks
-from sparkstorm.worker.tasks.acker_task import AckerTask
 from sparkstorm.worker.tasks.bolt_task import BoltTask
-from sparkstorm.worker.tasks.inbox import Chunk, entry_order
+from sparkstorm.worker.tasks.inbox import Chunk
 from sparkstorm.worker.tasks.spout_task import SpoutTask
 from sparkstorm.worker.tasks.taps import Taps
 from sparkstorm.worker.tasks.task_factory import TaskFactory, TaskSet, WorkerServices
@@ -147,11 +146,6 @@ class Worker:
     def close(self) -> None:
         """Clean up components after the last commit."""
         self._crew.close()
-
-    @property
-    def ackers(self) -> list[AckerTask]:
-        """This worker's acker tasks."""
-        return list(self._crew.ackers.values())
 
     def summary(self) -> dict[str, Any]:
         """Counts by executor, and why spouts emit nothing, for the heartbeat."""
@@ -440,11 +434,7 @@ class Worker:
         # a commit may have opened a gate or ended trees
         gated_ms, rested_ms = (now_ms, now_ms) if did else (now_ms + _GATED_MS, now_ms + (_GATED_MS if self._gates.must_ask else 1))
         due += [gated_ms for bolt in self._crew.bolts.values() if bolt.next_chunk() is not None]
-        for spout in self._crew.spouts.values():
-            if spout.has_callbacks:
-                due.append(now_ms)
-            if self._is_active and not spout.is_exhausted and spout.pending.room:
-                due.append(max(spout.wait_until_ms, rested_ms))
+        due += [spout.next_due_ms(now_ms, rested_ms, self._is_active) for spout in self._crew.spouts.values()]
         return min((d for d in due if d is not None), default=None)
 
     def _report(self, failure: Failure, count: int = 1) -> None:

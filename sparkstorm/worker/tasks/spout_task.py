@@ -229,10 +229,11 @@ class SpoutTask:
             self.failed += self.pending.settle((), (root,), now_ms, failure).failed
         return done.latencies_ms
 
-    @property
-    def has_callbacks(self) -> bool:
-        """Return whether user code is to be told of messages that have ended."""
-        return self.pending.has_callbacks or bool(self.collector.immediate)
+    def next_due_ms(self, now_ms: int, rested_ms: int, is_active: bool) -> int | None:
+        """Return when to tell user code of messages that have ended, or ask it for more, at `rested_ms` at the earliest."""
+        if self.pending.has_callbacks or self.collector.immediate:
+            return now_ms
+        return max(self.wait_until_ms, rested_ms) if is_active and not self.is_exhausted and self.pending.room else None
 
     def make_callbacks(self) -> bool:
         """Tell user code what the last commit settled; whether it emitted anything on that occasion."""
