@@ -1,16 +1,13 @@
 """Main of a slot process: its place, its two threads, its end.
 
-A Spark task calls `main_by_ticket`. A plain process runs it as a program (`python -m sparkstorm.supervisor.slot_main`), which reads
-a SlotSpec as JSON from its standard input.
+A Spark task calls `main_by_ticket`; the processes of tests/supervisor/local_slots.py call `main`.
 """
 
 import contextlib
 import logging
 import os
 import select
-import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -196,15 +193,3 @@ def _logging_to(path: Path) -> Iterator[None]:
         root.setLevel(level)
         root.removeHandler(handler)
         handler.close()
-
-
-def _program() -> int:
-    spec = SlotSpec.from_json(sys.stdin.buffer.read())
-    stopping = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    reason = main(spec, stopping)
-    return 0 if reason == STOPPED else 1
-
-
-if __name__ == "__main__":
-    sys.exit(_program())
