@@ -377,5 +377,5 @@ def _make_client(address: ZooKeeperAddress) -> KazooClient:
         auth_data=[("digest", f"{user}:{address.password}")] if secured else None,
         default_acl=acl,
         logger=QUIET,
-        connection_retry={"max_tries": -1, "delay": 0.1, "max_delay": 2.0},
+        connection_retry={"max_tries": -1, "delay": 0.1, "max_delay": 0.5},
     )
