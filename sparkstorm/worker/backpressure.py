@@ -70,8 +70,12 @@ class Backpressure:
 
 def _reached(fed_by_task: Mapping[int, frozenset[int]], task: int) -> frozenset[int]:
     """Return what a task feeds, also through tasks of this worker: rows for one that is held back would only wait in the store."""
-    fed = fed_by_task[task]
-    return fed.union(*(_reached(fed_by_task, local) for local in fed & fed_by_task.keys()))
+    reached: set[int] = set()
+    new = set(fed_by_task[task])
+    while new:
+        reached |= new
+        new = {fed for local in new & fed_by_task.keys() for fed in fed_by_task[local]} - reached
+    return frozenset(reached)
 
 
 def _fed_tasks(plan: WorkerPlan, task: int, cycle: Mapping[str, int]) -> frozenset[int]:
