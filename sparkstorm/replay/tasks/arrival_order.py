@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import starmap
 from typing import Any
 
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
@@ -106,21 +107,21 @@ class FoldProbe:
         self._rows = 0
         self._next_look = _SAMPLE
 
-    def look(self, tuples: Sequence[Tuple]) -> None:
+    def look(self, rows: Sequence[Any]) -> None:
         """Add the next rows of the task."""
-        first, self._rows = self._rows, self._rows + len(tuples)
+        first, self._rows = self._rows, self._rows + len(rows)
         if self.order_matters:
             return
         if first < _SAMPLE:
-            self._look(tuples[: _SAMPLE - first])
+            self._look(rows[: _SAMPLE - first])
         elif self._rows >= self._next_look:
             self._next_look = 2 * self._rows
-            self._look(tuples[:_SAMPLE_LATER])
+            self._look(rows[:_SAMPLE_LATER])
 
-    def _look(self, tuples: Sequence[Tuple]) -> None:
+    def _look(self, rows: Sequence[Any]) -> None:
         if self._copy is None:
             self._copy = copy.copy(self._bolt)
-        for tup in tuples:
+        for tup in starmap(Tuple, rows):
             if tup.source.is_late:
                 continue
             key = repr([tup[field] for field in self._bolt.key_fields])
