@@ -99,7 +99,8 @@ class _Partition:
         most = 1 if self._is_sequence else None  # rows of several tasks have no order among them
         local = frozenset(t for b in joined for t in self._mine[b][:most])
         self._edges = OutEdges(job, self._topology, self._tasks, local, self._codec, self._make_instance)
-        self._writer = ChunkWriter(self._codec, source_number(stage.number, partition), job.is_timed, packs_state)
+        self._number = source_number(stage.number, partition)
+        self._writer = ChunkWriter(self._codec, self._number, job.is_timed, packs_state)
         self._sources: dict[tuple[int, str], Source] = {}
         self._sizer = BatchSizer()
         self._emitted = 0  # when the batch size was last adapted
@@ -346,7 +347,7 @@ class _Partition:
         """Return what the tasks did, and the times of the rows that they and the data sent to bolts by event time."""
         evidence = Evidence()
         for run in self._runs.values():
-            evidence.add_counts(run.component, run.counts.as_dict())
+            evidence.add_counts(run.component, self._number, run.counts.as_dict())
         for task, lanes in self._edges.lanes.items():
             for lane in lanes:
                 if lane.clock is not None and lane.clock.newest_ms != NEVER:
