@@ -41,6 +41,7 @@ class WatchedRunner(TimedRunner):
         self._lane_by_rows = {
             id(target.rows): lane for lane in emitter.lanes if lane.clock is not None for target in (*lane.targets, *lane.late)
         }
+        self._fires_cells = self._fires_cells and not self._lane_by_rows
         self._behind_ms: dict[OutputClock, int] = {}
         self._oldest_on_arrival: dict[OutputClock, int] = {}
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
 from sparkstorm.errors import ReplayFailedError
 from sparkstorm.executor.emitter import Route
 from sparkstorm.executor.output_clock import OutputClock
-from sparkstorm.executor.runner import BasicCollector
+from sparkstorm.executor.runner import BasicCollector, FailedInput
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.executor.windowed_runner import Due, Patience
 from sparkstorm.model.topology import WATERMARK_STREAM
@@ -126,8 +127,9 @@ class WindowTask(ReplayTask):
         return self._timed.low_ms
 
     def _execute(self, rows: Sequence[Any]) -> None:
-        for are_marks, group in groupby(rows, key=_is_mark):
-            part = list(group)
+        has_marks = any(source.stream == WATERMARK_STREAM for source in set(map(itemgetter(2), rows)))
+        for are_marks, group in groupby(rows, key=_is_mark) if has_marks else [(False, rows)]:
+            part = list(group) if has_marks else rows
             if not are_marks:
                 if self._probe is not None:
                     self._probe.look(part)
@@ -148,6 +150,9 @@ class WindowTask(ReplayTask):
                 self._set_clock(due_ms)
                 self._advance(self._marks.low_ms, max(due_ms, self.now_ms()))
             self._execute_rows([row])
+
+    def _run_part(self, part: Sequence[Any]) -> Iterable[FailedInput]:
+        return self._timed.run_rows(part)
 
     def _hear_data(self, at_ms: int) -> None:
         """Advance the watermarks of data: rows come in the order of times, so later ones are at most the lag older."""
