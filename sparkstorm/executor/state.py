@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime
@@ -219,9 +220,10 @@ class MemoryState:
         """Every key with its value as it lies there, as of now; not to be changed."""
         return zip(list(self._data), list(self._data.values()), strict=True)
 
-    def count_of(self, kind: type) -> int:
-        """Return the number of values of a type."""
-        return list(map(type, self._data.values())).count(kind)
+    def count_of(self, *kinds: type) -> int:
+        """Return the number of values of some types."""
+        counts = Counter(map(type, self._data.values()))
+        return sum(counts[kind] for kind in kinds)
 
     def snapshot(self) -> list[list[Any]]:
         """Every [key, value]."""

@@ -7,7 +7,7 @@
 #include <Python.h>
 #include <structmember.h>
 
-#define CORE_VERSION 2 /* VERSION of compiled.py */
+#define CORE_VERSION 3 /* VERSION of compiled.py */
 #define SLOT(object, offset) (*(PyObject **)((char *)(object) + (offset)))
 
 static Py_ssize_t
@@ -494,6 +494,71 @@ run_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return NULL;
 }
 
+PyDoc_STRVAR(run_values_doc,
+             "run_values(values, source, execute, collector, emitter, log, undo, marks, tuple_type): execute values of one source, with 0\n"
+             "as roots, forgetting what undoes a row once it is done. Where a call raises, `marks` gets the values and the lengths\n"
+             "that log and undo had before it. Twin: BasicRunner.execute_values.");
+
+static PyObject *
+run_values(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 9 || !PyIter_Check(args[0]) || !PyList_CheckExact(args[5]) || !PyList_Check(args[6]) ||
+        !PyList_CheckExact(args[7]) || !PyType_Check(args[8])) {
+        PyErr_SetString(PyExc_TypeError, "run_values takes an iterator of values, and lists of log, undo and marks");
+        return NULL;
+    }
+    PyObject *source = args[1], *execute = args[2], *collector = args[3], *emitter = args[4], *log = args[5], *undo = args[6];
+    PyTypeObject *type = (PyTypeObject *)args[8];
+    Py_ssize_t of_values = slot_of(args[8], "values"), of_roots = slot_of(args[8], "roots"), of_source = slot_of(args[8], "source");
+    Py_ssize_t emitter_roots = slot_of((PyObject *)Py_TYPE(emitter), "roots");
+    if (of_values < 0 || of_roots < 0 || of_source < 0 || emitter_roots < 0)
+        return NULL;
+    PyObject *tuple = NULL, *values, *result, *zero = PyLong_FromLong(0);
+    if (zero == NULL)
+        return NULL;
+    set_slot(emitter, emitter_roots, zero);
+    Py_ssize_t mark = PyList_GET_SIZE(log), undo_mark = PyList_GET_SIZE(undo);
+    while ((values = PyIter_Next(args[0])) != NULL) {
+        if (tuple == NULL || Py_REFCNT(tuple) != 1) { /* user code keeps the last one */
+            Py_XDECREF(tuple);
+            tuple = type->tp_alloc(type, 0);
+            if (tuple == NULL) {
+                Py_DECREF(values);
+                break;
+            }
+            set_slot(tuple, of_roots, zero);
+            set_slot(tuple, of_source, source);
+        }
+        set_slot(tuple, of_values, values);
+        mark = PyList_GET_SIZE(log);
+        PyObject *call[3] = {NULL, tuple, collector};
+        result = PyObject_Vectorcall(execute, call + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        if (result == NULL) {
+            PyObject *error, *value, *trace, *places[2] = {PyLong_FromSsize_t(mark), PyLong_FromSsize_t(undo_mark)};
+            PyErr_Fetch(&error, &value, &trace);
+            int failed = PyList_SetItem(args[7], 0, values) < 0; /* takes the reference */
+            for (int n = 0; n < 2; n++)
+                failed = failed || places[n] == NULL || PyList_SetItem(args[7], n + 1, places[n]) < 0;
+            if (failed) {
+                Py_XDECREF(error);
+                Py_XDECREF(value);
+                Py_XDECREF(trace);
+            } else
+                PyErr_Restore(error, value, trace);
+            break;
+        }
+        Py_DECREF(result);
+        Py_DECREF(values);
+        if (PyList_GET_SIZE(undo) > undo_mark && PyList_SetSlice(undo, undo_mark, PyList_GET_SIZE(undo), NULL) < 0)
+            break;
+    }
+    Py_XDECREF(tuple);
+    Py_DECREF(zero);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(fold_doc, "fold(values, roots, edge): XOR an edge into the value of each root. Twin: Epoch.consume.");
 
 static PyObject *
@@ -579,6 +644,7 @@ split(PyObject *module, PyObject *rows)
 
 static PyMethodDef functions[] = {
     {"split", split, METH_O, split_doc},
+    {"run_values", (PyCFunction)(void (*)(void))run_values, METH_FASTCALL, run_values_doc},
     {"run_rows", (PyCFunction)(void (*)(void))run_rows, METH_FASTCALL, run_rows_doc},
     {"fold", (PyCFunction)(void (*)(void))fold, METH_FASTCALL, fold_doc},
     {NULL, NULL, 0, NULL},

@@ -10,7 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-VERSION = 2
+VERSION = 3
 """Version of the core that these sources work with: CORE_VERSION of `_core.c`."""
 
 

@@ -45,7 +45,7 @@ class Chunk(NamedTuple):
 class OpenChunk(Chunk):
     """A chunk of a state that does not leave its process: its columns instead of their bytes."""
 
-    columns: list[list[Any]]
+    columns: list[Sequence[Any]]
 
 
 DDL = "kind int, target int, first_ms long, source long, seq long, sender int, stream string, rows int, data binary"
@@ -146,7 +146,7 @@ class ChunkWriter:
         size, rest = ChunkSize(), iter(pairs)
         while not self._packs_state and (part := list(islice(rest, MOST_ROWS))):
             chunk = OpenChunk(*self._chunk(kind, task, 0, task, "", len(part), b""))
-            chunk.columns = list(map(list, zip(*part, strict=True)))
+            chunk.columns = list(zip(*part, strict=True))
             yield chunk
         while part := list(islice(rest, size.rows)):
             data = self._codec.pack([None, list(map(list, zip(*part, strict=True)))])

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby, islice, repeat
+from itertools import groupby, repeat
 from operator import attrgetter, itemgetter
 from typing import Any
 
 import pyarrow as pa
 
-from sparkstorm.api.columns import ColumnBolt, plain_values, rows_of
+from sparkstorm.api.columns import ColumnBolt, rows_of, values_of
 from sparkstorm.api.combining import COMBINED_FIELDS, COMBINED_STREAM
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
 from sparkstorm.errors import CodecError, ReplayFailedError
@@ -33,9 +33,19 @@ from sparkstorm.replay.job import Job, is_watched
 from sparkstorm.replay.plan import Feed, Stage
 from sparkstorm.replay.tasks.batches import BatchSizer, OutEdge, TimedRows, gathered, size_of, whole_pieces
 from sparkstorm.replay.tasks.chunk_reader import InitialChunks, PartitionClocks, rows_by_time
-from sparkstorm.replay.tasks.chunks import KEPT_STATE, KEPT_TIME, Chunk, ChunkWriter, Row, piece_in, rows_in, source_number
+from sparkstorm.replay.tasks.chunks import (
+    KEPT_STATE,
+    KEPT_TIME,
+    Chunk,
+    ChunkWriter,
+    Row,
+    piece_in,
+    rows_in,
+    source_number,
+    unpack_rows,
+)
 from sparkstorm.replay.tasks.out_edges import OutEdges
-from sparkstorm.replay.tasks.task import AT_ONCE, ReplayContext, ReplayTask, TaskMode, TickSchedule
+from sparkstorm.replay.tasks.task import ReplayContext, ReplayTask, TaskMode, TickSchedule
 from sparkstorm.replay.tasks.window_task import TimeInputs, WindowTask
 from sparkstorm.settings import DeliverySettings, SubmissionSettings
 from sparkstorm.windowing.watermarks import NEVER
@@ -236,7 +246,10 @@ class _Partition:
         elif run.takes_pieces:
             lists = whole_pieces(self._piece(chunk, run.types) for chunk in chunks)
         else:
-            lists = (rows_in(self._codec, chunk, self.source(chunk.sender, chunk.stream)) for chunk in chunks)
+            lists = iter(())
+            for chunk in chunks:
+                values, _ = unpack_rows(self._codec, chunk)
+                yield from self._run_values(run, values, chunk.rows, self.source(chunk.sender, chunk.stream))
         for rows in lists:
             yield from self._run_parts(run, rows)
 
@@ -269,15 +282,16 @@ class _Partition:
 
     def _take_data(self, run: ReplayTask, source: Source, batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
         for batch in gathered(batches) if run.takes_pieces else batches:
-            if run.takes_pieces or not batch.num_columns:
-                yield from self._run_parts(run, [(batch, 0, source)] if run.takes_pieces else [((), 0, source)] * batch.num_rows)
-                continue
-            rows = zip(zip(*map(plain_values, batch.columns), strict=True), repeat(0), repeat(source), strict=False)
-            for count in map(len, self._sizer.parts(range(batch.num_rows))):
-                some = islice(rows, count)
-                while part := list(islice(some, AT_ONCE)):  # few rows stay in the processor's caches
-                    run.run(part)
-                yield count
+            if run.takes_pieces:
+                yield from self._run_parts(run, [(batch, 0, source)])
+            else:
+                yield from self._run_values(run, values_of(batch), batch.num_rows, source)
+
+    def _run_values(self, run: ReplayTask, values: Iterable[Any], rows: int, source: Source) -> Iterator[int]:
+        rest = iter(values)
+        for count in map(len, self._sizer.parts(range(rows))):
+            run.run_values(rest, count, source)
+            yield count
 
     def run_local(self, taken: int = 0) -> None:
         """Run local rows and batches until none are left, component by component in order.

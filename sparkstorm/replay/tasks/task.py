@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
-from itertools import groupby, starmap
+from itertools import groupby, islice, repeat, starmap
 from operator import itemgetter
 from typing import Any
 
@@ -240,7 +240,7 @@ class ReplayTask:
         self._attributes.look(0, is_last=True)
         self.counts.changed = int(bool(self._attributes.changed))
         if self.state is not None:
-            self.counts.floats = self.state.count_of(float) + self.state.count_of(Decimal)
+            self.counts.floats = self.state.count_of(float, Decimal)
         try:
             self._bolt.cleanup()
         except (Exception, SystemExit) as error:  # user code
@@ -281,6 +281,18 @@ class ReplayTask:
                 for target in lane.marks.values():
                     now_ms = max(self._reached_ms, self.now_ms())
                     target.rows[:] = [(values, at_ms or now_ms, source) for values, at_ms, source in target.rows]
+
+    def run_values(self, values: Iterator[tuple[Any, ...]], count: int, source: Source) -> None:
+        """Execute the next `count` values of one source, in a replay without times."""
+        some, mode = islice(values, count), self._mode
+        if mode.is_timed or mode.skip_bad or mode.is_keyed or not isinstance(self._runner, BasicRunner):
+            while part := list(zip(islice(some, AT_ONCE), repeat(0), repeat(source), strict=False)):
+                self.run(part)
+            return
+        for failed in self._runner.execute_values(some, source):
+            self._try_again(failed)
+        self.counts.executed += count
+        self._attributes.look(count)
 
     def _execute(self, rows: Sequence[Any]) -> None:
         if self._columns is None:
