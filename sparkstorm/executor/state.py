@@ -249,7 +249,7 @@ class MemoryState:
 
 
 if core is not None:
-    MemoryState.add = core.Add(MemoryState, MemoryState.add)  # type: ignore[method-assign]
+    MemoryState.add = core.Add(MemoryState, MemoryState.add, MISSING)  # type: ignore[method-assign]
 
 
 class Noting(MemoryState):

@@ -302,15 +302,30 @@ static PyTypeObject EmitType = {
     .tp_call = PyVectorcall_Call,
 };
 
-/* ---- Add: MemoryState.add for an int added to an int ---- */
+/* ---- Add: MemoryState.add for an int added to an int, or under a new key of int, text or a tuple of them ---- */
 
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
     PyTypeObject *owner;
-    Py_ssize_t data, undo;
-    PyObject *plain;
+    Py_ssize_t data, undo, unchecked;
+    PyObject *missing, *plain;
 } Add;
+
+static int
+is_plain_key(PyObject *key)
+{
+    if (PyLong_CheckExact(key) || PyUnicode_CheckExact(key))
+        return 1;
+    if (!PyTuple_CheckExact(key))
+        return 0;
+    for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(key); n++) {
+        PyObject *part = PyTuple_GET_ITEM(key, n);
+        if (!PyLong_CheckExact(part) && !PyUnicode_CheckExact(part))
+            return 0;
+    }
+    return 1;
+}
 
 static PyObject *one;
 
@@ -329,12 +344,17 @@ add_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *nam
     if (data == NULL || undo == NULL || !PyDict_CheckExact(data) || !PyList_CheckExact(undo) || !PyLong_CheckExact(amount))
         return PyObject_Vectorcall(self->plain, args, count, NULL);
     former = PyDict_GetItemWithError(data, key);
-    if (former == NULL || !PyLong_CheckExact(former)) {
+    if (former == NULL && !PyErr_Occurred() && is_plain_key(key)) {
+        PyObject *unchecked = SLOT(args[0], self->unchecked);
+        if (unchecked != NULL && PyAnySet_Check(unchecked) && PySet_GET_SIZE(unchecked) > 0)
+            former = self->missing;
+    }
+    if (former == NULL || (former != self->missing && !PyLong_CheckExact(former))) {
         PyErr_Clear(); /* a key without a hash: the plain way raises it again */
         return PyObject_Vectorcall(self->plain, args, count, NULL);
     }
     Py_INCREF(former);
-    total = PyNumber_Add(former, amount);
+    total = former == self->missing ? Py_NewRef(amount) : PyNumber_Add(former, amount);
     Py_ssize_t mark = PyList_GET_SIZE(undo);
     int failed = total == NULL || PyList_Append(undo, key) < 0 || PyList_Append(undo, former) < 0 || PyList_Append(undo, total) < 0 ||
                  PyDict_SetItem(data, key, total) < 0;
@@ -361,11 +381,12 @@ add_bind(PyObject *self, PyObject *object, PyObject *type)
 static PyObject *
 add_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
-    PyObject *owner, *plain;
-    if (!PyArg_ParseTuple(args, "O!O", &PyType_Type, &owner, &plain))
+    PyObject *owner, *plain, *missing;
+    if (!PyArg_ParseTuple(args, "O!OO", &PyType_Type, &owner, &plain, &missing))
         return NULL;
     Py_ssize_t data = slot_of(owner, "_data"), undo = data < 0 ? -1 : slot_of(owner, "undo");
-    if (data < 0 || undo < 0)
+    Py_ssize_t unchecked = undo < 0 ? -1 : slot_of(owner, "_unchecked");
+    if (unchecked < 0)
         return NULL;
     Add *self = (Add *)type->tp_alloc(type, 0);
     if (self == NULL)
@@ -374,6 +395,8 @@ add_new(PyTypeObject *type, PyObject *args, PyObject *names)
     self->owner = (PyTypeObject *)Py_NewRef(owner);
     self->data = data;
     self->undo = undo;
+    self->unchecked = unchecked;
+    self->missing = Py_NewRef(missing);
     self->plain = Py_NewRef(plain);
     return (PyObject *)self;
 }
@@ -382,6 +405,7 @@ static int
 add_traverse(Add *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->owner);
+    Py_VISIT(self->missing);
     Py_VISIT(self->plain);
     return 0;
 }
@@ -390,6 +414,7 @@ static int
 add_clear(Add *self)
 {
     Py_CLEAR(self->owner);
+    Py_CLEAR(self->missing);
     Py_CLEAR(self->plain);
     return 0;
 }
@@ -410,7 +435,7 @@ static PyMemberDef add_members[] = {
 static PyTypeObject AddType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "sparkstorm.model._core.Add",
-    .tp_doc = "Add(class, plain): its method add.",
+    .tp_doc = "Add(class, plain, missing): its method add; `missing` stands for no former value.",
     .tp_basicsize = sizeof(Add),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
     .tp_new = add_new,
