@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import cloudpickle
 import pytest
 from packaging.requirements import Requirement
 
@@ -137,6 +138,9 @@ def test_every_example_of_a_page_runs_and_its_tests_pass(name: str, tests: int, 
         for name in [name for name in vars(module) if name.startswith("test_") and name not in before]:
             vars(module)[name]()
             passed.append(name)
+    for name, made in list(vars(module).items()):
+        if isinstance(made, sparkstorm.api.ReplayableSpout | sparkstorm.api.Spout | sparkstorm.api.TransactionalSink):
+            assert cloudpickle.dumps(made), name  # it can be submitted
     assert len(passed) == len(re.findall(r"^def test_", page.read_text(encoding="utf-8"), re.MULTILINE)) >= tests
 
 

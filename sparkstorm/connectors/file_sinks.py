@@ -171,8 +171,12 @@ class FileSink(TransactionalSink):
 
     def _target(self) -> tuple[Any, str]:
         if self._system is None:
-            self._system = file_system(self._path)
+            self._system = self._find_target()
         return self._system  # type: ignore[no-any-return]
+
+    def _find_target(self) -> tuple[Any, str]:
+        """Return the file system that is written, and the folder in it."""
+        return file_system(self._path)
 
     def _check_names(self, staged: Any, name: Any) -> None:
         """Nothing outside the folder is renamed, whatever the store says."""

@@ -6,16 +6,11 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from sparkstorm.api.components import Conf
-from sparkstorm.api.context import TopologyContext
-from sparkstorm.connectors.file_folders import file_system
-from sparkstorm.connectors.file_sinks import FileSink, delete_file, named_columns
-from sparkstorm.errors import InvalidConfigError, StoreInconsistentError
-
-_SECRETS = ("secret", "token", "credential", "password")
+from sparkstorm.connectors.table_sink import TableSink, refuse_secrets
+from sparkstorm.errors import InvalidConfigError
 
 
-class IcebergSink(FileSink):
+class IcebergSink(TableSink):
     """Appends rows to an Iceberg table ("db.clicks"), exactly once.
 
     An epoch is one Parquet file, which is written first and is part of the table once a snapshot names it. The same commit sets the
@@ -38,128 +33,57 @@ class IcebergSink(FileSink):
         target_bytes: int = 64 << 20,
         compact_files: int = 32,
     ) -> None:
-        super().__init__(".", "parquet", schema, flush_secs=flush_secs, flush_rows=flush_rows, target_bytes=target_bytes)
+        sizes: dict[str, Any] = {"flush_secs": flush_secs, "flush_rows": flush_rows, "target_bytes": target_bytes}
+        super().__init__(table, schema, compact_files=compact_files, **sizes)
         if "." not in table:
             raise InvalidConfigError(f"IcebergSink: {table!r:.80} is no table of the form namespace.table")
-        self._path, self._catalog, self._properties = table, catalog, dict(properties or {})
-        self._compact_files = compact_files
-        if held := [key for key in self._properties if any(sign in key.lower() for sign in _SECRETS)]:
-            raise InvalidConfigError(
-                f"IcebergSink: properties holds the secret {held[0]}; put it into PYICEBERG_CATALOG__{catalog.upper()}__..."
-            )
+        self._path, self._catalog = table, catalog
+        place = f"PYICEBERG_CATALOG__{catalog.upper()}__..."
+        self._properties = refuse_secrets("IcebergSink", "properties", properties or {}, place)
 
-    def open(self, conf: Conf, context: TopologyContext) -> None:
-        """Name this task's files and its property of the table."""
-        super().open(conf, context)
-        self._name = f"{context.topology_id}/{context.component_id}/{context.task_index}"
-        self._property = f"sparkstorm-epoch.{self._name}"
-        self._is_first = context.task_index == 0
-        self._iceberg: Any = None
+    def _find_target(self) -> tuple[Any, str]:
+        io, folder = self._open_table().io, self._location("")
+        scheme, place, path = io.parse_location(folder, io.properties)
+        return io.fs_by_scheme(scheme, place), path.rstrip("/")
 
-    def _prepare(self, epoch: int) -> Any:
-        """Write the epoch's file; return [location]."""
-        import pyarrow as pa
-
-        self._seal()
-        name = f"{self._prefix}{epoch:020d}.{uuid.uuid4().hex}.parquet"
-        location = f"{self._open_table().location()}/data/{name}"
-        self._write_file(location, pa.Table.from_batches(self._batches, self._schema))
-        return [location]
-
-    def _commit(self, epoch: int, *prepared: Any) -> None:
-        """Name the file and the epoch in one commit of the table."""
-        table = self._open_table().refresh()
-        if int(table.properties.get(self._property, "0")) >= epoch:
-            return
-        [location] = prepared
-        root = f"{table.location()}/data/{self._prefix}"
-        if not str(location).startswith(root) or "/" in str(location)[len(root) :]:
-            raise StoreInconsistentError(f"the store names {location!r:.80} as a file of {self._path}")
-        if not table.io.new_input(location).exists():
-            raise StoreInconsistentError(
-                f"{self._path}: epoch {epoch} was staged as {location}, which is not there any more; restore it, or kill the "
-                "topology and submit it again"
-            )
-        summary = {"sparkstorm-sink": self._name, "sparkstorm-epoch": str(epoch)}
-        with table.transaction() as change:
-            change.set_properties({self._property: str(epoch)})
-            change.add_files([location], snapshot_properties=summary)
-        if self._is_first:
-            self._compact(table)
-
-    def recover(self, epoch: int, prepared: Any) -> None:
-        """Make the table if it is not there; bring the last epoch into it, and delete files of later ones."""
-        with self._speaking():
-            self._make()
-        super().recover(epoch, prepared)
-
-    def _recover(self, epoch: int) -> None:
-        from pyarrow import fs
-
-        system, root = file_system(f"{self._open_table().location()}/data")
-        for info in system.get_file_info(fs.FileSelector(root, allow_not_found=True)):
-            number = info.base_name.removeprefix(self._prefix).partition(".")[0]
-            if info.base_name.startswith(self._prefix) and number.isdigit() and int(number) > epoch:
-                delete_file(system, info.path)
-
-    def _make(self) -> None:
-        """Make the table, or check that it has the sink's columns."""
-        namespace = tuple(self._path.split(".")[:-1])
+    def _make_table(self) -> tuple[Any, bool]:
         catalog = self._load_catalog()
         if not catalog.table_exists(self._path):
-            catalog.create_namespace_if_not_exists(namespace)
+            catalog.create_namespace_if_not_exists(tuple(self._path.split(".")[:-1]))
             catalog.create_table_if_not_exists(self._path, self._schema)
         table = self._open_table()
-        schema: Any = self._schema
-        found = [(each.name, _plain(each.type)) for each in table.schema().as_arrow()]
-        if found != [(each.name, _plain(each.type)) for each in schema]:
-            raise InvalidConfigError(
-                f"{self._path}: the table has the columns {named_columns(table.schema().as_arrow())}, the sink "
-                f"{named_columns(schema)}"
-            )
-        if not table.spec().is_unpartitioned():
-            raise InvalidConfigError(f"{self._path}: IcebergSink writes no partitioned tables")
+        return table.schema().as_arrow(), not table.spec().is_unpartitioned()
 
-    def _load_catalog(self) -> Any:
-        try:
-            from pyiceberg.catalog import load_catalog
-        except ImportError as error:
-            raise InvalidConfigError("pyiceberg is not installed here: pip install 'sparkstorm[iceberg]'") from error
-        return load_catalog(self._catalog, **self._properties)
+    def _newest_table(self) -> Any:
+        return self._open_table().refresh()
 
-    def _open_table(self) -> Any:
-        if self._iceberg is None:
-            self._iceberg = self._load_catalog().load_table(self._path)
-        return self._iceberg
+    def _last_epoch(self, table: Any) -> int:
+        return int(table.properties.get(f"sparkstorm-epoch.{self._name}", "0"))
 
-    def _write_file(self, location: str, rows: Any) -> None:
-        import pyarrow.parquet as pq
-
-        with self._open_table().io.new_output(location).create(overwrite=True) as out:
-            pq.write_table(rows, out)
+    def _append(self, table: Any, epoch: int, name: str, size: int, rows: int) -> None:
+        with table.transaction() as change:
+            change.set_properties({f"sparkstorm-epoch.{self._name}": str(epoch)})
+            summary = {"sparkstorm-sink": self._name, "sparkstorm-epoch": str(epoch)}
+            change.add_files([self._location(name)], snapshot_properties=summary)
 
     def _compact(self, table: Any) -> None:
-        """Merge small files once there are many; a conflict with another writer is left to the next time."""
         import pyarrow as pa
         import pyarrow.parquet as pq
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.table import _parquet_files_to_data_files
 
-        table, schema = table.refresh(), self._schema
-        assert schema is not None
-        small = [
-            each.file
-            for each in table.scan().plan_files()
-            if each.file.file_size_in_bytes < self._target_bytes // 2 and not each.delete_files
-        ]
+        schema: Any = self._schema
+        files = table.scan().plan_files()
+        small = [each.file for each in files if each.file.file_size_in_bytes < self._target_bytes // 2 and not each.delete_files]
         if len(small) < self._compact_files:
             return
         parts = []
         for each in small:
             with table.io.new_input(each.file_path).open() as source:
                 parts.append(pq.read_table(source).select(schema.names).cast(schema))
-        location = f"{table.location()}/data/{self._prefix}merged.{uuid.uuid4().hex}.parquet"
-        self._write_file(location, pa.concat_tables(parts))
+        location = self._location(f"{self._prefix}merged.{uuid.uuid4().hex}.parquet")
+        with table.io.new_output(location).create() as out:
+            pq.write_table(pa.concat_tables(parts), out)
         try:
             with table.transaction() as change, change.update_snapshot().overwrite() as merge:
                 for each in small:
@@ -169,7 +93,17 @@ class IcebergSink(FileSink):
         except CommitFailedException:
             table.io.delete(location)
 
+    def _location(self, name: str) -> str:
+        return f"{self._open_table().location()}/data/{name}"
 
-def _plain(kind: Any) -> str:
-    """Return an Arrow type as text; Iceberg gives text and bytes their large forms."""
-    return str(kind).replace("large_", "")
+    def _load_catalog(self) -> Any:
+        try:
+            from pyiceberg.catalog import load_catalog
+        except ImportError as error:
+            raise InvalidConfigError("pyiceberg is not installed here: pip install 'sparkstorm[iceberg]'") from error
+        return load_catalog(self._catalog, **{**self._properties, "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"})
+
+    def _open_table(self) -> Any:
+        if self._table is None:
+            self._table = self._load_catalog().load_table(self._path)
+        return self._table

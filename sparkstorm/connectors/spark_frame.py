@@ -7,6 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import redis
+
+from sparkstorm.api.collector import SpoutOutputCollector
+from sparkstorm.api.components import Conf
+from sparkstorm.api.context import TopologyContext
 from sparkstorm.connectors.file_records import json_parser
 from sparkstorm.connectors.patience import Secret, without_password
 from sparkstorm.connectors.redis_streams import RedisSource, connect
@@ -32,8 +37,8 @@ return 1
 class SparkFrame(RedisSource):
     """Emits the rows that `send_frame` puts into a Redis stream, each exactly once: whatever a Spark cluster has a reader for.
 
-    `fields` are columns of the frame, as names or types by name. Entries are deleted when their tuples are done. One that is no
-    such row goes to the stream `bad` (id, text, reason) and is reported.
+    `fields` are columns of the frame, as names or types by name. Entries are deleted when all tuples up to theirs are done. One
+    that is no such row goes to the stream `bad` (id, text, reason) and is reported.
     """
 
     def __init__(
@@ -48,18 +53,39 @@ class SparkFrame(RedisSource):
     ) -> None:
         super().__init__(url, stream, [_ROW], follow=follow, lost="skip", password_file=password_file, password_env=password_env)
         types = dict(fields) if isinstance(fields, Mapping) else dict.fromkeys(fields, "any")
-        self._parse = json_parser(types)
+        self._types = types
         self.outputs = {"default": types, "bad": ["id", "text", "reason"]}
 
+    def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
+        """Take the stream."""
+        super().open(conf, context, collector)
+        self._parse = json_parser(self._types)
+        self._unfinished: dict[str, None] = {}  # ids that were emitted, oldest first
+        self._is_done = False  # some since the last deletion
+
+    def next_tuple(self) -> None:
+        """Emit some rows, and delete the entries of those that are done."""
+        super().next_tuple()
+        if self._is_done and self._client is not None and not self._patience.is_resting:
+            [(stream, last)] = self._last.items()
+            time_ms, _, number = last.partition("-")
+            try:
+                first = next(iter(self._unfinished), f"{time_ms}-{int(number) + 1}")
+                self._client.xtrim(stream, minid=first, approximate=False)
+                self._is_done = False
+            except redis.RedisError as error:
+                self._patience.bear(error)
+
     def ack(self, message_id: Any) -> None:
-        """Delete an entry whose tuple is done."""
-        if self._client is not None:
-            self._client.xdel(self._streams[0], message_id)
+        """Note that a tuple is done."""
+        self._unfinished.pop(message_id, None)
+        self._is_done = True
 
     fail = ack  # it was parked: done as well
 
     def _emit(self, entry: Mapping[bytes, bytes], id: str) -> None:
         row = entry.get(_ROW.encode(), b"")
+        self._unfinished[id] = None
         try:
             self._collector.emit(self._parse(row), id)
         except (ValueError, RecursionError, CodecError) as error:

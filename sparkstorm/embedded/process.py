@@ -10,8 +10,9 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 from sparkstorm.embedded.tether import started_at
@@ -43,11 +44,11 @@ class TetheredProcess:
         return self._tether.poll() is None
 
     def stop(self) -> None:
-        """Asks the server to end, then makes it; returns when it is gone."""
+        """Ask the server to end, kill it when it does not, and return when it is gone."""
         self._order(b"t")
 
     def kill(self) -> None:
-        """Ends the server as `kill -9` does; returns when it is gone."""
+        """End the server as `kill -9` does, and return when it is gone."""
         self._order(b"k")
 
     def _order(self, letter: bytes) -> None:
@@ -66,7 +67,7 @@ class TetheredProcess:
             stdin.close()
 
     def wait_ready(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
-        """Returns once `is_ready` holds.
+        """Return once `is_ready` holds.
 
         Raises EmbeddedServerError, with the end of the log, when the server ended or needs longer than `timeout_s`.
         """
@@ -145,14 +146,19 @@ def start_on_free_port(port: int | None, start: Callable[[int], _Server]) -> _Se
     raise AssertionError("unreachable: the last try returns or raises")
 
 
-def start_tethered(name: str, command: Sequence[str], directory: Path) -> TetheredProcess:
-    """Starts `command` in `directory`, which one starter at a time may use; what a dead one left there is ended first.
+def start_tethered(
+    name: str, command: Sequence[str], directory: Path, environment: Mapping[str, str] = MappingProxyType({})
+) -> TetheredProcess:
+    """Start `command` in `directory`, which one starter at a time may use; what a dead one left there is ended first.
+
+    `environment`: variables of the server besides those of this process.
 
     Raises EmbeddedServerError when another process uses the folder or the program cannot be started.
     """
     tether = subprocess.Popen(
         [sys.executable, "-I", "-S", str(_TETHER), name, *command],
         cwd=directory,
+        env={**os.environ, **environment},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import TransactionalSink
-from sparkstorm.connectors import RedisSink, RedisSource
+from sparkstorm.api import TopologyBuilder, TransactionalSink
+from sparkstorm.connectors import RedisSink, RedisSource, SparkFrame
 from sparkstorm.embedded import RedisServer, start_redis
 from sparkstorm.embedded.redis import find_redis_binary
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
+from sparkstorm.testing import CaptureBolt, LocalCluster
 from tests.connectors.mortal import die_everywhere, feed
 from tests.connectors.test_sql import Bench as SqlBench
 from tests.transport.bare_redis import debian_redis, version_of
@@ -159,3 +160,37 @@ def test_mistakes_are_one_sentence(url: str, redis_server: RedisServer, monkeypa
         feed(RedisSink(url, name, password_env="TEST_REDIS_PASSWORD"), ["n"], [[1]])
     with pytest.raises(InvalidConfigError, match="the environment variable NOT_THERE is not set on this host"):
         Bench(RedisSource(url, name, ["a"], password_env="NOT_THERE")).step()  # type: ignore[arg-type]
+
+
+def test_rows_of_a_frame_are_deleted_when_all_before_them_are_done_and_what_is_no_row_is_bad(
+    url: str, redis_server: RedisServer
+) -> None:
+    name, builder = next(names), TopologyBuilder()
+    rows, bad = CaptureBolt(), CaptureBolt()
+    with redis_server.client() as client:
+        for row in ('{"n": 1}', '{"n": "x"}', "[1", '{"n": 2}', '{"n": ' + "9" * 3000 + "}", '{"m": 5}', "\x00"):
+            client.xadd(name, {"row": row})
+        client.xadd(name, {"other": "n"})
+        client.xadd(name, {"row": '{"n": 3}'})
+        builder.set_spout("frame", SparkFrame(url, name, {"n": "bigint"}, password_env="TEST_REDIS_PASSWORD"))
+        builder.set_bolt("rows", rows, inputs="frame")
+        builder.set_bolt("bad", bad, inputs="frame:bad")
+        with LocalCluster() as cluster:
+            cluster.submit(builder.build())
+            cluster.run_until(lambda: len(rows.values) + len(bad.values) >= 9)
+            cluster.run_until(lambda: client.xlen(name) == 0)
+    assert [row[0] for row in rows.values if row[0] is not None] == [1, 2, 3]
+    signs = ("field 'n' is 'x', not a whole number", "no JSON", "the most are 8192", "no JSON", "no JSON")
+    assert all(sign in row[2] for sign, row in zip(signs, bad.values, strict=True))
+    source = SparkFrame(url, name, ["n"], password_env="TEST_REDIS_PASSWORD")
+    with redis_server.client() as client:
+        ids = [client.xadd(name, {"row": f'{{"n": {n}}}'}).decode() for n in range(3)]
+        bench: Any = Bench(source)  # type: ignore[arg-type]
+        assert bench.step() == [(0,), (1,), (2,)]
+        source.ack(ids[1])
+        source.next_tuple()
+        assert client.xlen(name) == 3  # the first one is not done
+        source.ack(ids[0])
+        source.next_tuple()
+        assert [id.decode() for id, _ in client.xrange(name)] == ids[2:]
+    source.close()

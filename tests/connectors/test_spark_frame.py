@@ -40,7 +40,8 @@ def test_rows_come_once_though_spark_repeats_a_batch(spark: SparkSession, redis_
     assert sorted(found) == [(n, str(n)) for n in range(-50, 1200)]
     with redis_server.client() as client:
         for id, _ in client.xrange("frames"):
-            source.ack(id)
+            source.ack(id.decode())
+        source.next_tuple()
         assert client.xlen("frames") == 0
     source.close()
     with pytest.raises(InvalidConfigError, match="a streaming frame needs a checkpoint"):

@@ -1,9 +1,10 @@
-"""An S3 and an HTTP server as processes of their own, whose data outlive `kill` and `start`: for test_connectors.py."""
+"""An S3, an HTTP server and a Spark application as processes of their own, whose data outlive `kill` and `start`."""
 
 from __future__ import annotations
 
 import base64
 import io
+import itertools
 import json
 import os
 import signal
@@ -16,7 +17,49 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from sparkstorm.testing.system.main_job import environment
+
 _ROOT = Path(__file__).parents[2]
+
+
+class FrameSender:
+    """A Spark application that sends the JSON files of a folder to a `SparkFrame`; it goes on behind its checkpoint."""
+
+    def __init__(self, folder: Path, redis: str, secret: str) -> None:
+        (folder / "in").mkdir(parents=True)
+        self._folder, self._arguments = folder, (str(folder), redis, secret)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait for nothing."""
+        command = [sys.executable, "-m", "tests.system.links_servers", "frame", *self._arguments]
+        with (self._folder / "log").open("ab") as log:
+            io: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+            self._process = subprocess.Popen(command, cwd=_ROOT, env=environment(), start_new_session=True, **io)
+
+    def kill(self) -> None:
+        """End driver and JVM as kill -9 does."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+
+def _send_frame(folder: Path, redis: str, secret: str) -> None:
+    from pyspark.errors import StreamingQueryException
+    from pyspark.sql import SparkSession
+
+    from sparkstorm.connectors import send_frame
+
+    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    frame = spark.readStream.schema("n bigint").json(str(folder / "in"))
+    while True:
+        query = send_frame(frame, redis, "frame", name="links", checkpoint=str(folder / "checkpoint"), password_env=secret)
+        assert query is not None
+        try:
+            query.awaitTermination()
+        except StreamingQueryException:  # Redis was away
+            time.sleep(0.2)
 
 
 class ServerProcess:
@@ -119,11 +162,22 @@ class _Recorded:
 
 def _serve_s3(folder: Path, port: int) -> None:
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from moto.s3.models import FakeMultipart
     from werkzeug.serving import run_simple
 
+    make, numbers = FakeMultipart.__init__, itertools.count()
+
+    def make_numbered(upload: Any, *arguments: Any, **options: Any) -> None:
+        make(upload, *arguments, **options)
+        upload.id = f"upload-{next(numbers)}"  # the same one when requests are repeated
+
+    FakeMultipart.__init__ = make_numbered  # type: ignore[assignment,method-assign]
     app = _Recorded(DomainDispatcherApplication(create_backend_app), folder / "record")
     run_simple("127.0.0.1", port, app, threaded=True)
 
 
 if __name__ == "__main__":
-    {"s3": _serve_s3, "http": _serve_http}[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]))
+    if sys.argv[1] == "frame":
+        _send_frame(Path(sys.argv[2]), *sys.argv[3:])
+    else:
+        {"s3": _serve_s3, "http": _serve_http}[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]))

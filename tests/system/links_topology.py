@@ -19,13 +19,16 @@ from pyspark.sql.datasource import (
 
 from sparkstorm.api import TopologyBuilder, bolt
 from sparkstorm.connectors import (
+    DeltaSink,
     Files,
     FileSink,
     HttpSink,
+    IcebergSink,
     KafkaSink,
     KafkaSource,
     RedisSink,
     RedisSource,
+    SparkFrame,
     SparkSink,
     SparkSource,
     SqlSink,
@@ -34,7 +37,7 @@ from sparkstorm.connectors import (
 )
 from sparkstorm.model.topology import Topology
 
-ORIGINS = ("kafka", "sql", "redis", "file", "s3", "spark", "hook")
+ORIGINS = ("kafka", "sql", "redis", "file", "s3", "spark", "frame", "hook")
 
 
 class _Lines(DataSourceStreamReader):
@@ -105,13 +108,17 @@ def build(postgres: str, redis: str, kafka: str, http: str, log: str, spark: str
     builder.set_spout("file", Files(log, "json", {"n": "bigint"}, tail=True, poll_secs=0.1))
     builder.set_spout("s3", Files("s3://bucket/in", "json", {"n": "bigint"}, follow=True, poll_secs=0.2))
     builder.set_spout("spark", SparkSource(Lines, {"path": f"{spark}/numbers"}, poll_secs=0.1))
+    builder.set_spout("frame", SparkFrame(redis, "frame", {"n": "bigint"}, **rd))
     builder.set_spout("hook", Webhook(hook, {"n": "bigint"}, patience_secs=10))
     builder.set_bolt("tag", tag, 2, inputs=list(ORIGINS))
     builder.set_bolt("to_kafka", KafkaSink(kafka, "out", key="origin"), 2, inputs="tag")
     builder.set_bolt("to_sql", SqlSink(postgres, "copies", **pg), 2, inputs="tag")
     builder.set_bolt("to_redis", RedisSink(redis, "out", **rd), inputs="tag")
     builder.set_bolt("to_http", HttpSink(http, batch=200), inputs="tag")
-    builder.set_bolt("to_s3", FileSink("s3://bucket/out", schema="origin string, n bigint", flush_secs=1), inputs="tag")
+    columns: dict[str, Any] = {"schema": "origin string, n bigint", "flush_secs": 1}
+    builder.set_bolt("to_s3", FileSink("s3://bucket/out", **columns), inputs="tag")
+    builder.set_bolt("to_delta", DeltaSink("s3://bucket/delta", compact_files=8, **columns), 2, inputs="tag")
+    builder.set_bolt("to_iceberg", IcebergSink("links.rows", catalog="links", compact_files=8, **columns), inputs="tag")
     to_spark = SparkSink(Lines, {"path": f"{spark}/out"}, "origin string, n bigint")
     builder.set_bolt("to_spark", to_spark, inputs="tag")
     return builder.build()

@@ -7,6 +7,8 @@ import io
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -26,12 +28,23 @@ from sparkstorm.testing.system.kafka import KafkaServer
 from sparkstorm.testing.system.main_job import MainJob
 from sparkstorm.testing.system.postgres import PASSWORD, PostgresServer
 from sparkstorm.testing.system.processes import parent_of
-from tests.system.links_servers import ServerProcess, free_port
+from tests.system.links_servers import FrameSender, ServerProcess, free_port
 from tests.system.links_topology import ORIGINS
 
 pytestmark = pytest.mark.system
 ROWS = 900  # of each origin
 HOOKS = 20
+
+
+_READ_TABLE = """
+import json
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
+
+table = ...
+print(json.dumps([[row["origin"], row["n"]] for row in pa.table(table).to_pylist()]))
+"""
 
 
 class Servers:
@@ -42,6 +55,7 @@ class Servers:
         self.postgres, self.kafka = PostgresServer(), KafkaServer(folder / "kafka")
         self.redis: RedisServer = start_redis(folder / "redis", password=PASSWORD)
         self.s3, self.http = ServerProcess("s3", folder / "s3"), ServerProcess("http", folder / "http")
+        self.frame = FrameSender(folder / "frame", f"redis://127.0.0.1:{self.redis.port}", "LINKS_REDIS")
         self.s3.start()
         self.http.start()
         self.objects = boto3.client(
@@ -61,6 +75,7 @@ class Servers:
         self.hook = free_port()
 
     def stop(self) -> None:
+        self.frame.kill()
         self.kafka.stop()
         self.postgres.stop()
         self.redis.stop()
@@ -98,6 +113,11 @@ class Servers:
     def feed_spark(self, first: int, last: int) -> None:
         with (self.folder / "spark" / "numbers").open("a") as file:
             file.writelines(f"{n}\n" for n in range(first, last))
+
+    def feed_frame(self, first: int, last: int) -> None:
+        new = self.folder / "frame" / f"{first}.json"
+        new.write_text("".join(f'{{"n": {n}}}\n' for n in range(first, last)))
+        new.rename(self.folder / "frame" / "in" / new.name)
 
     def has_read_log(self, least: int) -> bool:
         """Return whether a row of the log from this number on has come out."""
@@ -157,6 +177,18 @@ class Servers:
         bodies = [self.objects.get_object(Bucket="bucket", Key=key)["Body"].read() for key in keys]
         return Counter((row["origin"], row["n"]) for body in bodies for row in pq.read_table(io.BytesIO(body)).to_pylist())
 
+    def out_of_delta(self) -> Counter[tuple[str, int]]:
+        return self._out_of_table("table = DeltaTable('s3://bucket/delta').to_pyarrow_table()")
+
+    def out_of_iceberg(self) -> Counter[tuple[str, int]]:
+        return self._out_of_table("table = load_catalog('links').load_table('links.rows').scan().to_arrow()")
+
+    def _out_of_table(self, read: str) -> Counter[tuple[str, int]]:
+        """Rows of a table, read by its library in a process of its own."""
+        program = _READ_TABLE.replace("table = ...", read)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=True)
+        return Counter((origin, n) for origin, n in json.loads(done.stdout))
+
     def out_of_spark(self) -> Counter[tuple[str, int]]:
         files = (self.folder / "spark" / "out").glob("[0-9]*.json")
         return Counter((origin, n) for file in files for origin, n in json.loads(file.read_text()))
@@ -172,6 +204,12 @@ def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+        "PYICEBERG_CATALOG__LINKS__URI": made.postgres.url.replace("@", f":{PASSWORD}@"),
+        "PYICEBERG_CATALOG__LINKS__WAREHOUSE": "s3://bucket/iceberg",
+        "PYICEBERG_CATALOG__LINKS__S3__ENDPOINT": made.s3.url,
+        "PYICEBERG_CATALOG__LINKS__S3__REGION": "us-east-1",
     }.items():
         monkeypatch.setenv(name, value)
     try:
@@ -207,7 +245,7 @@ class Run:
         return self.sight.workers()[number % 2].pid
 
 
-def restart(server: KafkaServer | PostgresServer | ServerProcess | RedisServer) -> None:
+def restart(server: KafkaServer | PostgresServer | ServerProcess | FrameSender | RedisServer) -> None:
     server.kill()
     if isinstance(server, RedisServer):
         server.restart()
@@ -231,8 +269,9 @@ def test_whatever_is_killed_every_sink_has_exactly_what_every_source_had(servers
         )
     )
     job = MainJob(tmp_path / "run", tmp_path / "job.yaml", settings={"topology.max.worker.deaths": 100, "topology.epoch.rows": 200})
-    poster = threading.Thread(target=servers.post)
+    poster = threading.Thread(target=servers.post, daemon=True)
     try:
+        servers.frame.start()
         run = Run(job)
         poster.start()
         strikes: list[Callable[[], None]] = [
@@ -241,6 +280,7 @@ def test_whatever_is_killed_every_sink_has_exactly_what_every_source_had(servers
             lambda: restart(servers.s3),
             lambda: run.kill_worker(1),
             lambda: restart(servers.kafka),
+            lambda: restart(servers.frame),
             run.kill_driver,
             lambda: restart(servers.redis),
             lambda: restart(servers.http),
@@ -248,6 +288,7 @@ def test_whatever_is_killed_every_sink_has_exactly_what_every_source_had(servers
         ]
         feeds = (
             servers.feed_kafka, servers.feed_sql, servers.feed_redis, servers.feed_file, servers.feed_s3, servers.feed_spark,
+            servers.feed_frame,
         )  # fmt: skip
         step = ROWS // 30
         for number, first in enumerate(range(0, ROWS, step)):
@@ -262,7 +303,7 @@ def test_whatever_is_killed_every_sink_has_exactly_what_every_source_had(servers
         wanted = Counter((origin, n) for origin in ORIGINS for n in range(HOOKS if origin == "hook" else ROWS))
         outs = (
             servers.out_of_kafka, servers.out_of_sql, servers.out_of_redis, servers.out_of_http, servers.out_of_s3,
-            servers.out_of_spark,
+            servers.out_of_spark, servers.out_of_delta, servers.out_of_iceberg,
         )  # fmt: skip
         job.wait_for(lambda: all(out().keys() >= wanted.keys() for out in outs), "every row in every sink", 120)
         run.sight.close()
