@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import starmap
 from operator import itemgetter
 from typing import Any
 from zlib import crc32
@@ -35,7 +34,6 @@ from sparkstorm.windowing.windows import Firing, TimeWindows, Windows
 
 MOST_AT_ONCE = 4096  # windows and timers per call of advance: between two of them rows may come and commits be made
 _LONGEST_BACK_OFF_MS = 30_000
-_SOURCE = itemgetter(2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +81,6 @@ class TimedRunner:
         self._retry_ms = 0
         self._has_more = True  # unknown before the first look
         self._timer_is_firing = False
-        self._fires_cells = (
-            isinstance(bolt, FoldingBolt)
-            and isinstance(self._windows, TimeWindows)
-            and self._windows.fires_whole_cells
-            and settings.is_event_time
-            and type(bolt).on_timer is WindowedBolt.on_timer  # else timers may be due between two windows
-        )
         bolt.timers = TaskTimers(self._timers, lambda: self._watermark_ms, self._may_set_event_timer)
 
     # -- rows ------------------------------------------------------------------------------------------------------
@@ -115,34 +106,6 @@ class TimedRunner:
                 self._roll_back(mark, undo_mark, times_mark)
                 failures.append((tup, self._failure(tup, error)))
 
-    def run_rows(self, rows: Sequence[Any]) -> list[FailedInput]:
-        """Take in rows (values, roots, source) as `run` does tuples."""
-        return [] if self._fires_cells and self._fold(rows) else self.run(list(starmap(Tuple, rows)))
-
-    def _fold(self, rows: Sequence[Any]) -> bool:
-        """Fold rows of one source into accumulators; False, with nothing changed, where one of them needs a closer look."""
-        source, bolt, windows = rows[0][2], self.bolt, self._windows
-        assert isinstance(bolt, FoldingBolt) and isinstance(windows, TimeWindows)
-        if source.is_late or source.stream == TICK_STREAM or len(set(map(_SOURCE, rows))) > 1 or len(bolt.key_fields) != 1:
-            return False
-        time_at, key_at = (source.position(field) for field in (self._settings.timestamp_field or "", bolt.key_fields[0]))
-        times, keys = [row[0][time_at] for row in rows], [row[0][key_at] for row in rows]
-        if set(map(type, times)) != {int} or not set(map(type, keys)) <= SCALARS:
-            return False
-        if min(times) < max(windows.floor, 0) or max(times) > LAST_MS:
-            return False
-        length = windows.length
-        marks = len(self._emitter.log), len(self._state.undo), len(self._times.undo)
-        places = [("a", at - at % length, key) for at, key in zip(times, keys, strict=True)]
-        try:
-            begun = self._times.fold_rows(places, rows, bolt.initial, bolt.fold)
-        except (Exception, SystemExit):  # the tuples are then taken in one by one, and only the faulty one fails
-            self._roll_back(*marks)
-            return False
-        for _, start, key in begun:
-            windows.begin(start, (key,))
-        return True
-
     def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
         """Inputs of a run that wait for an ack: none, since what a window holds is in the store."""
         return []
@@ -161,7 +124,7 @@ class TimedRunner:
         if now_ms < self._retry_ms:
             return 0
         given_up, last_end = len(self.given_up), NEVER
-        fired = self._fire_cells(now_ms, most) if self._fires_cells else 0
+        fired = self._fire_cells(now_ms, most)
         if now_ms < self._retry_ms:
             return fired
         while (due := self._next_due(now_ms)) is not None and fired < most and len(self.given_up) == given_up:
@@ -179,25 +142,8 @@ class TimedRunner:
         return fired
 
     def _fire_cells(self, now_ms: int, most: int) -> int:
-        """Fire due windows of one accumulator each, the usual case written out; return how many have fired."""
-        windows, emitter, collector, execute = self._windows, self._emitter, self._collector, self.bolt.execute  # type: Any, Emitter, Any, Any
-        log, undo, times_undo = emitter.log, self._state.undo, self._times.undo
-        fired = 0
-        firing: Any
-        marks = 0, 0, 0
-        try:
-            for firing in windows.due_cells(self._watermark_ms) if most else ():
-                if fired == most:
-                    return fired
-                emitter.roots = 0
-                marks = len(log), len(undo), len(times_undo)
-                execute(Window(firing.key, firing.start, firing.end, firing.content, False, False), collector)
-                self._attempts = 0
-                fired += 1
-        except (Exception, SystemExit) as error:  # the window is still the first one
-            self._roll_back(*marks)
-            self._put_off(firing, failure_of(error), now_ms)
-        return fired
+        """Fire due windows that need no closer look, before all others; return how many have fired."""
+        return 0
 
     def next_name(self, watermark_ms: int, now_ms: int) -> str | None:
         """Return the next firing's name, which is the same after a restart; None when nothing is due."""

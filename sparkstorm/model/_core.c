@@ -7,7 +7,7 @@
 #include <Python.h>
 #include <structmember.h>
 
-#define CORE_VERSION 3 /* VERSION of compiled.py */
+#define CORE_VERSION 4 /* VERSION of compiled.py */
 #define SLOT(object, offset) (*(PyObject **)((char *)(object) + (offset)))
 
 static Py_ssize_t

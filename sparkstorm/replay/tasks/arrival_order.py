@@ -12,9 +12,9 @@ from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
 from sparkstorm.executor.emitter import Emitter
 from sparkstorm.executor.output_clock import OutputClock
 from sparkstorm.executor.runner import FailedInput
-from sparkstorm.executor.windowed_runner import TimedRunner
 from sparkstorm.model.tuples import Tuple
 from sparkstorm.model.values.codec import Codec
+from sparkstorm.replay.tasks.folding_runner import FoldingRunner
 from sparkstorm.windowing.reorder import Row
 from sparkstorm.windowing.settings import TimeSettings
 from sparkstorm.windowing.timers import Timer
@@ -26,8 +26,8 @@ _SAMPLE_LATER = 16  # rows that are looked at each time the number of rows has d
 _MOST_KEYS = 1024
 
 
-class WatchedRunner(TimedRunner):
-    """A TimedRunner that measures how its results depend on chance.
+class WatchedRunner(FoldingRunner):
+    """A FoldingRunner that measures how its results depend on chance.
 
     `has_ties`: rows of the same time were in one window, or came next to each other. `behind_ms`: how far a row was behind
     the watermark that a live task can have announced before it emitted that row.
