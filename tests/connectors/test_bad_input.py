@@ -343,7 +343,7 @@ def test_a_record_is_as_late_as_in_its_own_partition(times: list[list[int]], dat
                 order.note_end(str(place))
                 break
             time_ms = left[place].pop(0)
-            order.put(str(place), time_ms, (place, time_ms))
+            order.put(str(place), [(time_ms, (place, time_ms))])
         given += order.take(data.draw(st.integers(1, 10)))
     while taken := order.take(7):
         given += taken
@@ -360,12 +360,12 @@ def test_a_silent_partition_is_not_waited_for_longer_than_it_may_be_idle() -> No
     order = PartitionOrder(1000)
     order.add("a")
     order.add("b")
-    order.put("a", 5, "a5")
+    order.put("a", [(5, "a5")])
     order.note_poll(999)
     assert order.take(10) == []
     order.note_poll(1)
-    order.put("a", 7, "a7")
+    order.put("a", [(7, "a7")])
     assert order.take(10) == ["a5", "a7"]
-    order.put("b", 1, "b1")
-    order.put("a", 9, "a9")
+    order.put("b", [(1, "b1")])
+    order.put("a", [(9, "a9")])
     assert order.take(10) == ["b1"]
