@@ -10,6 +10,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -81,8 +82,15 @@ def write(sink: TransactionalSink, rows: Any = ROWS) -> None:
 @pytest.fixture
 def small_disk() -> Iterator[Path]:
     """A disk of 300 kB, which any user may reach."""
+    with disk_of("300k") as folder:
+        yield folder
+
+
+@contextmanager
+def disk_of(size: str) -> Iterator[Path]:
+    """Mount a disk of a size."""
     folder = Path(tempfile.mkdtemp(prefix="sparkstorm-small-"))
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)], capture_output=True, check=False)
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, check=False)
     if made.returncode:
         folder.rmdir()
         pytest.skip(f"only root may mount a small disk: {made.stderr.decode().strip()}")

@@ -15,13 +15,14 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
 from sparkstorm.api import ColumnBolt, Source, TopologyBuilder, TransactionalSink
-from sparkstorm.connectors import KafkaSink, KafkaSource
+from sparkstorm.connectors import KafkaSink, KafkaSource, kafka_sink
 from sparkstorm.connectors.file_records import json_parser
 from sparkstorm.connectors.kafka_batch import batch_maker
 from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import CaptureBolt, LocalCluster
 from sparkstorm.testing.system.kafka import KafkaServer
 from tests.connectors.mortal import die_everywhere, feed
+from tests.connectors.test_bad_input import ROWS, Relieved, disk_of, fill, write
 from tests.connectors.test_sql import Bench as SqlBench
 from tests.leaks import keep_children
 
@@ -317,3 +318,26 @@ def test_a_column_bolt_gets_what_rows_would_be(kafka: KafkaServer) -> None:
 
 def _are_all(rows: CaptureBolt, bad: CaptureBolt, most: int) -> bool:
     return len(rows.values) + len(bad.values) >= most
+
+
+def test_a_full_disk_of_the_broker_is_waited_for_and_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_sink, "CALL_SECS", 4.0)
+    with disk_of("24m") as folder:
+        server = KafkaServer(folder)
+        server.start()
+        keep_children()
+        try:
+            name = topic(server)
+
+            def relieve() -> None:  # a broker whose disk was full has ended itself
+                make_room()
+                server.kill()
+                server.start()
+
+            relieved = Relieved(KafkaSink(server.address, name), relieve)
+            make_room = fill(folder)
+            write(relieved, ROWS)
+            assert len(relieved.refusals.value) >= 2 and "Broker transport failure" in relieved.refusals.value[0]
+            assert [(row["n"], row["text"]) for row in read_all(server, name)] == ROWS
+        finally:
+            server.stop()
