@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sparkstorm.app.job_file import JobFile, make_topology, read_job_file, topology_conf
@@ -29,8 +29,13 @@ def main(arguments: Sequence[str], prog: str = "run_topology.py") -> int:
     add_options(parser)
     parser.add_argument("--cluster", metavar="FILE", help=f"submit to the cluster of this connection file (or of {VARIABLE})")
     options = parser.parse_args(list(arguments))
+    return guarded(lambda: perform(options))
+
+
+def guarded(run: Callable[[], int]) -> int:
+    """Return the exit status of a job, a replay or a cluster; an error is one sentence with its kind."""
     try:
-        return perform(options)
+        return run()
     except SparkStormError as error:
         sys.stdout.flush()
         print(f"{title(error)}: {error}", file=sys.stderr, flush=True)
@@ -74,15 +79,13 @@ def read_job(options: argparse.Namespace) -> JobFile:
         if given := getattr(options, key, None):
             overrides[f"topology.{key}"] = given
     job = read_job_file(options.conf, overrides, options.name, options.input)
-    say_exposed(overrides, job.own_conf, options.conf)
-    for sentence in unsupported_among(job.own_conf):
-        print(f"warning: {sentence}", file=sys.stderr, flush=True)
+    say_warnings(overrides, job.own_conf, options.conf)
     return job
 
 
-def say_exposed(overrides: Mapping[str, Any], own_conf: Mapping[str, Any], path: str) -> None:
-    """Warn of passwords that other users of this machine can read."""
-    for sentence in exposed(overrides, own_conf, path):
+def say_warnings(overrides: Mapping[str, Any], own_conf: Mapping[str, Any], path: str) -> None:
+    """Warn of passwords that other users of this machine can read, and of keys without effect."""
+    for sentence in (*exposed(overrides, own_conf, path), *unsupported_among(own_conf)):
         print(f"warning: {sentence}", file=sys.stderr, flush=True)
 
 

@@ -14,7 +14,7 @@ from sparkstorm.app.dead_letter_file import DeadLetterFile
 from sparkstorm.app.job import INTERRUPTED, OK, PARKED
 from sparkstorm.app.job_file import JobFile
 from sparkstorm.app.results import DEAD_LETTERS, result_folder
-from sparkstorm.app.run import Run, Signals, StoppedError, kept_where
+from sparkstorm.app.run import Run, Signals, kept_where
 from sparkstorm.app.watch import PublishedLogs, Watch
 from sparkstorm.client import ClusterClient, connect
 from sparkstorm.config import keys
@@ -33,7 +33,7 @@ def run_remotely(run: Run, job: JobFile, connection: str, is_detached: bool, is_
     how = f"sparkstorm follow {job.name}, or the same command, follows it; sparkstorm kill {job.name} ends it"
     with connect(connection) as cluster:
         status = INTERRUPTED
-        with _leaving(run.console, lambda: f"{job.name} goes on in the cluster: {how}"):
+        with _leaving(run.console, lambda: f"{job.name} goes on in the cluster: {how}" if run.topology_id else ""):
             if is_detached:
                 run.begin(cluster)
                 run.console.say(how)
@@ -72,14 +72,15 @@ def follow(cluster: ClusterClient, name: str, is_json: bool = False) -> int:
 
 @contextlib.contextmanager
 def _leaving(console: Console, last_words: Callable[[], str]) -> Iterator[None]:
-    """Leave at Ctrl-C and SIGTERM, wherever the work inside is; a request that is under way is carried out all the same."""
+    """Leave at Ctrl-C and SIGTERM, wherever the work inside is; a request that is waited for says what becomes of it."""
 
     def leave() -> NoReturn:
-        raise StoppedError
+        raise KeyboardInterrupt
 
     began = time.monotonic()
     with Signals(leave):
         try:
             yield
-        except StoppedError:
-            console.say(f"left after {time.monotonic() - began:.0f} s; {last_words()}")
+        except KeyboardInterrupt as interrupt:
+            rest = str(interrupt) or last_words() or "nothing was submitted"
+            console.say(f"left after {time.monotonic() - began:.0f} s; {rest}")

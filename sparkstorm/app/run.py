@@ -33,6 +33,7 @@ from sparkstorm.model.status import TopologyStatus
 from sparkstorm.model.topology import Topology
 from sparkstorm.nimbus.request_client import wait_in_real_time
 from sparkstorm.settings import DriverSettings, SubmissionSettings
+from sparkstorm.transport.connection import AccessRefusedError
 
 _END_WAIT_MS = 30_000
 _RETRY_S = 0.5
@@ -122,10 +123,10 @@ class Run:
             handle = None
         if handle is None:
             return cluster.submit(self._job.name, self._topology, topology_conf(self._job), self._by_value)
+        handle.activate()
         self.console.say(f"going on with unfinished run {handle.topology_id}, in the code it began with (--fresh drops it)")
         if SubmissionSettings.of(self._job.own_conf).from_checkpoint:
             self.console.say("what it has is newer than the checkpoint, which is for new runs")
-        handle.activate()
         return handle
 
     def patiently(self, call: Callable[[], Result]) -> Result:
@@ -135,7 +136,8 @@ class Run:
             try:
                 result = call()
             except (StoreUnavailableError, StoreFullError) as error:
-                if self.stop.is_set() or (self._is_shared and isinstance(error, NimbusUnavailableError)):
+                hopeless = (AccessRefusedError, NimbusUnavailableError) if self._is_shared else AccessRefusedError
+                if self.stop.is_set() or isinstance(error, hopeless):
                     raise
                 absence.bear(error)
                 time.sleep(_RETRY_S)

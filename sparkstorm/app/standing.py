@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.app.job import FAILED, INTERRUPTED, leave, say_exposed, title
+from sparkstorm.app.job import INTERRUPTED, guarded, leave, say_warnings
 from sparkstorm.client.connect import VARIABLE
 from sparkstorm.cluster.nimbus_state import DriverInfo
-from sparkstorm.config import Conf, load_conf, merge, parse_override, unsupported_among
+from sparkstorm.config import Conf, load_conf, merge, parse_override
 from sparkstorm.embedded.connection import read_only_path
 from sparkstorm.embedded.stores import connection_path, not_configured
-from sparkstorm.errors import SparkStormError, StoreUnavailableError
+from sparkstorm.errors import StoreUnavailableError
 from sparkstorm.model.status import TopologyStatus
 from sparkstorm.settings import DriverSettings
 
@@ -28,23 +27,15 @@ EXITS = "exit status: 0 stopped from outside (Ctrl-C, SIGTERM), 1 failed, 130 st
 def main(arguments: Sequence[str], prog: str = "run_cluster.py") -> int:
     """Hold a cluster until stopped; the result is the process's exit status."""
     options = _parse(arguments, prog)
-    try:
-        overrides = dict(parse_override(each) for each in options.c)
-        own = {**(load_conf(options.conf) if options.conf else {}), **overrides}
-        say_exposed(overrides, own, options.conf or "")
-        for sentence in unsupported_among(own):
-            print(f"warning: {sentence}", file=sys.stderr, flush=True)
-        return hold(cluster_conf(own))
-    except SparkStormError as error:
-        sys.stdout.flush()
-        print(f"{title(error)}: {error}", file=sys.stderr, flush=True)
-        return FAILED
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except Exception as error:  # a fault of ours: say so, with all that helps to find it
-        traceback.print_exc()
-        print(f"SparkStorm failed unexpectedly, please report it: {type(error).__name__}: {error}", file=sys.stderr)
-        return FAILED
+    return guarded(lambda: hold(_read_conf(options)))
+
+
+def _read_conf(options: argparse.Namespace) -> Conf:
+    """Read the configuration; warn of exposed passwords and of keys without effect."""
+    overrides = dict(parse_override(each) for each in options.c)
+    own = {**(load_conf(options.conf) if options.conf else {}), **overrides}
+    say_warnings(overrides, own, options.conf or "")
+    return cluster_conf(own)
 
 
 def cluster_conf(own: Mapping[str, Any]) -> Conf:

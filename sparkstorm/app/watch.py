@@ -14,7 +14,7 @@ from sparkstorm.app.dead_letter_file import DeadLetterFile
 from sparkstorm.app.waits import Absence, Waits
 from sparkstorm.client.handle import TopologyHandle, TopologyProgress
 from sparkstorm.client.logs import last_lines as published_lines
-from sparkstorm.errors import StoreUnavailableError, WorkerFailedError
+from sparkstorm.errors import NotAliveError, StoreUnavailableError, WorkerFailedError
 from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
 from sparkstorm.supervisor.slot import worker_log_name
 from sparkstorm.supervisor.worker_process import last_lines
@@ -75,7 +75,8 @@ class Outcome(Enum):
 class Watch:
     """Looks at a topology several times a second; `run` returns how it ended, with the last progress seen.
 
-    WorkerFailedError when a worker cannot be started, or keeps dying without getting anything done;
+    WorkerFailedError when a worker cannot be started, or keeps dying without getting anything done; NotAliveError when the
+    topology is gone;
     StoreUnavailableError when Redis stays away for longer than `patience_s`; ZooKeeper, which data do not pass, may.
     """
 
@@ -141,6 +142,8 @@ class Watch:
 
     def _look_at_workers(self, progress: TopologyProgress) -> None:
         try:
+            if self._handle.status() is None:
+                raise NotAliveError(f"{self._handle.topology_id} is gone: it was killed or replaced while it was followed")
             beats = self._handle.beats()
             self._deaths.look(beats, progress)
             self._waits.look(progress, beats)

@@ -9,6 +9,7 @@ from typing import Any
 import redis
 
 from sparkstorm.errors import StoreFullError, StoreUnavailableError
+from sparkstorm.transport.connection import AccessRefusedError
 from sparkstorm.transport.log_rewrite import LogRewrite
 
 _PATIENCE_S = 10.0
@@ -78,5 +79,7 @@ def _translated(what: str) -> Iterator[None]:
         yield
     except redis.exceptions.OutOfMemoryError as error:
         raise StoreFullError(f"Redis is full: could not {what}") from error
+    except (redis.AuthenticationError, redis.exceptions.AuthorizationError) as error:
+        raise AccessRefusedError(f"Redis refuses the password and did not {what}: {error}") from error
     except (redis.exceptions.RedisError, OSError) as error:
         raise StoreUnavailableError(f"Redis did not {what}: {error}") from error

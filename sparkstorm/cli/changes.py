@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sparkstorm.cli.common import FAILED, OK, add_verb, opened, parts_of, say, steps, write_json
+from sparkstorm.cli.common import FAILED, OK, add_verb, at_least, opened, say, steps, write_json
+from sparkstorm.client import TopologyHandle
 from sparkstorm.config import check, parse_override
 from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.assignment import ExecutorId, TaskInfo, WorkerSlot
@@ -18,12 +19,12 @@ from sparkstorm.model.status import RebalanceOptions
 def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
     verb = _of_one(verbs, "kill", kill, "end a topology after a wait in which its spouts rest")
-    verb.add_argument("--wait", type=float, metavar="SECS", help="default: topology.message.timeout.secs")
+    verb.add_argument("--wait", type=at_least(0, float), metavar="SECS", help="default: topology.message.timeout.secs")
     verb = _of_one(verbs, "savepoint", savepoint, "write a running topology's states and positions into a folder")
     verb.add_argument("folder", metavar="FOLDER", help="`submit JOB.yaml --from FOLDER` begins with it")
     verb.add_argument("--kill", action="store_true", help="end the topology with it; else its spouts go on")
     verb.add_argument("--overwrite", action="store_true", help="replace a checkpoint that is there")
-    verb.add_argument("--patience", type=float, default=60.0, metavar="SECS", help="for what is under way (default 60)")
+    verb.add_argument("--patience", type=at_least(0, float), default=60.0, metavar="SECS", help="for what is under way (60)")
     _of_one(verbs, "activate", activate, "let a topology's spouts emit")
     _of_one(verbs, "deactivate", deactivate, "let a topology's spouts rest")
     verb = _of_one(verbs, "rebalance", rebalance, "change workers, executors or configuration; the plan is shown first")
@@ -31,7 +32,7 @@ def add_verbs(verbs: Any) -> None:
     verb.add_argument("--executors", nargs="+", default=[], metavar="COMPONENT=N", help="executors of components")
     verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="change one key of its configuration")
     verb.add_argument("--reassign", action="store_true", help="place every worker afresh; else keep what may stay")
-    verb.add_argument("--wait", type=float, metavar="SECS", help="default: topology.message.timeout.secs")
+    verb.add_argument("--wait", type=at_least(0, float), metavar="SECS", help="default: topology.message.timeout.secs")
     verb.add_argument("--plan-only", action="store_true", help="show the plan and change nothing")
     verb.add_argument("--yes", action="store_true", help="do not ask")
     verb = _of_one(verbs, "restart", restart, "restart a topology's workers; nothing is moved or lost")
@@ -50,12 +51,7 @@ def _of_one(verbs: Any, name: str, run: Any, help: str) -> argparse.ArgumentPars
 
 def kill(arguments: argparse.Namespace) -> int:
     """End a topology: its spouts rest for the wait, then its workers are stopped and its data is deleted."""
-    with opened(arguments, writes=True) as cluster:
-        handle = cluster.topology(arguments.name)
-        handle.kill(arguments.wait)
-        status = handle.status()
-    say(arguments, f"{handle.topology_id} is killed", {"topology_id": handle.topology_id, "status": status})
-    return OK
+    return _change_status(arguments, lambda handle: handle.kill(arguments.wait), "killed")
 
 
 def savepoint(arguments: argparse.Namespace) -> int:
@@ -71,19 +67,19 @@ def savepoint(arguments: argparse.Namespace) -> int:
 
 def activate(arguments: argparse.Namespace) -> int:
     """Let a topology's spouts emit again."""
-    with opened(arguments, writes=True) as cluster:
-        handle = cluster.topology(arguments.name)
-        handle.activate()
-        say(arguments, f"{handle.topology_id} is active", {"topology_id": handle.topology_id, "status": handle.status()})
-    return OK
+    return _change_status(arguments, TopologyHandle.activate, "active")
 
 
 def deactivate(arguments: argparse.Namespace) -> int:
     """Let a topology's spouts rest; what is under way is finished."""
+    return _change_status(arguments, TopologyHandle.deactivate, "inactive")
+
+
+def _change_status(arguments: argparse.Namespace, change: Callable[[TopologyHandle], None], word: str) -> int:
     with opened(arguments, writes=True) as cluster:
         handle = cluster.topology(arguments.name)
-        handle.deactivate()
-        say(arguments, f"{handle.topology_id} is inactive", {"topology_id": handle.topology_id, "status": handle.status()})
+        change(handle)
+        say(arguments, f"{handle.topology_id} is {word}", {"topology_id": handle.topology_id, "status": handle.status()})
     return OK
 
 
@@ -196,7 +192,10 @@ def log_levels(arguments: Sequence[str]) -> dict[str, LogLevel]:
 
 
 def _parts(arguments: Sequence[str], form: str) -> dict[str, str]:
-    try:
-        return parts_of(arguments, form)
-    except ValueError as error:
-        raise InvalidConfigError(str(error)) from None
+    found = {}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not equals or not name or not value:
+            raise InvalidConfigError(f"{argument!r} is not of the form {form}")
+        found[name] = value
+    return found

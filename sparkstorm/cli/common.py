@@ -90,12 +90,13 @@ def lasted(ms: float) -> str:
     return f"{seconds} s"
 
 
-def parts_of(arguments: Sequence[str], form: str) -> dict[str, str]:
-    """Split NAME=VALUE arguments; ValueError shows the form."""
-    found = {}
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if not equals or not name or not value:
-            raise ValueError(f"{argument!r} is not of the form {form}")
-        found[name] = value
-    return found
+def at_least(least: float, kind: Callable[[str], float] = int) -> Callable[[str], float]:
+    """Return an argument's type: a number from `least` on."""
+
+    def number(text: str) -> float:
+        value = kind(text)
+        if not value >= least:  # NaN as well
+            raise argparse.ArgumentTypeError(f"must be at least {least:g}, got {text}")
+        return value
+
+    return number

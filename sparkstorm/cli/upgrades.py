@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sparkstorm.cli.common import FAILED, OK, add_verb, lasted, opened, say, steps, table, when, write_json
+from sparkstorm.cli.common import FAILED, OK, add_verb, at_least, lasted, opened, say, steps, table, when, write_json
 from sparkstorm.client import TopologyHandle
 from sparkstorm.client.logs import shown
 from sparkstorm.client.upgrade import UpgradeStatus
@@ -37,11 +37,11 @@ def add_verbs(verbs: Any) -> None:
     _add_batch(verb)
     verb.add_argument("--shadow", metavar="RECORDING", help="first compare both codes over this recording of a live task")
     verb.add_argument("--live-shadow", default="", metavar="BOLT", help="first run the new code beside this bolt's first task")
-    verb.add_argument("--tuples", type=int, default=0, metavar="N", help="with a shadow: that many without a difference")
+    verb.add_argument("--tuples", type=at_least(0), default=0, metavar="N", help="with a shadow: that many without a difference")
     verb = add_verb(under, "shadow", compare, "step new and running code through a live task's recording", epilog=_SHADOW)
     verb.add_argument("conf", metavar="CONF.yaml", help="the job file with the new code")
     verb.add_argument("--recording", required=True, metavar="FOLDER", help="of one task (topology.record.components)")
-    verb.add_argument("--tuples", type=int, default=0, metavar="N", help="the newest N at least; else all")
+    verb.add_argument("--tuples", type=at_least(0), default=0, metavar="N", help="the newest N at least; else all")
     verb.add_argument("--input", nargs="+", default=[], metavar="PATH", help="files or folders, the factory's `input`")
     verb.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help="override one configuration key")
     verb.add_argument("--name", help="name of the topology")
@@ -61,13 +61,13 @@ def _of_one(verbs: Any, name: str, run: Any, help: str) -> argparse.ArgumentPars
 def _add_batch(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--workers", nargs="+", default=[], metavar="NODE:PORT", help="these workers")
     verb.add_argument("--component", default="", metavar="ID", help="workers of this component: --num of them, else all")
-    verb.add_argument("--num", type=int, default=0, metavar="N", help="number of workers")
+    verb.add_argument("--num", type=at_least(0), default=0, metavar="N", help="number of workers")
     _add_patience(verb)
 
 
 def _add_patience(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--no-wait", action="store_true", help="do not wait until the workers have restarted")
-    verb.add_argument("--timeout", type=float, default=_DEFAULT_PATIENCE_SECS, metavar="SECS", help="longest wait (300)")
+    verb.add_argument("--timeout", type=at_least(0, float), default=_DEFAULT_PATIENCE_SECS, metavar="SECS", help="at most (300)")
 
 
 def start(arguments: argparse.Namespace) -> int:

@@ -167,7 +167,7 @@ class ClusterClient:
         """Replace the code of a running topology (hot deploy); the same tasks go on with their streams and states."""
         self.require_writer()
         code = packed(topology, by_value, conf or {})
-        return self.handle(self.service.update(name, topology, conf or {}, code, progress=progress))
+        return self.handle(self.service.carry_out(self.service.update_request(name, topology, conf or {}, code), progress))
 
     def running_code(self, topology_id: str) -> tuple[bytes, Mapping[str, Any]]:
         """Return the code of a topology as its workers open it, and its configuration; NotAliveError when it is gone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from sparkstorm.client.dead_letters import StoredLetters
 from sparkstorm.client.state_frames import state_frame
 from sparkstorm.client.tap import Sample, samples
 from sparkstorm.client.upgrade import Upgrades
-from sparkstorm.errors import NotAliveError
+from sparkstorm.errors import IllegalTransitionError, NotAliveError
 from sparkstorm.model.assignment import TaskInfo, TopologySummary, WorkerBeat, WorkerSlot
 from sparkstorm.model.failure import Failure, FailureGroup, group_failures
 from sparkstorm.model.requests import LogLevel, RebalancePlan, topology_name
@@ -223,7 +224,7 @@ class TopologyHandle:
         self._cluster.require_writer()
         self.deactivate()
         try:
-            write_in_time(lambda: self._source().write(Path(folder), self.name, overwrite), patience_secs)
+            write_in_time(lambda: self._written(Path(folder), overwrite), patience_secs)
         except BaseException:
             self._go_on(status)
             raise
@@ -232,39 +233,45 @@ class TopologyHandle:
         else:
             self._go_on(status)
 
+    def _written(self, folder: Path, overwrite: bool) -> str:
+        if (status := self.status()) in (None, TopologyStatus.KILLED):
+            raise NotAliveError(f"{self.topology_id} is {status or 'gone'} since; no savepoint was written")
+        return self._source().write(folder, self.name, overwrite)
+
     def _go_on(self, status: TopologyStatus) -> None:
         if status is TopologyStatus.ACTIVE:
-            self.activate()
+            with contextlib.suppress(NotAliveError, IllegalTransitionError):  # killed meanwhile
+                self.activate()
 
     # -- changing ----------------------------------------------------------------------------------------------------
 
     def kill(self, wait_secs: float | None = None) -> None:
         """Kill it after a wait (default: the message time-out)."""
-        self._cluster.requests.kill(self.name, wait_secs)
+        self._cluster.requests.kill(self.name, wait_secs, self.topology_id)
 
     def activate(self) -> None:
         """Let spouts emit."""
-        self._cluster.requests.activate(self.name)
+        self._cluster.requests.activate(self.name, self.topology_id)
 
     def deactivate(self) -> None:
         """Let spouts rest; what is under way is finished."""
-        self._cluster.requests.deactivate(self.name)
+        self._cluster.requests.deactivate(self.name, self.topology_id)
 
     def plan_rebalance(self, options: RebalanceOptions) -> RebalancePlan:
         """Return what a rebalance would do now; nothing is changed."""
-        return self._cluster.requests.plan_rebalance(self.name, options)
+        return self._cluster.requests.plan_rebalance(self.name, options, self.topology_id)
 
     def rebalance(self, options: RebalanceOptions, wait_secs: float | None = None, progress: Steps | None = None) -> None:
         """Change its workers, executors, configuration or resources after a wait; returns when the new assignment is out."""
-        self._cluster.requests.rebalance(self.name, options, wait_secs, progress)
+        self._cluster.requests.rebalance(self.name, options, wait_secs, progress, self.topology_id)
 
     def restart(self, slot: WorkerSlot | None = None) -> None:
         """Restart the worker in a slot, or all its workers; nothing is moved and nothing is lost."""
-        self._cluster.requests.restart_worker(self.name, slot)
+        self._cluster.requests.restart_worker(self.name, slot, self.topology_id)
 
     def set_log_level(self, levels: Mapping[str, LogLevel]) -> None:
         """Set levels by logger ("" is the root logger) in all its workers; a level "" resets its logger."""
-        self._cluster.requests.set_log_level(self.name, levels)
+        self._cluster.requests.set_log_level(self.name, levels, self.topology_id)
 
     def update(
         self,
@@ -274,6 +281,7 @@ class TopologyHandle:
         progress: Steps | None = None,
     ) -> TopologyHandle:
         """Replace its code; with the same components and tasks the new one goes on with its streams and states."""
+        self._cluster.requests.require(self.name, self.topology_id)
         return self._cluster.update(self.name, topology, conf, by_value, progress)
 
     def delete_data(self) -> None:

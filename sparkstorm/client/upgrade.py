@@ -72,7 +72,7 @@ class Upgrades:
         The new code is opened in a fresh process first. InvalidTopologyError when it does not open, or when it has other
         components, tasks, inputs or fields; IllegalTransitionError unless the topology is ACTIVE.
         """
-        self._cluster.require_writer()
+        self._cluster.requests.require(self._name, self.topology_id)
         chosen: dict[str, Any] = {"topology.upgrade.force": True} if is_forced else {}
         if named := [str(each) for each in workers]:
             chosen["topology.upgrade.workers"] = named
@@ -86,19 +86,21 @@ class Upgrades:
             chosen["topology.upgrade.shadow.tuples"] = shadow_tuples
         code = self._cluster.packed(topology, by_value, conf)
         try_code(self._name, code)
-        self._cluster.service.upgrade(self._name, topology, {**(conf or {}), **chosen}, code, progress)
+        service = self._cluster.service
+        service.carry_out(service.upgrade_request(self._name, topology, {**(conf or {}), **chosen}, code), progress)
 
     def go_on(self, workers: Iterable[WorkerSlot] = (), component: str = "", worker_num: int = 0) -> None:
         """Upgrade the next batch."""
-        self._cluster.requests.continue_upgrade(self._name, UpgradeOptions(tuple(workers), component, worker_num))
+        options = UpgradeOptions(tuple(workers), component, worker_num)
+        self._cluster.requests.continue_upgrade(self._name, options, self.topology_id)
 
     def complete(self) -> None:
         """End the upgrade as it is: upgraded workers keep the new code, the others theirs."""
-        self._cluster.requests.complete_upgrade(self._name)
+        self._cluster.requests.complete_upgrade(self._name, self.topology_id)
 
     def roll_back(self) -> None:
         """Take the upgrade back: upgraded workers restart with the code that they had; nothing is lost."""
-        self._cluster.requests.roll_back_upgrade(self._name)
+        self._cluster.requests.roll_back_upgrade(self._name, self.topology_id)
 
     def status(self) -> UpgradeStatus:
         """Return the stage, and which workers run what."""

@@ -33,7 +33,7 @@ from kazoo.retry import InterruptedError as RetryInterruptedError
 from kazoo.security import ACL, Id, Permissions, make_digest_acl, make_digest_acl_credential
 
 from sparkstorm.cluster.base import Hint, Stored, check_path, check_size
-from sparkstorm.errors import ReadOnlyConnectionError, StateConflictError, StoreUnavailableError
+from sparkstorm.errors import InvalidConfigError, ReadOnlyConnectionError, StateConflictError, StoreUnavailableError, show
 from sparkstorm.settings import ZooKeeperSettings
 
 _NO_ANSWER = (RetryFailedError, RetryInterruptedError, ConnectionClosedError, KazooTimeoutError, KazooException)
@@ -104,13 +104,19 @@ class ZooKeeperStateStore:
 
     def __init__(self, address: ZooKeeperAddress) -> None:
         self._conf = address
-        self._root = check_path(address.root).rstrip("/")
+        try:
+            self._root = check_path(address.root).rstrip("/")
+            self._client = _make_client(address)
+        except ValueError as error:  # kazoo's of a port
+            raise InvalidConfigError(
+                f"no ZooKeeper is at {show(address.hosts)} with the root {show(address.root)}: {error}; "
+                "see storm.zookeeper.servers, storm.zookeeper.port and storm.zookeeper.root"
+            ) from error
         self._pid = os.getpid()
         self._epoch = 0
         self._closed = False
         self._hints: dict[Hint, Callable[[object], None]] = {}
         self._timeout_s = address.connection_timeout_ms / 1000
-        self._client = _make_client(address)
         self._client.add_listener(self._note_session)
         self._start()
 
@@ -371,5 +377,5 @@ def _make_client(address: ZooKeeperAddress) -> KazooClient:
         auth_data=[("digest", f"{user}:{address.password}")] if secured else None,
         default_acl=acl,
         logger=QUIET,
-        connection_retry={"max_tries": -1, "delay": 0.1, "max_delay": 2.0},
+        connection_retry={"max_tries": -1, "delay": 0.1, "max_delay": 0.5},
     )

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 from sparkstorm.embedded.tether import started_at
@@ -145,14 +146,19 @@ def start_on_free_port(port: int | None, start: Callable[[int], _Server]) -> _Se
     raise AssertionError("unreachable: the last try returns or raises")
 
 
-def start_tethered(name: str, command: Sequence[str], directory: Path) -> TetheredProcess:
+def start_tethered(
+    name: str, command: Sequence[str], directory: Path, environment: Mapping[str, str] = MappingProxyType({})
+) -> TetheredProcess:
     """Starts `command` in `directory`, which one starter at a time may use; what a dead one left there is ended first.
+
+    `environment`: variables of the server besides those of this process.
 
     Raises EmbeddedServerError when another process uses the folder or the program cannot be started.
     """
     tether = subprocess.Popen(
         [sys.executable, "-I", "-S", str(_TETHER), name, *command],
         cwd=directory,
+        env={**os.environ, **environment},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -32,6 +32,11 @@ DEFAULT_MAXMEMORY_MB = 1024
 _LOOPBACK = "127.0.0.1"
 _START_LIMIT_S = 60.0  # a long append-only file is read before the first answer
 _CUT_OLDER_FILE = "the truncated file is not the last file"
+_REWRITE_FROM_MB = 512  # a rewrite of Redis 6.2 writes again what comes in for a second or more, and stops the server meanwhile
+_MEMORY = {  # glibc's allocator, of the bundled server, gives entries back to the system one by one otherwise
+    "MALLOC_MMAP_THRESHOLD_": str(64 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
+}
 _SETTINGS = """\
 # written at every start; edits are lost
 bind {host}
@@ -42,6 +47,7 @@ maxmemory-policy noeviction
 appendonly yes
 appendfsync {appendfsync}
 aof-load-truncated yes
+auto-aof-rewrite-min-size {rewrite_from_mb}mb
 save ""
 dir ./
 timeout 0
@@ -159,7 +165,14 @@ def _version(binary: str) -> tuple[int, int]:
 def _write_settings(
     data_dir: Path, port: int, password: str, maxmemory_mb: int, appendfsync: str, viewer: tuple[str, str] | None
 ) -> None:
-    settings = _SETTINGS.format(host=_LOOPBACK, port=port, password=password, maxmemory_mb=maxmemory_mb, appendfsync=appendfsync)
+    settings = _SETTINGS.format(
+        host=_LOOPBACK,
+        port=port,
+        password=password,
+        maxmemory_mb=maxmemory_mb,
+        appendfsync=appendfsync,
+        rewrite_from_mb=_REWRITE_FROM_MB,
+    )
     if viewer:
         settings += f"user {viewer[0]} on >{viewer[1]} {_VIEWER_RIGHTS}\n"
     path = data_dir / "redis.conf"
@@ -183,7 +196,7 @@ def _run(data_dir: Path, port: int, password: str) -> TetheredProcess:
 
 
 def _start(data_dir: Path, port: int, password: str) -> TetheredProcess:
-    process = start_tethered("redis", [find_redis_binary(), "redis.conf"], data_dir)
+    process = start_tethered("redis", [find_redis_binary(), "redis.conf"], data_dir, _MEMORY)
     with client_of(RedisAddress(_LOOPBACK, port, password), 10) as client:
         process.wait_ready(lambda: _serving_pid(client) == process.pid, _START_LIMIT_S)  # not whoever else took the port
     return process

@@ -1,7 +1,5 @@
-"""Specification of a slot, and the protocols of hosting: a set of slots, a worker's connection to its slot.
+"""Specification of a slot, pauses before its restarts, and the protocol of a worker's connection to its slot.
 
-Laws of `Slots`: `start` returns within a bounded time or raises SlotsUnavailableError; a slot that ends unasked is
-started again after a back-off; after `stop` returns no slot process and no worker child of this set is left.
 Laws of `WorkerControl`: `poll` and `send` never block; a lost slot, or a line that is no command, ends the worker.
 """
 
@@ -34,7 +32,7 @@ class StateAddress:
 class SlotSpec:
     """Specification of a cluster's slots: addresses and secrets of the stores, folders, configuration.
 
-    It travels to a Spark task by a one-time ticket (cluster/tickets.py), to a plain process by its standard input.
+    It travels to a Spark task by a one-time ticket (cluster/tickets.py).
     `conf` holds no secret key: addresses and passwords are in `zookeeper` and `redis`.
 
     `nodes` are the emulated supervisors of each machine; when empty, the machine is one node under its own host name.
@@ -89,19 +87,6 @@ class RestartPause:
         self._young_deaths = self._young_deaths + 1 if lived_ms < self._young_ms else 1
         doublings = min(self._young_deaths - 2, 20)
         return 0 if doublings < 0 else min(self._longest_ms, self._first_ms << doublings)
-
-
-class Slots(Protocol):
-    """Set of slots that are kept alive."""
-
-    def start(self) -> None:
-        """Launch every slot; SlotsUnavailableError when there is no room for them."""
-
-    def stop(self) -> None:
-        """End every slot and wait (for a bounded time) until they are gone; calling it twice is fine."""
-
-    def running(self) -> int:
-        """Number of slots that run now, as far as known."""
 
 
 class WorkerControl(Protocol):

@@ -216,4 +216,7 @@ def check_log_levels(name: str, levels: Mapping[str, LogLevel]) -> None:
                 f"log levels of {name}: {logger!r:.60} to {wanted.level!r:.60}; use one of {', '.join(LOG_LEVELS)}"
             )
         if not 0 <= wanted.timeout_ms <= MAX_WAIT_MS:
-            raise InvalidConfigError(f"log levels of {name}: {logger!r:.60}: a timeout of {wanted.timeout_ms} ms")
+            raise InvalidConfigError(
+                f"log levels of {name}: {f'logger {logger!r:.60}' if logger else 'the root logger'} for {wanted.timeout_ms} ms; "
+                "a time from 0 (no end) to a year is needed"
+            )

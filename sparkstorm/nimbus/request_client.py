@@ -156,7 +156,21 @@ class PendingRequest:
         """Wait for the outcome DONE; raise what the request was refused with, in Nimbus's words.
 
         NimbusUnavailableError: nobody accepted it in time, and it is withdrawn. Once accepted it is waited for longer.
+        A KeyboardInterrupt withdraws it unless Nimbus has accepted it, and says which.
         """
+        try:
+            return self._wait(progress)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(self._interrupted()) from None
+
+    def _interrupted(self) -> str:
+        verb = f"the request to {_verb(self.request)}"
+        try:
+            return f"{verb} is withdrawn" if self.withdraw() else f"{verb} was accepted; Nimbus goes on with it"
+        except SparkStormError as error:
+            return f"{verb} may be carried out: {error}"
+
+    def _wait(self, progress: Progress | None) -> Outcome:
         client, said = self._client, [""]
 
         def is_decided() -> bool:

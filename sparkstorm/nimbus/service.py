@@ -7,7 +7,6 @@ happens here, in the caller's thread, never in Nimbus.
 from __future__ import annotations
 
 import contextlib
-import math
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -29,6 +28,7 @@ from sparkstorm.model.assignment import TopologyBase, TopologySummary, WorkerSlo
 from sparkstorm.model.outline import TopologyOutline
 from sparkstorm.model.records import encode_record
 from sparkstorm.model.requests import (
+    MAX_WAIT_MS,
     LogLevel,
     RebalancePlan,
     Request,
@@ -78,64 +78,60 @@ class NimbusService:
         seed: Seed | None = None,
         progress: Progress | None = None,
     ) -> str:
-        """Submit a new topology, or hot deploy one (topology.hot.deploy.enable); its id once it is assigned (S0.2)."""
-        request = self.submit_request(name, topology, conf, code, options, seed)
-        return self.begin(request).wait(progress).topology_id
+        """Submit a new topology, or hot deploy or upgrade one (see `submit_request`); its id once it is assigned (S0.2)."""
+        return self.carry_out(self.submit_request(name, topology, conf, code, options, seed), progress)
 
-    def update(
-        self,
-        name: str,
-        topology: Topology,
-        conf: Mapping[str, Any],
-        code: bytes,
-        options: SubmitOptions | None = None,
-        progress: Progress | None = None,
-    ) -> str:
-        """Replace a running topology's code (hot deploy, S0.33); the id of the one that follows.
-
-        It goes on with streams and states when its tasks are the same. A new topology that is refused gives way to the old one.
-        """
-        request = self.update_request(name, topology, conf, code, options)
-        return self.begin(request).wait(progress).topology_id
-
-    def kill(self, name: str, wait_secs: float | None = None) -> None:
+    def kill(self, name: str, wait_secs: float | None = None, topology_id: str = "") -> None:
         """End a topology after a wait (its message timeout unless given), in which its spouts are silent.
 
         A hot deploy of that name whose old topology is gone and whose new one cannot start is called off.
         """
-        self.begin(self.new_request(RequestKind.KILL, name, wait_ms=_millis(name, wait_secs))).wait()
+        self.ask(RequestKind.KILL, name, topology_id, wait_ms=_millis(name, wait_secs))
 
-    def activate(self, name: str) -> None:
+    def activate(self, name: str, topology_id: str = "") -> None:
         """Let the spouts emit again."""
-        self.begin(self.new_request(RequestKind.ACTIVATE, name)).wait()
+        self.ask(RequestKind.ACTIVATE, name, topology_id)
 
-    def deactivate(self, name: str) -> None:
+    def deactivate(self, name: str, topology_id: str = "") -> None:
         """Let the spouts be silent."""
-        self.begin(self.new_request(RequestKind.DEACTIVATE, name)).wait()
+        self.ask(RequestKind.DEACTIVATE, name, topology_id)
 
     def rebalance(
-        self, name: str, options: RebalanceOptions, wait_secs: float | None = None, progress: Progress | None = None
+        self,
+        name: str,
+        options: RebalanceOptions,
+        wait_secs: float | None = None,
+        progress: Progress | None = None,
+        topology_id: str = "",
     ) -> None:
         """Change workers, executors, configuration or resources after a wait; returns when the new assignment is out."""
-        self.begin(self.rebalance_request(name, options, wait_secs)).wait(progress)
+        self.carry_out(self.rebalance_request(name, options, wait_secs, topology_id=topology_id), progress)
 
-    def plan_rebalance(self, name: str, options: RebalanceOptions) -> RebalancePlan:
+    def plan_rebalance(self, name: str, options: RebalanceOptions, topology_id: str = "") -> RebalancePlan:
         """Plan what that rebalance would do now; nothing is changed."""
-        outcome = self.begin(self.rebalance_request(name, options, is_plan=True)).wait()
+        outcome = self.begin(self.rebalance_request(name, options, is_plan=True, topology_id=topology_id)).wait()
         if outcome.plan is None:
             raise StoreInconsistentError(f"Nimbus answered the plan of a rebalance of {name} without a plan")
         return outcome.plan
 
-    def restart_worker(self, name: str, slot: WorkerSlot | None = None) -> None:
+    def restart_worker(self, name: str, slot: WorkerSlot | None = None, topology_id: str = "") -> None:
         """Restart the worker in a slot, or all workers, with new fences; nothing is moved."""
-        self.begin(self.new_request(RequestKind.RESTART_WORKER, name, slot=slot)).wait()
+        self.ask(RequestKind.RESTART_WORKER, name, topology_id, slot=slot)
 
-    def set_log_level(self, name: str, levels: Mapping[str, LogLevel]) -> None:
+    def set_log_level(self, name: str, levels: Mapping[str, LogLevel], topology_id: str = "") -> None:
         """Set levels by logger ("" is the root logger) in all workers of a topology; a level "" resets its logger."""
         check_log_levels(name, levels)
-        self.begin(self.new_request(RequestKind.SET_LOG_LEVEL, name, log_levels=dict(levels))).wait()
+        self.ask(RequestKind.SET_LOG_LEVEL, name, topology_id, log_levels=dict(levels))
+
+    def ask(self, kind: RequestKind, name: str, topology_id: str = "", **details: Any) -> None:
+        """Make a request and wait for its end; with an id, for that topology only and not for another of its name."""
+        self.carry_out(self.new_request(kind, name, topology_id=topology_id, **details))
 
     # -- requests for callers that poll --------------------------------------------------------------------------
+
+    def carry_out(self, request: Request, progress: Progress | None = None) -> str:
+        """Begin a request and wait for its end; the id of the topology that it was about."""
+        return self.begin(request).wait(progress).topology_id
 
     def begin(self, request: Request) -> PendingRequest:
         """Write a request; it is then carried out whether anybody waits for it or not."""
@@ -150,10 +146,15 @@ class NimbusService:
         return Request(uuid.uuid4().hex, kind, name, now_ms, expires_ms, client=client_name(), **details)
 
     def rebalance_request(
-        self, name: str, options: RebalanceOptions, wait_secs: float | None = None, is_plan: bool = False
+        self,
+        name: str,
+        options: RebalanceOptions,
+        wait_secs: float | None = None,
+        is_plan: bool = False,
+        topology_id: str = "",
     ) -> Request:
         """Make a request to rebalance, its options checked against what runs under that name now."""
-        base = self.require(name)
+        base = self.require(name, topology_id)
         checked = checked_rebalance(name, options, self._outline(base), self._conf)
         wait_ms = _millis(name, wait_secs)
         return self.new_request(
@@ -186,7 +187,10 @@ class NimbusService:
     def update_request(
         self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes, options: SubmitOptions | None = None
     ) -> Request:
-        """Check the topology that replaces a running one and store its blobs."""
+        """Check the topology that replaces a running one (hot deploy, S0.33) and store its blobs.
+
+        It goes on with streams and states when its tasks are the same. A new topology that is refused gives way to the old one.
+        """
         topology_id, own_conf, outline = self._prepare(name, topology, conf)
         return self._store(RequestKind.UPDATE, topology_id, own_conf, outline, code, options)
 
@@ -197,7 +201,10 @@ class NimbusService:
         return topology_id, own_conf, outline
 
     def upgrade_request(self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes) -> Request:
-        """Check the new code of a running topology and store its blobs; the batch is chosen by topology.upgrade.* (S0.6)."""
+        """Check the new code of a running topology and store its blobs: the request begins a gray upgrade (S0.20).
+
+        Its first batch of workers, chosen by topology.upgrade.* (S0.6), restarts with the new code.
+        """
         validate_name(name)
         running = self.require(name)
         own_conf, outline = prepare(running.topology_id, name, topology, conf, self._conf)
@@ -211,22 +218,18 @@ class NimbusService:
         details = {"upgrade": options, "is_forced": settings.is_forced}
         return self._with_blobs(RequestKind.UPGRADE, base, own_conf, outline, code, **details)
 
-    def upgrade(self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes, progress: Progress | None = None) -> str:
-        """Begin a gray upgrade of a running topology: its first batch of workers restarts with the new code (S0.20)."""
-        return self.begin(self.upgrade_request(name, topology, conf, code)).wait(progress).topology_id
-
-    def continue_upgrade(self, name: str, options: UpgradeOptions) -> None:
+    def continue_upgrade(self, name: str, options: UpgradeOptions, topology_id: str = "") -> None:
         """Upgrade the next batch."""
         check_upgrade(name, options)
-        self.begin(self.new_request(RequestKind.CONTINUE_UPGRADE, name, upgrade=options)).wait()
+        self.ask(RequestKind.CONTINUE_UPGRADE, name, topology_id, upgrade=options)
 
-    def complete_upgrade(self, name: str) -> None:
+    def complete_upgrade(self, name: str, topology_id: str = "") -> None:
         """End a gray upgrade as it is: upgraded workers keep the new code, the others theirs (S0.30)."""
-        self.begin(self.new_request(RequestKind.COMPLETE_UPGRADE, name)).wait()
+        self.ask(RequestKind.COMPLETE_UPGRADE, name, topology_id)
 
-    def roll_back_upgrade(self, name: str) -> None:
+    def roll_back_upgrade(self, name: str, topology_id: str = "") -> None:
         """Take a gray upgrade back: every upgraded worker restarts with the code that it had."""
-        self.begin(self.new_request(RequestKind.ROLLBACK_UPGRADE, name)).wait()
+        self.ask(RequestKind.ROLLBACK_UPGRADE, name, topology_id)
 
     def _check_options(self, name: str, options: SubmitOptions | None) -> SubmitOptions:
         options = options or SubmitOptions()
@@ -318,11 +321,13 @@ class NimbusService:
             advice = "delete that node, and Nimbus removes what is left of the topology"
             raise StoreInconsistentError(f"{error}; {advice}") from error
 
-    def require(self, name: str) -> TopologyBase:
-        """The topology of that name; NotAliveError when there is none."""
+    def require(self, name: str, topology_id: str = "") -> TopologyBase:
+        """The topology of that name; NotAliveError when there is none, or when another than the one meant has the name."""
         base = self.find(name)
         if base is None:
-            raise NotAliveError(f"topology {name} is not alive")
+            raise NotAliveError(f"topology {topology_id or name} is not alive")
+        if topology_id not in ("", base.topology_id):
+            raise NotAliveError(f"topology {topology_id} is not alive; {base.topology_id} has its name now")
         return base
 
     def _outline(self, base: TopologyBase) -> TopologyOutline:
@@ -382,6 +387,7 @@ class NimbusService:
 def _millis(name: str, secs: float | None) -> int | None:
     if secs is None:
         return None
-    if isinstance(secs, bool) or not isinstance(secs, (int, float)) or not math.isfinite(secs):
-        raise InvalidConfigError(f"the wait of {name}: expected seconds, got {secs!r:.60}")
+    is_number = isinstance(secs, (int, float)) and not isinstance(secs, bool)
+    if not is_number or not -1 <= secs <= MAX_WAIT_MS / 1000:  # false for NaN as well; -1 is Storm's word for the default
+        raise InvalidConfigError(f"the wait of {name}: expected seconds, from 0 to a year, got {secs!r:.60}")
     return round(secs * 1000)

@@ -22,7 +22,7 @@ class Timeouts:
     launch_ms: int = 120_000
     supervisor_ms: int = 60_000
     # A worker whose supervisor is gone is dead after this shorter silence: nothing would restart it.
-    forsaken_ms: int = 5_000
+    forsaken_ms: int = 2_500
 
 
 @dataclass(frozen=True, slots=True)

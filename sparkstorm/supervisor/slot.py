@@ -4,7 +4,7 @@ The main thread steps the slot's machine and handles the child; a sync in a seco
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -55,7 +55,7 @@ from sparkstorm.supervisor.worker_memory import MemoryWatch
 
 _LOG = logging.getLogger(__name__)
 LOG_CAP_BYTES = 64 * 1024 * 1024
-HOUSE_MS, SPARE_RETRY_MS, MAX_STEP_MS = 1_000, 2_000, 100
+HOUSE_MS, SPARE_RETRY_MS, SPARE_PAUSE_MS, MAX_STEP_MS = 1_000, 2_000, 5_000, 100
 MAX_MESSAGE_CHARS, MAX_END_CHARS = 8_000, 500
 
 
@@ -97,7 +97,7 @@ class Slot:
     """The slot's main thread, between two waits: `step` does everything that is due."""
 
     def __init__(
-        self, spec: SlotSpec, place: Place, sync: SlotSync, spawn: SpawnWorker, spare: WorkerProcess | None = None
+        self, spec: SlotSpec, place: Place, sync: SlotSync, spawn: SpawnWorker, spares: Sequence[WorkerProcess] = ()
     ) -> None:
         self._spec, self._place, self._sync, self._spawn = spec, place, sync, spawn
         self._conf = merge(default_conf(), spec.conf)
@@ -105,7 +105,7 @@ class Slot:
         self._beat_every_ms = SupervisorSettings.of(self._conf).worker_heartbeat_ms
         self._state = SlotState()
         self._child: Child | None = None
-        self._spare = spare
+        self._spares = [*spares]
         self._suspicion, self._message = PoisonDetector(), ""
         self._last_end = ""  # why the last worker under this assignment ended unasked
         self._deaths = 0  # of workers under this assignment that nobody had asked to end
@@ -170,10 +170,10 @@ class Slot:
 
     def close(self) -> None:
         """Kill whatever still lives."""
-        for process in (self._child.process if self._child else None, self._spare):
+        for process in (self._child.process if self._child else None, *self._spares):
             if process is not None:
                 process.close()
-        self._child = self._spare = None
+        self._child, self._spares = None, []
 
     # -- the child speaks ----------------------------------------------------------------------------------------
 
@@ -216,12 +216,9 @@ class Slot:
 
     def _observe(self) -> Observation:
         wish, assignment = self._sync.wish, self._state.assignment
-        return Observation(
-            wanted=wish.assignment if wish else None,
-            blob=self._sync.blob_view(assignment) if assignment else Observation().blob,
-            child=self._child.view if self._child else None,
-            stop=self._sync.stop,
-        )
+        blob = self._sync.blob_view(assignment) if assignment else Observation().blob
+        child = self._child.view if self._child else None
+        return Observation(wish.assignment if wish else None, blob, child, self._sync.stop)
 
     def _carry_out(self, action: SlotAction, now_ms: int) -> None:
         if isinstance(action, FetchBlob):
@@ -259,6 +256,7 @@ class Slot:
             self._timing = timing_of(conf)
             spec = self._worker_spec(wish, conf, code.code_path, now_ms)
             process = self._take_spare() or self._spawn()
+            self._spare_due_ms = now_ms + SPARE_PAUSE_MS  # not while this worker, and perhaps many others, want the CPUs
         except (SparkStormError, OSError) as fault:
             _LOG.error("slot %s: no worker can be started: %s", self._place.slot, fault)
             self._message = f"no worker can be started: {fault}"
@@ -385,9 +383,9 @@ class Slot:
             beat = LocalBeat(child.spec.topology_id, self._place.slot.port, tasks, child.view.heard_ms)
             write_local_beat(self._place.node_dir, beat)
         is_calm = self._state.phase in (Phase.EMPTY, Phase.RUNNING)
-        if is_calm and self._spec.keep_spare and self._spare is None and now_ms >= self._spare_due_ms:
+        if is_calm and self._spec.keep_spare and not self._spares and now_ms >= self._spare_due_ms:
             self._spare_due_ms = now_ms + SPARE_RETRY_MS
-            self._spare = self._spawn()
+            self._spares.append(self._spawn())
 
     def _watch_memory(self, child: Child, now_ms: int) -> None:
         """Measure the worker; warn when its limit is near, end it after its epoch when it is reached, hard if it must be."""
@@ -407,11 +405,12 @@ class Slot:
             child.process.order(Stop())
 
     def _take_spare(self) -> WorkerProcess | None:
-        spare, self._spare = self._spare, None
-        if spare is not None and spare.poll_exit() is not None:
+        while self._spares:
+            spare = self._spares.pop()
+            if spare.poll_exit() is None:
+                return spare
             spare.close()
-            return None
-        return spare
+        return None
 
 
 def worker_log_name(topology_id: str, slot: WorkerSlot) -> str:

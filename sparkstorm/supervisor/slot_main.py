@@ -1,19 +1,16 @@
 """Main of a slot process: its place, its two threads, its end.
 
-A Spark task calls `main_by_ticket`. A plain process runs it as a program (`python -m sparkstorm.supervisor.slot_main`), which reads
-a SlotSpec as JSON from its standard input.
+A Spark task calls `main_by_ticket`; the processes of tests/supervisor/local_slots.py call `main`.
 """
 
 import contextlib
 import logging
 import os
 import select
-import signal
 import socket
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,27 +38,28 @@ from sparkstorm.worker.main import DEFAULT_ENTRY
 
 _LOG = logging.getLogger(__name__)
 PLACE_WAIT_MS = 20_000
+FORKED_SPARES = 3  # for the first worker and its next deaths: a fork shares most of its memory and is there at once
 LOG_PATIENCE_S = 1.0  # heartbeats wait for no longer
 STOPPED, ORPHANED = "stopped", "orphaned"
 
 
-def main(spec: SlotSpec, stopping: threading.Event | None = None, spare: WorkerChild | None = None) -> str:
+def main(spec: SlotSpec, stopping: threading.Event | None = None, spares: Sequence[WorkerChild] = ()) -> str:
     """Run one slot to its end and say why it ended; never raises (an exception would count against the Spark job).
 
-    `spare` is its first worker process, if there is one already.
+    `spares` are its first worker processes, if there are some already.
     """
     try:
         place = wait_for_place(spec)
         with _logging_to(Path(spec.log_dir) / f"{file_name(f'slot-{place.slot.node}-{place.slot.port}')}.log"):
             try:
-                return _run(spec, place, stopping or threading.Event(), spare)
+                return _run(spec, place, stopping or threading.Event(), spares)
             finally:
                 place.claim.release()
     except Exception as fault:
         _LOG.exception("slot failed")
         return f"failed: {type(fault).__name__}: {fault}"
     finally:
-        if spare is not None:
+        for spare in spares:
             spare.close()
 
 
@@ -70,14 +68,15 @@ def main_by_ticket(ticket: Ticket) -> str:
 
     A second attempt of the same Spark task finds the ticket used and ends; the driver submits the slot again.
     """
-    spare = WorkerChild.fork(DEFAULT_ENTRY)  # before there is a thread, a connection or a secret
+    # before there is a thread, a connection or a secret
+    spares = [child for _ in range(FORKED_SPARES) if (child := WorkerChild.fork(DEFAULT_ENTRY)) is not None]
     try:
         spec = SlotSpec.from_json(redeem(ticket))
     except Exception as fault:
-        if spare is not None:
+        for spare in spares:
             spare.close()
         return f"failed: {type(fault).__name__}: {fault}"
-    return main(spec, spare=spare)
+    return main(spec, spares=spares)
 
 
 def wait_for_place(spec: SlotSpec) -> Place:
@@ -99,7 +98,7 @@ def wait_for_place(spec: SlotSpec) -> Place:
     )
 
 
-def _run(spec: SlotSpec, place: Place, stopping: threading.Event, spare: WorkerChild | None) -> str:
+def _run(spec: SlotSpec, place: Place, stopping: threading.Event, spares: Sequence[WorkerChild]) -> str:
     sync = SlotSync(place.slot, place.node_dir, lambda: _connect(spec, place), spec.stop_path)
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
     os.set_blocking(wake_read, False)
@@ -108,7 +107,7 @@ def _run(spec: SlotSpec, place: Place, stopping: threading.Event, spare: WorkerC
     thread = threading.Thread(target=_drive_clerk, args=(sync, over), name=f"sync-{place.slot.port}", daemon=True)
     thread.start()
     early_log = NodeDir(Path(spec.local_dir), place.slot.node).early_log(place.slot.port)
-    slot = Slot(spec, place, sync, lambda: WorkerChild.spawn(spec.entry or DEFAULT_ENTRY, early_log), spare)
+    slot = Slot(spec, place, sync, lambda: WorkerChild.spawn(spec.entry or DEFAULT_ENTRY, early_log), spares)
     _LOG.info("slot %s of host %s: pid %d", place.slot, place.host, os.getpid())
     try:
         return _drive_slot(slot, sync, wake_read, stopping)
@@ -194,15 +193,3 @@ def _logging_to(path: Path) -> Iterator[None]:
         root.setLevel(level)
         root.removeHandler(handler)
         handler.close()
-
-
-def _program() -> int:
-    spec = SlotSpec.from_json(sys.stdin.buffer.read())
-    stopping = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    reason = main(spec, stopping)
-    return 0 if reason == STOPPED else 1
-
-
-if __name__ == "__main__":
-    sys.exit(_program())

@@ -8,6 +8,7 @@ however the function was imported: two runs may agree by luck.
 from __future__ import annotations
 
 import datetime
+import gc
 import os
 import random
 import sys
@@ -220,7 +221,10 @@ def _asked_for(frame: FrameType, event: str, argument: Any) -> str:
 
 def _component_at(frame: FrameType | None) -> str | None:
     """Return the component whose code runs in this frame; None for code of SparkStorm."""
+    callbacks = {getattr(each, "__code__", None) for each in gc.callbacks}
     while frame is not None:
+        if frame.f_code in callbacks:
+            return None  # the garbage collector interrupts whatever code runs, and libraries time it
         module = str(frame.f_globals.get("__name__", ""))
         if module == "sparkstorm.blobs.topology_code":
             return None  # unpickling

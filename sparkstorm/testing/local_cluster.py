@@ -236,7 +236,7 @@ class LocalCluster:
     def upgrade(self, topology: Topology, conf: Mapping[str, Any], name: str | None = None) -> None:
         """Begin a gray upgrade to new code; `service` continues, completes and takes it back."""
         self._submitted.append(topology)
-        self.service.upgrade(self.topology(name).name, topology, conf, pack_topology(topology))
+        self.service.carry_out(self.service.upgrade_request(self.topology(name).name, topology, conf, pack_topology(topology)))
 
     def _is_pending(self, topology_id: str) -> bool:
         base = self.storm_state.read_base(topology_id)

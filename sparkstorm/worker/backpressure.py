@@ -1,7 +1,7 @@
 """Back-pressure inside a worker: tasks that may not run because a downstream task has too much input waiting.
 
-Gating is per sending task, by bytes that wait in the receivers' streams; edges inside a cycle never gate (they would
-deadlock), edges into it do. Acker traffic does not count as waiting.
+Gating is per sending task, by bytes that wait in the receivers' streams, or in those of a receiver that is held back here;
+edges inside a cycle never gate (they would deadlock), edges into it do. Acker traffic does not count as waiting.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class Backpressure:
     def __init__(self, plan: WorkerPlan) -> None:
         self._high = plan.settings.inbox_high_bytes
         cycle = plan.topology.cycles()
-        self._fed_by_task = {task: _fed_tasks(plan, task, cycle) for task in plan.tasks}
+        fed_by_task = {task: _fed_tasks(plan, task, cycle) for task in plan.tasks}
+        self._fed_by_task = {task: _reached(fed_by_task, task) for task in plan.tasks}
         self._full: set[int] = set()
         self._waiting: dict[int, int] = {}  # bytes by watched task, as of the last commit
         self._fullness = 0.0
@@ -65,6 +66,16 @@ class Backpressure:
                 self._full.add(task)
             elif waiting <= high // 2:
                 self._full.discard(task)
+
+
+def _reached(fed_by_task: Mapping[int, frozenset[int]], task: int) -> frozenset[int]:
+    """Return what a task feeds, also through tasks of this worker: rows for one that is held back would only wait in the store."""
+    reached: set[int] = set()
+    new = set(fed_by_task[task])
+    while new:
+        reached |= new
+        new = {fed for local in new & fed_by_task.keys() for fed in fed_by_task[local]} - reached
+    return frozenset(reached)
 
 
 def _fed_tasks(plan: WorkerPlan, task: int, cycle: Mapping[str, int]) -> frozenset[int]:

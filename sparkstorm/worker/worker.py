@@ -195,7 +195,7 @@ class Worker:
     # -- running ---------------------------------------------------------------------------------------------------
 
     def _run(self, epoch: Epoch, now_ms: int) -> None:
-        self._budget.begin(now_ms)
+        self._budget.begin(self._clock.now_ms())  # reading has taken time
         is_over, did = self._run_timed(epoch, now_ms), True
         while did and not is_over:
             did = False

@@ -136,5 +136,5 @@ def test_the_table_says_and_holds_what_the_dict_does(monkeypatch: pytest.MonkeyP
     for name in ("_COLUMNS_FROM", "_ROWS_BELOW"):
         monkeypatch.setattr(table_ledger, name, getattr(table_ledger, name))  # restored at the end
     slow = [HealthCheck.too_slow]
-    thorough = settings(max_examples=40, stateful_step_count=25, deadline=None, derandomize=True, suppress_health_check=slow)
+    thorough = settings(max_examples=40, stateful_step_count=25, derandomize=True, suppress_health_check=slow)
     run_state_machine_as_test(LedgersAgree, settings=thorough)

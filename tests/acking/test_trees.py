@@ -74,7 +74,7 @@ def _ledger(draw: st.DataObject) -> DictLedger | TableLedger:
 
 
 @pytest.mark.slow
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(forest=forests(), data=st.data())
 def test_s1_5_every_tree_is_acked_by_exactly_its_last_message_in_any_order(forest: Forest, data: st.DataObject) -> None:
     ledger = _ledger(data)
@@ -91,7 +91,7 @@ def test_s1_5_every_tree_is_acked_by_exactly_its_last_message_in_any_order(fores
 
 
 @pytest.mark.slow
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(forest=forests(), data=st.data())
 def test_s1_15_a_tree_with_a_lost_ack_is_never_acked_and_a_fail_ends_it(forest: Forest, data: st.DataObject) -> None:
     ledger = _ledger(data)
@@ -105,7 +105,7 @@ def test_s1_15_a_tree_with_a_lost_ack_is_never_acked_and_a_fail_ends_it(forest: 
 
 
 @pytest.mark.slow
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(forest=forests(), data=st.data())
 def test_s1_16_s1_17_no_root_is_told_twice_whatever_fails_and_when(forest: Forest, data: st.DataObject) -> None:
     ledger = _ledger(data)

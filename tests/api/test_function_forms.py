@@ -164,7 +164,7 @@ def parked(letters: Any) -> list[str]:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(lines=LINES, tasks=st.integers(1, 3), seed=st.integers(0, 9))
 def test_a_live_run_of_functions_is_that_of_classes(lines: list[Line], tasks: int, seed: int) -> None:
     runs = [complete_topology(make(source(), tasks), {"lines": lines}, conf=CONF, seed=seed) for make in (of_functions, of_classes)]
@@ -176,7 +176,7 @@ def test_a_live_run_of_functions_is_that_of_classes(lines: list[Line], tasks: in
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(lines=LINES, tasks=st.integers(1, 3), is_timed=st.booleans(), skip_bad=st.booleans())
 def test_a_replay_of_functions_is_that_of_classes(lines: list[Line], tasks: int, is_timed: bool, skip_bad: bool) -> None:
     if not skip_bad:  # the way for replays that put nothing aside
@@ -197,7 +197,7 @@ def test_a_replay_of_functions_is_that_of_classes(lines: list[Line], tasks: int,
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(lines=LINES, kills=st.lists(st.tuples(st.integers(0, 12), st.sampled_from(BOLTS)), max_size=3))
 def test_functions_count_exactly_whatever_dies_and_as_their_replay_does(lines: list[Line], kills: list[tuple[int, str]]) -> None:
     good = [(line.replace("odd", "o").replace("bad", "b"), at_ms) for line, at_ms in lines]

@@ -49,7 +49,7 @@ def by_hand(sides: list[list[tuple[int, int]]], kinds: tuple[str, str]) -> Count
 
 @pytest.mark.slow
 @given(ROWS, ROWS, ROWS, st.sampled_from(list(product(("join", "left_join"), repeat=2))))
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 def test_a_join_of_three_streams_over_several_tasks_equals_nested_loops(
     a: list[Any], b: list[Any], c: list[Any], kinds: tuple[str, str]
 ) -> None:

@@ -14,7 +14,7 @@ from sparkstorm.app.watch import MAX_DEATHS_WITHOUT_PROGRESS, Deaths, FileLogs, 
 from sparkstorm.client.handle import TopologyProgress
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import SlotsUnavailableError, StoreUnavailableError, WorkerFailedError
+from sparkstorm.errors import NotAliveError, SlotsUnavailableError, StoreUnavailableError, WorkerFailedError
 from sparkstorm.model.assignment import Assignment, ExecutorId, TopologyBase, WorkerBeat, WorkerSlot
 from sparkstorm.model.status import TopologyStatus
 
@@ -112,6 +112,13 @@ def test_a_run_that_is_stopped_while_a_store_is_away_stops_once_it_is_back() -> 
     away = Away(AT_WORK, AT_WORK, AT_WORK, SETTLED)
     assert watch(away).run(lambda: True)[0] is Outcome.STOPPED
     assert away.is_deactivated
+
+
+def test_a_topology_that_is_killed_by_another_ends_the_watch() -> None:
+    handle = Handle(AT_WORK)
+    handle.status = lambda: None  # type: ignore[method-assign,assignment,return-value]
+    with pytest.raises(NotAliveError, match="words-1-1 is gone: it was killed or replaced while it was followed"):
+        watch(handle).run(lambda: False)
 
 
 def test_what_the_check_raises_ends_the_watch() -> None:

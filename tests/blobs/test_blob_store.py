@@ -12,7 +12,10 @@ from sparkstorm.blobs.redis import RedisBytesStore
 from sparkstorm.blobs.store import BlobStore, blob_key
 from sparkstorm.cluster.local import LocalStateStore
 from sparkstorm.cluster.storm_state import StormState
+from sparkstorm.embedded.redis import client_of
 from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
+from sparkstorm.model.redis_address import RedisAddress
+from sparkstorm.transport.connection import AccessRefusedError
 
 KEY = b"k" * 32
 LARGE = bytes(range(256)) * 40_000  # three chunks
@@ -88,3 +91,11 @@ def test_only_chunks_that_no_metadata_names_are_stray(blobs: BlobStore, bytes_st
     assert blobs.stray_chunks() == {"f00:0"}
     blobs.delete_chunks({"f00:0"})
     assert blobs.stray_chunks() == set() and blobs.get(key) == b"kept"
+
+
+@pytest.mark.system
+def test_a_wrong_password_is_no_absence_of_redis(redis_server: Any) -> None:
+    client = client_of(RedisAddress(redis_server.host, redis_server.port, "wrong"))
+    with pytest.raises(AccessRefusedError, match="Redis refuses the password and did not store blob chunk a"):
+        RedisBytesStore(client).put("a", b"1")
+    client.close()

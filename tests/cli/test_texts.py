@@ -10,11 +10,11 @@ import pytest
 
 from sparkstorm.app.driver_office import this_driver
 from sparkstorm.app.standing import LeaderWatch, TopologyWatch, cluster_conf, up_lines
+from sparkstorm.cli.__main__ import main, parser
 from sparkstorm.cli.changes import log_levels, plan_record, plan_text, rebalance_options
 from sparkstorm.cli.common import lasted, table
 from sparkstorm.cli.dead_letters import letter_text
 from sparkstorm.cli.jobs import cluster_environment
-from sparkstorm.cli.main import main, parser
 from sparkstorm.cli.topologies import counts_by_component, error_text, status_text
 from sparkstorm.client.logs import LogReader, last_lines, shown
 from sparkstorm.config import merge
@@ -281,3 +281,10 @@ def test_a_driver_says_when_another_leads_and_when_it_leads_itself() -> None:
         "driver process 3 on host here leads; this one stands by",
         "this driver leads now",
     ]
+
+
+@pytest.mark.parametrize("words", ["tail wc lines -n 0", "tail wc lines --seconds nan", "logs wc -n -1", "kill wc --wait -5"])
+def test_numbers_below_their_least_are_wrong_arguments(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parser().parse_args(words.split())
+    assert "must be at least" in capsys.readouterr().err

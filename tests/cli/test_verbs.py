@@ -183,7 +183,6 @@ def wait_gone(cluster: ClusterClient) -> bool:
         (["restart", "words", "--worker", "here"], "expected a slot such as"),
         (["restart", "words", "--worker", "node-9:1"], "node-9:1"),
         (["log-level", "words", "root=LOUD"], "expected a level"),
-        (["kill", "words", "--wait", "nan"], "expected seconds"),
         (["dead-letters", "replay", "words", "--all"], "no dead letters of words are kept"),
         (["submit", "nothing.yaml"], "nothing.yaml"),
         (["update", "nothing.yaml"], "nothing.yaml"),

@@ -34,7 +34,7 @@ def file(tmp_path: Path, redis_server: RedisServer, zookeeper_server: ZooKeeperS
 def test_a_client_needs_neither_spark_nor_java(file: Path) -> None:
     program = """
 import shutil
-import sparkstorm.api, sparkstorm.cli.main
+import sparkstorm.api, sparkstorm.cli.__main__
 from sparkstorm.client import connect
 with connect(sys.argv[1]) as cluster:
     assert cluster.topologies() == [] and cluster.problems() == {} and cluster.dead_letters() == {}
@@ -107,6 +107,10 @@ def test_a_cluster_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
     save_connection(tmp_path / "connection.json", gone)
     with pytest.raises(StoreUnavailableError, match=r"ZooKeeper at 127\.0\.0\.1:1/storm does not answer within 1000 ms"):
         connect(tmp_path / "connection.json", QUICK)
+    for hosts, root in (("127.0.0.1:abc", "/storm"), ("127.0.0.1:1", "storm"), ("127.0.0.1:1", "/../x")):
+        save_connection(tmp_path / "odd.json", Connection(gone.redis, ZooKeeperEndpoint(hosts, root, ""), new_secret()))
+        with pytest.raises(InvalidConfigError, match=r"no ZooKeeper is at .*see storm\.zookeeper\.servers"):
+            connect(tmp_path / "odd.json", QUICK)
     unborn = Connection(RedisAddress("127.0.0.1", 0), ZooKeeperEndpoint("", "/", ""), new_secret())
     save_connection(tmp_path / "connection.json", unborn)
     with pytest.raises(InvalidConfigError, match="has not been up yet"):

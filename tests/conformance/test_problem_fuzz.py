@@ -21,7 +21,7 @@ NUMBERS = ("NaN", "Infinity", "-Infinity", "1e999", "-1", "-1e300", "70000", "9"
 TEXTS = ("", "x", HUGE, "-1", "٣", "\ud800", "a\u0000b", "{", "[" * 300, '{"componentToNum": Infinity}', "not JSON")
 LITERALS = (*NUMBERS, *(json.dumps(each) for each in TEXTS), "null", "true", "[]", "{}", "[[]]", "[" * 200 + "]" * 200)
 LITERALS += ('{"a":' * 120 + "1" + "}" * 120, json.dumps({HUGE: 1}), json.dumps({HUGE: "in"}))
-LAX = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+LAX = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 def paths_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -86,7 +86,7 @@ def test_values_that_a_dict_takes_for_one_hash_alike(group: tuple[Any, ...]) -> 
     assert len({stable_hash(value) for value in group}) == 1
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 @given(values, values)
 def test_different_values_have_different_spellings_and_equal_ones_the_same(one: Any, other: Any) -> None:
     assert (canonical_bytes(one) == canonical_bytes(other)) == (plain(one) == plain(other))

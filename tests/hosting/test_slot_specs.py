@@ -7,9 +7,9 @@ from pyspark import SparkConf
 
 from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError, StoreInconsistentError
 from sparkstorm.hosting.base import RestartPause, SlotSpec, StateAddress
-from sparkstorm.hosting.local import LocalSlots
 from sparkstorm.hosting.spark import SPARK_CONF, slot_conf
 from sparkstorm.model.redis_address import RedisAddress
+from tests.supervisor.local_slots import LocalSlots
 
 SPEC = SlotSpec(
     StateAddress("zk:2181", "/storm", "user", "zk-secret"),

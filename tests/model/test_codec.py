@@ -27,7 +27,7 @@ class Word(str):
     __slots__ = ()
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, derandomize=True)
 @given(values)
 def test_what_normalise_returns_is_what_the_other_side_reads(value: Any) -> None:
     normal = CODEC.normalise(value)

@@ -78,7 +78,7 @@ def test_an_outcome_reads_back_with_its_plan() -> None:
         (replace(SUBMIT, outline_key=""), ID, "lacks workers, executors or blobs"),
         (replace(LEVELS, log_levels={}), ID, "none is given"),
         (replace(LEVELS, log_levels={"a": LogLevel("LOUD")}), ID, "'a' to 'LOUD'; use one of DEBUG"),
-        (replace(LEVELS, log_levels={"a": LogLevel("INFO", -1)}), ID, "a timeout of -1 ms"),
+        (replace(LEVELS, log_levels={"a": LogLevel("INFO", -1)}), ID, " for -1 ms; a time from 0"),
     ],
 )
 def test_a_request_that_no_client_writes_is_refused_by_its_field(request_: Request, request_id: str, words: str) -> None:

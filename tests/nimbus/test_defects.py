@@ -66,7 +66,7 @@ def test_defect_7_a_topology_that_is_still_starting_keeps_nobody_from_looking_at
 
 def start_upgrade(bench: Bench, number: int = 1, **conf: object) -> None:
     own = {"topology.workers": 4, "topology.upgrade.worker.num": number, **{k.replace("__", "."): v for k, v in conf.items()}}
-    bench.service.upgrade("wc", wordcount(), own, b"new code")
+    bench.service.carry_out(bench.service.upgrade_request("wc", wordcount(), own, b"new code"))
 
 
 def test_defect_9_a_gray_upgrade_stores_the_normalised_topology_and_keeps_the_former_conf() -> None:

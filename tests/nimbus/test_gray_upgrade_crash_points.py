@@ -18,7 +18,9 @@ LIMIT = 150
 
 
 def upgrade(bench: Phoenix, number: int) -> None:
-    bench.service.upgrade("wc", wordcount(), {"topology.workers": 4, "topology.upgrade.worker.num": number}, NEW_CODE)
+    bench.service.carry_out(
+        bench.service.upgrade_request("wc", wordcount(), {"topology.workers": 4, "topology.upgrade.worker.num": number}, NEW_CODE)
+    )
 
 
 def settle(bench: Phoenix, is_reached: Callable[[Phoenix], bool]) -> None:

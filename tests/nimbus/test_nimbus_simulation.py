@@ -76,7 +76,7 @@ class Fate:
     def update(self) -> None:
         topology = wordcount(self.dice.randint(1, 6), 2)
         conf = {"topology.workers": self.dice.randint(1, 5)}
-        self.ask(lambda name: self.bench.service.update(name, topology, conf, b"new code"))
+        self.ask(lambda name: self.bench.service.carry_out(self.bench.service.update_request(name, topology, conf, b"new code")))
 
     def toggle(self) -> None:
         self.ask(lambda name: self.dice.choice((self.bench.service.activate, self.bench.service.deactivate))(name))

@@ -180,7 +180,11 @@ REQUESTS: dict[str, tuple[Callable[[TwoDrivers], object], Callable[[TwoDrivers],
     "restart all workers": (lambda bench: bench.service.restart_worker("wc"), has_new_fences, 24),
     "kill": (lambda bench: bench.service.kill("wc", 2), is_killed, 60),
     "rebalance": (lambda bench: bench.service.rebalance("wc", REBALANCE, 2), is_rebalanced, 60),
-    "update": (lambda bench: bench.service.update("wc", wordcount(), {"topology.workers": 4}, NEW_CODE), is_deployed, 60),
+    "update": (
+        lambda bench: bench.service.carry_out(bench.service.update_request("wc", wordcount(), {"topology.workers": 4}, NEW_CODE)),
+        is_deployed,
+        60,
+    ),
     "refused update": (lambda bench: deploy_in_vain(bench, 4), is_back, 100),
 }
 

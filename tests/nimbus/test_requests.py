@@ -349,8 +349,48 @@ def test_a_request_for_a_topology_that_has_given_its_name_to_another_is_refused(
     bench.service.kill("wc", 0)
     bench.advance(10)
     new = bench.submit()
-    with pytest.raises(NotAliveError, match=f"topology {old} is not alive; {new} has its name now"):
-        bench.service.begin(request).wait()
+    service = bench.service
+    for change in (
+        lambda: service.begin(request).wait(),
+        lambda: service.kill("wc", 0, old),
+        lambda: service.deactivate("wc", old),
+        lambda: service.restart_worker("wc", topology_id=old),
+        lambda: service.plan_rebalance("wc", RebalanceOptions(2), old),
+    ):
+        with pytest.raises(NotAliveError, match=f"topology {old} is not alive; {new} has its name now"):
+            change()
+    base = bench.state.read_base(new)
+    assert base and base.status is TopologyStatus.ACTIVE
+
+
+@pytest.mark.parametrize("is_accepted", [True, False])
+def test_an_interrupted_wait_withdraws_its_request_or_says_that_nimbus_goes_on(is_accepted: bool) -> None:
+    bench = Bench()
+    topology_id = bench.submit()
+    client = bench.client(LocalStateStore(bench.tree))
+    pending = client.begin(client.new_request(RequestKind.DEACTIVATE, "wc"))
+
+    def interrupt(_condition: object, _limit_ms: int) -> bool:
+        if is_accepted:
+            bench.state.create_outcome(Outcome(pending.id, OutcomeState.ACCEPTED, 1, topology_id))
+        raise KeyboardInterrupt
+
+    client._client.wait_until = interrupt
+    said = "was accepted; Nimbus goes on with it" if is_accepted else "is withdrawn"
+    with pytest.raises(KeyboardInterrupt, match=f"the request to deactivate wc {said}"):
+        pending.wait()
+    bench.advance(2)
+    base = bench.state.read_base(topology_id)
+    assert base and base.status is (TopologyStatus.INACTIVE if is_accepted else TopologyStatus.ACTIVE)
+
+
+@pytest.mark.parametrize("secs", [-5, float("nan"), float("inf"), 1e30, True, "5"])
+def test_a_wait_that_is_no_time_is_refused_by_its_client(secs: Any) -> None:
+    bench = Bench()
+    bench.submit()
+    with pytest.raises(InvalidConfigError, match="the wait of wc: expected seconds, from 0 to a year, got "):
+        bench.service.kill("wc", secs)
+    assert bench.state.request_ids() == []
 
 
 def test_progress_tells_each_step_once() -> None:
@@ -360,7 +400,7 @@ def test_progress_tells_each_step_once() -> None:
     bench.service.rebalance("wc", RebalanceOptions(2), 3, said.append)
     assert said == [f"{old} is rebalanced in 3 s"]
     said.clear()
-    new = bench.service.update("wc", wordcount(), {"topology.workers": 2}, b"new", progress=said.append)
+    new = bench.service.carry_out(bench.service.update_request("wc", wordcount(), {"topology.workers": 2}, b"new"), said.append)
     assert said == [f"{old} ends; its workers stop"] and bench.state.topology_ids() == [new]
 
 
@@ -451,7 +491,7 @@ def test_an_update_of_a_dying_topology_is_refused() -> None:
     bench.submit()
     bench.service.kill("wc", 100)
     with pytest.raises(IllegalTransitionError, match="topology wc is KILLED: submit it anew when it is gone"):
-        bench.service.update("wc", wordcount(), {"topology.workers": 2}, b"new")
+        bench.service.carry_out(bench.service.update_request("wc", wordcount(), {"topology.workers": 2}, b"new"))
 
 
 def test_the_assignment_is_written_before_the_base_and_accepted_before_both(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ HAPPENINGS = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @example([("calm", 0), ("supervisors", 1), ("die", 1), ("rebalance", 2)], JStormScheduler)
 @given(st.lists(HAPPENINGS, max_size=12), st.sampled_from([DefaultScheduler, EvenScheduler, JStormScheduler]))
 def test_a_memory_changes_no_plan(happenings: list[tuple[str, int]], make: type[DefaultScheduler]) -> None:

@@ -22,7 +22,7 @@ from sparkstorm.scheduling.resource.priorities import priority_order
 from sparkstorm.scheduling.view import ClusterView
 
 SEEDS = st.integers(0, 10**9)
-FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=25, suppress_health_check=list(HealthCheck))
 
 
 def problem_of(name: str, seed: int) -> Problem:
@@ -166,7 +166,7 @@ def test_only_those_of_lesser_rank_give_way(seed: int) -> None:
         assert any(rank.index(winner) < rank.index(name) for winner in gained)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(seed=SEEDS)
 def test_jstorm_keeps_workers_without_a_dead_task_as_they_are(seed: int) -> None:
     context = context_from(GENERATORS["jstorm"](Random(seed)))
@@ -180,7 +180,7 @@ def test_jstorm_keeps_workers_without_a_dead_task_as_they_are(seed: int) -> None
             assert worker in plans
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(seed=SEEDS)
 def test_jstorm_puts_tasks_that_must_differ_on_different_nodes(seed: int) -> None:
     problem = GENERATORS["jstorm"](Random(seed))
@@ -214,7 +214,7 @@ def after_a_loss(name: str, scene: Scene, conf: dict[str, Any], lost: str) -> tu
         ("blacklist", {}),
     ],
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(topologies=st.integers(1, 4), executors=st.integers(1, 5), lost=st.integers(0, 11))
 def test_one_lost_node_moves_nobody_else_under_the_others(
     name: str, conf: dict[str, Any], topologies: int, executors: int, lost: int

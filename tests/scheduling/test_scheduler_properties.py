@@ -24,7 +24,7 @@ from sparkstorm.scheduling.view import ClusterView
 RESOURCE_AWARE = pytest.param("resource-aware", marks=pytest.mark.slow)
 STORM = ("even", "default", "isolation", "multitenant", RESOURCE_AWARE)
 SEEDS = st.integers(0, 10**9)
-FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=25, suppress_health_check=list(HealthCheck))
 
 
 def problem_of(name: str, seed: int) -> Problem:
@@ -150,7 +150,7 @@ def test_incompatible_components_never_share_a_new_worker(seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["even", "default", RESOURCE_AWARE])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(nodes=st.integers(3, 12), topologies=st.integers(1, 4), executors=st.integers(1, 30), data=st.data())
 def test_one_lost_node_moves_only_what_ran_there(name: str, nodes: int, topologies: int, executors: int, data: Any) -> None:
     """Room to spare and all workers alike: nothing else may move."""
@@ -170,7 +170,7 @@ def test_one_lost_node_moves_only_what_ran_there(name: str, nodes: int, topologi
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=SEEDS)
 def test_blacklisted_hosts_get_nothing_new(seed: int) -> None:
     problem = problem_of("blacklist", seed)
@@ -184,7 +184,7 @@ def test_blacklisted_hosts_get_nothing_new(seed: int) -> None:
             assert view.supervisors[slot.node].host not in scheduler.blacklisted_hosts
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(seed=SEEDS)
 def test_jstorm_places_every_task_once_on_a_port_of_its_own(seed: int) -> None:
     context = context_from(GENERATORS["jstorm"](Random(seed)))
@@ -205,7 +205,7 @@ def test_jstorm_places_every_task_once_on_a_port_of_its_own(seed: int) -> None:
     assert set(tasks) == set(context.component_by_task) or context.unstopped_tasks
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(seed=SEEDS)
 def test_jstorm_spreads_new_tasks_within_one(seed: int) -> None:
     problem = GENERATORS["jstorm"](Random(seed))

@@ -61,7 +61,7 @@ def left_node_after_node(ledger: ResourceLedger) -> Vector:
     return left
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(seed=SEEDS)
 def test_what_the_cluster_has_left_is_the_same_sum_to_the_last_bit(seed: int) -> None:
     for view, topology in views(seed):
@@ -74,7 +74,7 @@ def test_what_the_cluster_has_left_is_the_same_sum_to_the_last_bit(seed: int) ->
         assert ledger.left_in_cluster() == left_node_after_node(ledger)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(seed=SEEDS)
 def test_a_workers_load_as_it_grew_is_what_its_executors_add_up_to(seed: int) -> None:
     for view, topology in views(seed):

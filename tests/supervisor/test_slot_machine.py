@@ -177,7 +177,7 @@ OBSERVATIONS = st.tuples(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(OBSERVATIONS, max_size=60))
 def test_whatever_happens_there_is_one_child_and_no_wait_without_end(events: list[tuple[object, ...]]) -> None:
     state, child, now_ms = SlotState(), None, 0

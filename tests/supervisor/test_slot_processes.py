@@ -14,7 +14,6 @@ import pytest
 from sparkstorm.cluster import paths
 from sparkstorm.embedded import RedisServer, ZooKeeperServer
 from sparkstorm.errors import SlotsUnavailableError
-from sparkstorm.hosting.local import LocalSlots
 from sparkstorm.model.assignment import SupervisorInfo, WorkerSlot
 from sparkstorm.model.failure import FailureKind
 from sparkstorm.model.requests import LogConfig, LogLevel
@@ -22,6 +21,7 @@ from sparkstorm.model.status import TopologyStatus
 from sparkstorm.scheduling.reconcile import restarted
 from sparkstorm.supervisor.node_dir import NodeDir
 from sparkstorm.supervisor.supervisor import read_local_assignments
+from tests.supervisor.local_slots import LocalSlots
 from tests.supervisor.slot_bench import TOYS, SlotBench, is_gone
 from tests.waiting import wait_until
 

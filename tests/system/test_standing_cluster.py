@@ -100,6 +100,7 @@ def build(gate):
     return builder.build()
 """
 LINES = [f"every {n % 7} word {n % 13} of line {n % 101}" for n in range(500)]
+EVERY_WORD = frozenset(word for line in LINES for word in line.split())
 
 
 class Terminals:
@@ -192,6 +193,10 @@ def test_three_terminals(terminals: Terminals) -> None:
         beta = cluster.topology("beta")
         before = {handle: handle.progress().acked for handle in (alpha, beta)}
         terminals.wait(lambda: all(handle.progress().acked > acked + 20 for handle, acked in before.items()), "more work")
+        status, out, err = run("tail", "beta", "split", "-n", "3", "--json")
+        samples = [json.loads(line) for line in out.splitlines()]
+        assert status == 0 and len(samples) == 3, out + err
+        assert all(each["values"].keys() == {"word"} and each["values"]["word"] in EVERY_WORD for each in samples), out
         for handle in (alpha, beta):
             (terminals.folder / f"gate-{handle.name}").touch()
             status, _, err = run("follow", handle.name)

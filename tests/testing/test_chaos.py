@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from itertools import islice
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from sparkstorm.testing import LocalCluster
 from sparkstorm.testing.chaos import faults, processes
+from sparkstorm.testing.chaos.clock import HostClock
 from sparkstorm.testing.chaos.report import GUARANTEES, ChaosReport, Exactness
 from sparkstorm.testing.chaos.simulated import run_simulated
 from sparkstorm.testing.chaos.topologies import TOPOLOGIES, ChaosTopology, Numbers
@@ -56,3 +62,23 @@ def test_numbers_go_on_where_they_were(tmp_path: Path) -> None:
     spout = Numbers(str(tmp_path / "gate"))
     spout.restore([7, False, [3]])
     assert spout.snapshot() == [7, False, [3]] and not spout.is_exhausted()
+
+
+def test_a_clock_that_jumps_is_seen_by_a_process_that_runs_and_its_monotonic_clock_stays(tmp_path: Path) -> None:
+    clock = HostClock(tmp_path)
+    if not clock.environ:
+        pytest.skip("needs a C compiler")
+    say = "import time, sys\nfor _ in sys.stdin: print(time.time_ns(), time.monotonic_ns(), int(time.time()), flush=True)"
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", say], env={**os.environ, **clock.environ}, stdin=PIPE, stdout=PIPE, text=True
+    ) as child:
+        assert child.stdin is not None and child.stdout is not None
+        for offset_s in (0, 86_400, -3_600):
+            clock.set(offset_s)
+            before = time.time(), time.monotonic_ns()
+            print("now", file=child.stdin, flush=True)
+            wall_ns, monotonic_ns, wall_s = map(int, child.stdout.readline().split())
+            after = time.time(), time.monotonic_ns()
+            assert before[0] - 1 <= wall_ns / 1e9 - offset_s <= after[0] + 1 and abs(wall_s - wall_ns / 1e9) <= 1
+            assert before[1] <= monotonic_ns <= after[1]
+        child.stdin.close()

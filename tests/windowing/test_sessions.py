@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparkstorm.api import Duration, Window
@@ -149,7 +149,6 @@ def check_against_reference(bolt: Any, gap: int, lag: int, lateness: int, steps:
 
 
 @pytest.mark.parametrize("bolt", [Values(), Tuples()])
-@settings(deadline=None)
 @example(2, 4, 5, [("a", 49, 0, 0), ("a", 55, 0, 0), ("a", 50, POISON, 0)])  # a window that is given up before another one
 @given(st.integers(1, 12), st.integers(0, 25), st.sampled_from([0, 0, 5, 30]), STEPS)
 def test_sessions_are_those_of_the_definition_after_failures_late_rows_and_restarts(

@@ -56,7 +56,6 @@ def run_through(bolt: Any, events: list[Event], lag: int, cuts: list[int] | None
     return driver
 
 
-@settings(deadline=None)
 @given(LENGTHS, LENGTHS, st.integers(0, 100))
 def test_a_point_is_in_exactly_the_windows_that_hold_it(length: int, slide: int, at: int) -> None:
     held = {end for end in range(0, 200, slide) if end - length <= at < end}
@@ -70,7 +69,6 @@ def test_a_point_is_in_exactly_the_windows_that_hold_it(length: int, slide: int,
             assert set(layout.ends_of(cell)) <= held
 
 
-@settings(deadline=None)
 @given(LENGTHS, LENGTHS, EVENTS, st.integers(0, 20))
 def test_collected_windows_hold_what_the_definition_says(length: int, slide: int, events: list[Event], lag: int) -> None:
     on_time, _ = split_late(events, lag)
@@ -88,7 +86,6 @@ def test_collected_windows_hold_what_the_definition_says(length: int, slide: int
 
 
 @pytest.mark.parametrize("kind", [Adding, Merging])
-@settings(deadline=None)
 @given(LENGTHS, LENGTHS, EVENTS, st.integers(0, 20), st.lists(st.integers(0, 40), max_size=3))
 def test_folded_windows_agree_and_survive_restarts(
     kind: Any, length: int, slide: int, events: list[Event], lag: int, cuts: list[int]
@@ -100,7 +97,6 @@ def test_folded_windows_agree_and_survive_restarts(
     assert len(found) == len({(row[0][0], row[2]) for row in found})
 
 
-@settings(deadline=None)
 @given(EVENTS, st.integers(0, 20), st.randoms(use_true_random=False))
 def test_another_order_within_the_lag_changes_nothing(events: list[Event], lag: int, random: Any) -> None:
     in_order = sorted(events, key=lambda event: event[1])
@@ -114,7 +110,6 @@ def test_another_order_within_the_lag_changes_nothing(events: list[Event], lag: 
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(LENGTHS, EVENTS, st.integers(0, 20), st.lists(st.integers(0, 40), max_size=3))
 def test_sessions_are_runs_without_a_gap(gap: int, events: list[Event], lag: int, cuts: list[int]) -> None:
     on_time, _ = split_late(events, lag)
@@ -132,7 +127,6 @@ def test_sessions_are_runs_without_a_gap(gap: int, events: list[Event], lag: int
     assert sorted((row[0][0], row[1], row[2], [len(row[4]), sum(row[4])]) for row in listed) == sorted(wanted)
 
 
-@settings(deadline=None)
 @given(EVENTS, st.integers(0, 15), st.integers(0, 15))
 def test_late_is_exactly_what_is_further_behind_the_newest_than_lag_and_lateness(
     events: list[Event], lag: int, lateness: int
@@ -148,7 +142,6 @@ def test_late_is_exactly_what_is_further_behind_the_newest_than_lag_and_lateness
 
 
 @pytest.mark.parametrize("kind", ["tumbling", "sliding", "session"])
-@settings(deadline=None)
 @given(EVENTS, st.integers(0, 8), st.integers(1, 10), st.lists(st.integers(0, 40), max_size=2))
 def test_with_allowed_lateness_the_last_firing_of_a_window_is_complete(
     kind: str, events: list[Event], lag: int, lateness: int, cuts: list[int]
@@ -180,7 +173,6 @@ def test_with_allowed_lateness_the_last_firing_of_a_window_is_complete(
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50)), max_size=30))
 def test_a_watermark_is_the_least_mark_and_never_falls(marks: list[tuple[int, int]]) -> None:
     channels = [(task, "default") for task in range(3)]
@@ -201,7 +193,6 @@ def test_a_task_that_hears_from_nobody_never_ends() -> None:
     assert not Watermarks([]).is_ended
 
 
-@settings(deadline=None)
 @given(EVENTS, st.integers(1, 5), st.integers(1, 5), st.lists(st.integers(0, 40), max_size=3))
 def test_windows_by_count_hold_the_last_tuples_at_every_slide(
     events: list[Event], length: int, slide: int, cuts: list[int]
@@ -222,7 +213,6 @@ def test_windows_by_count_hold_the_last_tuples_at_every_slide(
             assert mine == (wanted if kind is Listing else [[len(each), sum(each)] for each in wanted])
 
 
-@settings(deadline=None)
 @given(EVENTS, st.integers(0, 20), st.randoms(use_true_random=False), st.lists(st.integers(0, 40), max_size=3))
 def test_timed_bolts_see_rows_and_timers_in_the_order_of_time(events: list[Event], lag: int, random: Any, cuts: list[int]) -> None:
     events = [(key, ts, value + 1) for key, ts, value in {event[1]: event for event in events}.values()]
@@ -240,7 +230,7 @@ def test_timed_bolts_see_rows_and_timers_in_the_order_of_time(events: list[Event
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(EVENTS)
 def test_firing_a_few_at_a_time_fires_the_same_and_survives_a_restart_in_between(events: list[Event]) -> None:
     for bolt in (
@@ -260,7 +250,6 @@ def test_firing_a_few_at_a_time_fires_the_same_and_survives_a_restart_in_between
         assert emitted == whole.emitted()
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([1, 2]), st.integers(0, 4)), max_size=30), st.lists(st.integers(0, 29), max_size=3))
 def test_of_the_same_time_the_lower_sender_comes_first_and_then_the_order_of_arrival(
     rows: list[tuple[int, int]], cuts: list[int]

@@ -108,7 +108,7 @@ def test_a_hot_deploy_hands_a_lazy_state_on_and_one_in_memory_becomes_lazy() -> 
             cluster.run_until_idle()
             topology = counting(spout)
             cluster._submitted.append(topology)
-            cluster.service.update("test", topology, conf, pack_topology(topology))
+            cluster.service.carry_out(cluster.service.update_request("test", topology, conf, pack_topology(topology)))
             cluster.run_until_idle()
             assert cluster.state("count") == expected(times)
 
@@ -128,7 +128,7 @@ def test_a_backend_that_cannot_have_the_state_is_refused(conf: dict[str, Any], b
         cluster.run_until_idle()
         topology = counting(spout, bolt)
         cluster._submitted.append(topology)
-        cluster.service.update("test", topology, conf, pack_topology(topology))
+        cluster.service.carry_out(cluster.service.update_request("test", topology, conf, pack_topology(topology)))
         with pytest.raises(WorkerFailedError, match=said):
             cluster.run_until_idle()
 

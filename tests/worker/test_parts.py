@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -155,8 +156,8 @@ def gates(high: int = 10_000) -> Backpressure:
     return Backpressure(WorkerPlan("t-1-1", topology, tasks, (1, 2, 3, 4), "n:1", {}, conf, lambda c: None))
 
 
-def shut(found: Backpressure) -> list[int]:
-    return [task for task in (1, 2, 3, 4) if found.is_shut(task)]
+def shut(found: Backpressure, tasks: Sequence[int] = (1, 2, 3, 4)) -> list[int]:
+    return [task for task in tasks if found.is_shut(task)]
 
 
 def test_a_gate_shuts_above_the_mark_and_opens_at_half_of_it() -> None:
@@ -174,6 +175,20 @@ def test_edges_inside_a_cycle_never_gate_edges_out_of_it_do() -> None:
     assert shut(found) == [1]
     found.note(Pressure({2: 0, 3: 0, 4: 100_000}))
     assert shut(found) == [3]
+
+
+def test_a_sender_is_shut_with_the_receiver_of_its_worker_that_is_held_back() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("a", FeederSpout())
+    builder.set_bolt("b", Pass(), 2).shuffle_grouping("a")
+    builder.set_bolt("c", Pass()).shuffle_grouping("b")
+    topology = builder.build()
+    conf = {"topology.acker.executors": 0, "topology.inbox.high.bytes": 10_000}
+    tasks = {1: "a", 2: "b", 3: "b", 4: "c"}
+    for local, held_back in (((1, 2), [1, 2]), ((1,), []), ((2, 3), [2, 3])):
+        found = Backpressure(WorkerPlan("t-1-1", topology, tasks, local, "n:1", {}, conf, lambda c: None))
+        found.note(Pressure({4: 20_000}))
+        assert shut(found, local) == held_back
 
 
 def test_in_a_store_that_is_nearly_full_anything_that_waits_shuts_the_gate() -> None:

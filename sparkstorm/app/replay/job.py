@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sparkstorm.app.job import FAILED, INTERRUPTED, say_exposed, title
-from sparkstorm.app.job_file import JobFile, make_topology, read_job_file
-from sparkstorm.app.replay.file import FORMATS, WRITTEN, ReplayFile, read_replay, with_inputs
+from sparkstorm.app.job import guarded, say_warnings
+from sparkstorm.app.job_file import make_topology, read_job_file
+from sparkstorm.app.replay.file import FORMATS, WRITTEN, read_replay, with_inputs
 from sparkstorm.config import parse_override
-from sparkstorm.errors import InvalidConfigError, SparkStormError
+from sparkstorm.errors import InvalidConfigError
 from sparkstorm.model.topology import DEFAULT_STREAM, Topology
 
 _EXITS = (
@@ -23,39 +22,25 @@ _EXITS = (
 def main(arguments: Sequence[str]) -> int:
     """Replay a job's topology over history; the result is the process's exit status, as `--help` explains it."""
     options = _parse(arguments)
-    try:
-        overrides = dict(parse_override(c) for c in options.c)
-        job = read_job_file(options.conf, overrides, options.name)
-        say_exposed(overrides, job.own_conf, options.conf)
-        file = read_replay(options.conf, {**job.replay, **_given(options)})
-        if file.checkpoint and options.input:  # then they are the spouts', as live
-            job = replace(job, arguments={**job.arguments, "input": list(options.input)})
-        topology, by_value = make_topology(job, is_live=False)
-        file = with_inputs(file, () if file.checkpoint else options.input, _only_stream(topology))
-        folder = _folder(options)
-        against = Path(options.against) if options.against else None
-        if against is not None and not against.is_dir():
-            raise InvalidConfigError(f"--against {against} is no folder: name the --output of a replay of the other version")
-        return _run(job, topology, by_value, file, folder, options.output_format, against)
-    except SparkStormError as error:
-        print(f"{title(error)}: {error}", file=sys.stderr, flush=True)
-        return FAILED
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return guarded(lambda: _perform(options))
 
 
-def _run(
-    job: JobFile,
-    topology: Topology,
-    by_value: Sequence[str],
-    file: ReplayFile,
-    folder: Path,
-    written: str,
-    against: Path | None,
-) -> int:
+def _perform(options: argparse.Namespace) -> int:
+    overrides = dict(parse_override(c) for c in options.c)
+    job = read_job_file(options.conf, overrides, options.name)
+    say_warnings(overrides, job.own_conf, options.conf)
+    file = read_replay(options.conf, {**job.replay, **_given(options)})
+    if file.checkpoint and options.input:  # then they are the spouts', as live
+        job = replace(job, arguments={**job.arguments, "input": list(options.input)})
+    topology, by_value = make_topology(job, is_live=False)
+    file = with_inputs(file, () if file.checkpoint else options.input, _only_stream(topology))
+    folder = _folder(options)
+    against = Path(options.against) if options.against else None
+    if against is not None and not against.is_dir():
+        raise InvalidConfigError(f"--against {against} is no folder: name the --output of a replay of the other version")
     from sparkstorm.app.replay.run import ReplayRun
 
-    return ReplayRun(job, topology, by_value, file).write(folder, written, against)
+    return ReplayRun(job, topology, by_value, file).write(folder, options.output_format, against)
 
 
 def _given(options: argparse.Namespace) -> dict[str, object]:

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the schedule")
     parser.add_argument("--backend", choices=["simulation", "processes", "both"], default="both")
     parser.add_argument("--guarantees", nargs="+", default=GUARANTEES, choices=GUARANTEES, help="these alone")
-    parser.add_argument("--master", default="", help="Spark's master for all; without it one with executors, and local ones")
+    parser.add_argument("--master", default="", help="Spark's master for all, or: standalone")
     parser.add_argument("--faults", nargs="+", default=[], choices=list(FAULTS), help="these kinds alone, in processes")
     parser.add_argument("--json", action="store_true", help="print JSON at the end")
     options = parser.parse_args(list(arguments))

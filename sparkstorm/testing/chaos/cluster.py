@@ -20,7 +20,9 @@ from pathlib import Path
 from sparkstorm.client import ClusterClient, TopologyHandle, connect
 from sparkstorm.embedded import start_redis, start_zookeeper
 from sparkstorm.errors import SparkStormError
+from sparkstorm.testing.chaos.clock import HostClock
 from sparkstorm.testing.chaos.report import ChaosReport
+from sparkstorm.testing.chaos.standalone import STANDALONE, StandalonePair
 from sparkstorm.testing.chaos.topologies import TOPOLOGIES
 from sparkstorm.testing.system.processes import descendants, is_gone
 from sparkstorm.testing.system.proxy import TcpProxy, redis_request
@@ -54,6 +56,10 @@ class ChaosCluster:
         self._open.callback(self.redis_proxy.close)
         self.zookeeper_proxy = TcpProxy(self.zookeeper.host, self.zookeeper.port)
         self._open.callback(self.zookeeper_proxy.close)
+        self.clock = HostClock(folder)
+        self.pair = StandalonePair(folder / STANDALONE, self.clock.environ) if master == STANDALONE else None
+        if self.pair is not None:
+            self._open.callback(self.pair.close)
         self.driver: subprocess.Popen[bytes] | None = None
         self.client: ClusterClient | None = None
         self.handles: list[TopologyHandle] = []
@@ -90,9 +96,13 @@ class ChaosCluster:
         (self.folder / "cluster.yaml").write_text(json.dumps(conf))
         secrets = {"SPARKSTORM_REDIS_PASSWORD": "chaos", "SPARKSTORM_ZOOKEEPER_PASSWORD": "chaos"}
         said_before = self.said().count(_READY)
-        command = [sys.executable, "-m", "sparkstorm.cli", "cluster", str(self.folder / "cluster.yaml"), "--master", self._master]
+        master = self._master if self.pair is None else self.pair.url
+        command = [sys.executable, "-m", "sparkstorm.cli", "cluster", str(self.folder / "cluster.yaml"), "--master", master]
+        environ = {**os.environ, **secrets, **self.clock.environ}
+        if self.pair is not None:
+            environ |= {"SPARK_CONF_DIR": str(self.pair.spark_conf), "PYSPARK_PYTHON": sys.executable}
         with (self.folder / "driver.log").open("ab") as log:
-            self.driver = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, env={**os.environ, **secrets})
+            self.driver = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, env=environ)
         self.wait(lambda: self.said().count(_READY) > said_before, "the cluster")
 
     def said(self) -> str:
@@ -135,7 +145,7 @@ class ChaosCluster:
         """
         until = time.monotonic() + limit_s
         while not _holds(condition):
-            if time.monotonic() > until:
+            if time.monotonic() > until or (self.driver is not None and self.driver.poll() not in (None, -signal.SIGKILL)):
                 raise AssertionError(f"{what}: not within {limit_s:.0f} s\n{self.said()[-4000:]}")
             time.sleep(0.02)
 

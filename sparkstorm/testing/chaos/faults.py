@@ -23,6 +23,8 @@ _PAUSE_S = 3.0
 _SLOW_S = 0.05  # of each chunk, either way
 _REQUESTS = 200  # within so many a cut strikes
 _GARBAGE_BYTES = 4096
+_JUMP_S = 86_400.0
+_JUMP_WITH_EXECUTORS_S = 50.0  # Spark's driver gives all executors up when its time of day jumps over spark.network.timeout (120 s)
 
 Strike = Callable[[ChaosCluster, random.Random], None]
 
@@ -95,6 +97,19 @@ def kill_daemon(cluster: ChaosCluster, dice: random.Random) -> None:
 def kill_executor(cluster: ChaosCluster, dice: random.Random) -> None:
     """Kill an executor's JVM, above the Python daemon."""
     _kill_with_all_below(cluster, parent_of(parent_of(parent_of(_worker(cluster, dice)))))
+
+
+def kill_standalone_worker(cluster: ChaosCluster, dice: random.Random) -> None:
+    """Kill a worker of Spark's standalone mode, with which its executor ends, and start it again."""
+    assert cluster.pair is not None
+    cluster.pair.kill_worker(dice.randrange(2))
+
+
+def jump_clock(cluster: ChaosCluster, dice: random.Random) -> None:
+    """Set the time of the driver's machine forward or back, and kill a worker: the next one begins with that time."""
+    most_s = _JUMP_S if cluster.is_local else _JUMP_WITH_EXECUTORS_S
+    cluster.clock.set(dice.uniform(-most_s, most_s))
+    kill_worker(cluster, dice)
 
 
 def kill_driver(cluster: ChaosCluster, dice: random.Random) -> None:
@@ -286,7 +301,11 @@ DISK_FAULTS: Mapping[str, Strike] = {"full disk of Redis": full_disk}
 """Only where Redis could be given a file system of its own, which takes the right to mount one."""
 EXECUTOR_FAULTS: Mapping[str, Strike] = {"kill executor JVM": kill_executor}
 """Only on masters that have executors, such as local-cluster[2,6,1024]."""
-FAULTS: Mapping[str, Strike] = {**LOCAL_FAULTS, **DISK_FAULTS, **EXECUTOR_FAULTS}
+STANDALONE_FAULTS: Mapping[str, Strike] = {"kill standalone worker": kill_standalone_worker}
+"""Only on a master and workers of Spark's standalone mode."""
+CLOCK_FAULTS: Mapping[str, Strike] = {"clock jump and worker": jump_clock}
+"""Only where a C compiler makes the library that changes the time of a driver's processes."""
+FAULTS: Mapping[str, Strike] = {**LOCAL_FAULTS, **DISK_FAULTS, **EXECUTOR_FAULTS, **STANDALONE_FAULTS, **CLOCK_FAULTS}
 ENDURED = frozenset(
     {
         *(f"pause {part}" for part in ("worker", "slot", "driver", "Redis", "ZooKeeper")),

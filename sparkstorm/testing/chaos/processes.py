@@ -11,11 +11,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sparkstorm.testing.chaos.cluster import ChaosCluster
-from sparkstorm.testing.chaos.faults import DISK_FAULTS, ENDURED, EXECUTOR_FAULTS, FAULTS, LOCAL_FAULTS, Strike
+from sparkstorm.testing.chaos.faults import (
+    CLOCK_FAULTS,
+    DISK_FAULTS,
+    ENDURED,
+    EXECUTOR_FAULTS,
+    FAULTS,
+    LOCAL_FAULTS,
+    STANDALONE_FAULTS,
+    Strike,
+)
 from sparkstorm.testing.chaos.report import GUARANTEES, ChaosReport
+from sparkstorm.testing.chaos.standalone import STANDALONE
 
 LOCAL, WITH_EXECUTORS = "local[9]", "local-cluster[2,6,1024]"
-MASTERS: Mapping[str, str] = {"exactly-once": WITH_EXECUTORS, "at-least-once": LOCAL, "at-most-once": LOCAL}
+MASTERS: Mapping[str, str] = {"exactly-once": WITH_EXECUTORS, "at-least-once": LOCAL, "at-most-once": STANDALONE}
 """Spark's master for each guarantee, where none is asked for."""
 
 
@@ -73,9 +83,11 @@ class _Phase:
         """Return the kinds of faults that can be made here."""
         possible = [*LOCAL_FAULTS, *(DISK_FAULTS if cluster.has_own_disk else ())]
         possible += [] if cluster.is_local else EXECUTOR_FAULTS
+        possible += STANDALONE_FAULTS if cluster.pair is not None else []
+        possible += CLOCK_FAULTS if cluster.clock.environ else []
         wanted = list(names) or list(FAULTS)
         if left_out := [name for name in wanted if name not in possible]:
-            self._say(f"left out: {', '.join(left_out)} (needs a master with executors, or the right to mount a file system)")
+            self._say(f"left out here: {', '.join(left_out)}")
         return [name for name in wanted if name in possible]
 
     def _strike(self, cluster: ChaosCluster, name: str) -> float:

@@ -1,7 +1,8 @@
-"""Slots as plain processes of this machine: the twin of Spark's, for tests and for a cluster without a JVM."""
+"""Slots as plain processes of this machine, for tests without a JVM; as a program, one slot of the spec on its standard input."""
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -9,14 +10,14 @@ import time
 
 from sparkstorm.errors import SlotsUnavailableError
 from sparkstorm.hosting.base import RestartPause, SlotSpec
+from sparkstorm.supervisor.slot_main import STOPPED, main
 
 _LOG = logging.getLogger(__name__)
-SLOT_PROGRAM = "sparkstorm.supervisor.slot_main"
 STOP_WAIT_S = 10.0
 
 
 class LocalSlots:
-    """Slot processes of one specification, each watched by a thread, under the laws of Slots."""
+    """Slot processes of one specification, each watched by a thread."""
 
     def __init__(self, spec: SlotSpec, count: int) -> None:
         self._spec, self._count = spec, count
@@ -72,7 +73,7 @@ class LocalSlots:
             _LOG.warning("slot process %d ended (exit status %d); it is started again", process.pid, code)
 
     def _launch(self, index: int) -> "subprocess.Popen[bytes] | None":
-        command = [sys.executable, "-m", SLOT_PROGRAM]
+        command = [sys.executable, "-m", __name__]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         with self._lock:
             if self._stopping.is_set():
@@ -86,3 +87,15 @@ class LocalSlots:
         except BrokenPipeError:
             _LOG.warning("slot process %d ended before it had its spec", process.pid)
         return process
+
+
+def _program() -> int:
+    spec = SlotSpec.from_json(sys.stdin.buffer.read())
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    reason = main(spec, stopping)
+    return 0 if reason == STOPPED else 1
+
+
+if __name__ == "__main__":
+    sys.exit(_program())

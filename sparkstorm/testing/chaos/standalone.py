@@ -1,0 +1,88 @@
+"""Spark's standalone mode on this machine: a master and two workers from PySpark's jars, for a driver with executors of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import secrets
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from sparkstorm.embedded.java import find_java
+from sparkstorm.embedded.process import TetheredProcess, start_tethered
+
+STANDALONE = "standalone"
+_WORKERS = 2
+_CORES = 6  # of each worker; its one executor has them all
+_PACKAGE = "org.apache.spark.deploy"
+_LIMIT_S = 60.0
+_URL = re.compile(r"Starting Spark master at (spark://\S+)")
+
+
+class StandalonePair:
+    """A master and two workers, which end with this process; `spark_conf` is the folder for a driver's SPARK_CONF_DIR.
+
+    `environ` is added to their environment, which executors inherit.
+    """
+
+    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
+        self._folder, self._environ, self._open = folder, environ, ExitStack()
+        self.spark_conf = folder / "conf"
+        self.spark_conf.mkdir(mode=0o700, parents=True)
+        conf = {
+            "spark.authenticate": "true",
+            "spark.authenticate.secret": secrets.token_hex(32),
+            "spark.network.crypto.enabled": "true",
+            "spark.pyspark.python": sys.executable,
+            "spark.python.daemon.module": "sparkstorm.app.spark_daemon",  # the package is on this machine
+            "spark.executor.memory": "512m",
+            "spark.ui.enabled": "false",
+        }
+        self._conf = self.spark_conf / "spark-defaults.conf"
+        self._conf.touch(mode=0o600)
+        self._conf.write_text("".join(f"{name} {value}\n" for name, value in conf.items()))
+        (folder / "master").mkdir()
+        master = self._run("master", "master.Master", "--port", "0")
+        self._open.callback(master.stop)
+        master.wait_ready(lambda: bool(_URL.search(master.log_path.read_text())), _LIMIT_S)
+        self.url = _URL.findall(master.log_path.read_text())[0]
+        self._workers = [self._start_worker(number) for number in range(_WORKERS)]
+
+    def _run(self, name: str, main: str, *arguments: str) -> TetheredProcess:
+        spec = importlib.util.find_spec("pyspark")
+        assert spec is not None and spec.origin is not None
+        home = Path(spec.origin).parent
+        scala = next(home.glob("jars/spark-core_*.jar")).name.split("_")[1].split("-")[0]
+        environ = {"SPARK_HOME": home, "SPARK_SCALA_VERSION": scala, **self._environ}  # the former for commands of executors
+        variables = [f"{key}={value}" for key, value in environ.items()]
+        java = [
+            "/usr/bin/env",
+            *variables,
+            find_java(),
+            "-Xmx256m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-cp",
+            f"{home}/jars/*",
+        ]
+        own = ["--host", "127.0.0.1", "--webui-port", "0", "--properties-file", str(self._conf)]
+        return start_tethered(name, [*java, f"{_PACKAGE}.{main}", *own, *arguments], self._folder / "master")
+
+    def _start_worker(self, number: int) -> TetheredProcess:
+        name = f"worker-{number}"
+        return self._run(
+            name, "worker.Worker", "--cores", str(_CORES), "--memory", "1g", "--work-dir", str(self._folder / name), self.url
+        )
+
+    def kill_worker(self, number: int) -> None:
+        """Kill one of the two workers, with which its executor ends, and start it again as an operator's supervisor does."""
+        self._workers[number % _WORKERS].kill()
+        self._workers[number % _WORKERS] = self._start_worker(number % _WORKERS)
+
+    def close(self) -> None:
+        """End all three."""
+        for worker in self._workers:
+            worker.stop()
+        self._open.close()
