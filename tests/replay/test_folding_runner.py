@@ -71,9 +71,14 @@ def test_the_short_way_gives_what_the_long_way_does(seed: int, empty: Any, monke
         )
         for at in range(0, 600, random.choice((1, 2)))
     ]
-    used = []
+    used: list[bool] = []
     fold = FoldingRunner._fold
-    monkeypatch.setattr(FoldingRunner, "_fold", lambda self, part: (used.append(fold(self, part)), used[-1])[1])
+
+    def noted(self: FoldingRunner, part: Any) -> bool:
+        used.append(fold(self, part))
+        return used[-1]
+
+    monkeypatch.setattr(FoldingRunner, "_fold", noted)
     short = [outcome(rows, empty, in_order) for in_order in (True, False)]
     monkeypatch.setattr(FoldingRunner, "_fold", lambda self, part: False)
     monkeypatch.setattr(FoldingRunner, "_fire_cells", lambda self, now_ms, most: 0)
