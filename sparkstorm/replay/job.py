@@ -65,7 +65,7 @@ class RunSettings:
     columns: bool = True  # bolts that take batches get batches; else rows, as live
     outputs: Collection[str] | None = None  # which results are kept beyond what stages exchange; None: every one
     newest_ms: NewestTimes | None = None  # more input follows: windows stay open, and all task states are written
-    shortcuts: bool = True  # untimed tasks and combiners, where possible
+    shortcuts: bool = True  # combiners, where possible
     is_sorted: bool = False  # rows are brought into the order of their event time
     of_tasks: frozenset[str] = frozenset()  # spouts of whose data each partition is what one task emits: it has its own clock
 

@@ -85,7 +85,7 @@ def replay_locally(
     """Replay rows given as lists, with ReplayOptions or their fields as keyword arguments; results are plain values.
 
     `partitions`: into how many parts the rows of each input are cut, or the sorted positions of the cuts. `shortcuts`: whether
-    bolts without times run as untimed tasks, and rows are combined before they travel (tests compare both).
+    rows are combined before they travel (tests compare both).
     """
     options = options_of(options, arguments)
     if options.types:

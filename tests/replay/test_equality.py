@@ -60,7 +60,7 @@ def test_a_replay_gives_what_the_live_run_gives(block: int) -> None:
         topology, rows = random_topology(random)
         effects = {c.id: Effects.RUN for c in topology.bolts}
         columns = random.random() < 0.7
-        try:  # untimed tasks are for replays that put nothing aside
+        try:  # values are executed at once in replays that put nothing aside
             replayed = replay_locally(topology, rows, conf=CONF, name="test", effects=effects, columns=columns)
         except ReplayFailedError:
             replayed = replay_locally(topology, rows, conf=CONF, name="test", effects=effects, skip_bad=True, columns=columns)
