@@ -74,6 +74,7 @@ class ReplayRun:
                 print(f"note: {note}", flush=True)
             names = list(self._file.outputs) or self._names(self.results(spark, frames, None))
             results = self.results(spark, frames, [*dict.fromkeys([*names, *(name for name, _ in self._own)])])
+        results.keep()  # one may be written in two forms
         told = _tell(results, ())
         for name in names:
             check_columns(name, results.columns_of(name))
