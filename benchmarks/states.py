@@ -113,6 +113,7 @@ def measure(cluster: Cluster, limit: Path, options: argparse.Namespace) -> None:
     wait(lambda: len([beat for beat in handle.beats() if beat.state == "RUNNING"]) == _WORKERS, _LIMIT_S)
     done = options.keys // _WORKERS
     fill_s = seconds_to(handle, limit, done)
+    wait(lambda: not is_rewriting(redis), _LIMIT_S)  # the fill has made Redis rewrite its log, on the same cores
     kept = int(redis.info("memory")["used_memory"]) - before
     rates, costs = [], []
     for run in range(options.runs):
@@ -162,6 +163,12 @@ def restart_s(handle: TopologyHandle, limit: Path, each: int) -> float:
     seconds = time.perf_counter() - began
     wait(lambda: handle.progress().acked >= _WORKERS * each and handle.beats()[0].pid != victim.pid, _LIMIT_S)
     return seconds
+
+
+def is_rewriting(redis: Any) -> bool:
+    """Return whether a child of Redis writes its log anew, or will at once."""
+    found = redis.info("persistence")
+    return bool(found["aof_rewrite_in_progress"] or found["aof_rewrite_scheduled"] or found["rdb_bgsave_in_progress"])
 
 
 def write(limit: Path, each: int) -> None:
