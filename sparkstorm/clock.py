@@ -55,7 +55,7 @@ class SimClock:
         return 1000 * self._now_ms
 
     def advance(self, delta_ms: int) -> int:
-        """Moves time on by `delta_ms` and returns the new moment; ValueError when that would be backwards."""
+        """Move time on by `delta_ms` and return the new moment; ValueError when that would be backwards."""
         if delta_ms < 0:
             raise ValueError(f"time does not run backwards: {delta_ms} ms")
         self._now_ms += delta_ms

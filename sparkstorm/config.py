@@ -229,7 +229,7 @@ def merge(*layers: Mapping[str, Value]) -> Conf:
 
 
 def load_conf(path: str | Path) -> dict[str, Value]:
-    """Reads and checks one YAML file of keys; defaults are not mixed in.
+    """Read and check one YAML file of keys; defaults are not mixed in.
 
     Raises InvalidConfigError naming the file, and the line where there is one.
     """
@@ -258,7 +258,7 @@ def read_yaml(path: str | Path) -> tuple[dict[str, Value], dict[str, int]]:
 
 
 def check(values: Mapping[str, Value], source: str, lines: Mapping[str, int] | None = None) -> dict[str, Value]:
-    """Returns a copy of `values` when every key is known and every value fits.
+    """Return a copy of `values` when every key is known and every value fits.
 
     Raises InvalidConfigError naming `source` (and the line, where `lines` knows it), the key and the nearest known.
     """
@@ -371,7 +371,7 @@ def _read_text(path: Path) -> str:
 
 
 def _refuse_hostile(text: str, source: str) -> None:
-    """Looks at YAML as a flat list of events, before anything grows from it: no aliases (they multiply), no abyss."""
+    """Refuse YAML with aliases (they multiply) or deep nesting, by its flat list of events, before objects are made of it."""
     depth = 0
     try:
         for event in yaml.parse(text, _Loader):

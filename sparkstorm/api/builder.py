@@ -120,7 +120,7 @@ class TopologyBuilder:
 
 
 class Declarer:
-    """Adds inputs to the bolt that `set_bolt` has added (Storm's InputDeclarer); every method returns the declarer."""
+    """Inputs of a bolt that `set_bolt` has added (Storm's InputDeclarer); every method returns the declarer."""
 
     def __init__(self, components: dict[str, Component], id: str) -> None:
         self._components = components

@@ -99,7 +99,7 @@ class Cluster:
         is_shared: bool = False,
         before_slots: Callable[[SparkContext], None] = lambda _: None,
     ) -> Iterator[Cluster]:
-        """Start everything; whatever fails, nothing is left running. `say` is told of servers that were restarted.
+        """Start everything; whatever fails, nothing is left running. `say` gets a sentence for each restarted server.
 
         With `is_shared`, and no embedded server, other drivers may share the ZooKeeper root: one Nimbus leads, others stand by.
         """

@@ -63,7 +63,7 @@ class Groups:
 
 
 class DeadLetterFile:
-    """Appends a topology's stored letters to a file of JSON lines; what the file has already is not written again.
+    """File of JSON lines to which a topology's stored letters are appended, each once.
 
     What the disk refuses, and what is beyond `most_bytes`, stays in the store: `is_whole` is False then, `trouble` says why.
     """

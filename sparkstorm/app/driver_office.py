@@ -28,7 +28,7 @@ _FOLDER_ID = re.compile("[0-9a-f]{32}")
 
 
 class DriverOffice:
-    """Registers this driver from `take` to `leave`; a thread writes its nodes again after a lost session.
+    """Registration of this driver from `take` to `leave`; a thread writes its nodes again after a lost session.
 
     Drivers come in one at a time: each holds the node `nimbus/driver` while it looks at the others, claims its number and
     registers. A driver that is alone on its root keeps that node.

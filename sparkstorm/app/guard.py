@@ -40,7 +40,7 @@ class Patience:
 
 
 class ServerGuard:
-    """Looks after each server on a thread of its own until stopped; failed restarts are tried again after growing pauses."""
+    """Guard of the embedded servers, on a thread for each, until stopped; failed restarts are tried again after growing pauses."""
 
     def __init__(self, servers: Mapping[str, Server], say: Callable[[str], None], patience: Patience | None = None) -> None:
         self._say = say

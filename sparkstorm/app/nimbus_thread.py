@@ -16,7 +16,7 @@ _LONGEST_SLEEP_S = 1.0
 
 
 class NimbusThread:
-    """Runs a Nimbus until stopped; a lost store is waited for. `close` ends the Nimbus's session."""
+    """Thread that runs a Nimbus until stopped; a lost store is waited for. `close` ends the Nimbus's session."""
 
     def __init__(self, nimbus: Nimbus, clock: Clock, wake: threading.Event, close: Callable[[], None] = lambda: None) -> None:
         self.nimbus = nimbus

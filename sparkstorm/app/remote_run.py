@@ -72,7 +72,7 @@ def follow(cluster: ClusterClient, name: str, is_json: bool = False) -> int:
 
 @contextlib.contextmanager
 def _leaving(console: Console, last_words: Callable[[], str]) -> Iterator[None]:
-    """Leave at Ctrl-C and SIGTERM, wherever the work inside is; a request that is waited for says what becomes of it."""
+    """Leave at Ctrl-C and SIGTERM, wherever the work inside is; the outcome of an interrupted request is printed."""
 
     def leave() -> NoReturn:
         raise KeyboardInterrupt

@@ -211,7 +211,7 @@ class StoppedError(BaseException):
 
 
 class Signals:
-    """Calls `act` on Ctrl-C and SIGTERM while inside."""
+    """Context in which Ctrl-C and SIGTERM call `act`."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act = act

@@ -102,7 +102,7 @@ def up_lines(conf: Conf, slots: int, log_dir: Path) -> list[str]:
 
 
 class LeaderWatch:
-    """Says when another driver of the cluster begins to lead; nothing as long as this one is the only one."""
+    """Lines for people when another driver begins to lead; none as long as this one is the only one."""
 
     def __init__(self, look: Callable[[], tuple[DriverInfo | None, bool]], say: Callable[[str], None]) -> None:
         self._look, self._say = look, say
@@ -121,7 +121,7 @@ class LeaderWatch:
 
 
 class TopologyWatch:
-    """Says which topologies come, change their status and go."""
+    """Lines for people on topologies that come, change their status and go."""
 
     def __init__(self, statuses: Callable[[], Mapping[str, str]], say: Callable[[str], None]) -> None:
         self._statuses, self._say = statuses, say

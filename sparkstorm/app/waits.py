@@ -35,7 +35,7 @@ class Watched(Protocol):
 
 
 class Waits:
-    """Says what a run waits for, once it has waited for some seconds; the same cause again only after half a minute."""
+    """Sentences on causes of a wait of some seconds; the same cause again only after half a minute."""
 
     def __init__(self, handle: Watched, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._handle, self._say, self._clock = handle, say, clock

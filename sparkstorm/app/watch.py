@@ -73,7 +73,7 @@ class Outcome(Enum):
 
 
 class Watch:
-    """Looks at a topology several times a second; `run` returns how it ended, with the last progress seen.
+    """Repeated look at a topology, several times a second; `run` returns how it ended, with the last progress seen.
 
     WorkerFailedError when a worker cannot be started, or keeps dying without getting anything done; NotAliveError when the
     topology is gone;
@@ -165,7 +165,7 @@ class Watch:
 
 
 class Deaths:
-    """Notices workers that fail or were replaced, by their heartbeats."""
+    """Workers that fail or were replaced, by their heartbeats."""
 
     def __init__(self, topology_id: str, logs: Logs, say: Callable[[str], None]) -> None:
         self._topology_id, self._logs, self._say = topology_id, logs, say

@@ -27,5 +27,5 @@ class BytesStore(Protocol):
         ...
 
     def delete(self, key: str) -> None:
-        """Forget a value; absent is fine."""
+        """Delete a value; absent is fine."""
         ...

@@ -24,5 +24,5 @@ class LocalBytesStore:
         return 1
 
     def delete(self, key: str) -> None:
-        """Forget a value."""
+        """Delete a value."""
         self.data_by_key.pop(key, None)

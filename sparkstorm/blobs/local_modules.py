@@ -102,7 +102,7 @@ def add_sources(archive: bytes, file: Path) -> None:
 
 
 def remove_sources(file: Path) -> None:
-    """Undo `add_sources`: delete the archive and forget the modules that were imported from it."""
+    """Undo `add_sources`: delete the archive and unload the modules that were imported from it."""
     sys.path.remove(str(file))
     file.unlink(missing_ok=True)
     for name, module in list(sys.modules.items()):
@@ -112,7 +112,7 @@ def remove_sources(file: Path) -> None:
 
 
 def _forget_finders(file: Path) -> None:
-    """Drop what the import system remembers of one archive.
+    """Drop the import system's caches of one archive.
 
     `importlib.invalidate_caches` would read every archive on the path anew: 0.4 s in a Python worker of Spark.
     """

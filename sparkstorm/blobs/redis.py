@@ -55,7 +55,7 @@ class RedisBytesStore:
                     return copies
 
     def delete(self, key: str) -> None:
-        """Forget a value."""
+        """Delete a value."""
         with _translated(f"delete blob chunk {key}"):
             self._client.delete(self._prefix + key)
 

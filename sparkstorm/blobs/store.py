@@ -103,7 +103,7 @@ class BlobStore:
             self._bytes.delete(key)
 
     def delete(self, key: str) -> None:
-        """Forget a blob; absent is fine."""
+        """Delete a blob; absent is fine."""
         metadata = self._state.read_blob_metadata(key)
         if metadata is not None:
             self._remove(metadata)

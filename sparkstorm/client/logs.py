@@ -17,7 +17,7 @@ class LogStore(Protocol):
 
 
 class LogReader:
-    """Reads the logs of some workers line by line; `read` gives what is new since the last call."""
+    """Reader of some workers' logs, line by line; `read` gives what is new since the last call."""
 
     def __init__(self, store: LogStore, slot: str | None = None) -> None:
         self._store, self._slot = store, slot

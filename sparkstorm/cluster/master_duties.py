@@ -79,7 +79,7 @@ class UpgradeHandler:
 
 
 class TaskBeatGatherer:
-    """Writes taskbeats/<id> once per period, when workers have statistics."""
+    """Writer of taskbeats/<id>, once per period, when workers have statistics."""
 
     def __init__(self, store: TaskBeatStore, period_ms: int) -> None:
         self._store, self._period_ms = store, period_ms
@@ -99,5 +99,5 @@ class TaskBeatGatherer:
             self._store.write_task_beats(found)
 
     def keep_only(self, topology_ids: set[str]) -> None:
-        """Forget topologies that are gone."""
+        """Drop topologies that are gone."""
         self._due_ms = {each: due_ms for each, due_ms in self._due_ms.items() if each in topology_ids}

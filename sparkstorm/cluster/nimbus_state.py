@@ -126,7 +126,7 @@ class NimbusState(RecordStore):
         return self._read_once(Request, paths.request(request_id))
 
     def remove_request(self, request_id: str) -> None:
-        """Forget a request; its outcome goes after it."""
+        """Delete a request; its outcome goes after it."""
         self.store.delete(paths.request(request_id))
 
     def outcome_ids(self) -> list[str]:
@@ -150,7 +150,7 @@ class NimbusState(RecordStore):
         return self._read_once(Outcome, paths.outcome(request_id), hint)
 
     def remove_outcome(self, request_id: str) -> None:
-        """Forget an outcome; call it after `remove_request`."""
+        """Delete an outcome; call it after `remove_request`."""
         self.store.delete(paths.outcome(request_id))
 
     # -- problems and log levels ---------------------------------------------------------------------------------

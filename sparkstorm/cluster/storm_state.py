@@ -79,7 +79,7 @@ class StormState(NimbusState, GrayUpgradeState):
         return self._read_record(TaskBeats, paths.taskbeats(topology_id))
 
     def remove_topology(self, topology_id: str) -> None:
-        """Forget everything about a topology; its base goes last, so that a cut half-way is taken up again."""
+        """Delete every record of a topology; its base goes last, so that a cut half-way is taken up again."""
         for path_of in (
             paths.assignment,
             paths.workerbeats,
@@ -166,10 +166,6 @@ class StormState(NimbusState, GrayUpgradeState):
         """Write a supervisor's ephemeral node (S3.50); call it at every heartbeat: it also survives a lost session."""
         self.store.put_ephemeral(paths.supervisor(info.supervisor_id), encode_record(info))
 
-    def unregister_supervisor(self, supervisor_id: str) -> None:
-        """Leave the cluster."""
-        self.store.delete(paths.supervisor(supervisor_id))
-
     def supervisor_ids(self, hint: Hint | None = None) -> list[str]:
         """The living machines (S3.50)."""
         return self._names(paths.SUPERVISORS, hint)
@@ -247,7 +243,7 @@ class StormState(NimbusState, GrayUpgradeState):
         return self._read_record(BlobMetadata, paths.blob(key))
 
     def remove_blob_metadata(self, key: str) -> None:
-        """Forget a blob."""
+        """Delete a blob's metadata."""
         self.store.delete(paths.blob(key))
 
     def blob_keys(self) -> list[str]:

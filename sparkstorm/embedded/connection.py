@@ -88,7 +88,7 @@ def derive(secret: str, purpose: str) -> bytes:
 
 
 def parse_redis_url(url: str, password: str | None = None) -> RedisAddress:
-    """Reads sparkstorm.redis.url; `password` stands in where the URL has none.
+    """Read sparkstorm.redis.url; `password` is used where the URL has none.
 
     Raises InvalidConfigError, which never quotes the URL: it may hold a password.
     """
@@ -122,7 +122,7 @@ def save_connection(path: Path, connection: Connection | ReadOnlyConnection) -> 
 
 
 def load_connection(path: Path) -> Connection:
-    """Reads the file back.
+    """Read the file back.
 
     Raises InvalidConfigError when it is missing, may be read by others, belongs to somebody else or is damaged.
     """

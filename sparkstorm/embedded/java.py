@@ -76,7 +76,7 @@ def _apt(command: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints the runtime's place; returns 0, or 1 after a line that says what is missing."""
+    """Print the runtime's place; return 0, or 1 after a line that names what is missing."""
     try:
         program = install_java(is_root=os.geteuid() == 0) if "--install" in arguments else find_java()
         print(Path(program).resolve().parent.parent if "--home" in arguments else program)

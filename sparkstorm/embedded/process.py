@@ -44,11 +44,11 @@ class TetheredProcess:
         return self._tether.poll() is None
 
     def stop(self) -> None:
-        """Asks the server to end, then makes it; returns when it is gone."""
+        """Ask the server to end, kill it when it does not, and return when it is gone."""
         self._order(b"t")
 
     def kill(self) -> None:
-        """Ends the server as `kill -9` does; returns when it is gone."""
+        """End the server as `kill -9` does, and return when it is gone."""
         self._order(b"k")
 
     def _order(self, letter: bytes) -> None:
@@ -67,7 +67,7 @@ class TetheredProcess:
             stdin.close()
 
     def wait_ready(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
-        """Returns once `is_ready` holds.
+        """Return once `is_ready` holds.
 
         Raises EmbeddedServerError, with the end of the log, when the server ended or needs longer than `timeout_s`.
         """
@@ -149,7 +149,7 @@ def start_on_free_port(port: int | None, start: Callable[[int], _Server]) -> _Se
 def start_tethered(
     name: str, command: Sequence[str], directory: Path, environment: Mapping[str, str] = MappingProxyType({})
 ) -> TetheredProcess:
-    """Starts `command` in `directory`, which one starter at a time may use; what a dead one left there is ended first.
+    """Start `command` in `directory`, which one starter at a time may use; what a dead one left there is ended first.
 
     `environment`: variables of the server besides those of this process.
 

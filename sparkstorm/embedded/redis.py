@@ -96,7 +96,7 @@ def start_redis(
     appendfsync: str = "everysec",
     viewer: tuple[str, str] | None = None,
 ) -> RedisServer:
-    """Starts a Redis that keeps its data in `data_dir`, on loopback, behind `password`; returns when it answers.
+    """Start a Redis that keeps its data in `data_dir`, on loopback, behind `password`; returns when it answers.
 
     `viewer` is the name and password of a user who may read the keys of topologies, and nothing else.
 
@@ -227,7 +227,7 @@ def _serving_pid(client: redis.Redis) -> int:
 
 
 def check_redis_settings(client: redis.Redis) -> None:
-    """Accepts a user's Redis only when it cannot lose data by itself and is not open to a network.
+    """Refuse a user's Redis that may lose data by itself or is open to a network (InvalidConfigError).
 
     Raises StoreUnavailableError (unreachable, wrong password) or InvalidConfigError (open, too old, evicting).
     """

@@ -52,7 +52,7 @@ class Stores:
         return {name: server.data_dir for name, server in self.embedded.items()}
 
     def close(self) -> None:
-        """Stops the embedded servers; calling it twice is fine."""
+        """Stop the embedded servers; calling it twice is fine."""
         for server in self.embedded.values():
             server.stop()
 
@@ -81,7 +81,7 @@ def connection_path(conf: Conf) -> Path:
 
 
 def open_stores(conf: Conf) -> Stores:
-    """Checks the configured Redis, starts what is not configured, and writes the connection file.
+    """Check the configured Redis, start what is not configured, and write the connection file.
 
     The secret of an earlier connection file is kept, so that data left by an earlier run can be opened again.
     Raises InvalidConfigError, StoreUnavailableError or EmbeddedServerError; nothing is left running then.
@@ -155,7 +155,7 @@ def _open_redis(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) ->
 
 
 def check_redis(endpoint: RedisAddress) -> None:
-    """Raises what `check_redis_settings` does when the Redis there cannot be used safely."""
+    """Raise InvalidConfigError as `check_redis_settings` does when the Redis there cannot be used safely."""
     with client_of(endpoint, _CHECK_LIMIT_S) as client:
         check_redis_settings(client)
 

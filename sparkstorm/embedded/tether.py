@@ -26,12 +26,12 @@ STOP_GRACE_S = 15.0
 
 
 def say(line: str) -> None:
-    """Tells the starter one line."""
+    """Write one line to the starter."""
     os.write(1, line.encode() + b"\n")
 
 
 def take_lock(path: str) -> int:
-    """Returns the descriptor of the held lock, or ends this process when another life line keeps it."""
+    """Return the descriptor of the held lock, or end this process when another tether holds it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + LOCK_WAIT_S
     while True:
@@ -60,7 +60,7 @@ def started_at(pid: int) -> str:
 
 
 def end_stale(pid_file: str) -> None:
-    """Kills the server that a former run left behind in this folder, if it is still the very same process."""
+    """Kill the server that a former run left behind in this folder, if it is still the very same process."""
     try:
         with open(pid_file, encoding="ascii") as file:
             pid_text, _, start = file.read().strip().partition(" ")
@@ -76,7 +76,7 @@ def end_stale(pid_file: str) -> None:
 
 
 def start_server(command: list[str], log_path: str) -> int:
-    """Forks and execs the server, so that it dies with this process; returns its pid."""
+    """Fork and exec the server, so that it dies with this process; return its pid."""
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
     log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     parent = os.getpid()
@@ -88,7 +88,7 @@ def start_server(command: list[str], log_path: str) -> int:
 
 
 def become(command: list[str], log: int, prctl: ctypes._NamedFuncPointer | None, parent: int) -> NoReturn:
-    """Turns the forked child into the server, unless its parent died in between."""
+    """Turn the forked child into the server, unless its parent died in between."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -104,7 +104,7 @@ def become(command: list[str], log: int, prctl: ctypes._NamedFuncPointer | None,
 
 
 def watch(server: int, starter: int) -> int:
-    """Waits for the server's end, stopping it on demand or when the starter is gone; returns its exit status."""
+    """Wait for the server's end, stop it on demand or when the starter is gone; return its exit status."""
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -127,7 +127,7 @@ def watch(server: int, starter: int) -> int:
 
 
 def order(server: int, letter: bytes) -> float:
-    """Carries out the starter's order (or its death) and returns the seconds until SIGKILL follows."""
+    """Carry out the starter's order (or its death) and return the seconds until SIGKILL follows."""
     if letter == b"k":
         os.kill(server, signal.SIGKILL)
         return STOP_GRACE_S
@@ -136,7 +136,7 @@ def order(server: int, letter: bytes) -> float:
 
 
 def main() -> int:
-    """Holds the folder's lock, starts the server in it and stays until it ended."""
+    """Hold the folder's lock, start the server in it and wait until it has ended."""
     name, command, starter = sys.argv[1], sys.argv[2:], os.getppid()
     lock = take_lock(f"{name}.lock")
     end_stale(f"{name}.pid")

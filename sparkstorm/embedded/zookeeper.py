@@ -103,7 +103,7 @@ class ZooKeeperServer(EmbeddedServer):
 def start_zookeeper(
     data_dir: Path, *, password: str, user: str = "sparkstorm", port: int | None = None, tick_ms: int = 500
 ) -> ZooKeeperServer:
-    """Starts a ZooKeeper that keeps its data in `data_dir`, on loopback; returns when it serves.
+    """Start a ZooKeeper that keeps its data in `data_dir`, on loopback; returns when it serves.
 
     ZooKeeper keeps no user list: `user` and `password` become `auth`, the digest identity that our clients present. It
     alone may read, create and delete in `/`, from the first moment on: the ACL is in the snapshot that a new server loads.

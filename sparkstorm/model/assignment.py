@@ -76,7 +76,7 @@ class WorkerCode:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Where each executor of one topology runs, and which code it runs (after Storm's Assignment)."""
+    """Slot and code of each executor of one topology (after Storm's Assignment)."""
 
     topology_id: str
     # Given by Nimbus: every write that changes placement, code or conf increases it.

@@ -17,7 +17,7 @@ _LONGEST_STEP = 4096  # heartbeats are not signed: a version far away from ours 
 
 
 class AssignmentRestorer:
-    """Finds assignments that slots cannot or do not follow, and publishes them under a version that they do follow."""
+    """Duty that publishes assignments which slots cannot or do not follow under a version that they do follow."""
 
     def __init__(self, state: StormState, publish: Callable[[Assignment, str], None]) -> None:
         self._state = state

@@ -33,7 +33,7 @@ class TopologyRetirement(Protocol):
         """Delete what the topology left."""
 
     def hand_over(self, old_id: str, new_id: str) -> None:
-        """Give what the old topology left to its successor (hot deploy), once: a second heir gets nothing."""
+        """Give what the old topology left to its successor (hot deploy), once: a second successor gets nothing."""
 
 
 class NothingToRetire:
@@ -47,7 +47,7 @@ class NothingToRetire:
 
 
 class TopologyCleanup:
-    """Carries REMOVE out, and sweeps."""
+    """Removal of ended topologies (REMOVE), and sweeps."""
 
     def __init__(self, state: StormState, blobs: BlobStore, settings: NimbusSettings) -> None:
         self.retirement: TopologyRetirement = NothingToRetire()

@@ -76,7 +76,7 @@ def conf_from_bytes(data: bytes, key: str) -> dict[str, JsonValue]:
 
 
 class ClusterReader:
-    """Reads a snapshot; remembers outlines and confs, which change only together with their base's keys."""
+    """Reader of snapshots; keeps outlines and confs, which change only together with their base's keys."""
 
     def __init__(self, state: StormState, blobs: BlobStore, conf: dict[str, Any]) -> None:
         self._state = state

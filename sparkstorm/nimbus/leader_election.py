@@ -30,7 +30,7 @@ class LeaderStore:
 
     @property
     def address(self) -> str:
-        """Where the store is, for messages."""
+        """Address of the store, for messages."""
         return self._inner.address
 
     @property

@@ -27,7 +27,7 @@ class TopologyActionListener(Protocol):
 
 
 class OutcomeWriter:
-    """Writes later states of accepted requests; a final outcome, or one that its client has removed, stays as it is."""
+    """Writer of later states of accepted requests; a final outcome, or one that its client has removed, stays as it is."""
 
     def __init__(self, state: StormState) -> None:
         self._state = state

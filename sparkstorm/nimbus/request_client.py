@@ -48,7 +48,7 @@ def wait_in_real_time(condition: Callable[[], bool], timeout_ms: int) -> bool:
 
 
 class RequestClient:
-    """Begins requests over one session."""
+    """Requests of one session, with the blobs and outcomes that belong to them."""
 
     def __init__(self, state: StormState, blobs: BlobStore, conf: Mapping[str, Any], clock: Clock, wait_until: WaitUntil) -> None:
         self.state, self.clock, self.wait_until = state, clock, wait_until
@@ -57,7 +57,7 @@ class RequestClient:
         self._blobs = blobs
 
     def note(self) -> None:
-        """Take in that an outcome has changed; one method for all requests, since stores keep hints for ever."""
+        """Take in that an outcome has changed; one method for all requests, since stores never drop a hint."""
         self.hints += 1
 
     def begin(self, request: Request) -> PendingRequest:
@@ -155,7 +155,7 @@ class PendingRequest:
     def wait(self, progress: Progress | None = None) -> Outcome:
         """Wait for the outcome DONE; raise what the request was refused with, in Nimbus's words.
 
-        NimbusUnavailableError: nobody accepted it in time, and it is withdrawn. Once accepted it is waited for longer.
+        NimbusUnavailableError: no Nimbus accepted it in time, and it is withdrawn. Once accepted it is waited for longer.
         A KeyboardInterrupt withdraws it unless Nimbus has accepted it, and says which.
         """
         try:

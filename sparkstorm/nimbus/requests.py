@@ -21,7 +21,7 @@ _KEPT_MS = 600_000  # how long an ended request waits for its client
 
 
 class RequestDuty:
-    """Serves what is open; `read` reads the cluster again, `wake` is the hint that requests have come or gone."""
+    """Duty that serves open requests; `read` reads the cluster again, `wake` is the hint that requests have come or gone."""
 
     def __init__(self, parts: NimbusParts, verbs: RequestVerbs, read: Callable[[int], Reading], wake: Callable[[], None]) -> None:
         self._parts, self._verbs, self._read, self._wake = parts, verbs, read, wake

@@ -144,7 +144,7 @@ def _own_part(known: KnownTopology) -> KnownTopology:
 
 
 class Inspector:
-    """Looks at a cluster through its stores."""
+    """View of a cluster through its stores."""
 
     def __init__(self, state: StormState, blobs: BlobStore, conf: Mapping[str, Any]) -> None:
         self._state = state

@@ -26,13 +26,13 @@ class _Remembered:
 
 
 class RoundMemory:
-    """Remembers the topologies of the last round."""
+    """Memory of the topologies of the last round."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, _Remembered] = {}
 
     def keep_only(self, topology_ids: Container[str]) -> None:
-        """Forget topologies that are gone."""
+        """Drop topologies that are gone."""
         self._by_id = {each: found for each, found in self._by_id.items() if each in topology_ids}
 
     def view(self, known: KnownTopology, now_ms: int) -> TopologyView:

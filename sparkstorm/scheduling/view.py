@@ -119,10 +119,6 @@ class ClusterView:
         supervisor = self.supervisors.get(slot.node)
         return supervisor is not None and supervisor.host not in self._blacklisted and slot.port in supervisor.ports
 
-    def owner_of(self, slot: WorkerSlot) -> str | None:
-        """Return the topology that uses a slot."""
-        return self._owner_by_slot.get(slot)
-
     def used_slots(self) -> Mapping[WorkerSlot, str]:
         """Return every used slot with its topology."""
         return self._owner_by_slot

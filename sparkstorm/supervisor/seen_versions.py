@@ -25,7 +25,7 @@ class SeenVersions:
 
 
 class VersionGuard:
-    """Refuses versions that go back; one thread of one process uses the file."""
+    """Check that refuses versions that go back; one thread of one process uses the file."""
 
     def __init__(self, file: LocalRecords) -> None:
         self._file = file

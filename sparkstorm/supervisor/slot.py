@@ -77,7 +77,7 @@ class Place:
 
 
 class Child:
-    """The living worker with what the slot remembers of it."""
+    """The living worker, and the slot's records of it."""
 
     def __init__(self, process: WorkerProcess, spec: WorkerSpec, now_ms: int) -> None:
         self.process, self.spec, self.started_ms = process, spec, now_ms

@@ -162,7 +162,7 @@ class SlotSync:
         return self._changed.is_set()
 
     def close(self) -> None:
-        """Deliver what is left, give the office up, end the session."""
+        """Deliver what is left, release the node's lock, end the session."""
         if self._opened is None:
             return
         try:

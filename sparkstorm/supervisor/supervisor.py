@@ -120,7 +120,7 @@ class Supervisor:
         return self._lock.is_held
 
     def step(self, now_ms: int, assignments: Mapping[str, Assignment]) -> None:
-        """Take the office if it is free, then do what is due; StoreUnavailableError leaves it due."""
+        """Take the node's lock if it is free, then do what is due; StoreUnavailableError leaves it due."""
         if not self._lock.is_held and not self._take_office(now_ms):
             return
         if now_ms >= self._monitor_due_ms:
@@ -129,7 +129,7 @@ class Supervisor:
         self._register(now_ms)
 
     def resign(self) -> None:
-        """Leave the office to another slot of the node."""
+        """Release the node's lock for another slot."""
         self._lock.release()
 
     def _take_office(self, now_ms: int) -> bool:

@@ -62,7 +62,7 @@ class Tally:
 
 
 class Chooser:
-    """Chooses workers for the tasks of one component; keys of a changed supervisor's workers are computed again."""
+    """Chooser of workers for the tasks of one component; keys of a changed supervisor's workers are computed again."""
 
     def __init__(self, tally: Tally, pool: Mapping[Slot, int], component: str, is_system: bool) -> None:
         self.component = component

@@ -86,10 +86,6 @@ class ResourceLedger:
         """Return the number of living nodes, and of lost ones with booked workers: an eviction may free the last of those."""
         return len(self._offers) + sum(bool(workers) for node, workers in self._taken.items() if node not in self._offers)
 
-    def owner_of(self, slot: WorkerSlot) -> str | None:
-        """Return the topology that uses a slot."""
-        return self._owner_by_slot.get(slot)
-
     def topologies_on(self, node: str) -> set[str]:
         """Return the topologies with workers on a node."""
         return {self._owner_by_slot[WorkerSlot(node, port)] for port in self._taken[node]}
