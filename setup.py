@@ -2,4 +2,4 @@
 
 from setuptools import Extension, setup
 
-setup(ext_modules=[Extension("sparkstorm.model._core", ["sparkstorm/model/_core.c"], optional=True)])
+setup(ext_modules=[Extension("sparkstorm.model._core", ["sparkstorm/model/_core.c", "sparkstorm/model/_ledger.c"], optional=True)])

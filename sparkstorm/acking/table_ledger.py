@@ -1,6 +1,7 @@
-"""Fast ledger: the laws of the reference ledger over a table, by the cheaper of two ways for each batch.
+"""Fast ledger: the laws of the reference ledger over a table.
 
-A few messages run as plain loops over memoryviews, many as numpy columns (figures: benchmarks/README.md).
+Batches run through the compiled core. Without it a few messages run as plain loops over memoryviews, many as numpy
+columns (figures: benchmarks/README.md).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from sparkstorm.acking.batch import (
     rows_of,
 )
 from sparkstorm.acking.columns import find_roots
-from sparkstorm.acking.journal import pack_delta, pack_rows, pack_snapshot, replay
+from sparkstorm.acking.journal import Entries, pack_delta, pack_rows, pack_snapshot, replay
 from sparkstorm.acking.kernels import (
     ACKED,
     BUCKET_BITS,
@@ -48,6 +49,7 @@ from sparkstorm.acking.kernels import (
 )
 from sparkstorm.acking.ledger import BUCKETS
 from sparkstorm.acking.table import Table
+from sparkstorm.model.compiled import core
 
 _COLUMNS_FROM = 128
 """Messages in a batch from which numpy beats plain loops (measured)."""
@@ -75,6 +77,8 @@ class TableLedger:
         MalformedFrameError (and nothing applied) when a column is not what it should be.
         """
         rows = count_rows(inits, acks, fails)
+        if core is not None and rows:
+            return self._apply_compiled(columns_of(inits, acks, fails), rows)
         if rows >= _COLUMNS_FROM:
             return self._apply_columns(columns_of(inits, acks, fails))
         if not rows:
@@ -90,6 +94,18 @@ class TableLedger:
             done = apply_batch(*table.views, *batch, *scratch, done, table.limit)
             if done == rows:
                 return self._results(scratch[1], scratch[2])
+            table.grow(max(0, len(batch.init_roots) - done))
+
+    def _apply_compiled(self, batch: Columns, rows: int) -> Settled:
+        table, done = self._table, 0
+        candidates, roots, tasks = np.empty((3, rows), np.int64)
+        table.reserve_removed(min(rows, len(self)))
+        while True:
+            done = core.apply_batch(*table.views, *batch, candidates, roots, tasks, done, table.limit)
+            if done == rows:
+                return self._results(roots, tasks)
+            if done < 0:
+                require_legal(batch)
             table.grow(max(0, len(batch.init_roots) - done))
 
     def _results(self, roots: Any, tasks: Any) -> Settled:
@@ -171,6 +187,13 @@ class TableLedger:
             return b""
         if changes < _ROWS_BELOW:
             return self._small_delta(changes)
+        if core is not None and changes <= len(table.changed):
+            roots, values = np.empty((2, changes), np.uint64)
+            put = Entries(roots, values, np.empty(changes, np.int32), np.empty(changes, np.uint8))
+            found = core.collect_changes(*table.views[:4], table.views[5], changes, *put)
+            table.counters[CHANGED] = 0
+            put = Entries(roots[:found], values[:found], put.tasks[:found], put.flags[:found])
+            return pack_delta(put, table.take_removed().view(np.uint64))
         at = table.changed_places()
         table.flags[at] = (table.flags.take(at) & ~np.uint8(CHANGED_BIT)) | STORED_BIT
         put = table.entries_at(at)

@@ -24,7 +24,7 @@ from sparkstorm.api.hooks import TaskHook, WorkerContext, WorkerHook
 from sparkstorm.api.inputs import custom, fields, partial_key
 from sparkstorm.api.joins import JoinBolt
 from sparkstorm.api.sinks import RefusedRows, TransactionalSink
-from sparkstorm.api.state import KeyValueState
+from sparkstorm.api.state import ExpiringState, KeyValueState
 from sparkstorm.api.windows import Count, Duration, FoldingBolt, TimedBolt, Timers, Window, WindowedBolt
 from sparkstorm.errors import InvalidTopologyError, SparkStormError
 from sparkstorm.model.failure import Failure, FailureKind
@@ -51,6 +51,7 @@ __all__ = [
     "Declarer",
     "Duration",
     "Effects",
+    "ExpiringState",
     "Failure",
     "FailureKind",
     "FoldingBolt",

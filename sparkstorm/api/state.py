@@ -1,4 +1,4 @@
-"""KeyValueState: protocol of a task's key-value state."""
+"""Protocol of a task's key-value state, and a view of it whose keys end after a time."""
 
 from __future__ import annotations
 
@@ -50,3 +50,59 @@ class KeyValueState(Protocol):
     def __setitem__(self, key: Any, value: Any) -> None: ...
 
     def __delitem__(self, key: Any) -> None: ...
+
+
+class ExpiringState:
+    """View of a state whose keys end `ttl_ms` after their last put, on the clock that the caller names in each call.
+
+    With the time of the tuple (event time) the results of a live run and of every replay agree. The time of a key never goes back,
+    so a late tuple does not shorten its life. An ended key is deleted when it is used next, or by `purge`; in the state it is
+    `[value, time]` under its key.
+
+    >>> state = ExpiringState({}, ttl_ms=1_000)  # a bolt gives self.state
+    >>> state.put("a", 1, now_ms=0)
+    >>> state.get("a", now_ms=1_000), state.get("a", now_ms=1_001, default=0)
+    (1, 0)
+    """
+
+    def __init__(self, state: KeyValueState | dict[Any, Any], ttl_ms: int) -> None:
+        """Wrap a state; ValueError unless `ttl_ms` (milliseconds) is positive."""
+        if ttl_ms <= 0:
+            raise ValueError(f"ttl_ms is {ttl_ms}, but a key must live for 1 ms at least")
+        self._state, self._ttl_ms = state, ttl_ms
+
+    def get(self, key: Any, now_ms: int, default: Any = None) -> Any:
+        """Return the value under a key that has not ended."""
+        found = self._state.get(key)
+        if found is None:
+            return default
+        if self._has_ended(found, now_ms):
+            del self._state[key]
+            return default
+        return found[0]
+
+    def put(self, key: Any, value: Any, now_ms: int) -> None:
+        """Set a value; its life begins anew."""
+        found = self._state.get(key)
+        self._state[key] = [value, now_ms if found is None else max(now_ms, found[1])]
+
+    def add(self, key: Any, amount: float, now_ms: int) -> Any:
+        """Add to the number under a key (0 if there is none, or it has ended) and return the sum."""
+        total = self.get(key, now_ms, 0) + amount
+        self.put(key, total, now_ms)
+        return total
+
+    def delete(self, key: Any) -> None:
+        """Delete a key if it is there."""
+        if key in self._state:
+            del self._state[key]
+
+    def purge(self, now_ms: int) -> int:
+        """Delete every key that has ended and return their number; the whole state is read, so call it from a rare tick."""
+        ended = [key for key, found in self._state.items() if self._has_ended(found, now_ms)]
+        for key in ended:
+            del self._state[key]
+        return len(ended)
+
+    def _has_ended(self, found: Any, now_ms: int) -> bool:
+        return bool(now_ms - found[1] > self._ttl_ms)

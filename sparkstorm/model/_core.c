@@ -7,7 +7,7 @@
 #include <Python.h>
 #include <structmember.h>
 
-#define CORE_VERSION 2 /* VERSION of compiled.py */
+#define CORE_VERSION 3 /* VERSION of compiled.py */
 #define SLOT(object, offset) (*(PyObject **)((char *)(object) + (offset)))
 
 static Py_ssize_t
@@ -577,6 +577,8 @@ split(PyObject *module, PyObject *rows)
     return Py_BuildValue("NNO", columns, roots, is_one ? Py_True : Py_False);
 }
 
+extern PyMethodDef ledger_functions[]; /* _ledger.c */
+
 static PyMethodDef functions[] = {
     {"split", split, METH_O, split_doc},
     {"run_rows", (PyCFunction)(void (*)(void))run_rows, METH_FASTCALL, run_rows_doc},
@@ -598,7 +600,7 @@ PyInit__core(void)
     PyObject *module = PyModule_Create(&definition);
     one = PyLong_FromLong(1);
     if (module == NULL || one == NULL || PyModule_AddType(module, &PickType) < 0 || PyModule_AddType(module, &EmitType) < 0 ||
-        PyModule_AddType(module, &AddType) < 0 || PyModule_AddIntConstant(module, "VERSION", CORE_VERSION) < 0)
+        PyModule_AddType(module, &AddType) < 0 || PyModule_AddIntConstant(module, "VERSION", CORE_VERSION) < 0 || PyModule_AddFunctions(module, ledger_functions) < 0)
         return NULL;
     return module;
 }

@@ -1,5 +1,6 @@
-"""The compiled core of the row path (`_core.c`), where it was built; without it its twins in Python do the same.
+"""The compiled core of the row path (`_core.c`) and of the acker's table (`_ledger.c`), where it was built.
 
+Without it the twins in Python do the same.
 `SPARKSTORM_PURE=1` in the environment leaves it out.
 """
 
@@ -10,7 +11,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-VERSION = 2
+VERSION = 3
 """Version of the core that these sources work with: CORE_VERSION of `_core.c`."""
 
 

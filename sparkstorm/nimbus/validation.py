@@ -14,7 +14,6 @@ from typing import Any
 
 from sparkstorm.api.components import Effects, Stateful
 from sparkstorm.api.sinks import TransactionalSink
-from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.errors import InvalidConfigError, InvalidTopologyError
 from sparkstorm.model.assignment import WorkerSlot
 from sparkstorm.model.normalise import check_own_conf
@@ -111,8 +110,6 @@ def check_shadowed(name: str, topology: Topology, component: str) -> None:
     if component not in bolts:
         raise InvalidTopologyError(f"{where} names {component!r:.80}, which is no bolt: {', '.join(sorted(bolts))} are")
     bolt = bolts[component].instance
-    if isinstance(bolt, WindowedBolt | TimedBolt):
-        raise InvalidTopologyError(f"{where}: '{component}' has windows or timers, which cannot be stepped through")
     effects: Effects | None = getattr(bolt, "effects", None)
     is_sink = isinstance(bolt, TransactionalSink) or not (bolts[component].streams or isinstance(bolt, Stateful))
     if is_sink or effects not in (None, Effects.RUN):

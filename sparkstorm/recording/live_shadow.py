@@ -34,6 +34,7 @@ class ShadowedTask:
     task: int
     index: int
     is_stateful: bool
+    is_timed: bool  # it has windows or timers
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,8 @@ class LiveShadow:
         self.skipped += beginning.lost
         if self.problem or self._is_over:
             return
-        if self._task.is_stateful and beginning.state is None:
+        is_too_large = (self._task.is_stateful and beginning.state is None) or (self._task.is_timed and beginning.cells is None)
+        if is_too_large:
             self.problem = "the state of the task has more keys than topology.record.state.keys; raise it, or do without a shadow"
             return
         if self._comparison is None:
@@ -108,7 +110,7 @@ class LiveShadow:
                 if self._is_over:  # `stop` may have been called before this one was in the list
                     version.kill()
             self._comparison = Comparison(self._versions, self._task.component, self._task.task, _SHOWN)
-        self._comparison.begin(self._task.index, {_key(pair[0]): pair[1] for pair in beginning.state or ()})
+        self._comparison.begin(self._task.index, {_key(pair[0]): pair[1] for pair in beginning.state or ()}, beginning.cells)
 
     def figures(self, code_key: str, lost: int) -> ShadowFigures:
         """Return counts and the first differences; `lost` rows have not reached it."""

@@ -19,8 +19,8 @@ from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.executor.state import MemoryState
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.names import file_name
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.model.topology import WATERMARK_STREAM, Topology
+from sparkstorm.model.tuples import Source, Tuple
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.recording.segments import SEGMENTS, Beginning, Call, Header, Limits, SegmentFile
 from sparkstorm.settings import ComponentSettings, WorkerSettings
@@ -29,6 +29,9 @@ COMPONENTS = "topology.record.components"
 FOLDER = "recorded"
 Noted = tuple[Sequence[Tuple], Mapping[int, str]]
 """Tuples of one source that were executed together, and why some of them failed, by identity."""
+MARK = Source("", 0, WATERMARK_STREAM, ("at_ms",))
+"""Source of a noted watermark: up to when windows and timers were due."""
+_WATERMARKS = frozenset({"h", "m", "i"})  # places of a task's clocks and marks, beside those of windows and timers
 Failures = Sequence[tuple[Tuple, Failure]]
 
 
@@ -125,10 +128,22 @@ class ThreadedDesk(Desk):
 
 
 class Recorder:
-    """Recorder of one task: `note` executed rows, `settle` after their commit."""
+    """Recorder of one task: `note` executed rows, `settle` after their commit.
 
-    def __init__(self, desk: Desk, file: RowsFile, state: MemoryState | None, limits: Limits, now_ms: Callable[[], int]) -> None:
-        self._desk, self._file, self._state, self._now_ms = desk, file, state, now_ms
+    With `times`, the store of a task's windows and timers, a beginning holds these too, and watermarks are noted.
+    """
+
+    def __init__(
+        self,
+        desk: Desk,
+        file: RowsFile,
+        state: MemoryState | None,
+        limits: Limits,
+        now_ms: Callable[[], int],
+        times: MemoryState | None = None,
+    ) -> None:
+        self._desk, self._file, self._state, self._now_ms, self._times = desk, file, state, now_ms, times
+        self._mark: int | None = None
         self._most_keys = limits.state_keys
         self._most_rows, self._enough_bytes = max(1, limits.rows // SEGMENTS), limits.bytes // SEGMENTS * 3 // 4
         self._noted: list[Noted] = []
@@ -140,6 +155,12 @@ class Recorder:
     def note(self, tuples: Sequence[Tuple], failures: Failures) -> None:
         """These are executed in this epoch."""
         self._noted.append((tuples, {id(tup): failure.text for tup, failure in failures}))
+
+    def note_watermark(self, at_ms: int, fired: int) -> None:
+        """So many windows and timers have fired in this epoch, those that are due up to then."""
+        if self._times is not None and (fired or at_ms != self._mark):
+            self._mark = at_ms
+            self._noted.append(([Tuple((at_ms,), 0, MARK)], {}))
 
     def settle(self) -> None:
         """Pass the noted rows, which are committed now, to the writer."""
@@ -170,7 +191,9 @@ class Recorder:
         state = self._state
         self._number += 1
         pairs = None if state is None or len(state) > self._most_keys else state.snapshot()
-        self._beginning = Beginning(self._number, self.lost, pairs)
+        times = None if self._times is None or len(self._times) > self._most_keys else self._times.snapshot()
+        cells = None if times is None else [cell for cell in times if cell[0][0] not in _WATERMARKS]
+        self._beginning = Beginning(self._number, self.lost, pairs, cells)
         self._rows = self._lost = 0
 
 

@@ -80,11 +80,15 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Of a segment: its number, rows lost before it, the state its rows begin with (none: too large, or there is none)."""
+    """Of a segment: its number, rows lost before it, the state its rows begin with (none: too large, or there is none).
+
+    `cells` are those of windows and timers, for a live shadow.
+    """
 
     number: int
     lost: int
     state: Sequence[Sequence[Any]] | None
+    cells: Sequence[Sequence[Any]] | None = None
 
 
 class SegmentFile:

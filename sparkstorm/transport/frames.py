@@ -416,7 +416,11 @@ def _numbers(data: Any, kind: str = "<u8") -> Ids:
 
 
 def _check_ids(ids: Ids, least: int, name: str) -> None:
-    _check(not len(ids) or (int(ids.min()) >= least and int(ids.max()) < ID_LIMIT), f"{name} is not between {least} and 2**63 - 1")
+    if core is not None:
+        holds = core.are_ids(ids, least)
+    else:
+        holds = not len(ids) or (int(ids.min()) >= least and int(ids.max()) < ID_LIMIT)
+    _check(holds, f"{name} is not between {least} and 2**63 - 1")
 
 
 def _check(holds: bool, complaint: str) -> None:

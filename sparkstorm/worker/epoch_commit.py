@@ -240,8 +240,8 @@ class CommitBuilder:
             for home, rows in sorted(rows_by_home.items()):
                 yield self._ackers[home], rows if len(rows_by_home) > 1 else slice(None)
             return
-        homes = roots % np.uint64(len(self._ackers))
-        for home in np.unique(homes).tolist():
+        homes = (roots % np.uint64(len(self._ackers))).astype(np.int64)
+        for home in np.flatnonzero(np.bincount(homes)).tolist():
             yield self._ackers[home], homes == home
 
     def _settle_here(self, spout_task: int, acked: list[int], failed: dict[int, Failure]) -> None:

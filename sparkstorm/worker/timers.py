@@ -59,7 +59,10 @@ class TimerService:
     def advance(self, epoch: Epoch, bolt: BoltTask) -> None:
         """Fire what its marks and the clock have made due; park what keeps failing."""
         if bolt.time is not None and bolt.time.timing is not None:
-            epoch.rows += bolt.time.timing.advance(bolt.time.heard_ms, self._clock.now_ms())
+            fired = bolt.time.timing.advance(bolt.time.heard_ms, self._clock.now_ms())
+            epoch.rows += fired
+            for recorder in bolt.recorders:
+                recorder.note_watermark(bolt.time.heard_ms, fired)
             self._park_given_up(epoch, bolt, bolt.time.timing)
 
     def fire_one(

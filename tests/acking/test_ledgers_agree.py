@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from sparkstorm.acking import DictLedger, TableLedger, table_ledger
+from sparkstorm.model import compiled
 from tests.acking.messages import Ledger, acked, failed, rows_of
 
 # Few roots and few values: batches meet, values return to 0, roots come again.
@@ -39,6 +40,8 @@ class LedgersAgree(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.tables = {"rows": TableLedger(), "columns": TableLedger(), "mixed": TableLedger()}
+        if compiled.core is not None:
+            self.tables["compiled"] = TableLedger()
         self.journal = {name: [] for name in ("dict", *self.tables)}
         self.snapshots = dict.fromkeys(self.journal, b"")
 
@@ -46,6 +49,7 @@ class LedgersAgree(RuleBasedStateMachine):
         return {"dict": self.plain, **self.tables}
 
     def _choose(self, name: str) -> None:
+        vars(table_ledger)["core"] = compiled.core if name == "compiled" else None
         table_ledger._COLUMNS_FROM = {"columns": 1, "mixed": 12}.get(name, 1 << 60)
         table_ledger._ROWS_BELOW = 10 if name in ("mixed", "rows") else 1
 
@@ -133,7 +137,7 @@ class LedgersAgree(RuleBasedStateMachine):
 
 @pytest.mark.slow
 def test_the_table_says_and_holds_what_the_dict_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_COLUMNS_FROM", "_ROWS_BELOW"):
+    for name in ("_COLUMNS_FROM", "_ROWS_BELOW", "core"):
         monkeypatch.setattr(table_ledger, name, getattr(table_ledger, name))  # restored at the end
     slow = [HealthCheck.too_slow]
     thorough = settings(max_examples=40, stateful_step_count=25, derandomize=True, suppress_health_check=slow)

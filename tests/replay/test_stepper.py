@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sparkstorm.api import TopologyBuilder
+from sparkstorm.api import BasicOutputCollector, Duration, TopologyBuilder, Window, WindowedBolt
 from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.topology import Topology
+from sparkstorm.model.topology import WATERMARK_STREAM, Topology
 from sparkstorm.replay.stepping.stepper import Stepper
+from sparkstorm.replay.stepping.timed import any_stepper
 from tests.replay.bolts import Picky, Source, many_streams, word_count
 
 
@@ -49,3 +50,26 @@ def test_direct_streams_are_shown_too() -> None:
 def test_a_wrong_bolt_sender_or_tuple_is_refused(component: str, sender: str, values: tuple[str, ...], said: str) -> None:
     with pytest.raises(InvalidTopologyError, match=said):
         Stepper(word_count(), component).execute(values, sender)
+
+
+def test_a_windowed_bolt_is_stepped_through_with_its_stored_windows_only() -> None:
+    bolt = Sizes().with_tumbling_window(Duration.seconds(1)).with_timestamp_field("at_ms")
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("value", "at_ms"))
+    builder.set_bolt("sizes", bolt).shuffle_grouping("source")
+    with pytest.raises(InvalidTopologyError, match="'sizes' has windows or timers, which cannot be stepped through"):
+        any_stepper(builder.build(), "sizes", {}, cells=None)
+    steps = any_stepper(builder.build(), "sizes", {})
+    outcomes = [steps.outcome((1, at_ms), "source", at_ms=9) for at_ms in (0, 500, 1500)]
+    outcomes += [steps.outcome((at_ms,), "", WATERMARK_STREAM, 9) for at_ms in (999, 1000, 2000)]
+    assert [emitted.get("default") for emitted, *_ in outcomes] == [None, None, None, None, [(2,)], [(1,)]]
+
+
+class Sizes(WindowedBolt):
+    """Emits the number of tuples of each window."""
+
+    outputs = ("size",)
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        """Count them."""
+        collector.emit((len(window.get()),))

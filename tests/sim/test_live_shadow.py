@@ -6,12 +6,24 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Duration,
+    StatefulBolt,
+    TimedBolt,
+    Timer,
+    TopologyBuilder,
+    Tuple,
+    Window,
+    WindowedBolt,
+)
 from sparkstorm.errors import IllegalTransitionError, InvalidTopologyError
 from sparkstorm.model.failure import Failure
 from sparkstorm.model.status import TopologyStatus
@@ -63,6 +75,70 @@ def numbered(spout: FeederSpout, number: Number | None = None) -> Topology:
     builder.set_bolt("count", Count(), 3).fields_grouping("tag", "word")
     builder.set_bolt("out", Out()).shuffle_grouping("tag")
     return builder.build()
+
+
+class Totals(WindowedBolt):
+    """Counts the tuples of each second of event time and word; a version may be wrong about every n-th second."""
+
+    outputs = ("word", "code")
+
+    def __init__(self, wrong_every: int = 0, fails: bool = False) -> None:
+        self.wrong_every, self.fails = wrong_every, fails
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        second = window.start // 1000
+        is_wrong = bool(self.wrong_every) and second % self.wrong_every == self.wrong_every - 1
+        if is_wrong and self.fails:
+            raise ValueError("the new code does not like this second")
+        for tup in window.get():
+            collector.emit((tup["word"], "odd" if is_wrong else "one"))
+
+
+class Late(TimedBolt):
+    """Emits each word a second of event time after it came; a version may forget every n-th second."""
+
+    outputs = ("word", "code")
+
+    def __init__(self, wrong_every: int = 0, fails: bool = False) -> None:
+        self.wrong_every = wrong_every
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.timers.set_event_timer(f"{tup['word']} {tup['at_ms']}", tup["at_ms"] + 1000)
+
+    def on_timer(self, timer: Timer, collector: BasicOutputCollector) -> None:
+        is_wrong = bool(self.wrong_every) and timer.at_ms // 1000 % self.wrong_every == 0
+        collector.emit((timer.name.split()[0], "odd" if is_wrong else "one"))
+
+
+def timed(spout: FeederSpout, kind: type[Totals | Late] = Totals, wrong_every: int = 0, fails: bool = False) -> Topology:
+    spout.outputs = ("word", "at_ms")
+    bolt = kind(wrong_every, fails).with_timestamp_field("at_ms").with_lag(Duration.seconds(1))
+    if isinstance(bolt, Totals):
+        bolt = bolt.with_tumbling_window(Duration.seconds(1)).with_key("word")
+    builder = TopologyBuilder()
+    builder.set_spout("words", spout)
+    builder.set_bolt("tag", bolt, 2).fields_grouping("words", "word")
+    builder.set_bolt("count", Count(), 3).fields_grouping("tag", "word")
+    return builder.build()
+
+
+class TimedBench(Bench):
+    """Bench whose words have times, some of them out of order."""
+
+    def __init__(self, kind: type[Totals | Late]) -> None:
+        self.number = 0
+        super().__init__(make_topology=lambda spout: timed(spout, kind))
+
+    def counts(self) -> Mapping[str, Counter[str]]:
+        self.spout.finish()
+        return super().counts()
+
+    def feed(self, number: int = 40) -> None:
+        for _ in range(number):
+            word = f"word{self.number % 7}"
+            self.spout.feed([word, self.number * 250 + 300 * (self.number % 2)])
+            self.fed[word] += 1
+            self.number += 1
 
 
 class ShadowBench(Bench):
@@ -139,6 +215,32 @@ def test_the_shadow_begins_anew_with_the_state_of_that_moment_when_its_worker_di
         assert len(bench.new_workers()) == 1
         bench.service.roll_back_upgrade("test")
         bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
+        assert bench.counts().keys() == {"one"}
+
+
+@pytest.mark.parametrize("kind", [Totals, Late])
+def test_windows_and_timers_without_a_difference_pass_the_bar(kind: type[Totals | Late]) -> None:
+    with TimedBench(kind) as bench:
+        bench.upgrade(timed(bench.spout, kind), worker__num=1, shadow__component="tag", shadow__tuples=150)
+        bench.run(lambda: bench.rests(1))
+        assert len(bench.new_workers()) == 1 and bench.counts().keys() == {"one"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fails", "part"),
+    [(Totals, False, "emitted"), (Totals, True, "emitted"), (Late, False, "emitted")],
+    ids=["1 % other windows", "1 % failing windows", "1 % other timers"],
+)
+def test_windows_and_timers_of_other_code_are_refused_before_any_worker_runs_it(
+    kind: type[Totals | Late], fails: bool, part: str
+) -> None:
+    with TimedBench(kind) as bench:
+        bench.upgrade(timed(bench.spout, kind, 100, fails), worker__num=1, shadow__component="tag", shadow__tuples=1_000_000)
+        bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
+        assert bench.new_workers() == set() and bench.state.upgrade_state(bench.id).upgrade is None
+        (error,) = bench.state.read_errors(bench.id, MASTER)
+        assert re.search(r"1 of \d+ tuples come out differently in the shadow of tag#\d, before any worker", error.text), error
+        assert f": {part}: " in error.traceback
         assert bench.counts().keys() == {"one"}
 
 

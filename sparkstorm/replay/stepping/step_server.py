@@ -1,7 +1,7 @@
 """One version of a bolt in a process of its own: steps through rows that come on standard input, for a comparison of versions.
 
 `python -m sparkstorm.replay.stepping.step_server CODE_FILE COMPONENT` speaks frames, each four bytes of length and MessagePack.
-First comes the configuration; then `["begin", task_index, state]` (answered by an empty list) and
+First comes the configuration; then `["begin", task_index, state, cells of windows or null]` (answered by an empty list) and
 `["rows", [component, stream, values, at_ms] ...]`, answered by a list of outcomes, one per row. An error of the code ends the
 process with one sentence on standard error. Two versions are never opened in one process: their modules have the same names.
 """
@@ -20,7 +20,7 @@ from sparkstorm.errors import SparkStormError
 from sparkstorm.model.topology import Topology
 from sparkstorm.model.values.codec import Codec
 from sparkstorm.recording.versions import read_frame, write_frame
-from sparkstorm.replay.stepping.stepper import Stepper
+from sparkstorm.replay.stepping.timed import any_stepper
 
 _REFUSED = 3
 
@@ -31,16 +31,16 @@ def serve(code: bytes, component: str, source: IO[bytes], sink: IO[bytes], folde
     topology, make_instance = open_topology(code, hashlib.sha256(code).hexdigest(), folder / "modules.zip")
     whole = Topology({c.id: replace(c, instance=make_instance(c.id) if c.kind == "bolt" else None) for c in topology})
     conf = read_frame(source, codec)
-    stepper = Stepper(whole, component, conf=conf)
+    stepper = any_stepper(whole, component, conf)
     while True:
         try:
             kind, *rest = read_frame(source, codec)
         except EOFError:
             return
         if kind == "begin":
-            index, pairs = rest
+            index, pairs, cells = rest
             state = {tuple(key) if isinstance(key, list) else key: value for key, value in pairs}
-            stepper = Stepper(whole, component, conf=conf, state=state, task_index=index)
+            stepper = any_stepper(whole, component, conf, state, index, cells)
             write_frame(sink, codec, [])
             continue
         outcomes = [stepper.outcome(values, sender, stream, at_ms) for sender, stream, values, at_ms in rest[0]]

@@ -83,12 +83,13 @@ class LiveShadows:
         if codes[0] is None or codes[1] is None:
             return "its code is gone from this machine"
         index = tasks_by_component(spec.component_by_task)[bolt.component].index(bolt.task)
-        task = ShadowedTask(bolt.component, bolt.task, index, bolt.state is not None)
+        times = bolt.time.times if bolt.time is not None and bolt.time.timing is not None else None
+        task = ShadowedTask(bolt.component, bolt.task, index, bolt.state is not None, times is not None)
         old, new = VersionSource(codes[0], spec.conf), VersionSource(codes[1], order.conf)
         self._shadow = LiveShadow(task, old, new, MemorySettings.of(spec.conf).limit_mb)
         self._desk = new_desk(self._is_threaded)
         limits = Limits(_UNLIMITED, _UNLIMITED, ComponentSettings.of(spec.conf).record_state_keys)
-        self._recorder = Recorder(self._desk, self._shadow, bolt.state, limits, self._now_ms)
+        self._recorder = Recorder(self._desk, self._shadow, bolt.state, limits, self._now_ms, times)
         self._bolt = bolt
         bolt.recorders.append(self._recorder)
         crew.recorders.append(self._recorder)

@@ -1,0 +1,258 @@
+/* Compiled loops of the acker's table; twins in acking/kernels.py, whose names and laws these are. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { EMPTY = 0, BURIED = -1, UNKNOWN_TASK = -1 };
+enum { LIVE, USED, NEWEST, CHANGED, REMOVED, CANDIDATES, ACKED, FAILED };
+enum { BUCKET_BITS = 3, FAILED_BIT = 4, CHANGED_BIT = 8, STORED_BIT = 16 };
+#define MOST_TASK (((int64_t)1 << 31) - 1)
+#define MOST_BUFFERS 16
+
+typedef struct {
+    int64_t *ids, *values, *counters, *changed, *removed;
+    int32_t *tasks;
+    uint8_t *flags;
+    int64_t places;
+} Table;
+
+static void
+release(Py_buffer *buffers, int count)
+{
+    while (count-- > 0)
+        PyBuffer_Release(&buffers[count]);
+}
+
+/* Columns of contiguous numbers, of which the bits of `writable` name those that are written to. */
+static int
+take_buffers(PyObject *const *args, Py_buffer *buffers, int count, unsigned writable)
+{
+    for (int n = 0; n < count; n++)
+        if (PyObject_GetBuffer(args[n], &buffers[n], writable >> n & 1 ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0) {
+            release(buffers, n);
+            return -1;
+        }
+    return 0;
+}
+
+static inline int64_t
+home_of(int64_t root, int64_t places)
+{
+    uint64_t mixed = ((uint64_t)root ^ ((uint64_t)root >> 32)) & 0xFFFFFFFF;
+    return (int64_t)((((mixed * 0x9E3779B1) & 0xFFFFFFFF) * (uint64_t)places) >> 32);
+}
+
+static inline int64_t
+place_of(const int64_t *ids, int64_t places, int64_t root)
+{
+    int64_t at = home_of(root, places);
+    while (ids[at] != root) {
+        if (ids[at] == EMPTY)
+            return ~at;
+        if (++at == places)
+            at = 0;
+    }
+    return at;
+}
+
+static int
+is_within(const Py_buffer *column, int64_t least, int64_t most)
+{
+    const int64_t *numbers = column->buf;
+    for (Py_ssize_t n = 0; n < column->len / 8; n++)
+        if (numbers[n] < least || numbers[n] > most)
+            return 0;
+    return 1;
+}
+
+static int64_t
+apply_rows(Table *t, const Py_buffer *b, int64_t changed_size, int64_t *candidates, int64_t *hints, int64_t start, int64_t limit)
+{
+    const int64_t *init_roots = b[0].buf, *init_values = b[1].buf, *init_tasks = b[2].buf;
+    const int64_t *ack_roots = b[3].buf, *ack_values = b[4].buf, *fail_roots = b[5].buf;
+    int64_t inits = b[0].len / 8, acks = inits + b[3].len / 8, rows = acks + b[5].len / 8;
+    int64_t used = t->counters[USED], before = used, logged = t->counters[CHANGED], row = start;
+    int64_t ending = start ? t->counters[CANDIDATES] : 0;
+    uint8_t newest = (uint8_t)t->counters[NEWEST];
+    for (; row < rows && used < limit; row++) {
+        int64_t root = row < inits ? init_roots[row] : row < acks ? ack_roots[row - inits] : fail_roots[row - acks];
+        int64_t at = place_of(t->ids, t->places, root);
+        if (at < 0) {
+            at = ~at;
+            t->ids[at] = root;
+            t->values[at] = 0;
+            t->tasks[at] = UNKNOWN_TASK;
+            t->flags[at] = newest;
+            used++;
+        }
+        if (!(t->flags[at] & CHANGED_BIT)) {
+            t->flags[at] |= CHANGED_BIT;
+            if (logged < changed_size)
+                t->changed[logged] = root;
+            logged++;
+        }
+        if (row < inits) {
+            t->values[at] ^= init_values[row];
+            t->tasks[at] = (int32_t)init_tasks[row];
+        }
+        else if (row < acks)
+            t->values[at] ^= ack_values[row - inits];
+        else
+            t->flags[at] = (uint8_t)((t->flags[at] & ~BUCKET_BITS) | FAILED_BIT | newest);
+        if ((t->values[at] == 0 || t->flags[at] & FAILED_BIT) && t->tasks[at] != UNKNOWN_TASK) {
+            hints[ending] = at;
+            candidates[ending++] = root;
+        }
+    }
+    t->counters[USED] = used;
+    t->counters[CHANGED] = logged;
+    t->counters[CANDIDATES] = ending;
+    t->counters[LIVE] += used - before;
+    return row;
+}
+
+/* Free a place: later roots of its run move back, so that no search stops short of them. */
+static void
+take_out(Table *t, int64_t hole)
+{
+    for (int64_t at = hole, gap = 0;;) {
+        gap++;
+        if (++at == t->places)
+            at = 0;
+        int64_t root = t->ids[at];
+        if (root == EMPTY)
+            break;
+        int64_t distance = at - home_of(root, t->places);
+        if (root != BURIED && (distance >= 0 ? distance : distance + t->places) >= gap) {
+            t->ids[hole] = root;
+            t->values[hole] = t->values[at];
+            t->tasks[hole] = t->tasks[at];
+            t->flags[hole] = t->flags[at];
+            hole = at;
+            gap = 0;
+        }
+    }
+    t->ids[hole] = EMPTY;
+}
+
+static void
+settle_rows(Table *t, const int64_t *candidates, int64_t *out_roots, int64_t *out_tasks, int64_t size)
+{
+    int64_t acked = 0, failed = 0;
+    for (int64_t row = 0; row < t->counters[CANDIDATES]; row++) {
+        int64_t root = candidates[row], hole = out_roots[row];
+        if (hole < 0 || hole >= t->places || t->ids[hole] != root)
+            hole = place_of(t->ids, t->places, root);
+        if (hole < 0 || (t->values[hole] != 0 && !(t->flags[hole] & FAILED_BIT)))
+            continue;
+        int64_t out = t->values[hole] == 0 ? acked++ : size - 1 - failed++;
+        out_roots[out] = root;
+        out_tasks[out] = t->tasks[hole];
+        if (t->flags[hole] & STORED_BIT)
+            t->removed[t->counters[REMOVED]++] = root;
+        take_out(t, hole);
+    }
+    t->counters[ACKED] = acked;
+    t->counters[FAILED] = failed;
+    t->counters[LIVE] -= acked + failed;
+    t->counters[USED] -= acked + failed;
+}
+
+static int
+is_legal(const Py_buffer *b)
+{
+    return is_within(&b[0], 1, INT64_MAX) && is_within(&b[1], 0, INT64_MAX) && is_within(&b[2], 0, MOST_TASK) &&
+           is_within(&b[3], 1, INT64_MAX) && is_within(&b[4], 0, INT64_MAX) && is_within(&b[5], 1, INT64_MAX);
+}
+
+/* apply_batch of the twin; -1 and nothing applied when a number is out of range. */
+static PyObject *
+apply_batch(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer b[MOST_BUFFERS];
+    int64_t done = -1;
+    if (count != 18) {
+        PyErr_SetString(PyExc_TypeError, "apply_batch takes 16 columns, start and limit");
+        return NULL;
+    }
+    int64_t start = PyLong_AsLongLong(args[16]), limit = PyLong_AsLongLong(args[17]);
+    if (PyErr_Occurred() || take_buffers(args, b, 16, 0xE07F) < 0)
+        return NULL;
+    Table t = {.ids = b[0].buf, .values = b[1].buf, .tasks = b[2].buf, .flags = b[3].buf, .counters = b[4].buf,
+               .changed = b[5].buf, .removed = b[6].buf, .places = b[0].len / 8};
+    Py_ssize_t size = b[7].len + b[10].len + b[12].len;
+    if (start < 0 || b[8].len != b[7].len || b[9].len != b[7].len || b[11].len != b[10].len || b[13].len < size || b[14].len != b[13].len ||
+        b[15].len != b[13].len)
+        PyErr_SetString(PyExc_ValueError, "a negative start, or columns of different lengths");
+    else if (start || is_legal(&b[7])) {
+        done = apply_rows(&t, &b[7], b[5].len / 8, b[13].buf, b[14].buf, start, limit);
+        if (done == b[13].len / 8)
+            settle_rows(&t, b[13].buf, b[14].buf, b[15].buf, b[13].len / 8);
+    }
+    release(b, 16);
+    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(done);
+}
+
+/* collect_changes of the twin. */
+static PyObject *
+collect_changes(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer b[9];
+    PyObject *columns[9];
+    if (count != 10) {
+        PyErr_SetString(PyExc_TypeError, "collect_changes takes 5 columns, a number and 4 columns");
+        return NULL;
+    }
+    int64_t changes = PyLong_AsLongLong(args[5]), found = 0;
+    memcpy(columns, args, 5 * sizeof(PyObject *));
+    memcpy(columns + 5, args + 6, 4 * sizeof(PyObject *));
+    if (PyErr_Occurred() || take_buffers(columns, b, 9, 0x1E8) < 0)
+        return NULL;
+    const int64_t *ids = b[0].buf, *values = b[1].buf, *changed = b[4].buf;
+    const int32_t *tasks = b[2].buf;
+    uint8_t *flags = b[3].buf;
+    int is_room = changes <= b[4].len / 8 && changes <= b[5].len / 8 && changes <= b[6].len / 8 && changes <= b[7].len / 4 &&
+                  changes <= b[8].len;
+    for (int64_t row = 0; is_room && row < changes; row++) {
+        int64_t at = place_of(ids, b[0].len / 8, changed[row]);
+        if (at < 0 || !(flags[at] & CHANGED_BIT))
+            continue;
+        flags[at] = (uint8_t)((flags[at] & ~CHANGED_BIT) | STORED_BIT);
+        ((int64_t *)b[5].buf)[found] = ids[at];
+        ((int64_t *)b[6].buf)[found] = values[at];
+        ((int32_t *)b[7].buf)[found] = tasks[at];
+        ((uint8_t *)b[8].buf)[found++] = flags[at] & FAILED_BIT ? 1 : 0;
+    }
+    release(b, 9);
+    if (!is_room)
+        return PyErr_Format(PyExc_ValueError, "no room for %lld changes", (long long)changes);
+    return PyLong_FromLongLong(found);
+}
+
+/* Whether all numbers of a column of signed 64-bit integers are at least `least`: ids of 2**63 or more are negative. */
+static PyObject *
+are_ids(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer column;
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "are_ids takes a column and a number");
+        return NULL;
+    }
+    int64_t least = PyLong_AsLongLong(args[1]);
+    if (PyErr_Occurred() || take_buffers(args, &column, 1, 0) < 0)
+        return NULL;
+    int holds = column.len % 8 == 0;
+    for (Py_ssize_t n = 0; holds && n < column.len / 8; n++)
+        holds = ((const int64_t *)column.buf)[n] >= least;
+    release(&column, 1);
+    return PyBool_FromLong(holds);
+}
+
+PyMethodDef ledger_functions[] = {
+    {"apply_batch", (PyCFunction)(void (*)(void))apply_batch, METH_FASTCALL, "See acking/kernels.py."},
+    {"collect_changes", (PyCFunction)(void (*)(void))collect_changes, METH_FASTCALL, "See acking/kernels.py."},
+    {"are_ids", (PyCFunction)(void (*)(void))are_ids, METH_FASTCALL, "Whether all numbers of a column are ids, and at least a number."},
+    {NULL, NULL, 0, NULL},
+};
